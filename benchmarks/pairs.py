@@ -38,7 +38,7 @@ from anabranch.targets import resolve
 from anabranch.targets.cuda.kernel_timing import Bench
 from anabranch.trace import Trace
 from anabranch.tuning.build import KERNEL_SECONDS
-from anabranch.tuning.recall import Candidate
+from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.tuner import Tuner
 
 

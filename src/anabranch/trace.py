@@ -19,8 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pydantic import BaseModel
-
 Kind = Literal["stage", "applied", "refused", "chosen", "fallback", "warning", "progress", "time"]
 LEVELS: dict[Kind, int] = {
     "stage": 1,
@@ -48,27 +46,6 @@ class Event:
     why: str
     seconds: float = field(compare=False, default=0.0)
     data: tuple[tuple[str, str | int | float], ...] = ()
-
-
-class Told(BaseModel):
-    """An event as caches keep it, to be told anew."""
-
-    kind: Kind
-    where: str
-    what: str
-    why: str
-    data: dict[str, str | int | float]
-
-    @staticmethod
-    def of(event: Event) -> Told:
-        """The event in the form that caches keep, without its time."""
-        data = dict(event.data)
-        return Told(kind=event.kind, where=event.where, what=event.what, why=event.why, data=data)
-
-    @property
-    def event(self) -> Event:
-        """The event again; its time is 0, for it happened in another process."""
-        return Event(self.kind, self.where, self.what, self.why, 0.0, tuple(self.data.items()))
 
 
 class Trace:
@@ -103,6 +80,12 @@ class Trace:
         logger.log(level, "%s: %s%s%s", kind, what, f": {why}" if why else "", seconds)
         for listener in self._listeners:
             listener(event)
+
+    def recalled(self, where: str, what: str, events: Iterable[Event] = ()) -> None:
+        """An earlier process found it; `events`: what was told of it then, which is told again."""
+        self.add("applied", where, what, RECALLED)
+        for event in events:
+            self.add(event.kind, event.where, event.what, event.why, **dict(event.data))
 
     def progress(self, where: str, done: int, total: int, what: str = "") -> None:
         """Say that `done` of `total` steps are over, for whoever waits at a terminal."""

@@ -12,6 +12,7 @@ from tests.fusion.joins import CPU, forced, networks
 from tests.kernels.triton.samples import SAMPLES
 
 from anabranch.artifact import compact
+from anabranch.ir.codec import Beside
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
@@ -53,14 +54,20 @@ def generated(carveout: int = WHOLE_PERCENT) -> tuple[Graph, Plan]:
     return body, pack(tasks, Schedule("alone", (Launch("sum", 0),)), CPU.spec)
 
 
-def through_text(told: compact.Brief) -> compact.Brief:
-    return compact.Brief.model_validate_json(told.model_dump_json())
+def read_back(plan: Plan, graph: Graph, other: Graph | None = None) -> Plan:
+    """What the brief of the plan of this graph says beside the other one."""
+    data = compact.BRIEFS.write(compact.write(plan, graph), Beside.of(graph))
+    return read_of(data, other or graph)
+
+
+def read_of(data: bytes, graph: Graph) -> Plan:
+    return compact.read(compact.BRIEFS.read(data, Beside.of(graph)), graph, CPU.spec, None)
 
 
 def test_joins_aliases_and_origins_read_back() -> None:
     plan = planned(GRAPH)
     assert plan.tasks.joins and plan.tasks.aliases
-    again = compact.read(through_text(compact.write(plan, GRAPH)), GRAPH, CPU.spec, None)
+    again = read_back(plan, GRAPH)
     assert again == plan
     origins = [[node.origin for node in task.body.nodes] for task in again.tasks.tasks]
     assert origins == [[node.origin for node in task.body.nodes] for task in plan.tasks.tasks]
@@ -70,14 +77,13 @@ def test_joins_aliases_and_origins_read_back() -> None:
 @given(networks())
 def test_any_plan_reads_back(graph: Graph) -> None:
     plan = planned(graph)
-    assert compact.read(through_text(compact.write(plan, graph)), graph, CPU.spec, None) == plan
+    assert read_back(plan, graph) == plan
 
 
 def test_constants_are_those_of_the_graph_at_hand() -> None:
     """The same structure with other weights: the plan has theirs."""
-    told = compact.write(planned(GRAPH), GRAPH)
     other = parse_graph(text_graph(GRAPH).replace("= 1f", "= 2f"))
-    plan = compact.read(told, other, CPU.spec, None)
+    plan = read_back(planned(GRAPH), GRAPH, other)
     held = [*plan.tasks.constants, *(c for task in plan.tasks.tasks for c in task.body.constants)]
     assert {c.digest for c in held} == {"2f"} and len(held) == 2
 
@@ -87,9 +93,10 @@ def test_texts_are_neither_told_nor_written_again(
     carveout: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph, plan = generated(carveout)
-    told = through_text(compact.write(plan, graph))
-    (item,) = told.programs
-    assert len(told.model_dump_json()) < 2 * len(str(item.facts["text"])) + 3000
+    told = compact.write(plan, graph)
+    ((_, written),) = told.programs
+    data = compact.BRIEFS.write(told, Beside.of(graph))
+    assert len(data) < 2 * len(written.text) + 3000
 
     def never(*_: object) -> Any:
         raise AssertionError("written again")
@@ -99,7 +106,7 @@ def test_texts_are_neither_told_nor_written_again(
     templates = {name: replace(t, write=never) for name, t in write.TEMPLATES.items()}
     monkeypatch.setattr(write, "TEMPLATES", templates)
     monkeypatch.setattr(write, "LEARNED", {})
-    assert compact.read(told, graph, CPU.spec, None) == plan
+    assert read_of(data, graph) == plan
     write._program.cache_clear()
     write._of_task.cache_clear()
 
@@ -121,22 +128,22 @@ def test_what_equal_layers_share_is_told_once(carveout: int) -> None:
     assert len(layers) == 6
     schedule = Schedule("sequential", sequential_launches(dag_of(tasks)))
     plan = pack(replace(tasks, tasks=layers), schedule, CPU.spec)
-    assert [item.task for item in compact.write(plan, graph).programs] == [0]
+    assert [task for task, _ in compact.write(plan, graph).programs] == [0]
 
 
 @pytest.mark.parametrize("name", ["%q", "%w", "%x"])
 def test_it_is_no_plan_of_another_graph(name: str) -> None:
     """A node, a constant or an input of another name."""
-    told = compact.write(planned(GRAPH), GRAPH)
     other = parse_graph(text_graph(GRAPH).replace(name, "%other"))
-    with pytest.raises(ValueError, match="no plan of graph g"):
-        compact.read(told, other, CPU.spec, None)
+    with pytest.raises((LookupError, ValueError), match=f"{name[1:]}|no plan of graph g"):
+        read_back(planned(GRAPH), GRAPH, other)
 
 
-@pytest.mark.parametrize("field", ["slots", "schedule", "tasks", "border"])
+@pytest.mark.parametrize("field", ["slots", "schedule", "tasks", "outputs"])
 def test_a_plan_that_is_not_sound_is_not_read(field: str) -> None:
     """Two values in one place, a task that is launched twice, one too few, a result nobody made."""
-    facts = json.loads(compact.write(planned(GRAPH), GRAPH).model_dump_json())
+    told = compact.write(planned(GRAPH), GRAPH)
+    facts = json.loads(compact.BRIEFS.write(told, Beside.of(GRAPH)))
     if field == "slots":
         places = [slot for slot in facts["slots"] if slot["space"] == "arena"]
         assert len(places) > 1
@@ -145,11 +152,11 @@ def test_a_plan_that_is_not_sound_is_not_read(field: str) -> None:
     elif field == "schedule":
         facts["schedule"]["launches"] *= 2
     elif field == "tasks":
-        facts["tasks"].pop()
+        facts["tasks"]["tasks"].pop()
     else:
-        facts["border"]["outputs"] = ["nobody"]
+        facts["tasks"]["outputs"] = ["nobody"]
     with pytest.raises(ValueError, match="no plan of graph g"):
-        compact.read(compact.Brief.model_validate(facts), GRAPH, CPU.spec, None)
+        read_of(json.dumps(facts).encode(), GRAPH)
 
 
 def test_a_plan_with_weights_of_its_own_is_not_told() -> None:

@@ -73,12 +73,12 @@ def test_survives_the_process(tmp_path: Path) -> None:
     with Cache.open(tmp_path) as cache:
         cache.put("timings", long_key, "12.5 us")
         cache.put_many("graphs", {"a": "1", "b": "2"})
-        cache.put_blob("kernels", "cubin", bytes(range(256)))
+        cache.write("kernels", {"cubin": bytes(range(256))})
     with Cache.open(tmp_path) as cache:
         assert cache.get("timings", long_key) == "12.5 us"
         assert cache.get("plans", long_key) is None
         assert cache.get_many("graphs", ["a", "b", "c"]) == {"a": "1", "b": "2"}
-        assert cache.get_blob("kernels", "cubin") == bytes(range(256))
+        assert cache.read("kernels", ["cubin"]) == {"cubin": bytes(range(256))}
         stats = cache.stats()
     assert stats.path == tmp_path / FILE_NAME
     assert dict(stats.entries) == {"timings": 1, "kernels": 1, "graphs": 2, "plans": 0}

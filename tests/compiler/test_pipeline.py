@@ -107,7 +107,7 @@ def test_a_wrong_plan_is_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None
         bad = replace(first, value=held[first.name] * 1.01, digest="off")
         return replace(good, constants=tuple(bad if c is first else c for c in good.constants))
 
-    monkeypatch.setattr("anabranch.rewrite.recall.simplify", off)
+    monkeypatch.setattr("anabranch.rewrite.simplify_cache.simplify", off)
     with pytest.raises(NumericsError, match="relative error"):
         compile_model(job("squeezenet"))
 
@@ -135,7 +135,7 @@ def test_where_an_optimisation_is_wrong_less_is_done(
         )
         return replace(good, constants=tuple(constants))
 
-    monkeypatch.setattr("anabranch.rewrite.recall.simplify", off)
+    monkeypatch.setattr("anabranch.rewrite.simplify_cache.simplify", off)
     asked = job("squeezenet")
     made: Compilation = compile_model(asked)
     assert (made.plan.schedule.scheduler == "sequential") == (attempts == 3)

@@ -15,6 +15,7 @@ from anabranch.cache import Cache
 from anabranch.compiler import plan_cache
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.pipeline import compile_model
+from anabranch.compiler.plan_cache import PlanCache
 from anabranch.errors import NumericsError
 from anabranch.ir.plan import Plan
 from anabranch.ir.task import TaskGraph
@@ -166,10 +167,14 @@ def test_weights_are_those_of_the_model_at_hand(cache: Cache) -> None:
     torch.testing.assert_close(out, want, rtol=1e-3, atol=1e-4)
 
 
+def plans(one: Job) -> PlanCache:
+    return PlanCache(one.cache, one.target, one.options)
+
+
 def asked(one: Job) -> str:
     """The question of a network without weights that anybody folds."""
     captured = compile_model(one, "capture")
-    return plan_cache.question(captured.graph, captured.signature, one.target, one.options, ())
+    return plans(one).key(captured.graph, captured.signature, ())
 
 
 def test_the_question_says_what_decides(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,25 +201,14 @@ def test_the_question_says_what_decides(cache: Cache, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"plan": {}}'])
-def test_what_is_not_an_outcome_is_decided_anew(
-    cache: Cache, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    questions: list[str] = []
-    ask = plan_cache.question
-
-    def noted(*args: Any) -> str:
-        questions.append(ask(*args))
-        return questions[-1]
-
-    monkeypatch.setattr("anabranch.compiler.stages.question", noted)
+def test_what_is_not_an_outcome_is_decided_anew(cache: Cache, text: str) -> None:
     cold = compile_model(job(cache, "squeezenet", scheduler="critical"))
-    kept = cache.get("plans", questions[0])
-    assert kept is not None
-    cache.put("plans", questions[0], text)
+    (key,) = (e.key for e in cache.ls("plans") if e.key.startswith(plan_cache.OUTCOMES.name))
+    cache.put("plans", key, text)
     again = job(cache, "squeezenet", scheduler="critical")
     made = compile_model(again)
     assert not recalled(again.trace) and made.plan == cold.plan
-    assert cache.get("plans", questions[0]) != text
+    assert cache.get("plans", key) != text
 
 
 def test_what_was_cut_short_is_not_kept(cache: Cache) -> None:
@@ -225,14 +219,14 @@ def test_what_was_cut_short_is_not_kept(cache: Cache) -> None:
 
     def latency() -> float | None:
         signature = found.plan.signature
-        kept = plan_cache.recall(cache, "asked", found.graph, signature, one.target, Trace())
+        kept = plans(one).find("asked", found.graph, signature, Trace())
         return kept.timeline.latency if kept is not None else None
 
-    plan_cache.keep(cache, "asked", replace(known, settled=False), ())
-    plan_cache.keep(cache, "asked", replace(known, cut_short="stop"), ())
-    plan_cache.keep(cache, "asked", replace(known, cut_short="budget"), ())
+    plans(one).store("asked", replace(known, settled=False), ())
+    plans(one).store("asked", replace(known, cut_short="stop"), ())
+    plans(one).store("asked", replace(known, cut_short="budget"), ())
     assert latency() is None
-    plan_cache.keep(cache, "asked", known, ())
+    plans(one).store("asked", known, ())
     assert latency() == 1.5
 
 

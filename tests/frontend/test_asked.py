@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anabranch.cache import Cache
 from anabranch.frontend.asked import as_exported
-from anabranch.frontend.recall import Calling, capture_or_recall
+from anabranch.frontend.capture import Calling, capture_model
 from anabranch.frontend.surroundings import surroundings
 from anabranch.trace import Trace
 
@@ -41,7 +41,7 @@ def said(model: nn.Module, fake: bool = False) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         calling = Calling(surroundings(), fake=fake)
-        capture_or_recall(model.eval(), (torch.zeros(3),), {}, Cache(None), Trace(), calling)
+        capture_model(model.eval(), (torch.zeros(3),), {}, Cache(None), Trace(), calling)
     return [str(warning.message) for warning in caught]
 
 

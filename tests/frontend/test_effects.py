@@ -14,10 +14,10 @@ from torch import Tensor, nn
 import anabranch
 from anabranch.cache import Cache
 from anabranch.errors import CaptureError
+from anabranch.frontend.capture import Calling, capture_model
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import check_values, check_writes, mutated
 from anabranch.frontend.from_torch import capture
-from anabranch.frontend.recall import Calling, capture_or_recall
 from anabranch.frontend.surroundings import surroundings
 from anabranch.trace import Trace
 
@@ -55,7 +55,7 @@ def test_a_buffer_that_forward_makes_is_refused(rows: int, fake: bool) -> None:
     calling = Calling(surroundings(), fake=fake)
     model = Grows(rows).eval()
     with pytest.raises(CaptureError, match="makes its buffer table in forward") as refused:
-        capture_or_recall(model, (inputs(),), {}, Cache(None), Trace(), calling)
+        capture_model(model, (inputs(),), {}, Cache(None), Trace(), calling)
     assert "call the model once" in refused.value.next
     assert dict(model.named_buffers()).keys() == dict(Grows(rows).named_buffers()).keys()
 
@@ -80,7 +80,7 @@ class Fills(nn.Module):
 
 def test_inputs_that_a_model_writes_to_are_named() -> None:
     given = ([inputs(), inputs() + 1],), {"out": torch.zeros(3, 2)}
-    captured, seen = capture_or_recall(Fills().eval(), *given, Cache(None), Trace())
+    captured, seen = capture_model(Fills().eval(), *given, Cache(None), Trace())
     assert sorted(map(min, mutated(captured, given))) == ["args[0][1]", "kwargs['out']"]
     assert seen is not None and seen.written is not None
     assert torch.equal(seen.written["kwargs['out']"], inputs() + 1)

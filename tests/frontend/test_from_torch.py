@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from anabranch.cache import Cache
 from anabranch.errors import CaptureError
 from anabranch.frontend import Captured, capture
-from anabranch.frontend.recall import capture_or_recall
+from anabranch.frontend.capture import capture_model
 from anabranch.frontend.structure import flatten_call, unflatten_result
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
@@ -474,7 +474,7 @@ def test_complex_numbers_are_constants(dtype: torch.dtype) -> None:
     x, cache, device = torch.randn(4, dtype=dtype), Cache(None), torch.device("cpu")
     model = OfComplex().eval()
     for _ in range(2):  # the second one is recalled
-        captured, _ = capture_or_recall(model, (x,), {}, cache, Trace())
+        captured, _ = capture_model(model, (x,), {}, cache, Trace())
         for got, want in zip(eval_graph(captured.graph, [x], device), model(x), strict=True):
             assert got.dtype == want.dtype
             torch.testing.assert_close(got, want)

@@ -25,7 +25,7 @@ from anabranch.ir.types import TensorType
 from anabranch.memory.lifetime import lifetimes
 from anabranch.report.parts import ReportParts
 from anabranch.trace import Event, Kind
-from anabranch.tuning.recall import Candidate
+from anabranch.tuning.decisions import Candidate
 
 SPEC = TargetSpec("cuda", "NVIDIA H200", sms=132)
 

@@ -18,13 +18,12 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Source
 from anabranch.models.zoo import ZOO
 from anabranch.options import Options
-from anabranch.schedule.recall import RECALLED
 from anabranch.search import driver, evaluation
 from anabranch.search.engine.backtracking import RewriteStep
 from anabranch.search.result import Path, Round
 from anabranch.search.state import SearchOutcome
 from anabranch.targets import resolve
-from anabranch.trace import Trace, stage_seconds
+from anabranch.trace import RECALLED, Trace, stage_seconds
 from anabranch.tuning.job import Job
 from anabranch.tuning.launch.decide import LARGE
 

@@ -18,6 +18,7 @@ from anabranch.kernels.library import aten_kernel
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.kernels.triton.write import program, variants
 from anabranch.trace import Trace
+from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.joint_offers import (
     GENERATED,
     SHORT,
@@ -30,7 +31,6 @@ from anabranch.tuning.joint_offers import (
     sketch,
 )
 from anabranch.tuning.joint_tasks import Group, joint
-from anabranch.tuning.recall import Candidate
 from anabranch.tuning.select import Selection
 
 SPEC = gpu()

@@ -10,7 +10,7 @@ from tests.kernels.triton.bodies import call
 
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Kernel
-from anabranch.tuning.recall import Candidate
+from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.why_lost import why_lost
 
 BODY = call("aten.relu.default", torch.empty(8))

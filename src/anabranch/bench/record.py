@@ -45,7 +45,7 @@ from anabranch.models.zoo import ZOO
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.build import KERNEL_SECONDS
-from anabranch.tuning.recall import Candidate, whole
+from anabranch.tuning.decisions import Candidate, whole
 from anabranch.tuning.sandbox.worker import GENERATES
 from anabranch.tuning.tuner import Tuner
 

@@ -115,24 +115,16 @@ class Cache:
 
     def get_many(self, table: str, keys: Iterable[str]) -> dict[str, str]:
         """The texts stored under these keys; a key that is missing here is a miss."""
-        found = self._read(table, keys)
+        found = self.read(table, keys)
         return {key: value.decode(errors="surrogatepass") for key, value in found.items()}
-
-    def get_blob(self, table: str, key: str) -> bytes | None:
-        """The bytes stored under exactly this key, or None."""
-        return self._read(table, (key,)).get(key)
 
     def put(self, table: str, key: str, value: str) -> None:
         """Store a text, in place of what was there."""
-        self._write(table, {key: _encode(value)})
+        self.put_many(table, {key: value})
 
     def put_many(self, table: str, items: Mapping[str, str]) -> None:
         """Store texts in one transaction: a killed process leaves all of them or none."""
-        self._write(table, {key: _encode(value) for key, value in items.items()})
-
-    def put_blob(self, table: str, key: str, data: bytes) -> None:
-        """Store bytes, in place of what was there."""
-        self._write(table, {key: data})
+        self.write(table, {key: _encode(value) for key, value in items.items()})
 
     def ls(self, table: str | None = None) -> list[CacheEntry]:
         """The entries of one table or of all, the most recently used first."""
@@ -173,7 +165,8 @@ class Cache:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self, table: str, keys: Iterable[str]) -> dict[str, bytes]:
+    def read(self, table: str, keys: Iterable[str]) -> dict[str, bytes]:
+        """The bytes stored under exactly these keys; a key that is missing here is a miss."""
         _check(table)
         wanted = tuple(dict.fromkeys(keys))
 
@@ -200,7 +193,8 @@ class Cache:
             self._store.attempt(self._touch, None)
         return found
 
-    def _write(self, table: str, items: Mapping[str, bytes]) -> None:
+    def write(self, table: str, items: Mapping[str, bytes]) -> None:
+        """Store bytes in one transaction, in place of what was there."""
         _check(table)
         largest = min(_LARGEST_VALUE, self._max_bytes // 2)
 

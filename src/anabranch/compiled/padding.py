@@ -20,8 +20,8 @@ from anabranch.compiled.binding import bind, refusal, shapes
 from anabranch.compiled.entry import Entry
 from anabranch.errors import AnabranchError, InputError
 from anabranch.frontend.batch_independence import batched_results, refused
+from anabranch.frontend.capture import capture_model
 from anabranch.frontend.observe import unchanged
-from anabranch.frontend.recall import capture_or_recall
 from anabranch.ir.tolerances import relative_error
 from anabranch.tuning.job import Job, calling_of
 from anabranch.tuning.verify.plan import EAGER_TOLERANCE
@@ -86,7 +86,7 @@ def read_rows(given: Any, leaves: int) -> tuple[int, ...] | None:
 
 def _captured(job: Job, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     calling = calling_of(job)
-    return capture_or_recall(job.model, args, kwargs, job.cache, job.trace, calling)[0]
+    return capture_model(job.model, args, kwargs, job.cache, job.trace, calling)[0]
 
 
 def _compare(job: Job, rows: Sequence[int], batch: int, fewer: int) -> None:

@@ -11,21 +11,21 @@ of Python an operator, which tiny models notice: there the numbers are told, and
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from anabranch.cache import Table
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.fallback import PLAIN
 from anabranch.errors import AnabranchError
 from anabranch.frontend.observe import own_inputs, unchanged
+from anabranch.ir.codec import nouns
 from anabranch.ir.protocols import Cost
 from anabranch.trace import Kind
 from anabranch.tuning.job import Job
 
 RACE_S = 0.5
 """Seconds of timing for each of the two races."""
-SCHEME = "eager 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,9 @@ class Verdict:
     plan: Cost
     model: Cost
     as_captured: bool = False
+
+
+VERDICTS: Table[Verdict] = Table("plans", "eager 2", nouns(Verdict))
 
 
 def beside_eager(job: Job, made: Compilation, attempt: Callable[[Job], Compilation]) -> Compilation:
@@ -119,20 +122,13 @@ def _as_captured(
 
 
 def _recalled(job: Job, made: Compilation) -> Verdict | None:
-    if job.cache is None or not made.found.kept:
-        return None
-    told = job.cache.get("plans", _key(made))
-    if told is None:
-        return None
-    plan, model, as_captured = json.loads(told)
-    return Verdict(Cost(*plan), Cost(*model), as_captured)
+    return VERDICTS.get(job.cache, _key(made)) if made.found.kept else None
 
 
 def _remember(job: Job, made: Compilation, verdict: Verdict) -> None:
-    if job.cache is not None and made.found.kept:
-        costs = [(cost.us, cost.source, cost.spread) for cost in (verdict.plan, verdict.model)]
-        job.cache.put("plans", _key(made), json.dumps([*costs, verdict.as_captured]))
+    if made.found.kept:
+        VERDICTS.put(job.cache, _key(made), verdict)
 
 
 def _key(made: Compilation) -> str:
-    return f"{SCHEME}\n{made.found.kept}"
+    return VERDICTS.key(made.found.kept)

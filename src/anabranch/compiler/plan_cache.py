@@ -1,43 +1,42 @@
-"""Outcome: all that was decided of a rewritten graph, kept between processes as one thing.
+"""The plan cache: all that was decided of a rewritten graph, kept between processes as one thing.
 
     graph, target, options, our own files --> cache --> tasks, kernels, schedule, places: the plan
 
-Deciding anew from what is known of every part (`tuning.recall`, timings, `schedule.recall`) takes
+Deciding anew from what is known of every part (`tuning.decisions`, timings, schedules) takes
 seconds for a thousand nodes: each candidate's key is a text. An outcome is found by one key, which
 says the whole graph but the content of its weights, and every file of this package. The plan is
 read beside the graph at hand, so that its weights are those of the model at hand, and proved like a
 new one. What might be decided otherwise another day (time ran out, memory was short) is not kept:
 the next run finds all that was measured so far, and goes on.
+
+It remembers verdicts, too: what these options make of a captured graph is wrong (`mark_wrong`), or
+by how much an outcome is off with these weights (`mark_verified`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pydantic import BaseModel, ValidationError
-
 from anabranch.artifact import compact
-from anabranch.cache import Cache
+from anabranch.cache import Cache, Table
 from anabranch.costs import name_of
 from anabranch.deadline import CutShort
 from anabranch.errors import NumericsError
+from anabranch.ir.codec import Beside, nouns
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import digest_text
 from anabranch.ir.plan import Footprint, Plan, Signature
 from anabranch.ir.protocols import Cost, Provider, Target
 from anabranch.ir.schedule import Schedule, Timeline
-from anabranch.ir.task import Kernel
 from anabranch.ir.text import text_graph
 from anabranch.ir.tolerances import Errors
 from anabranch.kernels import sources
 from anabranch.options import Options
-from anabranch.trace import RECALLED, Event, Kind, Told, Trace
-from anabranch.tuning.recall import Candidate
+from anabranch.trace import Event, Kind, Trace
+from anabranch.tuning.decisions import Candidate, sketches
 from anabranch.tuning.select import Selection
 
-SCHEME = "outcome 6"
 OPTIONS = (
     "scheduler",
     "kernels",
@@ -51,7 +50,7 @@ OPTIONS = (
 )
 """What of the options decides, beside what shows in the graph and in the target. The budget does
 not: what it cut short is not kept."""
-NOT_REFUTED = {
+NOT_OF_VALUES = {
     *("cache_dir", "debug", "dump", "check", "strict", "outputs", "batch", "budget"),
 }
 """Options that change nothing about what is computed; less time finds less that may be wrong."""
@@ -83,169 +82,143 @@ class Outcome:
     kept: str = ""
 
 
-class _Candidate(BaseModel):
-    provider: str
-    name: str
-    variant: str
-    writes_out: bool
-    cost: Cost | None
-    chosen: bool
-    refused: str
-
-
-class _Group(BaseModel):
+@dataclass(frozen=True, slots=True)
+class _Group:
     """Tasks, by number, that were decided together, and what was tried for them."""
 
-    tasks: list[int]
-    tried: list[_Candidate]
+    tasks: tuple[int, ...]
+    tried: tuple[Candidate, ...]
 
 
-class _Stored(BaseModel):
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """An outcome beside its graph. `name`: of this one outcome, which another may replace."""
+
     plan: compact.Brief
-    groups: list[_Group]
-    schedules: list[tuple[Schedule, Cost]]
+    groups: tuple[_Group, ...]
+    schedules: tuple[tuple[Schedule, Cost], ...]
     timeline: Timeline
     sequential: Footprint
     cost: Cost
-    events: list[Told]
+    events: tuple[Event, ...]
+    name: str = ""
 
 
-def question(
-    graph: Graph,
-    signature: Signature,
-    target: Target,
-    options: Options,
-    providers: Sequence[Provider],
-) -> str:
-    """The whole text of what an outcome depends on."""
-    bare = tuple(replace(constant, digest="-") for constant in graph.constants)
-    spec = target.spec
-    return "\n".join([
-        SCHEME,
-        sources.digest(sources.ALL_ROOMS),
-        spec.fingerprint,
-        f"{name_of(target)} {spec.simulated} {spec.calibration}",
-        *(f"{provider.name} {provider.version}" for provider in providers),
-        *(f"{name} {getattr(options, name)}" for name in OPTIONS),
-        repr(signature),
-        text_graph(replace(graph, constants=bare)),
-    ])  # fmt: skip
+OUTCOMES: Table[_Stored] = Table("plans", "outcome 7", nouns(_Stored))
+WRONG: Table[tuple[str, str, str]] = Table("plans", "wrong 7", nouns(tuple[str, str, str]))
+VERIFIED: Table[Errors] = Table("plans", "verified 7", nouns(Errors))
 
 
-def refute(
-    cache: Cache | None, graph: Graph, options: Options, target: Target, wrong: NumericsError
-) -> None:
-    """Remember that what these options make of the captured graph computes something else."""
-    if cache is not None:
-        told = json.dumps([wrong.what, wrong.why, wrong.next])
-        cache.put("plans", _refuted(graph, options, target), told)
+@dataclass(frozen=True, slots=True)
+class PlanCache:
+    """What compilations for this target with these options found, and whether it was right."""
 
+    cache: Cache | None
+    target: Target
+    options: Options
 
-def refuted(
-    cache: Cache | None, graph: Graph, options: Options, target: Target
-) -> KnownError | None:
-    """What an earlier compilation found wrong, None if nothing. Who looks for what is wrong, or
-    asks for an error, compiles again."""
-    if cache is None or options.strict or options.check or options.dump is not None:
-        return None
-    told = cache.get("plans", _refuted(graph, options, target))
-    return None if told is None else KnownError(*json.loads(told))
+    def key(self, graph: Graph, signature: Signature, providers: Sequence[Provider]) -> str:
+        """The whole text of what an outcome depends on."""
+        bare = tuple(replace(constant, digest="-") for constant in graph.constants)
+        spec = self.target.spec
+        return OUTCOMES.key(
+            sources.digest(sources.ALL_ROOMS),
+            spec.fingerprint,
+            f"{name_of(self.target)} {spec.simulated} {spec.calibration}",
+            *(f"{provider.name} {provider.version}" for provider in providers),
+            *(f"{name} {getattr(self.options, name)}" for name in OPTIONS),
+            repr(signature),
+            text_graph(replace(graph, constants=bare)),
+        )
 
+    def find(self, key: str, graph: Graph, signature: Signature, trace: Trace) -> Outcome | None:
+        """The outcome under this key, its events told anew; None where there is none."""
 
-def _refuted(graph: Graph, options: Options, target: Target) -> str:
-    """The question, with the content of the weights: others may be rounded less."""
-    asked = options.model_dump_json(exclude=NOT_REFUTED)
-    ours = sources.digest(sources.ALL_ROOMS)
-    machine = f"{target.spec.fingerprint} {name_of(target)}"
-    return "\n".join([SCHEME, "refuted", ours, machine, asked, _content(graph)])
+        def whole(stored: _Stored) -> tuple[Outcome, tuple[Event, ...]]:
+            plan = compact.read(stored.plan, graph, self.target.spec, signature)
+            found = Outcome(
+                graph,
+                Selection(plan.tasks, dict(_candidates(stored.groups, plan))),
+                stored.schedules,
+                stored.timeline,
+                stored.sequential,
+                plan,
+                stored.cost,
+                kept=stored.name,
+            )
+            return found, stored.events
 
+        known = OUTCOMES.find(self.cache, key, whole, Beside.of(graph))
+        if known is None:
+            return None
+        found, events = known
+        trace.recalled("recall", graph.name, events)
+        return found
 
-def recall(
-    cache: Cache,
-    asked: str,
-    graph: Graph,
-    signature: Signature,
-    target: Target,
-    trace: Trace,
-) -> Outcome | None:
-    """The outcome for this question, its events told anew; None where there is none."""
-    text = cache.get("plans", asked)
-    if text is None:
-        return None
-    try:
-        stored = _Stored.model_validate_json(text)
-        plan = compact.read(stored.plan, graph, target.spec, signature)
-        selection = Selection(plan.tasks, dict(_candidates(stored.groups, plan)))
-    except (ValidationError, ValueError, IndexError):
-        return None
-    trace.add("applied", "recall", graph.name, RECALLED)
-    for event in stored.events:
-        trace.add(event.kind, event.where, event.what, event.why, **event.data)
-    schedules = tuple(stored.schedules)
-    return Outcome(
-        graph,
-        selection,
-        schedules,
-        stored.timeline,
-        stored.sequential,
-        plan,
-        stored.cost,
-        kept=_named(asked, text),
-    )
+    def store(self, key: str, outcome: Outcome, events: Sequence[Event]) -> str:
+        """Keep an outcome that is settled, with the events that led to it, and give what names it
+        in the cache, "" if it is not kept: one that cannot be told beside its graph, or that time
+        or somebody cut short, for the next run goes on."""
+        if self.cache is None or not outcome.settled or outcome.cut_short:
+            return ""
+        try:
+            told = compact.write(outcome.plan, outcome.graph)
+        except ValueError:
+            return ""
+        stored = _Stored(
+            told,
+            tuple(_groups(outcome)),
+            outcome.schedules,
+            outcome.timeline,
+            outcome.sequential,
+            outcome.cost,
+            tuple(replace(event, seconds=0.0) for event in events if event.kind not in TOLD_ANEW),
+        )
+        beside = Beside.of(outcome.graph)
+        name = digest_text(f"{key}\n{OUTCOMES.codec.write(stored, beside).decode()}")
+        OUTCOMES.put(self.cache, key, replace(stored, name=name), beside)
+        return name
 
+    def mark_wrong(self, captured: Graph, wrong: NumericsError) -> None:
+        """Remember that what these options make of the captured graph computes something else."""
+        WRONG.put(self.cache, self._wrong_key(captured), (wrong.what, wrong.why, wrong.next))
 
-def keep(cache: Cache, asked: str, outcome: Outcome, events: Sequence[Event]) -> str:
-    """Store an outcome that is settled, with the events that led to it, and give what names it
-    there. One that cannot be told beside its graph is not stored, nor one that time or somebody cut
-    short: the next run goes on."""
-    if not outcome.settled or outcome.cut_short:
-        return ""
-    try:
-        told = compact.write(outcome.plan, outcome.graph)
-    except ValueError:
-        return ""
-    stored = _Stored(
-        plan=told,
-        groups=list(_groups(outcome)),
-        schedules=list(outcome.schedules),
-        timeline=outcome.timeline,
-        sequential=outcome.sequential,
-        cost=outcome.cost,
-        events=[Told.of(event) for event in events if event.kind not in TOLD_ANEW],
-    )
-    text = stored.model_dump_json()
-    cache.put("plans", asked, text)
-    return _named(asked, text)
+    def known_wrong(self, captured: Graph) -> KnownError | None:
+        """What an earlier compilation found wrong, None if nothing. Who looks for what is wrong, or
+        asks for an error, compiles again."""
+        options = self.options
+        if self.cache is None or options.strict or options.check or options.dump is not None:
+            return None
+        return WRONG.find(self.cache, self._wrong_key(captured), lambda told: KnownError(*told))
 
+    def mark_verified(self, name: str, captured: Graph, errors: Errors) -> None:
+        """Remember by how much the outcome of this name was off with the captured graph's weights,
+        on inputs of these options' seed."""
+        if self.cache is not None and name:
+            VERIFIED.put(self.cache, self._verified_key(name, captured), errors)
 
-def accept(cache: Cache | None, kept: str, graph: Graph, seed: int, errors: Errors) -> None:
-    """Remember by how much the outcome of this name was off with the captured graph's weights, on
-    inputs that were drawn with this seed."""
-    if cache is not None and kept:
-        cache.put("plans", _accepted(kept, graph, seed), json.dumps(errors))
+    def verified(self, name: str, captured: Graph) -> Errors | None:
+        """By how much it was off, and how much was allowed, None if nobody has looked: with other
+        weights it may be more. Who looks for what is wrong looks anew."""
+        if self.cache is None or not name or self.options.strict or self.options.check:
+            return None
+        return VERIFIED.get(self.cache, self._verified_key(name, captured))
 
+    def _wrong_key(self, captured: Graph) -> str:
+        """With the content of the weights: others may be rounded less."""
+        asked = self.options.model_dump_json(exclude=NOT_OF_VALUES)
+        ours = sources.digest(sources.ALL_ROOMS)
+        machine = f"{self.target.spec.fingerprint} {name_of(self.target)}"
+        return WRONG.key(ours, machine, asked, _content(captured))
 
-def accepted(cache: Cache | None, kept: str, graph: Graph, options: Options) -> Errors | None:
-    """By how much it was off, and how much was allowed, None if nobody has looked: with other
-    weights it may be more. Who looks for what is wrong looks anew."""
-    if cache is None or not kept or options.strict or options.check:
-        return None
-    told = cache.get("plans", _accepted(kept, graph, options.seed))
-    return None if told is None else tuple((error, allowed) for error, allowed in json.loads(told))
-
-
-def _accepted(kept: str, graph: Graph, seed: int) -> str:
-    return "\n".join([SCHEME, "accepted", kept, str(seed), _content(graph)])
+    def _verified_key(self, name: str, captured: Graph) -> str:
+        return VERIFIED.key(name, str(self.options.seed), _content(captured))
 
 
 def _content(graph: Graph) -> str:
     """Names the graph, the content of its weights included. A captured graph has the same names in
     every process, so these need not be made alike."""
     return digest_text(text_graph(graph, origins=False))
-
-
-def _named(asked: str, text: str) -> str:
-    return digest_text(f"{asked}\n{text}")
 
 
 def _groups(outcome: Outcome) -> Iterator[_Group]:
@@ -255,19 +228,7 @@ def _groups(outcome: Outcome) -> Iterator[_Group]:
         shared.setdefault(id(candidates[task.name]), []).append(i)
     for numbers in shared.values():
         tried = candidates[outcome.plan.tasks.tasks[numbers[0]].name]
-        yield _Group(tasks=numbers, tried=[_told(one) for one in tried])
-
-
-def _told(one: Candidate) -> _Candidate:
-    return _Candidate(
-        provider=one.kernel.provider,
-        name=one.kernel.name,
-        variant=one.kernel.variant,
-        writes_out=one.kernel.writes_out,
-        cost=one.cost,
-        chosen=one.chosen,
-        refused=one.refused,
-    )
+        yield _Group(tuple(numbers), sketches(tried))
 
 
 def _candidates(
@@ -276,16 +237,6 @@ def _candidates(
     """By task name what was tried, as sketches."""
     tasks = plan.tasks.tasks
     for group in groups:
-        body = tasks[group.tasks[0]].body
-        tried = tuple(
-            Candidate(
-                Kernel(one.provider, one.name, body, one.variant, one.writes_out),
-                one.cost,
-                one.chosen,
-                one.refused,
-                sketch=True,
-            )
-            for one in group.tried
-        )
+        tried = sketches(group.tried, tasks[group.tasks[0]].body)
         for number in group.tasks:
             yield tasks[number].name, tried

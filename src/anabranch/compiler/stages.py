@@ -18,21 +18,12 @@ from anabranch.artifact.owned import owned
 from anabranch.artifact.recipe import with_recipe
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.fallback import anything_recalled
-from anabranch.compiler.plan_cache import (
-    Outcome,
-    accept,
-    accepted,
-    keep,
-    question,
-    refute,
-    refuted,
-)
-from anabranch.compiler.plan_cache import recall as recall_outcome
+from anabranch.compiler.plan_cache import Outcome, PlanCache
 from anabranch.errors import NumericsError, TargetError
+from anabranch.frontend.capture import capture_model
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.memory import check_example
 from anabranch.frontend.observe import Observed
-from anabranch.frontend.recall import capture_or_recall
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Executable
 from anabranch.ir.tolerances import Errors
@@ -61,7 +52,7 @@ def capture(job: Job) -> tuple[Captured, Observed | None]:
     if job.captured is not None:
         return job.captured, None
     asked = job.model, job.args, job.kwargs, job.cache, job.trace
-    captured, seen = capture_or_recall(*asked, calling_of(job), partial(start_sandbox, job))
+    captured, seen = capture_model(*asked, calling_of(job), partial(start_sandbox, job))
     check_example(captured, job.args, job.kwargs)
     return captured, seen
 
@@ -74,7 +65,7 @@ def start_sandbox(job: Job) -> None:
 
 def refuse_known_wrong(job: Job, captured: Captured) -> None:
     """KnownError where these options are known to make something else of this graph."""
-    wrong = None if job.anew else refuted(job.cache, captured.graph, job.options, job.target)
+    wrong = None if job.anew else _plans(job).known_wrong(captured.graph)
     if wrong is not None:
         raise wrong
 
@@ -176,12 +167,12 @@ def prove(
         except NumericsError as wrong:
             # A wrong capture is said of the model, not of its graph.
             if wrong.why != WRONG_CAPTURE and not anything_recalled(job, attempt):
-                refute(job.cache, captured.graph, job.options, job.target, wrong)
+                _plans(job).mark_wrong(captured.graph, wrong)
             raise
     if decisions is not None:  # what turned out wrong is not stored
         found = replace(found, kept=_keep(job, captured, found, decisions))
     if errors and not known:
-        accept(job.cache, found.kept, captured.graph, job.options.seed, errors)
+        _plans(job).mark_verified(found.kept, captured.graph, errors)
     return replace(made, found=found, errors=errors, seconds=job.taken)
 
 
@@ -190,7 +181,7 @@ def _errors(
 ) -> tuple[Errors, bool]:
     """By how much it is off, and whether that was known: what was recalled, and verified with the
     very same weights, is only compared with the model."""
-    known = accepted(job.cache, found.kept, captured.graph, job.options)
+    known = _plans(job).verified(found.kept, captured.graph)
     if known is None:
         return verify(run, captured, job, seen), False
     verify_capture(run, captured, job, known, seen)
@@ -203,17 +194,20 @@ def _known_outcome(job: Job, captured: Captured, graph: Graph) -> Outcome | None
     """What was decided of this graph before."""
     if job.cache is None or job.anew or job.options.scheduler in MERGING:
         return None
-    asked, signature = _question(job, captured, graph), renamed(captured, graph)
-    return recall_outcome(job.cache, asked, graph, signature, job.target, job.trace)
+    key = _plan_key(job, captured, graph)
+    return _plans(job).find(key, graph, renamed(captured, graph), job.trace)
 
 
 def _keep(job: Job, captured: Captured, found: Outcome, events: Sequence[Event]) -> str:
     """For the next process; `events`: those of the decisions. What names it in the cache."""
     if job.cache is None or job.options.scheduler in MERGING:
         return ""
-    return keep(job.cache, _question(job, captured, found.graph), found, events)
+    return _plans(job).store(_plan_key(job, captured, found.graph), found, events)
 
 
-def _question(job: Job, captured: Captured, graph: Graph) -> str:
-    providers = tuner_of(job).providers
-    return question(graph, renamed(captured, graph), job.target, job.options, providers)
+def _plans(job: Job) -> PlanCache:
+    return PlanCache(job.cache, job.target, job.options)
+
+
+def _plan_key(job: Job, captured: Captured, graph: Graph) -> str:
+    return _plans(job).key(graph, renamed(captured, graph), tuner_of(job).providers)

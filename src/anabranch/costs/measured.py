@@ -16,15 +16,14 @@ so two schedules are measured even when no time is left; all else is then left o
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from anabranch.cache import Cache
+from anabranch.cache import Cache, Table
 from anabranch.costs.forecast import forecast
 from anabranch.costs.per_task import Memo
-from anabranch.costs.recorded import KernelFact, fact_of, kernel_text, probe_of
+from anabranch.costs.recorded import kernel_text
 from anabranch.costs.repeats import medians
 from anabranch.costs.resource_demand import ROW
 from anabranch.costs.roofline import Roofline
@@ -32,6 +31,7 @@ from anabranch.costs.significance import comparable
 from anabranch.costs.stopwatch import Answers, Stopwatch, Trial
 from anabranch.costs.work import work
 from anabranch.deadline import ENDLESS, Deadline
+from anabranch.ir.codec import nouns
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Ref
 from anabranch.ir.key import digest_text, task_text, tasks_text
@@ -42,7 +42,8 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph, runs_body
 from anabranch.trace import Trace
 
-SCHEME = "timing 3"
+TIMINGS: Table[tuple[Cost, ...]] = Table("timings", "timing 4", nouns(tuple[Cost, ...]))
+PROBES: Table[Probe] = Table("kernels", "probe 4", nouns(Probe))
 BATCH = 32
 """Executables held at once while tasks are warmed: each has weights and buffers on the device."""
 EACH_S = 0.05
@@ -78,8 +79,8 @@ class Measured:
         self._trace = trace or Trace()
         self._stopwatch = Stopwatch(target, self._trace, until, each)
         self._fallback = fallback or Roofline(target.spec)
-        self._prefix = f"{SCHEME}\n{target.spec.fingerprint}\n"
-        self._keys = Memo(lambda task: f"{self._prefix}task\n{task_text(task)}")
+        self._machine = target.spec.fingerprint
+        self._keys = Memo(lambda task: TIMINGS.key(self._machine, "task", task_text(task)))
         self._digests = Memo(lambda task: digest_text(self._keys(task)))
         self._work = Memo(lambda task: work(task, target.spec))
         self._known: dict[str, Answers] = {}
@@ -135,24 +136,18 @@ class Measured:
         """From one run of all tasks in order, unless the cache knows every kernel; empty, with an
         event, where the run fails."""
         keys = {
-            task.name: f"{self._prefix}kernel\n{kernel_text(task.kernel)}"
+            task.name: PROBES.key(self._machine, kernel_text(task.kernel))
             for task in tasks.tasks
             if task.kernel is not None
         }
-        known = self._cache.get_many("kernels", keys.values()) if self._cache else {}
-        if all(key in known for key in keys.values()):
-            facts = {key: KernelFact.model_validate_json(text) for key, text in known.items()}
-            return {name: probe_of(facts[key]) for name, key in keys.items()}
+        known = PROBES.get_many(self._cache, keys)
+        if len(known) == len(keys):
+            return known
         schedule = Schedule("probe", sequential_launches(dag_of(tasks)))
         trial = self._schedule_trial(tasks, schedule)
         found = self._stopwatch.attempt(trial, lambda: self.target.probe(trial.build())) or {}
-        if self._cache:
-            items = {
-                keys[name]: fact_of(probe).model_dump_json()
-                for name, probe in found.items()
-                if name in keys
-            }
-            self._cache.put_many("kernels", items)
+        items = {keys[name]: probe for name, probe in found.items() if name in keys}
+        PROBES.put_many(self._cache, items)
         return found
 
     def timeline(self, tasks: TaskGraph, schedule: Schedule) -> Timeline:
@@ -204,7 +199,7 @@ class Measured:
         if not by_text:
             return []
         named = sorted(by_text)
-        key = f"{self._prefix}{what}\n{''.join(named)}"
+        key = TIMINGS.key(self._machine, what, "".join(named))
         if self._unknown([key]):
             trials = [self._schedule_trial(*plan, in_a_row) for plan in by_text.values()] * captures
             compared = len(trials) if least is None else min(least, len(trials))
@@ -219,25 +214,19 @@ class Measured:
     def _unknown(self, keys: Iterable[str]) -> list[str]:
         """The keys that neither this object nor the cache knows, in their order."""
         missing = [key for key in keys if digest_text(key) not in self._known]
-        if self._cache is None or not missing:
-            return missing
-        for key, text in self._cache.get_many("timings", missing).items():
-            self._known[digest_text(key)] = [
-                Cost(us, "measured", spread) for us, spread in json.loads(text)
-            ]
+        for key, costs in TIMINGS.get_many(self._cache, {key: key for key in missing}).items():
+            self._known[digest_text(key)] = list(costs)
         return [key for key in missing if digest_text(key) not in self._known]
 
     def _remember(self, found: Mapping[str, Answers]) -> None:
         """Failures and estimates are remembered here only: the next process may do better."""
         self._known.update((digest_text(key), costs) for key, costs in found.items())
-        if self._cache is None:
-            return
         good = {
-            key: json.dumps([(cost.us, cost.spread) for cost in costs if cost is not None])
+            key: tuple(cost for cost in costs if cost is not None and cost.source == "measured")
             for key, costs in found.items()
-            if all(cost is not None and cost.source == "measured" for cost in costs)
         }
-        self._cache.put_many("timings", good)
+        good = {key: costs for key, costs in good.items() if len(costs) == len(found[key])}
+        TIMINGS.put_many(self._cache, good)
 
     def _task_trial(self, task: Task) -> Trial:
         body = task.body

@@ -14,55 +14,46 @@ The memo is of a function of its arguments alone: what it holds changes no resul
 from __future__ import annotations
 
 import itertools
-import json
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
-from anabranch.cache import Cache
+from anabranch.cache import Cache, Table
+from anabranch.ir.codec import nouns
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_text
-from anabranch.ir.text import parse_type
 from anabranch.ir.types import DTYPE_NAMES, TensorType
 
-ANSWERS: dict[str, tuple[TensorType, ...]] = {}
+ByCall = dict[str, tuple[TensorType, ...]]
+
+ANSWERS: ByCall = {}
 """By the call as text, in the order in which they were asked for."""
 
 OURS = "aten."
 """Only torch's own operators are told to other processes: who knows what others changed."""
 
-
-SCHEME = "answers 1"
+TOLD: Table[ByCall] = Table("graphs", "answers 2", nouns(ByCall))
 
 
 def recall(cache: Cache | None, graph: Graph) -> int:
     """Take over what earlier processes learned while they rewrote this graph; how many answers
     there are now."""
-    text = cache.get("graphs", _key(graph)) if cache is not None else None
-    if text is not None:
-        with suppress(ValueError, KeyError, TypeError, AttributeError):
-            told = {
-                str(call): tuple(parse_type(type) for type in answer)
-                for call, answer in json.loads(text).items()
-            }
-            for call, answer in told.items():
-                ANSWERS.setdefault(call, answer)
+    for call, answer in (TOLD.get(cache, _key(graph)) or {}).items():
+        ANSWERS.setdefault(call, answer)
     return len(ANSWERS)
 
 
 def keep(cache: Cache | None, graph: Graph, known: int) -> None:
     """Store what was learned since there were `known` answers, beside what was stored before."""
     fresh = {
-        call: [type.text for type in answer]
+        call: answer
         for call, answer in itertools.islice(ANSWERS.items(), known, None)
         if call.startswith(OURS) and all(type.dtype in DTYPE_NAMES for type in answer)
     }
     if cache is None or not fresh:
         return
-    with suppress(ValueError, TypeError):
-        fresh = {**json.loads(cache.get("graphs", _key(graph)) or "{}"), **fresh}
-    cache.put("graphs", _key(graph), json.dumps(fresh))
+    key = _key(graph)
+    TOLD.put(cache, key, {**(TOLD.get(cache, key) or {}), **fresh})
 
 
 @dataclass(slots=True)
@@ -86,4 +77,4 @@ class Answers:
 
 
 def _key(graph: Graph) -> str:
-    return f"{SCHEME}\n{torch.__version__}\n{structure_text(graph)}"
+    return TOLD.key(torch.__version__, structure_text(graph))

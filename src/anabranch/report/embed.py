@@ -22,7 +22,7 @@ from anabranch.report.modules import module_of, modules
 from anabranch.report.occupancy import fullest, occupancy
 from anabranch.report.parts import ReportParts
 from anabranch.report.task_rows import TaskRow, is_chosen, reads, runs, writes
-from anabranch.tuning.recall import Candidate
+from anabranch.tuning.decisions import Candidate
 
 SOURCES = 1_000_000
 LEFT_OUT = -2

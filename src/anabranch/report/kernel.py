@@ -35,7 +35,7 @@ from anabranch.report.lines import cut, printable, wrapped
 from anabranch.report.task_rows import is_chosen, kind_of, ops_text, reads, runs, writes
 from anabranch.report.units import count, duration, size
 from anabranch.trace import Event
-from anabranch.tuning.recall import Candidate
+from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.why_lost import why_lost
 
 NAMED = 19

@@ -11,7 +11,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule, Timeline
 from anabranch.search.result import Path
 from anabranch.trace import Event
-from anabranch.tuning.recall import Candidate
+from anabranch.tuning.decisions import Candidate
 
 
 class ReportParts(TypedDict):

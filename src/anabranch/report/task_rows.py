@@ -19,7 +19,7 @@ from anabranch.ir.text import text_kernel, text_node
 from anabranch.kernels.triton.l1_carveout import apart
 from anabranch.kernels.triton.pdl import split
 from anabranch.report.parts import ReportParts
-from anabranch.tuning.recall import Candidate
+from anabranch.tuning.decisions import Candidate
 
 KINDS = ("contract", "opaque", "reduce", "pointwise", "move")
 """A task has the first of these kinds that a node of it has: what most likely sets its time."""

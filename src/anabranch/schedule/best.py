@@ -18,8 +18,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from anabranch.cache import Cache, Table
 from anabranch.errors import ScheduleError
+from anabranch.ir.codec import nouns
 from anabranch.ir.dag import Dag, dag_of
+from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Cost, Costs, Limits
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import TaskGraph
@@ -27,10 +30,13 @@ from anabranch.ir.verify import verify_schedule
 from anabranch.schedule import SCHEDULERS, scheduler
 from anabranch.schedule.task_weights import times
 from anabranch.schedule.variants import variants
-from anabranch.trace import Trace
+from anabranch.trace import RECALLED, Trace
 
 VARIED = "local"
 """The scheduler whose plan stands there in its variants as well."""
+
+
+Candidates = tuple[tuple[Schedule, Cost], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,10 @@ class Choice:
     """The schedule to use, and all that were compared, best first."""
 
     schedule: Schedule
-    candidates: tuple[tuple[Schedule, Cost], ...]
+    candidates: Candidates
+
+
+MEASURED: Table[Candidates] = Table("plans", "choice 6", nouns(Candidates))
 
 
 def best(
@@ -66,6 +75,41 @@ def best(
     # What failed or was left out has no time to show.
     known = [pair for pair in ranked[1:] if math.isfinite(pair[1].us)]
     return Choice(chosen, (ranked[0], *known))
+
+
+def remembered_best(
+    tasks: TaskGraph, costs: Costs, names: Sequence[str], limits: Limits, cache: Cache | None
+) -> Choice:
+    """As `best`, unless the cache has the answer, as it was measured, to the same question: tasks
+    with kernels and what they take of the machine, the schedulers, their limits, the machine."""
+    key = _key(tasks, names, limits) if cache is not None else ""
+    dag = dag_of(tasks)
+
+    def verified(found: Candidates) -> Choice:
+        for schedule, _ in found:
+            verify_schedule(schedule, dag)
+        return Choice(found[0][0], found)
+
+    known = MEASURED.find(cache, key, verified)
+    if known is not None:
+        limits.trace.add("chosen", "schedule", known.schedule.scheduler, RECALLED)
+        return known
+    choice = best(tasks, costs, names, limits.trace, limits)
+    measured = tuple(pair for pair in choice.candidates if pair[1].source == "measured")
+    # What a deadline cut short is not kept: another day there is more time.
+    if choice.candidates[0] in measured and not limits.deadline.over():
+        MEASURED.put(cache, key, measured)
+    return choice
+
+
+def _key(tasks: TaskGraph, names: Sequence[str], limits: Limits) -> str:
+    lines = [limits.spec.fingerprint, " ".join(names)]
+    lines += [f"{limits.max_streams} {limits.max_group_size} {limits.max_groups}"]
+    for task in tasks.tasks:
+        resources = task.kernel.resources if task.kernel else None
+        lines.append(f"{task.name} {task.reads} {task.writes} {resources}\n{task_text(task)}")
+    lines += [f"{node.name} {node.op} {node.uses}" for node in (*tasks.aliases, *tasks.joins)]
+    return MEASURED.key(*lines)
 
 
 def _different(

@@ -20,15 +20,12 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.options import PUBLISHED, Options
 from anabranch.rewrite import rules as tables
-from anabranch.schedule.recall import RECALLED
+from anabranch.search import path_cache
 from anabranch.search.budget import Effort
 from anabranch.search.evaluation import CandidateEvaluator, replaced
 from anabranch.search.outer_loop import improved, settings_of
-from anabranch.search.recall import question as question_of_search
-from anabranch.search.recall import recall as recall_path
-from anabranch.search.recall import remember
 from anabranch.search.result import Path, rules_of
-from anabranch.trace import Trace
+from anabranch.trace import RECALLED, Trace
 from anabranch.tuning.build import Planned, rescheduled, schedule_seconds
 from anabranch.tuning.job import Job
 
@@ -72,9 +69,10 @@ def known_path(job: Job, graph: Graph) -> Path | None:
     """What an earlier search for this graph found, None if there was none or is to be none."""
     if job.options.search == "none":
         return None
-    path = recall_path(job.cache, question_of_search(graph, job.options, job.target), graph)
+    asked = path_cache.key(graph, job.options, job.target)
+    path = path_cache.find(job.cache, asked, graph)
     if path is not None:
-        found = f"recalled from the cache: {rules_of(path.steps) or 'nothing faster is known'}"
+        found = f"{RECALLED}: {rules_of(path.steps) or 'nothing faster is known'}"
         found += "; the search was cut short, and goes on from there" if path.goes_on else ""
         job.trace.add("applied", "search", graph.name, found)
     return path
@@ -103,7 +101,7 @@ def searched(
         goes_on = _goes_on(start, path, given or job.deadline.over())
     kept = job.cache is not None and job.cache.outlives
     path = replace(path, goes_on=goes_on and kept)
-    remember(job.cache, question_of_search(graph, job.options, job.target), path)
+    path_cache.store(job.cache, path_cache.key(graph, job.options, job.target), path)
     return made, path
 
 

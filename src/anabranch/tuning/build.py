@@ -26,12 +26,11 @@ from anabranch.memory import pack
 from anabranch.memory.packer import Packer
 from anabranch.options import Options
 from anabranch.rewrite import simplify
-from anabranch.rewrite.recall import simplify_or_recall
+from anabranch.rewrite.simplify_cache import simplify_or_known
 from anabranch.schedule import BEST
-from anabranch.schedule.best import Choice
+from anabranch.schedule.best import Choice, remembered_best
 from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.schedule.parallel_forecast import outlook_of
-from anabranch.schedule.recall import best_or_recall
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job, limits_of, with_samples
 from anabranch.tuning.launch.decide import near, overlapped
@@ -103,7 +102,7 @@ def simplified_or_recalled(job: Job, graph: Graph, unknown: Callable[[], object]
     """As `simplified`, but what was simplified before is recalled; else `unknown` is called."""
     kind = job.target.spec.kind
     stepper = _stepper(job)
-    return simplify_or_recall(graph, stepper, job.options, kind, job.cache, unknown, job.anew)
+    return simplify_or_known(graph, stepper, job.options, kind, job.cache, unknown, job.anew)
 
 
 def _stepper(job: Job) -> Stepper:
@@ -249,7 +248,7 @@ def _schedule(
     names = TRIAL if usual else schedulers_of(options, len(tasks.tasks))
     with aside as compiled:
         sequential, packer, costs = bounded_costs(job, tasks, signature, compiled)
-        choice = best_or_recall(tasks, costs, names, limits_of(job), job.cache)
+        choice = remembered_best(tasks, costs, names, limits_of(job), job.cache)
     safe = safe and settled(costs)
     trace = job.trace
     return Planned(graph, signature, selection, choice, sequential, packer, costs, safe, trace)

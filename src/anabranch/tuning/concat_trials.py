@@ -19,7 +19,7 @@ from anabranch.ir.protocols import Cost, Costs, Provider
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph, leaves, wholes
 from anabranch.trace import Trace
-from anabranch.tuning.recall import Candidate
+from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.select import MOST_KERNELS, Selection, SelectionConfig, select
 
 AGAIN = 3

@@ -23,8 +23,8 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.kernels.triton.horizontal import NAME, variants
 from anabranch.kernels.triton.write import program
+from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.joint_tasks import Group, joint, levelled, name_of
-from anabranch.tuning.recall import Candidate
 from anabranch.tuning.select import Selection
 
 SHORT = 12.0

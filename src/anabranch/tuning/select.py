@@ -2,7 +2,7 @@
 
 Tasks of equal structure are decided once. Candidates of all structures are tried in one batch, so
 that they are measured side by side; the winner must also compute what the task's body computes,
-else the next one is taken. What was decided before is recalled (`recall`).
+else the next one is taken. What was decided before is not tried again (`decisions`).
 
 DeepCuts, section on the code selector: generated kernels compete with the library's, and the
 library wins where it is faster.
@@ -21,7 +21,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph, runs_body
 from anabranch.ir.text import text_kernel
 from anabranch.trace import Trace
-from anabranch.tuning.recall import NOWHERE, Candidate, Decision, Memory, recall, remember
+from anabranch.tuning.decisions import NOWHERE, Candidate, Decision, Memory, known, store
 
 Trial = Callable[[Sequence[Task]], Sequence[Cost | None]]
 """The cost of each task with its kernel, None where the kernel cannot run."""
@@ -132,11 +132,11 @@ def _decisions(
 ) -> dict[str, Decision]:
     """What is known or now decided of these structures."""
     bodies = {key: task.body for key, task in first.items()}
-    known = recall(bodies, config.spec, config.providers, config.memory)
-    fresh = {key: task for key, task in first.items() if key not in known}
+    old = known(bodies, config.spec, config.providers, config.memory)
+    fresh = {key: task for key, task in first.items() if key not in old}
     decided = _decided(fresh, config, trace, strict)
-    remember(decided, config.spec, config.providers, config.memory)
-    return known | decided
+    store(decided, config.spec, config.providers, config.memory)
+    return old | decided
 
 
 def _alike(tasks: TaskGraph) -> dict[str, list[Task]]:

@@ -45,8 +45,8 @@ from anabranch.schedule.parallel_forecast import outlook_of
 from anabranch.trace import Trace
 from anabranch.tuning.concat_trials import with_joins
 from anabranch.tuning.conv_merge import merged
+from anabranch.tuning.decisions import Decision, Memory
 from anabranch.tuning.joint_offers import GENERATED, Offers, Sharing
-from anabranch.tuning.recall import Decision, Memory
 from anabranch.tuning.recompute_trials import with_again
 from anabranch.tuning.sandbox.client import SandboxClient
 from anabranch.tuning.sandbox.process import SandboxProcess

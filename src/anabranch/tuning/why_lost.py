@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.tuning.recall import Candidate
+from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.select import as_fast
 
 

@@ -9,23 +9,22 @@ written them, and keeps that; elsewhere the first load of the plan does.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 
 import torch
 
-from anabranch.cache import Cache
+from anabranch.cache import Cache, Table
+from anabranch.ir.codec import nouns
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.task import Kernel
 from anabranch.ir.text import text_graph
 from anabranch.kernels import sources
 from anabranch.kernels.triton.l1_carveout import apart
-from anabranch.kernels.triton.program import facts_of, program_of
+from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.write import learn, unnamed
 
-SCHEME = "program 1"
+PROGRAMS: Table[Program] = Table("kernels", "program 2", nouns(Program))
 
 
 def recall(cache: Cache, kernels: Iterable[Kernel]) -> dict[str, Kernel]:
@@ -36,22 +35,18 @@ def recall(cache: Cache, kernels: Iterable[Kernel]) -> dict[str, Kernel]:
         if kernel.provider == "triton":
             same = canonical(kernel.body, content=False), apart(kernel.variant)[0]
             wanted.setdefault(same, kernel)
-    begin = f"{SCHEME}\n{sources.digest(*sources.PROGRAMS)} {torch.__version__}\n"
-    keys = {f"{begin}{base}\n{text_graph(body)}": k for (body, base), k in wanted.items()}
-    missing = dict(keys)
-    for key, text in cache.get_many("kernels", keys).items():
-        with suppress(ValueError, LookupError, TypeError):
-            learn(keys[key].body, keys[key].variant, program_of(json.loads(text)))
-            del missing[key]
+    ours = f"{sources.digest(*sources.PROGRAMS)} {torch.__version__}"
+    missing = {
+        PROGRAMS.key(ours, base, text_graph(body)): kernel
+        for (body, base), kernel in wanted.items()
+    }
+    for key, program in PROGRAMS.get_many(cache, {key: key for key in missing}).items():
+        kernel = missing.pop(key)
+        learn(kernel.body, kernel.variant, program)
     return missing
 
 
 def keep(cache: Cache, missing: Mapping[str, Kernel]) -> None:
     """Stores what was written for these."""
-    if not missing:
-        return
-    items = {
-        key: json.dumps(facts_of(unnamed(kernel.body, kernel.variant)))
-        for key, kernel in missing.items()
-    }
-    cache.put_many("kernels", items)
+    written = {key: unnamed(kernel.body, kernel.variant) for key, kernel in missing.items()}
+    PROGRAMS.put_many(cache, written)

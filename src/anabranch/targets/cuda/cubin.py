@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from anabranch.cache import Codec, Table
 from anabranch.ir.threads import Pool
 from anabranch.targets.cuda.compile_pool import Crew, Process, ask, end
 from anabranch.targets.cuda.elf import facts
@@ -34,7 +35,6 @@ LIMIT_S = 120.0
 DIED = "the compiler died with exit status {}"
 KILLED = DIED.format(-9)
 """By somebody else, as where memory is short: it may do the next time, or on another machine."""
-SCHEME = "cubin 2"
 POINTER = 8
 """Bytes of a parameter."""
 EXTENT = re.compile(r"tl\.arange\(0, (\d+)\)")
@@ -58,7 +58,7 @@ class CubinRecipe:
         """Names the cubin in the cache; `version`: Triton's."""
         facts = asdict(self)
         text = facts.pop("text")
-        return f"{SCHEME}\ntriton {version}\n{json.dumps(facts)}\n{text}"
+        return CUBINS.key(f"triton {version}", json.dumps(facts), text)
 
     def request(self) -> dict[str, Any]:
         """The recipe as JSON for a compile worker, options under Triton's names."""
@@ -102,6 +102,13 @@ def read_built(data: bytes) -> Built:
     head, _, code = data.partition(b"\n")
     facts = json.loads(head)
     return facts["refused"] if "refused" in facts else Cubin(code, **facts)
+
+
+CUBINS: Table[Built] = Table(
+    "kernels",
+    "cubin 2",
+    Codec(lambda built, _: write_built(built), lambda data, _: read_built(data)),
+)
 
 
 def workers(recipes: int) -> int:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anabranch.cache import Cache
+from anabranch.cache import RAW, Cache, Table
 from anabranch.errors import TargetError
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Ref, types
@@ -52,7 +52,7 @@ ALIGNMENT = 16
 """Of bytes: what graphs of cuDNN's front end expect of every tensor."""
 BUILDERS = 8
 """Threads that build engines."""
-SCHEME = "cudnn engine 2"
+ENGINES = Table("kernels", "cudnn engine 2", RAW)
 UIDS = {"x": 1, "w": 2, "b": 3, "z": 4, "y": 5}
 """What each role of a convolution is called in cuDNN's graphs: image, weight, bias, residual and
 result."""
@@ -93,8 +93,8 @@ class Cudnn:
             if kernel.provider == "cudnn"
         }
         missing = {key: kernel for key, kernel in wanted.items() if key not in self._engines}
-        names = {key: f"{SCHEME}\n{machine}\n{key[0]}{key[1]}" for key in wanted}
-        kept = {key: cache.get_blob("kernels", names[key]) for key in missing} if cache else {}
+        names = {key: ENGINES.key(machine, f"{key[0]}{key[1]}") for key in wanted}
+        kept = ENGINES.get_many(cache, {key: names[key] for key in missing})
 
         def attempt(key: tuple[str, str]) -> Engine | TargetError:
             with torch.cuda.device(self._device):  # a new thread begins with the first GPU
@@ -109,7 +109,7 @@ class Cudnn:
             for key, made in built.items():
                 data = _serialised(made) if isinstance(made, Engine) else None
                 if data is not None:
-                    cache.put_blob("kernels", names[key], data)
+                    ENGINES.put(cache, names[key], data)
 
     def runner(
         self, task: Task, values: dict[str, Tensor], workspace: Tensor | None

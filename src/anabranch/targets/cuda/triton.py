@@ -37,15 +37,14 @@ from anabranch.kernels.triton import Program
 from anabranch.kernels.triton.write import program
 from anabranch.targets.cuda.compile_pool import Crew
 from anabranch.targets.cuda.cubin import (
+    CUBINS,
     KILLED,
     MOST_PROCESSES,
     Built,
     Cubin,
     CubinRecipe,
     compiling,
-    read_built,
     workers,
-    write_built,
 )
 from anabranch.targets.cuda.driver import Driver, LaunchConfig, open_driver
 from anabranch.targets.loading import Call
@@ -296,17 +295,18 @@ class Triton:
         return torch.empty(count, dtype=torch.uint8, device=self._device)
 
     def _recall(self, keys: Mapping[CubinRecipe, str], cache: Cache | None) -> None:
-        for recipe, key in keys.items():
-            data = cache.get_blob("kernels", key) if cache and recipe not in self._built else None
-            if data is not None:
-                self._built[recipe] = read_built(data)
+        unknown = {recipe: key for recipe, key in keys.items() if recipe not in self._built}
+        self._built.update(CUBINS.get_many(cache, unknown))
 
     def _keep(self, keys: Mapping[CubinRecipe, str], cache: Cache | None) -> None:
-        for recipe, key in keys.items():
-            built = self._built[recipe]
-            if cache is not None and (recipe, id(cache)) not in self._kept and built != KILLED:
-                self._kept.add((recipe, id(cache)))
-                cache.put_blob("kernels", key, write_built(built))
+        fresh = {
+            recipe: self._built[recipe]
+            for recipe in keys
+            if (recipe, id(cache)) not in self._kept and self._built[recipe] != KILLED
+        }
+        if cache is not None:
+            self._kept.update((recipe, id(cache)) for recipe in fresh)
+            CUBINS.put_many(cache, {keys[recipe]: built for recipe, built in fresh.items()})
 
 
 @dataclass(frozen=True, slots=True)

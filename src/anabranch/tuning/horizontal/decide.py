@@ -8,12 +8,13 @@ overlap those before them, the last word is that of plans in which they do (`ove
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
+from anabranch.cache import Table
 from anabranch.costs import tied
 from anabranch.deadline import Deadline
 from anabranch.errors import AnabranchError
+from anabranch.ir.codec import nouns
 from anabranch.ir.key import tasks_text
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import text_schedule
@@ -30,7 +31,8 @@ TRIAL_S, COMPILATION_S = 12.0, 148.0
 """Seconds that trying may take, and that a compilation may have taken by then, where nobody asked
 for more: the last comparison comes after it, and a first compilation shall end within three
 minutes."""
-SCHEME = "abreast 3"
+RACED: Table[tuple[Cost, ...]] = Table("plans", "abreast 4", nouns(tuple[Cost, ...]))
+"""What two plans take in their modes."""
 
 
 def abreast(job: Job, made: Planned) -> Planned:
@@ -105,17 +107,17 @@ def compared(job: Job, made: Planned, found: Planned) -> tuple[Cost, Cost]:
     if slower or not able:
         return was, now
     texts = [f"{tasks_text(tasks)}\n{text_schedule(schedule)}" for tasks, schedule in pair]
-    key = "\n".join([SCHEME, job.target.spec.fingerprint, *texts])
-    kept = job.cache.get("plans", key) if job.cache is not None else None
-    if kept is not None:
-        told = [Cost(us, "measured", spread) for us, spread in json.loads(kept)]
-        return told[0], told[1]
+    key = RACED.key(job.target.spec.fingerprint, *texts)
+    costs = RACED.remember(
+        job.cache, key, lambda: _in_their_modes(job, made, found), fits=lambda c: len(c) == 2
+    )
+    return (was, now) if costs is None else (costs[0], costs[1])
+
+
+def _in_their_modes(job: Job, *plans: Planned) -> tuple[Cost, ...] | None:
+    """What each takes in the mode that is fastest for it; None where one cannot run."""
     aside = job.trace.child()
-    plans = [plan.packer.plan(plan.choice.schedule) for plan in (made, found)]
-    modes = [mode_of(plan, job.target, job.cache, aside)[0] for plan in plans]
-    costs = in_their_modes(list(zip(plans, modes, strict=True)), job.target)
-    if costs is None:
-        return was, now
-    if job.cache is not None:
-        job.cache.put("plans", key, json.dumps([(cost.us, cost.spread) for cost in costs]))
-    return costs[0], costs[1]
+    packed = [plan.packer.plan(plan.choice.schedule) for plan in plans]
+    modes = [mode_of(plan, job.target, job.cache, aside)[0] for plan in packed]
+    costs = in_their_modes(list(zip(packed, modes, strict=True)), job.target)
+    return None if costs is None else tuple(costs)

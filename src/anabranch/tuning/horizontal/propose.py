@@ -27,10 +27,10 @@ from anabranch.ir.task import Task
 from anabranch.memory import pack
 from anabranch.schedule.regroup import adapted
 from anabranch.tuning.build import KERNEL_SECONDS, Planned, tuner_of
+from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.job import Job
 from anabranch.tuning.joint_offers import JointPart, grouped, joint_resources, offers, parts, sketch
 from anabranch.tuning.joint_tasks import Group, joint, name_of, together
-from anabranch.tuning.recall import Candidate
 from anabranch.tuning.tuner import settled
 
 FORECASTS, MOST = 60, 20

@@ -14,21 +14,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from anabranch.cache import Cache
+from anabranch.cache import Cache, Table
 from anabranch.costs.launches import Launches, launches_of
 from anabranch.deadline import Deadline
+from anabranch.ir.codec import nouns
 from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.schedule import Schedule, text_schedule
+from anabranch.kernels.triton.pdl import MODES
 from anabranch.trace import Trace
 from anabranch.tuning.launch.l1_carveout import parted
 from anabranch.tuning.launch.loaded_variants import Modes
 from anabranch.tuning.launch.pdl import generated, in_mode, in_modes, in_their_modes, mode_of
 from anabranch.tuning.launch.pdl_per_kernel import own_modes, surely_faster
-from anabranch.tuning.launch.recall import keep, recall
 
 SEARCH_S = 6.0
 """What looking for modes of their own takes where nobody asked for less: some 220 runs of a plan of
@@ -39,7 +40,6 @@ LEAST_S = 1.0
 """Fewer seconds show nothing; nothing is looked for in them."""
 ENOUGH = 0.9
 """Of those seconds: what was found in less is kept for who has no more time either."""
-SCHEME, OF_SCHEDULES = "each 5", "of schedules 5"
 NEAR, OTHERS = 1.25, 6
 """Schedules that take up to so many times as long without overlap are tried with it, and so many at
 most: one of a single stream, and the fastest."""
@@ -49,6 +49,24 @@ its modes, three at most. What gained most of NASNet-A, at two sizes and batches
 BOTH = ("a", "f")
 """The modes that are best as a rule; others are tried in these and in the first plan's. On an H200
 BERT takes 281 us in f, 289 in a, 294 in e, GoogLeNet 90, 96 and 95, ResNet-50 173, 173 and 183."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnModes:
+    """A mode for each task of a plan, and what it takes in them; without cost: the mode for all is
+    as fast."""
+
+    modes: tuple[str, ...] = ()
+    cost: Cost | None = None
+
+    def fits(self, plan: Plan) -> bool:
+        """Whether these may be modes of that plan."""
+        count = 0 if self.cost is None else len(plan.tasks.tasks)
+        return len(self.modes) == count and set(self.modes) <= {"", *MODES}
+
+
+OWN_MODES: Table[OwnModes] = Table("plans", "each 6", nouns(OwnModes))
+OF_SCHEDULES: Table[tuple[Cost, ...]] = Table("plans", "of schedules 6", nouns(tuple[Cost, ...]))
 
 
 def overlapped(
@@ -120,14 +138,15 @@ def _schedule(
         return plan, mode, cost
     tried = [(plan, mode), *((other, m) for other in others for m in dict.fromkeys((*BOTH, mode)))]
     texts = [f"{text_schedule(one.schedule)}\n{m}" for one, m in tried]
-    head = f"{OF_SCHEDULES}\n{target.spec.fingerprint}\n{tasks_text(plan.tasks)}"
-    key = "\n".join([head, *texts])
-    known = recall(cache, key, [0], [len(tried)])
-    costs = known[1] if known is not None else in_their_modes(tried, target)
+    key = OF_SCHEDULES.key(target.spec.fingerprint, tasks_text(plan.tasks), *texts)
+
+    def timed() -> tuple[Cost, ...] | None:
+        costs = in_their_modes(tried, target)
+        return None if costs is None else tuple(costs)
+
+    costs = OF_SCHEDULES.remember(cache, key, timed, fits=lambda found: len(found) == len(tried))
     if costs is None:
         return plan, mode, cost
-    if known is None:
-        keep(cache, key, (), costs)
     least = min(range(len(costs)), key=lambda i: costs[i].us)
     was, now = costs[0], costs[least]
     if not surely_faster(now, was):
@@ -144,14 +163,14 @@ def _each(
     """Modes that are faster than the one for all; None if there are none, or was no time."""
     until = until.within(SEARCH_S)
     machine, schedule = target.spec.fingerprint, text_schedule(plan.schedule)
-    whole = f"{SCHEME} {mode}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
+    whole = machine, tasks_text(plan.tasks), schedule
     hasty = until.left() < ENOUGH * SEARCH_S
-    keys = [whole, f"hasty {whole}"] if hasty else [whole]
-    name, sizes = plan.tasks.name, [0, len(plan.tasks.tasks)]
+    keys = [OWN_MODES.key(f"{how}{mode}", *whole) for how in (("", "hasty ") if hasty else ("",))]
+    name = plan.tasks.name
     for key in keys:
-        known = recall(cache, key, sizes, [0, 1])
+        known = OWN_MODES.get(cache, key, fits=lambda one: one.fits(plan))
         if known is not None:
-            return (known[0], known[1][0]) if all(known) else None
+            return None if known.cost is None else (known.modes, known.cost)
     if until.left() < LEAST_S:
         return None
     found = own_modes(plan, mode, target, until)
@@ -166,5 +185,5 @@ def _each(
         why = f"{others} kernels launched otherwise: {now.us:.1f} us, {was.us:.1f} with all alike"
         trace.add("applied", "overlap", name, why, us=was.us - now.us)
     if not until.stopped():
-        keep(cache, keys[-1], found[0] if found else (), [found[1]] if found else ())
+        OWN_MODES.put(cache, keys[-1], OwnModes(*found[:2]) if found else OwnModes())
     return found[:2] if found else None

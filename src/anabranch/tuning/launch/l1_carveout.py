@@ -13,8 +13,9 @@ from dataclasses import replace
 
 import torch
 
-from anabranch.cache import Cache
+from anabranch.cache import Cache, Table
 from anabranch.errors import TargetError
+from anabranch.ir.codec import nouns
 from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
@@ -24,9 +25,9 @@ from anabranch.kernels.triton.l1_carveout import LESS, WHOLE_PERCENT, with_carve
 from anabranch.trace import Trace
 from anabranch.tuning.launch.pdl import BUDGET, generated
 from anabranch.tuning.launch.pdl_per_kernel import surely_faster
-from anabranch.tuning.launch.recall import keep, recall
 
-SCHEME = "carve-out 2"
+TIMED: Table[tuple[Cost, ...]] = Table("plans", "carve-out 3", nouns(tuple[Cost, ...]))
+"""What a plan takes as it is, and in less."""
 
 
 def parted(
@@ -35,13 +36,12 @@ def parted(
     """The plan in the fastest carve-out for all its kernels, and what it then takes.
     `cost`: what it takes as it is, which is the answer where others cannot be tried."""
     schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
-    key = f"{SCHEME} {LESS}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
-    known = recall(cache, key, [0], [1 + len(LESS)])
-    costs = known[1] if known is not None else _timed(plan, target)
+    key = TIMED.key(str(LESS), machine, tasks_text(plan.tasks), schedule)
+    costs = TIMED.remember(
+        cache, key, lambda: _timed(plan, target), fits=lambda found: len(found) == 1 + len(LESS)
+    )
     if costs is None:
         return plan, cost
-    if known is None:
-        keep(cache, key, (), costs)
     was, others = costs[0], costs[1:]
     least = min(range(len(others)), key=lambda i: others[i].us)
     said = ", ".join(f"{p}% {c.us:.1f}" for p, c in zip((WHOLE_PERCENT, *LESS), costs, strict=True))
@@ -61,7 +61,7 @@ def in_carveout(tasks: TaskGraph, percent: int) -> TaskGraph:
     return replace(tasks, tasks=tuple(changed))
 
 
-def _timed(plan: Plan, target: Target) -> list[Cost] | None:
+def _timed(plan: Plan, target: Target) -> tuple[Cost, ...] | None:
     """What the plan takes as it is and in less, side by side; None where one does not run as a
     graph."""
     try:
@@ -73,7 +73,7 @@ def _timed(plan: Plan, target: Target) -> list[Cost] | None:
         return None
     if any(run.failure for run in runs):
         return None
-    return target.time(runs, BUDGET)
+    return tuple(target.time(runs, BUDGET))
 
 
 def _changed(task: Task, percent: int) -> Task:

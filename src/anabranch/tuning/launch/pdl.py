@@ -16,9 +16,10 @@ from threading import Event
 
 import torch
 
-from anabranch.cache import Cache
+from anabranch.cache import Cache, Table
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import TargetError
+from anabranch.ir.codec import nouns
 from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Plans, Target
@@ -28,13 +29,13 @@ from anabranch.ir.threads import Pool
 from anabranch.kernels.triton.pdl import MODES
 from anabranch.kernels.triton.write import program
 from anabranch.trace import Trace
-from anabranch.tuning.launch.recall import keep, recall
 
 OLDEST = (9, 0)
 USUAL = "f"
 """The mode in which most plans are fastest, where it is not known yet: on an H200 BERT takes 280 us
 in it and 289 in the next, GoogLeNet 90 and 95, ResNet-50 173 in two."""
-SCHEME = "overlap 6"
+MODE_OF: Table[tuple[str, Cost]] = Table("plans", "overlap 7", nouns(tuple[str, Cost]))
+"""The fastest mode for all kernels of a plan, and what it takes in it."""
 BUDGET, EACH = 0.4, 0.06
 """Seconds of timing, over all modes, and for each of many plans."""
 LOOK = 0.1
@@ -51,19 +52,18 @@ def mode_of(
     if not may_overlap(plan.tasks, target):
         return "", None
     schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
-    key = f"{SCHEME}\n{machine}\n{tasks_text(plan.tasks)}\n{schedule}"
-    known = recall(cache, key, [1], [1])
+    key = MODE_OF.key(machine, tasks_text(plan.tasks), schedule)
+    known = MODE_OF.get(cache, key, fits=lambda found: found[0] in ("", *MODES))
     if known is not None:
-        (mode,), (cost,) = known
+        mode, cost = known
         why = f"{mode or 'none'}, {cost.us:.1f} us; recalled from the cache"
         trace.add("chosen", "overlap", plan.tasks.name, why)
         return mode, cost
     found = _fastest(plan, target, cache, trace)
     if found is None:
         return "", None
-    mode, cost = found
-    keep(cache, key, [mode], [cost])
-    return mode, cost
+    MODE_OF.put(cache, key, found)
+    return found
 
 
 @contextmanager

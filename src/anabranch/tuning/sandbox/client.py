@@ -19,14 +19,14 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple
 from functools import partial
 from typing import Self
 
 from torch import Tensor
 
-from anabranch.cache import Cache
+from anabranch.cache import Cache, Table
 from anabranch.deadline import ENDLESS, Deadline
+from anabranch.ir.codec import nouns
 from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.samples import delicate
@@ -40,7 +40,7 @@ from anabranch.tuning.halving import Trial, successive_halving
 from anabranch.tuning.sandbox.process import SandboxProcess
 from anabranch.tuning.sandbox.worker import Verdict, written
 
-SCHEME = "rehearsal 5"
+VERDICTS: Table[Verdict] = Table("kernels", "rehearsal 6", nouns(Verdict))
 LIMIT_S = 60.0
 """Seconds that one kernel may take: building it is not among them."""
 SILENCE_S = 60.0 + cubin.LIMIT_S
@@ -118,9 +118,7 @@ class SandboxClient:
         if self._target.spec.simulated:
             return {}
         keys = {i: self._key(task) for i, task in enumerate(tasks) if _generated(task)}
-        if self._cache is not None:
-            kept = self._cache.get_many("kernels", keys.values())
-            self._known |= {key: Verdict(*json.loads(text)) for key, text in kept.items()}
+        self._known |= VERDICTS.get_many(self._cache, {key: key for key in keys.values()})
         left = {key: tasks[i] for i, key in keys.items() if key not in self._known}
         try:
             self._run(left, meanwhile)
@@ -177,8 +175,7 @@ class SandboxClient:
 
     def _learn(self, key: str, verdict: Verdict) -> None:
         self._known[key] = verdict
-        if self._cache is not None:
-            self._cache.put("kernels", key, json.dumps(astuple(verdict)))
+        VERDICTS.put(self._cache, key, verdict)
 
     def _answers(
         self, tasks: Mapping[str, Task], meanwhile: Callable[[], None] | None
@@ -213,7 +210,7 @@ class SandboxClient:
         ]
 
     def _key(self, task: Task) -> str:
-        return f"{SCHEME}\n{self._target.spec.fingerprint}\n{task_text(task)}"
+        return VERDICTS.key(self._target.spec.fingerprint, task_text(task))
 
 
 def compile_ahead(kernels: Sequence[Kernel], sandbox: SandboxProcess) -> None:

@@ -16,9 +16,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
-from anabranch.cache import Cache
+from anabranch.cache import Cache, Table
 from anabranch.errors import TargetError
 from anabranch.ir import tolerances
+from anabranch.ir.codec import nouns
 from anabranch.ir.dag import dag_of
 from anabranch.ir.key import task_text
 from anabranch.ir.proof import Answer, answer, answered
@@ -32,7 +33,8 @@ from anabranch.targets.sampled import values_of
 
 WRONG = "error"
 """How a verdict on numbers begins."""
-SCHEME = "check 3"
+PASSED: Table[tuple[str, ...]] = Table("kernels", "check 4", nouns(tuple[str, ...]))
+"""The sets of numbers on which a kernel was right."""
 
 
 def checker(target: Target, cache: Cache | None) -> Callable[[Task], str]:
@@ -43,9 +45,8 @@ def checker(target: Target, cache: Cache | None) -> Callable[[Task], str]:
     def check(task: Task) -> str:
         if spec.simulated:
             return ""
-        key = f"{SCHEME}\n{spec.fingerprint}\n{task_text(task)}"
-        kept = cache.get("kernels", key) if cache is not None else None
-        covered = set((kept or "").split())
+        key = PASSED.key(spec.fingerprint, task_text(task))
+        covered = set(PASSED.get(cache, key) or ())
         for kind in _sets(task):
             if kind in covered:
                 continue
@@ -54,8 +55,7 @@ def checker(target: Target, cache: Cache | None) -> Callable[[Task], str]:
                 return verdict
             if verdict is not None:
                 covered.add(kind)
-        if cache is not None:
-            cache.put("kernels", key, " ".join(sorted(covered)))
+        PASSED.put(cache, key, tuple(sorted(covered)))
         return ""
 
     return check

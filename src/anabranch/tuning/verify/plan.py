@@ -3,7 +3,7 @@
     a plan       against the captured graph in higher precision, on the example and on fresh inputs
     the capture  against the model itself, called as the user calls it, without short cuts
 
-A plan that was compared before, with the very same weights (`compiler.plan_cache.accepted`), is
+A plan that was compared before, with the very same weights (`PlanCache.verified`), is
 compared with the model alone.
 """
 

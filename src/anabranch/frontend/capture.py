@@ -16,12 +16,11 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from pydantic import BaseModel, ValidationError
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from anabranch.cache import Cache
-from anabranch.errors import CaptureError, InputError
+from anabranch.cache import Cache, Codec, Table
+from anabranch.errors import CaptureError
 from anabranch.frontend.asked import OTHER_WAY, as_exported, of_export, relied_on
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import check_values, check_writes, rebuilt
@@ -34,24 +33,16 @@ from anabranch.frontend.recorder import HELD
 from anabranch.frontend.state import with_state
 from anabranch.frontend.surroundings import Surroundings, surroundings
 from anabranch.frontend.untouched import warn, warn_of_changes
-from anabranch.ir.ambient import Ambient
+from anabranch.ir.codec import nouns
 from anabranch.ir.gc_pause import uncollected
-from anabranch.ir.graph import Ref
-from anabranch.ir.plan import Leaf, Signature
-from anabranch.ir.text import parse_graph, text_graph
+from anabranch.ir.graph import Graph
+from anabranch.ir.plan import Signature
 from anabranch.ir.trees import read_tree
-from anabranch.trace import RECALLED, Trace
+from anabranch.trace import Trace
 
-SCHEME = "captured 4"
 MOST_HELD = 64 << 20
 """Bytes of a model's results."""
 NOT_READ = "what is compiled does not, and has what was read when it was captured"
-
-
-class _Leaf(BaseModel):
-    ref: str | None
-    literal: bool | int | float | str | None = None
-    offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +57,29 @@ class Calling:
     anew: bool = False
 
 
-class _Stored(BaseModel):
-    graph: str
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A captured graph, and `calls`: the digest of the operators that the model called."""
+
+    graph: Graph
     calls: str
-    sources: list[tuple[str, str]]
-    input_tree: str
-    inputs: list[_Leaf]
-    output_tree: str
-    outputs: list[_Leaf]
-    mutations: list[tuple[str, str]]
-    ambient: Ambient
+    sources: tuple[tuple[str, str], ...]
+    signature: Signature
 
 
-def capture_or_recall(
+CAPTURED: Table[_Stored] = Table("graphs", "captured 5", nouns(_Stored))
+CONTENTS: Table[dict[str, torch.Tensor]] = Table(
+    "graphs",
+    "contents 5",
+    Codec(
+        lambda tensors, _: safetensors.torch.save(tensors),
+        lambda data, _: safetensors.torch.load(data),
+    ),
+)
+"""The constants of a captured graph that the model does not hold."""
+
+
+def capture_model(
     model: Any,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -94,16 +95,16 @@ def capture_or_recall(
     name = None
     if isinstance(model, nn.Module) and cache is not None:
         name = fingerprint(model, args, kwargs)
-        name = name and f"{SCHEME} {name} {calling.under} {calling.fake}"
+        name = name and f"{name} {calling.under} {calling.fake}"
     if name is not None and cache is not None and not calling.anew:
-        stored = _stored(cache, name)
+        stored = CAPTURED.get(cache, CAPTURED.key(name))
         seen = _seen(calling, model, args, kwargs) if stored is not None else None
         found = None
         if stored is not None and seen is not None and seen.digest == stored.calls:
             with uncollected():
-                found = recall(cache, name, model)
+                found = _bound(stored, name, cache, model)
         if found is not None:
-            trace.add("applied", "capture", found.graph.name, RECALLED)
+            trace.recalled("capture", found.graph.name)
             assert seen is not None
             warn_of_changes(trace, name_of(model), seen.changed)
             return with_state(found, model), seen
@@ -136,7 +137,7 @@ def capture_or_recall(
             raise rebuilt(seen.replaced[0]) from refused
         raise
     if name is not None and cache is not None and seen is not None and seen.digest is not None:
-        remember(cache, name, captured, seen.digest)
+        _store(cache, name, captured, seen.digest)
     return with_state(captured, model), None if calling.fake else _held(seen)
 
 
@@ -194,72 +195,36 @@ def _goes_another_way(seen: Observed, call: Callable[..., Observed], calling: Ca
         return True
 
 
-def remember(cache: Cache, fingerprint: str, captured: Captured, calls: str) -> None:
-    """Store a captured graph, and the digest of the operators that the model calls; one whose call
-    structure has no text form is not stored."""
+def _store(cache: Cache, name: str, captured: Captured, calls: str) -> None:
+    """Keep a captured graph; one whose call structure has no text form is not kept."""
     signature = captured.signature
     if not signature.input_tree or not signature.output_tree:
         return
-    stored = _Stored(
-        graph=text_graph(captured.graph),
-        calls=calls,
-        sources=list(captured.sources),
-        input_tree=signature.input_tree,
-        inputs=[_pack(leaf) for leaf in signature.inputs],
-        output_tree=signature.output_tree,
-        outputs=[_pack(leaf) for leaf in signature.outputs],
-        mutations=[(name, ref.name) for name, ref in signature.mutations],
-        ambient=signature.ambient,
-    )
     held = {name for name, _ in captured.sources}
     contents = {
         c.name: _real(c.value.detach().cpu()).contiguous()
         for c in captured.graph.constants
         if c.name not in held and c.value is not None
     }
-    cache.put_blob("graphs", _contents_key(fingerprint), safetensors.torch.save(contents))
-    cache.put("graphs", fingerprint, stored.model_dump_json())
+    CONTENTS.put(cache, CONTENTS.key(name), contents)
+    graph = replace(captured.graph, conditions=())
+    stored = _Stored(graph, calls, captured.sources, signature)
+    CAPTURED.put(cache, CAPTURED.key(name), stored)
 
 
-def recall(cache: Cache, fingerprint: str, model: nn.Module) -> Captured | None:
-    """The graph stored for this fingerprint, with the model's weights; None where there is none,
-    or where it does not fit the model."""
-    stored = _stored(cache, fingerprint)
-    blob = cache.get_blob("graphs", _contents_key(fingerprint))
-    if stored is None or blob is None:
-        return None
-    try:
-        graph = parse_graph(stored.graph)
-        kept = safetensors.torch.load(blob)
-        for constant in graph.constants:
+def _bound(stored: _Stored, name: str, cache: Cache, model: nn.Module) -> Captured | None:
+    """The stored graph with the model's weights; None where it does not fit the model."""
+
+    def bind(kept: dict[str, torch.Tensor]) -> Captured:
+        for constant in stored.graph.constants:
             if constant.type.dtype.is_complex and constant.name in kept:
                 kept[constant.name] = torch.view_as_complex(kept[constant.name])
-        contents = _on_device(kept, model)
-        bound = rebind(graph, tuple(stored.sources), model, contents)
-        signature = Signature(
-            stored.input_tree,
-            tuple(_unpack(leaf) for leaf in stored.inputs),
-            stored.output_tree,
-            tuple(_unpack(leaf) for leaf in stored.outputs),
-            tuple((name, Ref(value)) for name, value in stored.mutations),
-            stored.ambient,
-        )
+        bound = rebind(stored.graph, stored.sources, model, _on_device(kept, model))
+        signature = stored.signature
         trees = (read_tree(signature.input_tree), read_tree(signature.output_tree))
-    except (ValidationError, ValueError, KeyError, CaptureError, InputError):
-        return None
-    return Captured(bound, signature, tuple(stored.sources), trees)
+        return Captured(bound, signature, stored.sources, trees)
 
-
-def _stored(cache: Cache, fingerprint: str) -> _Stored | None:
-    text = cache.get("graphs", fingerprint)
-    try:
-        return None if text is None else _Stored.model_validate_json(text)
-    except ValidationError:
-        return None
-
-
-def _contents_key(fingerprint: str) -> str:
-    return f"{fingerprint}\ncontents"
+    return CONTENTS.find(cache, CONTENTS.key(name), bind)
 
 
 def _real(value: torch.Tensor) -> torch.Tensor:
@@ -270,13 +235,3 @@ def _real(value: torch.Tensor) -> torch.Tensor:
 def _on_device(contents: Mapping[str, torch.Tensor], model: nn.Module) -> dict[str, torch.Tensor]:
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     return {name: tensor.to(device) for name, tensor in contents.items()}
-
-
-def _pack(leaf: Leaf) -> _Leaf:
-    ref = leaf.ref.name if leaf.ref else None
-    return _Leaf(ref=ref, literal=leaf.literal, offset=leaf.offset)
-
-
-def _unpack(leaf: _Leaf) -> Leaf:
-    literal: Any = leaf.literal
-    return Leaf(Ref(leaf.ref) if leaf.ref is not None else None, literal, leaf.offset)

@@ -19,8 +19,8 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.key import digest_tensor
 from anabranch.ir.pass_runner import Stepper
 from anabranch.options import Options
-from anabranch.rewrite import passes, recall, simplify
-from anabranch.rewrite.recall import simplify_or_recall
+from anabranch.rewrite import passes, simplify, simplify_cache
+from anabranch.rewrite.simplify_cache import simplify_or_known
 from anabranch.trace import Trace
 
 
@@ -48,7 +48,7 @@ class Asked:
 
         self.trace, given = Trace(), Options(**options)
         stepper = Stepper(self.trace, given.check, given.fuel, given.dump)
-        return simplify_or_recall(graph, stepper, given, kind, self.cache, run)
+        return simplify_or_known(graph, stepper, given, kind, self.cache, run)
 
 
 def test_what_was_simplified_is_recalled_as_it_was(cache: Cache, graph: Graph) -> None:
@@ -108,7 +108,7 @@ def test_who_looks_at_passes_has_them_run(
         ("aten.rsqrt.default(%0)", "aten.rsqrt.default(%7)"),
         ('"steps":[[', '"steps":[[999,0],['),
         ('"made":{', '"made":{"none":99999,'),
-        ("return %", "return %no_such_"),
+        ('"outputs":["', '"outputs":["no_such_'),
         ('{"graph"', '"graph"'),
     ],
 )
@@ -129,6 +129,6 @@ def test_all_options_that_passes_depend_on_are_in_the_key() -> None:
     module = inspect.getmodule(simplify)
     assert module is not None
     read = set(re.findall(r"\boptions\.(\w+)", inspect.getsource(module)))
-    assert read == set(recall.OPTIONS)
+    assert read == set(simplify_cache.OPTIONS)
     others = (source for source in Path(passes.__file__).parent.glob("*.py"))
     assert not any("options" in source.read_text() for source in others)

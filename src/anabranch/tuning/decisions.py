@@ -11,19 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
-
-from anabranch.cache import Cache
+from anabranch.cache import Cache, Table
+from anabranch.ir.codec import UNTOLD, nouns
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost, Provider
-from anabranch.ir.schedule import Source
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
-
-SCHEME = "selection 3"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,42 +63,29 @@ class Memory:
 NOWHERE = Memory()
 
 
-class _Tried(BaseModel):
-    maker: int
-    name: str
-    variant: str
-    writes_out: bool
-    us: float | None
-    source: Source | None
-    spread: float
-    refused: str
-    chosen: bool
+DECISIONS: Table[Decision] = Table("kernels", "selection 4", nouns(Decision))
+"""Of sketches."""
 
 
-class _Stored(BaseModel):
-    tried: list[_Tried]
-
-
-def recall(
+def known(
     structures: Mapping[str, Graph],
     spec: TargetSpec,
     providers: Sequence[Provider],
     memory: Memory,
 ) -> dict[str, Decision]:
     """The decisions that are known, by structure; `structures`: a body of each."""
-    if memory.cache is None or not structures:
-        return {}
     title = _title(spec, providers, memory)
-    found = memory.cache.get_many("kernels", [title + structure for structure in structures])
-    decisions = {
-        structure: _read(found[title + structure], body, providers)
-        for structure, body in structures.items()
-        if title + structure in found
+    keys = {structure: DECISIONS.key(*title, structure) for structure in structures}
+    makers = dict(enumerate(provider.name for provider in providers))
+    return {
+        structure: Decision(sketches(found.tried, structures[structure]), found.makers)
+        for structure, found in DECISIONS.get_many(memory.cache, keys).items()
+        if sum(one.chosen for one in found.tried) == 1
+        and [makers.get(i) for i in found.makers] == [one.kernel.provider for one in found.tried]
     }
-    return {key: decision for key, decision in decisions.items() if decision is not None}
 
 
-def remember(
+def store(
     decisions: Mapping[str, Decision],
     spec: TargetSpec,
     providers: Sequence[Provider],
@@ -115,11 +96,26 @@ def remember(
         return
     title = _title(spec, providers, memory)
     items = {
-        title + structure: _text(decision)
+        DECISIONS.key(*title, structure): Decision(sketches(decision.tried), decision.makers)
         for structure, decision in decisions.items()
         if spec.simulated or _measured(decision)
     }
-    memory.cache.put_many("kernels", items)
+    DECISIONS.put_many(memory.cache, items)
+
+
+def sketches(tried: Iterable[Candidate], body: Graph = UNTOLD) -> tuple[Candidate, ...]:
+    """The candidates, known by name and cost, as kernels of this body."""
+    return tuple(
+        Candidate(
+            Kernel(k.provider, k.name, body, k.variant, k.writes_out),
+            one.cost,
+            one.chosen,
+            one.refused,
+            sketch=True,
+        )
+        for one in tried
+        for k in (one.kernel,)
+    )
 
 
 def whole(
@@ -138,48 +134,11 @@ def whole(
     raise ValueError(f"no provider makes {kernel.provider}.{kernel.name} {kernel.variant}")
 
 
-def _title(spec: TargetSpec, providers: Sequence[Provider], memory: Memory) -> str:
-    made = [f"{provider.name} {provider.version}" for provider in providers]
-    return "\n".join([SCHEME, spec.fingerprint, memory.costs, *made, ""])
+def _title(spec: TargetSpec, providers: Sequence[Provider], memory: Memory) -> list[str]:
+    made = (f"{provider.name} {provider.version}" for provider in providers)
+    return [spec.fingerprint, memory.costs, *made]
 
 
 def _measured(decision: Decision) -> bool:
     cost = decision.tried[decision.winner].cost
     return cost is not None and cost.source == "measured"
-
-
-def _text(decision: Decision) -> str:
-    tried = [
-        _Tried(
-            maker=maker,
-            name=candidate.kernel.name,
-            variant=candidate.kernel.variant,
-            writes_out=candidate.kernel.writes_out,
-            us=candidate.cost.us if candidate.cost else None,
-            source=candidate.cost.source if candidate.cost else None,
-            spread=candidate.cost.spread if candidate.cost else 0.0,
-            refused=candidate.refused,
-            chosen=candidate.chosen,
-        )
-        for candidate, maker in zip(decision.tried, decision.makers, strict=True)
-    ]
-    return _Stored(tried=tried).model_dump_json()
-
-
-def _read(text: str, body: Graph, providers: Sequence[Provider]) -> Decision | None:
-    """The decision of this text, None if it is not one that we can follow."""
-    try:
-        tried = _Stored.model_validate_json(text).tried
-    except ValidationError:
-        return None
-    makers = tuple(one.maker for one in tried)
-    if sum(one.chosen for one in tried) != 1 or not set(makers) <= set(range(len(providers))):
-        return None
-    return Decision(tuple(_candidate(one, body, providers) for one in tried), makers)
-
-
-def _candidate(one: _Tried, body: Graph, providers: Sequence[Provider]) -> Candidate:
-    kernel = Kernel(providers[one.maker].name, one.name, body, one.variant, one.writes_out)
-    known = one.us is not None and one.source is not None
-    cost = Cost(one.us, one.source, one.spread) if known else None  # type: ignore[arg-type]
-    return Candidate(kernel, cost, one.chosen, one.refused, sketch=True)

@@ -15,8 +15,8 @@ from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.kernels import sources
 from anabranch.trace import Trace
-from anabranch.tuning import recall
-from anabranch.tuning.recall import Memory, whole
+from anabranch.tuning import decisions
+from anabranch.tuning.decisions import Memory, whole
 from anabranch.tuning.select import Selection, SelectionConfig, select
 
 SPEC = TargetSpec("cuda", "a GPU")
@@ -103,7 +103,8 @@ def test_a_decision_that_rests_on_something_else_is_not_found(
     with Cache.open(None) as cache:
         chosen(Fake(), Memory(cache, "measured"))
         if other == "scheme":
-            monkeypatch.setattr(recall, "SCHEME", "selection 0")
+            older = replace(decisions.DECISIONS, name="selection 0")
+            monkeypatch.setattr(decisions, "DECISIONS", older)
         fake = Fake("2" if other == "version" else "1")
         spec = replace(SPEC, sms=2) if other == "target" else SPEC
         chosen(fake, Memory(cache, "recorded" if other == "costs" else "measured"), spec)

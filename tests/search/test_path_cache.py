@@ -13,7 +13,8 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.options import Options
 from anabranch.search.engine.backtracking import Ran, RewriteStep
-from anabranch.search.recall import question, recall, remember
+from anabranch.search.path_cache import find, store
+from anabranch.search.path_cache import key as question
 from anabranch.search.result import Path, Round
 from anabranch.targets import resolve
 
@@ -52,25 +53,25 @@ def test_a_path_comes_back_equal_and_bound_to_the_weights_at_hand(tmp_path: File
     begin = read(BEGIN)
     key = question(begin, OPTIONS, TARGET)
     with Cache.open(tmp_path) as cache:
-        assert recall(cache, key, begin) is None
-        remember(cache, key, path(begin))
-        assert recall(cache, key, begin) == path(begin)
+        assert find(cache, key, begin) is None
+        store(cache, key, path(begin))
+        assert find(cache, key, begin) == path(begin)
         one = path(begin)
         two = replace(one, rounds=(replace(one.rounds[0], graph=begin), *one.rounds))
-        remember(cache, "two", two)
-        assert recall(cache, "two", begin) == two, "each round with the graph after it"
+        store(cache, "two", two)
+        assert find(cache, "two", begin) == two, "each round with the graph after it"
         trained = tuple(
             replace(c, value=torch.zeros(3), digest=c.name * 2) for c in begin.constants
         )
         later = replace(begin, constants=trained)
         assert question(later, OPTIONS, TARGET) == key
-        again = recall(cache, key, later)
+        again = find(cache, key, later)
         short = replace(path(begin), cut_short="budget", undone=0.5, goes_on=True)
-        remember(cache, key, short)
-        assert recall(cache, key, begin) == short
+        store(cache, key, short)
+        assert find(cache, key, begin) == short
     assert again is not None and again.begin is later
     assert [c.digest for c in again.graph.constants] == ["ww", "vv"]
-    assert recall(None, key, begin) is None
+    assert find(None, key, begin) is None
 
 
 def test_other_questions() -> None:
@@ -106,7 +107,7 @@ def test_what_does_not_fit_is_no_answer(tmp_path: File) -> None:
     with Cache.open(tmp_path) as cache:
         for text in ("", "{", '{"graph": "graph g {}", "rounds": []}'):
             cache.put("graphs", "key", text)
-            assert recall(cache, "key", begin) is None
-        remember(cache, "key", path(begin))
+            assert find(cache, "key", begin) is None
+        store(cache, "key", path(begin))
         fewer = replace(begin, constants=begin.constants[:1])
-        assert recall(cache, "key", fewer) is None
+        assert find(cache, "key", fewer) is None

@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 
 import anabranch
 from anabranch.cache import Cache
-from anabranch.frontend.recall import Calling, capture_or_recall
+from anabranch.frontend.capture import CAPTURED, Calling, capture_model
 from anabranch.frontend.surroundings import Surroundings, surroundings
 from anabranch.ir.eval import eval_graph
 from anabranch.trace import RECALLED, Trace
@@ -262,7 +262,7 @@ def answer(
     model: nn.Module, cache: Cache, trace: Trace | None = None, fake: bool = False
 ) -> Tensor:
     calling = Calling(surroundings(), fake=fake)
-    captured, _ = capture_or_recall(model, (X,), {}, cache, trace or Trace(), calling)
+    captured, _ = capture_model(model, (X,), {}, cache, trace or Trace(), calling)
     return eval_graph(captured.graph, [FAR], torch.device("cpu"))[0]
 
 
@@ -315,9 +315,7 @@ def test_a_wrong_entry_is_replaced(tmp_path: Path) -> None:
     model = Doubled().eval()
     anabranch.compile(model, (X,), **options)
     with Cache.open(tmp_path) as cache:
-        (entry,) = (
-            e for e in cache.ls("graphs") if e.key.startswith("captured") and "\n" not in e.key
-        )
+        (entry,) = (e for e in cache.ls("graphs") if e.key.startswith(CAPTURED.name))
         text = cache.get("graphs", entry.key)
         assert text is not None and "(%x, 2)" in text
         cache.put("graphs", entry.key, text.replace("(%x, 2)", "(%x, 3)"))
@@ -337,7 +335,7 @@ def test_surroundings_have_entries_of_their_own() -> None:
     plain, other = Surroundings(), Surroundings(dtype=torch.float64)
     model = of_function(lambda: torch.full((4,), 5.0)).eval()
     dtypes = [
-        capture_or_recall(model, (X,), {}, cache, Trace(), Calling(under))[0].graph
+        capture_model(model, (X,), {}, cache, Trace(), Calling(under))[0].graph
         for under in (plain, other, plain, other)
     ]
     assert dtypes[0] == dtypes[2] and dtypes[1] == dtypes[3] and dtypes[0] != dtypes[1]

@@ -11,45 +11,41 @@ passes took (`derive`), of the weights at hand.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
-from pydantic import BaseModel
 
-from anabranch.cache import Cache
-from anabranch.errors import VerifyError
+from anabranch.cache import Cache, Codec, Table
 from anabranch.ir import derive
-from anabranch.ir.graph import Condition, Constant, Graph, types
+from anabranch.ir.codec import nouns
+from anabranch.ir.graph import Condition, Graph, types
 from anabranch.ir.pass_runner import Stepper
-from anabranch.ir.text import parse_graph, parse_type, text_graph
+from anabranch.ir.text import text_graph
 from anabranch.ir.verify import verify_graph
 from anabranch.kernels import sources
 from anabranch.options import Options
 from anabranch.rewrite.simplify import simplify
-from anabranch.trace import RECALLED, Event, Told
+from anabranch.trace import Event
 
-SCHEME = "simplified 2"
 OPTIONS = ("folding", "exact", "kernels", "channels_last", "tf32")
 """What of the options passes depend on."""
 
 
-class _Condition(BaseModel):
-    """Of a constant that the steps make, too, by a name of its own."""
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """`conditions`: of constants that the steps make, too, by names of their own."""
 
-    type: str
-    digest: str
-    kind: str
-    numbers: list[int | float]
-
-
-class _Stored(BaseModel):
-    graph: str
+    graph: Graph
     steps: derive.Steps
-    conditions: list[_Condition]
-    events: list[Told]
+    conditions: tuple[Condition, ...]
+    events: tuple[Event, ...]
 
 
-def simplify_or_recall(
+SIMPLIFIED: Table[_Stored] = Table("graphs", "simplified 3", nouns(_Stored))
+GRAPHS: Codec[Graph] = nouns(Graph)
+
+
+def simplify_or_known(
     graph: Graph,
     stepper: Stepper,
     options: Options,
@@ -64,42 +60,34 @@ def simplify_or_recall(
         unknown()
         return simplify(graph, stepper, options, kind)
     key, trace = _key(graph, options, kind), stepper.trace
-    found = None if anew else recall(cache, key, graph)
+    found = None if anew else _known(cache, key, graph)
     if found is None:
         unknown()
         told = len(trace.events)
         simple = simplify(graph, stepper, options, kind)
-        keep(cache, key, graph, simple, trace.events[told:])
+        _store(cache, key, graph, simple, trace.events[told:])
         return simple
     simple, events = found
-    trace.add("applied", "rewrite", graph.name, RECALLED)
-    for event in events:
-        trace.add(event.kind, event.where, event.what, event.why, **dict(event.data))
+    trace.recalled("rewrite", graph.name, events)
     return simple
 
 
-def keep(cache: Cache, key: str, graph: Graph, simple: Graph, events: Sequence[Event]) -> None:
+def _store(cache: Cache, key: str, graph: Graph, simple: Graph, events: Sequence[Event]) -> None:
     """Store what was made of the graph; not where a constant does not say how it came to be."""
-    told = [Told.of(event) for event in events]
+    conditions = tuple(
+        replace(c, constant=replace(c.constant, name=_name(i)))
+        for i, c in enumerate(simple.conditions)
+    )
+    bare = replace(simple, conditions=())
     try:
-        relied = [replace(c.constant, name=_name(i)) for i, c in enumerate(simple.conditions)]
+        relied = [condition.constant for condition in conditions]
         steps = derive.write(graph.constants, (*simple.constants, *relied))
-        text = text_graph(simple)
-        back = parse_graph(text)
+        back = GRAPHS.read(GRAPHS.write(bare, None), None)
     except ValueError:
         return
     if back == simple and [n.origin for n in back.nodes] == [n.origin for n in simple.nodes]:
-        conditions = [
-            _Condition(
-                type=c.constant.type.text,
-                digest=c.constant.digest,
-                kind=c.kind,
-                numbers=list(c.numbers),
-            )
-            for c in simple.conditions
-        ]
-        stored = _Stored(graph=text, steps=steps, conditions=conditions, events=told)
-        cache.put("graphs", key, stored.model_dump_json())
+        told = tuple(replace(event, seconds=0.0) for event in events)
+        SIMPLIFIED.put(cache, key, _Stored(bare, steps, conditions, told))
 
 
 def _name(number: int) -> str:
@@ -107,27 +95,21 @@ def _name(number: int) -> str:
     return f"?{number}"
 
 
-def recall(cache: Cache, key: str, graph: Graph) -> tuple[Graph, list[Event]] | None:
-    """What is stored under the key, with values computed of the graph's; None if nothing is, or
-    nothing that fits."""
-    text = cache.get("graphs", key)
+def _known(cache: Cache, key: str, graph: Graph) -> tuple[Graph, tuple[Event, ...]] | None:
+    """What is stored under the key, with values computed of the graph's, and what was told of it;
+    None if nothing is, or nothing that fits."""
     held = {c.name: c.value for c in graph.constants if c.value is not None}
-    if text is None:
-        return None
     device = next((value.device for value in held.values()), torch.device("cpu"))
-    try:
-        stored = _Stored.model_validate_json(text)
-        read = parse_graph(stored.graph)
+
+    def computed(stored: _Stored) -> tuple[Graph, tuple[Event, ...]] | None:
+        read = stored.graph
         values = derive.read(stored.steps, held, device)
         constants = tuple(replace(c, value=values[c.name]) for c in read.constants)
-        relied = [
-            Constant(_name(i), parse_type(c.type), c.digest)
-            for i, c in enumerate(stored.conditions)
-        ]
+        relied = [condition.constant for condition in stored.conditions]
         told = derive.told(stored.steps, (*constants, *relied), graph.constants)
         conditions = (
-            Condition(constant, c.kind, tuple(c.numbers))
-            for constant, c in zip(told[len(constants) :], stored.conditions, strict=True)
+            replace(condition, constant=constant)
+            for constant, condition in zip(told[len(constants) :], stored.conditions, strict=True)
         )
         simple = replace(
             read,
@@ -135,11 +117,10 @@ def recall(cache: Cache, key: str, graph: Graph) -> tuple[Graph, list[Event]] | 
             conditions=tuple(dict.fromkeys((*graph.conditions, *conditions))),
         )
         verify_graph(simple)
-    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, VerifyError):
-        return None
-    if simple.inputs != graph.inputs or _results(simple) != _results(graph):
-        return None
-    return simple, [one.event for one in stored.events]
+        same = simple.inputs == graph.inputs and _results(simple) == _results(graph)
+        return (simple, stored.events) if same else None
+
+    return SIMPLIFIED.find(cache, key, computed)
 
 
 def _results(graph: Graph) -> list[tuple[object, ...]]:
@@ -150,4 +131,4 @@ def _results(graph: Graph) -> list[tuple[object, ...]]:
 def _key(graph: Graph, options: Options, kind: str) -> str:
     said = " ".join(f"{name}={getattr(options, name)}" for name in OPTIONS)
     ours = sources.digest(sources.ALL_ROOMS)
-    return "\n".join([SCHEME, ours, torch.__version__, f"{kind} {said}", text_graph(graph)])
+    return SIMPLIFIED.key(ours, torch.__version__, f"{kind} {said}", text_graph(graph))

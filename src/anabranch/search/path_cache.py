@@ -1,0 +1,82 @@
+"""Improved graphs, kept between processes: graph and settings -> the graph that was found, and how.
+
+A stored graph names its constants; they are bound anew to those at hand, so it is as right for
+other weights as it was for the first, as long as the same of them are equal to each other: a search
+may have used that. Whatever is recalled is still verified like everything else. What a search found
+before it was cut short is kept, too: as an answer, or as where the next one begins (`goes_on`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anabranch.cache import Cache, Table
+from anabranch.costs import name_of
+from anabranch.ir.codec import UNTOLD, Beside, nouns
+from anabranch.ir.graph import Constant, Graph, types
+from anabranch.ir.protocols import Target
+from anabranch.ir.text import text_graph
+from anabranch.ir.verify import verify_graph
+from anabranch.kernels import sources
+from anabranch.options import Options
+from anabranch.search.result import Path
+
+PATHS: Table[Path] = Table("graphs", "search 8", nouns(Path))
+NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
+APART = {
+    *("scheduler", "max_streams", "max_group_size", "max_groups", "abreast", "overlap"),
+    *("search_alpha", "search_overheads", "search_waists"),
+}
+"""What a search does not depend on that goes by the sum, and tries its graphs one kernel after
+another."""
+
+
+def store(cache: Cache | None, key: str, path: Path) -> None:
+    """Keep what was found under the key."""
+    rounds = (
+        replace(r, steps=tuple(replace(step, place=None) for step in r.steps)) for r in path.rounds
+    )
+    told = replace(path, begin=UNTOLD, rounds=tuple(rounds), ran=0)
+    PATHS.put(cache, key, told, Beside.of(path.begin))
+
+
+def find(cache: Cache | None, key: str, graph: Graph) -> Path | None:
+    """What was found for this graph; None if nothing was, or nothing that fits."""
+
+    def bound(path: Path) -> Path:
+        rounds = (replace(r, graph=_bound(r.graph, graph)) for r in path.rounds)
+        return replace(path, begin=graph, graph=_bound(path.graph, graph), rounds=tuple(rounds))
+
+    return PATHS.find(cache, key, bound, Beside.of(graph))
+
+
+def _bound(read: Graph, graph: Graph) -> Graph:
+    """A stored graph with the inputs, the constants and the conditions at hand; an error if it does
+    not fit."""
+    held = {constant.name: constant for constant in graph.constants}
+    constants = tuple(held[constant.name] for constant in read.constants)
+    bound = replace(read, constants=constants, conditions=graph.conditions)
+    verify_graph(bound)
+    if read.inputs != graph.inputs or _results(bound) != _results(graph):
+        raise ValueError("it is of another graph")
+    return replace(bound, inputs=graph.inputs)
+
+
+def _results(graph: Graph) -> list[tuple[object, ...]]:
+    known = types(graph)
+    return [(known[ref.name].shape, known[ref.name].dtype) for ref in graph.outputs]
+
+
+def key(graph: Graph, options: Options, target: Target) -> str:
+    """All that the outcome of a search depends on: the graph with its names, which of its constants
+    are equal, our own files (rules are in them), the machine, and the options, the time that it may
+    take among them."""
+    digests = dict.fromkeys(constant.digest for constant in graph.constants)
+    place = {digest: i for i, digest in enumerate(digests)}
+    constants = tuple(Constant(c.name, c.type, str(place[c.digest])) for c in graph.constants)
+    named = Graph(graph.name, graph.inputs, constants, graph.nodes, graph.outputs)
+    apart = APART if options.search == "taso-paper" else set[str]()
+    asked = options.model_dump_json(exclude=NOT_ASKED | apart)
+    machine = f"{target.spec.fingerprint} {name_of(target)}"
+    ours = sources.digest(sources.ALL_ROOMS)
+    return PATHS.key(machine, asked, ours, text_graph(named, origins=False))
