@@ -22,6 +22,7 @@ import torch
 from anabranch.bench.layer_chains import PAIRS
 from anabranch.bench.provenance import provenance, versions
 from anabranch.costs import costs_of
+from anabranch.deadline import TIME
 from anabranch.errors import AnabranchError
 from anabranch.fusion import partition
 from anabranch.ir.graph import Graph
@@ -37,7 +38,6 @@ from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.targets.cuda.kernel_timing import Bench
 from anabranch.trace import Trace
-from anabranch.tuning.build import KERNEL_SECONDS
 from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.tuner import Tuner
 
@@ -89,7 +89,7 @@ def measured(target: Target, name: str, body: Graph, tiles: int) -> Row:
     row.expected = [expected_us(body, target.spec), sum(known) if len(known) == 2 else None]
     tuner = Tuner(target, Options.read({"kernels": "all"}), None)
     prepare = partial(pack, spec=target.spec)
-    costs = costs_of(target, prepare, None, Trace(), each=KERNEL_SECONDS)
+    costs = costs_of(target, prepare, None, Trace(), each=TIME.kernel_s)
     try:
         first, second, *_ = tuner.each([apart, both], costs)
     except AnabranchError as failed:

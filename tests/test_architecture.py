@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -35,6 +36,18 @@ DOORS = {
 HOME = "https://a-seed-af09fbae.example/anabranch"
 """Where the project says that it lives: the one address among settings."""
 
+UNTIMED = (
+    "deadline.py",  # the table itself
+    "bench/*",  # how long a benchmark measures
+    "cache/store.py",  # waits for a lock, in a room beside the table's
+    "compiled/progress.py",  # when something is said
+    "targets/cuda/compile_pool.py",  # how long idle processes are kept
+    "targets/cuda/sharing.py",  # waits for a turn among processes
+)
+"""Files whose seconds limit no searching, timing or scheduling: they are not in `deadline.TIME`."""
+SECONDS = re.compile(r"(^|_)(S|SECONDS?|MINUTES?|BUDGET|TIMEOUT|PATIENCE|DEADLINE)$")
+OF_SECONDS = re.compile(r"^(deterministic )?seconds\\b", re.IGNORECASE)
+
 VAGUE = {"base", "common", "context", "handler", "helper", "manager", "util"}
 
 
@@ -52,6 +65,58 @@ def test_layers() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 broken" in done.stdout
+
+
+def test_how_long_something_may_take_stands_in_one_table() -> None:
+    """A constant of seconds is known by its name's end or by its docstring's first word."""
+    found = [
+        (path, name)
+        for path, tree in sources()
+        for name, docstring in numbers(tree)
+        if SECONDS.search(name) or OF_SECONDS.search(docstring)
+    ]
+    untimed = {path for path, _ in found if any(fnmatch(path, file) for file in UNTIMED)}
+    assert [one for one in found if one[0] not in untimed] == []
+    assert {"cache/store.py", "targets/cuda/sharing.py"} <= untimed, "it finds what it looks for"
+
+
+def test_each_time_says_its_unit_and_its_reason() -> None:
+    (table,) = (
+        node
+        for node in dict(sources())["deadline.py"].body
+        if isinstance(node, ast.ClassDef) and node.name == "TimePolicy"
+    )
+    told = dict(numbers(table))
+    shares = {"search_budget_share", "pdl_per_kernel_enough"}
+    assert told and all(docstring for docstring in told.values())
+    assert {name for name in told if not name.endswith("_s")} == shares
+    assert all(told[name].startswith("Part of") for name in shares)
+
+
+def numbers(tree: ast.Module | ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Constants with a number in them, by name, and the docstring under them, "" without one."""
+    for statement, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+            continue
+        if not any(
+            isinstance(node, ast.Constant) and type(node.value) in (int, float)
+            for node in ast.walk(statement.value)
+        ):
+            continue
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        text = ast.literal_eval(after.value) if is_text(after) else ""
+        for node in (node for target in targets for node in ast.walk(target)):
+            if isinstance(node, ast.Name):
+                yield node.id, text
+
+
+def is_text(statement: ast.stmt | None) -> TypeGuard[ast.Expr]:
+    """Whether a statement is a docstring."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 def test_environment_is_read_in_options_only() -> None:

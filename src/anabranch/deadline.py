@@ -1,4 +1,4 @@
-"""Deadline: until when something may go on searching and measuring.
+"""Deadline: until when something may go on searching and measuring; TIME: how long that may take.
 
     Deadline.after(30)         in thirty seconds
     whole.within(5)            in five, or with the whole if that is over before
@@ -7,6 +7,9 @@
 A compilation has one deadline, and every stage and search a part of it. Who works under one asks
 `over()` between two steps and then answers with the best so far: that the time has passed and that
 somebody wants an end is the same to them. Nobody is interrupted.
+
+All numbers of seconds that decide how long a compilation searches, times and schedules stand in one
+table, `TIME`, each with its reason. Whoever needs another one in a test replaces the table.
 
 >>> from threading import Event
 >>> stop = Event()
@@ -75,3 +78,129 @@ class Deadline:
 
 ENDLESS = Deadline()
 """As long as it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePolicy:
+    """How long searching, timing and scheduling may take, in seconds where nobody gave a budget:
+    `_s` is a duration, `_end_s` a moment since the compilation began. A first compilation shall end
+    within three minutes. Measured in 2026 on the GPUs and hosts that are named."""
+
+    # Attempts after a wrong plan.
+    attempt_least_s: float = 1.0
+    """What a further attempt has at least, so that it can end at all."""
+
+    # Timing one candidate.
+    kernel_rough_s: float = 0.002
+    """A kernel's first run in the sandbox, which only tells whether it may win."""
+    kernel_s: float = 0.006
+    """A candidate kernel, of which a network may have thousands: fifty samples of a kernel of 10
+    us, each of which is 8 runs in a row. Medians of so many tell 2% apart."""
+    kernel_alone_s: float = 0.01
+    """A kernel of many that are timed one by one, without a graph."""
+    schedule_s: float = 0.05
+    """A schedule: whole schedules differ by little."""
+    warm_up_s: float = 0.05
+    """Running before anything is timed, if the time for it is no shorter."""
+    eager_race_s: float = 0.5
+    """Each of the two races between the plan and the eager model."""
+    eager_report_s: float = 0.5
+    """The model as it was, for a report."""
+
+    # Programmatic dependent launch.
+    pdl_s: float = 0.4
+    """A plan in all uniform modes together."""
+    pdl_of_many_s: float = 0.06
+    """Each of many plans in its mode."""
+    pdl_variant_s: float = 0.02
+    """One plan with one mode per kernel."""
+    pdl_per_kernel_s: float = 6.0
+    """The search for modes per kernel: some 220 runs of a plan of a hundred kernels. Of a plan of
+    more than 300 launches there would be far fewer runs, for more kernels; NASNet-A, at both sizes,
+    was never given modes of their own by them."""
+    pdl_per_kernel_least_s: float = 1.0
+    """In less time a search for modes per kernel shows nothing."""
+    pdl_per_kernel_enough: float = 0.9
+    """Part of `pdl_per_kernel_s`: what was found in less is stored for who has no more either."""
+    pdl_per_kernel_end_s: float = 160.0
+    """Afterwards nobody looks for modes per kernel."""
+    stop_look_s: float = 0.1
+    """Between two looks at whether somebody wants an end, while kernels are compiled."""
+
+    # Horizontal fusion.
+    horizontal_s: float = 12.0
+    """Trying launches for several tasks."""
+    horizontal_end_s: float = 148.0
+    """Afterwards nothing is tried: the last comparison comes after it."""
+    horizontal_start_s: float = 5.0
+    """The process that runs kernels first, whatever is tried in it."""
+    horizontal_structure_s: float = 0.9
+    """Each structure: two kernels, one of them in six modes of launch, at 0.4 seconds for each of
+    its parts, on sixteen processors."""
+
+    # Search of equal graphs.
+    search_s: float = 45.0
+    """A search, the schedule of what it finds included."""
+    search_work_s: float = 30.0
+    """Its work, in seconds of a usual machine: the clock is to have no say there."""
+    search_end_s: float = 150.0
+    """Afterwards nothing is searched."""
+    search_budget_share: float = 1 / 3
+    """Part of a budget for everything that the work of a search is counted by."""
+    search_slack_s: float = 25.0
+    """By so much the first candidate may end later: else all that was found out about parts has
+    been in vain. With 12, the parts of NASNet-A Large that were up to 28% faster in another form on
+    an H200, in 35 seconds, were never put together."""
+    search_comparison_s: float = 15.0
+    """After the search, for what was found to be compared with the graph as it was. On an H100 that
+    takes 1 to 5 with a uniform mode for each, 9 to 14 where the graphs are large, and 14 to 18 with
+    modes per kernel, for which a search must end some seconds early."""
+    search_modes_s: float = 13.0
+    """Modes per kernel for both graphs of that comparison: twice `pdl_per_kernel_s`, and a rest."""
+    schedule_task_s: float = 0.035
+    """Scheduling a task in earnest, where the schedule of the first graph is recalled and tells
+    nothing: on an H200's host NASNet-A Large, 561 tasks, took 18 beside the wait for kernels,
+    Mobile, 348, 13 to 21; on an H100's, with kernels that had been timed before, 8 and 6."""
+    work_price_s: float = 0.0015
+    """A price. All work is processor time for networks of 200 to 700 nodes; a GPU adds compiling
+    and timing to what is built."""
+    work_survey_node_s: float = 0.001
+    """A node of a graph whose parts are found."""
+    work_build_node_s: float = 0.008
+    """A node of a graph that is built, with kernels that others do not have, and raced."""
+    work_part_task_s: float = 0.4
+    """A task of part timing that nobody has run."""
+    work_part_run_s: float = 0.05
+    """A part that is timed."""
+    pace_known_s: float = 1.0
+    """Work on the processor alone that tells its pace. A moment in which others had the processor
+    is most of what less of it takes, and no reason to leave anything out."""
+
+    # CP-SAT.
+    exact_s: float = 10.0
+    """One exact schedule, on the clock."""
+    exact_work_s: float = 20.0
+    """The same in deterministic seconds, CP-SAT's count of its own work, which is the same on every
+    machine."""
+
+    # A kernel that hangs.
+    kernel_compile_limit_s: float = 120.0
+    """Afterwards a text is given up that a compiler does not end with."""
+    kernel_run_limit_s: float = 60.0
+    """One kernel in the sandbox: building it is not among them."""
+    sandbox_silence_s: float = 180.0
+    """Without a word, after which the sandbox is taken for stuck: its start, which takes ten and
+    more on a busy machine, and `kernel_compile_limit_s`; from then on it has something to say
+    whenever a text is compiled or given up."""
+    sandbox_cache_wait_s: float = 2.0
+    """The sandbox's wait for whoever writes to the cache: the process that asks waits for longer,
+    and once is enough."""
+
+    @property
+    def search_rate(self) -> float:
+        """Work of a search for each second that was asked for."""
+        return self.search_work_s / self.search_s
+
+
+TIME = TimePolicy()
+"""The policy that everything is compiled under."""

@@ -9,7 +9,8 @@ from torch import nn
 
 import anabranch
 from anabranch.compiled.calls import Compiled
-from anabranch.compiler.eager_candidate import RACE_S, slower
+from anabranch.compiler.eager_candidate import slower
+from anabranch.deadline import TIME
 from anabranch.ir.protocols import Cost
 from anabranch.targets.cpu.target import CpuTarget
 
@@ -50,7 +51,7 @@ def compiled(
         return beside
 
     def time(self: CpuTarget, runs: list[object], budget: float) -> list[Cost]:
-        if budget != RACE_S or len(runs) != 2:
+        if budget != TIME.eager_race_s or len(runs) != 2:
             return own(self, runs, budget)  # type: ignore[arg-type]
         asked.append("captured")
         return timed

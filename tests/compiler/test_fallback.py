@@ -11,10 +11,10 @@ from tests.compiler.test_pipeline import job
 from torch import Tensor, nn
 
 import anabranch
-from anabranch.compiler.fallback import CAREFUL, LEAST_S, with_fallback
+from anabranch.compiler.fallback import CAREFUL, with_fallback
 from anabranch.compiler.pipeline import NOUNS
 from anabranch.compiler.stage_runner import StageRunner
-from anabranch.deadline import Deadline
+from anabranch.deadline import TIME, Deadline
 from anabranch.errors import NumericsError
 from anabranch.tuning.job import Job
 
@@ -49,7 +49,7 @@ def test_all_attempts_have_one_clock_and_one_deadline() -> None:
     over = replace(first, deadline=Deadline(time.monotonic()))
     with_fallback(over, attempt, runner)
     left = [asked.deadline.moment - asked.begun - taken for asked, taken in seen]
-    assert left[0] <= 0 and all(0 < seconds <= LEAST_S for seconds in left[1:])
+    assert left[0] <= 0 and all(0 < seconds <= TIME.attempt_least_s for seconds in left[1:])
 
 
 def test_the_last_error_is_handed_on() -> None:

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ from anabranch.compiler.pipeline import STAGES, compile_model
 from anabranch.costs import costs_of as measured
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import NumericsError, OptionError, TargetError
-from anabranch.frontend import recall
 from anabranch.frontend.from_torch import capture
 from anabranch.fuzz.alone import filled, normal
 from anabranch.ir.graph import Graph
@@ -340,7 +340,7 @@ def test_the_process_for_first_runs_is_started_before_an_unknown_model_is_captur
         return capture(*args)
 
     monkeypatch.setattr(pipeline, "SandboxProcess", Noted)
-    monkeypatch.setattr(recall, "capture", captured)
+    monkeypatch.setattr(import_module("anabranch.frontend.capture"), "capture", captured)
     with Cache.open(tmp_path) as cache:
         asked = replace(uncaptured("squeezenet"), cache=cache)
         compile_model(asked, "capture")

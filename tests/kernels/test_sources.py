@@ -44,4 +44,6 @@ def test_rooms_that_write_programs_are_covered_with_all_that_they_import() -> No
 def test_another_text_in_a_room_is_another_digest() -> None:
     assert len({sources.digest(), sources.digest("ir"), sources.digest("kernels")}) == 3
     assert sources.digest() == sources.digest(*sources.ROOMS)
+    timed = [room for room in sources.ROOMS if room != "deadline.py"]
+    assert sources.digest() != sources.digest(*timed), "the table of times decides, too"
     assert str(sys.modules["anabranch.kernels.sources"].__file__).startswith(str(PACKAGE))

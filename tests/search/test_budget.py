@@ -9,20 +9,10 @@ from collections.abc import Iterator
 import pytest
 from tests.search.test_outer_loop import chain
 
-from anabranch.deadline import Deadline
+from anabranch.deadline import TIME, Deadline
 from anabranch.ir.graph import Graph
 from anabranch.search import budget
-from anabranch.search.budget import (
-    PRICE,
-    RUN,
-    TASK,
-    TOO_SLOW,
-    WORK_DONE,
-    Effort,
-    Meter,
-    building,
-    counted,
-)
+from anabranch.search.budget import TOO_SLOW, WORK_DONE, Effort, Meter, building, counted
 from anabranch.search.engine.dynamic_programme import Carrying
 from anabranch.trace import Trace
 
@@ -57,9 +47,11 @@ def test_work_is_what_ends_a_search_however_fast_the_machine_is(clock: Clock) ->
         assert not meter.affords("build", 4.1) and meter.stopped == WORK_DONE
         assert (meter.cause, meter.undone) == ("", 0.0)
         assert not meter.affords("price", 3.0, then=1.5)
-        assert meter.prices(8000) == int(4.0 / PRICE + 1e-6) and meter.prices(10) == 10
+        assert meter.prices(8000) == int(4.0 / TIME.work_price_s + 1e-6) and meter.prices(10) == 10
         assert meter.prices(8000, then=5.0) == 0
-        assert meter.tasks(24, 10, 1.0) == int((3.0 - 10 * RUN) / TASK + 1e-6)
+        assert meter.tasks(24, 10, 1.0) == int(
+            (3.0 - 10 * TIME.work_part_run_s) / TIME.work_part_task_s + 1e-6
+        )
 
 
 def test_a_moment_without_the_processor_leaves_nothing_out(clock: Clock) -> None:
@@ -153,7 +145,7 @@ def test_prices_are_counted_with_and_without_beginnings() -> None:
             return "account"
 
     plain, carries = counted(lambda graph: 2.0), counted(Carries())
-    assert plain(chain(2)) == 2.0 and plain.work() == PRICE
+    assert plain(chain(2)) == 2.0 and plain.work() == TIME.work_price_s
     assert not isinstance(plain, Carrying) and isinstance(carries, Carrying)
     assert carries(chain(2)) == 1.0 and str(carries.carried(None, chain(2))) == "account"
     assert carries.alpha == 4.0 and plain.alpha is None, "what steps tell of a price is kept"

@@ -13,7 +13,7 @@ import pytest
 from anabranch.cache import Cache
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.pipeline import compile_model
-from anabranch.deadline import ENDLESS, CutShort
+from anabranch.deadline import ENDLESS, TIME, CutShort
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Source
 from anabranch.models.zoo import ZOO
@@ -219,7 +219,7 @@ def test_plans_get_modes_of_their_own_to_be_compared_where_it_is_close_and_there
     _, now = judge.last((plan, plan), ENDLESS.within(left))
     assert asked == modes and now.us == times[modes[-1]]
     late = any(e.kind == "refused" and "no time is left" in e.why for e in trace.events)
-    assert late is (able and left < evaluation.CLOSELY)
+    assert late is (able and left < TIME.search_modes_s)
 
 
 @pytest.mark.parametrize(

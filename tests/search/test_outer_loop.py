@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from tests.rewrite.graphs import read
 
-from anabranch.deadline import Deadline
+from anabranch.deadline import TIME, Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.ir.rule import Call, Rule, Throughout, Wild
 from anabranch.options import Options
 from anabranch.search import global_rules, outer_loop, part_search
-from anabranch.search.budget import BUILT, FEWEST_PRICES, PRICE, WORK_DONE, Effort
+from anabranch.search.budget import FEWEST_PRICES, WORK_DONE, Effort
 from anabranch.search.engine.alternatives import Alternatives, Paid
 from anabranch.search.engine.backtracking import Exchange, Found, RewriteStep
 from anabranch.search.engine.intervals import Interval
@@ -256,7 +256,7 @@ def test_a_candidate_that_would_end_too_late_is_not_begun(
 
 def test_work_that_is_done_is_the_same_on_slower_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     us = {length: 100.0 - length for length in range(1, 9)} | {9: 90.0}
-    work = FEWEST_PRICES * PRICE + 2.5 * BUILT * 9
+    work = FEWEST_PRICES * TIME.work_price_s + 2.5 * TIME.work_build_node_s * 9
     runs = []
     for seconds in (None, 1e6):
         effort = Effort(measured=5, work=work, until=Deadline.after(seconds))

@@ -15,7 +15,7 @@ import anabranch
 from anabranch.cache import Cache
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.pipeline import compile_model
-from anabranch.deadline import Deadline
+from anabranch.deadline import TIME, Deadline
 from anabranch.errors import NumericsError
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
@@ -176,19 +176,19 @@ def test_steps_are_one_before_what_reads_each_of_them() -> None:
 def test_work_is_asked_for_and_not_what_is_left() -> None:
     """However long the compilation has taken: the clock alone is set by that."""
     for asked, work in (
-        ({}, driver.WORK),
-        ({"search_seconds": 8.0}, 8.0 * driver.RATE),
-        ({"budget": 30.0}, 30.0 * driver.SHARE * driver.RATE),
-        ({"budget": 1e6}, driver.WORK),
+        ({}, TIME.search_work_s),
+        ({"search_seconds": 8.0}, 8.0 * TIME.search_rate),
+        ({"budget": 30.0}, 30.0 * TIME.search_budget_share * TIME.search_rate),
+        ({"budget": 1e6}, TIME.search_work_s),
     ):
         options = Options.read(asked, environment=False)
         for until in (Deadline.after(0.0), Deadline.after(50.0)):
             effort = driver._effort(options, until, 3.0)
             assert effort.work == pytest.approx(work) and effort.until == until
-            assert effort.slack == (0.0 if asked else driver.SLACK)
+            assert effort.slack == (0.0 if asked else TIME.search_slack_s)
     one = job(Twins(), torch.randn(4, 64))
-    assert driver._limit(one) == pytest.approx(driver.SEARCH, abs=0.1)
-    long_ago = replace(one, begun=one.begun - driver.COMPILATION_S + 5.0)
+    assert driver._limit(one) == pytest.approx(TIME.search_s, abs=0.1)
+    long_ago = replace(one, begun=one.begun - TIME.search_end_s + 5.0)
     assert driver._limit(long_ago) == pytest.approx(5.0, abs=0.1)
 
 

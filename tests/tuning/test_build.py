@@ -11,6 +11,7 @@ from tests.tuning.test_tuner import PARTS, Dear, tuner, with_values
 from torch import nn
 
 from anabranch.costs import costs_of
+from anabranch.deadline import TIME
 from anabranch.fusion import partition
 from anabranch.ir.plan import Signature
 from anabranch.ir.protocols import Cost
@@ -21,7 +22,6 @@ from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning import build
-from anabranch.tuning.build import KERNEL_SECONDS
 from anabranch.tuning.job import Job
 from anabranch.tuning.select import Selection
 from anabranch.tuning.tuner import SelectionVariant
@@ -34,7 +34,7 @@ def ways() -> tuple[list[SelectionVariant], Any]:
     """One with its concatenation in a launch with activations, one with it as a join."""
     made = tuner()
     prepare = partial(pack, spec=made.target.spec)
-    costs: Any = Dear(costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS), 4.2)
+    costs: Any = Dear(costs_of(made.target, prepare, None, Trace(), each=TIME.kernel_s), 4.2)
     found = made.kernels(made.cuts(GRAPH, Trace()), costs, Trace(), wholes=True)
     assert [len(way.selection.tasks.joins) for way in found] == [0, 1]
     return found, costs

@@ -14,6 +14,7 @@ import anabranch
 from anabranch.bench.layer_chains import bottleneck, separable
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
+from anabranch.deadline import TIME
 from anabranch.fusion.gemm_chain import is_pair
 from anabranch.fusion.merge_cuts import ESTIMATED
 from anabranch.fusion.merge_cuts import computed as computes
@@ -29,7 +30,6 @@ from anabranch.schedule.parallel_forecast import outlook_of
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning import tuner as tune
-from anabranch.tuning.build import KERNEL_SECONDS
 from anabranch.tuning.job import Job
 from anabranch.tuning.tuner import Tuner
 
@@ -58,7 +58,7 @@ def test_no_pair_without_a_measured_time(name: str) -> None:
     """An estimate knows no more than that a launch is saved."""
     made, trace, graph = tuner(), Trace(), with_values(GRAPHS[name])
     prepare = partial(pack, spec=made.target.spec)
-    costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
+    costs = costs_of(made.target, prepare, None, Trace(), each=TIME.kernel_s)
     way = made.kernels(made.cuts(graph, Trace()), costs, trace)[0]
     tasks = way.selection.tasks.tasks
     assert len(tasks) > 1 and not any(map(is_pair, tasks))
@@ -118,7 +118,7 @@ def test_what_each_layer_reads_is_a_part_of_what_the_next_one_reads() -> None:
     made, graph = tuner(), with_values(parse_graph(dense(5)))
     cuts = made.cuts(graph, Trace())
     prepare = partial(pack, spec=made.target.spec)
-    costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
+    costs = costs_of(made.target, prepare, None, Trace(), each=TIME.kernel_s)
     found = made.kernels(cuts, costs, Trace())[0].selection
     assert [node.uses for node in found.tasks.joins] == [
         ("r", "y0", "y1"),
@@ -159,7 +159,7 @@ def test_a_cut_is_chosen_with_the_joins_that_it_allows(us: float) -> None:
     each; but then the concatenation, alone, is none."""
     made, trace, graph = tuner(), Trace(), with_values(parse_graph(PARTS))
     prepare = partial(pack, spec=made.target.spec)
-    costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
+    costs = costs_of(made.target, prepare, None, Trace(), each=TIME.kernel_s)
     way = made.kernels(made.cuts(graph, Trace()), Dear(costs, us), trace)[0]  # type: ignore[arg-type]
     found = way.selection
     ops = [{node.op.split(".")[1] for node in task.body.nodes} for task in found.tasks.tasks]
@@ -179,7 +179,7 @@ def test_a_concatenation_that_costs_more_in_all_is_offered_as_a_join_too() -> No
     side. So both are there to be run."""
     made, trace, graph = tuner(), Trace(), with_values(parse_graph(PARTS))
     prepare = partial(pack, spec=made.target.spec)
-    costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
+    costs = costs_of(made.target, prepare, None, Trace(), each=TIME.kernel_s)
     dear: Any = Dear(costs, 4.2)
     ways = made.kernels(made.cuts(graph, Trace()), dear, trace, wholes=True)
     assert [len(way.selection.tasks.joins) for way in ways] == [0, 1]
@@ -200,7 +200,7 @@ graph twice {
 def test_a_relu_that_two_convolutions_read_is_no_launch() -> None:
     made, trace, graph = tuner(), Trace(), with_values(parse_graph(TWICE))
     prepare = partial(pack, spec=made.target.spec)
-    costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
+    costs = costs_of(made.target, prepare, None, Trace(), each=TIME.kernel_s)
     way = made.kernels(made.cuts(graph, Trace()), costs, trace)[0]
     found = way.selection
     assert [[node.name for node in task.body.nodes] for task in found.tasks.tasks] == [
@@ -266,7 +266,7 @@ def test_what_is_merged_is_judged_as_it_will_be_scheduled(monkeypatch: pytest.Mo
         options = Options.read({"fusion": "climb", "scheduler": scheduler, "cache_dir": None})
         made, trace = Tuner(resolve("sim:h200", False), options, None), Trace()
         prepare = partial(pack, spec=made.target.spec)
-        costs = costs_of(made.target, prepare, None, Trace(), each=KERNEL_SECONDS)
+        costs = costs_of(made.target, prepare, None, Trace(), each=TIME.kernel_s)
         way = made.kernels(made.cuts(graph, trace), costs, trace)[0]
         return len(way.selection.tasks.tasks)
 

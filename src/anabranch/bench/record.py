@@ -34,6 +34,7 @@ from anabranch.costs.recorded import (
     kernel_key,
     timing_key,
 )
+from anabranch.deadline import TIME
 from anabranch.errors import AnabranchError, OptionError
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
@@ -44,7 +45,6 @@ from anabranch.models.load import load_model
 from anabranch.models.zoo import ZOO
 from anabranch.targets import resolve
 from anabranch.trace import Trace
-from anabranch.tuning.build import KERNEL_SECONDS
 from anabranch.tuning.decisions import Candidate, whole
 from anabranch.tuning.sandbox.worker import GENERATES
 from anabranch.tuning.tuner import Tuner
@@ -121,7 +121,7 @@ def considered(compiled: Compiled) -> list[Tried]:
     with Cache.open(compiled.options.cache_dir) as cache:
         tuner = Tuner(target, compiled.options, cache)
         prepare = partial(pack, spec=target.spec)
-        costs = costs_of(target, prepare, cache, compiled.trace, each=KERNEL_SECONDS)
+        costs = costs_of(target, prepare, cache, compiled.trace, each=TIME.kernel_s)
         cuts = tuner.cuts(made.found.graph, Trace())
         selections += tuner.each(cuts, costs)
         wholes = tuner.kernels(cuts, costs, Trace(), wholes=True)

@@ -17,15 +17,13 @@ from dataclasses import dataclass, replace
 from anabranch.cache import Table
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.fallback import PLAIN
+from anabranch.deadline import TIME
 from anabranch.errors import AnabranchError
 from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.codec import nouns
 from anabranch.ir.protocols import Cost
 from anabranch.trace import Kind
 from anabranch.tuning.job import Job
-
-RACE_S = 0.5
-"""Seconds of timing for each of the two races."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ def _race(job: Job, made: Compilation) -> Verdict | None:
     name = made.plan.tasks.name
     with unchanged(job.model, job.args, job.kwargs), job.found.restored():
         try:
-            return Verdict(*job.target.beside_model(made.run, _call_of(job), RACE_S))
+            return Verdict(*job.target.beside_model(made.run, _call_of(job), TIME.eager_race_s))
         except Exception as failed:  # whatever the user's model raises
             why = f"the eager model was not timed: {str(failed).partition(chr(10))[0]}"
             job.trace.add("refused", "eager", name, why)
@@ -110,7 +108,7 @@ def _as_captured(
         return None
     if not verdict.as_captured:
         assert made.run is not None and plain.run is not None
-        old, new = job.target.time([made.run, plain.run], RACE_S)
+        old, new = job.target.time([made.run, plain.run], TIME.eager_race_s)
         if not slower(old, new):
             why = f"{told}, but as captured {new.us:.2f}, where the plan takes {old.us:.2f}"
             kind: Kind = "refused" if job.target.spec.kind == "cpu" else "warning"

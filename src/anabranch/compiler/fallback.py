@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from anabranch.compiler.plan_cache import KnownError
 from anabranch.compiler.stage_runner import StageRunner
+from anabranch.deadline import TIME
 from anabranch.errors import NumericsError
 from anabranch.frontend.captured import Captured
 from anabranch.options import Options
@@ -25,8 +26,6 @@ from anabranch.tuning.verify.plan import OTHER_CLASS, WRONG_CAPTURE
 
 T = TypeVar("T")
 
-LEAST_S = 1.0
-"""Seconds of budget that a further attempt has at least."""
 EXACT: dict[str, Any] = {"search": "none", "folding": "exact"}
 LIBRARY: dict[str, Any] = {**EXACT, "kernels": "library", "abreast": "none"}
 PLAIN: dict[str, Any] = {
@@ -60,7 +59,7 @@ def with_fallback(
             if again is None:
                 raise
         # Out here, nothing holds what the failed attempt has loaded.
-        moment = max(job.deadline.moment, time.monotonic() + LEAST_S)
+        moment = max(job.deadline.moment, time.monotonic() + TIME.attempt_least_s)
         job = replace(again, deadline=replace(job.deadline, moment=moment))
 
 

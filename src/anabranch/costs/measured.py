@@ -30,7 +30,7 @@ from anabranch.costs.roofline import Roofline
 from anabranch.costs.significance import comparable
 from anabranch.costs.stopwatch import Answers, Stopwatch, Trial
 from anabranch.costs.work import work
-from anabranch.deadline import ENDLESS, Deadline
+from anabranch.deadline import ENDLESS, TIME, Deadline
 from anabranch.ir.codec import nouns
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Ref
@@ -46,8 +46,6 @@ TIMINGS: Table[tuple[Cost, ...]] = Table("timings", "timing 4", nouns(tuple[Cost
 PROBES: Table[Probe] = Table("kernels", "probe 4", nouns(Probe))
 BATCH = 32
 """Executables held at once while tasks are warmed: each has weights and buffers on the device."""
-EACH_S = 0.05
-"""Seconds for one candidate: whole schedules differ by little."""
 LEAST = 2
 """Of the schedules that are ranked: the first, and what promises most beside it."""
 REPEAT = ROW
@@ -71,7 +69,7 @@ class Measured:
         cache: Cache | None = None,
         trace: Trace | None = None,
         until: Deadline = ENDLESS,
-        each: float = EACH_S,
+        each: float = TIME.schedule_s,
         fallback: Costs | None = None,
     ) -> None:
         self.target = target

@@ -4,9 +4,9 @@ simulated."""
 from __future__ import annotations
 
 from anabranch.cache import Cache
-from anabranch.costs.measured import EACH_S, Measured, Prepare
+from anabranch.costs.measured import Measured, Prepare
 from anabranch.costs.recorded import Profile, Recorded
-from anabranch.deadline import ENDLESS, Deadline
+from anabranch.deadline import ENDLESS, TIME, Deadline
 from anabranch.ir.key import digest_text
 from anabranch.ir.protocols import Costs, Target
 from anabranch.trace import Trace
@@ -18,7 +18,7 @@ def costs_of(
     cache: Cache | None = None,
     trace: Trace | None = None,
     until: Deadline = ENDLESS,
-    each: float = EACH_S,
+    each: float = TIME.schedule_s,
 ) -> Costs:
     """`Measured` for a target that can run plans, until this is over, with so many seconds for
     each candidate; `Recorded` for one that carries a profile."""

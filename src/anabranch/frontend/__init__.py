@@ -2,7 +2,7 @@
 
 `from_torch` takes modules and exported programs, `from_fx` the ATen graphs that torch.compile hands
 to a backend. `structure` turns calls into lists of tensors and back, `fingerprint` names a model
-without exporting it, `rebind` gives a graph without weights those of a model, and `recall` keeps
+without exporting it, `rebind` gives a graph without weights those of a model, and `capture` keeps
 captured graphs between processes.
 """
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from importlib import metadata, resources
 from importlib.resources.abc import Traversable
 
-ROOMS = ("costs", "ir", "kernels", "tuning")
-"""Who offers kernels, and who decides which one runs."""
+ROOMS = ("costs", "deadline.py", "ir", "kernels", "tuning")
+"""Who offers kernels, who decides which one runs, and how long these are timed."""
 PROGRAMS = ("ir", "kernels")
 """Who writes the text of a kernel that is decided on."""
 ALL_ROOMS = ""
@@ -42,6 +42,9 @@ def installed(package: str) -> str:
 
 
 def _files(folder: Traversable) -> Iterator[Traversable]:
+    if not folder.is_dir():
+        yield folder
+        return
     for entry in sorted(folder.iterdir(), key=lambda found: found.name):
         if entry.is_dir():
             yield from _files(entry)

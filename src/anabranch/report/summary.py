@@ -37,6 +37,7 @@ import torch
 
 from anabranch.artifact.owned import owned_bytes
 from anabranch.compiler.compilation import Compilation
+from anabranch.deadline import TIME
 from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
@@ -53,8 +54,6 @@ from anabranch.tuning.launch.pdl import generated
 
 NAMED = frozenset(rule.name for rule in (*ALL, *PUBLISHED) if rule.special)
 """Rules that change what NaN, an infinity or the sign of a zero gives."""
-EAGER_SECONDS = 0.5
-"""Spent on timing the model as it was."""
 
 
 def facts_of(job: Job, made: Compilation, moment: datetime, eager: bool = True) -> dict[str, Any]:
@@ -167,7 +166,7 @@ def _baselines(job: Job, made: Compilation, asked: bool) -> dict[str, float]:
             job.found.restored(),
             job.target.own_precision(),  # fp32 products as the plan has them
         ):
-            found["eager"] = job.target.time_call(eager, EAGER_SECONDS).us / 1e3
+            found["eager"] = job.target.time_call(eager, TIME.eager_report_s).us / 1e3
     return found
 
 

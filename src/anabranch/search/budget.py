@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from anabranch.deadline import ENDLESS, CutShort, Deadline
+from anabranch.deadline import ENDLESS, TIME, CutShort, Deadline
 from anabranch.ir.graph import Graph
 from anabranch.search.engine.backtracking import weight
 from anabranch.search.engine.dynamic_programme import Carrying, PrefixPrice
@@ -26,16 +26,7 @@ from anabranch.trace import Trace
 
 Kind = Literal["survey", "price", "part timing", "build"]
 
-PRICE, LOOKED_AT, BUILT = 0.0015, 0.001, 0.008
-"""Seconds for a price; and for each node of a graph whose parts are found, or that is built, with
-the kernels that it has and others have not, and raced. Processor time for networks of 200 to 700
-nodes; a GPU adds compiling and timing to the last."""
-TASK, RUN = 0.4, 0.05
-"""Seconds for each task of a part timing that nobody has run, and for each part that is timed."""
 ALONE: tuple[Kind, ...] = ("survey", "price")
-SURE = 1.0
-"""Work on the processor alone that tells its pace. A moment in which others had the processor is
-most of what less of it takes, and no reason to leave anything out."""
 FEWEST_PRICES = 500
 """Prices without which a search of a network is not worth its beginning."""
 
@@ -98,14 +89,22 @@ class Meter:
         """So many prices may be asked for, of these, if a candidate is to be built then."""
         if self._work is None:
             return most
-        return max(0, min(most, int((self._work - then) / PRICE)))
+        return max(0, min(most, int((self._work - then) / TIME.work_price_s)))
 
     def tasks(self, most: int, runs: int, then: float) -> int:
         """So many tasks may be compiled for timing parts in so many runs, if what paid is to be
         built then."""
         if self._work is not None:
-            most = max(0, min(most, int((self._work - runs * RUN - then) / TASK)))
-        while most and self.late("part timing", most * TASK + runs * RUN, then):
+            most = max(
+                0,
+                min(
+                    most,
+                    int((self._work - runs * TIME.work_part_run_s - then) / TIME.work_part_task_s),
+                ),
+            )
+        while most and self.late(
+            "part timing", most * TIME.work_part_task_s + runs * TIME.work_part_run_s, then
+        ):
             most, self.stopped = most // 2, self._cut()
         return most
 
@@ -133,7 +132,7 @@ class Meter:
             if self._work is not None:
                 self._work -= done
             if done:
-                told = max(done, SURE) if kind in ALONE else done
+                told = max(done, TIME.pace_known_s) if kind in ALONE else done
                 self._pace[kind] = seconds / told
 
     def tell(self, trace: Trace, name: str) -> None:
@@ -162,12 +161,12 @@ class Meter:
 
 def surveying(graph: Graph) -> float:
     """The work to find out the parts of a graph."""
-    return LOOKED_AT * len(graph.nodes)
+    return TIME.work_survey_node_s * len(graph.nodes)
 
 
 def building(graph: Graph) -> float:
     """The work to build a graph and race it."""
-    return BUILT * len(graph.nodes)
+    return TIME.work_build_node_s * len(graph.nodes)
 
 
 class Counted:
@@ -184,7 +183,7 @@ class Counted:
 
     def work(self) -> float:
         """Seconds of a usual machine that the prices asked so far have cost."""
-        return PRICE * self.asked
+        return TIME.work_price_s * self.asked
 
 
 class Carried(Counted):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from anabranch.costs import beside, tied
 from anabranch.costs.alpha_cost import ALONE, observed_alpha
 from anabranch.costs.forecast import calibration_of
-from anabranch.deadline import Deadline
+from anabranch.deadline import TIME, Deadline
 from anabranch.frontend.captured import Captured
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
@@ -29,20 +29,6 @@ from anabranch.trace import RECALLED, Trace
 from anabranch.tuning.build import Planned, rescheduled, schedule_seconds
 from anabranch.tuning.job import Job
 
-WORK, SEARCH, COMPILATION_S = 30.0, 45.0, 150.0
-"""Where nobody asked for more: what a search may do, in seconds of a usual machine; the seconds
-that it takes at most, the schedule of what it finds included; and those that a compilation may have
-taken at its end."""
-COMPARED = 15.0
-"""Seconds after those for what was found to be compared with the graph as it was. On an H100 that
-takes 1 to 5 with one mode for all kernels of each, 9 to 14 where the graphs are large, and 14 to 18
-where kernels get modes of their own, for which a search must end some seconds early."""
-RATE = WORK / SEARCH
-"""Work for each second that was asked for: the clock is to have no say on a usual machine."""
-SCHEDULED = 0.035
-"""Seconds in which a task is scheduled in earnest, where the schedule of the graph as it was is
-recalled and tells nothing: on an H200's host NASNet-A Large, 561 tasks, took 18 beside the wait for
-kernels, Mobile, 348, 13 to 21; on an H100's, with kernels that had been timed before, 8 and 6."""
 GAIN = 0.01
 """What a graph must gain at the end, where that is measured: what ran before a plan makes about as
 much of a difference. On an H200 two graphs that had been 1.1 and 1.3% faster when they were
@@ -50,10 +36,6 @@ searched for were 2.4% slower when they were timed again, presumably for where t
 memory: so both are loaded anew for each capture."""
 NEW = 0.25
 """Of the time for cuts and kernels of the graph itself, what a candidate is expected to take."""
-SLACK = 25.0
-"""Seconds by which the first candidate may end later where nobody gave any: else all that was
-found out about parts of a network has been in vain. With 12, the parts of NASNet-A Large that were
-up to 28% faster in another form on an H200, in 35 seconds, were never put together."""
 BARELY = 0.8
 """Of its work, what a search has left that was hardly begun: of NASNet-A Large, compiled for the
 first time on an H200, 5 seconds of surveying were all that 150 had left. Nor has one that built
@@ -61,8 +43,6 @@ nothing: of GoogLeNet, compiled for the first time beside two other networks on 
 forms of parts took 38 of its 45 seconds to compile, and those that paid were never put together."""
 FURTHER = 0.05
 """Of its work, what a search must have done more than the one before it to have come further."""
-SHARE = 1 / 3
-"""Of a budget for everything, the seconds of a search that its work is counted by."""
 
 
 def known_path(job: Job, graph: Graph) -> Path | None:
@@ -127,7 +107,7 @@ def _searched(
     job: Job, captured: Captured, first: Planned, start: Path, until: Deadline
 ) -> tuple[Planned, Path]:
     options, trace, graph = job.options, job.trace, start.begin
-    end = job.deadline.within(until.left() + COMPARED)
+    end = job.deadline.within(until.left() + TIME.search_comparison_s)
     summed = options.search == "taso-paper"
     seeds = _of_taso(job, captured, graph, first) if not start.rounds else ()
     evaluator = CandidateEvaluator(
@@ -173,7 +153,7 @@ def _to_schedule(job: Job, first: Planned, until: Deadline) -> float:
     that is left."""
     taken = schedule_seconds(job.trace)
     if any(e.where == "schedule" and e.why == RECALLED for e in job.trace.events):
-        taken = max(taken, SCHEDULED * len(first.tasks.tasks))
+        taken = max(taken, TIME.schedule_task_s * len(first.tasks.tasks))
     return min(taken, until.left() / 2)
 
 
@@ -197,21 +177,25 @@ def _of_taso(job: Job, captured: Captured, graph: Graph, first: Planned) -> tupl
 
 def _limit(job: Job) -> float:
     """Seconds that the search may take, if the budget allows it: what was asked for, or else
-    SEARCH, and as many as are left of COMPILATION_S."""
+    `TIME.search_s`, and no more than are left until `TIME.search_end_s`."""
     asked = job.options.search_seconds
-    return min(SEARCH, max(0.0, COMPILATION_S - job.taken)) if asked is None else asked
+    return min(TIME.search_s, max(0.0, TIME.search_end_s - job.taken)) if asked is None else asked
 
 
 def _effort(options: Options, until: Deadline, each: float) -> Effort:
     """Work by what was asked for alone, and not by what is left of it."""
     asked = options.search_seconds
-    slack = SLACK if asked is None and options.budget is None else 0.0
+    slack = TIME.search_slack_s if asked is None and options.budget is None else 0.0
     if asked is None:
-        asked = SEARCH if options.budget is None else min(SEARCH, SHARE * options.budget)
+        asked = (
+            TIME.search_s
+            if options.budget is None
+            else min(TIME.search_s, TIME.search_budget_share * options.budget)
+        )
     return Effort(
         options.search_measured,
         every=options.search in PUBLISHED,
-        work=RATE * asked,
+        work=TIME.search_rate * asked,
         until=until,
         each=each,
         slack=slack,

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from anabranch.costs import tied
 from anabranch.costs.repeats import medians
-from anabranch.deadline import Deadline
+from anabranch.deadline import TIME, Deadline
 from anabranch.errors import AnabranchError, NumericsError
 from anabranch.frontend.captured import Captured
 from anabranch.ir.calibration import Calibration
@@ -41,8 +41,6 @@ CLEAR = 0.03
 """Of the time of a plan: two that differ by more need no modes of their own, which take six seconds
 of each, to say which is faster. Two graphs of one network share most of their kernels, and with
 them what such modes gain."""
-CLOSELY = 13.0
-"""Seconds that such modes take for both."""
 MEMORY = 0.25
 """Of the device's memory, what plans that are loaded to be compared may hold."""
 
@@ -103,7 +101,7 @@ class CandidateEvaluator:
             clear = abs(now.us - was.us) > CLEAR * was.us and not tied(now, was)
             if clear or all(len(plan.tasks.tasks) > LARGE for plan in plans):
                 return costs  # the latter get no modes of their own
-            if until.left() < CLOSELY:
+            if until.left() < TIME.search_modes_s:
                 why = "no time is left to compare both graphs kernel by kernel"
                 self._job.trace.add("refused", "search", "modes of their own", why)
                 return costs

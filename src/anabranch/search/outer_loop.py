@@ -28,11 +28,12 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 
+from anabranch.deadline import TIME
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import content_key
 from anabranch.ir.rule import Rule
 from anabranch.options import PUBLISHED, Options
-from anabranch.search.budget import FEWEST_PRICES, PRICE, Effort, building, counted
+from anabranch.search.budget import FEWEST_PRICES, Effort, building, counted
 from anabranch.search.engine.backtracking import Found
 from anabranch.search.engine.dynamic_programme import Settings, search
 from anabranch.search.global_rules import apply_globally
@@ -103,7 +104,9 @@ def _rounds(state: SearchState[T]) -> None:
     queue = [(state.best.built.cost.us, next(order), effort.measured, state.best)]
     while queue:
         us, number, tries, current = heapq.heappop(queue)
-        if not meter.affords("price", FEWEST_PRICES * PRICE, building(current.path.graph)):
+        if not meter.affords(
+            "price", FEWEST_PRICES * TIME.work_price_s, building(current.path.graph)
+        ):
             return
         candidates = _candidates(state, current.path.graph)
         if candidates and tries > 1 and not effort.every:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from anabranch.deadline import TIME
 from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_text
-from anabranch.search.budget import FEWEST_PRICES, PRICE, RUN, TASK, building, counted
+from anabranch.search.budget import FEWEST_PRICES, building, counted
 from anabranch.search.engine.alternatives import SHARE, Alternatives, Paid, assembled, gathered
 from anabranch.search.engine.backtracking import Exchange, Ran, RewriteStep
 from anabranch.search.engine.throughout import kinds
@@ -35,7 +36,7 @@ def search_parts(state: SearchState[T], evaluators: PartEvaluators[T]) -> None:
     # What is tried throughout is built after what paid here.
     builds = 1 + any(kinds(graph, state.rules, "last"))
     then = building(graph) * builds
-    if not meter.affords("price", FEWEST_PRICES * PRICE, then):
+    if not meter.affords("price", FEWEST_PRICES * TIME.work_price_s, then):
         return
     known = _gathered(state, graph, prices, then)
     most = meter.tasks(TASKS, PLANS, then)
@@ -46,7 +47,9 @@ def search_parts(state: SearchState[T], evaluators: PartEvaluators[T]) -> None:
     if chosen:
         runs = sum(1 + len(found) for _, found in chosen)
         fresh = {task for one, found in chosen for f in found for task in prices[0].fresh(f.graph)}
-        with meter.spending("part timing", lambda: RUN * runs + TASK * len(fresh)):
+        with meter.spending(
+            "part timing", lambda: TIME.work_part_run_s * runs + TIME.work_part_task_s * len(fresh)
+        ):
             paid = settled(chosen, evaluators.time_parts, state.trace)
         paid = {key: one for key, one in paid.items() if not state.wrong(one.found.steps)}
     for some in fewer(paid):
@@ -99,7 +102,7 @@ def told_apart(state: SearchState[T], done: Round) -> Round:
     parts = [graph for one in known.values() for graph in (one.before, one.after)]
     price = evaluators.prices(state.built)[0]
     fresh = {task for graph in parts for task in price.fresh(graph)}
-    if state.meter.left() < RUN * len(parts) + TASK * len(fresh):
+    if state.meter.left() < TIME.work_part_run_s * len(parts) + TIME.work_part_task_s * len(fresh):
         return done
     costs = iter(evaluators.time_parts(parts))
     runs = {likeness: (next(costs), next(costs)) for likeness in known}

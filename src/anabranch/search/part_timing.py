@@ -16,6 +16,7 @@ from functools import partial
 
 from anabranch.costs import costs_of
 from anabranch.costs.forecast import begun, forecast
+from anabranch.deadline import TIME
 from anabranch.errors import AnabranchError
 from anabranch.fusion.concat_elision import CAT
 from anabranch.ir.dag import dag_of
@@ -26,7 +27,7 @@ from anabranch.ir.task import Task, TaskGraph
 from anabranch.memory import pack
 from anabranch.schedule import list_scheduling
 from anabranch.trace import Trace
-from anabranch.tuning.build import KERNEL_SECONDS, simplified, tuner_of
+from anabranch.tuning.build import simplified, tuner_of
 from anabranch.tuning.job import Job, limits_of
 from anabranch.tuning.launch.pdl import launched_in
 from anabranch.tuning.tuner import with_probes
@@ -64,7 +65,7 @@ def time_parts(job: Job, graphs: Sequence[Graph], mode: str = "") -> PartTimes:
         job.cache,
         child_job.trace,
         job.deadline,
-        KERNEL_SECONDS,
+        TIME.kernel_s,
     )
     tuner = tuner_of(job, MOST_PART_KERNELS)
     try:

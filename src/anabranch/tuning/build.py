@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from anabranch.costs import costs_of, fastest
+from anabranch.deadline import TIME
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
@@ -43,9 +44,6 @@ MEMORY_LIMIT = 1.25
 """A parallel plan may take this much of the sequential plan's arena; waits are added to keep it."""
 MEMORY_LEAST = 16 << 10
 """Bytes that any plan may take: less is not worth a wait, or a warning."""
-KERNEL_SECONDS = 0.006
-"""Of timing for each candidate kernel, of which a network may have thousands: fifty samples of a
-kernel of 10 us, each of which is 8 runs in a row. Medians of so many tell 2% apart."""
 TRIAL = ("sequential", "critical")
 """Who schedules a graph that is only tried out, where the fastest of several was asked for."""
 
@@ -56,9 +54,6 @@ them takes longer than all other schedulers but `local` take together."""
 NEAR = 1.05
 """Selections are run side by side whose forecasts differ by no more than this: half as much again
 as a forecast is off by, in the median."""
-MODES_END_S = 160.0
-"""Seconds after which nobody looks for modes of launch kernel by kernel, unless a budget says so: a
-first compilation shall end within three minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +128,7 @@ def fuse(job: Job, graph: Graph) -> Sequence[TaskGraph]:
 def tune(job: Job, captured: Captured, graph: Graph, cuts: Sequence[TaskGraph]) -> Tuned:
     """The stage `kernels`: the fastest kernel of each task, and of the cuts the fastest."""
     prepare = partial(pack, spec=job.target.spec)
-    costs = costs_of(job.target, prepare, job.cache, job.trace, job.deadline, KERNEL_SECONDS)
+    costs = costs_of(job.target, prepare, job.cache, job.trace, job.deadline, TIME.kernel_s)
     signature = renamed(captured, graph)
     ways = tuner_of(job).kernels(cuts, costs, job.trace, wholes=True)
     way = _fastest(job, signature, graph, ways, costs)
@@ -269,7 +264,7 @@ def launched(job: Job, made: Planned, plan: Plan) -> tuple[Plan, Cost | None]:
     if options.overlap == "each":
         until = job.deadline
         if options.budget is None:
-            until = until.within(max(0.0, MODES_END_S - job.taken))
+            until = until.within(max(0.0, TIME.pdl_per_kernel_end_s - job.taken))
     others = []
     if options.scheduler == "best" and may_overlap(plan.tasks, job.target):
         choice = made.choice

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.deadline import TIME
 from anabranch.targets.cuda import cubin
 from anabranch.targets.cuda.cubin import (
     Built,
@@ -87,7 +88,7 @@ def test_a_dead_compiler_costs_one_text(
 def test_a_text_that_takes_for_ever_is_given_up(
     recipe: CubinRecipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cubin, "LIMIT_S", 1.0)
+    monkeypatch.setattr(cubin, "TIME", replace(TIME, kernel_compile_limit_s=1.0))
     (late,) = compiled(replace(recipe, text="import time\ntime.sleep(60)\n"))
     assert late == "compiling took longer than 1 s"
 

@@ -14,7 +14,7 @@ from tests.kernels.triton.bodies import gpu
 from tests.kernels.triton.samples import SAMPLES
 
 from anabranch.cache import Cache
-from anabranch.deadline import Deadline
+from anabranch.deadline import TIME, Deadline
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
@@ -156,7 +156,7 @@ def test_the_time_for_modes_begins_once_the_same_mode_for_all_is_known(
     def own_modes(_: Any, mode: str, machine: Any, until: Deadline) -> None:
         asked.append(until.left())
 
-    monkeypatch.setattr(decide, "SEARCH_S", 2.0)
+    monkeypatch.setattr(decide, "TIME", replace(TIME, pdl_per_kernel_s=2.0))
     monkeypatch.setattr(decide, "mode_of", fastest)
     monkeypatch.setattr(decide, "own_modes", own_modes)
     machine: Any = Machine({mode: 60.0 for mode in ("", *MODES)})

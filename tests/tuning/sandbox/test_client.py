@@ -14,7 +14,7 @@ import pytest
 from tests.kernels.triton.samples import SAMPLES
 
 from anabranch.cache import Cache
-from anabranch.deadline import ENDLESS, Deadline
+from anabranch.deadline import ENDLESS, TIME, Deadline
 from anabranch.errors import TargetError
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost, Target
@@ -168,7 +168,7 @@ def test_what_was_written_here_is_not_written_there(monkeypatch: pytest.MonkeyPa
 def test_what_answers_no_more_is_given_up(
     sandboxed: SandboxClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox_client, "LIMIT_S", 2.0)
+    monkeypatch.setattr(sandbox_client, "TIME", replace(TIME, kernel_run_limit_s=2.0))
     bad = sandboxed.refusals([task("hangs"), task("fine")])
     assert bad == {0: "the process that ran it first died with exit status -9"}
 
@@ -184,7 +184,7 @@ def test_what_never_answers_is_given_up(
     trace: Trace, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """Before the first kernel there is none to blame: all are left out, this time."""
-    monkeypatch.setattr(sandbox_client, "SILENCE_S", 1.0)
+    monkeypatch.setattr(sandbox_client, "TIME", replace(TIME, sandbox_silence_s=1.0))
     with rehearsing(trace, STUCK) as sandboxed:
         bad = sandboxed.refusals([task(f"fine {i}") for i in range(count)])
         assert len(bad) == count and all("no process could be started" in w for w in bad.values())
@@ -194,7 +194,7 @@ def test_what_never_answers_is_given_up(
 
 @pytest.mark.parametrize("count", [1, MUCH])
 def test_what_never_compiles_is_given_up(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(sandbox_client, "SILENCE_S", 1.0)
+    monkeypatch.setattr(sandbox_client, "TIME", replace(TIME, sandbox_silence_s=1.0))
     kernels = [one.kernel for one in (task(f"{i}") for i in range(count)) if one.kernel]
     with SandboxProcess(CpuTarget(), None, STUCK) as sandbox:
         sandbox.start()
@@ -220,7 +220,7 @@ def test_what_answers_again_and_again_is_not_stuck(
     with SandboxProcess(CpuTarget(), None, DEEDS + SLOWLY) as sandbox:
         with SandboxClient(sandbox._target, None, trace, sandbox) as sandboxed:
             assert sandboxed.refusals(tasks[:1]) == {}  # it has started
-        monkeypatch.setattr(sandbox_client, "SILENCE_S", 2.0)
+        monkeypatch.setattr(sandbox_client, "TIME", replace(TIME, sandbox_silence_s=2.0))
         compile_ahead([one.kernel for one in tasks if one.kernel], sandbox)
         (process,) = _held(sandbox)
         assert process.poll() is None

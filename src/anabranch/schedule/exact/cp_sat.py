@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from anabranch.deadline import TIME
 from anabranch.errors import ScheduleError
 from anabranch.ir.dag import minimum_equivalent
 from anabranch.ir.schedule import Schedule
@@ -30,11 +31,8 @@ from anabranch.schedule.local.assignment import Placing, placing_of, schedule_of
 from anabranch.schedule.local.occupancy_model import ROOM, TICKS, Problem, makespan, searched
 
 MOST_TASKS = 40
-SECONDS = 10.0
 EVALUATIONS = 4_000
 """What the local search may ask, where the solver's starts do not reach the bound."""
-EFFORT = 20.0
-"""Deterministic seconds: CP-SAT's count of its own work, the same on every machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Exact:
 
 
 def exact(
-    problem: Problem, known: list[Placing], max_streams: int = 16, seconds: float = SECONDS
+    problem: Problem, known: list[Placing], max_streams: int = 16, seconds: float = TIME.exact_s
 ) -> Exact:
     """The best schedule found within so many seconds. `known`: placings to begin with, at least
     one; what comes back is no slower than they are. ScheduleError above `MOST_TASKS` tasks."""
@@ -133,7 +131,7 @@ class _Model:
     def solve(self, seconds: float) -> _Found:
         solver = self._cp.CpSolver()
         solver.parameters.max_time_in_seconds = seconds
-        solver.parameters.max_deterministic_time = EFFORT
+        solver.parameters.max_deterministic_time = TIME.exact_work_s
         solver.parameters.random_seed = 0
         solver.parameters.num_workers = 2
         solver.parameters.interleave_search = True  # the same answer every time

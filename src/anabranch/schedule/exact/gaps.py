@@ -14,12 +14,13 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from anabranch.costs.work import work
+from anabranch.deadline import TIME
 from anabranch.ir.dag import bits, dag_of
 from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.task import TaskGraph, extract
 from anabranch.schedule import scheduler
 from anabranch.schedule.blocks import blocks
-from anabranch.schedule.exact.cp_sat import EVALUATIONS, MOST_TASKS, SECONDS, Exact, exact, gap_of
+from anabranch.schedule.exact.cp_sat import EVALUATIONS, MOST_TASKS, Exact, exact, gap_of
 from anabranch.schedule.local.assignment import Placing, placing_of, schedule_of
 from anabranch.schedule.local.occupancy_model import problem, searched
 from anabranch.schedule.task_weights import times
@@ -42,7 +43,7 @@ def gaps(
     costs: Costs,
     limits: Limits,
     names: Sequence[str],
-    seconds: float = SECONDS,
+    seconds: float = TIME.exact_s,
 ) -> Iterator[BlockGaps]:
     """A row for each different block of 3 to `MOST_TASKS` tasks, in the order of the graph. Larger
     blocks are cut where few values are alive, as IOS does; what cannot be is an event."""

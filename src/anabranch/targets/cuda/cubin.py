@@ -24,14 +24,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from anabranch.cache import Codec, Table
+from anabranch.deadline import TIME
 from anabranch.ir.threads import Pool
 from anabranch.targets.cuda.compile_pool import Crew, Process, ask, end
 from anabranch.targets.cuda.elf import facts
 
 MOST_PROCESSES = 16
 """Processes at once: each holds a compiler of some 200 MB."""
-LIMIT_S = 120.0
-"""Seconds after which a text is given up."""
 DIED = "the compiler died with exit status {}"
 KILLED = DIED.format(-9)
 """By somebody else, as where memory is short: it may do the next time, or on another machine."""
@@ -171,7 +170,7 @@ class _Batch:
             late.set()
             process.kill()
 
-        timer = threading.Timer(LIMIT_S, give_up)
+        timer = threading.Timer(TIME.kernel_compile_limit_s, give_up)
         with suppress(RuntimeError):  # no thread for it: there is no limit
             timer.start()
         try:
@@ -182,7 +181,7 @@ class _Batch:
             return _built(answer, len(recipe.types))
         end([process])
         if late.is_set():
-            return f"compiling took longer than {LIMIT_S:.0f} s"
+            return f"compiling took longer than {TIME.kernel_compile_limit_s:.0f} s"
         return DIED.format(process.returncode)
 
     def give_up(self) -> None:

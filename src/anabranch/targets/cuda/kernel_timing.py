@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from anabranch.deadline import TIME
 from anabranch.errors import AnabranchError
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, types
@@ -32,8 +33,6 @@ from anabranch.targets.tf32 import choose, convolution
 
 CHAIN = 20
 """Calls in one graph."""
-EACH = 0.01
-"""Seconds of timing for each kernel of many."""
 WHY = 200
 """Characters of a refusal that are kept."""
 
@@ -59,7 +58,9 @@ class Bench:
         choose(tf32)
         return Bench(spec, device, Triton(device, spec.capability))
 
-    def times(self, batch: Batch, soon: Batch | None = None, each: float = EACH) -> Times:
+    def times(
+        self, batch: Batch, soon: Batch | None = None, each: float = TIME.kernel_alone_s
+    ) -> Times:
         """The times of these kernels; those of `soon` are compiled meanwhile."""
         with self.triton.building(self._kernels(batch)):
             pass

@@ -22,14 +22,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from anabranch.deadline import TIME
 from anabranch.ir.protocols import Cost
 from anabranch.targets.cuda.sharing import turn
 
 ROUNDS = (5, 50)
 """At least and at most."""
 PER_ROUND = 3
-WARM = 0.05
-"""Seconds of running before anything is timed, if the budget is no smaller."""
 CYCLES = 1800
 """Of a microsecond of sleep, about."""
 LONGEST = 4000.0
@@ -46,7 +45,7 @@ def interleaved(
     the device's time alone, which asks for callables that do nothing but launch."""
     found = [_Timed(run, LONGEST if ahead else 0.0) for run in runs]
     with turn() as offer:
-        _warm(runs, min(WARM, budget))
+        _warm(runs, min(TIME.warm_up_s, budget))
         deadline = time.perf_counter() + budget
         for done in range(ROUNDS[1]):
             if done >= ROUNDS[0] and time.perf_counter() > deadline:

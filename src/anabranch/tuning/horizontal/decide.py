@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from anabranch.cache import Table
 from anabranch.costs import tied
-from anabranch.deadline import Deadline
+from anabranch.deadline import TIME, Deadline
 from anabranch.errors import AnabranchError
 from anabranch.ir.codec import nouns
 from anabranch.ir.key import tasks_text
@@ -27,10 +27,6 @@ from anabranch.tuning.job import Job
 from anabranch.tuning.launch.pdl import in_their_modes, may_overlap, mode_of
 from anabranch.tuning.tuner import with_probes
 
-TRIAL_S, COMPILATION_S = 12.0, 148.0
-"""Seconds that trying may take, and that a compilation may have taken by then, where nobody asked
-for more: the last comparison comes after it, and a first compilation shall end within three
-minutes."""
 RACED: Table[tuple[Cost, ...]] = Table("plans", "abreast 4", nouns(tuple[Cost, ...]))
 """What two plans take in their modes."""
 
@@ -78,8 +74,8 @@ def _until(job: Job) -> Deadline:
     """When it is to be over; where nothing is measured, it takes what it needs of the budget."""
     if job.target.spec.simulated:
         return job.deadline
-    whole = COMPILATION_S + (job.options.search_seconds or 0.0) - job.taken
-    return job.deadline.within(min(TRIAL_S, max(0.0, whole)))
+    whole = TIME.horizontal_end_s + (job.options.search_seconds or 0.0) - job.taken
+    return job.deadline.within(min(TIME.horizontal_s, max(0.0, whole)))
 
 
 def _in_earnest(job: Job, made: Planned, trial: HorizontalTrial, enough: bool) -> Planned:

@@ -18,7 +18,7 @@ from functools import partial
 from anabranch.costs import Roofline, costs_of, forecast
 from anabranch.costs.per_task import Memo
 from anabranch.costs.work import Work, work
-from anabranch.deadline import Deadline
+from anabranch.deadline import TIME, Deadline
 from anabranch.errors import ScheduleError
 from anabranch.fusion.merge_cuts import ESTIMATED
 from anabranch.ir.dag import dag_of
@@ -26,7 +26,7 @@ from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.task import Task
 from anabranch.memory import pack
 from anabranch.schedule.regroup import adapted
-from anabranch.tuning.build import KERNEL_SECONDS, Planned, tuner_of
+from anabranch.tuning.build import Planned, tuner_of
 from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.job import Job
 from anabranch.tuning.joint_offers import JointPart, grouped, joint_resources, offers, parts, sketch
@@ -35,10 +35,6 @@ from anabranch.tuning.tuner import settled
 
 FORECASTS, MOST = 60, 20
 """Structures that are tried in forecasts, and those that get kernels."""
-START, EACH = 5.0, 0.9
-"""Seconds that it takes anyway, to begin with the process that runs kernels first, and for each
-structure: two kernels, one of them in six modes of launch, at 0.4 seconds for each of its parts,
-on sixteen processors."""
 FORK = 2.0
 """Microseconds that a fork and a join with other streams take at most: a launch that is longer than
 its longest part by more gains nothing anywhere."""
@@ -98,7 +94,11 @@ def proposed(job: Job, made: Planned, until: Deadline) -> list[Offer]:
     ranked = sorted(range(len(lost)), key=lost.__getitem__)
     likely = [alike[i] for i in ranked if lost[i] < 0]
     left = until.left()
-    most = MOST if left == math.inf else max(0, min(MOST, int((left - START) / EACH)))
+    most = (
+        MOST
+        if left == math.inf
+        else max(0, min(MOST, int((left - TIME.horizontal_start_s) / TIME.horizontal_structure_s)))
+    )
     held = made.sequential.footprint.peak_bytes
     if spec.memory_bytes and held:  # so many plans are timed side by side
         most = min(most, int(MEMORY * spec.memory_bytes / held))
@@ -197,7 +197,7 @@ def _with_kernels(
 ) -> list[Offer]:
     """The groups that a generated kernel runs, and not more slowly than they run apart."""
     prepare = partial(pack, spec=job.target.spec)
-    costs = costs_of(job.target, prepare, job.cache, job.trace, job.deadline, KERNEL_SECONDS)
+    costs = costs_of(job.target, prepare, job.cache, job.trace, job.deadline, TIME.kernel_s)
     every = [group for groups in alike for group in groups]
     tuner = tuner_of(job)
     picked = tuner.abreast(list(map(joint, every)), offers(every, known), costs, job.trace)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.cache import Cache, Table
 from anabranch.costs.launches import Launches, launches_of
-from anabranch.deadline import Deadline
+from anabranch.deadline import TIME, Deadline
 from anabranch.ir.codec import nouns
 from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
@@ -31,15 +31,6 @@ from anabranch.tuning.launch.loaded_variants import Modes
 from anabranch.tuning.launch.pdl import generated, in_mode, in_modes, in_their_modes, mode_of
 from anabranch.tuning.launch.pdl_per_kernel import own_modes, surely_faster
 
-SEARCH_S = 6.0
-"""What looking for modes of their own takes where nobody asked for less: some 220 runs of a plan of
-a hundred kernels, each timed for 20 ms. Of a plan of more than LARGE launches there would be far
-fewer runs, for more kernels; NASNet-A, at both sizes, was never given modes of their own by them.
-So there it is not looked for."""
-LEAST_S = 1.0
-"""Fewer seconds show nothing; nothing is looked for in them."""
-ENOUGH = 0.9
-"""Of those seconds: what was found in less is kept for who has no more time either."""
 NEAR, OTHERS = 1.25, 6
 """Schedules that take up to so many times as long without overlap are tried with it, and so many at
 most: one of a single stream, and the fastest."""
@@ -79,7 +70,8 @@ def overlapped(
 ) -> tuple[Plan, Cost | None]:
     """The plan with its generated kernels in the fastest modes that were found, and what it then
     takes, None where nothing was measured. `until`: when looking for modes kernel by kernel is to
-    be over, for which there are SEARCH_S once the same mode for all is known; None: not at all.
+    be over, for which there are `TIME.pdl_per_kernel_s` once the same mode for all is known; None:
+    not at all.
     `others`: the same tasks under other schedules, one of which may be taken instead."""
     mode, cost = mode_of(plan, target, cache, trace)
     if cost is None:
@@ -161,17 +153,17 @@ def _each(
     plan: Plan, mode: str, target: Target, cache: Cache | None, trace: Trace, until: Deadline
 ) -> tuple[Modes, Cost] | None:
     """Modes that are faster than the one for all; None if there are none, or was no time."""
-    until = until.within(SEARCH_S)
+    until = until.within(TIME.pdl_per_kernel_s)
     machine, schedule = target.spec.fingerprint, text_schedule(plan.schedule)
     whole = machine, tasks_text(plan.tasks), schedule
-    hasty = until.left() < ENOUGH * SEARCH_S
+    hasty = until.left() < TIME.pdl_per_kernel_enough * TIME.pdl_per_kernel_s
     keys = [OWN_MODES.key(f"{how}{mode}", *whole) for how in (("", "hasty ") if hasty else ("",))]
     name = plan.tasks.name
     for key in keys:
         known = OWN_MODES.get(cache, key, fits=lambda one: one.fits(plan))
         if known is not None:
             return None if known.cost is None else (known.modes, known.cost)
-    if until.left() < LEAST_S:
+    if until.left() < TIME.pdl_per_kernel_least_s:
         return None
     found = own_modes(plan, mode, target, until)
     if found is None:

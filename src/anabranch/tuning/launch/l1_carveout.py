@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 
 from anabranch.cache import Cache, Table
+from anabranch.deadline import TIME
 from anabranch.errors import TargetError
 from anabranch.ir.codec import nouns
 from anabranch.ir.key import tasks_text
@@ -23,7 +24,7 @@ from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels.triton.l1_carveout import LESS, WHOLE_PERCENT, with_carveout
 from anabranch.trace import Trace
-from anabranch.tuning.launch.pdl import BUDGET, generated
+from anabranch.tuning.launch.pdl import generated
 from anabranch.tuning.launch.pdl_per_kernel import surely_faster
 
 TIMED: Table[tuple[Cost, ...]] = Table("plans", "carve-out 3", nouns(tuple[Cost, ...]))
@@ -73,7 +74,7 @@ def _timed(plan: Plan, target: Target) -> tuple[Cost, ...] | None:
         return None
     if any(run.failure for run in runs):
         return None
-    return tuple(target.time(runs, BUDGET))
+    return tuple(target.time(runs, TIME.pdl_s))
 
 
 def _changed(task: Task, percent: int) -> Task:

@@ -17,7 +17,7 @@ from threading import Event
 import torch
 
 from anabranch.cache import Cache, Table
-from anabranch.deadline import ENDLESS, Deadline
+from anabranch.deadline import ENDLESS, TIME, Deadline
 from anabranch.errors import TargetError
 from anabranch.ir.codec import nouns
 from anabranch.ir.key import tasks_text
@@ -36,10 +36,6 @@ USUAL = "f"
 in it and 289 in the next, GoogLeNet 90 and 95, ResNet-50 173 in two."""
 MODE_OF: Table[tuple[str, Cost]] = Table("plans", "overlap 7", nouns(tuple[str, Cost]))
 """The fastest mode for all kernels of a plan, and what it takes in it."""
-BUDGET, EACH = 0.4, 0.06
-"""Seconds of timing, over all modes, and for each of many plans."""
-LOOK = 0.1
-"""Seconds between two looks at whether somebody wants an end."""
 WAITED = "schedule.compile"
 """The part of its stage in which a schedule waits for kernels."""
 Wait = Callable[[], None]
@@ -100,7 +96,7 @@ def compiling(
 
         def ended() -> None:
             begun = time.perf_counter()
-            while wait([done], LOOK).not_done:
+            while wait([done], TIME.stop_look_s).not_done:
                 if until.stopped() and not failed.is_set():
                     give_up()
             waited.append(time.perf_counter() - begun)
@@ -142,7 +138,7 @@ def in_their_modes(plans: Sequence[tuple[Plan, str]], target: Target) -> list[Co
         return None
     if any(run.failure for run in runs):
         return None
-    return target.time(runs, max(BUDGET, EACH * len(runs)))
+    return target.time(runs, max(TIME.pdl_s, TIME.pdl_of_many_s * len(runs)))
 
 
 def launched_in(
@@ -189,7 +185,7 @@ def _fastest(
             runs[mode] = run
     if "" not in runs:
         return None
-    costs = dict(zip(runs, target.time(list(runs.values()), BUDGET), strict=True))
+    costs = dict(zip(runs, target.time(list(runs.values()), TIME.pdl_s), strict=True))
     plain = costs[""]
     best = min(costs, key=lambda mode: costs[mode].us)
     if plain.us - costs[best].us <= max(plain.spread, costs[best].spread):

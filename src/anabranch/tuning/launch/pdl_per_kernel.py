@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anabranch.deadline import Deadline
+from anabranch.deadline import TIME, Deadline
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Task, TaskGraph
@@ -30,8 +30,6 @@ from anabranch.tuning.launch.thompson import Runs, Vector, drawn, expected
 
 AT_ONCE = 8
 """Drawn modes that are run side by side, beside the best so far."""
-EACH = 0.02
-"""Seconds of timing for one of them."""
 LAST = 0.15
 """The same where the best of them are compared for good."""
 FINALISTS = 2
@@ -73,7 +71,7 @@ def own_modes(
     launched = LoadedVariants(plan, alike, target)
     if launched.first is None:
         return None
-    (first,) = target.time([launched.first], EACH)
+    (first,) = target.time([launched.first], TIME.pdl_variant_s)
     noise = max(NOISE[1], NOISE[0] * first.us)
     runs, dice = Runs(scale, noise), np.random.default_rng(0)
     seen: list[tuple[float, Picked]] = []
@@ -151,7 +149,7 @@ def _run(launched: LoadedVariants, tried: Sequence[Modes], target: Target) -> li
     assert launched.first is not None
     runs = [launched.of(modes) for modes in tried]
     able = [run for run in runs if run is not None]
-    was, *costs = target.time([launched.first, *able], EACH * (1 + len(able)))
+    was, *costs = target.time([launched.first, *able], TIME.pdl_variant_s * (1 + len(able)))
     left = iter(costs)
     return [math.inf if run is None else next(left).us - was.us for run in runs]
 

@@ -25,14 +25,13 @@ from typing import Self
 from torch import Tensor
 
 from anabranch.cache import Cache, Table
-from anabranch.deadline import ENDLESS, Deadline
+from anabranch.deadline import ENDLESS, TIME, Deadline
 from anabranch.ir.codec import nouns
 from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.samples import delicate
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_kernel
-from anabranch.targets.cuda import cubin
 from anabranch.targets.cuda.compile_pool import Process
 from anabranch.targets.sampled import values_of
 from anabranch.trace import Trace
@@ -41,11 +40,6 @@ from anabranch.tuning.sandbox.process import SandboxProcess
 from anabranch.tuning.sandbox.worker import Verdict, written
 
 VERDICTS: Table[Verdict] = Table("kernels", "rehearsal 6", nouns(Verdict))
-LIMIT_S = 60.0
-"""Seconds that one kernel may take: building it is not among them."""
-SILENCE_S = 60.0 + cubin.LIMIT_S
-"""Seconds without a word, after which a process is taken for stuck. It starts in ten, in more on a
-busy machine; from then on it has something to say whenever a text is compiled or given up."""
 NO_TIME = "no time was left to try it"
 
 
@@ -192,12 +186,12 @@ class SandboxClient:
         for _ in keys:
             if self._until.over():
                 return
-            begun = _heard(process, SILENCE_S)
+            begun = _heard(process, TIME.sandbox_silence_s)
             if not begun:
                 return
             key = keys[json.loads(begun)]
             yield key, None
-            line = _heard(process, LIMIT_S)
+            line = _heard(process, TIME.kernel_run_limit_s)
             if not line:
                 return
             yield key, Verdict(*json.loads(line))
@@ -223,7 +217,7 @@ def compile_ahead(kernels: Sequence[Kernel], sandbox: SandboxProcess) -> None:
         return
     try:
         _ask(process, tasks, run=False)
-        answered = all(_heard(process, SILENCE_S) for _ in tasks)
+        answered = all(_heard(process, TIME.sandbox_silence_s) for _ in tasks)
     except BrokenPipeError:
         answered = False
     if not answered:
@@ -242,7 +236,7 @@ def _ask(
         "tasks": [written(task, known) for task, known in itertools.zip_longest(tasks, values)],
         "run": run,
     }
-    with _alive_for(process, SILENCE_S):
+    with _alive_for(process, TIME.sandbox_silence_s):
         process.stdin.write(json.dumps(asked).encode() + b"\n")
         process.stdin.flush()
 

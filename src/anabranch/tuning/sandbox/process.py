@@ -15,11 +15,11 @@ import sys
 from typing import Self
 
 from anabranch.cache import Cache
+from anabranch.deadline import TIME
 from anabranch.ir.protocols import Target
 from anabranch.targets.cuda.compile_pool import Process, end
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1])"
-PATIENCE_S = 2.0
 SERVE = "from anabranch.tuning.sandbox.worker import main; main(*sys.argv[2:])"
 
 
@@ -62,7 +62,9 @@ class SandboxProcess:
     def _patience(self) -> float:
         """Seconds that it waits for whoever writes to the cache: this process waits for longer,
         and once is enough."""
-        return min(PATIENCE_S, self._cache.patience) if self._cache is not None else 0.0
+        return (
+            min(TIME.sandbox_cache_wait_s, self._cache.patience) if self._cache is not None else 0.0
+        )
 
     def died(self) -> str:
         """How a process that says nothing more has ended."""

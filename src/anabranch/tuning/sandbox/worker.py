@@ -26,6 +26,7 @@ from torch import Tensor
 
 from anabranch.cache import Cache
 from anabranch.costs.measured import repeat_of
+from anabranch.deadline import TIME
 from anabranch.ir import tolerances
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
@@ -44,8 +45,6 @@ from anabranch.targets.cuda.target import CudaTarget
 
 GENERATES = "triton"
 """The provider whose kernels are written by `kernels.triton.write`."""
-ROUGHLY = 0.002
-"""Seconds of timing."""
 SENT = 1 << 20
 """Bytes of values that a task is sent with, at most."""
 HELD, ANSWERS = 1 << 30, 64
@@ -157,7 +156,7 @@ def _heard(
         return Verdict(strays), False
     if judged:
         run(list(first.inputs))  # for they are what it is timed on
-    (cost,) = target.time([run], ROUGHLY)
+    (cost,) = target.time([run], TIME.kernel_rough_s)
     return Verdict("", cost.us, cost.spread), False
 
 
