@@ -164,11 +164,11 @@ def test_a_weight_is_copied_for_its_strides_of_size_one() -> None:
 @pytest.mark.parametrize(
     ("name", "draw"),
     [
-        ("avg_pool(x) -> depthwise(x, 1/n)", average_pooling.any_average),
-        ("conv1x1(avg_pool(x), w, b) -> conv(x, w/n, b)", average_pooling.with_1x1(groups=(1,))),
+        ("avg_pool(x) -> depthwise(x, 1/n)", average_pooling.ANY),
+        ("conv1x1(avg_pool(x), w, b) -> conv(x, w/n, b)", average_pooling.passing(G=(1,))),
         (
             "conv1x1(avg_pool(x), w, b) -> avg_pool(conv1x1(x, w, b))",
-            average_pooling.with_1x1(stuck=True),
+            average_pooling.STUCK,
         ),
         (
             "conv(x + t, w, b) -> conv(x, w, b + sum(w * t))",

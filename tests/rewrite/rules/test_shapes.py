@@ -20,6 +20,7 @@ from anabranch.rewrite.rules.shapes import (
     OneOf,
     Windows,
     either,
+    pools,
     shapes,
 )
 
@@ -97,6 +98,26 @@ def test_a_transposed_window_is_not_padded() -> None:
         rest = one["window"]
         assert isinstance(rest, tuple)
         assert rest[3] is True and not any(rest[1])
+
+
+def test_a_pooling_is_padded_by_half_and_leaves_nothing_over_where_it_is_whole() -> None:
+    strides = set()
+    for one in drawn(pools((True,), "x: B C whole image; y: taps.0 taps.1")):
+        assert isinstance(one["pool"], tuple)
+        kernel, stride, padding, ceil = one["pool"]
+        assert ceil is True and shape(one["y"]) == kernel
+        assert all(2 * p <= k for p, k in zip(padding, kernel, strict=True))
+        steps = kernel if stride == () else (stride * 2)[:2]
+        sides = zip(shape(one["x"])[2:], kernel, steps, padding, strict=True)
+        assert all((n + 2 * p - k) % s == 0 for n, k, s, p in sides)
+        strides.add(stride)
+    assert {(), (2,), (1, 3)} <= strides
+
+
+def test_each_axis_may_have_ways_of_its_own() -> None:
+    by = Windows(axes=(2,), kernel=((3,), (1, 2)), padding=(0,))
+    kernels = {shape(one["w"])[2:] for one in drawn(shapes(CONVOLUTION, window=by))}
+    assert kernels == {(3, 1), (3, 2)}
 
 
 def test_each_kind_is_drawn_in_all_its_ways() -> None:

@@ -143,16 +143,6 @@ def sizes(dice: random.Random, rank: int) -> tuple[int, ...]:
     return tuple(draws.size(dice) for _ in range(rank))
 
 
-def of_one_shape(names: str, **more: Arg) -> Draw:
-    """Each name a tensor, all of one shape; further wildcards as given."""
-
-    def draw(dice: random.Random) -> Mapping[str, object]:
-        shape = sizes(dice, dice.randint(1, 4))
-        return {**dict.fromkeys(names.split(), draws.tensor(*shape)), **more}
-
-    return draw
-
-
 def _name(match: Match, name: str) -> str:
     arg = match.bound[name]
     assert isinstance(arg, Ref)

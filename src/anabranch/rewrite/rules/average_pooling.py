@@ -12,16 +12,12 @@ every window sum to one: without padding, or if the zeros do not count.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from anabranch.ir.graph import Arg
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Rule, wild
-from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, convolution, reshape
-from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.conv_windows import (
     ConvWindow,
     Sizes,
@@ -31,8 +27,7 @@ from anabranch.rewrite.rules.conv_windows import (
     window,
 )
 from anabranch.rewrite.rules.pattern_parts import not_constant
-
-Drawn = Mapping[str, object]
+from anabranch.rewrite.rules.shapes import ANY_GROUPS, Draw, OneOf, Windows, either, pools, shapes
 
 x, w, b = wild("x w b")
 AVERAGE = "aten.avg_pool2d.default"
@@ -134,27 +129,6 @@ def dense(match: Match) -> Call:
     return convolve(x, own * taps(match, 1, 1), None, average(match).window)
 
 
-def any_average(dice: random.Random, uniform: bool = False) -> dict[str, object]:
-    """An image and its average. `uniform`: one that is a convolution."""
-    kernel = (dice.choice((1, 2, 3, 5)), dice.choice((1, 2, 3, 5)))
-    stride = dice.choice(((), (1, 1), (2, 2), (1, 3), (2,)))
-    padding = tuple(dice.randint(0, taps // 2) for taps in kernel)
-    include = uniform or dice.random() < 0.5
-    by = Average(kernel, steps(stride, kernel), padding, False, include, None)
-    size = draws.room(dice, kernel, by.window)
-    ceil = dice.random() < 0.5
-    if ceil and uniform:  # as many whole windows as fit, and nothing over
-        sides = zip(size, kernel, padding, by.stride, strict=True)
-        size = tuple(n + -(n + 2 * p - k) % s for n, k, p, s in sides)
-    divisor = dice.choice((None, None, None, 7))
-    image = draws.image(dice, draws.size(dice), draws.size(dice), *size)
-    return {"x": image, "pool": (kernel, stride, padding, ceil, include, divisor)}
-
-
-def uniform_average(dice: random.Random) -> Drawn:
-    return any_average(dice, uniform=True)
-
-
 def pointwise(match: Match) -> Refused | None:
     """Why the convolution of the match is no plain 1x1 convolution of images."""
     by = window(match)
@@ -208,31 +182,6 @@ def average_first(match: Match) -> Call:
     return convolve(pooled(x, average(match)), w, b, window(match))
 
 
-def with_1x1(
-    uniform: bool = False, groups: tuple[int, ...] = (1, 1, 2, 3), stuck: bool = False
-) -> Callable[[random.Random], Drawn]:
-    """An average and a 1x1 convolution. `stuck`: with a bias that does not pass; else with one
-    that does, or none, or, of a uniform average, any."""
-
-    def draw(dice: random.Random) -> Drawn:
-        drawn, of = any_average(dice, uniform), dice.choice(groups)
-        image, by = drawn["x"], drawn["pool"]
-        assert isinstance(image, TensorType) and isinstance(by, tuple)
-        k, n = draws.size(dice), of * draws.size(dice)
-        drawn["x"] = draws.tensor(image.shape[0], of * k, *image.shape[2:])
-        drawn["w"] = draws.weight("w", n, k, 1, 1)
-        drawn["b"] = draws.bias(dice, "b", n)
-        drawn["window"] = ConvWindow((1, 1), (0, 0), (1, 1), groups=of).args
-        if stuck:
-            drawn["b"] = draws.weight("b", n)
-            drawn["pool"] = (*by[:4], True, 5)
-        elif not uniform and drawn["b"] is not None:
-            drawn["pool"] = (*by[:4], False, None)
-        return drawn
-
-    return draw
-
-
 def fewer_at_the_rim(match: Match) -> Refused | None:
     by = average(match)
     if by.include or not any(by.padding) or by.divisor is not None:
@@ -248,57 +197,91 @@ def over_counts(match: Match) -> Call:
     return pooled(x, by) * call("aten.reciprocal.default", pooled(ones, by))
 
 
-def excluding(dice: random.Random) -> Drawn:
-    kernel = (dice.choice((2, 3, 5)), dice.choice((1, 2, 3)))
-    padding = (1, dice.randint(0, kernel[1] // 2))
-    by = Average(kernel, dice.choice(((1, 1), (2, 2), (1, 3))), padding, False, False, None)
-    size = draws.room(dice, kernel, by.window)
-    image = draws.image(dice, draws.size(dice), draws.size(dice), *size)
-    return {"x": image, "pool": (kernel, by.stride, padding, dice.random() < 0.5, False, None)}
+CEIL = INCLUDE = OneOf(True, False)
+DIVISOR = OneOf(None, None, None, 7)
+PLAIN_2D = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+POINTWISE: dict[str, object] = {
+    **{"x": "B G*C room", "w": "G*N C 1 1 const", "b": "G*N const"},
+    **{"window": (*PLAIN_2D[:-1], "G size"), "G": ANY_GROUPS},
+}
 
+
+def uniform_averages(lead: str, *given: str, **more: object) -> Draw:
+    """Averages that are convolutions: zeros count, and no window is cut short."""
+    sides = ((False, "room"), (True, "whole"))
+    return either(
+        *(
+            pools((ceil, True, DIVISOR), f"x: {lead} {size} image", *given, **more)
+            for ceil, size in sides
+        )
+    )
+
+
+def passing(**more: object) -> Draw:
+    """An average and a 1x1 convolution, with a bias that passes or none."""
+    return either(
+        pools((CEIL, INCLUDE, DIVISOR), POINTWISE, b=None, **more),
+        pools((CEIL, False, None), POINTWISE, **more),
+    )
+
+
+ANY = pools((CEIL, INCLUDE, DIVISOR), "x: B C room image")
+UNIFORM = uniform_averages("B C")
+STUCK = pools((CEIL, True, 5), POINTWISE)
+"""With a bias that does not pass."""
+RIMS = (((2, 3, 5), (1,)), ((1,), (0,))), (((2, 3, 5), (2, 3)), ((1,), (0, 1)))
+EXCLUDING = either(
+    *(
+        shapes(
+            "x: B C room image",
+            WALK=Windows((2,), kernel, padding=padding, dilation=(1,)),
+            pool=("taps sizes", "strides sizes", "paddings sizes", CEIL, False, None),
+        )
+        for kernel, padding in RIMS
+    )
+)
+"""Padded along the first axis at least."""
 
 POOL = call(AVERAGE, x, rest="pool")
 OF_POOL = convolution(POOL, w, b, rest="window")
 POOL_OF = call(AVERAGE, convolution(x, w, b, rest="window"), rest="pool")
 
 RULES: tuple[Rule, ...] = (
-    Rule("avg_pool(x) -> depthwise(x, 1/n)", POOL, depthwise, uniform, uniform_average),
-    Rule(
-        "avg_pool(x) -> conv(x, 1/n on the diagonal)", POOL, dense, not_too_large, uniform_average
-    ),
+    Rule("avg_pool(x) -> depthwise(x, 1/n)", POOL, depthwise, uniform, UNIFORM),
+    Rule("avg_pool(x) -> conv(x, 1/n on the diagonal)", POOL, dense, not_too_large, UNIFORM),
     Rule(
         "conv1x1(avg_pool(x), w, b) -> conv(x, w/n, b)",
         find=OF_POOL,
         replace=as_one,
         when=composed,
-        draw=with_1x1(uniform=True, groups=(1,)),
+        draw=uniform_averages("B C", "w: N C 1 1 const; b: N const?", window=PLAIN_2D),
     ),
     Rule(
         "conv1x1(avg_pool(x), w, b) -> avg_pool(conv1x1(x, w, b))",
         find=OF_POOL,
         replace=average_last,
         when=passes,
-        draw=with_1x1(),
+        draw=passing(G=ANY_GROUPS),
     ),
     Rule(
         "conv1x1(avg_pool(x), w, b) -> avg_pool(conv1x1(x, w)) + b",
         find=OF_POOL,
         replace=average_then_bias,
         when=stops,
-        draw=with_1x1(stuck=True),
+        draw=STUCK,
     ),
     Rule(
         "avg_pool(conv1x1(x, w, b)) -> conv1x1(avg_pool(x), w, b)",
         find=POOL_OF,
         replace=average_first,
         when=passes,
-        draw=with_1x1(),
+        draw=passing(G=ANY_GROUPS),
     ),
     Rule(
         "avg_pool(x) without zeros -> avg_pool(x) * 1/avg_pool(1)",
         POOL,
         over_counts,
         fewer_at_the_rim,
-        excluding,
+        EXCLUDING,
     ),
 )

@@ -188,7 +188,9 @@ RULES: tuple[Rule, ...] = (
         replace=of_every_second,
         when=strided_1x1,
         draw=shapes(
-            GROUPED, "w: G*N C taps maybe", window=replace(PLAIN, stride=(1, 2, 3), first=(2,))
+            GROUPED,
+            "w: G*N C taps maybe",
+            window=replace(PLAIN, stride=((2,), (1, 2, 3), (1, 2, 3))),
         ),
     ),
 )

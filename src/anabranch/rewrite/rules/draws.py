@@ -6,7 +6,6 @@ Each takes the dice first; a tensor is drawn as its type, a constant as a `Const
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -30,11 +29,6 @@ def tensor(*sizes: int) -> TensorType:
 def weight(name: str, *sizes: int) -> Constant:
     """A constant of this shape, under the name of its wildcard."""
     return Constant(name, tensor(*sizes), name)
-
-
-def maybe_weight(dice: random.Random, name: str, *sizes: int) -> Constant | TensorType:
-    """A constant, or a tensor that is computed."""
-    return dice.choice((weight(name, *sizes), tensor(*sizes)))
 
 
 def bias(dice: random.Random, name: str, channels: int) -> Constant | None:
@@ -63,18 +57,6 @@ def some_window(dice: random.Random, axes: int, groups: int = 1) -> ConvWindow:
     padding = tuple(dice.choice((0, 0, 1, 2)) for _ in range(axes))
     dilation = tuple(dice.choice((1, 1, 1, 2)) for _ in range(axes))
     return ConvWindow(stride, padding, dilation, groups=groups)
-
-
-def convolution(dice: random.Random, channels: Sequence[int]) -> Mapping[str, object]:
-    """x, w, b and window of one without groups that gives one of these numbers of channels."""
-    count, k, n = axes(dice), size(dice), dice.choice(channels)
-    taps, by = kernel(dice, count), some_window(dice, count)
-    return {
-        "x": image(dice, size(dice), k, *room(dice, taps, by)),
-        "w": weight("w", n, k, *taps),
-        "b": bias(dice, "b", n),
-        "window": by.args,
-    }
 
 
 def room(dice: random.Random, kernel: Sizes, by: ConvWindow) -> Sizes:

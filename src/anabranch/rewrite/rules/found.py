@@ -25,9 +25,9 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Patterns, Rule, When, Wild, wildcards
 from anabranch.ir.rule_text import parse_pattern
 from anabranch.ir.types import TensorType
-from anabranch.rewrite.rules import algebra_conditions, draws
 from anabranch.rewrite.rules.algebra_conditions import every, floating, number
-from anabranch.rewrite.rules.conv_windows import ConvWindow, spread
+from anabranch.rewrite.rules.conv_windows import spread
+from anabranch.rewrite.rules.shapes import Draw, Drawing, OneOf, Windows
 
 FILE = Path(__file__).with_name("found.json")
 
@@ -202,29 +202,31 @@ PLAIN: Mapping[str, When] = {
 """When a window is one of those that an equation was tried with."""
 
 
-def _drawing(shapes: Shapes, told: set[str], numbers: list[str]) -> algebra_conditions.Draw:
+POOLING = ("taps sizes", "strides sizes", "paddings sizes")
+WALKS: Mapping[str, object] = {
+    WINDOW: Windows((2,)),
+    AVERAGED: (*POOLING, False, OneOf(True, False), OneOf(None, None, 2, -4)),
+    LARGEST: (*POOLING, (1, 1), False),
+}
+POOL = Windows((2,), dilation=(1,), half=True)
+WALKED = {"R": "taps.0", "Q": "taps.1"}
+WALKED |= {letter: f"room.{axis}" for axis, pair in enumerate(("HI", "WJ")) for letter in pair}
+"""Letters for the kernel of a window, and for an input that has room for it."""
+
+
+def _drawing(shapes: Shapes, told: set[str], numbers: list[str]) -> Draw:
+    entries: dict[str, object] = {
+        name: " ".join(shape) for name, shape in shapes.items() if name in told
+    }
+    entries |= dict.fromkeys(numbers, OneOf(2, -3, 0.5, -0.5))
+    entries |= {name: walk for name, walk in WALKS.items() if name in told}
+    entries |= WALKED if told & WALKS.keys() else {}
+    entries |= {"POOL": POOL} if told & {AVERAGED, LARGEST} else {}
+    entries["MORE"] = range(1 if (MORE,) in shapes.values() else 0, 3)
+
     def draw(dice: random.Random) -> Mapping[str, object]:
-        known: Known = {letter: draws.size(dice) for letter in sorted(letters(shapes))}
-        least = 1 if (MORE,) in shapes.values() else 0
-        known[MORE] = algebra_conditions.sizes(dice, dice.randint(least, 2))
-        drawn: dict[str, object] = {name: dice.choice((2, -3, 0.5, -0.5)) for name in numbers}
-        kernel, by = draws.kernel(dice, 2), draws.some_window(dice, 2)
-        known |= zip("RQ", kernel, strict=True)
-        if told & {AVERAGED, LARGEST}:  # these pad by half a window at most
-            padding = tuple(dice.randint(0, taps // 2) for taps in kernel)
-            by = ConvWindow(by.stride, padding, (1, 1))
-        if told & PLAIN.keys():
-            room = draws.room(dice, kernel, by)
-            known |= zip("HWIJ", room * 2, strict=True)
-        divisor, inside = dice.choice((None, None, 2, -4)), dice.random() < 0.5
-        drawn |= {
-            WINDOW: by.args,
-            AVERAGED: (kernel, by.stride, by.padding, False, inside, divisor),
-            LARGEST: (kernel, by.stride, by.padding, (1, 1), False),
-        }
-        drawn |= {letter: known[letter] for letter in letters(shapes)}
-        drawn |= {name: tensor(shape, known) for name, shape in shapes.items()}
-        return {name: drawn[name] for name in drawn if name in told}
+        given = Drawing(dice, entries)
+        return given.all() | {one: given.size(one) for one in sorted(told & letters(shapes))}
 
     return draw
 

@@ -25,6 +25,7 @@ from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.average_pooling import Average, average, pooled, steps
 from anabranch.rewrite.rules.conv_composition import sides_of
 from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes, results, spread
+from anabranch.rewrite.rules.shapes import OneOf, shapes
 
 Drawn = Mapping[str, object]
 
@@ -109,15 +110,6 @@ def every_second(match: Match) -> Call | Wild:
         if stride > 1:
             value = call("aten.slice.Tensor", value, axis, 0, match.x.shape[axis], stride)
     return value
-
-
-def single_places(dice: random.Random) -> Drawn:
-    sizes = [draws.size(dice) for _ in range(dice.choice((3, 4)))]
-    stride = dice.choice(((2, 2), (2,), (3, 1), (1, 2)))
-    return {
-        "x": draws.tensor(*sizes),
-        "pool": ((1, 1), stride, (0, 0), False, dice.random() < 0.5, None),
-    }
 
 
 def largest_padded(match: Match) -> Refused | None:
@@ -245,6 +237,14 @@ RULES: tuple[Rule, ...] = (
         call(AVERAGE, x, rest="pool"),
         every_second,
         at_steps,
-        single_places,
+        shapes(
+            x=OneOf("B C H W", "C H W"),
+            pool=(
+                *((1, 1), OneOf((2, 2), (2,), (3, 1), (1, 2)), (0, 0)),
+                False,
+                OneOf(True, False),
+                None,
+            ),
+        ),
     ),
 )

@@ -12,7 +12,10 @@ once are
     ...  A..    any further axes, the same for all; of all such, three at most, or as many as a
                 range says (`MORE=(0, 1)` for "...", `A=(2,)` for "A..")
     taps room   the kernel of the window, and an input with at least one result along each axis
+    whole       as room, for windows that leave nothing over
     ones        a one for each axis of the window
+    strides     how it walks; `taps.0` is the first of such sizes alone
+    paddings
     [C]         of several tensors, each with a size of its own (`PARTS=(2, 3)`: how many);
                 `sum(C)` is their sum, `sum(C[:2])` that of the first two, `count` how many
 
@@ -38,6 +41,7 @@ from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes
 
 Draw = Callable[[random.Random], Mapping[str, object]]
+Ways = Sequence[int] | Sequence[Sequence[int]]
 Known = dict[str, int | Sizes]
 """What the letters stand for; several sizes for a name of several axes."""
 
@@ -71,6 +75,7 @@ NUMBERS: Mapping[str, Callable[[random.Random, int], int]] = {
     "index": lambda dice, size: dice.randrange(-size, size),
     "upto": lambda dice, size: dice.randint(1, size),
 }
+WALKED = ("taps", "room", "whole", "ones", "strides", "paddings")
 OWN = re.compile(r"\[(\w+)\]")
 END = 2**63 - 1
 """Where a slice to the end ends."""
@@ -88,15 +93,16 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How a convolution walks along its input, for each axis of space one of each; `first`: the
-    strides of the first axis, if others. A `transposed` one has no padding."""
+    """How a convolution walks along its input, for each axis of space one of each, or of those of
+    this axis: `padding=((1,), (0, 1))`. Without strides it steps by its kernel; `half`: it is
+    padded by half its kernel at most. A `transposed` one has no padding."""
 
     axes: Sequence[int] = (1, 2, 2, 2, 2, 3)
-    kernel: Sequence[int] = (1, 1, 2, 3, 3, 4)
-    stride: Sequence[int] = (1, 1, 2, 3)
-    padding: Sequence[int] = (0, 0, 1, 2)
-    dilation: Sequence[int] = (1, 1, 1, 2)
-    first: Sequence[int] = ()
+    kernel: Ways = (1, 1, 2, 3, 3, 4)
+    stride: Ways = (1, 1, 2, 3)
+    padding: Ways = (0, 0, 1, 2)
+    dilation: Ways = (1, 1, 1, 2)
+    half: bool = False
     transposed: bool = False
 
 
@@ -137,6 +143,24 @@ def written(text: str) -> dict[str, object]:
 def either(*drawings: Draw) -> Draw:
     """As one of these."""
     return lambda dice: dice.choice(drawings)(dice)
+
+
+def pools(rest: tuple[object, ...], *given: str | Mapping[str, object], **more: object) -> Draw:
+    """Of a pooling along two axes, whose arguments behind its padding these are (`pool`); its
+    strides may be left out, or be one number."""
+    ways = (((1, 1, 2, 3), "strides sizes"), ((), ()), ((2,), (2,)))
+    kernel = (1, 2, 3, 5)
+    return either(
+        *(
+            shapes(
+                *given,
+                WALK=Windows((2,), kernel, stride, dilation=(1,), half=True),
+                pool=("taps sizes", told, "paddings sizes", *rest),
+                **more,
+            )
+            for stride, told in ways
+        )
+    )
 
 
 def joined(*drawings: Draw) -> Draw:
@@ -232,17 +256,24 @@ class Drawing:
         return found
 
     def _drawn(self, token: str) -> Sizes:
-        kernel, by = self.window if token in ("taps", "room", "ones") else ((), None)
-        if by is not None:
-            ones = (1,) * len(kernel)
-            ways = {"taps": kernel, "ones": ones}
-            return ways[token] if token in ways else draws.room(self.dice, kernel, by)
+        if token in WALKED:
+            return self._walked(token)
         if token.startswith("["):
             letter, count = token.strip("[]"), len(self._several(PARTS))
             return tuple(self._fresh(letter) for _ in range(count))
         if token == PARTS:
             return (1,) * self.dice.choice(self._range(PARTS, (2, 3, 4)))
         return tuple(self._fresh(token) for _ in range(self._further(token)))
+
+    def _walked(self, token: str) -> Sizes:
+        kernel, by = self.window
+        if token == "room":
+            return draws.room(self.dice, kernel, by)
+        if token == "whole":
+            sides = zip(self._several("room"), kernel, by.padding, by.stride, strict=True)
+            return tuple(n + -(n + 2 * p - k) % s for n, k, p, s in sides)
+        ones = (1,) * len(kernel)
+        return {"taps": kernel, "strides": by.stride, "paddings": by.padding}.get(token, ones)
 
     def _further(self, token: str) -> int:
         """How many axes this name has. Those without a range share a number of them."""
@@ -272,6 +303,9 @@ class Drawing:
             return sum(self._several(f"[{letter}]")[: int(end[:-1]) if end else None])
         if text.startswith("prod("):
             return prod(self._several(text[5:-1]))
+        if "." in text:
+            several, _, at = text.partition(".")
+            return self._several(several)[int(at)]
         if text.lstrip("-").isdigit():
             return int(text)
         if not text.isupper():
@@ -307,15 +341,21 @@ class Drawing:
 
 def _walk(dice: random.Random, by: Windows, groups: int) -> tuple[Sizes, ConvWindow]:
     axes = dice.choice(by.axes)
-    ways = (by.kernel, by.stride, by.padding, by.dilation)
-    kernel, stride, padding, dilation = (
-        tuple(dice.choice(way) for _ in range(axes)) for way in ways
-    )
-    if by.first:
-        stride = (dice.choice(by.first), *stride[1:])
+
+    def some(ways: Ways) -> Sizes:
+        return tuple(dice.choice(_of_axis(ways, axis)) for axis in range(axes))
+
+    kernel = some(by.kernel)
+    stride, dilation = some(by.stride) if by.stride else kernel, some(by.dilation)
+    padding = tuple(dice.randint(0, k // 2) for k in kernel) if by.half else some(by.padding)
     if by.transposed:
         return kernel, ConvWindow(stride, (0,) * axes, dilation, transposed=True, groups=groups)
     return kernel, ConvWindow(stride, padding, dilation, groups=groups)
+
+
+def _of_axis(ways: Ways, axis: int) -> Sequence[int]:
+    each = [way for way in ways if isinstance(way, Sequence)]
+    return each[axis] if each else [way for way in ways if isinstance(way, int)]
 
 
 def _texts(entry: object) -> Iterator[str]:
@@ -332,4 +372,4 @@ def _is_further(name: str) -> bool:
 
 
 def _is_several(token: str) -> bool:
-    return _is_further(token) or token in ("taps", "room", "ones")
+    return _is_further(token) or token in WALKED
