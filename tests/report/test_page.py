@@ -210,7 +210,7 @@ def test_a_step_says_under_which_price_it_was_found(parts: Build) -> None:
     searched: ReportParts = {**given, "searched": Way(net, net, (done,))}
     page = render(**searched)
     text = " ".join(Reader(page).text.split())
-    assert "its steps, and what each changes in the price under which it was found: alpha" in text
+    assert "Price: change in the sum of the tasks' times, each alone, plus alpha times" in text
     cells = '<td class="number">{}</td><td class="number">{}</td>'
     assert '>price</th><th class="number">alpha</th>' in page
     assert cells.format("-2.50", "0") in page and cells.format("-1.00", "4") in page

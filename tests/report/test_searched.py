@@ -34,7 +34,7 @@ def test_steps_are_told_in_full_with_what_they_change_in_the_price() -> None:
         and '+0.50 4 " x * 1 -> x mul' in text
     )
     assert "price alpha part us -9.50" in text, "each step says under which price it was found"
-    assert "the price under which it was found: alpha times" in text
+    assert "Price: change in the sum of the tasks' times, each alone, plus alpha" in text
     assert max(map(len, lines)) <= WIDTH
     assert "  and 1 step more: explain --all shows them" in searched_lines(path(131.0, 129.0), 1)
     assert not any("more: " in line for line in searched_lines(path(131.0, 129.0), None))

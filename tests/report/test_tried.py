@@ -9,7 +9,7 @@ from anabranch.trace import Trace
 
 def test_what_paid_stands_first_with_both_times() -> None:
     trace = Trace()
-    trace.add("applied", WHERE, "Net", "3 parts have other forms, 3 of them are run")
+    trace.add("applied", WHERE, "Net", "parts with other forms: 3, run: 3")
     trace.add("refused", WHERE, "split at %a to %b", "9.50 us measured, 9.00 without, as a part")
     trace.add("applied", WHERE, "merge at %c to %d", "8.00 us measured, 9.00 without, as a part")
     trace.add("refused", "search", "merge", "90.00 us measured, 80.00 without, side by side")

@@ -49,7 +49,10 @@ COLUMNS = (
 
 
 def run(
-    models: Annotated[list[str], typer.Argument(help=f"{flags.FORMS}.", show_default=False)],
+    models: Annotated[
+        list[str],
+        typer.Argument(help=f"{flags.FORMS}.", show_default=False, metavar="MODELS"),
+    ],
     batch: Annotated[str, typer.Option(help="One or more: 1,16.")] = "1",
     dtype: Annotated[str, typer.Option(help="One or more: fp16,tf32.")] = "fp16",
     rivals: Annotated[

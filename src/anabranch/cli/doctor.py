@@ -56,7 +56,7 @@ def run(json: flags.Json = None) -> None:
     verdict = (
         "Models compile for this GPU (target cuda)."
         if here
-        else "Without a GPU, models are planned for sim:h200 and run on the CPU."
+        else "Without a GPU, target auto is the CPU; sim:h200 plans for an H200 and runs nothing."
     )
     console.print(verdict)
     screen.write_json(

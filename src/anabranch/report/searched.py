@@ -2,9 +2,8 @@
 
 Searched: 2 steps, 131 us -> 129 us estimated, 1.5% less
   stopped by the clock, with 40% of its work undone: search_seconds gives more
-  steps, and what each changes in the price under which it was found: alpha times the longest path
-  of the tasks that were searched and their sum, each alone
-  round 1: 131 us -> 129 us estimated, 1.5% less, raced
+  Price: change in the sum of the tasks' times, each alone, plus alpha times their longest path. ...
+  round 1: 131 us -> 129 us estimated, 1.5% less, side by side
      price  alpha   part us
      -2.25      0  -1.39 of 9.82  conv1x1(conv(x, w, b), v, c) -> conv(x, v @ w, v @ b + c)
                                   convolution_65, convolution_64
@@ -27,10 +26,9 @@ from anabranch.search.result import Path, Round
 
 ALL = "explain --all shows them"
 PRICES = (
-    "steps, and what each changes in the price under which it was found: alpha times the longest "
-    "path of the tasks that were searched and their sum, each alone; and in what the part takes in "
-    "which it stands, run by itself, where several steps are in one part all of them; where no "
-    "part was run, in what the whole takes by all steps of the round"
+    "Price: change in the sum of the tasks' times, each alone, plus alpha times their longest path."
+    " Part us: change in the time of the part around the step, run by itself, by all steps in that "
+    "part; where no part was run, in the time of the whole, by all steps of the round."
 )
 IN_ROUND = "in the round"
 """Stands at a step whose part was not run by itself, where others of its round were."""
@@ -49,7 +47,7 @@ def searched_lines(path: Path | None, most: int | None, width: int = WIDTH) -> l
     lines = [f"Searched: {count(len(path.steps), 'step')}, {whole}", *wrapped(ended(path))]
     lines += wrapped(PRICES)
     for number, (done, pair) in enumerate(zip(path.rounds, graphs(path), strict=True), 1):
-        lines += [f"  round {number}: {gained(done.before, done.after)}, raced"]
+        lines += [f"  round {number}: {gained(done.before, done.after)}, side by side"]
         lines += [*_steps(done, most), *_sides(*pair, most, width)]
     return lines
 

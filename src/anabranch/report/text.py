@@ -147,7 +147,7 @@ def _chosen(found: Sequence[TaskRow]) -> list[str]:
     part = 100 * sum(row.us or 0.0 for row in shown) / (whole or 1.0)
     which = f"the {SLOWEST} slowest of {len(found):,} tasks, {part:.0f}% of"
     title = which if len(found) > SLOWEST else f"{count(len(found), 'task')},"
-    table = [("task", "us", "kernel", "runner-up", "@", "origin")]
+    table = [("task", "us", "kernel", "runner-up", "stream", "origin")]
     for row in shown:
         us, second = row.us or 0.0, row.runner_up
         other = (
@@ -158,7 +158,7 @@ def _chosen(found: Sequence[TaskRow]) -> list[str]:
         stream = str(row.launch.stream)
         table.append((row.task.name, significant(us), row.kernel, other, stream, row.place))
     title = f"Chosen: {title} {duration(whole)} alone ({_sources(found)}); --task NAME tells more"
-    return [title, *columns(table, "<><<>", (NAMED, 7, 19, 24, 2))]
+    return [title, *columns(table, "<><<>", (NAMED, 7, 19, 24, 6))]
 
 
 def _schedules(parts: ReportParts) -> list[str]:

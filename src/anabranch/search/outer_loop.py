@@ -149,7 +149,7 @@ def _promising(
             fresh[key] = PricedCandidate(one, simple, price(simple))
     new = list(fresh.values())
     worth = [one for one in new if effort.every or one.us < base * (1 - effort.promise)]
-    told = f"{len(found)} candidates, {len(new)} of them new, {len(worth)} promise something"
+    told = f"equal graphs: {len(found)}, new: {len(new)}, worth a measurement: {len(worth)}"
     state.trace.add("applied" if worth else "refused", "search", f"predicted {base:.2f} us", told)
     if effort.every:
         return sorted(worth, key=lambda one: one.us)[: effort.measured]

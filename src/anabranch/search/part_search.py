@@ -41,7 +41,7 @@ def search_parts(state: SearchState[T], evaluators: PartEvaluators[T]) -> None:
     known = _gathered(state, graph, prices, then)
     most = meter.tasks(TASKS, PLANS, then)
     chosen = entrants(known, prices[0], most)
-    told = f"{len(known)} parts have other forms, {len(chosen)} of them are run"
+    told = f"parts with other forms: {len(known)}, run: {len(chosen)}"
     state.trace.add("applied" if chosen else "refused", WHERE, graph.name, told)
     paid: Mapping[str, Paid] = {}
     if chosen:
