@@ -21,8 +21,9 @@ class Branches(nn.Module):
         return torch.cat([self.wide(x), self.narrow(x)], 1)
 
 
-model = Branches().eval()
-x = torch.randn(1, 8, 14, 14)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+model = Branches().eval().to(DEVICE)
+x = torch.randn(1, 8, 14, 14, device=DEVICE)
 
 fast = anabranch.compile(model, (x,))  # on the GPU where there is one, on the CPU elsewhere
 y = fast(x)
@@ -35,7 +36,7 @@ print(fast.explain())
 
 # A batch that was not compiled is refused with the list of those that were.
 try:
-    fast(torch.randn(4, 8, 14, 14))
+    fast(torch.randn(4, 8, 14, 14, device=DEVICE))
 except anabranch.InputError as refused:
     print(f"\n{refused}")
 fast.add((torch.randn(4, 8, 14, 14),))

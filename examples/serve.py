@@ -23,6 +23,7 @@ from pydantic import BaseModel, Field
 import anabranch
 
 SIZE = 64
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PLAN = Path(os.environ.get("MODEL", "model.anabranch"))
 
 
@@ -59,7 +60,7 @@ async def loaded(app: FastAPI) -> AsyncIterator[None]:
     app.state.model = anabranch.load(PLAN)
     app.state.metrics = Metrics()
     for _ in range(3):  # warm-up: the first calls touch memory for the first time
-        app.state.model(torch.zeros(1, SIZE))
+        app.state.model(torch.zeros(1, SIZE, device=DEVICE))
     yield
 
 
@@ -70,7 +71,7 @@ app = FastAPI(lifespan=loaded)
 def predict(request: Request) -> list[float]:
     """FastAPI calls this from a pool of threads; calls of one plan wait for each other."""
     start = time.perf_counter()
-    answer: list[float] = app.state.model(torch.tensor([request.values]))[0].tolist()
+    answer: list[float] = app.state.model(torch.tensor([request.values], device=DEVICE))[0].tolist()
     app.state.metrics.add(time.perf_counter() - start)
     return answer
 
@@ -89,7 +90,9 @@ def main() -> None:
     model = torch.nn.Sequential(
         torch.nn.Linear(SIZE, 128), torch.nn.ReLU(), torch.nn.Linear(128, 4)
     ).eval()
-    anabranch.compile(model, (torch.zeros(1, SIZE),)).save(PLAN)
+    example = torch.zeros(1, SIZE, device=DEVICE)
+    anabranch.compile(model.to(DEVICE), (example,)).save(PLAN)
+    model.cpu()
 
     values = torch.randn(SIZE)
     with TestClient(app) as client:

@@ -17,10 +17,11 @@ config = BertConfig(
     num_attention_heads=2,
     intermediate_size=128,
 )
-model = BertModel(config).eval()
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+model = BertModel(config).eval().to(DEVICE)
 inputs = {
-    "input_ids": torch.randint(0, config.vocab_size, (1, 16)),
-    "attention_mask": torch.ones(1, 16, dtype=torch.int64),
+    "input_ids": torch.randint(0, config.vocab_size, (1, 16), device=DEVICE),
+    "attention_mask": torch.ones(1, 16, dtype=torch.int64, device=DEVICE),
 }
 
 fast = anabranch.compile(model, kwargs=inputs, search_seconds=5)
@@ -35,7 +36,7 @@ print(fast)
 print(f"{type(found).__name__} with last_hidden_state {tuple(found.last_hidden_state.shape)}")
 
 # Its weights are the plan's own; new ones are taken in place, and nothing is compiled again.
-other = BertModel(config).eval()
+other = BertModel(config).eval().to(DEVICE)
 fast.refit(other)
 with torch.no_grad():
     torch.testing.assert_close(

@@ -22,6 +22,8 @@ except AnabranchError as missing:
     name = "zoo:resnet50/tiny"
     model, (x,) = load_model(name)
 
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model, x = model.to(device), x.to(device)
 print(f"compiling {name} for an input of {tuple(x.shape)}")
 fast = anabranch.compile(model, (x,))
 with torch.no_grad():
