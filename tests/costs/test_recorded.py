@@ -21,10 +21,10 @@ from anabranch.costs.recorded import (
     Provenance,
     Recorded,
     Timing,
-    fact_of,
     find_probe,
     kernel_key,
     load_profile,
+    probe_of,
     save_profile,
     timing_key,
 )
@@ -197,7 +197,7 @@ def test_probes_by_kernel(make: Any, profile: Profile) -> None:
     a, other = make.relu("a", ctas=4), make.relu("b", width=9, ctas=4)
     probe = Probe(64, 0, 1, Resources(1, 2, 3, 4))
     assert find_probe(profile, a.kernel) == probe
-    assert fact_of(probe) == profile.kernels[kernel_key(a.kernel)]
+    assert probe == probe_of(profile.kernels[kernel_key(a.kernel)])
     assert find_probe(profile, other.kernel) is None
     assert Recorded(profile).probe(make.graph(a, other)) == {"a": probe}
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -132,11 +132,6 @@ def kernel_text(kernel: Kernel) -> str:
     """The full text behind `kernel_key`."""
     title = f"{kernel.provider} {kernel.name} {kernel.variant}\n"
     return title + structure_text(kernel.body) + kernel.source
-
-
-def fact_of(probe: Probe) -> KernelFact:
-    """A probe as profiles and caches keep it; `probe_of` is the way back."""
-    return KernelFact(**asdict(probe))
 
 
 def probe_of(fact: KernelFact) -> Probe:
