@@ -8,7 +8,7 @@ from contextlib import suppress
 from tests.rewrite.graphs import captured
 
 from anabranch.fuzz import patterns
-from anabranch.fuzz.drawing import Drawing, made
+from anabranch.fuzz.drawing import DrawnModel, made
 from anabranch.fuzz.sheet import Rejected, Sheet
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Rule
@@ -44,6 +44,6 @@ def _sheet(seed: int) -> Sheet:
 def graph_of(sheet: Sheet) -> Graph:
     """What was drawn so far, captured, with all of it returned."""
     outputs = tuple(name for step in sheet.steps for name in step.results)
-    drawing = Drawing(0, tuple(sheet.inputs), tuple(sheet.layers), tuple(sheet.steps), outputs)
+    drawing = DrawnModel(0, tuple(sheet.inputs), tuple(sheet.layers), tuple(sheet.steps), outputs)
     build, inputs = made(drawing)
     return captured(build(), *inputs(0))

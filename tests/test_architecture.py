@@ -137,6 +137,24 @@ def test_text_is_shown_in_cli_and_report_only() -> None:
     assert outside(places, "cli/*", "report/*") == []
 
 
+def test_a_public_class_name_means_one_class() -> None:
+    """But for layers of the zoo, which are called as their papers call them."""
+    places: dict[str, list[str]] = {}
+    for file, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(file)
+    named_by_us = {
+        name: files
+        for name, found in places.items()
+        if (files := [file for file in found if not file.startswith("models/zoo/")])
+    }
+    assert named_by_us["Graph"] == ["ir/graph.py"]
+    twice = {name: files for name, files in named_by_us.items() if len(files) > 1}
+    # Each template reads its variants into a tile of its own.
+    assert twice.keys() <= {"Tile"}, twice
+
+
 def test_nothing_is_unpickled() -> None:
     names = ("pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib", "torch.load")
     assert mentions(*names) == []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anabranch.fuzz import campaign
-from anabranch.fuzz.drawing import Drawing
+from anabranch.fuzz.drawing import DrawnModel
 from anabranch.fuzz.trial import TrialOutcome, TrialSetting
 
 
@@ -26,7 +26,7 @@ def test_equal_models_end_with_0(cli: Callable[..., Any], tmp_path: Path) -> Non
 
 @pytest.fixture
 def unequal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def differs(drawing: Drawing, setting: TrialSetting) -> TrialOutcome:
+    def differs(drawing: DrawnModel, setting: TrialSetting) -> TrialOutcome:
         return TrialOutcome(drawing, "unequal", "unequal", ("output 0 is off by 1",))
 
     monkeypatch.setattr(campaign, "attempt", differs)
@@ -47,7 +47,7 @@ def test_failures_end_with_1_and_say_how_to_see_them_again(
 def test_an_interruption_shows_what_was_found(
     cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(drawing: Drawing, setting: TrialSetting) -> TrialOutcome:
+    def interrupted(drawing: DrawnModel, setting: TrialSetting) -> TrialOutcome:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(campaign, "attempt", interrupted)

@@ -14,7 +14,7 @@ import torch
 
 from anabranch.fuzz import campaign, trial
 from anabranch.fuzz.draw import draw
-from anabranch.fuzz.drawing import Drawing, DrawnLayer, DrawnStep, Given, model_text
+from anabranch.fuzz.drawing import DrawnLayer, DrawnModel, DrawnStep, Given, model_text
 from anabranch.fuzz.shrink import pruned, shrunk
 from anabranch.fuzz.trial import DRAWN, TrialSetting, attempt
 from anabranch.ir.graph import Graph
@@ -22,7 +22,7 @@ from anabranch.rewrite.passes import PASSES
 from anabranch.trace import Trace
 
 QUICK = {"scheduler": "sequential", "check": 1, "cache_dir": None, "budget": 0.01}
-CHAIN = Drawing(
+CHAIN = DrawnModel(
     3,
     (Given("x0", "normal((2, 3), 1{shift})"), Given("x1", "normal((2, 3), 2{shift})")),
     (),
@@ -107,7 +107,7 @@ def test_what_raises_is_counted_and_the_campaign_goes_on(monkeypatch: pytest.Mon
 
 
 def test_an_interruption_leaves_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(drawing: Drawing, setting: TrialSetting) -> trial.TrialOutcome:
+    def interrupted(drawing: DrawnModel, setting: TrialSetting) -> trial.TrialOutcome:
         if drawing.seed == 2:
             raise KeyboardInterrupt
         return trial.TrialOutcome(drawing, "equal")
@@ -125,9 +125,9 @@ def test_shrinking_keeps_what_fails_and_nothing_else() -> None:
 
 
 def test_shrinking_ends_when_its_trials_are_used_up() -> None:
-    tried: list[Drawing] = []
+    tried: list[DrawnModel] = []
 
-    def fails(drawing: Drawing) -> bool:
+    def fails(drawing: DrawnModel) -> bool:
         tried.append(drawing)
         return False
 
@@ -181,6 +181,6 @@ def test_exactly_no_window_is_padded_to_merge_convolutions() -> None:
         DrawnLayer("w1", "normal((4, 3, 3, 3), 2)", 0),
     )
     given = (Given("x0", "normal((1, 3, 6, 6), 3{shift})"),)
-    drawing = Drawing(1, given, layers, steps, ("v0", "v1"))
+    drawing = DrawnModel(1, given, layers, steps, ("v0", "v1"))
     exact = {**QUICK, "scheduler": "ios-merge", "exact": True, "budget": 5.0}
     assert attempt(drawing, TrialSetting("cpu", torch.float32, exact)).status == "equal"

@@ -1,4 +1,5 @@
-"""Drawing: the same for the same seed, everything in turn, and models that torch itself can run."""
+"""DrawnModel: the same for the same seed, everything in turn, and models that torch itself can
+run."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ import pytest
 import torch
 
 from anabranch.fuzz.draw import draw
-from anabranch.fuzz.drawing import Drawing, DrawnLayer, DrawnStep, Given, made, model_text, values
+from anabranch.fuzz.drawing import (
+    DrawnLayer,
+    DrawnModel,
+    DrawnStep,
+    Given,
+    made,
+    model_text,
+    values,
+)
 from anabranch.fuzz.kinds import KINDS
 from anabranch.fuzz.sheet import Rejected, Sheet
 
@@ -40,7 +49,7 @@ def test_drawn_models_return_numbers_the_same_ones_each_time() -> None:
     ("form", "kind"), [("tuple", tuple), ("list", list), ("dict", dict), ("one", torch.Tensor)]
 )
 def test_what_is_returned_is_arranged_in_forms(form: str, kind: type) -> None:
-    drawing = Drawing(0, (Given("x0", "normal((2,), 1{shift})"),), (), (), ("x0",), form)  # type: ignore[arg-type]
+    drawing = DrawnModel(0, (Given("x0", "normal((2,), 1{shift})"),), (), (), ("x0",), form)  # type: ignore[arg-type]
     build, inputs = made(drawing)
     assert type(build()(*inputs(0))) is kind
 
@@ -75,7 +84,7 @@ def test_layers_are_modules_or_tensors() -> None:
     layers = (DrawnLayer("w0", "nn.BatchNorm1d(3)", 1), DrawnLayer("w1", "normal((3,), 2)", 2))
     given = (Given("x0", "normal((4, 3), 1{shift})"),)
     steps = (DrawnStep("norm", ("v0",), "self.w0(x0) * self.w1"),)
-    build, _ = made(Drawing(0, given, layers, steps, ("v0",)))
+    build, _ = made(DrawnModel(0, given, layers, steps, ("v0",)))
     model = build()
     assert {name for name, _ in model.named_parameters()} == {"w0.weight", "w0.bias", "w1"}
     assert (model.get_buffer("w0.running_var") > 0).all()

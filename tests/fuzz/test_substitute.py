@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from anabranch.frontend.from_torch import capture
 from anabranch.fuzz import campaign, substitute, trial
-from anabranch.fuzz.drawing import Drawing, DrawnStep, Given
+from anabranch.fuzz.drawing import DrawnModel, DrawnStep, Given
 from anabranch.fuzz.substitute import RULES, SIMPLIFY, Crash, Substitution, substituted
 from anabranch.fuzz.trial import TrialOutcome, TrialSetting, attempt
 from anabranch.ir.graph import Graph
@@ -23,7 +23,7 @@ from anabranch.trace import Trace
 
 STEPS = TrialSetting("cpu", torch.float64, {"check": 1}, steps=4)
 x, y, s = wild("x y s")
-SUM = Drawing(
+SUM = DrawnModel(
     3,
     (Given("x0", "normal((2, 3), 1{shift})"), Given("x1", "normal((2, 3), 2{shift})")),
     (),
@@ -149,7 +149,7 @@ def test_a_rule_that_crashes_is_named() -> None:
 
 
 def test_what_was_compiled_tells_its_substitutions(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(drawing: Drawing, setting: TrialSetting) -> TrialOutcome:
+    def found(drawing: DrawnModel, setting: TrialSetting) -> TrialOutcome:
         done = (Substitution("a -> b", ("n",)),) * (drawing.seed % 3)
         return TrialOutcome(drawing, "equal", done=done, cut_short=drawing.seed == 0)
 

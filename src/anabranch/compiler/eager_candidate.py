@@ -27,7 +27,7 @@ from anabranch.tuning.job import Job
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class EagerComparison:
     """What the plan and the eager model took side by side, and whether the captured graph as it is
     takes the plan's place."""
 
@@ -36,7 +36,7 @@ class Verdict:
     as_captured: bool = False
 
 
-VERDICTS: Table[Verdict] = Table("plans", "eager 2", nouns(Verdict))
+VERDICTS: Table[EagerComparison] = Table("plans", "eager 2", nouns(EagerComparison))
 
 
 def beside_eager(job: Job, made: Compilation, attempt: Callable[[Job], Compilation]) -> Compilation:
@@ -74,13 +74,15 @@ def _chosen_freely(job: Job) -> bool:
     return (options.system, options.scheduler, options.kernels) == ("anabranch", "best", "all")
 
 
-def _race(job: Job, made: Compilation) -> Verdict | None:
+def _race(job: Job, made: Compilation) -> EagerComparison | None:
     """The plan and the model side by side; None where the model cannot run."""
     assert made.run is not None
     name = made.plan.tasks.name
     with unchanged(job.model, job.args, job.kwargs), job.found.restored():
         try:
-            return Verdict(*job.target.beside_model(made.run, _call_of(job), TIME.eager_race_s))
+            return EagerComparison(
+                *job.target.beside_model(made.run, _call_of(job), TIME.eager_race_s)
+            )
         except Exception as failed:  # whatever the user's model raises
             why = f"the eager model was not timed: {str(failed).partition(chr(10))[0]}"
             job.trace.add("refused", "eager", name, why)
@@ -93,7 +95,7 @@ def _call_of(job: Job) -> Callable[[], object]:
 
 
 def _as_captured(
-    job: Job, made: Compilation, verdict: Verdict, attempt: Callable[[Job], Compilation]
+    job: Job, made: Compilation, verdict: EagerComparison, attempt: Callable[[Job], Compilation]
 ) -> Compilation | None:
     """The captured graph as it is; None where the plan turns out to be as fast."""
     name = made.plan.tasks.name
@@ -119,11 +121,11 @@ def _as_captured(
     return replace(plain, model=verdict.model, as_captured=True)
 
 
-def _recalled(job: Job, made: Compilation) -> Verdict | None:
+def _recalled(job: Job, made: Compilation) -> EagerComparison | None:
     return VERDICTS.get(job.cache, _key(made)) if made.found.kept else None
 
 
-def _remember(job: Job, made: Compilation, verdict: Verdict) -> None:
+def _remember(job: Job, made: Compilation, verdict: EagerComparison) -> None:
     if made.found.kept:
         VERDICTS.put(job.cache, _key(made), verdict)
 

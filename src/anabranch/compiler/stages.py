@@ -38,7 +38,7 @@ from anabranch.tuning.verify.plan import WRONG_CAPTURE, verify, verify_capture
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class EarlierFindings:
     """What earlier processes found. `path`: where a search ended; `begin`: the graph to go on from,
     the rewritten one without such a path; `found`: everything, if it was decided."""
 
@@ -72,14 +72,16 @@ def refuse_known_wrong(job: Job, captured: Captured) -> None:
 
 def recall(
     job: Job, captured: Captured, graph: Graph, unknown: Callable[[], object], whole: bool
-) -> Known:
+) -> EarlierFindings:
     """What earlier processes found for this graph. `whole`: all that was decided may be recalled at
     once, without nouns in between; `unknown` is called before something is rewritten anew."""
     path = None if job.anew else known_path(job, graph)
     improved = path.graph if path and path.rounds else None
     begin = simplified_or_recalled(job, improved, unknown) if improved else graph
     decided = job.options.search == "none" or (path is not None and not path.goes_on)
-    return Known(begin, path, _known_outcome(job, captured, begin) if whole and decided else None)
+    return EarlierFindings(
+        begin, path, _known_outcome(job, captured, begin) if whole and decided else None
+    )
 
 
 def search(

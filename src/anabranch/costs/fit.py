@@ -164,7 +164,7 @@ def _searched(
     names: Sequence[str],
     told: Callable[[int, float], None] | None,
 ) -> Calibration:
-    search = _Search(start, loss, {name: PARAMETERS[name][2] for name in names})
+    search = _CalibrationSearch(start, loss, {name: PARAMETERS[name][2] for name in names})
     for round in range(ROUNDS):
         before = search.best
         for name in names:
@@ -177,7 +177,7 @@ def _searched(
     return search.best
 
 
-class _Search:
+class _CalibrationSearch:
     """The best calibration so far, and how far each number is moved next."""
 
     def __init__(

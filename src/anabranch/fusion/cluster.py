@@ -51,7 +51,7 @@ MOST_AGAIN = 2.0
 
 def clusters(groups: Sequence[Group], facts: FusionFacts, trace: Trace) -> list[Group]:
     """The groups, some of them merged, in an order in which they can run."""
-    search = _Search(groups, facts)
+    search = _ClusterSearch(groups, facts)
     count = len(groups) + 1
     while search.left < count:
         count = search.left
@@ -62,7 +62,7 @@ def clusters(groups: Sequence[Group], facts: FusionFacts, trace: Trace) -> list[
     return search.result(trace)
 
 
-class _Search:
+class _ClusterSearch:
     """Merging on the way: for each group its nodes, [] once it is part of another."""
 
     def __init__(self, groups: Sequence[Group], facts: FusionFacts) -> None:

@@ -50,7 +50,7 @@ def computed_again(tasks: TaskGraph, spec: TargetSpec, trace: Trace) -> TaskGrap
     is in two of them yet."""
     if tasks.joins:
         return tasks
-    search = _Search(tasks, spec)
+    search = _RecomputeSearch(tasks, spec)
     for at, group in enumerate(search.groups):
         readers = search.readers(at) if search.is_light(at) else set[int]()
         if len(readers) < 2:
@@ -82,7 +82,7 @@ def _task(task: Task, nodes: Group, tasks: TaskGraph, facts: FusionFacts) -> Tas
     return Task(task.name, Graph(task.name, inputs, constants, nodes, task.body.outputs))
 
 
-class _Search:
+class _RecomputeSearch:
     """By number the groups as they are `now`, with what they compute again."""
 
     def __init__(self, tasks: TaskGraph, spec: TargetSpec) -> None:

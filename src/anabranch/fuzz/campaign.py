@@ -21,7 +21,7 @@ from typing import Any
 from anabranch.errors import AnabranchError
 from anabranch.frontend.from_torch import capture
 from anabranch.fuzz.draw import draw
-from anabranch.fuzz.drawing import Drawing, made, model_text, script
+from anabranch.fuzz.drawing import DrawnModel, made, model_text, script
 from anabranch.fuzz.shrink import shrunk
 from anabranch.fuzz.substitute import Substitution, rules_of
 from anabranch.fuzz.trial import TrialOutcome, TrialSetting, attempt
@@ -190,8 +190,8 @@ def _one(
             found["files"] = _write(small, setting, folder)
 
 
-def _small(outcome: TrialOutcome, setting: TrialSetting) -> Drawing:
-    def fails(drawing: Drawing) -> bool:
+def _small(outcome: TrialOutcome, setting: TrialSetting) -> DrawnModel:
+    def fails(drawing: DrawnModel) -> bool:
         other = attempt(drawing, setting)
         return (other.status, other.sort) == (outcome.status, outcome.sort)
 
@@ -205,7 +205,7 @@ def _write_text(outcome: TrialOutcome, folder: Path) -> str:
     return str(file)
 
 
-def _write(drawing: Drawing, setting: TrialSetting, folder: Path) -> list[str]:
+def _write(drawing: DrawnModel, setting: TrialSetting, folder: Path) -> list[str]:
     """The script, and the graph where the model can be captured."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{drawing.seed}.py"

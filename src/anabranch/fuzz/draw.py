@@ -1,4 +1,4 @@
-"""A seed -> a Drawing: inputs, then steps one by one, then what is returned.
+"""A seed -> a DrawnModel: inputs, then steps one by one, then what is returned.
 
     x0 (2,3,8,8) --conv--> v0 --relu--> v1 --+
                             +---------------cat--> v2 --> returned, with v0 perhaps
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from anabranch.fuzz.drawing import Drawing, Form, Given
+from anabranch.fuzz.drawing import DrawnModel, Form, Given
 from anabranch.fuzz.kinds import KINDS
 from anabranch.fuzz.sheet import Rejected, Sheet
 
@@ -22,7 +22,7 @@ BATCHES, CHANNELS, SIDES = (1, 1, 2, 3), (1, 2, 3, 4, 6, 8), (1, 2, 5, 7, 8, 9)
 ATTEMPTS = 8
 
 
-def draw(seed: int) -> Drawing:
+def draw(seed: int) -> DrawnModel:
     """The drawing of this seed."""
     sheet = Sheet(seed)
     for _ in range(sheet.one((1, 1, 2, 3))):
@@ -40,7 +40,7 @@ def draw(seed: int) -> Drawing:
                 continue
     form: Form = sheet.one(get_args(Form))
     outputs = _outputs(sheet)
-    return Drawing(
+    return DrawnModel(
         seed, tuple(sheet.inputs), tuple(sheet.layers), tuple(sheet.steps), outputs, form
     )
 

@@ -1,8 +1,8 @@
-"""Drawing: a random model as lines of Python, which can be dropped one by one.
+"""DrawnModel: a random model as lines of Python, which can be dropped one by one.
 
 >>> given = (Given("x0", "normal((2, 3), 1{shift})"),)
 >>> steps = (DrawnStep("relu", ("v0",), "F.relu(x0)"), DrawnStep("linear", ("v1",), "self.w0(v0)"))
->>> drawing = Drawing(7, given, (DrawnLayer("w0", "nn.Linear(3, 4)", 5),), steps, ("v1",))
+>>> drawing = DrawnModel(7, given, (DrawnLayer("w0", "nn.Linear(3, 4)", 5),), steps, ("v1",))
 >>> print(model_text(drawing))
 class Drawn(nn.Module):
     def __init__(self):
@@ -75,7 +75,7 @@ class DrawnStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class DrawnModel:
     """A model and its inputs. Several outputs are returned in a container of this form."""
 
     seed: int
@@ -86,7 +86,7 @@ class Drawing:
     form: Form = "tuple"
 
 
-def model_text(drawing: Drawing) -> str:
+def model_text(drawing: DrawnModel) -> str:
     """The class of the model, and the function of its inputs."""
     lines = ["class Drawn(nn.Module):", "    def __init__(self):", "        super().__init__()"]
     lines += [f"        self.{layer.name} = {layer_text(layer)}" for layer in drawing.layers]
@@ -98,7 +98,7 @@ def model_text(drawing: Drawing) -> str:
     return "\n".join([*lines, f"    return ({given},)"])
 
 
-def script(drawing: Drawing, dtype: torch.dtype, target: str, options: Mapping[str, Any]) -> str:
+def script(drawing: DrawnModel, dtype: torch.dtype, target: str, options: Mapping[str, Any]) -> str:
     """A file that compiles the model, says what is wrong with it, and ends with 1 if anything."""
     told = "".join(f", {name}={value!r}" for name, value in options.items())
     call = f"differences(Drawn, inputs, {dtype}, {target!r}{told})"
@@ -122,14 +122,14 @@ def namespace() -> dict[str, Any]:
     }
 
 
-def made(drawing: Drawing) -> tuple[Callable[[], nn.Module], alone.Inputs]:
+def made(drawing: DrawnModel) -> tuple[Callable[[], nn.Module], alone.Inputs]:
     """The model's class and the function of its inputs."""
     space = namespace()
     exec(compile(model_text(drawing), f"<drawn {drawing.seed}>", "exec"), space)
     return space["Drawn"], space["inputs"]
 
 
-def values(drawing: Drawing) -> dict[str, Tensor]:
+def values(drawing: DrawnModel) -> dict[str, Tensor]:
     """Each value of the model as it computes them."""
     everything = dict.fromkeys(
         (*(given.name for given in drawing.inputs), *(n for s in drawing.steps for n in s.results))
@@ -139,7 +139,7 @@ def values(drawing: Drawing) -> dict[str, Tensor]:
         return dict(zip(everything, build().eval()(*inputs(0)), strict=True))
 
 
-def _returned(drawing: Drawing) -> str:
+def _returned(drawing: DrawnModel) -> str:
     names = drawing.outputs
     every = ", ".join(names)
     match drawing.form:

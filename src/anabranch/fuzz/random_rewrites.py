@@ -19,7 +19,7 @@ from torch import Tensor
 
 from anabranch.frontend.from_torch import capture
 from anabranch.fuzz import alone
-from anabranch.fuzz.drawing import Drawing, made
+from anabranch.fuzz.drawing import DrawnModel, made
 from anabranch.fuzz.substitute import Applied, Crash, Substitution, substituted
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
@@ -54,7 +54,7 @@ class Walked:
 
 
 def walked(
-    drawing: Drawing, steps: int, dtype: torch.dtype, target: str, options: Options
+    drawing: DrawnModel, steps: int, dtype: torch.dtype, target: str, options: Options
 ) -> Walked:
     """The drawing, captured, by so many substitutions. CaptureError if it cannot be."""
     build, inputs = made(drawing)

@@ -16,12 +16,14 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from anabranch.fuzz.drawing import VALUE, Drawing, DrawnStep, Given, values
+from anabranch.fuzz.drawing import VALUE, DrawnModel, DrawnStep, Given, values
 
 TRIALS = 200
 
 
-def shrunk(drawing: Drawing, fails: Callable[[Drawing], bool], trials: int = TRIALS) -> Drawing:
+def shrunk(
+    drawing: DrawnModel, fails: Callable[[DrawnModel], bool], trials: int = TRIALS
+) -> DrawnModel:
     """The smallest drawing found for which `fails` still holds."""
     left, better = trials, True
     while better:
@@ -39,7 +41,7 @@ def shrunk(drawing: Drawing, fails: Callable[[Drawing], bool], trials: int = TRI
     return drawing
 
 
-def pruned(drawing: Drawing) -> Drawing:
+def pruned(drawing: DrawnModel) -> DrawnModel:
     """The drawing without what its outputs do not read. A line that writes in place stays while
     anybody reads what it writes to."""
     wanted, steps = set(drawing.outputs), []
@@ -57,13 +59,13 @@ def pruned(drawing: Drawing) -> Drawing:
     )
 
 
-def _dead(drawing: Drawing) -> Iterator[Drawing]:
+def _dead(drawing: DrawnModel) -> Iterator[DrawnModel]:
     whole = pruned(drawing)
     if len(whole.steps) < len(drawing.steps):
         yield whole
 
 
-def _fewer_outputs(drawing: Drawing) -> Iterator[Drawing]:
+def _fewer_outputs(drawing: DrawnModel) -> Iterator[DrawnModel]:
     """Half of them, then all but one."""
     names = drawing.outputs
     if len(names) > 2:
@@ -73,7 +75,7 @@ def _fewer_outputs(drawing: Drawing) -> Iterator[Drawing]:
         yield _returning(drawing, names[:i] + names[i + 1 :])
 
 
-def _one_output(drawing: Drawing) -> Iterator[Drawing]:
+def _one_output(drawing: DrawnModel) -> Iterator[DrawnModel]:
     """A value in the middle, where one is left that would not do to drop."""
     for step in drawing.steps if len(drawing.outputs) == 1 else ():
         for name in step.results:
@@ -82,19 +84,19 @@ def _one_output(drawing: Drawing) -> Iterator[Drawing]:
                 yield smaller
 
 
-def _cut_above(drawing: Drawing) -> Iterator[Drawing]:
+def _cut_above(drawing: DrawnModel) -> Iterator[DrawnModel]:
     known = _known(drawing)
     for step in reversed(drawing.steps) if known else ():
         yield from _cut(drawing, step, known)
 
 
-def _passed_over(drawing: Drawing) -> Iterator[Drawing]:
+def _passed_over(drawing: DrawnModel) -> Iterator[DrawnModel]:
     known = _known(drawing)
     for step in drawing.steps if known else ():
         yield from _without(drawing, step, known)
 
 
-def _known(drawing: Drawing) -> dict[str, Tensor]:
+def _known(drawing: DrawnModel) -> dict[str, Tensor]:
     """Its values; none of a model that does not run."""
     try:
         return values(drawing)
@@ -102,16 +104,16 @@ def _known(drawing: Drawing) -> dict[str, Tensor]:
         return {}
 
 
-def _plainer(drawing: Drawing) -> Iterator[Drawing]:
+def _plainer(drawing: DrawnModel) -> Iterator[DrawnModel]:
     if drawing.form != "tuple":
         yield replace(drawing, form="tuple")
 
 
-def _returning(drawing: Drawing, outputs: tuple[str, ...]) -> Drawing:
+def _returning(drawing: DrawnModel, outputs: tuple[str, ...]) -> DrawnModel:
     return pruned(replace(drawing, outputs=outputs))
 
 
-def _cut(drawing: Drawing, step: DrawnStep, known: dict[str, Tensor]) -> Iterator[Drawing]:
+def _cut(drawing: DrawnModel, step: DrawnStep, known: dict[str, Tensor]) -> Iterator[DrawnModel]:
     """The results of a step as inputs."""
     if any(not known[name].is_floating_point() for name in step.results):
         return
@@ -130,7 +132,9 @@ def _cut(drawing: Drawing, step: DrawnStep, known: dict[str, Tensor]) -> Iterato
         yield smaller
 
 
-def _without(drawing: Drawing, step: DrawnStep, known: dict[str, Tensor]) -> Iterator[Drawing]:
+def _without(
+    drawing: DrawnModel, step: DrawnStep, known: dict[str, Tensor]
+) -> Iterator[DrawnModel]:
     """Without the step, what it read in place of its result."""
     if len(step.results) != 1:
         return
@@ -147,7 +151,7 @@ def _reading(step: DrawnStep, names: dict[str, str]) -> DrawnStep:
     return replace(step, text=VALUE.sub(lambda found: names.get(found[0], found[0]), step.text))
 
 
-def _runs(drawing: Drawing) -> bool:
+def _runs(drawing: DrawnModel) -> bool:
     """Whether torch itself can run it: only then is a failure ours."""
     try:
         values(drawing)

@@ -77,10 +77,10 @@ class Crash(Exception):
 def substituted(graph: Graph, steps: int, seed: int, simplify: Simplify) -> Iterator[Applied]:
     """So many substitutions, or fewer if no rule leads to a graph that was not there before; the
     graph is simplified on the way, and at the end. Raises Crash."""
-    return _Walk(graph, seed, simplify).run(steps)
+    return _RandomWalk(graph, seed, simplify).run(steps)
 
 
-class _Walk:
+class _RandomWalk:
     """Where it stands, and what was there before."""
 
     def __init__(self, graph: Graph, seed: int, simplify: Simplify) -> None:

@@ -1,4 +1,4 @@
-"""A Drawing -> a TrialOutcome: compiled end to end, run, and compared; or captured, taken from
+"""A DrawnModel -> a TrialOutcome: compiled end to end, run, and compared; or captured, taken from
 graph to graph by rules, and compared with what was captured (`random_rewrites`).
 
 status     means
@@ -22,7 +22,7 @@ import torch
 
 from anabranch.errors import CaptureError, NumericsError
 from anabranch.fuzz import alone
-from anabranch.fuzz.drawing import Drawing, made
+from anabranch.fuzz.drawing import DrawnModel, made
 from anabranch.fuzz.random_rewrites import walked
 from anabranch.fuzz.substitute import Crash, Substitution
 from anabranch.options import Options
@@ -63,7 +63,7 @@ class TrialOutcome:
     `done`: the substitutions that led to the graph that was compared; `cut_short`: whether the
     search for it ended before its work was done; `shown`: the graphs around the wrong one."""
 
-    drawing: Drawing
+    drawing: DrawnModel
     status: Status
     sort: str = ""
     details: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class TrialOutcome:
     shown: str = field(compare=False, default="")
 
 
-def attempt(drawing: Drawing, setting: TrialSetting) -> TrialOutcome:
+def attempt(drawing: DrawnModel, setting: TrialSetting) -> TrialOutcome:
     """Do it, compare. Nothing but an interruption gets out."""
     start = time.perf_counter()
     status: Status = "failed"
@@ -98,7 +98,7 @@ def attempt(drawing: Drawing, setting: TrialSetting) -> TrialOutcome:
     return TrialOutcome(drawing, status, sort, (details,), time.perf_counter() - start)
 
 
-def _compiled(drawing: Drawing, setting: TrialSetting) -> TrialOutcome:
+def _compiled(drawing: DrawnModel, setting: TrialSetting) -> TrialOutcome:
     build, inputs = made(drawing)
     paths: list[Path | None] = []
 
@@ -115,7 +115,7 @@ def _compiled(drawing: Drawing, setting: TrialSetting) -> TrialOutcome:
     return TrialOutcome(drawing, "equal", done=done, cut_short=short)
 
 
-def _walked(drawing: Drawing, setting: TrialSetting) -> TrialOutcome:
+def _walked(drawing: DrawnModel, setting: TrialSetting) -> TrialOutcome:
     options = Options.read(setting.told(drawing.seed))
     ran = walked(drawing, setting.steps, setting.dtype, setting.target, options)
     if ran.wrong is None:

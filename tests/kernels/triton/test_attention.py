@@ -20,7 +20,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.task import Task
 from anabranch.kernels.triton.attention import parse, write
 from anabranch.kernels.triton.attention_axes import OPERATOR, attention_of
-from anabranch.kernels.triton.attention_tiles import KEPT, Sizes, ranked
+from anabranch.kernels.triton.attention_tiles import KEPT, AttentionSizes, ranked
 from anabranch.kernels.triton.pdl import MODES
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.kernels.triton.write import program, variants
@@ -253,8 +253,8 @@ def test_tiles_that_do_not_fit_are_not_ranked() -> None:
     found = attention_of(graph)
     assert not isinstance(found, str)
     small = replace(gpu(), shared_per_sm=102400)
-    tiles = ranked(Sizes.of(found), small)
-    assert tiles and len(tiles) < len(ranked(Sizes.of(found), gpu()))
+    tiles = ranked(AttentionSizes.of(found), small)
+    assert tiles and len(tiles) < len(ranked(AttentionSizes.of(found), gpu()))
     for tile in tiles:
         assert 2 * (tile.rows * 256 + tile.stages * tile.places * 512) < 102400
 

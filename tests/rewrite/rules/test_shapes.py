@@ -18,7 +18,7 @@ from anabranch.rewrite.rules.shapes import (
     KINDS,
     Draw,
     OneOf,
-    Windows,
+    WindowChoices,
     either,
     pools,
     shapes,
@@ -94,7 +94,7 @@ def test_a_window_has_room(base: Mapping[str, object]) -> None:
 
 
 def test_a_transposed_window_is_not_padded() -> None:
-    for one in drawn(shapes(CONVOLUTION, window=Windows(transposed=True))):
+    for one in drawn(shapes(CONVOLUTION, window=WindowChoices(transposed=True))):
         rest = one["window"]
         assert isinstance(rest, tuple)
         assert rest[3] is True and not any(rest[1])
@@ -115,7 +115,7 @@ def test_a_pooling_is_padded_by_half_and_leaves_nothing_over_where_it_is_whole()
 
 
 def test_each_axis_may_have_ways_of_its_own() -> None:
-    by = Windows(axes=(2,), kernel=((3,), (1, 2)), padding=(0,))
+    by = WindowChoices(axes=(2,), kernel=((3,), (1, 2)), padding=(0,))
     kernels = {shape(one["w"])[2:] for one in drawn(shapes(CONVOLUTION, window=by))}
     assert kernels == {(3, 1), (3, 2)}
 

@@ -75,7 +75,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class AttentionSizes:
     """What tiles are ranked by."""
 
     rows: int
@@ -87,9 +87,11 @@ class Sizes:
     causal: bool
 
     @staticmethod
-    def of(found: Attention) -> Sizes:
+    def of(found: Attention) -> AttentionSizes:
         deep, cols = (max(next_power(n), LEAST) for n in (found.deep, found.cols))
-        return Sizes(found.rows, found.places, deep, cols, found.batches, found.dtype, found.causal)
+        return AttentionSizes(
+            found.rows, found.places, deep, cols, found.batches, found.dtype, found.causal
+        )
 
 
 def chosen(found: Attention, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
@@ -97,7 +99,7 @@ def chosen(found: Attention, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
     the best of them with other warps."""
     best: dict[tuple[int, int], Tile] = {}
     other: dict[tuple[int, int], Tile] = {}
-    for tile in ranked(Sizes.of(found), spec):
+    for tile in ranked(AttentionSizes.of(found), spec):
         same = (tile.rows, tile.places)
         if best.setdefault(same, tile).warps != tile.warps:
             other.setdefault(same, tile)
@@ -107,18 +109,18 @@ def chosen(found: Attention, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
 
 def least_us(found: Attention, spec: TargetSpec) -> float | None:
     """What the best tile is expected to take, None where none fits."""
-    sizes = Sizes.of(found)
+    sizes = AttentionSizes.of(found)
     return min((time_us(sizes, tile, spec) for tile in ranked(sizes, spec)), default=None)
 
 
 @functools.lru_cache(maxsize=256)
-def ranked(sizes: Sizes, spec: TargetSpec) -> tuple[Tile, ...]:
+def ranked(sizes: AttentionSizes, spec: TargetSpec) -> tuple[Tile, ...]:
     """Every tile that fits, the fastest first."""
     timed = [(time_us(sizes, tile, spec), tile.text, tile) for tile in space(sizes, spec)]
     return tuple(tile for us, _, tile in sorted(timed) if us < math.inf)
 
 
-def space(sizes: Sizes, spec: TargetSpec) -> Iterator[Tile]:
+def space(sizes: AttentionSizes, spec: TargetSpec) -> Iterator[Tile]:
     """All tiles that suit the sizes: none more than twice as large as what it covers."""
     tf32 = sizes.dtype == torch.float32 and spec.tf32
     for rows, places, warps in itertools.product(ROWS, PLACES, WARPS):
@@ -128,7 +130,7 @@ def space(sizes: Sizes, spec: TargetSpec) -> Iterator[Tile]:
             yield Tile(rows, places, warps, stages, tf32)
 
 
-def time_us(sizes: Sizes, tile: Tile, spec: TargetSpec) -> float:
+def time_us(sizes: AttentionSizes, tile: Tile, spec: TargetSpec) -> float:
     """The time of the launch, inf where the tile does not fit."""
     held = _resident(sizes, tile, spec)
     if not held:
@@ -149,7 +151,7 @@ def time_us(sizes: Sizes, tile: Tile, spec: TargetSpec) -> float:
     return waves * (FIRST + OF_A_WARP * tile.warps + steps * max(step, load, hidden))
 
 
-def _products(sizes: Sizes, tile: Tile, spec: TargetSpec) -> float:
+def _products(sizes: AttentionSizes, tile: Tile, spec: TargetSpec) -> float:
     """Microseconds of both products of a step: a warp has a quarter of an SM's tensor cores."""
     peak = dict(spec.peak_flops).get(_rate(sizes.dtype, spec), USUAL_PEAK)
     share = 0.5 * min(tile.warps, 4) / 4 * peak / spec.sms
@@ -162,7 +164,7 @@ def _rate(dtype: torch.dtype, spec: TargetSpec) -> str:
     return "tf32" if dtype == torch.float32 and spec.tf32 else DTYPE_NAMES[dtype]
 
 
-def _resident(sizes: Sizes, tile: Tile, spec: TargetSpec) -> int:
+def _resident(sizes: AttentionSizes, tile: Tile, spec: TargetSpec) -> int:
     """How many programs an SM holds at once; 0 if not one."""
     threads, width = tile.warps * WARP, sizes.deep + sizes.cols
     scores = tile.rows * tile.places

@@ -74,7 +74,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ContractionSizes:
     """What tiles are ranked by, of a contraction, found out once since hundreds of tiles ask;
     `steps`: how many it has for each depth of one; `reads`: of how many values each number of its
     left factor is made; `block`: of how many columns a tile holds all or none."""
@@ -89,27 +89,27 @@ class Sizes:
     block: int = 1
 
     @staticmethod
-    def of(found: Contraction) -> Sizes:
+    def of(found: Contraction) -> ContractionSizes:
         of_row = _of_row(found.k, found.batches)
         depths = sorted({k for _, _, k in of_row}) if found.m == 1 else _depths(found.reads)
         steps = tuple((k, steps_of(found, k, "deep").count) for k in depths)
         shape = (found.m, found.n, found.k, found.batches)
-        return Sizes(*shape, found.dtype, steps, found.reads, found.block)
+        return ContractionSizes(*shape, found.dtype, steps, found.reads, found.block)
 
 
 def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[Tile, TileBound]]:
     """Every tile that fits, the fastest by `bound` first."""
-    return list(_ranked(Sizes.of(found), spec))
+    return list(_ranked(ContractionSizes.of(found), spec))
 
 
 def blocks_of(found: Contraction, spec: TargetSpec) -> dict[Tile, TileWork]:
     """Every tile that suits the sizes and fits, with what it asks for."""
-    return _blocks(Sizes.of(found), spec)
+    return _blocks(ContractionSizes.of(found), spec)
 
 
 def limit_of(found: Contraction, tile: Tile, spec: TargetSpec) -> TileBound:
     """What the tile is ranked by, ranked among the others or not."""
-    block = _block(Sizes.of(found), tile, steps_of(found, tile.k, "deep").count, spec)
+    block = _block(ContractionSizes.of(found), tile, steps_of(found, tile.k, "deep").count, spec)
     return bound(block, spec, peak_of(found.dtype, spec))
 
 
@@ -123,7 +123,7 @@ def chosen(found: Contraction, spec: TargetSpec, by_limit: bool = False) -> list
         limits.sort(key=lambda pair: -pair[1].limit)
     order = [tile for tile, _ in limits]
     if found.reads > 1:
-        return _of_windows(limits, Sizes.of(found))
+        return _of_windows(limits, ContractionSizes.of(found))
     tiles = kept_of(order)
     if not found.added:
         return tiles
@@ -133,7 +133,7 @@ def chosen(found: Contraction, spec: TargetSpec, by_limit: bool = False) -> list
 
 def least_us(found: Contraction, spec: TargetSpec) -> float | None:
     """What the best tile is expected to take, None where none fits."""
-    return _least_us(Sizes.of(found), spec)
+    return _least_us(ContractionSizes.of(found), spec)
 
 
 def kept_of(order: Iterable[Tile], kept: int = KEPT, likes: int = LIKES) -> list[Tile]:
@@ -148,7 +148,7 @@ def kept_of(order: Iterable[Tile], kept: int = KEPT, likes: int = LIKES) -> list
     return tiles
 
 
-def _of_windows(limits: Sequence[tuple[Tile, TileBound]], sizes: Sizes) -> list[Tile]:
+def _of_windows(limits: Sequence[tuple[Tile, TileBound]], sizes: ContractionSizes) -> list[Tile]:
     """Those that are tried where windows are computed as they are read."""
     counts = dict(sizes.steps)
     whole = [pair for pair in limits if counts[pair[0].k] == 1][:1]
@@ -161,7 +161,7 @@ def _of_windows(limits: Sequence[tuple[Tile, TileBound]], sizes: Sizes) -> list[
 
 
 @functools.lru_cache(maxsize=256)
-def _least_us(sizes: Sizes, spec: TargetSpec) -> float | None:
+def _least_us(sizes: ContractionSizes, spec: TargetSpec) -> float | None:
     limits, counts = _ranked(sizes, spec), dict(sizes.steps)
     if sizes.reads == 1:
         return limits[0][1].us if limits else None
@@ -173,20 +173,20 @@ def _tapped_us(tile: Tile, limit: TileBound, counts: Mapping[int, int]) -> float
 
 
 @functools.lru_cache(maxsize=256)
-def _ranked(sizes: Sizes, spec: TargetSpec) -> tuple[tuple[Tile, TileBound], ...]:
+def _ranked(sizes: ContractionSizes, spec: TargetSpec) -> tuple[tuple[Tile, TileBound], ...]:
     """A layer with a relu, or with a residual, has the ranking of the layer without."""
     peak = peak_of(sizes.dtype, spec)
     limits = [(tile, bound(block, spec, peak)) for tile, block in _blocks(sizes, spec).items()]
     return tuple(sorted(limits, key=lambda pair: (pair[1].us, -pair[1].limit, pair[0].text)))
 
 
-def _blocks(sizes: Sizes, spec: TargetSpec) -> dict[Tile, TileWork]:
+def _blocks(sizes: ContractionSizes, spec: TargetSpec) -> dict[Tile, TileWork]:
     steps = dict(sizes.steps)
     blocks = {tile: _block(sizes, tile, steps[tile.k], spec) for tile in space(sizes, spec)}
     return {tile: block for tile, block in blocks.items() if resident(block, spec)}
 
 
-def space(found: Sizes, spec: TargetSpec) -> Iterator[Tile]:
+def space(found: ContractionSizes, spec: TargetSpec) -> Iterator[Tile]:
     """All tiles that suit the sizes: none more than twice as large as what it covers, and the
     widest only where smaller ones would fill the machine."""
     tf32, counts = found.dtype == torch.float32 and spec.tf32, dict(found.steps)
@@ -224,7 +224,7 @@ def _of_row(k: int, batches: int) -> tuple[tuple[int, int, int], ...]:
     return SHALLOW if k <= SHALLOW[-1][-1] and batches == 1 else ONE_ROW
 
 
-def _block(found: Sizes, tile: Tile, steps: int, spec: TargetSpec) -> TileWork:
+def _block(found: ContractionSizes, tile: Tile, steps: int, spec: TargetSpec) -> TileWork:
     tiles = math.ceil(found.m / tile.m) * math.ceil(found.n / tile.n) * found.batches
     return TileWork(
         tile.m,

@@ -71,7 +71,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class GemmChainSizes:
     """What tiles are ranked by. `chunks`: of each middle, how many there are, taps counted;
     `steps`: of each depth of a step, how many the first product has. `slides`: whether the second
     product has taps."""
@@ -87,7 +87,7 @@ class Sizes:
     slides: bool
 
     @staticmethod
-    def of(found: Pair) -> Sizes:
+    def of(found: Pair) -> GemmChainSizes:
         middles = sorted({*MIDDLES, *(middle for _, _, middle, _ in ONE_ROW)})
         depths = sorted({*DEPTHS, *(k for _, _, _, k in ONE_ROW)})
         along = (*found.taps, found.between)
@@ -95,7 +95,7 @@ class Sizes:
         steps = tuple((k, walk(found.depth, k, "deep").count) for k in depths)
         k = math.prod(one.extent for one in found.depth)
         middle = found.between.extent
-        return Sizes(
+        return GemmChainSizes(
             found.m,
             found.n,
             middle,
@@ -125,11 +125,11 @@ def chosen(found: Pair, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
 
 def ranked(found: Pair, spec: TargetSpec) -> list[tuple[Tile, float]]:
     """Every tile that fits, with the microseconds it would take, the fastest first."""
-    return list(_ranked(Sizes.of(found), spec))
+    return list(_ranked(GemmChainSizes.of(found), spec))
 
 
 @functools.lru_cache(maxsize=256)
-def _ranked(sizes: Sizes, spec: TargetSpec) -> tuple[tuple[Tile, float], ...]:
+def _ranked(sizes: GemmChainSizes, spec: TargetSpec) -> tuple[tuple[Tile, float], ...]:
     chunks, steps = dict(sizes.chunks), dict(sizes.steps)
     peaks = [peak_of(kind, spec) for kind in sizes.dtypes]
     timed = [
@@ -140,7 +140,7 @@ def _ranked(sizes: Sizes, spec: TargetSpec) -> tuple[tuple[Tile, float], ...]:
     return tuple(sorted(fitting, key=lambda pair: (pair[1], pair[0].text)))
 
 
-def _space(sizes: Sizes, spec: TargetSpec) -> Iterator[Tile]:
+def _space(sizes: GemmChainSizes, spec: TargetSpec) -> Iterator[Tile]:
     """All tiles that suit the sizes: none more than twice as large as what it covers."""
     one, chunks = sizes.m == 1, dict(sizes.chunks)
     tf32 = spec.tf32 and torch.float32 in sizes.dtypes and not one
@@ -158,7 +158,11 @@ def _space(sizes: Sizes, spec: TargetSpec) -> Iterator[Tile]:
 
 
 def _us(
-    sizes: Sizes, tile: Tile, spec: TargetSpec, walked: tuple[int, int], peaks: Sequence[float]
+    sizes: GemmChainSizes,
+    tile: Tile,
+    spec: TargetSpec,
+    walked: tuple[int, int],
+    peaks: Sequence[float],
 ) -> float:
     """The time of a launch, infinite where the tile does not fit an SM. `walked`: chunks, and steps
     of each; `peaks`: of each product."""

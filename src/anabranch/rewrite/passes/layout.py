@@ -39,7 +39,7 @@ def layout(graph: Graph, trace: Trace, tf32: bool = False) -> Graph:
     if not chosen:
         return graph
     try:
-        return _Walk(graph, chosen).graph_in_channels_last()
+        return _LayoutWalk(graph, chosen).graph_in_channels_last()
     except RuntimeError as failed:
         reason = str(failed).partition("\n")[0]
         refuse(trace, "channels_last", f"an operator does not take it: {reason}")
@@ -56,7 +56,7 @@ def _profits(node: Node, graph: Graph, trace: Trace, tf32: bool) -> bool:
     return False
 
 
-class _Walk:
+class _LayoutWalk:
     """One way along the graph, in which layouts change from the first convolution on."""
 
     def __init__(self, graph: Graph, chosen: Collection[str]) -> None:

@@ -60,7 +60,7 @@ def zeros(graph: Graph, trace: Trace) -> Graph:
     """The graph without such slices, where whoever reads them can read the whole."""
     if not any(map(_cut, graph.nodes)):
         return graph
-    return _Walk(graph).without_slices()
+    return _ChannelWalk(graph).without_slices()
 
 
 def _cut(node: Node) -> int:
@@ -96,7 +96,7 @@ class _Whole:
         return self.spans, self.channels
 
 
-class _Walk:
+class _ChannelWalk:
     """One way along the graph. `whole`: of values of the source, what they are channels of."""
 
     def __init__(self, graph: Graph) -> None:

@@ -27,7 +27,15 @@ from anabranch.rewrite.rules.conv_windows import (
     window,
 )
 from anabranch.rewrite.rules.pattern_parts import not_constant
-from anabranch.rewrite.rules.shapes import ANY_GROUPS, Draw, OneOf, Windows, either, pools, shapes
+from anabranch.rewrite.rules.shapes import (
+    ANY_GROUPS,
+    Draw,
+    OneOf,
+    WindowChoices,
+    either,
+    pools,
+    shapes,
+)
 
 x, w, b = wild("x w b")
 AVERAGE = "aten.avg_pool2d.default"
@@ -234,7 +242,7 @@ EXCLUDING = either(
     *(
         shapes(
             "x: B C room image",
-            WALK=Windows((2,), kernel, padding=padding, dilation=(1,)),
+            WALK=WindowChoices((2,), kernel, padding=padding, dilation=(1,)),
             pool=("taps sizes", "strides sizes", "paddings sizes", CEIL, False, None),
         )
         for kernel, padding in RIMS

@@ -29,7 +29,7 @@ from anabranch.rewrite.rules.conv_windows import (
     window,
 )
 from anabranch.rewrite.rules.pattern_parts import bound, not_constant, slice_of
-from anabranch.rewrite.rules.shapes import CONVOLUTION, Windows, shapes
+from anabranch.rewrite.rules.shapes import CONVOLUTION, WindowChoices, shapes
 
 Drawn = Mapping[str, object]
 
@@ -166,7 +166,7 @@ RULES: tuple[Rule, ...] = (
         when=of_parts,
         draw=shapes(
             "parts: B [C] room; axis: C of parts; w: N sum(C) taps const; b: N const?",
-            window=Windows(),
+            window=WindowChoices(),
         ),
     ),
     Rule(

@@ -23,7 +23,7 @@ from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.conv_windows import ConvWindow, Rims, convolve, results, rimmed, window
 from anabranch.rewrite.rules.draws import SIZES
 from anabranch.rewrite.rules.pattern_parts import not_constant
-from anabranch.rewrite.rules.shapes import GROUPED, PLAIN, Windows, either, shapes
+from anabranch.rewrite.rules.shapes import GROUPED, PLAIN, WindowChoices, either, shapes
 
 Drawn = Mapping[str, object]
 
@@ -157,7 +157,7 @@ def of_every_second(match: Match) -> Call:
     return convolve(value, w, b, replace(by, stride=(1,) * len(by.stride)))
 
 
-BEFORE_1X1 = {"window": Windows(), "v": "N M ones const", "c": "N const?", "outer": "plain"}
+BEFORE_1X1 = {"window": WindowChoices(), "v": "N M ones const", "c": "N const?", "outer": "plain"}
 
 RULES: tuple[Rule, ...] = (
     Rule(

@@ -20,7 +20,7 @@ from anabranch.rewrite.rules.algebra_conditions import values
 from anabranch.rewrite.rules.conv_channels import MOST_PARTS
 from anabranch.rewrite.rules.conv_windows import convolve, window
 from anabranch.rewrite.rules.pattern_parts import bound, not_constant, slice_of
-from anabranch.rewrite.rules.shapes import Windows, shapes
+from anabranch.rewrite.rules.shapes import WindowChoices, shapes
 
 Drawn = Mapping[str, object]
 Between = Callable[[Operand, Operand, Operand], Operand]
@@ -79,7 +79,7 @@ def _of_latest(equation: str, between: Between, scaled: bool, fewest: int) -> Ru
     draw = shapes(
         "parts: B [C] room; axis: C of parts; w: N sum(C) taps const; b: N const?",
         "s: 1 sum(C) ones const; t: 1 sum(C) ones const" if scaled else {},
-        window=Windows(),
+        window=WindowChoices(),
         PARTS=range(fewest, fewest + 3),
     )
     find = convolution(between(cat(parts, axis), s, t), w, b, rest="window")

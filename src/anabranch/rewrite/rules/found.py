@@ -27,7 +27,7 @@ from anabranch.ir.rule_text import parse_pattern
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules.algebra_conditions import every, floating, number
 from anabranch.rewrite.rules.conv_windows import spread
-from anabranch.rewrite.rules.shapes import Draw, Drawing, OneOf, Windows
+from anabranch.rewrite.rules.shapes import Draw, Drawing, OneOf, WindowChoices
 
 FILE = Path(__file__).with_name("found.json")
 
@@ -204,11 +204,11 @@ PLAIN: Mapping[str, When] = {
 
 POOLING = ("taps sizes", "strides sizes", "paddings sizes")
 WALKS: Mapping[str, object] = {
-    WINDOW: Windows((2,)),
+    WINDOW: WindowChoices((2,)),
     AVERAGED: (*POOLING, False, OneOf(True, False), OneOf(None, None, 2, -4)),
     LARGEST: (*POOLING, (1, 1), False),
 }
-POOL = Windows((2,), dilation=(1,), half=True)
+POOL = WindowChoices((2,), dilation=(1,), half=True)
 WALKED = {"R": "taps.0", "Q": "taps.1"}
 WALKED |= {letter: f"room.{axis}" for axis, pair in enumerate(("HI", "WJ")) for letter in pair}
 """Letters for the kernel of a window, and for an input that has room for it."""

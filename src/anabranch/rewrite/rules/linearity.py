@@ -34,7 +34,7 @@ from anabranch.rewrite.rules.shapes import (
     UNPADDED,
     Draw,
     OneOf,
-    Windows,
+    WindowChoices,
     either,
     shapes,
 )
@@ -207,7 +207,7 @@ RULES: tuple[Rule, ...] = (
         when=pointwise_first,
         draw=either(
             shapes(AFTER_1X1, "b: M const?", other=UNPADDED),
-            shapes(AFTER_1X1, b=None, other=Windows()),
+            shapes(AFTER_1X1, b=None, other=WindowChoices()),
         ),
     ),
     *folds("avg_pool", "aten.avg_pool2d.default", IMAGES),

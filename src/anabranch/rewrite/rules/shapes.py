@@ -1,7 +1,7 @@
 """How instances of a rule are drawn, from the shapes of what it finds. A rule needs no code for it:
 
     linear(x, w, b)              shapes(x="... K", w="N K maybe", b="N const?")
-    convolution(x, w, b, *by)    shapes(x="B C room image", w="N C taps const", by=Windows())
+    convolution(x, w, b, *by)    shapes(x="B C room image", w="N C taps const", by=WindowChoices())
     linear(cat(parts, axis), w)  shapes(parts="... [K]", axis="K of parts", w="N sum(K)")
 
 A lower-case name is a wildcard, and its text a list of sizes. A letter is one size wherever it
@@ -92,7 +92,7 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class WindowChoices:
     """How a convolution walks along its input, for each axis of space one of each, or of those of
     this axis: `padding=((1,), (0, 1))`. Without strides it steps by its kernel; `half`: it is
     padded by half its kernel at most. A `transposed` one has no padding."""
@@ -107,17 +107,17 @@ class Windows:
 
 
 CONVOLUTION: dict[str, object] = {
-    **{"x": "B C room image", "w": "N C taps const", "b": "N const?", "window": Windows()},
+    **{"x": "B C room image", "w": "N C taps const", "b": "N const?", "window": WindowChoices()},
 }
 GROUPED: dict[str, object] = {
     **CONVOLUTION,
     **{"x": "B G*C room image", "w": "G*N C taps const", "b": "G*N const?", "G": ANY_GROUPS},
 }
-TRANSPOSED = GROUPED | {"w": "G*C N taps const", "window": Windows(transposed=True)}
+TRANSPOSED = GROUPED | {"w": "G*C N taps const", "window": WindowChoices(transposed=True)}
 LINEAR: dict[str, object] = {"x": "... K", "w": "N K const", "b": "N const?"}
 """Of layers by themselves."""
-PLAIN = Windows(kernel=(1,), stride=(1,), padding=(0,), dilation=(1,))
-UNPADDED = Windows(padding=(0,))
+PLAIN = WindowChoices(kernel=(1,), stride=(1,), padding=(0,), dilation=(1,))
+UNPADDED = WindowChoices(padding=(0,))
 
 
 def shapes(*given: str | Mapping[str, object], **more: object) -> Draw:
@@ -154,7 +154,7 @@ def pools(rest: tuple[object, ...], *given: str | Mapping[str, object], **more: 
         *(
             shapes(
                 *given,
-                WALK=Windows((2,), kernel, stride, dilation=(1,), half=True),
+                WALK=WindowChoices((2,), kernel, stride, dilation=(1,), half=True),
                 pool=("taps sizes", told, "paddings sizes", *rest),
                 **more,
             )
@@ -187,7 +187,7 @@ class Drawing:
         """What one wildcard stands for."""
         if isinstance(entry, OneOf):
             return self.value(name, self.dice.choice(entry.choices))
-        if isinstance(entry, Windows):
+        if isinstance(entry, WindowChoices):
             return self.window[1].args
         if isinstance(entry, tuple):
             return tuple(self.value(name, item) for item in entry)
@@ -333,13 +333,13 @@ class Drawing:
     def window(self) -> tuple[Sizes, ConvWindow]:
         """The kernel, and how it walks."""
         if self._window is None:
-            (by,) = (entry for entry in self.entries.values() if isinstance(entry, Windows))
+            (by,) = (entry for entry in self.entries.values() if isinstance(entry, WindowChoices))
             groups = self.size(GROUPS) if GROUPS in self.entries else 1
             self._window = _walk(self.dice, by, groups)
         return self._window
 
 
-def _walk(dice: random.Random, by: Windows, groups: int) -> tuple[Sizes, ConvWindow]:
+def _walk(dice: random.Random, by: WindowChoices, groups: int) -> tuple[Sizes, ConvWindow]:
     axes = dice.choice(by.axes)
 
     def some(ways: Ways) -> Sizes:

@@ -64,7 +64,7 @@ def exact(
             "cut the graph into blocks, or use another scheduler",
         )
     best = min(known, key=lambda placing: makespan(problem, placing))
-    found = _Model(problem, makespan(problem, best)).solve(seconds)
+    found = _ConstraintModel(problem, makespan(problem, best)).solve(seconds)
     placings = [best]
     if found.starts:
         placings.append(placed(problem, found.starts, max_streams))
@@ -107,7 +107,7 @@ class _Found:
     bound: int
 
 
-class _Model:
+class _ConstraintModel:
     """The constraint model of one problem; `most`: ticks that are surely enough."""
 
     def __init__(self, problem: Problem, most: int) -> None:

@@ -70,7 +70,7 @@ Block = tuple[int, ...]
 def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
     """The best placing found within the limits' time; where costs are measured, the device compares
     the last few."""
-    search = _Search(tasks, costs, limits)
+    search = _PlacingSearch(tasks, costs, limits)
     dag = search.evaluate.dag
     parts = _blocks(tasks)
     found = search.solve([part for i, part in enumerate(parts) if len(part) > (2 if i else 1)])
@@ -86,7 +86,7 @@ def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
 
 
 @dataclass(slots=True)
-class _Search:
+class _PlacingSearch:
     """What is asked while one graph is scheduled."""
 
     tasks: TaskGraph

@@ -162,7 +162,7 @@ def search(
     # All that is made lives on in the survey: looking for garbage took a third of the time.
     with uncollected():
         survey = survey or surveyed(graph, rules, settings)
-        run = _Search(survey, price, settings, tally.hear, until)
+        run = _PrefixSearch(survey, price, settings, tally.hear, until)
         found = run.run(progress or (lambda done, total, what: None))
     if refuse is not None:
         tally.tell(refuse)
@@ -182,7 +182,7 @@ def surveyed(graph: Graph, rules: Sequence[Rule], settings: Settings) -> Survey:
     return Survey(Wiring.of(graph), cut, size_u, Neighbours(shuffled))
 
 
-class _Search:
+class _PrefixSearch:
     """One search: what all its steps need."""
 
     def __init__(
