@@ -20,6 +20,7 @@ from anabranch.ir.graph import Graph, Node
 from anabranch.ir.inputs import random_inputs
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import A_LARGE_GPU, Cost
+from anabranch.ir.refused import Refused
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.verify import verify_tasks
@@ -75,9 +76,9 @@ graph fork {
 
 def anything(
     group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
-) -> str:
+) -> Refused | None:
     """Every group can be written."""
-    return ""
+    return None
 
 
 class Told:
@@ -126,8 +127,10 @@ def test_a_subset_grows_merge_by_merge() -> None:
 
 
 def test_what_cannot_be_written_is_not_evaluated() -> None:
-    def two(group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None) -> str:
-        return "" if len(group) < 3 else "three products are too many"
+    def two(
+        group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
+    ) -> Refused | None:
+        return None if len(group) < 3 else Refused("three products are too many")
 
     told, trace = Told({"c0 c1": 1.0, "c2 c3": 1.0, "c0 c1 c2 c3": 0.1}), Trace()
     tasks = climb(convolutions(3, 1, 5, 7), told, trace, two).tasks

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from anabranch.fusion.legality import FusionFacts, why_not, why_not_pointwise
+from anabranch.ir.refused import Refused
 from anabranch.ir.text import parse_graph
 
 GRAPH = parse_graph("""
@@ -28,9 +29,10 @@ def test_dependence() -> None:
 def test_pointwise_reasons() -> None:
     facts = FusionFacts.of(GRAPH)
     a, b, c, linear, d = GRAPH.nodes
-    assert why_not_pointwise(c, [d], facts) == ""
-    assert why_not_pointwise(b, [c, d], facts) == ""
-    assert why_not_pointwise(b, [c], facts) == "%b is also read by %d"
-    assert "%a is broadcast" in why_not_pointwise(a, [b, c, d], facts)
-    assert why_not_pointwise(d, [linear], facts) == "%d is returned"
-    assert why_not([linear], facts).startswith("the library's fused call adds a bias")
+    assert why_not_pointwise(c, [d], facts) is None
+    assert why_not_pointwise(b, [c, d], facts) is None
+    assert why_not_pointwise(b, [c], facts) == Refused("%b is also read by %d")
+    assert "%a is broadcast" in str(why_not_pointwise(a, [b, c, d], facts))
+    assert why_not_pointwise(d, [linear], facts) == Refused("%d is returned")
+    refused = why_not([linear], facts)
+    assert refused and refused.sentence.startswith("the library's fused call adds a bias")

@@ -27,6 +27,7 @@ from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.dag import bits
 from anabranch.ir.graph import Graph, Node
+from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.concat_stores import JOINS, alike, joined_by
 from anabranch.kernels.dfg.expr import COMPUTE, Arith, all_parts
 from anabranch.kernels.dfg.lower import LOWERINGS, lower, refined
@@ -114,7 +115,7 @@ class _ClusterSearch:
         why = why_not_one_kernel(group, self.paths, self.facts)
         if not why:
             return [group]
-        trace.add("refused", "fuse", f"cluster of {len(nodes)} from %{nodes[0].name}", why)
+        trace.add("refused", "fuse", f"cluster of {len(nodes)} from %{nodes[0].name}", why.sentence)
         half = len(parts) // 2
         return [*self._settled(parts[:half], trace), *self._settled(parts[half:], trace)]
 
@@ -149,9 +150,9 @@ class _ClusterSearch:
         self.parts[a] += self.parts[b]
         self.home.update((node.name, a) for node in nodes)
 
-    def _why_not(self, nodes: list[Node], halves: tuple[list[Node], ...]) -> str:
+    def _why_not(self, nodes: list[Node], halves: tuple[list[Node], ...]) -> Refused | None:
         if any(self._stays_apart(node) for half in halves for node in half):
-            return "not all nodes can be part of a cluster"
+            return Refused("not all nodes can be part of a cluster")
         if not any(map(_reduces, halves)):
             return why_no_cluster(nodes, self.paths, self.facts, self.shapes)
         # Rows and windows have their own idea of a space: only their templates can tell.
@@ -168,14 +169,14 @@ class _ClusterSearch:
 
 def why_no_cluster(
     nodes: Sequence[Node], paths: Paths, facts: FusionFacts, shapes: dict[str, tuple[int, ...]]
-) -> str:
-    """Why pointwise nodes and moves make no good kernel, by shapes alone; "" if they may."""
+) -> Refused | None:
+    """Why pointwise nodes and moves make no good kernel, by shapes alone."""
     made = {name for node in nodes for name in node.results}
     spaces = set[tuple[int, ...]]()
     for node in nodes:
         for value in node.uses:
             root = paths.root(value)
-            why = _why_not_inside(node, value, root, made, paths, facts) if root in made else ""
+            why = _why_not_inside(node, value, root, made, paths, facts) if root in made else None
             if why:
                 return why
     for name in paths.outputs(nodes):
@@ -185,23 +186,23 @@ def why_no_cluster(
             shape = shapes[joined_by(node)[0]]
         spaces.add(_without_ones(shape))
     if len(spaces) > 1 and not refined(spaces):
-        return f"its results share no space: {sorted(spaces)}"
+        return Refused(f"its results share no space: {sorted(spaces)}")
     return too_many(nodes, paths)
 
 
-def too_many(nodes: Sequence[Node], paths: Paths) -> str:
-    """Why one kernel does not read and write all that these nodes do; "" if it may."""
+def too_many(nodes: Sequence[Node], paths: Paths) -> Refused | None:
+    """Why one kernel does not read and write all that these nodes do."""
     made = {name for node in nodes for name in node.results}
     read = {paths.root(name) for node in nodes for name in node.uses} - made
     values = len(read) + len(paths.outputs(nodes))
     if len(nodes) > MOST_NODES or values > MOST_VALUES:
-        return f"{len(nodes)} nodes with {values} values are too many"
+        return Refused(f"{len(nodes)} nodes with {values} values are too many")
     folds = sum(ops.info(node.op).kind == "reduce" for node in nodes)
-    return f"{folds} reductions are too many" if folds > MOST_FOLDS else ""
+    return Refused(f"{folds} reductions are too many") if folds > MOST_FOLDS else None
 
 
-def why_not_one_kernel(group: Group, paths: Paths, facts: FusionFacts) -> str:
-    """Why no template writes the cluster as a good kernel; "" if one does."""
+def why_not_one_kernel(group: Group, paths: Paths, facts: FusionFacts) -> Refused | None:
+    """Why no template writes the cluster as a good kernel."""
     outputs = paths.outputs([node for node in group if node.name not in paths.views])
     why = why_not_written(group, facts, outputs)
     return why or _too_often(body_of(group, facts, outputs))
@@ -209,14 +210,14 @@ def why_not_one_kernel(group: Group, paths: Paths, facts: FusionFacts) -> str:
 
 def _why_not_inside(
     reader: Node, value: str, root: str, made: set[str], paths: Paths, facts: FusionFacts
-) -> str:
+) -> Refused | None:
     """Why a node may not compute what it reads by itself."""
     maker, read, whole = facts.makers[root], facts.types[value].numel, facts.types[root].numel
     kind = ops.info(reader.op).kind
     larger = kind == "pointwise" or ops.packet_name(reader.op) in AGAIN
     wanted = reader.type.numel if larger else read
     if max(wanted, read) > min(read, whole) and ops.info(maker.op).kind != "factory":
-        return f"%{root} is broadcast: it would be computed again for each element"
+        return Refused(f"%{root} is broadcast: it would be computed again for each element")
     for node, size in ((reader, reader.type.numel), (maker, read)):
         if ops.packet_name(node.op) not in JOINS:
             continue
@@ -225,13 +226,15 @@ def _why_not_inside(
             continue
         sizes = {facts.types[name].shape for name in joined}
         if node is reader and len(sizes) > 1:
-            return f"%{node.name} joins parts of several sizes: each would be computed for all"
+            return Refused(
+                f"%{node.name} joins parts of several sizes: each would be computed for all"
+            )
         computed = made & set(map(paths.root, joined))
         if len(joined) == 2:
             computed = {name for name in computed if not _is_step(facts.makers[name], made, paths)}
         if node is maker and computed and read > facts.types[joined[0]].numel:
-            return f"%{root} is read whole: each of its parts would be computed for all"
-    return ""
+            return Refused(f"%{root} is read whole: each of its parts would be computed for all")
+    return None
 
 
 def _is_step(node: Node, made: set[str], paths: Paths) -> bool:
@@ -240,18 +243,18 @@ def _is_step(node: Node, made: set[str], paths: Paths) -> bool:
     return cheap and len(node.uses) == 1 and made.isdisjoint(map(paths.root, node.uses))
 
 
-def _too_often(body: Graph) -> str:
+def _too_often(body: Graph) -> Refused | None:
     """Whether values are computed for many more points than they have elements."""
     dfg = lower(body)
-    if isinstance(dfg, str) or _reduces(body.nodes):
-        return "" if not isinstance(dfg, str) else dfg
+    if isinstance(dfg, Refused) or _reduces(body.nodes):
+        return None if not isinstance(dfg, Refused) else dfg
     computed = [p for p in all_parts(*(s.expr for s in dfg.stores)) if isinstance(p, Arith)]
     done = dfg.points * sum(1 for part in computed if part.made)
     each = (n.type.numel for n in body.nodes if ops.info(n.op).kind == "pointwise")
     least = max(sum(each), dfg.points)
     if done > max(MOST_AGAIN * least, FEW):
-        return f"{done} elements would be computed, where there are {least}"
-    return ""
+        return Refused(f"{done} elements would be computed, where there are {least}")
+    return None
 
 
 def _reduces(nodes: Sequence[Node]) -> bool:

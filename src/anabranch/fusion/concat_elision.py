@@ -26,6 +26,7 @@ from anabranch.fusion.merge_cuts import ESTIMATED
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, Ref, types
 from anabranch.ir.protocols import Cost
+from anabranch.ir.refused import Refused
 from anabranch.ir.task import Task, TaskGraph, alias_roots, value_types
 from anabranch.ir.types import BLOCK, TensorType
 from anabranch.trace import Trace
@@ -44,7 +45,7 @@ def fitting(tasks: TaskGraph, trace: Trace) -> tuple[str, ...]:
             continue
         why = _why_not(task, tasks, nest)
         if why:
-            trace.add("refused", "fuse", task.name, why)
+            trace.add("refused", "fuse", task.name, why.sentence)
         else:
             nest.add(task.body.nodes[0])
             found.append(task.name)
@@ -98,22 +99,22 @@ class _Nest:
         """The parts of one more join: what it concatenates, with joins for runs of what lies in
         these."""
         parts = self.parts(node)
-        assert not isinstance(parts, str), parts
+        assert not isinstance(parts, Refused), parts
         self.dims[node.name], self.leaves[node.name] = _dim(node), self._flat(node.uses)
         for part in parts:
             if part in self.made or part not in self.home:
                 self.home.update(dict.fromkeys((part, *self.leaves.get(part, ())), node.name))
         return parts
 
-    def parts(self, node: Node) -> tuple[str, ...] | str:
+    def parts(self, node: Node) -> tuple[str, ...] | Refused:
         """The parts it would have, or why it cannot lie beside those so far."""
         names, parts = self._flat(node.uses), list[str]()
         while names:
             whole, run = self._whole(names, _dim(node))
             if not run:
-                return f"%{names[0]} may be a part of {whole}"
+                return Refused(f"%{names[0]} may be a part of {whole}")
             if whole in parts:
-                return f"%{whole} is in it twice"
+                return Refused(f"%{whole} is in it twice")
             parts.append(whole)
             names = names[len(run) :]
         return tuple(parts)
@@ -181,57 +182,59 @@ def worth(
     return tuple(kept)
 
 
-def _why_not(task: Task, tasks: TaskGraph, nest: _Nest) -> str:
-    """Why the concatenation cannot be a join; "" if it can."""
+def _why_not(task: Task, tasks: TaskGraph, nest: _Nest) -> Refused | None:
+    """Why the concatenation cannot be a join."""
     (node,) = task.body.nodes
     table = types(task.body)
     if not node.type.numel:
-        return f"%{node.name} is empty"
+        return Refused(f"%{node.name} is empty")
     made = {name: t for t in tasks.tasks for name in t.writes}
     if made.keys().isdisjoint(node.uses):
-        return "no task writes any of its parts"
+        return Refused("no task writes any of its parts")
     held = {constant.name for constant in tasks.constants}
     for name, start in zip(node.uses, _starts(node, table), strict=True):
         if name in held:
-            return f"%{name} is a constant"
+            return Refused(f"%{name} is a constant")
         if table[name].dtype != node.type.dtype or len(table[name].shape) != len(node.type.shape):
-            return f"%{name} is {table[name].text}, the result {node.type.text}"
+            return Refused(f"%{name} is {table[name].text}, the result {node.type.text}")
         if start * node.type.dtype.itemsize % BLOCK:
-            return f"%{name} would start at no multiple of {BLOCK} bytes"
+            return Refused(f"%{name} would start at no multiple of {BLOCK} bytes")
         if name in made and name not in nest.leaves and made[name].body.nodes[-1].op == CAT:
-            return f"%{name} is a concatenation itself"
+            return Refused(f"%{name} is a concatenation itself")
     parts = nest.parts(node)
-    if isinstance(parts, str):
+    if isinstance(parts, Refused):
         return parts
     # What is no task's is copied. What lies in a join within this one has been asked before, but
     # for its aliases: the strides that it then had may have been its own.
     inner = (name for name, whole in nest.home.items() if whole in parts and name in made)
     reasons = (_why_fixed(name, node, tasks) for name in parts if name in made)
     within = (_why_strided(name, node, tasks) for name in inner)
-    return next(filter(None, (*reasons, *within)), "")
+    return next(filter(None, (*reasons, *within)), None)
 
 
-def _why_fixed(name: str, whole: Node, tasks: TaskGraph) -> str:
-    """Why the value cannot have the strides of the whole; "" if it can."""
+def _why_fixed(name: str, whole: Node, tasks: TaskGraph) -> Refused | None:
+    """Why the value cannot have the strides of the whole."""
     why = _why_strided(name, whole, tasks)
     if why:
         return why
     roots = alias_roots(tasks)
     if name in {roots.get(ref.name, ref.name) for ref in tasks.outputs}:
-        return f"%{name} is returned"
+        return Refused(f"%{name} is returned")
     reads = [n for t in tasks.tasks for n in t.body.nodes if name in n.uses]
     view = next((n for n in reads if ops.info(n.op).kind == "view"), None)
-    return f"%{view.name} needs %{name} in strides of its own" if view is not None else ""
+    return (
+        Refused(f"%{view.name} needs %{name} in strides of its own") if view is not None else None
+    )
 
 
-def _why_strided(name: str, whole: Node, tasks: TaskGraph) -> str:
-    """Why its aliases cannot have the strides of the whole; "" if they can."""
+def _why_strided(name: str, whole: Node, tasks: TaskGraph) -> Refused | None:
+    """Why its aliases cannot have the strides of the whole."""
     if name in alias_roots(tasks).values():
         try:
             _renamed(tasks, {name: whole.type.strides})
         except (RuntimeError, ValueError):
-            return f"%{name} has an alias that needs it in strides of its own"
-    return ""
+            return Refused(f"%{name} has an alias that needs it in strides of its own")
+    return None
 
 
 def _starts(node: Node, table: Mapping[str, TensorType]) -> Iterator[int]:

@@ -35,6 +35,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost
+from anabranch.ir.refused import Refused
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.trace import Trace
 
@@ -105,7 +106,7 @@ class _Climb:
         self.views = {n for n, node in nodes.items() if ops.is_view(node, self.facts.types)}
         self.nodes = {name: node for name, node in nodes.items() if name not in self.views}
         self._evaluate, self._unwritten, self._total = evaluate, unwritten, total
-        self._made: dict[Subset, tuple[Task, str] | str] = {}
+        self._made: dict[Subset, tuple[Task, str] | Refused] = {}
         self._costs: dict[str, Cost | None] = {}
         self._us: dict[Partition, float] = {}
 
@@ -130,7 +131,7 @@ class _Climb:
         for partition, own in zip(partitions, pairs, strict=True):
             for subset in (*partition, *(partition[a] | partition[b] for a, b in own)):
                 made = self._task(subset)
-                if not isinstance(made, str) and made[1] not in self._costs:
+                if not isinstance(made, Refused) and made[1] not in self._costs:
                     fresh.setdefault(made[1], made[0])
         if fresh:
             found = self._evaluate(list(fresh.values()))
@@ -178,7 +179,8 @@ class _Climb:
                 trace.add("applied", "fuse", self._said(subset), why, us=apart - us)
         for a, b in self.consecutive(partition):
             what = f"{self._said(partition[a])} and {self._said(partition[b])}"
-            trace.add("refused", "fuse", what, self._why_not(partition, (a, b)))
+            refused = self._why_not(partition, (a, b)) or Refused("the whole would be no faster")
+            trace.add("refused", "fuse", what, refused.sentence)
         tasks = len(partition)
         what = f"{len(self.nodes)} nodes -> {tasks} tasks, {len(self._costs)} structures evaluated"
         trace.add("applied", "fuse", self.graph.name, what)
@@ -206,29 +208,29 @@ class _Climb:
             return a + b - self._cost(partition[pair[0]] | partition[pair[1]]).us
         return self.us(partition) - self.us(self._with(partition, [_Merge(pair, 0.0)]))
 
-    def _why_not(self, partition: Partition, pair: Pair) -> str:
+    def _why_not(self, partition: Partition, pair: Pair) -> Refused | None:
         """Why two subsets are not one, as far as they alone say so."""
         first, second = (partition[at] for at in pair)
         made = self._task(first | second)
-        if isinstance(made, str):
+        if isinstance(made, Refused):
             return made
         task, structure = made
         cost = self._costs.get(structure)
         if cost is None:
-            return "no kernel runs it in one launch"
+            return Refused("no kernel runs it in one launch")
         apart = [self._cost(first), self._cost(second)]
         if only_guessed([cost], apart) or (cost.source == "estimated" and is_pair(task)):
-            return "only estimated"
+            return Refused("only estimated")
         us = sum(c.us for c in apart)
         slower = self._total is None and cost.us >= us
-        return f"{cost.us:.2f} us in one launch, {us:.2f} in two" if slower else ""
+        return Refused(f"{cost.us:.2f} us in one launch, {us:.2f} in two") if slower else None
 
     def _cost(self, subset: Subset) -> Cost:
         made = self._task(subset)
-        cost = None if isinstance(made, str) else self._costs.get(made[1])
+        cost = None if isinstance(made, Refused) else self._costs.get(made[1])
         return cost or Cost(math.inf, "estimated")
 
-    def _task(self, subset: Subset) -> tuple[Task, str] | str:
+    def _task(self, subset: Subset) -> tuple[Task, str] | Refused:
         """The task of a subset and its structure, or why it has none."""
         if subset not in self._made:
             group, why = self._group(subset)
@@ -242,20 +244,20 @@ class _Climb:
                 self._made[subset] = Task(body.name, body), structure_text(body)
         return self._made[subset]
 
-    def _unfit(self, group: Sequence[Node]) -> str:
+    def _unfit(self, group: Sequence[Node]) -> Refused | None:
         """Why no template is asked for the group."""
         for node in group:
             if ops.info(node.op).random:
-                return f"%{node.name} draws random numbers"
+                return Refused(f"%{node.name} draws random numbers")
             if ops.info(node.op).kind != "contract" and (why := unknown(node)):
                 return why
         return too_many([node for node in group if node.name not in self.views], self.paths)
 
-    def _group(self, subset: Subset) -> tuple[tuple[Node, ...], str]:
+    def _group(self, subset: Subset) -> tuple[tuple[Node, ...], Refused | None]:
         """The nodes with the views between them, in graph order, and why there can be no such
         group."""
         found = {node.name: node for node in self._own(subset)}
-        why = ""
+        why: Refused | None = None
         for name in [name for node in found.values() for name in node.uses]:
             chain: list[Node] = []
             maker = self.facts.makers.get(name)
@@ -265,7 +267,8 @@ class _Climb:
             if maker is not None and maker.name in subset:
                 found.update((view.name, view) for view in chain)
                 strange = next((v for v in chain if v.name not in self.paths.views), None)
-                why = f"{strange.op} is a view that no kernel follows" if strange else why
+                if strange is not None:
+                    why = Refused(f"{strange.op} is a view that no kernel follows")
         return tuple(sorted(found.values(), key=lambda n: self.facts.position[n.name])), why
 
     def _own(self, subset: Subset) -> tuple[Node, ...]:

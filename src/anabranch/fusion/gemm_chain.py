@@ -40,6 +40,7 @@ from anabranch.fusion.legality import (
 )
 from anabranch.ir import ops
 from anabranch.ir.graph import Node
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.kernels.dfg.concat_stores import JOINS
@@ -129,15 +130,15 @@ def _offers(
             each = [expected_us(body_of(one, facts), spec) for one in (group, groups[other])]
             apart = sum(one for one in each if one is not None)
             if us is None:
-                why = "no tile of both products fits a multiprocessor"
+                why = Refused("no tile of both products fits a multiprocessor")
             elif None in each:
-                why = "nobody knows what they would take apart"
+                why = Refused("nobody knows what they would take apart")
             elif us <= SLACK * apart:
                 yield Pairing(at, other, nodes, us, apart)
                 continue
             else:
-                why = f"{us:.1f} us expected in one launch, {apart:.1f} in two"
-        trace.add("refused", "fuse", _said(groups, at, other), why)
+                why = Refused(f"{us:.1f} us expected in one launch, {apart:.1f} in two")
+        trace.add("refused", "fuse", _said(groups, at, other), why.sentence)
 
 
 def _suits(first: Group, second: Group, facts: FusionFacts) -> bool:
@@ -179,25 +180,25 @@ def _with_views(first: Group, second: Group, facts: FusionFacts) -> Group:
     return tuple(sorted(found.values(), key=lambda node: facts.position[node.name]))
 
 
-def why_not_pair(first: Group, second: Group, facts: FusionFacts) -> str:
-    """Why two groups, of which the second one reads the first one's result, cannot be one kernel;
-    "" if they can. What lies between is never in memory, so nobody else may read it."""
+def why_not_pair(first: Group, second: Group, facts: FusionFacts) -> Refused | None:
+    """Why two groups, of which the second one reads the first one's result, cannot be one kernel.
+    What lies between is never in memory, so nobody else may read it."""
     nodes = _with_views(first, second, facts)
     inside = {node.name for node in nodes}
     views = [node for node in nodes if node not in first and node not in second]
     for name in (name for node in _made((*first, *views), facts) for name in node.results):
         outside = [n for n in facts.readers.get(name, ()) if n.name not in inside]
         if name in facts.returned:
-            return f"%{name} is returned"
+            return Refused(f"%{name} is returned")
         if outside:
-            return f"%{name} is also read by %{outside[0].name}"
+            return Refused(f"%{name} is also read by %{outside[0].name}")
     if not _anchors(second):
         return why_not_one(body_of(nodes, facts))
     last = {first[-1].name, *(name for node in views for name in node.results)}
     reading = [node for node in second if last.intersection(node.uses)]
     for node in reading:
         if not _contracts(node) or sum(map(node.uses.count, last)) > 1:
-            return f"%{node.name} reads %{first[-1].name} otherwise than as its input"
+            return Refused(f"%{node.name} reads %{first[-1].name} otherwise than as its input")
     why = _waits(nodes, facts) if _anchors(first) else _again(first, reading, facts)
     return why or why_not_one(body_of(nodes, facts))
 
@@ -214,17 +215,17 @@ def _made(nodes: Sequence[Node], facts: FusionFacts) -> Iterator[Node]:
 
 def why_not_one_kernel(
     group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
-) -> str:
-    """Why no template writes the group, of one anchor or a pair of them; "" if one does. As
+) -> Refused | None:
+    """Why no template writes the group, of one anchor or a pair of them. As
     `legal.why_not_written`, for which what lies before a window must be cheap."""
     anchors = _anchors(group)
     if len(anchors) < 2 or not any(map(_contracts, anchors)) or any(map(_reduces, group)):
         return why_not_written(group, facts, outputs)
     said = " and ".join(f"%{anchor.name}" for anchor in anchors)
     if len(anchors) > 2 and not _attends(tuple(group)):
-        return f"a template writes two products or windows as one kernel, not {said}"
+        return Refused(f"a template writes two products or windows as one kernel, not {said}")
     if outputs is not None and list(outputs) != list(group[-1].results):
-        return f"of {said} the last result alone is written"
+        return Refused(f"of {said} the last result alone is written")
     return why_not_one(body_of(group, facts))
 
 
@@ -232,7 +233,7 @@ def _reduces(node: Node) -> bool:
     return ops.info(node.op).kind == "reduce" and "pool" not in node.op
 
 
-def _again(light: Group, reading: Sequence[Node], facts: FusionFacts) -> str:
+def _again(light: Group, reading: Sequence[Node], facts: FusionFacts) -> Refused | None:
     """Why light work is too much to be done wherever an element is read: for each tile of columns,
     and for each tap of a window."""
     made = {name for node in light for name in node.results}
@@ -242,7 +243,7 @@ def _again(light: Group, reading: Sequence[Node], facts: FusionFacts) -> str:
         places = len(reading[0].types[0].shape) - 2
         read = {name for name in read if differs(facts.types[name], places)}
     if len(read) > MOST_PROLOGUE_READS:
-        return f"%{reading[0].name} would read {len(read)} values for each it multiplies"
+        return Refused(f"%{reading[0].name} would read {len(read)} values for each it multiplies")
     for anchor in reading:
         weight = facts.types[anchor.uses[1]].shape if len(anchor.uses) > 1 else ()
         costly = (n for n in light if ops.packet_name(n.op) not in CHEAP and n.op != CLONE)
@@ -251,17 +252,17 @@ def _again(light: Group, reading: Sequence[Node], facts: FusionFacts) -> str:
             and any(n > 1 for n in weight[2:])
             and (n := next(costly, None))
         ):
-            return f"%{n.name} would be computed again for each window it lies in"
-    return ""
+            return Refused(f"%{n.name} would be computed again for each window it lies in")
+    return None
 
 
-def _waits(nodes: Sequence[Node], facts: FusionFacts) -> str:
+def _waits(nodes: Sequence[Node], facts: FusionFacts) -> Refused | None:
     """Why the first anchor would start later: times of kernels do not show what ran beside it."""
     anchor, made = _anchors(nodes)[0], {name for node in nodes for name in node.results}
     for name in (name for node in nodes for name in node.uses):
         if name not in made and not facts.awaits(anchor, name):
-            return f"%{anchor.name} would wait for %{name}, which can run beside it"
-    return ""
+            return Refused(f"%{anchor.name} would wait for %{name}, which can run beside it")
+    return None
 
 
 def is_pair(task: Task) -> bool:

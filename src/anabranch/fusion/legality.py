@@ -1,4 +1,4 @@
-r"""Legality: may these nodes share a launch, and if not, why not, as a sentence.
+r"""Legality: may these nodes share a launch, and if not, why not.
 
 A group is a chain whose last node is the only one that others read, so it can start when
 everything it reads is there, and nothing it computes on the way is missed:
@@ -22,6 +22,7 @@ import torch
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Input, Node, Ref, producers, types, users
 from anabranch.ir.protocols import A_LARGE_GPU
+from anabranch.ir.refused import Refused
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg import lower
 from anabranch.kernels.dfg.expr import COMPUTE
@@ -121,13 +122,12 @@ class Unwritten(Protocol):
 
     def __call__(
         self, group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
-    ) -> str:
-        """The reason as a sentence, "" if a template writes the kernel."""
+    ) -> Refused | None:
+        """Why not; None if a template writes the kernel."""
 
 
-def why_not(group: Sequence[Node], facts: FusionFacts) -> str:
-    """Why these nodes, a chain from an anchor on, cannot run as one call of a library; "" if they
-    can."""
+def why_not(group: Sequence[Node], facts: FusionFacts) -> Refused | None:
+    """Why these nodes, a chain from an anchor on, cannot run as one call of a library."""
     return (
         _read_outside(group, facts)
         or _other_type(group)
@@ -136,8 +136,8 @@ def why_not(group: Sequence[Node], facts: FusionFacts) -> str:
     )
 
 
-def why_not_pointwise(node: Node, group: Sequence[Node], facts: FusionFacts) -> str:
-    """Why a node cannot join the group that reads it; "" if it can. No intermediate result is
+def why_not_pointwise(node: Node, group: Sequence[Node], facts: FusionFacts) -> Refused | None:
+    """Why a node cannot join the group that reads it. No intermediate result is
     written then, so nobody else may read it."""
     inside = {member.name for member in group}
     for member in (node, *group):
@@ -145,49 +145,55 @@ def why_not_pointwise(node: Node, group: Sequence[Node], facts: FusionFacts) -> 
             return why
     for result in node.results:
         if result in facts.returned:
-            return f"%{result} is returned"
+            return Refused(f"%{result} is returned")
         outside = [n for n in facts.readers.get(result, ()) if n.name not in inside]
         if outside:
-            return f"%{result} is also read by %{outside[0].name}"
+            return Refused(f"%{result} is also read by %{outside[0].name}")
     return misread(node, [member for member in group if set(node.results) & set(member.uses)])
 
 
-def misread(node: Node, readers: Sequence[Node]) -> str:
-    """Why what these read cannot be computed where they read it; "" if it can."""
+def misread(node: Node, readers: Sequence[Node]) -> Refused | None:
+    """Why what these read cannot be computed where they read it."""
     for reader in readers:
         if ops.info(reader.op).kind != "pointwise":
             if reader.uses.count(node.name) > 1 or reader.uses[0] != node.name:
-                return f"%{reader.name} reads %{node.name} otherwise than as its input"
+                return Refused(f"%{reader.name} reads %{node.name} otherwise than as its input")
         elif reader.type.shape != node.type.shape:
-            return f"%{node.name} is broadcast: it would be computed again for each element"
-    return ""
+            return Refused(
+                f"%{node.name} is broadcast: it would be computed again for each element"
+            )
+    return None
 
 
-def unknown(node: Node) -> str:
-    """Why no kernel is ever written for the operator; "" if that depends."""
+def unknown(node: Node) -> Refused | None:
+    """Why no kernel is ever written for the operator."""
     if ops.packet_name(node.op) not in LOWERINGS:
-        return f"{node.op} has no lowering"
+        return Refused(f"{node.op} has no lowering")
     other = next((type for type in node.types if type.dtype not in COMPUTE), None)
-    return f"%{node.name} is of {other.dtype}, for which there are no kernels" if other else ""
+    return (
+        Refused(f"%{node.name} is of {other.dtype}, for which there are no kernels")
+        if other
+        else None
+    )
 
 
 def why_not_written(
     group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
-) -> str:
-    """Why no template writes a kernel for the group; "" if one does."""
+) -> Refused | None:
+    """Why no template writes a kernel for the group."""
     why = _before_windows(group, facts)
     if why:
         return why
     body = body_of(group, facts, outputs)
     found = lower(body)
-    if isinstance(found, str):
+    if isinstance(found, Refused):
         return found
     if variants(body, A_LARGE_GPU):
-        return ""
-    return f"no template writes it as one kernel ({why_none(body)})"
+        return None
+    return Refused(f"no template writes it as one kernel ({why_none(body)})")
 
 
-def _before_windows(group: Sequence[Node], facts: FusionFacts) -> str:
+def _before_windows(group: Sequence[Node], facts: FusionFacts) -> Refused | None:
     """What is computed again for each window must be cheap, and read few values."""
     for anchor in group:
         if anchor.op != CONVOLUTION and "pool" not in anchor.op:
@@ -195,14 +201,16 @@ def _before_windows(group: Sequence[Node], facts: FusionFacts) -> str:
         before = [n for n in group if n is not anchor and facts.depends(anchor, n.name)]
         for node in before:
             if ops.packet_name(node.op) not in CHEAP:
-                return f"%{node.name} would be computed again for each window it lies in"
+                return Refused(f"%{node.name} would be computed again for each window it lies in")
         made = {name for node in before for name in node.results}
         places = len(anchor.types[0].shape) - 2
         read = {name for node in before for name in node.uses} - made
         read = {name for name in read if differs(facts.types[name], places)}
         if len(read) > MOST_PROLOGUE_READS:
-            return f"%{anchor.name} would read {len(read)} values for each point of a window"
-    return ""
+            return Refused(
+                f"%{anchor.name} would read {len(read)} values for each point of a window"
+            )
+    return None
 
 
 def differs(type: TensorType, places: int) -> bool:
@@ -233,59 +241,61 @@ def is_depthwise(node: Node, facts: FusionFacts) -> bool:
     return alone and given["groups"] != 1 and not given["transposed"]
 
 
-def _read_outside(group: Sequence[Node], facts: FusionFacts) -> str:
+def _read_outside(group: Sequence[Node], facts: FusionFacts) -> Refused | None:
     for node, reader in itertools.pairwise(group):
         if node.name in facts.returned:
-            return f"%{node.name} is returned"
+            return Refused(f"%{node.name} is returned")
         readers = facts.readers[node.name]
         if len(readers) > 1:
-            return f"%{node.name} has {len(readers)} consumers"
+            return Refused(f"%{node.name} has {len(readers)} consumers")
         if reader.uses.count(node.name) > 1:
-            return f"%{reader.name} reads %{node.name} twice"
-    return ""
+            return Refused(f"%{reader.name} reads %{node.name} twice")
+    return None
 
 
-def _other_type(group: Sequence[Node]) -> str:
+def _other_type(group: Sequence[Node]) -> Refused | None:
     want = group[0].type
     for node in group[1:]:
         if not ops.same_layout(want, node.type):
-            return f"%{node.name} is {node.type.text}, %{group[0].name} {want.text}"
-    return ""
+            return Refused(f"%{node.name} is {node.type.text}, %{group[0].name} {want.text}")
+    return None
 
 
-def _convolution(node: Node, rest: Sequence[Node]) -> str:
+def _convolution(node: Node, rest: Sequence[Node]) -> Refused | None:
     given = ops.arguments(node)
     if given["transposed"]:
-        return "the library fuses nothing into a transposed convolution"
+        return Refused("the library fuses nothing into a transposed convolution")
     if len(node.type.shape) != 4:
-        return "the library fuses two-dimensional convolutions only"
+        return Refused("the library fuses two-dimensional convolutions only")
     return _dtype(node)
 
 
-def _linear(node: Node, rest: Sequence[Node]) -> str:
+def _linear(node: Node, rest: Sequence[Node]) -> Refused | None:
     given = ops.arguments(node)
     if node.op == LINEAR and given["bias"] is None:
-        return "the library's fused call adds a bias, and there is none"
+        return Refused("the library's fused call adds a bias, and there is none")
     if len(node.type.shape) != 2:
-        return f"the library's fused call multiplies matrices, and %{node.name} is a stack of them"
+        return Refused(
+            f"the library's fused call multiplies matrices, and %{node.name} is a stack of them"
+        )
     if node.op == ADDMM and (given["alpha"], given["beta"]) != (1, 1):
-        return "the library's fused call does not scale"
+        return Refused("the library's fused call does not scale")
     for last in rest:
         if last.op == GELU and ops.arguments(last)["approximate"] != "tanh":
-            return "the library's gelu is the tanh approximation, the model's is exact"
+            return Refused("the library's gelu is the tanh approximation, the model's is exact")
     return _dtype(node)
 
 
-def _dtype(node: Node) -> str:
+def _dtype(node: Node) -> Refused | None:
     known = node.type.dtype in LIBRARY_DTYPES
-    return "" if known else f"the library fuses nothing in {node.type.dtype}"
+    return None if known else Refused(f"the library fuses nothing in {node.type.dtype}")
 
 
 _ANCHORS = {CONVOLUTION: _convolution, LINEAR: _linear, ADDMM: _linear}
 """What a chain may start with, and what the library asks of it."""
 
 
-def _residual(group: Sequence[Node], facts: FusionFacts) -> str:
+def _residual(group: Sequence[Node], facts: FusionFacts) -> Refused | None:
     """Of an addition in the group: what is added must be a tensor just like the result. Without a
     relu after it, it must not make the anchor wait: one launch less is worth no lost overlap."""
     for at, node in enumerate(group[1:], 1):
@@ -293,15 +303,17 @@ def _residual(group: Sequence[Node], facts: FusionFacts) -> str:
             continue
         other = _other(node, group[at - 1].name)
         if not isinstance(other, Ref):
-            return f"%{node.name} adds a number, not a residual"
+            return Refused(f"%{node.name} adds a number, not a residual")
         if ops.arguments(node)["alpha"] != 1:
-            return f"%{node.name} scales what it adds"
+            return Refused(f"%{node.name} scales what it adds")
         if not ops.same_layout(facts.types[other.name], node.type):
             said = facts.types[other.name].text
-            return f"the residual %{other.name} is {said}, the result {node.type.text}"
+            return Refused(f"the residual %{other.name} is {said}, the result {node.type.text}")
         if node is group[-1] and not facts.awaits(group[0], other.name):
-            return f"%{group[0].name} would wait for %{other.name}, which can run beside it"
-    return ""
+            return Refused(
+                f"%{group[0].name} would wait for %{other.name}, which can run beside it"
+            )
+    return None
 
 
 def _other(node: Node, value: str) -> Arg:

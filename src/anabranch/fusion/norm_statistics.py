@@ -29,6 +29,7 @@ from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.dag import bits
 from anabranch.ir.graph import Node
+from anabranch.ir.refused import Refused
 from anabranch.kernels.triton.contraction_axes import MOST_SHORT
 from anabranch.trace import Trace
 
@@ -77,7 +78,7 @@ def _joined(
         why = _between(groups, {at, *summed}, reach)
         why = why or unwritten(nodes, facts, paths.outputs(nodes))
         if why:
-            trace.add("refused", "fuse", what, why)
+            trace.add("refused", "fuse", what, why.sentence)
             continue
         trace.add("applied", "fuse", what, said)
         found |= {at: nodes, **dict.fromkeys(summed, ())}
@@ -181,14 +182,14 @@ def _sums(group: Group) -> bool:
     return bool(group) and all(_reduces(node) or _computes(node) for node in group)
 
 
-def _between(groups: Sequence[Group], joined: Collection[int], reach: Reach) -> str:
-    """Who waits for some of these groups and is waited for by others; "" if nobody does. A group
+def _between(groups: Sequence[Group], joined: Collection[int], reach: Reach) -> Refused | None:
+    """Who waits for some of these groups and is waited for by others. A group
     that was joined before, with results of several nodes, waits as a whole."""
     above = below = own = 0
     for at in joined:
         above, below, own = above | reach.above[at], below | reach.below[at], own | 1 << at
     stands = next(bits(above & below & ~own), None)
-    return "" if stands is None else f"%{groups[stands][-1].name} stands between them"
+    return None if stands is None else Refused(f"%{groups[stands][-1].name} stands between them")
 
 
 def _contracts(node: Node) -> bool:

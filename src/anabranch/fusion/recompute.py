@@ -32,6 +32,7 @@ from anabranch.fusion.legality import (
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Input, Node
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels.triton.expected_time import expected_us, why_not_one
@@ -57,8 +58,8 @@ def computed_again(tasks: TaskGraph, spec: TargetSpec, trace: Trace) -> TaskGrap
             continue
         what = " + ".join(f"%{node.name}" for node in group)
         found = search.all_with(at, sorted(readers))
-        if isinstance(found, str):
-            trace.add("refused", "fuse", what, found)
+        if isinstance(found, Refused):
+            trace.add("refused", "fuse", what, found.sentence)
             continue
         why = f"computed again in {len(readers)} readers: no launch of its own"
         trace.add("applied", "fuse", what, why)
@@ -104,7 +105,7 @@ class _RecomputeSearch:
         found = (node for name in made for node in self.paths.readers.get(name, ()))
         return {self.home[node.name] for node in found if node.name in self.home} - {at}
 
-    def all_with(self, at: int, readers: Sequence[int]) -> dict[int, Group] | str:
+    def all_with(self, at: int, readers: Sequence[int]) -> dict[int, Group] | Refused:
         """These groups, each with what it reads of this one, or why not."""
         why = self._why_not_again(self.groups[at])
         found: dict[int, Group] = {}
@@ -115,26 +116,26 @@ class _RecomputeSearch:
                 why = self._why_not_in(light, reader, found[reader])
         return why or found
 
-    def _why_not_again(self, light: Group) -> str:
+    def _why_not_again(self, light: Group) -> Refused | None:
         """Why somebody needs it in memory."""
         for name in (name for node in light for name in node.results):
             if name in self.facts.returned:
-                return f"%{name} is returned"
+                return Refused(f"%{name} is returned")
             for node in self.facts.readers.get(name, ()):
                 if ops.is_view(node, self.facts.types):
-                    return f"%{node.name} is a view of it"
-        return ""
+                    return Refused(f"%{node.name} is a view of it")
+        return None
 
-    def _why_not_in(self, light: Group, reader: int, nodes: Group) -> str:
+    def _why_not_in(self, light: Group, reader: int, nodes: Group) -> Refused | None:
         """Why a group may not compute this, or is expected to lose more than is saved."""
         made = {name for node in light for name in node.results}
         read = {name for node in light for name in node.uses} - made - {*self.facts.constants}
         if len(read) > MOST_READS:
-            return f"each reader would read {len(read)} values to compute it"
+            return Refused(f"each reader would read {len(read)} values to compute it")
         reading = [node for node in self.now[reader] if not made.isdisjoint(node.uses)]
         for node in reading:
             if ops.info(node.op).kind not in ("pointwise", "reduce", "contract"):
-                return f"%{node.name} only moves what it reads"
+                return Refused(f"%{node.name} only moves what it reads")
         for node in light:
             if why := misread(node, [n for n in reading if node.name in n.uses]):
                 return why
@@ -144,7 +145,7 @@ class _RecomputeSearch:
         each = (body_of(group, self.facts, outputs) for group in (nodes, self.now[reader]))
         return self._too_slow(light, *each)
 
-    def _too_slow(self, light: Group, with_it: Graph, without: Graph) -> str:
+    def _too_slow(self, light: Group, with_it: Graph, without: Graph) -> Refused | None:
         """Why a product does not compute it: no template does that, or tiles that suit it are not
         those that suit the product."""
         if why := why_not_one(with_it):
@@ -152,10 +153,12 @@ class _RecomputeSearch:
         what = f"%{light[-1].name}"
         us, before = (expected_us(body, self.spec) for body in (with_it, without))
         if us is None or before is None:
-            return f"nobody knows what a product takes that computes {what}"
+            return Refused(f"nobody knows what a product takes that computes {what}")
         saved = expected_us(body_of(light, self.facts), self.spec) or 0.0
         slower = us > SLACK * (before + saved)
-        return f"{us:.1f} us expected with {what}, {before:.1f} without" if slower else ""
+        return (
+            Refused(f"{us:.1f} us expected with {what}, {before:.1f} without") if slower else None
+        )
 
     def _sorted(self, *groups: Group) -> Group:
         """All their nodes once, in graph order."""

@@ -19,6 +19,7 @@ from anabranch.fusion.legality import FusionFacts, body_of
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node
+from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.concat_stores import JOINS, joined_by
 from anabranch.kernels.dfg.expr import COMPUTE
 from anabranch.kernels.dfg.lower import LOWERINGS
@@ -87,10 +88,10 @@ class LoopSearch:
             trace.add("refused", "fuse", what, f"{len(outputs)} of them are read elsewhere")
             return
         found = found_in(body_of(group, self.facts, outputs))
-        if not isinstance(found, str) and self.comes_back(group):
-            found = "what reads it, or another loop, is read by it as well"
-        if isinstance(found, str):
-            trace.add("refused", "fuse", what, found)
+        if not isinstance(found, Refused) and self.comes_back(group):
+            found = Refused("what reads it, or another loop, is read by it as well")
+        if isinstance(found, Refused):
+            trace.add("refused", "fuse", what, found.sentence)
             return
         trace.add("applied", "fuse", what, f"a loop of {found.step.extent} steps")
         self.taken.update(node.name for node in nodes)

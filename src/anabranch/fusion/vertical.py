@@ -40,6 +40,7 @@ from anabranch.fusion.norm_statistics import with_row_sums
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node
+from anabranch.ir.refused import Refused
 from anabranch.trace import Trace
 
 Group = tuple[Node, ...]
@@ -98,13 +99,13 @@ def grow(
     return in_order(read, paths, facts)
 
 
-def one_call(group: Sequence[Node], facts: FusionFacts) -> str:
-    """Why these nodes are no single call of a library; "" if they are."""
+def one_call(group: Sequence[Node], facts: FusionFacts) -> Refused | None:
+    """Why these nodes are no single call of a library."""
     rest = tuple(node.op for node in group[1:])
     if rest not in EPILOGUES.get(group[0].op, ()):
-        return "no library has a call for these"
+        return Refused("no library has a call for these")
     follows = all(before.name in node.uses for before, node in itertools.pairwise(group))
-    return why_not(group, facts) if follows else "they are no chain"
+    return why_not(group, facts) if follows else Refused("they are no chain")
 
 
 def anchor_of(group: Group, views: Container[str] = ()) -> Node:
@@ -138,14 +139,15 @@ def _with_epilogue(
         if chain is None:
             continue
         taken = next((node for node in chain if node.name in home), None)
+        why: Refused | None
         if taken is not None:
-            why = f"%{taken.name} already runs with %{home[taken.name][0].name}"
+            why = Refused(f"%{taken.name} already runs with %{home[taken.name][0].name}")
         else:
             why = why_not(chain, facts)
         if not why:
             trace.add("applied", "fuse", _said(chain), "one call of a library")
             return chain
-        trace.add("refused", "fuse", _said(chain), why)
+        trace.add("refused", "fuse", _said(chain), why.sentence)
     return [anchor]
 
 
@@ -182,17 +184,19 @@ def _join_reader(
         return
     ours, theirs = (_anchors(part) for part in (own, group))
     merged = sorted((*own, *group), key=lambda member: facts.position[member.name])
+    why: Refused | None
     if ours and theirs:
         taken, by = (node, ours[0]) if theirs[0] is reader else (reader, theirs[0])
-        why = f"%{taken.name} already runs with %{by.name}"
-        why = f"%{node.name} and %{reader.name} are no pointwise nodes" if taken is by else why
+        why = Refused(f"%{taken.name} already runs with %{by.name}")
+        if taken is by:
+            why = Refused(f"%{node.name} and %{reader.name} are no pointwise nodes")
     else:
         why = why_not_pointwise(node, group, facts)
         # What a contraction runs with is decided where its kernels are written.
         if not why and any(_takes_prologue(anchor, facts) for anchor in (*ours, *theirs)):
             why = unwritten(merged, facts)
     if why:
-        trace.add("refused", "fuse", _said([node, reader]), why)
+        trace.add("refused", "fuse", _said([node, reader]), why.sentence)
         return
     home.update((member.name, merged) for member in merged)
 

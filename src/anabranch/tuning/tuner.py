@@ -37,6 +37,7 @@ from anabranch.fusion.vertical import one_call
 from anabranch.ir.graph import Graph, Node
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost, Costs, Limits, Provider, Target
+from anabranch.ir.refused import Refused
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels import ALL, LIMITED, PROVIDERS
 from anabranch.options import Options
@@ -190,7 +191,7 @@ class Tuner:
 
     def _unwritten(
         self, group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
-    ) -> str:
+    ) -> Refused | None:
         """Why neither a template nor the library runs the group in one launch."""
         why = one_call(group, facts)
         return why and (why_not_one_kernel(group, facts, outputs) if self.generates else why)

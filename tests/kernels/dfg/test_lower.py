@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from anabranch.ir.refused import Refused
 from anabranch.ir.text import parse_graph
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg import Dfg, lower
@@ -13,7 +14,7 @@ from anabranch.kernels.dfg.text import text_dfg
 
 def text(graph: str) -> str:
     found = lower(parse_graph(graph))
-    return found if isinstance(found, str) else text_dfg(found)
+    return found.sentence if isinstance(found, Refused) else text_dfg(found)
 
 
 def test_fusion_in_registers() -> None:

@@ -17,6 +17,7 @@ from tests.kernels.triton.test_compile import SPILLED, compiled
 from torch import Tensor
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.refused import Refused
 from anabranch.ir.task import Task
 from anabranch.kernels.triton.attention import parse, write
 from anabranch.kernels.triton.attention_axes import OPERATOR, attention_of
@@ -251,7 +252,7 @@ def test_few_programs_get_few_queries_each() -> None:
 def test_tiles_that_do_not_fit_are_not_ranked() -> None:
     graph, _ = attend(*(heads(1, 2, 300, 256).half() for _ in "qkv"))
     found = attention_of(graph)
-    assert not isinstance(found, str)
+    assert not isinstance(found, Refused)
     small = replace(gpu(), shared_per_sm=102400)
     tiles = ranked(AttentionSizes.of(found), small)
     assert tiles and len(tiles) < len(ranked(AttentionSizes.of(found), gpu()))

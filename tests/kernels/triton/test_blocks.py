@@ -10,6 +10,7 @@ from tests.kernels.triton.bodies import gpu, read, renormed, summed
 from tests.kernels.triton.interpreter import check
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.refused import Refused
 from anabranch.kernels.triton.contraction import found_in
 from anabranch.kernels.triton.contraction_axes import MOST_SHORT
 from anabranch.kernels.triton.pdl import EARLY, MODES
@@ -150,7 +151,7 @@ REFUSED = {
 def test_what_is_refused(name: str) -> None:
     graph, why = REFUSED[name]
     found = found_in(graph)
-    assert isinstance(found, str) and why in found
+    assert isinstance(found, Refused) and why in found.sentence
 
 
 def test_other_numbers_for_each_column_are_not_short() -> None:
@@ -165,7 +166,7 @@ def test_other_numbers_for_each_column_are_not_short() -> None:
       return %out
     }""")
     found = found_in(graph)
-    assert isinstance(found, str) and "several reductions" in found
+    assert isinstance(found, Refused) and "several reductions" in found.sentence
 
 
 def test_what_is_added_may_be_read_first() -> None:

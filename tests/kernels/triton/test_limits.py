@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.kernels.triton.bodies import body, call, gpu
 
+from anabranch.ir.refused import Refused
 from anabranch.kernels.triton.contraction import found_in, variants
 from anabranch.kernels.triton.contraction_tiles import ranked
 from anabranch.kernels.triton.limits import upper_limit
@@ -15,7 +16,7 @@ PRODUCT, _ = body("aten.mm.default", (torch.empty(128, 768).half(), torch.empty(
 
 def test_it_is_what_the_tile_was_ranked_by() -> None:
     found = found_in(PRODUCT)
-    assert not isinstance(found, str)
+    assert not isinstance(found, Refused)
     known = {tile.text: limit for tile, limit in ranked(found, gpu())}
     offered = variants(PRODUCT, gpu())
     assert len(offered) > 5

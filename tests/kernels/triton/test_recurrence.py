@@ -18,6 +18,7 @@ from tests.kernels.triton.test_joins import recurrence
 from torch import Tensor
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.refused import Refused
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.dfg.recurrence import LEAST_STEPS, Recurrence
 from anabranch.kernels.triton.recurrence import found_in
@@ -181,7 +182,7 @@ def test_what_is_padded_and_states_that_are_broadcast() -> None:
     graph = graph_of(broadcast, x, g)
     assert loop(graph).step.extent >= 68
     check(graph, VARIANTS, [x, g])
-    assert isinstance(found_in(graph_of(padded, x, g)), str)
+    assert isinstance(found_in(graph_of(padded, x, g)), Refused)
 
 
 def test_text_is_no_longer_for_more_steps() -> None:
@@ -232,14 +233,14 @@ def steps_of(
 def test_few_steps_are_unrolled() -> None:
     body = read(recurrence(LEAST_STEPS - 1, 8))
     assert all(variant.startswith("pointwise") for variant in variants(body, gpu()))
-    assert found_in(body) == "it has no steps"
+    assert found_in(body) == Refused("it has no steps")
 
 
 @pytest.mark.parametrize("why", [w for w in REFUSED if w != "no equal strides"])
 def test_refusals(why: str) -> None:
     found = found_in(graph_of(REFUSED[why], torch.randn(79, 5)))
     said = {"differ": "different things"}.get(why, why)
-    assert isinstance(found, str) and said in found
+    assert isinstance(found, Refused) and said in found.sentence
 
 
 def test_why_no_template_writes_a_long_body() -> None:

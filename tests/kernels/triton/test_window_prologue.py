@@ -15,6 +15,7 @@ from tests.kernels.triton.pairs import convolutions, image
 from tests.kernels.triton.test_compile import SPILLED, compiled
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction import parse
 from anabranch.kernels.triton.contraction_axes import contraction_of
@@ -51,7 +52,7 @@ def test_depthwise_and_pointwise_convolutions_of_any_shape(
         dtype=dtype, last=last,
     )  # fmt: skip
     found = contraction_of(lower(body))
-    assert not isinstance(found, str) and found.reads == taps**2
+    assert not isinstance(found, Refused) and found.reads == taps**2
     one = re.sub(r"^\d+", "1", tile) if found.m == 1 else tile
     check(body, [f"contraction:{one}.w4.s2"])
 
@@ -117,7 +118,7 @@ def test_what_is_offered_fits_and_does_not_spill(
 def of_one_step(body: Graph) -> list[str]:
     """The variants that are offered of which a CTA reads all it multiplies at once."""
     found = contraction_of(lower(body))
-    assert not isinstance(found, str)
+    assert not isinstance(found, Refused)
     offered = variants(body, gpu())
     return [one for one in offered if steps_of(found, parse(one).k, "deep").count == 1]
 

@@ -13,7 +13,14 @@ import torch
 
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Index, number
-from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Operands, Point, Refusal
+from anabranch.kernels.dfg.lowering_api import (
+    At,
+    Lowering,
+    LoweringCall,
+    NotLowered,
+    Operands,
+    Point,
+)
 from anabranch.kernels.dfg.reductions import count, fold, kept
 from anabranch.kernels.dfg.simplify import LEAST, arith, cast, const, position
 
@@ -34,7 +41,7 @@ def _extreme(op: str, place_only: bool = False) -> Lowering:
             return (larger,)
         dims, shape = call.dims("dim"), call.x.shape
         if call.x.type.dtype == torch.bool or count(shape, dims) > LARGEST_INT32:
-            raise Refusal(f"{call.node.op} of {call.x.type.text} has no lowering")
+            raise NotLowered(f"{call.node.op} of {call.x.type.text} has no lowering")
 
         def value(point: Point, within: Within) -> Expr:
             here = kept(point, dims, len(shape))
@@ -77,7 +84,7 @@ def _truth(op: str) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
         dims = call.dims("dim")
         if call.type.dtype != torch.bool:
-            raise Refusal(f"{call.node.op} of {call.x.type.dtype} has no lowering")
+            raise NotLowered(f"{call.node.op} of {call.x.type.dtype} has no lowering")
 
         def at(point: Point, within: Within) -> Expr:
             def truth(p: Point) -> Expr:
@@ -94,7 +101,7 @@ def _norm(call: LoweringCall) -> tuple[At, ...]:
     """The root of the sum of squares; orders 1, 0 and infinite too."""
     dims, order, dtype = call.dims("dim"), call.given.get("ord", 2), call.type.dtype
     if order not in (0, 1, 2, float("inf"), -float("inf")) or not dtype.is_floating_point:
-        raise Refusal(f"a norm of order {order} has no lowering")
+        raise NotLowered(f"a norm of order {order} has no lowering")
 
     def at(point: Point, within: Within) -> Expr:
         def part(p: Point) -> Expr:

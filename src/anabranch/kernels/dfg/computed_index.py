@@ -17,7 +17,7 @@ import torch
 
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Index, gathered
-from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal, Value
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, NotLowered, Point, Value
 from anabranch.kernels.dfg.movement import moved
 from anabranch.kernels.dfg.resample import RESAMPLING
 from anabranch.kernels.dfg.sampling import SAMPLING
@@ -48,7 +48,7 @@ def _flip(call: LoweringCall, point: Point) -> Point:
 def _roll(call: LoweringCall, point: Point) -> Point:
     shifts, dims = call.given["shifts"], call.given.get("dims") or ()
     if not dims:
-        raise Refusal("a roll of all elements in a row has no lowering")
+        raise NotLowered("a roll of all elements in a row has no lowering")
     there = list(point)
     for shift, d in zip(shifts, call.dims("dims"), strict=True):
         there[d] = (there[d] - shift) % call.x.shape[d]
@@ -70,7 +70,7 @@ def _diagonal(call: LoweringCall, point: Point) -> Point:
 
 def _unfold(call: LoweringCall, point: Point) -> Point:
     if not call.x.shape:
-        raise Refusal("a number has no windows")
+        raise NotLowered("a number has no windows")
     dim, *inner = call.given["dimension"] % len(call.x.shape), *point[:-1]
     inner[dim] = inner[dim] * call.given["step"] + point[-1]
     return tuple(inner)
@@ -122,7 +122,7 @@ def _at_border(index: Index, last: int, mirrored: bool) -> Index:
 def _slice_scatter(call: LoweringCall) -> tuple[At, ...]:
     dim, size, given = call.dims("dim")[0], call.x.shape[call.dims("dim")[0]], call.given
     if given.get("step", 1) != 1:
-        raise Refusal("a slice with steps is written by no kernel")
+        raise NotLowered("a slice with steps is written by no kernel")
     start = given.get("start") or 0
     start = min(max(start + size if start < 0 else start, 0), size)
     return (_with_inside(call, call.given["src"], dim, start, new=False),)
@@ -156,7 +156,7 @@ def _copy(call: LoweringCall) -> tuple[At, ...]:
 def _gather(call: LoweringCall) -> tuple[At, ...]:
     dim, index = call.dims("dim")[0], call.given["index"]
     if not call.x.shape:
-        raise Refusal("a number has no places to gather from")
+        raise NotLowered("a number has no places to gather from")
 
     def at(point: Point, within: Within) -> Expr:
         row = gathered(index.at(point, within), call.x.shape[dim])
@@ -171,9 +171,9 @@ def _index(call: LoweringCall) -> tuple[At, ...]:
     found = {d: value for d, value in enumerate(listed) if isinstance(value, Value)}
     first, count = min(found, default=0), len(found)
     if not found or sorted(found) != list(range(first, first + count)):
-        raise Refusal("tensors index dimensions that lie apart")
+        raise NotLowered("tensors index dimensions that lie apart")
     if any(value.type.dtype not in (torch.int64, torch.int32) for value in found.values()):
-        raise Refusal("truth values say which elements there are")
+        raise NotLowered("truth values say which elements there are")
     rank = max(len(value.shape) for value in found.values())
 
     def at(point: Point, within: Within) -> Expr:

@@ -10,7 +10,7 @@ import math
 
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Index
-from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, NotLowered, Point
 from anabranch.kernels.dfg.movement import flat, unflat
 from anabranch.kernels.dfg.simplify import both, bounded, cast, choose, reduce
 from anabranch.kernels.dfg.transposed import Spread
@@ -56,7 +56,7 @@ def _im2col(call: LoweringCall) -> tuple[At, ...]:
 def _col2im(call: LoweringCall) -> tuple[At, ...]:
     size, stride, padding, dilation = _window(call)
     if not call.type.dtype.is_floating_point:
-        raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")
+        raise NotLowered(f"{call.node.op} of {call.type.dtype} has no lowering")
     places = _places(call, call.type.shape[-2:])
     spread = Spread(call.node.name, places, size, stride, padding, dilation)
 

@@ -20,6 +20,7 @@ from itertools import pairwise
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, types
+from anabranch.ir.refused import Refused
 from anabranch.ir.rounding import divides_by_number, strict_values
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg.argreduce import EXTREMES
@@ -42,8 +43,8 @@ from anabranch.kernels.dfg.lowering_api import (
     At,
     Lowering,
     LoweringCall,
+    NotLowered,
     Point,
-    Refusal,
     Value,
     arguments,
 )
@@ -76,17 +77,19 @@ AXES = {4: "nchw", 3: "nlc", 2: "nc", 1: "c", 5: "ncdhw"}
 """What the dimensions of a result are called, by their number."""
 
 
-def lower(body: Graph, given: Mapping[str, At] | None = None, most: int = MOST_NODES) -> Dfg | str:
-    """The data-flow graph of the body, or why there is none, as a sentence. `most`: nodes that it
+def lower(
+    body: Graph, given: Mapping[str, At] | None = None, most: int = MOST_NODES
+) -> Dfg | Refused:
+    """The data-flow graph of the body, or why there is none. `most`: nodes that it
     may have."""
     try:
         return _lowered(body, given or {}, most)
-    except Refusal as refusal:
-        return str(refusal)
+    except NotLowered as failed:
+        return Refused(str(failed))
     except OverflowError as beyond:
-        return f"one of its numbers is none of its type: {beyond}"
+        return Refused(f"one of its numbers is none of its type: {beyond}")
     except RecursionError:
-        return "its values depend on each other through too many others"
+        return Refused("its values depend on each other through too many others")
 
 
 def held(name: str, type: TensorType) -> At:
@@ -96,7 +99,7 @@ def held(name: str, type: TensorType) -> At:
 
 
 def values_of(body: Graph, given: Mapping[str, At]) -> dict[str, Value]:
-    """Every value of the body as a function. Refusal if one cannot be."""
+    """Every value of the body as a function. NotLowered if one cannot be."""
     values: dict[str, Value] = {}
     declared = [(value.name, value.type) for value in body.inputs]
     declared += [(constant.name, constant.type) for constant in body.constants]
@@ -117,17 +120,17 @@ def values_of(body: Graph, given: Mapping[str, At]) -> dict[str, Value]:
 
 def _lowered(body: Graph, given: Mapping[str, At], most: int) -> Dfg:
     if len(body.nodes) > most:
-        raise Refusal(f"{len(body.nodes)} nodes are too many for one expression")
+        raise NotLowered(f"{len(body.nodes)} nodes are too many for one expression")
     for name, type in types(body).items():
         if type.dtype not in COMPUTE and name not in given:
-            raise Refusal(f"%{name} is of {type.dtype}, for which there are no kernels")
+            raise NotLowered(f"%{name} is of {type.dtype}, for which there are no kernels")
         if type.numel == 0:
-            raise Refusal(f"%{name} is empty")
+            raise NotLowered(f"%{name} is empty")
     values = values_of(body, given)
     pieces = [piece for ref in body.outputs for piece in _pieces(ref.name, body, values)]
     try:
         shape = _space([piece.value.shape for piece in pieces])
-    except Refusal:
+    except NotLowered:
         pieces = [StorePiece(ref.name, values[ref.name]) for ref in body.outputs]
         # Only contractions sum blocks; elsewhere what is short would be computed for each element.
         if any(ops.info(node.op).kind == "contract" for node in body.nodes):
@@ -145,7 +148,7 @@ def _lowered(body: Graph, given: Mapping[str, At], most: int) -> Dfg:
         own = piece.own(_own(point, piece.shape))
         type = values[piece.name].type
         if _overlaps(type):
-            raise Refusal(f"%{piece.name} has several elements at one place of memory")
+            raise NotLowered(f"%{piece.name} has several elements at one place of memory")
         expr = cast(piece.value.at(own), type.dtype)
         if isinstance(expr, Arith) and expr.op == ROUNDED.get(type.dtype):
             (expr,) = expr.args  # storing it rounds
@@ -270,7 +273,9 @@ def _space(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     for shape in shapes:
         for d, n in enumerate(shape, rank - len(shape)):
             if n != 1 and space[d] not in (1, n):
-                raise Refusal(f"results of shapes {' and '.join(map(str, shapes))} share no space")
+                raise NotLowered(
+                    f"results of shapes {' and '.join(map(str, shapes))} share no space"
+                )
             space[d] = max(space[d], n)
     return tuple(space)
 
@@ -282,12 +287,12 @@ def _overlaps(type: TensorType) -> bool:
 def _lowering(node: Node, values: Mapping[str, Value], partly: bool) -> tuple[At, ...]:
     lowering = LOWERINGS.get(ops.packet_name(node.op))
     if lowering is None or node.op in OVERLOADS_REFUSED:
-        raise Refusal(f"{node.op} has no lowering")
+        raise NotLowered(f"{node.op} has no lowering")
     call: LoweringCall = arguments(node, values)
     if not isinstance(next(iter(call.given.values()), None), Value) and node.uses:
         listed = next(iter(call.given.values()), None)
         if not isinstance(listed, tuple | int | float):
-            raise Refusal(f"{node.op} is called without a tensor")
+            raise NotLowered(f"{node.op} is called without a tensor")
     return lowering(call)
 
 
@@ -297,7 +302,7 @@ def _read(name: str, type: TensorType) -> At:
 
 def _missing(node: Node, name: str) -> At:
     def at(point: Point, within: Within) -> Expr:
-        raise Refusal(f"%{name}, a further result of {node.op}, has no lowering")
+        raise NotLowered(f"%{name}, a further result of {node.op}, has no lowering")
 
     return at
 

@@ -28,7 +28,7 @@ At = Callable[[Point, Within], Expr]
 not there."""
 
 
-class Refusal(Exception):
+class NotLowered(Exception):
     """Why something cannot be lowered, as a sentence."""
 
 
@@ -120,7 +120,7 @@ class Operands:
         if given is None:
             return None
         if isinstance(given, complex | str) or not COMPUTE.get(dtype):
-            raise Refusal(f"{self.call.node.op} with {name}={given!r} has no lowering")
+            raise NotLowered(f"{self.call.node.op} with {name}={given!r} has no lowering")
         # ATen holds a number beside half tensors in that type only where it compares.
         if self.call.type.dtype == torch.bool and dtype.is_floating_point:
             given = torch.tensor(given, dtype=dtype).item()

@@ -12,7 +12,7 @@ from typing import Any
 from anabranch.ir.types import contiguous_strides
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Index, gathered, number
-from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal, Value
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, NotLowered, Point, Value
 from anabranch.kernels.dfg.simplify import arith, both, bounded, cast, choose, const, position
 
 
@@ -92,7 +92,7 @@ def _narrow(call: LoweringCall, point: Point) -> Point:
     dim = call.dims("dim")[0]
     start = call.given["start"]
     if isinstance(start, Value):
-        raise Refusal("narrow starts at a tensor")
+        raise NotLowered("narrow starts at a tensor")
     return (*point[:dim], point[dim] + start % max(call.x.shape[dim], 1), *point[dim + 1 :])
 
 

@@ -19,9 +19,9 @@ from anabranch.kernels.dfg.lowering_api import (
     Formula,
     Lowering,
     LoweringCall,
+    NotLowered,
     Operands,
     Point,
-    Refusal,
     Value,
     promoted,
 )
@@ -37,9 +37,9 @@ def pointwise(formula: Formula, compares: bool = False) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
         dtype = promoted(call) if compares else call.type.dtype
         if dtype not in COMPUTE:
-            raise Refusal(f"{call.node.op} computes in {dtype}, which has no kernels")
+            raise NotLowered(f"{call.node.op} computes in {dtype}, which has no kernels")
         if dtype == torch.bool and formula in ARITHMETIC:
-            raise Refusal(f"{call.node.op} does arithmetic with truth values")
+            raise NotLowered(f"{call.node.op} does arithmetic with truth values")
 
         def at(point: Point, within: Within) -> Expr:
             return formula(Operands(call, point, within, dtype))
@@ -51,7 +51,7 @@ def pointwise(formula: Formula, compares: bool = False) -> Lowering:
 
 def _round(call: LoweringCall) -> tuple[At, ...]:
     if call.node.op != "aten.round.default":
-        raise Refusal(f"{call.node.op} rounds to digits, in steps that ATen rounds as well")
+        raise NotLowered(f"{call.node.op} rounds to digits, in steps that ATen rounds as well")
     return pointwise(whole("round"))(call)
 
 
@@ -187,7 +187,7 @@ def _lerp(of: Operands) -> Expr:
 def _where(of: Operands) -> Expr:
     condition = of.get("condition", torch.bool)
     if condition is None or of.raw("self") is None:
-        raise Refusal("where without values finds positions")
+        raise NotLowered("where without values finds positions")
     return arith("where", condition, of["self"], of["other"])
 
 
@@ -238,7 +238,7 @@ error function is t exp(-x^2 + ERFC[0] + ERFC[1] t + ...), off by 1.2e-7 of itse
 def _erfc(of: Operands) -> Expr:
     """Not 1 - erf(x), of which no digit is left where x is large."""
     if COMPUTE[of.dtype] != torch.float32:
-        raise Refusal("the complementary error function is known to seven digits")
+        raise NotLowered("the complementary error function is known to seven digits")
     size = arith("abs", of["self"])
     t = arith("div", const(1, torch.float32), arith("add", arith("mul", size, 0.5), 1.0))
     series: Expr = const(0, torch.float32)

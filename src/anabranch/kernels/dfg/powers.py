@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from anabranch.kernels.dfg.expr import Const, Expr
-from anabranch.kernels.dfg.lowering_api import Formula, Operands, Refusal
+from anabranch.kernels.dfg.lowering_api import Formula, NotLowered, Operands
 from anabranch.kernels.dfg.simplify import arith, const
 
 MOST_PRODUCTS = 16
@@ -25,7 +25,7 @@ def _pow(of: Operands) -> Expr:
     if isinstance(exponent, Const) and math.isfinite(exponent.value):
         return power(base, exponent.value)
     if not base.dtype.is_floating_point:
-        raise Refusal("a power of integers has a tensor for its exponent")
+        raise NotLowered("a power of integers has a tensor for its exponent")
     return arith("pow", base, exponent)
 
 
@@ -38,7 +38,7 @@ def power(base: Expr, exponent: float) -> Expr:
         return arith("pow", base, const(exponent, base.dtype))
     if exponent < 0:
         if not floating:
-            raise Refusal("a negative power of integers has no lowering")
+            raise NotLowered("a negative power of integers has no lowering")
         return arith("div", const(1, base.dtype), power(base, -exponent))
     result: Expr = const(1, base.dtype)
     for bit in bin(int(exponent))[2:]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.expr import (
     Arith,
     Cast,
@@ -34,7 +35,7 @@ from anabranch.kernels.dfg.expr import (
     parts,
 )
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis
-from anabranch.kernels.dfg.lowering_api import Refusal
+from anabranch.kernels.dfg.lowering_api import NotLowered
 from anabranch.kernels.dfg.simplify import bounded
 from anabranch.kernels.dfg.traversal import replace_parts
 
@@ -51,7 +52,8 @@ DEPTH = 6
 MOST_KINDS = 8
 """Kinds of expressions that are taken for steps before it is given up."""
 
-NO_STEPS, DIFFERENT = "it has no steps", "its steps compute different things"
+NO_STEPS = Refused("it has no steps")
+DIFFERENT = "its steps compute different things"
 
 Column = tuple[Expr, ...]
 
@@ -78,9 +80,9 @@ class Recurrence:
     after: tuple[Store, ...]
 
 
-def recurrence_of(dfg: Dfg | str) -> Recurrence | str:
+def recurrence_of(dfg: Dfg | Refused) -> Recurrence | Refused:
     """The loop that a graph was unrolled from, or why there is none."""
-    if isinstance(dfg, str):
+    if isinstance(dfg, Refused):
         return dfg
     by_value: dict[str, list[Store]] = {}
     for store in dfg.stores:
@@ -91,11 +93,12 @@ def recurrence_of(dfg: Dfg | str) -> Recurrence | str:
     for tried in _tries(joined, single):
         try:
             return tried.rolled(dfg)
-        except Refusal as refusal:
+        except NotLowered as failed:
             # That they differ is what every wrong way to look at them says.
-            why = str(refusal) if why in (NO_STEPS, DIFFERENT) else why
+            if why.sentence in (NO_STEPS.sentence, DIFFERENT):
+                why = Refused(str(failed))
         except RecursionError:
-            why = "each of its steps is too long"
+            why = Refused("each of its steps is too long")
     return why
 
 
@@ -138,13 +141,13 @@ class _Try:
             self._roll(self.chain[1:])
         after = self._ended(steps)
         if not self.carried:
-            raise Refusal("nothing is carried from one of its steps to the next")
+            raise NotLowered("nothing is carried from one of its steps to the next")
         states = tuple(
             CarriedState(held, first, self.known[column])
             for (column, first), held in self.carried.items()
         )
         if _many(*_exprs(self.before), *_exprs(after), *(one.first for one in states)):
-            raise Refusal("a result is of a step that is neither the first nor the last")
+            raise NotLowered("a result is of a step that is neither the first nor the last")
         return Recurrence(dfg, Axis("step", steps), states, self.before, each, after)
 
     def _ended(self, steps: int) -> tuple[Store, ...]:
@@ -179,7 +182,7 @@ class _Try:
             return self.carried.setdefault((later, first), held)
         self.begun.setdefault(first, []).append(column)
         if len({_kind(one) for one in column}) > 1:
-            raise Refusal(DIFFERENT)
+            raise NotLowered(DIFFERENT)
         self.known[column] = self._rebuilt(first, column)
         return self.known[column]
 
@@ -217,25 +220,25 @@ class _Try:
                 args = zip(*(one.args for one in column if isinstance(one, Arith)), strict=True)
                 return Arith(first.op, tuple(map(self._roll, args)), first.dtype, first.made)
             case _:
-                raise Refusal("its steps fold rows")
+                raise NotLowered("its steps fold rows")
 
     def _index(self, places: Sequence[Index]) -> Index:
         """The place at each step, where it goes on by equal strides."""
         first, stride = places[0], places[1].constant - places[0].constant
         for k, place in enumerate(places):
             if place.terms != first.terms or place.constant != first.constant + k * stride:
-                raise Refusal("its steps read or write at places of no equal strides")
+                raise NotLowered("its steps read or write at places of no equal strides")
         return first + stride * self.step
 
     def _within(self, bounds: Sequence[Within]) -> Within:
         """The bounds at each step: where these go on by equal strides, so does what they are of."""
         if len({len(within) for within in bounds}) > 1:
-            raise Refusal("its steps read within different bounds")
+            raise NotLowered("its steps read within different bounds")
         found: Within = ()
         for column in zip(*bounds, strict=True):
             first = column[0]
             if any(one.high - one.low != first.high - first.low for one in column):
-                raise Refusal("its steps read within different bounds")
+                raise NotLowered("its steps read within different bounds")
             at = self._index([one.index - one.low for one in column])
             found += bounded(at, 0, first.high - first.low)
         return found

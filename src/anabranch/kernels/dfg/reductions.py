@@ -13,7 +13,7 @@ import torch
 
 from anabranch.kernels.dfg.expr import COMPUTE, Expr, Within
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis, number
-from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal, Value
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, NotLowered, Point, Value
 from anabranch.kernels.dfg.simplify import arith, cast, reduce
 
 Source = Callable[[Point], Expr]
@@ -99,10 +99,10 @@ def moments(
 
 
 def floating(call: LoweringCall) -> torch.dtype:
-    """The dtype of the input; Refusal if it is no floating one."""
+    """The dtype of the input; NotLowered if it is no floating one."""
     dtype = call.x.type.dtype
     if not dtype.is_floating_point:
-        raise Refusal(f"{call.node.op} of {dtype} has no lowering")
+        raise NotLowered(f"{call.node.op} of {dtype} has no lowering")
     return dtype
 
 
@@ -113,7 +113,7 @@ def _var(root: bool = False, with_mean: bool = False) -> Lowering:
         correction = int(unbiased) if "unbiased" in call.given else 1 if given is None else given
         n = max(count(call.x.shape, dims) - correction, 0)
         if n == 0:
-            raise Refusal(f"{call.node.op} divides by no degree of freedom")
+            raise NotLowered(f"{call.node.op} divides by no degree of freedom")
 
         def at(point: Point, within: Within) -> Expr:
             here = kept(point, dims, len(call.x.shape))
@@ -195,10 +195,10 @@ def _glu(call: LoweringCall) -> tuple[At, ...]:
 def _batch_norm(call: LoweringCall) -> tuple[At, ...]:
     """Inference: the running statistics are constants, so it is pointwise."""
     if call.given.get("training"):
-        raise Refusal("batch norm takes its statistics from the batch")
+        raise NotLowered("batch norm takes its statistics from the batch")
     names = [name for name in ("running_mean", "running_var") if call.given.get(name) is None]
     if names:
-        raise Refusal(f"batch norm has no {names[0]}")
+        raise NotLowered(f"batch norm has no {names[0]}")
 
     def at(point: Point, within: Within) -> Expr:
         channel: tuple[Index, ...] = (point[1],)
@@ -216,7 +216,7 @@ def _batch_norm(call: LoweringCall) -> tuple[At, ...]:
 def _instance_norm(call: LoweringCall) -> tuple[At, ...]:
     """Each channel of each image by itself: groups of one channel."""
     if not call.given.get("use_input_stats"):
-        raise Refusal("instance norm takes its statistics from elsewhere")
+        raise NotLowered("instance norm takes its statistics from elsewhere")
     return _grouped(call, 1)
 
 

@@ -19,7 +19,7 @@ import torch
 
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Index, gathered
-from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, NotLowered, Point
 from anabranch.kernels.dfg.movement import moved
 from anabranch.kernels.dfg.simplify import arith, cast, const, position
 
@@ -74,7 +74,7 @@ def _linear(rank: int) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
         lead, factors = len(call.x.shape) - rank, _factors(call, rank)
         if not call.type.dtype.is_floating_point:
-            raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")
+            raise NotLowered(f"{call.node.op} of {call.type.dtype} has no lowering")
 
         def at(point: Point, within: Within) -> Expr:
             near = [
@@ -139,7 +139,7 @@ def _cubic(call: LoweringCall) -> tuple[At, ...]:
     the outermost pixel goes on."""
     dtype, lead = call.type.dtype, len(call.x.shape) - 2
     if not dtype.is_floating_point:
-        raise Refusal(f"{call.node.op} of {dtype} has no lowering")
+        raise NotLowered(f"{call.node.op} of {dtype} has no lowering")
     sizes = zip(call.x.shape[lead:], call.type.shape[lead:], _factors(call, 2), strict=True)
     steps = [(n, _step(n, m, by, call.given["align_corners"], dtype)) for n, m, by in sizes]
 

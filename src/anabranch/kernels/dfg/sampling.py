@@ -15,7 +15,7 @@ import torch
 
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Index, gathered, number
-from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal, Value
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, NotLowered, Point, Value
 from anabranch.kernels.dfg.resample import weighed
 from anabranch.kernels.dfg.simplify import arith, cast, const
 
@@ -32,7 +32,7 @@ def _grid_sampler(call: LoweringCall) -> tuple[At, ...]:
         given[name] for name in ("interpolation_mode", "padding_mode", "align_corners")
     )
     if mode not in (BILINEAR, NEAREST) or beyond not in (ZEROS, BORDER):
-        raise Refusal(f"{call.node.op} with bicubic pixels or reflections has no lowering")
+        raise NotLowered(f"{call.node.op} with bicubic pixels or reflections has no lowering")
     height, width = call.x.shape[-2:]
 
     def at(point: Point, within: Within) -> Expr:

@@ -18,7 +18,7 @@ import torch
 from anabranch.ir import custom_ops, ops
 from anabranch.kernels.dfg.expr import Expr, Scan, Within
 from anabranch.kernels.dfg.index_expr import Axis, axis
-from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, NotLowered, Point
 from anabranch.kernels.dfg.reductions import floating
 from anabranch.kernels.dfg.simplify import arith, bounded, cast, choose, position, scan
 
@@ -37,7 +37,7 @@ def _fold(op: str) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
         dtype = call.type.dtype
         if dtype == torch.bool:
-            raise Refusal(f"{call.node.op} in {dtype} has no lowering")
+            raise NotLowered(f"{call.node.op} in {dtype} has no lowering")
         if op == "logaddexp":
             floating(call)
 
@@ -56,10 +56,10 @@ def _extreme(op: str) -> Lowering:
 
     def lowering(call: LoweringCall) -> tuple[At, ...]:
         if not call.x.shape or call.x.type.dtype == torch.bool:
-            raise Refusal(f"{call.node.op} of {call.x.type.text} has no lowering")
+            raise NotLowered(f"{call.node.op} of {call.x.type.text} has no lowering")
         (d,) = call.dims("dim")
         if call.x.shape[d] > LARGEST_INT32:
-            raise Refusal(f"{call.node.op} of {call.x.type.text} has no lowering")
+            raise NotLowered(f"{call.node.op} of {call.x.type.text} has no lowering")
 
         def value(point: Point, within: Within) -> Expr:
             return running(call, op, lambda p: call.x.at(p, within), point)

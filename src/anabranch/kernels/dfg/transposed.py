@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis
-from anabranch.kernels.dfg.lowering_api import At, LoweringCall, Point, Refusal, Value
+from anabranch.kernels.dfg.lowering_api import At, LoweringCall, NotLowered, Point, Value
 from anabranch.kernels.dfg.simplify import arith, both, bounded, cast, choose, reduce
 
 
@@ -24,7 +24,7 @@ class Spread:
                  stride: tuple[int, ...], padding: tuple[int, ...],
                  dilation: tuple[int, ...]) -> None:  # fmt: skip
         if any(by > 1 and apart > 1 for by, apart in zip(stride, dilation, strict=True)):
-            raise Refusal(f"%{name} has both a stride and a dilation")
+            raise NotLowered(f"%{name} has both a stride and a dilation")
         self.image, self.size, self.stride = image, size, stride
         self.padding, self.dilation = padding, dilation
         self.taps = tuple(
@@ -59,7 +59,7 @@ def transposed(call: LoweringCall, stride: tuple[int, ...], padding: tuple[int, 
     spread = Spread(name, x.shape[2:], size, stride, padding, dilation)
     for n, by in zip(call.type.shape[2:], stride, strict=True):
         if n % by:
-            raise Refusal(f"a transposed convolution makes {n} results in strides of {by}")
+            raise NotLowered(f"a transposed convolution makes {n} results in strides of {by}")
     share, each = x.shape[1] // call.given.get("groups", 1), weight.shape[1]
     channel = Axis(f"{name}_c", share)
 

@@ -14,7 +14,7 @@ import torch
 
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis
-from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, Point, Refusal, Value
+from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, NotLowered, Point, Value
 from anabranch.kernels.dfg.simplify import (
     LEAST,
     arith,
@@ -80,7 +80,7 @@ def _max_pool(rank: int) -> Lowering:
         window, lead = _pool_window(call, rank), len(call.x.shape) - rank
         shape = call.x.shape[lead:]
         if not call.type.dtype.is_floating_point:
-            raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")
+            raise NotLowered(f"{call.node.op} of {call.type.dtype} has no lowering")
 
         def at(point: Point, within: Within) -> Expr:
             image = window.points(point[lead:])
@@ -104,7 +104,7 @@ def _avg_pool(rank: int) -> Lowering:
 def _averaged(call: LoweringCall, window: WindowAxes, lead: int, by: Callable[[Point], Expr]) -> At:
     shape = call.x.shape[lead:]
     if not call.type.dtype.is_floating_point:
-        raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")
+        raise NotLowered(f"{call.node.op} of {call.type.dtype} has no lowering")
 
     def at(point: Point, within: Within) -> Expr:
         image = window.points(point[lead:])
@@ -183,7 +183,7 @@ class _Adaptive:
 
     def __init__(self, call: LoweringCall, rank: int) -> None:
         if not call.type.dtype.is_floating_point:
-            raise Refusal(f"{call.node.op} of {call.type.dtype} has no lowering")
+            raise NotLowered(f"{call.node.op} of {call.type.dtype} has no lowering")
         self.lead = len(call.x.shape) - rank
         self.sizes = tuple(
             zip(call.x.shape[self.lead :], call.type.shape[self.lead :], strict=True)
@@ -225,7 +225,7 @@ def _convolution(call: LoweringCall) -> tuple[At, ...]:
     assert isinstance(x, Value) and isinstance(weight, Value)
     rank = len(weight.shape) - 2
     if len(x.shape) != rank + 2 or isinstance(call.given.get("padding"), str):
-        raise Refusal("a convolution without a batch, or with named padding, has no lowering")
+        raise NotLowered("a convolution without a batch, or with named padding, has no lowering")
     stride, padding, dilation = (
         per_dimension(call.given.get(name), rank, default)
         for name, default in (("stride", 1), ("padding", 0), ("dilation", 1))
@@ -275,7 +275,7 @@ def _mm(call: LoweringCall) -> tuple[At, ...]:
 def _linear(call: LoweringCall) -> tuple[At, ...]:
     weight, bias = call.given["weight"], call.given.get("bias")
     if len(weight.shape) != 2 or not call.x.shape:
-        raise Refusal("a linear layer without a matrix")
+        raise NotLowered("a linear layer without a matrix")
     product = dot(call, call.x, weight, "mk,nk")
 
     def at(point: Point, within: Within) -> Expr:

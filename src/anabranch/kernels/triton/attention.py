@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.expr import Expr
 from anabranch.kernels.dfg.index_expr import Axis, axis
@@ -70,14 +71,14 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     if not any(node.op == OPERATOR for node in body.nodes):
         return []
     found = found_in(body)
-    return [] if isinstance(found, str) else [tile.text for tile in chosen(found, spec)]
+    return [] if isinstance(found, Refused) else [tile.text for tile in chosen(found, spec)]
 
 
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body is no attention, or the variant not ours."""
     found = found_in(body)
-    if isinstance(found, str):
-        raise ValueError(found)
+    if isinstance(found, Refused):
+        raise ValueError(found.sentence)
     tile = parse(variant)
     axes = _axes(found, tile)
     block = block_of(found, axes)
@@ -140,7 +141,7 @@ class _Walk:
 
 
 @functools.lru_cache(maxsize=1024)
-def found_in(body: Graph) -> Attention | str:
+def found_in(body: Graph) -> Attention | Refused:
     """The attention of a body: all its variants are written of the same one."""
     return attention_of(body)
 

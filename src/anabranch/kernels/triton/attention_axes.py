@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import torch
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.expr import Dfg, Expr, KernelVariable, Store, Within, all_parts, parts
 from anabranch.kernels.dfg.index_expr import Axis, Index, axes_of, axis, number
 from anabranch.kernels.dfg.lower import held, lower, values_of
-from anabranch.kernels.dfg.lowering_api import LoweringCall, Point, Refusal, Value, arguments
+from anabranch.kernels.dfg.lowering_api import LoweringCall, NotLowered, Point, Value, arguments
 from anabranch.kernels.dfg.simplify import bounded, choose
 from anabranch.kernels.dfg.traversal import reductions, scans, substitute_index, substitute_stores
 from anabranch.kernels.triton.axis_layout import flattened
@@ -88,22 +89,22 @@ class Attention:
         return flattened(self.batch, "batch")[0].extent
 
 
-def attention_of(body: Graph) -> Attention | str:
+def attention_of(body: Graph) -> Attention | Refused:
     """The attention that a body is, with what stands around it, or why it is none."""
     nodes = [node for node in body.nodes if node.op == OPERATOR]
     given = {node.name: held(NAME, node.type) for node in nodes}
     dfg = lower(body, given)
-    if isinstance(dfg, str):
+    if isinstance(dfg, Refused):
         return dfg
     if len(nodes) != 1:
-        return "it has no attention" if not nodes else "it has several attentions"
+        return Refused("it has no attention" if not nodes else "it has several attentions")
     try:
         return _with_roles(dfg, arguments(nodes[0], values_of(body, given)))
-    except Refusal as refusal:
-        return str(refusal)
+    except NotLowered as failed:
+        return Refused(str(failed))
 
 
-def _with_roles(dfg: Dfg, call: LoweringCall) -> Attention | str:
+def _with_roles(dfg: Dfg, call: LoweringCall) -> Attention | Refused:
     query, key, value = (call.given[name] for name in ("query", "key", "value"))
     mask = call.given.get("attn_mask")
     found = {part for store in dfg.stores for part in all_parts(store.expr)}
@@ -112,7 +113,7 @@ def _with_roles(dfg: Dfg, call: LoweringCall) -> Attention | str:
     why = why or _why_not_after(dfg, results, (query.shape[-2], value.shape[-1]))
     for read in (query, key, value, mask):
         if read is not None and _folds(read.at(_anywhere(read.shape))):
-            why = why or "what it reads is reduced from something else"
+            why = why or Refused("what it reads is reduced from something else")
     if why:
         return why
     (result,) = results
@@ -124,50 +125,54 @@ def _with_roles(dfg: Dfg, call: LoweringCall) -> Attention | str:
     return Attention(dfg, result, row, col, query, key, value, mask, causal, scale, grouped)
 
 
-def _why_not(call: LoweringCall, query: Value, key: Value, value: Value) -> str:
-    """Why no kernel is written for such a call; "" if one is."""
+def _why_not(call: LoweringCall, query: Value, key: Value, value: Value) -> Refused | None:
+    """Why no kernel is written for such a call."""
     given = call.given
     if given.get("dropout_p"):
-        return "attention with dropout draws random numbers"
+        return Refused("attention with dropout draws random numbers")
     if given.get("is_causal") and given.get("attn_mask") is not None:
-        return "attention that is causal has no other mask"
+        return Refused("attention that is causal has no other mask")
     scale = given.get("scale")
     if scale is not None and not 0 < scale < math.inf:
         # What is hidden is -inf before it is scaled, in some of ATen's kernels, and nan after it.
-        return f"attention with a scale of {scale} is ATen's affair"
+        return Refused(f"attention with a scale of {scale} is ATen's affair")
     if query.type.dtype not in DTYPES:
-        return f"attention in {query.type.dtype} has no kernel"
+        return Refused(f"attention in {query.type.dtype} has no kernel")
     if len({one.type.dtype for one in (query, key, value)}) > 1:
-        return "query, key and value are of several types"
+        return Refused("query, key and value are of several types")
     for size in (query.shape[-1], value.shape[-1]):
         if not 1 < size <= LONGEST:
-            return f"a head of {size} numbers has no kernel: it takes 2 to {LONGEST}"
+            return Refused(f"a head of {size} numbers has no kernel: it takes 2 to {LONGEST}")
     heads = [one.shape[-3] if len(one.shape) > 2 else 1 for one in (query, key, value)]
     if given.get("enable_gqa"):
         if min(len(one.shape) for one in (query, key, value)) < 3:
-            return "groups of heads, and a tensor without heads"
+            return Refused("groups of heads, and a tensor without heads")
         if heads[0] % heads[1] or heads[0] % heads[2]:
-            return f"{heads[0]} heads are no whole number of groups of {heads[1]} and {heads[2]}"
-    return ""
+            return Refused(
+                f"{heads[0]} heads are no whole number of groups of {heads[1]} and {heads[2]}"
+            )
+    return None
 
 
-def _why_not_after(dfg: Dfg, results: list[KernelVariable], sizes: tuple[int, int]) -> str:
-    """Why what is made of the result cannot be made of a block of it; "" if it can."""
+def _why_not_after(
+    dfg: Dfg, results: list[KernelVariable], sizes: tuple[int, int]
+) -> Refused | None:
+    """Why what is made of the result cannot be made of a block of it."""
     if len(results) != 1:
-        return "what is made of it reads no element of it, or several"
+        return Refused("what is made of it reads no element of it, or several")
     if parts(results[0]):
-        return "what is made of it reads it at places that are themselves computed"
+        return Refused("what is made of it reads it at places that are themselves computed")
     *lead, row, col = results[0].index
     ends = [_alone(row), _alone(col)]
     if tuple(one.extent if one is not None else 1 for one in ends) != sizes:
-        return "what is made of it has other rows and columns"
+        return Refused("what is made of it has other rows and columns")
     if ends[0] == ends[1] or set(ends) & {one for index in lead for one in axes_of(index)}:
-        return "what is made of it has rows and columns in common"
+        return Refused("what is made of it has rows and columns in common")
     if any(store.type.numel != dfg.points for store in dfg.stores):
-        return "its results are of several sizes"
+        return Refused("its results are of several sizes")
     if _folds(*(store.expr for store in dfg.stores)):
-        return "what is made of it is reduced"
-    return ""
+        return Refused("what is made of it is reduced")
+    return None
 
 
 def _folds(*exprs: Expr) -> bool:

@@ -40,6 +40,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.expr import Expr, Load, Reduce, parts
 from anabranch.kernels.dfg.index_expr import Axis, axes_of
@@ -87,7 +88,9 @@ def parse(variant: str) -> Tile:
 def variants(body: Graph, spec: TargetSpec, by_limit: bool = False) -> list[str]:
     """The best ranked tiles; [] where the body is no contraction. `by_limit`: see `chosen`."""
     found = found_in(body)
-    return [] if isinstance(found, str) else [tile.text for tile in chosen(found, spec, by_limit)]
+    return (
+        [] if isinstance(found, Refused) else [tile.text for tile in chosen(found, spec, by_limit)]
+    )
 
 
 def limited(body: Graph, spec: TargetSpec) -> list[str]:
@@ -114,8 +117,8 @@ def early(body: Graph, variant: str, asked: int) -> Program:
 def _tile(body: Graph, variant: str) -> Tile:
     """The tile of the variant. ValueError where it does not suit the body."""
     found = found_in(body)
-    if isinstance(found, str):
-        raise ValueError(found)
+    if isinstance(found, Refused):
+        raise ValueError(found.sentence)
     tile = parse(variant)
     if (tile.m == 1) != (found.m == 1):
         raise ValueError(f"{variant} does not suit {found.m} rows")
@@ -128,7 +131,7 @@ def _tile(body: Graph, variant: str) -> Tile:
 def _written(body: Graph, tile: Tile, asked: int | None) -> Program:
     """The kernel, of one stage; see `early` for `asked`, None where nothing is read early."""
     found = found_in(body)
-    assert not isinstance(found, str), "the tile suits it"
+    assert not isinstance(found, Refused), "the tile suits it"
     steps = steps_of(found, tile.k, "deep")
     share = Share(steps.count, min(tile.split, steps.count))
     row, row_place = flattened(found.rows, "row")
@@ -198,7 +201,7 @@ def _factors(found: Contraction, tile: Tile, steps: KLoopSteps, place: Place) ->
 
 
 @functools.lru_cache(maxsize=1024)
-def found_in(body: Graph) -> Contraction | str:
+def found_in(body: Graph) -> Contraction | Refused:
     """The contraction that a body is: all its variants are written of the same one."""
     return contraction_of(lower(body))
 

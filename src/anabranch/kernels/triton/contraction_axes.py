@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.expr import (
     Arith,
     Cast,
@@ -134,17 +135,17 @@ class Contraction:
         return multiplied_in(self.left, self.right)
 
 
-def contraction_of(dfg: Dfg | str) -> Contraction | str:
+def contraction_of(dfg: Dfg | Refused) -> Contraction | Refused:
     """The contraction that a graph is, with what stands around it, or why it is none."""
-    if isinstance(dfg, str):
+    if isinstance(dfg, Refused):
         return dfg
     if not reductions(*(store.expr for store in dfg.stores)):
-        return "it reduces nothing"
+        return Refused("it reduces nothing")
     if scans(*(store.expr for store in dfg.stores)):
-        return "something runs along its rows"
+        return Refused("something runs along its rows")
     dfg, blocks = _without_blocks(dfg)
     if not reductions(*(store.expr for store in dfg.stores)):
-        return "it is no sum of products"
+        return Refused("it is no sum of products")
     dfg, blocks = _with_one_axis_of_few(dfg, blocks)
     told = _told_apart(dfg)
     fold = told.fold
@@ -154,12 +155,12 @@ def contraction_of(dfg: Dfg | str) -> Contraction | str:
     if why:
         return why
     if fold.op != "sum" or not (isinstance(fold.arg, Arith) and fold.arg.op == "mul"):
-        return "it is no sum of products"
+        return Refused("it is no sum of products")
     if fold.dtype != torch.float32:
-        return f"it adds up in {fold.dtype}"
+        return Refused(f"it adds up in {fold.dtype}")
     whole, dfg = dfg, _with_groups_apart(dfg, fold)
     if blocks and dfg is not whole:
-        return "it sums blocks of columns that are groups"
+        return Refused("it sums blocks of columns that are groups")
     return _with_roles(dfg, _told_apart(dfg), blocks)
 
 
@@ -284,7 +285,7 @@ def _group_size(one: Axis, factor: Expr) -> int:
     return min(found, default=0)
 
 
-def _with_roles(dfg: Dfg, told: _Told, blocks: Blocks) -> Contraction | str:
+def _with_roles(dfg: Dfg, told: _Told, blocks: Blocks) -> Contraction | Refused:
     fold = told.fold
     assert isinstance(fold.arg, Arith)
     first, second = fold.arg.args
@@ -297,13 +298,13 @@ def _with_roles(dfg: Dfg, told: _Told, blocks: Blocks) -> Contraction | str:
     of_left, of_right = free_axes(left), free_axes(right)
     stray = [a for a in order if a not in of_left and a not in of_right]
     if stray:
-        return f"no factor depends on {stray[0].name}"
+        return Refused(f"no factor depends on {stray[0].name}")
     loose = [a for a in fold.axes if a not in of_left or a not in of_right]
     if loose:
-        return f"a factor does not depend on {loose[0].name}"
+        return Refused(f"a factor does not depend on {loose[0].name}")
     cols = tuple(a for a in order if a in of_right and a not in of_left)
     if not (free_axes(right).keys() - free_axes(left).keys()) & set(order):
-        return "it has one column"
+        return Refused("it has one column")
     rows = tuple(a for a in order if a in of_left and a not in of_right)
     guide = largest_load(left)
     assert guide is not None
@@ -322,35 +323,35 @@ def _with_roles(dfg: Dfg, told: _Told, blocks: Blocks) -> Contraction | str:
     return _why_not(found) or found
 
 
-def _why_not(found: Contraction) -> str:
+def _why_not(found: Contraction) -> Refused | None:
     """Why what is summed besides the products, or stored besides one result for each of them, has
-    no place in the kernel; "" if it has."""
+    no place in the kernel."""
     dfg, cols = found.dfg, set(found.cols)
     size = math.prod(a.extent for a in dfg.axes if a not in cols)
     if found.blocks:
         inner, of_blocks = dfg.axes[-1], found.of_blocks
         if len(found.cols) < 2 or found.cols[-1] != inner or not found.rows or found.batch:
-            return "it sums blocks of what are no columns"
+            return Refused("it sums blocks of what are no columns")
         if inner.extent & (inner.extent - 1):
-            return f"a block has {inner.extent} columns, which is no power of two"
+            return Refused(f"a block has {inner.extent} columns, which is no power of two")
         known = {found.fold, *found.short}
         if not known.issuperset(reductions(*(arg for _, arg in found.blocks))):
-            return "it has several reductions"
+            return Refused("it has several reductions")
         if any(reductions(s.expr) or inner in _axes(s) for s in of_blocks):
-            return "a result is of blocks and of their columns"
+            return Refused("a result is of blocks and of their columns")
     else:
         of_blocks = ()
     for store in dfg.stores:
         whole = store.type.numel == dfg.points
         if not whole and store not in of_blocks and not _of_rows(store, cols, size):
-            return "its results are of several sizes"
+            return Refused("its results are of several sizes")
         if not whole and not found.rows:
-            return "a result has one number for its one row"
+            return Refused("a result has one number for its one row")
     for one in found.short:
         of_row = free_axes(one).keys() <= {*found.batch, *found.rows}
         if not of_row or one.axes[0] not in free_axes(one.arg):
-            return "it has several reductions"
-    return ""
+            return Refused("it has several reductions")
+    return None
 
 
 def _of_rows(store: Store, cols: Collection[Axis], size: int) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.expr import Dfg
 from anabranch.kernels.dfg.lower import lower
@@ -41,18 +42,18 @@ def expected_us(body: Graph, spec: TargetSpec) -> float | None:
     same = canonical(body, content=False)
     if attends(same):
         found = attention.found_in(same)
-        return None if isinstance(found, str) else attention_tiles.least_us(found, spec)
+        return None if isinstance(found, Refused) else attention_tiles.least_us(found, spec)
     one, two, three = contraction.found_in(same), gemm_chain.found_in(same), window.found_in(same)
     known: list[float] = []
-    if not isinstance(one, str) and (us := contraction_tiles.least_us(one, spec)) is not None:
+    if not isinstance(one, Refused) and (us := contraction_tiles.least_us(one, spec)) is not None:
         known.append(us)
-    if not isinstance(two, str):
+    if not isinstance(two, Refused):
         known += [us for _, us in gemm_chain_tiles.ranked(two, spec)[:1]]
     four, five = sequence.found_in(same), rows.found_in(same)
-    if not isinstance(four, str) and (us := sequence.least_us(four, spec)) is not None:
+    if not isinstance(four, Refused) and (us := sequence.least_us(four, spec)) is not None:
         known.append(us)
-    light = _light(same) if isinstance(three, str) else three.dfg
-    if light is None and not isinstance(five, str) and scans(*(s.expr for s in five.stores)):
+    light = _light(same) if isinstance(three, Refused) else three.dfg
+    if light is None and not isinstance(five, Refused) and scans(*(s.expr for s in five.stores)):
         light = five.dfg
     if light is not None:
         read = {load.value: load.type for load in loads(*(s.expr for s in light.stores))}
@@ -64,23 +65,23 @@ def expected_us(body: Graph, spec: TargetSpec) -> float | None:
 def _light(body: Graph) -> Dfg | None:
     """What a body computes element by element, if it does no more."""
     dfg = lower(body)
-    return None if isinstance(dfg, str) or pointwise.why_not(dfg) else dfg
+    return None if isinstance(dfg, Refused) or pointwise.why_not(dfg) else dfg
 
 
-def why_not_one(body: Graph) -> str:
+def why_not_one(body: Graph) -> Refused | None:
     """Why no template writes the body as a product, or an attention, of what another product, a
-    window or light work gives; "" if one does."""
+    window or light work gives."""
     same = canonical(body, content=False)
     if attends(same):
         found = attention.found_in(same)
-        return found if isinstance(found, str) else ""
+        return found if isinstance(found, Refused) else None
     two, along = gemm_chain.found_in(same), sequence.found_in(same)
-    if not (isinstance(two, str) and isinstance(along, str)):
-        return ""
-    if not isinstance(contraction.found_in(same), str):
-        return ""
+    if not (isinstance(two, Refused) and isinstance(along, Refused)):
+        return None
+    if not isinstance(contraction.found_in(same), Refused):
+        return None
     runs = any(ops.packet_name(node.op) in RUNNING for node in body.nodes)
-    return along if runs and isinstance(along, str) else str(two)
+    return along if runs and isinstance(along, Refused) else two
 
 
 def attends(body: Graph) -> bool:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.expr import Expr, KernelVariable
 from anabranch.kernels.dfg.index_expr import Axis
@@ -64,14 +65,14 @@ def parse(variant: str) -> Tile:
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """The best ranked tiles; [] where the body is no two products."""
     found = found_in(body)
-    return [] if isinstance(found, str) else [tile.text for tile in chosen(found, spec)]
+    return [] if isinstance(found, Refused) else [tile.text for tile in chosen(found, spec)]
 
 
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body is no two products, or the variant not ours."""
     found = found_in(body)
-    if isinstance(found, str):
-        raise ValueError(found)
+    if isinstance(found, Refused):
+        raise ValueError(found.sentence)
     tile = parse(variant)
     if (tile.m == 1) != (found.m == 1):
         raise ValueError(f"{variant} does not suit {found.m} rows")
@@ -157,7 +158,7 @@ class _Cut:
 
 
 @functools.lru_cache(maxsize=1024)
-def found_in(body: Graph) -> Pair | str:
+def found_in(body: Graph) -> Pair | Refused:
     """The pair that a body is: all its variants are written of the same one."""
     return pair_of(lower(body))
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
+from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.expr import Arith, Dfg, Expr, Reduce, all_parts, free_axes, parts
 from anabranch.kernels.dfg.index_expr import Axis
 from anabranch.kernels.dfg.traversal import reductions, scans
@@ -67,29 +68,29 @@ class Pair:
         return multiplied_in(self.image, self.weight), operand_dtype(self.right)
 
 
-def pair_of(dfg: Dfg | str) -> Pair | str:
+def pair_of(dfg: Dfg | Refused) -> Pair | Refused:
     """The two products that a graph is, with what stands around them, or why it is none."""
-    if isinstance(dfg, str):
+    if isinstance(dfg, Refused):
         return dfg
     folds = reductions(*(store.expr for store in dfg.stores))
     if scans(*(store.expr for store in dfg.stores)):
-        return "something runs along its rows"
+        return Refused("something runs along its rows")
     if len(folds) != 2:
-        return f"it has {len(folds)} reductions, not two products"
+        return Refused(f"it has {len(folds)} reductions, not two products")
     inner, outer = folds
     for fold in folds:
         if fold.op != "sum" or not (isinstance(fold.arg, Arith) and fold.arg.op == "mul"):
-            return "one of its reductions is no sum of products"
+            return Refused("one of its reductions is no sum of products")
         if fold.dtype != torch.float32:
-            return f"it adds up in {fold.dtype}"
+            return Refused(f"it adds up in {fold.dtype}")
     assert isinstance(outer.arg, Arith)
     holding = [factor for factor in outer.arg.args if inner in all_parts(factor)]
     if len(holding) != 1 or inner in _outside(dfg, outer):
-        return "the second sum is not of products with the first"
+        return Refused("the second sum is not of products with the first")
     (middle,) = holding
     right = next(factor for factor in outer.arg.args if factor is not middle)
     if any(store.type.numel != dfg.points for store in dfg.stores):
-        return "its results are of several sizes"
+        return Refused("its results are of several sizes")
     return _with_roles(dfg, inner, outer, middle, right)
 
 
@@ -105,35 +106,37 @@ def _outside(dfg: Dfg, outer: Reduce) -> set[Expr]:
     return seen
 
 
-def _with_roles(dfg: Dfg, inner: Reduce, outer: Reduce, middle: Expr, right: Expr) -> Pair | str:
+def _with_roles(
+    dfg: Dfg, inner: Reduce, outer: Reduce, middle: Expr, right: Expr
+) -> Pair | Refused:
     largest = max(dfg.stores, key=lambda store: store.type.numel)
     order = [one for one in ordered(dfg.axes, largest) if one.extent > 1]
     of_middle, of_right = free_axes(middle), free_axes(right)
     stray = [one for one in order if one not in of_middle and one not in of_right]
     if stray:
-        return f"no factor depends on {stray[0].name}"
+        return Refused(f"no factor depends on {stray[0].name}")
     batch = tuple(a for a in order if a in of_middle and a in of_right)
     rows = tuple(a for a in order if a in of_middle and a not in of_right)
     cols = tuple(a for a in order if a in of_right and a not in of_middle)
     factors = _inner_factors(inner, rows, outer.axes)
-    if isinstance(factors, str):
+    if isinstance(factors, Refused):
         return factors
     image, weight = factors
     own = [one for one in outer.axes if one in free_axes(weight)]
     if len(own) != 1:
-        return f"its first product has {len(own)} axes that the second adds up"
+        return Refused(f"its first product has {len(own)} axes that the second adds up")
     (between,) = own
     if between in free_axes(image):
-        return f"both factors of its first product depend on {between.name}"
+        return Refused(f"both factors of its first product depend on {between.name}")
     loose = [a for a in (between, *outer.axes) if a not in of_right or a not in of_middle]
     loose += [a for a in inner.axes if a not in free_axes(image) or a not in free_axes(weight)]
     if loose:
-        return f"a factor does not depend on {loose[0].name}"
+        return Refused(f"a factor does not depend on {loose[0].name}")
     if not cols:
-        return "it has one column"
+        return Refused("it has one column")
     guide, across = largest_load(image), largest_load(right)
     if guide is None or across is None:
-        return "a factor is read from nowhere"
+        return Refused("a factor is read from nowhere")
     taps = tuple(one for one in ordered(outer.axes, across) if one is not between)
     return Pair(dfg, inner, outer, image, weight, middle, right, batch, rows, cols, taps, between,
                 ordered(inner.axes, guide))  # fmt: skip
@@ -141,7 +144,7 @@ def _with_roles(dfg: Dfg, inner: Reduce, outer: Reduce, middle: Expr, right: Exp
 
 def _inner_factors(
     inner: Reduce, rows: tuple[Axis, ...], between: tuple[Axis, ...]
-) -> tuple[Expr, Expr] | str:
+) -> tuple[Expr, Expr] | Refused:
     """The factor that depends on rows, and the other one, which must not. Where there is but one
     row, the other one is the factor that depends on what the second sum adds up."""
     assert isinstance(inner.arg, Arith)
@@ -149,10 +152,12 @@ def _inner_factors(
     ours = [any(one in free_axes(factor) for one in rows) for factor in (first, second)]
     if not any(ours):
         if math.prod(one.extent for one in rows) > 1:
-            return "neither factor of its first product depends on rows"  # one pixel, padded
+            return Refused(
+                "neither factor of its first product depends on rows"
+            )  # one pixel, padded
         ours = [not any(a in free_axes(factor) for a in between) for factor in (first, second)]
     if all(ours):
-        return "both factors of its first product depend on rows"
+        return Refused("both factors of its first product depend on rows")
     if not any(ours):
-        return "its first product has one row and slides"
+        return Refused("its first product has one row and slides")
     return (first, second) if ours[0] else (second, first)

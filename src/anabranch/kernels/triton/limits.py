@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.tile_cost import TileBound
 from anabranch.kernels.triton import contraction
@@ -25,4 +26,4 @@ def upper_limit(body: Graph, variant: str, spec: TargetSpec) -> TileBound | None
     if not contraction.VARIANT.fullmatch(base):
         return None
     found = contraction.found_in(canonical(body, content=False))
-    return None if isinstance(found, str) else limit_of(found, contraction.parse(base), spec)
+    return None if isinstance(found, Refused) else limit_of(found, contraction.parse(base), spec)

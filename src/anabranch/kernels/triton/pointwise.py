@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.expr import Dfg
 from anabranch.kernels.dfg.lower import lower
@@ -33,7 +34,7 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """Tiles from the largest that still gives every multiprocessor a CTA down to a vector a
     thread, or to an element where there are few; [] where the body is no pointwise one."""
     dfg = found_in(body)
-    if isinstance(dfg, str):
+    if isinstance(dfg, Refused):
         return []
     vector = _vector(dfg)
     tiles = [(vector * 32 * warps, warps) for warps in (1, 2, 4, 8)]
@@ -50,8 +51,8 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body is no pointwise one, or the variant not ours."""
     dfg, parsed = found_in(body), re.fullmatch(r"pointwise:(\d+)\.w(\d+)", variant)
-    if isinstance(dfg, str):
-        raise ValueError(dfg)
+    if isinstance(dfg, Refused):
+        raise ValueError(dfg.sentence)
     if parsed is None:
         raise ValueError(f"{variant} is no variant of pointwise kernels")
     tile, warps = int(parsed[1]), int(parsed[2])
@@ -81,15 +82,15 @@ def _vector(dfg: Dfg) -> int:
     return widest
 
 
-def found_in(body: Graph) -> Dfg | str:
+def found_in(body: Graph) -> Dfg | Refused:
     """What is computed element by element, or why it cannot be."""
     dfg = lower(body)
-    return dfg if isinstance(dfg, str) else why_not(dfg) or dfg
+    return dfg if isinstance(dfg, Refused) else why_not(dfg) or dfg
 
 
-def why_not(dfg: Dfg) -> str:
-    """Why this is no pointwise kernel, "" if it is one."""
+def why_not(dfg: Dfg) -> Refused | None:
+    """Why this is no pointwise kernel, if it is none."""
     found = reductions(*(store.expr for store in dfg.stores))
     if scans(*(store.expr for store in dfg.stores)):
-        return "something runs along its rows"
-    return f"{found[0].made or 'it'} reduces" if found else ""
+        return Refused("something runs along its rows")
+    return Refused(f"{found[0].made or 'it'} reduces") if found else None

@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.expr import (
     Const,
@@ -75,7 +76,7 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """Tiles that leave no multiprocessor without a CTA, or the smallest, each with as many steps
     at once as registers hold; [] where the body is no recurrence."""
     found = found_in(body) if _may_be(body) else NO_STEPS
-    if isinstance(found, str):
+    if isinstance(found, Refused):
         return []
     read = max(1, len(loads(*_looped(found))))
     points = found.dfg.points
@@ -89,13 +90,13 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     return offered
 
 
-def found_in(body: Graph) -> Recurrence | str:
+def found_in(body: Graph) -> Recurrence | Refused:
     """The loop that the body was unrolled from, or why there is none."""
     return _found_in(body) if _may_be(body) else recurrence_of(lower(body))
 
 
 @functools.lru_cache(maxsize=64)
-def _found_in(body: Graph) -> Recurrence | str:
+def _found_in(body: Graph) -> Recurrence | Refused:
     return recurrence_of(lower(body, most=MOST_NODES))
 
 
@@ -108,8 +109,8 @@ def _may_be(body: Graph) -> bool:
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body is no recurrence, or the variant not ours."""
     found, parsed = found_in(body), VARIANT.fullmatch(variant)
-    if isinstance(found, str):
-        raise ValueError(found)
+    if isinstance(found, Refused):
+        raise ValueError(found.sentence)
     if parsed is None:
         raise ValueError(f"{variant} is no variant of recurrences")
     tile, at_once, warps = (int(parsed[k]) for k in (1, 2, 4))

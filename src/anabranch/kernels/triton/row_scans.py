@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.expr import Dfg, Expr, Scan, free_axes, parts
 from anabranch.kernels.dfg.index_expr import Axis, axis
 from anabranch.kernels.dfg.simplify import bounded, choose, const, least
@@ -42,7 +43,7 @@ FORMS = {
 STEP = "{}, {} = tl.associative_scan(tl.broadcast({}, {}), {}, one_after_other{})"
 
 
-def aligned(dfg: Dfg) -> Dfg | str:
+def aligned(dfg: Dfg) -> Dfg | Refused:
     """The graph with each running fold along the axis at whose place it is asked for, or why there
     is none. What holds others goes first: it says where they are asked for."""
     stores = dfg.stores
@@ -54,7 +55,7 @@ def aligned(dfg: Dfg) -> Dfg | str:
         for one in left:
             if not any(one in scans(other.arg) for other in left if other is not one):
                 found = _aligned(one)
-                if isinstance(found, str):
+                if isinstance(found, Refused):
                     return found
                 table[one] = found
         stores = tuple(replace(s, expr=replace_parts(s.expr, table)) for s in stores)
@@ -64,12 +65,12 @@ def _is_aligned(one: Scan) -> bool:
     return one.at == axis(one.axis.name, one.axis.extent)
 
 
-def _aligned(one: Scan) -> Scan | str:
+def _aligned(one: Scan) -> Scan | Refused:
     ((atom, factor), *others) = one.at.terms or ((None, 0),)
     if not isinstance(atom, Axis) or others or factor not in (1, -1):
-        return f"its running folds are asked for at {one.at.text}"
+        return Refused(f"its running folds are asked for at {one.at.text}")
     if one.at.constant > (0 if factor == 1 else atom.extent - 1):
-        return "its running folds begin before what is stored of them"
+        return Refused("its running folds begin before what is stored of them")
     inside = bounded(one.at, 0, one.axis.extent)
 
     def there(expr: Expr, nothing: float) -> Expr:

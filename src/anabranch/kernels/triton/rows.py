@@ -27,6 +27,7 @@ from collections.abc import Sequence
 import torch
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.expr import Expr, Reduce, Scan, all_parts, free_axes, parts
 from anabranch.kernels.dfg.index_expr import Axis
@@ -62,7 +63,7 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """Tiles that give every multiprocessor a CTA, of several shapes and as many rows as threads
     hold; [] where it does not fit."""
     rows = found_in(body)
-    if isinstance(rows, str):
+    if isinstance(rows, Refused):
         return []
     width, per_sm = next_power(rows.col.extent), max(rows.row.extent // spec.sms, 1)
     tall = 1 << (per_sm.bit_length() - 1)
@@ -116,8 +117,8 @@ def _shareable(rows: Rows) -> bool:
 def write(body: Graph, variant: str) -> Program:
     """The kernel. ValueError where the body is not of rows, or the variant not ours."""
     rows, parsed = found_in(body), VARIANT.fullmatch(variant)
-    if isinstance(rows, str):
-        raise ValueError(rows)
+    if isinstance(rows, Refused):
+        raise ValueError(rows.sentence)
     if parsed is None:
         raise ValueError(f"{variant} is no variant of rows")
     height, width, split, warps = (int(number or 1) for number in parsed.groups())
@@ -154,7 +155,7 @@ def write(body: Graph, variant: str) -> Program:
     )
 
 
-def found_in(body: Graph) -> Rows | str:
+def found_in(body: Graph) -> Rows | Refused:
     """The rows and columns of a body, or why it has none."""
     return rows_of(lower(body))
 

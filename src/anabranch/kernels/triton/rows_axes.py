@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.expr import Dfg, Expr, Reduce, Scan, Store, free_axes
 from anabranch.kernels.dfg.index_expr import Axis, Quotient, axes_of, axis
 from anabranch.kernels.dfg.traversal import loads, reductions, scans, substitute_stores
@@ -53,33 +54,33 @@ class Rows:
         return _both_ways(scans(*(store.expr for store in self.stores)))
 
 
-def rows_of(dfg: Dfg | str) -> Rows | str:
+def rows_of(dfg: Dfg | Refused) -> Rows | Refused:
     """The graph as rows and columns, or why it has none."""
-    if isinstance(dfg, str):
+    if isinstance(dfg, Refused):
         return dfg
     whole, dfg = dfg.axes, row_scans.aligned(dfg)
-    if isinstance(dfg, str):
+    if isinstance(dfg, Refused):
         return dfg
     exprs = [store.expr for store in dfg.stores]
     found, along = reductions(*exprs), scans(*exprs)
     if not found and not along:
-        return "it reduces nothing"
+        return Refused("it reduces nothing")
     if not along:
         dfg = apart(dfg, _group_sizes(dfg, found))
         found = reductions(*(store.expr for store in dfg.stores))
     sizes = {tuple(one.extent for one in axes) for axes in _folded(found, along)}
     if len(sizes) > 1:
-        return f"it reduces over different axes: {sorted(sizes)}"
+        return Refused(f"it reduces over different axes: {sorted(sizes)}")
     bound = {one for fold in found for one in fold.axes}
     if any(axis in bound for fold in found for axis in free_axes(fold)):
-        return "a reduction stands inside another"
+        return Refused("a reduction stands inside another")
     if any(slides(a, dfg) and not side_by_side(a, dfg) for a in dfg.axes if a in whole):
-        return "windows slide along its results"
+        return Refused("windows slide along its results")
     outside = {axis for fold in found for axis in free_axes(fold)}
     if any(one.axis in outside for one in along):
-        return "it runs along rows that are reduced each by itself"
+        return Refused("it runs along rows that are reduced each by itself")
     if max(math.prod(size) for size in sizes) > LONGEST_TILE and _both_ways(along):
-        return "it runs along long rows in both directions"
+        return Refused("it runs along long rows in both directions")
     ways = {one.axis for one in along}
     # What does not depend on an axis of results is folded again for each of its places.
     outside |= set(dfg.axes) - ways if ways & set(dfg.axes) else set()
@@ -87,12 +88,14 @@ def rows_of(dfg: Dfg | str) -> Rows | str:
     col_axes = [axis for axis in dfg.axes if axis not in outside and axis.extent > 1]
     reduced = next(iter(_folded(found, along)))
     if col_axes and tuple(axis.extent for axis in col_axes) != next(iter(sizes)):
-        return "what is stored for each column is not of the reduced size"
+        return Refused("what is stored for each column is not of the reduced size")
     points = math.prod(axis.extent for axis in (*row_axes, *reduced))
     held = {load.value: load.type.numel for load in loads(*(store.expr for store in dfg.stores))}
     often = MOST_READS * sum(held.values())
     if found and points > (max(often, FEW_READS) if len(held) == 1 else often):
-        return "it reads each element many times: that is work for a contraction, or for windows"
+        return Refused(
+            "it reads each element many times: that is work for a contraction, or for windows"
+        )
     return _flattened(dfg, _folded(found, along), row_axes, col_axes)
 
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.expr import (
     Arith,
@@ -133,7 +134,7 @@ class Layer:
 def variants(body: Graph, spec: TargetSpec) -> list[str]:
     """The best ranked tiles; [] where the body is no such layer."""
     found = found_in(body)
-    if isinstance(found, str):
+    if isinstance(found, Refused):
         return []
     return [tile.text for tile, _ in ranked(found, spec)[:KEPT]]
 
@@ -177,62 +178,62 @@ def early(body: Graph, variant: str, asked: int) -> Program:
 
 
 @functools.lru_cache(maxsize=1024)
-def found_in(body: Graph) -> Layer | str:
-    """The layer that a body is, or why it is none, as a sentence."""
+def found_in(body: Graph) -> Layer | Refused:
+    """The layer that a body is, or why it is none."""
     return layer_of(lower(body))
 
 
-def layer_of(dfg: Dfg | str) -> Layer | str:
+def layer_of(dfg: Dfg | Refused) -> Layer | Refused:
     """The products, steps and channels of a graph, or why it has none."""
-    if isinstance(dfg, str):
+    if isinstance(dfg, Refused):
         return dfg
     if not scans(*(store.expr for store in dfg.stores)):
-        return "nothing runs along its rows"
+        return Refused("nothing runs along its rows")
     dfg = row_scans.aligned(dfg)
-    if isinstance(dfg, str):
+    if isinstance(dfg, Refused):
         return dfg
     exprs = [store.expr for store in dfg.stores]
     along, folds = {one.axis for one in scans(*exprs)}, reductions(*exprs)
     if not folds:
-        return "it multiplies nothing"
+        return Refused("it multiplies nothing")
     if len(along) > 1 or not along <= set(dfg.axes):
-        return "it runs along several axes, or along one of no result"
+        return Refused("it runs along several axes, or along one of no result")
     (steps,) = along
     if steps.extent > LONGEST:
-        return f"it has {steps.extent} steps, and a tile {LONGEST}"
+        return Refused(f"it has {steps.extent} steps, and a tile {LONGEST}")
     if len(folds) > MOST_PRODUCTS:
-        return f"it has {len(folds)} products, and a tile {MOST_PRODUCTS}"
+        return Refused(f"it has {len(folds)} products, and a tile {MOST_PRODUCTS}")
     factors = _factors(folds, steps)
-    return factors if isinstance(factors, str) else _with_roles(dfg, folds, factors, steps)
+    return factors if isinstance(factors, Refused) else _with_roles(dfg, folds, factors, steps)
 
 
-def _factors(folds: Sequence[Reduce], steps: Axis) -> list[tuple[Expr, Expr]] | str:
+def _factors(folds: Sequence[Reduce], steps: Axis) -> list[tuple[Expr, Expr]] | Refused:
     """The factor of each product that depends on the step, which is one for all, and the other."""
     found: list[tuple[Expr, Expr]] = []
     for fold in folds:
         if fold.op != "sum" or not (isinstance(fold.arg, Arith) and fold.arg.op == "mul"):
-            return "it is no sum of products"
+            return Refused("it is no sum of products")
         if fold.dtype != torch.float32:
-            return f"it adds up in {fold.dtype}"
+            return Refused(f"it adds up in {fold.dtype}")
         if reductions(fold.arg) or scans(fold.arg):
-            return "a product is of what another one makes, or runs along the rows"
+            return Refused("a product is of what another one makes, or runs along the rows")
         if [one.extent for one in fold.axes] != [one.extent for one in folds[0].axes]:
-            return "its products are of several depths"
+            return Refused("its products are of several depths")
         pairs = zip(fold.axes, folds[0].axes, strict=True)
         place = {own: axis(one.name, one.extent) for own, one in pairs if own != one}
         factors = [substitute(factor, place) for factor in fold.arg.args]
         left = [factor for factor in factors if steps in free_axes(factor)]
         if len(left) != 1:
-            return "it is not one factor of a product that depends on the step"
+            return Refused("it is not one factor of a product that depends on the step")
         found.append((left[0], factors[1 - factors.index(left[0])]))
     if any(left != found[0][0] for left, _ in found):
-        return "its products are of different rows"
+        return Refused("its products are of different rows")
     return found
 
 
 def _with_roles(
     dfg: Dfg, folds: Sequence[Reduce], factors: Sequence[tuple[Expr, Expr]], steps: Axis
-) -> Layer | str:
+) -> Layer | Refused:
     left, rights = factors[0][0], tuple(right for _, right in factors)
     of_left, depth = free_axes(left), folds[0].axes
     order = ordered([a for a in dfg.axes if a.extent > 1], dfg.stores[0])
@@ -241,16 +242,16 @@ def _with_roles(
     for right in rights:
         free = free_axes(right)
         if any(one not in free for one in cols) or any(one in free for one in batch):
-            return "its products are not all of the same channels"
+            return Refused("its products are not all of the same channels")
         if any(one not in free or one not in of_left for one in depth):
-            return "a factor does not depend on all of the depth"
+            return Refused("a factor does not depend on all of the depth")
     if not cols:
-        return "it has one channel"
+        return Refused("it has one channel")
     if any(store.type.numel != dfg.points for store in dfg.stores):
-        return "its results are of several sizes"
+        return Refused("its results are of several sizes")
     guide = largest_load(left)
     if guide is None:
-        return "its rows are read from nowhere"
+        return Refused("its rows are read from nowhere")
     return Layer(dfg, tuple(folds), left, rights, steps, cols, batch, ordered(depth, guide))
 
 
@@ -265,8 +266,8 @@ def parse(variant: str) -> Tile:
 
 def _written(body: Graph, variant: str, asked: int) -> Program:
     found = found_in(body)
-    if isinstance(found, str):
-        raise ValueError(found)
+    if isinstance(found, Refused):
+        raise ValueError(found.sentence)
     tile = parse(variant)
     if tile.m != found.m:
         raise ValueError(f"{variant} does not suit {found.steps.extent} steps")

@@ -22,6 +22,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.expr import (
     Dfg,
@@ -83,7 +84,7 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     those that give each multiprocessor's four schedulers a warp, with most work for each thread
     among these, since that is where loads are shared."""
     found = found_in(body)
-    if isinstance(found, str):
+    if isinstance(found, Refused):
         return []
     widest = elements_per_thread(*(store.type for store in found.dfg.stores))
     widest, offers = math.gcd(widest, found.lane.extent), list[tuple[int, int, int, str]]()
@@ -106,8 +107,8 @@ def write(body: Graph, variant: str) -> Program:
         found_in(body),
         re.fullmatch(r"window:(\d+)x(\d+)u(\d+)\.w(\d+)", variant),
     )
-    if isinstance(found, str):
-        raise ValueError(found)
+    if isinstance(found, Refused):
+        raise ValueError(found.sentence)
     if parsed is None:
         raise ValueError(f"{variant} is no variant of windows")
     pixels, lanes, together, warps = (int(number) for number in parsed.groups())
@@ -149,43 +150,43 @@ def _lines(body: Graph, together: int, pixel_in: bool, lane_in: bool) -> tuple[s
 
 
 @functools.lru_cache(maxsize=1024)
-def found_in(body: Graph) -> Windows | str:
+def found_in(body: Graph) -> Windows | Refused:
     """The windows of a body: all its variants are written of the same ones."""
     return windows_of(lower(body))
 
 
-def windows_of(dfg: Dfg | str) -> Windows | str:
+def windows_of(dfg: Dfg | Refused) -> Windows | Refused:
     """The graph with its axes told apart, or why its reductions cannot be unrolled."""
-    if isinstance(dfg, str):
+    if isinstance(dfg, Refused):
         return dfg
     folds = reductions(*(store.expr for store in dfg.stores))
     if not folds:
-        return "it reduces nothing"
+        return Refused("it reduces nothing")
     if scans(*(store.expr for store in dfg.stores)):
-        return "something runs along its rows"
+        return Refused("something runs along its rows")
     if any(reductions(fold.arg) for fold in folds):
-        return "a reduction stands inside another"
+        return Refused("a reduction stands inside another")
     elements = sum(map(count, folds))
     if elements > MOST_TAPS:
-        return f"its windows have {elements} elements"
+        return Refused(f"its windows have {elements} elements")
     largest = max(dfg.stores, key=lambda store: store.type.numel)
     order = [a for a in ordered(dfg.axes, largest) if a.extent > 1]
     if not order:
-        return "it has one result"
+        return Refused("it has one result")
     *rest, lane = order
     sliding = [a for a in reversed(order) if slides(a, dfg)]
     if not sliding:
-        return "no window slides along its results"
+        return Refused("no window slides along its results")
     source = largest_load(*(fold.arg for fold in folds))
     if source is None or lane not in free_axes(source):
-        return "it reads the same for all results that lie side by side"
+        return Refused("it reads the same for all results that lie side by side")
     slide = next((a for a in sliding if a is not lane), None)
     reads = 0
     for fold in folds:
         sliding_loads = [load for load in loads(fold.arg) if _slides(load, fold)]
         reads += len(sliding_loads) * count(fold)
     if reads > MOST_LOADS:
-        return f"each of its results is made of {reads} values"
+        return Refused(f"each of its results is made of {reads} values")
     return Windows(dfg, lane, slide, tuple(a for a in rest if a is not slide), reads)
 
 

@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
+from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.expr import Expr, KernelVariable, Reduce, Store, all_parts, free_axes
 from anabranch.kernels.dfg.index_expr import number
 from anabranch.kernels.dfg.traversal import loads, reductions, replace_parts, substitute
@@ -51,16 +52,18 @@ def write_taps(fold: Reduce, out: Emission) -> str:
     return total
 
 
-def why_not_read(windows: Sequence[Reduce], fold: Reduce, stores: Sequence[Store]) -> str:
-    """Why reductions beside a sum of products cannot be computed where it reads; "" if they can."""
+def why_not_read(
+    windows: Sequence[Reduce], fold: Reduce, stores: Sequence[Store]
+) -> Refused | None:
+    """Why reductions beside a sum of products cannot be computed where it reads."""
     if not windows:
-        return ""
+        return None
     (window, *others), sums = windows, KernelVariable("sums", fold.dtype)
     left = [replace_parts(store.expr, {fold: sums}) for store in stores]
     if others or window not in set(all_parts(fold.arg)) or reductions(*left):
-        return "it has several reductions"
+        return Refused("it has several reductions")
     if count(window) > MOST_TAPS:
-        return f"a reduction of {count(window)} values stands before its sum of products"
+        return Refused(f"a reduction of {count(window)} values stands before its sum of products")
     if not all(set(fold.axes) <= free_axes(load).keys() for load in loads(window.arg)):
-        return "its sum of products is one of sums over other channels"
-    return ""
+        return Refused("its sum of products is one of sums over other channels")
+    return None

@@ -17,6 +17,7 @@ from anabranch.ir import ops
 from anabranch.ir.components import components
 from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.key import canonical
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.lower import MOST_NODES
 from anabranch.kernels.dfg.scans import RUNNING
@@ -44,7 +45,7 @@ from anabranch.options import Pruning
 @dataclass(frozen=True, slots=True)
 class Template:
     """`variants(body, spec)`: what to try on such a machine, [] where the template does not fit.
-    `found_in(body)`: what it sees in the body, or why it does not fit, as a sentence.
+    `found_in(body)`: what it sees in the body, or why it does not fit.
     `write(body, variant)`: the kernel; ValueError where there is none. `early`: the same, ready to
     read constants before it waits, or to ask for so many lines of them a thread, where more than
     the order of its lines has to change for that. `limited`: as `variants`, pruned by the
@@ -135,7 +136,7 @@ def why_none(body: Graph) -> str:
     same = canonical(body, content=False)
     found = {name: TEMPLATES[name].found_in(same) for name in near}
     no_tile = "no tile of it fits the machine"
-    reasons = (why if isinstance(why, str) else no_tile for why in found.values())
+    reasons = (why.sentence if isinstance(why, Refused) else no_tile for why in found.values())
     return "; ".join(f"{name}: {why}" for name, why in zip(found, reasons, strict=True))
 
 

@@ -24,6 +24,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, types
 from anabranch.ir.key import structure_text
 from anabranch.ir.ops import CONVOLUTIONS
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Known
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph, task_producers
@@ -97,7 +98,7 @@ class TaskCutter:
         self._told: dict[str, TaskPiece] = {}
         self._paid: dict[str, TaskPiece] = {}
         self._parts: dict[str, TaskPiece] = {}
-        self._written: dict[Hashable, tuple[Sequence[Node], str]] = {}
+        self._written: dict[Hashable, tuple[Sequence[Node], Refused | None]] = {}
         self._copied: dict[TensorType, TaskPiece] = {}
         self.copies = Copies()
 
@@ -194,7 +195,7 @@ class TaskCutter:
 
     def _unwritten(
         self, group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
-    ) -> str:
+    ) -> Refused | None:
         """As `why_not_written`, which does not depend on anything else."""
         made = {name for node in group for name in node.results}
         read = tuple(facts.types[x] for node in group for x in node.uses if x not in made)
