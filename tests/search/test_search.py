@@ -29,7 +29,7 @@ from anabranch.search import driver, evaluation
 from anabranch.targets import resolve
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Trace
-from anabranch.tuning.build import Planned, schedule_seconds, simplified
+from anabranch.tuning.build import BuiltPlan, schedule_seconds, simplified
 from anabranch.tuning.job import Job
 from anabranch.tuning.launch.pdl import WAITED
 
@@ -101,7 +101,7 @@ def test_what_decides_at_last_is_the_plan_as_it_is_launched(
     asked: list[list[Plan]] = []
     launched_in: list[str] = []
 
-    def launched(job: Job, made: Planned, plan: Plan) -> tuple[Plan, Cost]:
+    def launched(job: Job, made: BuiltPlan, plan: Plan) -> tuple[Plan, Cost]:
         launched_in.append(job.options.overlap)
         return plan, Cost(1.0, "measured")
 

@@ -32,7 +32,7 @@ from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.search.driver import known_path, searched
 from anabranch.search.result import Path
 from anabranch.trace import Event, Trace
-from anabranch.tuning.build import Planned, launched, simplified_or_recalled, tuner_of
+from anabranch.tuning.build import BuiltPlan, launched, simplified_or_recalled, tuner_of
 from anabranch.tuning.job import Job, calling_of
 from anabranch.tuning.verify.plan import WRONG_CAPTURE, verify, verify_capture
 
@@ -88,10 +88,10 @@ def search(
     job: Job,
     captured: Captured,
     graph: Graph,
-    first: Planned,
+    first: BuiltPlan,
     path: Path | None,
     span: tuple[int, int],
-) -> tuple[Planned, Path | None]:
+) -> tuple[BuiltPlan, Path | None]:
     """The fastest equal graph that was found, and the way to it. `span`: the events of `first`,
     which those of the graph found replace."""
     if job.options.search == "none" or (path is not None and not path.goes_on):
@@ -102,7 +102,7 @@ def search(
     return made, path
 
 
-def pack(job: Job, made: Planned) -> Outcome:
+def pack(job: Job, made: BuiltPlan) -> Outcome:
     """The plan, as its kernels are launched, and all that was decided on the way to it."""
     plan = made.packer.plan(made.choice.schedule, job.trace)
     plan, cost = launched(job, made, plan)

@@ -26,7 +26,7 @@ from anabranch.search.evaluation import CandidateEvaluator, replaced
 from anabranch.search.outer_loop import improved, settings_of
 from anabranch.search.result import Path, rules_of
 from anabranch.trace import RECALLED, Trace
-from anabranch.tuning.build import Planned, rescheduled, schedule_seconds
+from anabranch.tuning.build import BuiltPlan, rescheduled, schedule_seconds
 from anabranch.tuning.job import Job
 
 GAIN = 0.01
@@ -59,8 +59,8 @@ def known_path(job: Job, graph: Graph) -> Path | None:
 
 
 def searched(
-    job: Job, captured: Captured, graph: Graph, first: Planned, begun: Path | None = None
-) -> tuple[Planned, Path]:
+    job: Job, captured: Captured, graph: Graph, first: BuiltPlan, begun: Path | None = None
+) -> tuple[BuiltPlan, Path]:
     """The best equal graph, planned; `first`, and no way to it, if there is none that is faster.
     `begun`: leads to where an earlier search of the graph ended, and `first` is planned for that.
 
@@ -104,8 +104,8 @@ def _goes_on(start: Path, path: Path, given: bool) -> bool:
 
 
 def _searched(
-    job: Job, captured: Captured, first: Planned, start: Path, until: Deadline
-) -> tuple[Planned, Path]:
+    job: Job, captured: Captured, first: BuiltPlan, start: Path, until: Deadline
+) -> tuple[BuiltPlan, Path]:
     options, trace, graph = job.options, job.trace, start.begin
     end = job.deadline.within(until.left() + TIME.search_comparison_s)
     summed = options.search == "taso-paper"
@@ -147,7 +147,7 @@ def _searched(
     return first, replace(found.path, graph=start.graph, rounds=start.rounds)
 
 
-def _to_schedule(job: Job, first: Planned, until: Deadline) -> float:
+def _to_schedule(job: Job, first: BuiltPlan, until: Deadline) -> float:
     """Seconds that the schedule in earnest of what is found may take: what that of the first graph
     took, or, where that was recalled, what such a graph's usually does; no more than half of all
     that is left."""
@@ -163,7 +163,7 @@ def _gains(now: Cost, was: Cost) -> bool:
     return was.us - now.us > least and not tied(now, was)
 
 
-def _of_taso(job: Job, captured: Captured, graph: Graph, first: Planned) -> tuple[Path, ...]:
+def _of_taso(job: Job, captured: Captured, graph: Graph, first: BuiltPlan) -> tuple[Path, ...]:
     """What AutoGraph, as published, is compared with at its end where the path weighs nothing: the
     paper gives no number for that weight. Whoever asked for TASO before has found it."""
     if job.options.search != "autograph-paper":
@@ -208,7 +208,7 @@ def _took(trace: Trace, *stages: str) -> float:
     return sum(float(data["seconds"]) for data in found.values())
 
 
-def _alpha(options: Options, tried: Planned, machine: Calibration) -> float:
+def _alpha(options: Options, tried: BuiltPlan, machine: Calibration) -> float:
     """What the critical path weighs in prices: nothing for TASO."""
     if options.search in ("taso", "taso-paper"):
         return 0.0

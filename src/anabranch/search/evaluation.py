@@ -27,7 +27,7 @@ from anabranch.search.cost.task_cuts import TaskCutter
 from anabranch.search.part_timing import time_parts
 from anabranch.search.protocols import Evaluators, PartEvaluators, Price
 from anabranch.trace import stage_seconds
-from anabranch.tuning.build import Planned, launched, planned, simplified, tuner_of
+from anabranch.tuning.build import BuiltPlan, build_on_trial, launched, simplified, tuner_of
 from anabranch.tuning.job import Job
 from anabranch.tuning.launch.decide import LARGE
 from anabranch.tuning.launch.pdl import in_mode, in_their_modes, may_overlap, mode_of
@@ -48,26 +48,26 @@ MEMORY = 0.25
 class CandidateEvaluator:
     """Who says what graphs take: by predictions, part by part, and built as a whole."""
 
-    def __init__(self, job: Job, captured: Captured, first: Planned, until: Deadline) -> None:
+    def __init__(self, job: Job, captured: Captured, first: BuiltPlan, until: Deadline) -> None:
         """`until`: when the search is to be over."""
         self._until = until
         self.child_job = replace(job, trace=job.trace.child())
         self._job, self._captured, self._first = job, captured, first
         self._cuts = TaskCutter(job.target.spec, tuner_of(job).generates)
         self._learned: list[tuple[Task, float]] = []
-        self._modes: dict[int, tuple[Planned, str]] = {}
+        self._modes: dict[int, tuple[BuiltPlan, str]] = {}
 
-    def evaluators(self, alpha: float, machine: Calibration) -> Evaluators[Planned]:
+    def evaluators(self, alpha: float, machine: Calibration) -> Evaluators[BuiltPlan]:
         """`alpha`: what the critical path weighs; `machine`: what it costs there to run side by
         side."""
 
-        def appraise(built: Sequence[Planned]) -> Appraiser:
+        def appraise(built: Sequence[BuiltPlan]) -> Appraiser:
             return self._appraiser(built, alpha, machine)
 
-        def foresee(built: Sequence[Planned]) -> Price:
+        def foresee(built: Sequence[BuiltPlan]) -> Price:
             return appraise(built).outlook
 
-        def kinds(built: Sequence[Planned]) -> list[Appraiser]:
+        def kinds(built: Sequence[BuiltPlan]) -> list[Appraiser]:
             # The sum says about what a part takes; under it merges look as good as they can be.
             weights = dict.fromkeys((0.0, alpha))
             return [self._appraiser(built, weight, machine) for weight in weights]
@@ -80,7 +80,7 @@ class CandidateEvaluator:
         again = None if self._job.target.spec.simulated else self._again
         return replace(made, foresee=foresee, again=again)
 
-    def race(self, plans: Sequence[Planned], captures: int = 1) -> list[Cost]:
+    def race(self, plans: Sequence[BuiltPlan], captures: int = 1) -> list[Cost]:
         """Side by side, each with its kernels launched as is best for it."""
         with self._job.trace.stage("search.build.modes"):
             modes = [(plan, self._mode(plan)) for plan in plans]
@@ -88,10 +88,10 @@ class CandidateEvaluator:
         with self._job.trace.stage("search.build.race"):
             return self._first.costs.race(raced, captures=captures)
 
-    def _again(self, plans: Sequence[Planned]) -> list[Cost]:
+    def _again(self, plans: Sequence[BuiltPlan]) -> list[Cost]:
         return self.race(plans, captures=_captures(plans))
 
-    def last(self, plans: Sequence[Planned], until: Deadline) -> list[Cost]:
+    def last(self, plans: Sequence[BuiltPlan], until: Deadline) -> list[Cost]:
         """Side by side as each would be launched if it were the one, each loaded several times:
         with one mode for all kernels of each, and where that leaves it open, in modes of their
         own, if there is time for them."""
@@ -107,7 +107,7 @@ class CandidateEvaluator:
                 return costs
         return self._launched(self.child_job, plans)
 
-    def _launched(self, job: Job, plans: Sequence[Planned]) -> list[Cost]:
+    def _launched(self, job: Job, plans: Sequence[BuiltPlan]) -> list[Cost]:
         target, ended = job.target, list[Plan]()
         for made in plans:
             plan, cost = launched(job, made, made.packer.plan(made.choice.schedule))
@@ -120,7 +120,7 @@ class CandidateEvaluator:
         found = [cost for cost in medians(costs or [], times) if cost is not None]
         return found if len(found) == len(plans) else self.race(plans)
 
-    def _mode(self, plan: Planned) -> str:
+    def _mode(self, plan: BuiltPlan) -> str:
         """The best mode of its kernels; of a plan of many launches, which takes a second to load in
         each, the one that is best for the first."""
         if self._job.options.overlap == "none":
@@ -136,7 +136,9 @@ class CandidateEvaluator:
     def _simplify(self, candidate: Graph) -> Graph:
         return simplified(self.child_job, candidate)
 
-    def _appraiser(self, built: Sequence[Planned], alpha: float, machine: Calibration) -> Appraiser:
+    def _appraiser(
+        self, built: Sequence[BuiltPlan], alpha: float, machine: Calibration
+    ) -> Appraiser:
         taken = [(task, one.costs.task(task).us) for one in built for task in one.tasks.tasks]
         return Appraiser((*self._learned, *taken), self._cuts, alpha, machine)
 
@@ -146,11 +148,11 @@ class CandidateEvaluator:
         self._learned.extend(result.taken)
         return result.costs
 
-    def _build(self, candidate: Graph) -> Planned:
+    def _build(self, candidate: Graph) -> BuiltPlan:
         job, options = self._job, self._job.options
         told = replace(job, trace=job.trace.child())
         try:
-            made = planned(told, self._captured, candidate)
+            made = build_on_trial(told, self._captured, candidate)
             for stage, seconds in stage_seconds(told.trace.events).items():
                 part = f"search.build.{stage}"
                 job.trace.add("stage", part, part, seconds=seconds)
@@ -167,7 +169,7 @@ class CandidateEvaluator:
             raise ValueError(f"{failed.what}: {failed.why}") from None
         return made
 
-    def _verify(self, job: Job, made: Planned) -> None:
+    def _verify(self, job: Job, made: BuiltPlan) -> None:
         """NumericsError if the graph computes something else than the model."""
         run = job.target.load(made.packer.plan(made.choice.schedule), repeat=0)
         verify(run, self._captured, job)
@@ -178,7 +180,7 @@ def replaced(job: Job, **changed: str) -> Job:
     return replace(job, options=job.options.model_copy(update=changed))
 
 
-def _captures(plans: Sequence[Planned]) -> int:
+def _captures(plans: Sequence[BuiltPlan]) -> int:
     """How often each of these is captured, for their difference to be told."""
     longest = max(plan.cost.us for plan in plans)
     return min(MOST_CAPTURES, max(CAPTURES, round(CAPTURED_US / max(longest, 1.0))))

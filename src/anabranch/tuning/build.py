@@ -1,6 +1,6 @@
 """The stages from a rewritten graph to its schedule, one function each.
 
-    graph -> fuse -> kernels -> probe -> schedule -> Planned
+    graph -> fuse -> kernels -> probe -> schedule -> BuiltPlan
 
 The pipeline runs them on the graph that it was given, and a search on each graph that it would
 have instead.
@@ -57,7 +57,7 @@ as a forecast is off by, in the median."""
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class BuiltPlan:
     """A graph that went through the line up to its schedule. `sequential`: the plan without
     concurrency; `packer`: makes plans within the bytes that they may take; `settled`: nothing was
     left out that might run another day; `trace`: what was said on the way."""
@@ -149,14 +149,14 @@ def probe(job: Job, captured: Captured, tuned: Tuned) -> Tuned:
     return Tuned(graph, renamed(captured, graph), selection, tuned.costs)
 
 
-def schedule(job: Job, tuned: Tuned, trial: bool = False) -> Planned:
+def schedule(job: Job, tuned: Tuned, trial: bool = False) -> BuiltPlan:
     """The stage `schedule`: when and on which stream each kernel runs. `trial`: the graph is only
     tried out, under a schedule that is found at once."""
     safe = tuned.selection.settled and settled(tuned.costs)
     return _schedule(job, tuned.graph, tuned.signature, tuned.selection, safe, trial)
 
 
-def planned(job: Job, captured: Captured, graph: Graph) -> Planned:
+def build_on_trial(job: Job, captured: Captured, graph: Graph) -> BuiltPlan:
     """The stages from `fuse` to `schedule`, as a search runs them on a graph that it tries out."""
     job = with_samples(job, captured, graph)
     with job.trace.stage("fuse"):
@@ -216,7 +216,7 @@ def scheduled(
     selection: Selection,
     safe: bool,
     trial: bool = False,
-) -> Planned:
+) -> BuiltPlan:
     """Tasks with kernels under a schedule, timed as a stage; `safe`: what was chosen so far would
     be chosen again."""
     with job.trace.stage("schedule"):
@@ -230,7 +230,7 @@ def _schedule(
     selection: Selection,
     safe: bool,
     trial: bool,
-) -> Planned:
+) -> BuiltPlan:
     """`safe`: what was chosen so far would be chosen again."""
     options, tasks = job.options, selection.tasks
     still = trial or options.overlap == "none" or job.deadline.stopped()
@@ -246,15 +246,15 @@ def _schedule(
         choice = remembered_best(tasks, costs, names, limits_of(job), job.cache)
     safe = safe and settled(costs)
     trace = job.trace
-    return Planned(graph, signature, selection, choice, sequential, packer, costs, safe, trace)
+    return BuiltPlan(graph, signature, selection, choice, sequential, packer, costs, safe, trace)
 
 
-def rescheduled(job: Job, made: Planned, trial: bool = False) -> Planned:
+def rescheduled(job: Job, made: BuiltPlan, trial: bool = False) -> BuiltPlan:
     """The same tasks under the schedule that a trial, or whoever asks in earnest, gives them."""
     return scheduled(job, made.graph, made.signature, made.selection, made.settled, trial)
 
 
-def launched(job: Job, made: Planned, plan: Plan) -> tuple[Plan, Cost | None]:
+def launched(job: Job, made: BuiltPlan, plan: Plan) -> tuple[Plan, Cost | None]:
     """The plan of what was made as its kernels are launched, and what it then takes, None where
     nobody knows. Where no scheduler was asked for by name, another schedule may come to be the
     fastest."""

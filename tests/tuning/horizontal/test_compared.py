@@ -21,7 +21,7 @@ from anabranch.memory.packer import Packer
 from anabranch.options import Options
 from anabranch.schedule.best import Choice
 from anabranch.trace import Trace
-from anabranch.tuning.build import Planned
+from anabranch.tuning.build import BuiltPlan
 from anabranch.tuning.horizontal.decide import compared
 from anabranch.tuning.job import Job
 
@@ -52,14 +52,14 @@ class Machine:
         return [Cost(self.us[tasks.tasks[0].name, ""], "measured", 0.1) for tasks, _ in plans]
 
 
-def planned(machine: Any, name: str) -> Planned:
+def planned(machine: Any, name: str) -> BuiltPlan:
     tasks: TaskGraph = replace(TASKS, tasks=(Task(name, TASKS.tasks[0].body, KERNEL),))
     schedule = Schedule("alone", (Launch(name, 0),))
     packer = Packer(tasks, machine.spec, None, 1 << 30)
     selection: Any = SimpleNamespace(tasks=tasks)
     none: Any = None
     choice, trace = Choice(schedule, ()), Trace()
-    return Planned(none, none, selection, choice, PLAN, packer, machine, True, trace)
+    return BuiltPlan(none, none, selection, choice, PLAN, packer, machine, True, trace)
 
 
 def run(machine: Any, cache: Cache | None = None) -> tuple[float, float]:

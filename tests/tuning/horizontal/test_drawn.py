@@ -15,7 +15,7 @@ from anabranch.fuzz.trial import TrialSetting
 from anabranch.ir.protocols import Cost
 from anabranch.ir.verify import verify_tasks
 from anabranch.trace import Trace
-from anabranch.tuning.build import Planned
+from anabranch.tuning.build import BuiltPlan
 from anabranch.tuning.horizontal import propose
 from anabranch.tuning.horizontal.decide import abreast
 from anabranch.tuning.job import Job
@@ -29,7 +29,7 @@ def test_whatever_shares_a_launch_is_right(monkeypatch: pytest.MonkeyPatch) -> N
     def fewest(self: Recorded, plans: Sequence[Any]) -> list[Cost]:
         return [Cost(float(len(tasks.tasks)), "recorded") for tasks, _ in plans]
 
-    def noted(job: Job, made: Planned) -> Planned:
+    def noted(job: Job, made: BuiltPlan) -> BuiltPlan:
         found = abreast(job, made)
         verify_tasks(found.tasks)
         changed.append(found is not made)

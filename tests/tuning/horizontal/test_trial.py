@@ -16,7 +16,7 @@ from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule, verify_tasks
 from anabranch.schedule.best import Choice
 from anabranch.trace import Trace
-from anabranch.tuning.build import Planned
+from anabranch.tuning.build import BuiltPlan
 from anabranch.tuning.horizontal.propose import Offer
 from anabranch.tuning.horizontal.trial import ALONE, best, selection_of
 from anabranch.tuning.joint_tasks import joint
@@ -45,10 +45,10 @@ class Machine:
         ]
 
 
-def made(machine: Machine, tasks: TaskGraph = SIX) -> Planned:
+def made(machine: Machine, tasks: TaskGraph = SIX) -> BuiltPlan:
     selection = Selection(tasks, {task.name: () for task in tasks.tasks})
     rest: Any = (None, None, selection, Choice(STREAMS, ()), None, None, machine, True, Trace())
-    return Planned(*rest)
+    return BuiltPlan(*rest)
 
 
 def offer(*groups: str) -> Offer:

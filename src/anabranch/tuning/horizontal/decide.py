@@ -20,7 +20,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import text_schedule
 from anabranch.schedule.best import Choice
 from anabranch.schedule.ios.merge_stages import MERGING
-from anabranch.tuning.build import Planned, schedule_seconds, scheduled, tuner_of
+from anabranch.tuning.build import BuiltPlan, schedule_seconds, scheduled, tuner_of
 from anabranch.tuning.horizontal.propose import proposed
 from anabranch.tuning.horizontal.trial import HorizontalTrial, best, selection_of
 from anabranch.tuning.job import Job
@@ -31,7 +31,7 @@ RACED: Table[tuple[Cost, ...]] = Table("plans", "abreast 4", nouns(tuple[Cost, .
 """What two plans take in their modes."""
 
 
-def abreast(job: Job, made: Planned) -> Planned:
+def abreast(job: Job, made: BuiltPlan) -> BuiltPlan:
     """The plan with independent tasks in common launches, if that is faster; else the very same."""
     options = job.options
     if options.abreast == "none" or not tuner_of(job).generates or options.scheduler in MERGING:
@@ -78,7 +78,7 @@ def _until(job: Job) -> Deadline:
     return job.deadline.within(min(TIME.horizontal_s, max(0.0, whole)))
 
 
-def _in_earnest(job: Job, made: Planned, trial: HorizontalTrial, enough: bool) -> Planned:
+def _in_earnest(job: Job, made: BuiltPlan, trial: HorizontalTrial, enough: bool) -> BuiltPlan:
     """The trial as it would be compiled; the schedule it was tried under is one more to choose
     from. Where there is not `enough` time, few others are looked for."""
     selection = with_probes(selection_of(made, trial), made.costs)
@@ -94,7 +94,7 @@ def _in_earnest(job: Job, made: Planned, trial: HorizontalTrial, enough: bool) -
     return replace(found, choice=Choice(trial.schedule, ((trial.schedule, other), *rest)))
 
 
-def compared(job: Job, made: Planned, found: Planned) -> tuple[Cost, Cost]:
+def compared(job: Job, made: BuiltPlan, found: BuiltPlan) -> tuple[Cost, Cost]:
     """What both plans take, side by side, as they will be launched."""
     pair = [(plan.tasks, plan.choice.schedule) for plan in (made, found)]
     was, now = made.costs.race(pair)
@@ -110,7 +110,7 @@ def compared(job: Job, made: Planned, found: Planned) -> tuple[Cost, Cost]:
     return (was, now) if costs is None else (costs[0], costs[1])
 
 
-def _in_their_modes(job: Job, *plans: Planned) -> tuple[Cost, ...] | None:
+def _in_their_modes(job: Job, *plans: BuiltPlan) -> tuple[Cost, ...] | None:
     """What each takes in the mode that is fastest for it; None where one cannot run."""
     aside = job.trace.child()
     packed = [plan.packer.plan(plan.choice.schedule) for plan in plans]

@@ -26,7 +26,7 @@ from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.task import Task
 from anabranch.memory import pack
 from anabranch.schedule.regroup import adapted
-from anabranch.tuning.build import Planned, tuner_of
+from anabranch.tuning.build import BuiltPlan, tuner_of
 from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.job import Job
 from anabranch.tuning.joint_offers import JointPart, grouped, joint_resources, offers, parts, sketch
@@ -78,7 +78,7 @@ class Offer:
         return ", ".join(task.name for task in self.tasks)
 
 
-def proposed(job: Job, made: Planned, until: Deadline) -> list[Offer]:
+def proposed(job: Job, made: BuiltPlan, until: Deadline) -> list[Offer]:
     """What is worth trying until then, what a forecast likes best first."""
     spec = job.target.spec
     known = parts(made.selection, spec)
@@ -144,7 +144,7 @@ def _apart_first(likely: Sequence[list[Group]]) -> list[list[Group]]:
 def _together_us(
     likely: Sequence[list[Group]],
     base: float,
-    made: Planned,
+    made: BuiltPlan,
     known: Mapping[str, JointPart],
     works: Memo[Work],
 ) -> float:
@@ -171,7 +171,7 @@ def _saved(groups: Sequence[Group], known: Mapping[str, JointPart]) -> float:
 
 
 def _predicted(
-    groups: Sequence[Group], made: Planned, known: Mapping[str, JointPart], works: Memo[Work]
+    groups: Sequence[Group], made: BuiltPlan, known: Mapping[str, JointPart], works: Memo[Work]
 ) -> float:
     """The latency of the plan with these groups, by a model."""
     sketches = {name_of(group): sketch(group, known) for group in groups}
@@ -191,7 +191,7 @@ def _predicted(
 
 def _with_kernels(
     job: Job,
-    made: Planned,
+    made: BuiltPlan,
     alike: Sequence[Sequence[Group]],
     known: Mapping[str, JointPart],
 ) -> list[Offer]:

@@ -23,7 +23,7 @@ from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import TaskGraph
 from anabranch.schedule.regroup import adapted
 from anabranch.trace import Trace
-from anabranch.tuning.build import Planned
+from anabranch.tuning.build import BuiltPlan
 from anabranch.tuning.horizontal.propose import Offer
 from anabranch.tuning.joint_tasks import name_of, together
 from anabranch.tuning.select import Selection
@@ -46,7 +46,7 @@ class HorizontalTrial:
 
 
 def best(
-    made: Planned, offers: Sequence[Offer], left: Callable[[], float], trace: Trace
+    made: BuiltPlan, offers: Sequence[Offer], left: Callable[[], float], trace: Trace
 ) -> HorizontalTrial | None:
     """The fastest of all that were tried, None if that is the plan as it is. `left`: seconds that
     trying may still take."""
@@ -72,7 +72,7 @@ def best(
     return last[0] if len(last) == 1 else _fastest(made, last)[0]
 
 
-def selection_of(made: Planned, trial: HorizontalTrial) -> Selection:
+def selection_of(made: BuiltPlan, trial: HorizontalTrial) -> Selection:
     """The plan's selection with the offers of the trial in place of their parts."""
     tried = dict(made.selection.candidates)
     tried |= {task.name: offer.tried for offer in trial.offers for task in offer.tasks}
@@ -80,7 +80,7 @@ def selection_of(made: Planned, trial: HorizontalTrial) -> Selection:
     return replace(made.selection, tasks=trial.tasks, candidates=candidates)
 
 
-def _trial(made: Planned, offers: Sequence[Offer]) -> HorizontalTrial | None:
+def _trial(made: BuiltPlan, offers: Sequence[Offer]) -> HorizontalTrial | None:
     """The plan with these offers, under its own schedule; None if they wait for each other."""
     kernels = {task.name: task for offer in offers for task in offer.tasks}
     groups = [group for offer in offers for group in offer.groups]
@@ -93,7 +93,7 @@ def _trial(made: Planned, offers: Sequence[Offer]) -> HorizontalTrial | None:
     return HorizontalTrial(tuple(offers), tasks, schedule)
 
 
-def _together(made: Planned, offers: Sequence[Offer]) -> Iterator[HorizontalTrial]:
+def _together(made: BuiltPlan, offers: Sequence[Offer]) -> Iterator[HorizontalTrial]:
     """As many of the offers as go together, the first ones first; also in a row, for what shares a
     launch need not share the machine in any other way."""
     taken: HorizontalTrial | None = None
@@ -116,7 +116,7 @@ def _overlap(taken: Sequence[Offer], offer: Offer) -> bool:
 
 
 def _fastest(
-    made: Planned, trials: Sequence[HorizontalTrial]
+    made: BuiltPlan, trials: Sequence[HorizontalTrial]
 ) -> tuple[HorizontalTrial | None, list[Cost]]:
     """The fastest of these, None if it saves next to nothing; what the plan takes, and each of
     them, side by side."""
