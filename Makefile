@@ -20,7 +20,9 @@ SHARD ?= 1/1
 LIMIT ?= 0
 
 # One thread per test worker: workers that each start a thread per core only wait for each other.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rfEs
+# Bytecode is kept whatever the environment says: tests start processes, and each would compile all
+# of our modules first, 0.6 of the 3.2 seconds that it takes to begin.
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rfEs
 
 .DEFAULT_GOAL := check
 .PHONY: setup demo test check format lint types layers tests docs benchmarks test-gpu golden cover size replay clean
