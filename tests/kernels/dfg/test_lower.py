@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from dataclasses import replace
+
 import torch
 
 from anabranch.ir.refused import Refused
-from anabranch.ir.text import parse_graph
+from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg import Dfg, lower
 from anabranch.kernels.dfg.lower import held
@@ -146,3 +150,23 @@ def test_results_whose_axes_others_have_as_one() -> None:
         "  a[n, l, c] = t0\n"
         "  b[3*n + l, c] = exp(t0)"
     )
+
+
+def test_a_body_is_lowered_once_and_keeps_no_weight() -> None:
+    body = parse_graph("""
+    graph g {
+      input %x: f32[2,3]
+      const %w: f32[3] = w
+      %a: f32[2,3] = aten.mul.Tensor(%x, %w)
+      return %a
+    }""")
+    weight = torch.ones(3)
+    held_by = replace(body.constants[0], value=weight)
+    found = lower(replace(body, name="one", constants=(held_by,)))
+    assert lower(replace(body, name="other")) is found
+    other = parse_graph(text_graph(body).replace("mul", "add"))
+    assert lower(other) != found
+    gone = weakref.ref(weight)
+    del weight, held_by
+    gc.collect()
+    assert gone() is None

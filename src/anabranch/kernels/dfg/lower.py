@@ -13,13 +13,14 @@ accumulator of a contraction: only what stands around it is lowered then.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Graph, Node, types
+from anabranch.ir.graph import Constant, Graph, Node, types
 from anabranch.ir.refused import Refused
 from anabranch.ir.rounding import divides_by_number, strict_values
 from anabranch.ir.types import TensorType
@@ -83,13 +84,31 @@ def lower(
     """The data-flow graph of the body, or why there is none. `most`: nodes that it
     may have."""
     try:
-        return _lowered(body, given or {}, most)
+        return _tried(body, given, most) if given else _alone(_bare(body), most)
+    except RecursionError:
+        return Refused("its values depend on each other through too many others")
+
+
+@functools.lru_cache(maxsize=1 << 9)
+def _alone(body: Graph, most: int) -> Dfg | Refused:
+    """Every template asks for the same graph of a body, and whoever looks for groups to fuse comes
+    back to the same ones."""
+    return _tried(body, {}, most)
+
+
+def _bare(body: Graph) -> Graph:
+    """The body without its name and the content of weights, which would be kept alive."""
+    constants = tuple(Constant(c.name, c.type, "-") for c in body.constants)
+    return Graph("g", body.inputs, constants, body.nodes, body.outputs)
+
+
+def _tried(body: Graph, given: Mapping[str, At], most: int) -> Dfg | Refused:
+    try:
+        return _lowered(body, given, most)
     except NotLowered as failed:
         return Refused(str(failed))
     except OverflowError as beyond:
         return Refused(f"one of its numbers is none of its type: {beyond}")
-    except RecursionError:
-        return Refused("its values depend on each other through too many others")
 
 
 def held(name: str, type: TensorType) -> At:
