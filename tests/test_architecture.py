@@ -155,6 +155,19 @@ def test_a_public_class_name_means_one_class() -> None:
     assert twice.keys() <= {"Tile"}, twice
 
 
+def test_a_refusal_is_a_value() -> None:
+    """`Refused | None` answers whether something may be done, never True or a sentence."""
+    wrong = [
+        f"{file}:{node.lineno} {node.name}"
+        for file, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.returns is not None
+        and set(ast.unparse(node.returns).split(" | ")) == {"bool", "str"}
+    ]
+    assert wrong == []
+
+
 def test_nothing_is_unpickled() -> None:
     names = ("pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib", "torch.load")
     assert mentions(*names) == []
