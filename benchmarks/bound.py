@@ -29,6 +29,7 @@ from anabranch.bench.pruning import Try, explore, holds, judge, load, read, save
 from anabranch.costs.recorded import Provenance, load_profile
 from anabranch.errors import AnabranchError
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.tiles import text_tile
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import ranked
@@ -117,7 +118,7 @@ def rehearsal() -> tuple[TargetSpec, Try]:
         body, variants = batch
         found = contraction_of(lower(body))
         assert isinstance(found, Contraction)
-        us = {tile.text: limit.us for tile, limit in ranked(found, spec)}
+        us = {text_tile(tile): limit.us for tile, limit in ranked(found, spec)}
         wrong = {v: zlib.crc32(f"{body.name} {v}".encode()) / 2**32 for v in variants}
         return {v: us[v] * (0.85 + 0.3 * wrong[v]) for v in variants}
 

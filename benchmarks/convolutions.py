@@ -27,11 +27,12 @@ import torch
 from anabranch.bench.layers import convolution
 from anabranch.bench.provenance import provenance, versions
 from anabranch.ir.graph import Graph
+from anabranch.ir.tiles import text_tile
+from anabranch.ir.variant import PdlMode, parse_variant
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction import variants
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import ranked
-from anabranch.kernels.triton.pdl import MODES, split
 from anabranch.targets.cuda.kernel_timing import CHAIN, Bench, chain, tensors_of
 from anabranch.targets.cuda.timing import interleaved, summarise
 
@@ -105,13 +106,14 @@ def measured(bench: Bench, layer: tuple[int, ...], dtype: str, modes: bool) -> R
     fastest = sorted(row.timed, key=row.timed.__getitem__)
     row.best, row.us = fastest[0], row.timed[fastest[0]]
     order = {
-        tile.text: (at, limit.us) for at, (tile, limit) in enumerate(ranked(found, bench.spec))
+        text_tile(tile): (at, limit.us)
+        for at, (tile, limit) in enumerate(ranked(found, bench.spec))
     }
     row.rank, row.predicted = order[row.best][0] + 1, order[row.best][1]
     if modes:
-        tried = [f"{v}{f'.p{m}' if m else ''}" for v in fastest[:FASTEST] for m in ("", *MODES)]
+        tried = [f"{v}{f'.p{m}' if m else ''}" for v in fastest[:FASTEST] for m in ("", *PdlMode)]
         for variant, result in bench.times((body, tried), each=EACH).items():
-            mode = split(variant)[1] or "plain"
+            mode = parse_variant(variant).pdl or "plain"
             if isinstance(result, float):
                 row.modes[mode] = min(result, row.modes.get(mode, result))
             else:
@@ -166,7 +168,7 @@ def total_of(rows: Sequence[Row]) -> str:
     ours = sum(row.us for row in rows)
     line = f"{'total':>18} {aten:7.1f} {cudnn:7.1f} {ours:7.1f}  best of ours and cuDNN {best:.1f}"
     if any(row.modes for row in rows):
-        sums = {mode: sum(row.modes.get(mode, 0.0) for row in rows) for mode in ("plain", *MODES)}
+        sums = {mode: sum(row.modes.get(mode, 0.0) for row in rows) for mode in ("plain", *PdlMode)}
         line += "; by mode: " + ", ".join(f"{mode} {us:.1f}" for mode, us in sums.items())
     return line
 

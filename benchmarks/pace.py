@@ -22,6 +22,7 @@ from anabranch.bench import pruning
 from anabranch.errors import AnabranchError
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.text import parse_graph
+from anabranch.ir.tiles import text_tile
 from anabranch.kernels import tile_cost
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.tile_cost import Pace, TileWork, time_us
@@ -64,7 +65,7 @@ class Layer:
             self.blocks, key=lambda t: time_us(self.blocks[t], self.spec, self.peak, pace)
         )
         kept = contraction_tiles.kept_of(order)
-        return min(self.us.get(tile.text, math.inf) for tile in kept) / self.best - 1
+        return min(self.us.get(text_tile(tile), math.inf) for tile in kept) / self.best - 1
 
 
 def main() -> int:

@@ -30,6 +30,7 @@ from anabranch.ir.inputs import random_tensor
 from anabranch.ir.protocols import Target
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import text_kernel
+from anabranch.ir.tiles import text_tile
 from anabranch.kernels.triton.expected_time import expected_us
 from anabranch.kernels.triton.gemm_chain import found_in
 from anabranch.kernels.triton.gemm_chain_tiles import ranked
@@ -127,7 +128,7 @@ def of_tiles(body: Graph, target: Target, most: int) -> dict[str, float | str]:
     found = found_in(body)
     if isinstance(found, str) or not torch.cuda.is_available():
         return {}
-    tiles = [tile.text for tile, _ in ranked(found, target.spec)[:most]]
+    tiles = [text_tile(tile) for tile, _ in ranked(found, target.spec)[:most]]
     return Bench.of().times((body, tiles))
 
 

@@ -19,8 +19,9 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Launch, Schedule, sequential_launches
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.ir.text import parse_graph, text_graph
+from anabranch.ir.tiles import PointwiseTile
+from anabranch.ir.variant import WHOLE_PERCENT, Variant, parse_variant
 from anabranch.kernels.triton import write
-from anabranch.kernels.triton.l1_carveout import WHOLE_PERCENT, with_carveout
 from anabranch.memory import pack
 
 GRAPH = parse_graph("""
@@ -44,7 +45,7 @@ def planned(graph: Graph) -> Plan:
 def generated(carveout: int = WHOLE_PERCENT) -> tuple[Graph, Plan]:
     """A graph of one task, with a generated kernel and what a probe said of it."""
     variant, text = SAMPLES["pointwise"]
-    body, variant = parse_graph(text), with_carveout(variant, carveout)
+    body, variant = parse_graph(text), str(replace(parse_variant(variant), carveout=carveout))
     kernel = Kernel(
         "triton", "pointwise", body, variant, True, resources=Resources(8, 128, 30, 0),
         source=write.program(body, variant).text,
@@ -117,7 +118,7 @@ def test_what_equal_layers_share_is_told_once(carveout: int) -> None:
     graph = parse_graph(
         "\n".join(["graph g {", "  input %y0: f32[256]", *lines, "  return %y6", "}"])
     )
-    tasks, variant = forced(graph), with_carveout("pointwise:256.w2", carveout)
+    tasks, variant = forced(graph), str(Variant(PointwiseTile(256, 2), carveout=carveout))
     layers = tuple(
         replace(task, kernel=Kernel(
             "triton", "pointwise", task.body, variant, True,

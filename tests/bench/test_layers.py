@@ -11,6 +11,8 @@ from anabranch.fusion import partition
 from anabranch.ir import ops
 from anabranch.ir.components import components
 from anabranch.ir.graph import types
+from anabranch.ir.tiles import HorizontalTile
+from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.write import program, variants
 from anabranch.trace import Trace
 
@@ -37,10 +39,11 @@ def test_pairs_are_two_launches_or_one(name: str) -> None:
 @pytest.mark.parametrize("name", ABREAST)
 def test_branches_have_kernels_abreast_whose_ctas_are_those_of_the_parts(name: str) -> None:
     body = ABREAST[name]
-    offers = [offer for offer in variants(body, gpu()) if offer.startswith("abreast:")]
+    offers = [offer for offer in variants(body, gpu()) if offer.template == "abreast"]
     parts = components(body)
     assert offers and len(parts) > 1
     for offer in offers:
-        each = offer.partition(":")[2].split("+")
+        assert isinstance(offer.tile, HorizontalTile)
+        each = map(Variant, offer.tile.parts)
         ctas = sum(program(part, one).ctas for part, one in zip(parts, each, strict=True))
         assert program(body, offer).ctas == ctas

@@ -22,8 +22,9 @@ from anabranch.bench.pruning import (
 )
 from anabranch.costs.recorded import Provenance
 from anabranch.errors import TargetError
+from anabranch.ir.tiles import text_tile
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.triton.contraction import variants
+from anabranch.kernels.triton import contraction
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import KEPT, ranked
 from anabranch.targets.cuda.kernel_timing import Batch, Times
@@ -35,7 +36,11 @@ BODIES = {"layer": BODY}
 def tiles() -> list[str]:
     found = contraction_of(lower(BODY))
     assert isinstance(found, Contraction)
-    return [tile.text for tile, _ in ranked(found, gpu())]
+    return [text_tile(tile) for tile, _ in ranked(found, gpu())]
+
+
+def kept_tiles() -> list[str]:
+    return [text_tile(tile) for tile in contraction.tiles(BODY, gpu())]
 
 
 class Machine:
@@ -47,9 +52,9 @@ class Machine:
         self.soon: list[list[str]] = []
 
     def __call__(self, batch: Batch, soon: Batch | None, each: float) -> Times:
-        self.asked.append(list(batch[1]))
-        self.soon.append(list(soon[1]) if soon else [])
-        return {v: "broken" if v in self.broken else self.us[v] for v in batch[1]}
+        self.asked.append([str(one) for one in batch[1]])
+        self.soon.append([str(one) for one in soon[1]] if soon else [])
+        return {v: "broken" if v in self.broken else self.us[v] for v in self.asked[-1]}
 
 
 def recorded(us: dict[str, float], broken: Sequence[str] = ()) -> PruningRecord:
@@ -64,7 +69,7 @@ def test_every_tile_is_tried_once_and_what_is_kept_first() -> None:
     *batches, finals = machine.asked
     flat = [variant for batch in batches for variant in batch]
     assert sorted(flat) == sorted(tiles()) and max(map(len, batches)) == AT_ONCE
-    assert flat[:KEPT] == variants(BODY, gpu())
+    assert flat[:KEPT] == kept_tiles()
     assert machine.soon == [*batches[1:], [], []], "the next batch is compiled meanwhile"
     assert 8 <= len(finals) <= 16
 
@@ -88,7 +93,7 @@ def test_where_not_all_are_tried_the_best_ranked_are_and_others_by_chance() -> N
     machine, record = Machine(dict.fromkeys(tiles(), 5.0)), PruningRecord(spec=gpu())
     assert explore(record, BODIES, machine, 60, lambda record: None, most=60)
     tried = [variant for batch in machine.asked[:-1] for variant in batch]
-    kept = variants(BODY, gpu())
+    kept = kept_tiles()
     rest = [variant for variant in tiles() if variant not in kept]
     assert tried[: KEPT + 15] == [*kept, *rest[:15]] and len(set(tried)) == len(tried) == 60
     judgement = judge(record, "layer")
@@ -99,7 +104,7 @@ def test_where_not_all_are_tried_the_best_ranked_are_and_others_by_chance() -> N
 
 
 def test_both_figures_of_a_known_search() -> None:
-    order, kept = tiles(), variants(BODY, gpu())
+    order, kept = tiles(), kept_tiles()
     fastest = next(variant for variant in reversed(order) if variant not in kept)
     us = {variant: 5.0 + at for at, variant in enumerate(order)}
     us |= {fastest: 4.0, kept[3]: 4.1}
@@ -115,7 +120,7 @@ def test_both_figures_of_a_known_search() -> None:
 def test_the_second_round_decides() -> None:
     """The fastest of the first round was lucky."""
     us = dict.fromkeys(tiles(), 5.0)
-    lucky = next(variant for variant in reversed(tiles()) if variant not in variants(BODY, gpu()))
+    lucky = next(variant for variant in reversed(tiles()) if variant not in kept_tiles())
     record = recorded(us | {lucky: 2.0})
     assert judge(record, "layer").loss == pytest.approx(1.5)
     record.searches["layer"].finals[lucky] = 5.5
@@ -123,7 +128,7 @@ def test_the_second_round_decides() -> None:
 
 
 def test_tiles_that_do_not_run_are_not_tried_again_and_count_as_pruned_or_kept() -> None:
-    kept = variants(BODY, gpu())
+    kept = kept_tiles()
     record = recorded(dict.fromkeys(tiles(), 5.0), broken=kept[:2])
     assert sorted(record.searches["layer"].refused) == sorted(kept[:2])
     assert judge(record, "layer").left == 0

@@ -24,6 +24,7 @@ from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.tolerances import compare, relative_error
+from anabranch.ir.variant import PdlMode
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.memory import pack
 from anabranch.memory.guard_bytes import fence
@@ -91,7 +92,7 @@ def test_plans_with_common_launches_are_right(number: int, late: bool, mode: str
     assert groups
     tasks = together(tasks, {name_of(group): joint(group) for group in groups}, groups)
     tasks = with_kernels(tasks, target, number)
-    tasks = in_mode(tasks, mode) if mode else tasks
+    tasks = in_mode(tasks, PdlMode(mode)) if mode else tasks
     assert any(task.kernel and task.kernel.name == "abreast" for task in tasks.tasks)
     row = Schedule("row", sequential_launches(dag_of(tasks)))
     run = target.load(fence(pack(tasks, row, target.spec)))

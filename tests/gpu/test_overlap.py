@@ -9,9 +9,10 @@ import pytest
 import torch
 from tests.gpu.shared import shared_cache
 from tests.gpu.test_plans import network
+from tests.tuning.launch.modes import letter_of
 
 import anabranch
-from anabranch.kernels.triton.pdl import MODES, split
+from anabranch.ir.variant import PdlMode
 from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.tuning.launch.pdl import in_mode, may_overlap
 
@@ -43,7 +44,7 @@ def test_the_same_bits(name: str, tmp_path: Path) -> None:
         wants = wants or [tuple(got)]
         assert all(torch.equal(x, y) for x, y in zip(got, wants[0], strict=True))
         tasks = fast.entries[0].plan.tasks
-        modes = {split(task.kernel.variant)[1] for task in tasks.tasks if task.kernel}
+        modes = {letter_of(task.kernel) for task in tasks.tasks if task.kernel}
         if overlap == "none":
             assert modes == {""}
             if not may_overlap(tasks, fast.target):
@@ -71,7 +72,7 @@ def test_a_plan_is_captured_anew_on_the_same_memory() -> None:
     inputs = [torch.randn_like(x) for x in args]
     want = first(inputs, clone=True)
     runs = []
-    for mode in MODES:
+    for mode in PdlMode:
         changed = replace(plan, tasks=in_mode(plan.tasks, mode))
         alone = target.load(changed)(inputs, clone=True)
         run = target.again(first, changed)

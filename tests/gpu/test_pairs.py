@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import anabranch
 from anabranch.bench.layer_chains import PAIRS, bottleneck, layers, pooled, separable, squeeze
-from anabranch.kernels.triton.pdl import MODES
+from anabranch.ir.variant import PdlMode, Variant
 from anabranch.kernels.triton.write import variants
 from anabranch.targets.cuda.kernel_timing import Bench
 
@@ -43,8 +43,8 @@ def test_ragged_sizes_in_every_type_and_mode(name: str, dtype: str) -> None:
     bench = Bench.of(tf32=dtype == "tf32")
     body = SMALL[name](dtype.removeprefix("t"))
     offered = variants(body, bench.spec)
-    modes = MODES if bench.spec.capability >= (9, 0) else ()
-    tried = [*offered, *(f"{offered[0]}.p{mode}" for mode in modes)]
+    modes = PdlMode if bench.spec.capability >= (9, 0) else ()
+    tried: list[Variant | str] = [*offered, *(f"{offered[0]}.p{mode}" for mode in modes)]
     found = bench.times((body, tried), each=0.0)
     refused = {variant: why for variant, why in found.items() if isinstance(why, str)}
     assert not refused, refused

@@ -12,7 +12,7 @@ from tests.kernels.triton.bodies import sru
 from torch import Tensor, nn
 
 import anabranch
-from anabranch.kernels.triton.pdl import MODES
+from anabranch.ir.variant import PdlMode, Variant
 from anabranch.kernels.triton.write import variants
 from anabranch.targets.cuda.kernel_timing import Bench
 
@@ -27,9 +27,12 @@ def test_every_tile_in_every_mode(sizes: tuple[int, ...], dtype: torch.dtype | s
     steps, batch, depth, channels = sizes
     known = dtype if isinstance(dtype, torch.dtype) else torch.float32
     body = sru(steps, batch, depth, channels, known, own=batch > 1)
-    offered = [one for one in variants(body, bench.spec) if one.startswith("sequence")]
-    modes = MODES if bench.spec.capability >= (9, 0) else ()
-    tried = [*offered, *(f"{one}.p{mode}" for one in offered[:2] for mode in modes)]
+    offered = [one for one in variants(body, bench.spec) if one.template == "sequence"]
+    modes = PdlMode if bench.spec.capability >= (9, 0) else ()
+    tried: list[Variant | str] = [
+        *offered,
+        *(f"{one}.p{mode}" for one in offered[:2] for mode in modes),
+    ]
     found = bench.times((body, tried), each=0.0)
     refused = {variant: why for variant, why in found.items() if isinstance(why, str)}
     assert found and not refused, refused

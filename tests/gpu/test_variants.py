@@ -14,9 +14,9 @@ from tests.kernels.triton.test_joins import recurrence
 from anabranch.bench.layers import attention, linear
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.triton.contraction import variants
-from anabranch.kernels.triton.pdl import MODES
-from anabranch.kernels.triton.write import variants as all_variants
+from anabranch.ir.variant import PdlMode, Variant
+from anabranch.kernels.triton.contraction import tiles
+from anabranch.kernels.triton.write import variants
 from anabranch.targets.cuda.kernel_timing import Bench
 
 
@@ -24,19 +24,19 @@ def test_every_mode_computes_the_same_and_has_a_time() -> None:
     bench = Bench.of()
     for rows in (1, 40):
         body = linear(rows, 512, 96)
-        few = variants(body, bench.spec)[:2]
-        modes = MODES if bench.spec.capability >= (9, 0) else ()
+        few = list(map(Variant, tiles(body, bench.spec)[:2]))
+        modes = PdlMode if bench.spec.capability >= (9, 0) else ()
         found = bench.times((body, [*few, *(f"{v}.p{mode}" for v in few for mode in modes)]))
         refused = {variant: why for variant, why in found.items() if isinstance(why, str)}
         assert not refused and len(found) == len(few) * (1 + len(modes))
         assert all(isinstance(us, float) and 0.2 < us < 200 for us in found.values())
 
 
-def wrong(bench: Bench, body: Graph, offered: Sequence[str]) -> dict[str, str]:
+def wrong(bench: Bench, body: Graph, offered: Sequence[Variant]) -> dict[str, str]:
     """Why variants that are offered are refused, each once and the first one in every mode."""
     assert offered
-    modes = MODES if bench.spec.capability >= (9, 0) else ()
-    tried = [*offered, *(f"{offered[0]}.p{mode}" for mode in modes)]
+    modes = PdlMode if bench.spec.capability >= (9, 0) else ()
+    tried: list[Variant | str] = [*offered, *(f"{offered[0]}.p{mode}" for mode in modes)]
     found = bench.times((body, tried), each=0.0)
     return {variant: why for variant, why in found.items() if isinstance(why, str)}
 
@@ -55,7 +55,7 @@ def test_attention_is_right_in_every_tile_and_mode(dtype: str) -> None:
     bench = Bench.of(tf32=dtype == "tf32")
     for sizes, causal, masked in ATTENTIONS:
         body = attention(*sizes, dtype.removeprefix("t"), causal, "b1" if masked else "")
-        refused = wrong(bench, body, all_variants(body, bench.spec))
+        refused = wrong(bench, body, variants(body, bench.spec))
         assert not refused, f"{sizes}: {refused}"
 
 
@@ -73,7 +73,7 @@ def test_sums_of_rows_are_right_in_every_tile_and_mode(dtype: str) -> None:
         "one row": renormed((1,), 512, 96, 16, known, "%out"),
     }
     for name, body in bodies.items():
-        refused = wrong(bench, body, variants(body, bench.spec))
+        refused = wrong(bench, body, list(map(Variant, tiles(body, bench.spec))))
         assert not refused, f"{name}: {refused}"
 
 
@@ -102,7 +102,7 @@ def test_rows_that_several_ctas_share_are_right_in_every_tile_and_mode(dtype: st
         sizes = (channels, side, channels * side * side, channels * side)
         texts.append(POOL.format(dtype, *sizes))
     for body in map(parse_graph, texts):
-        shared = [v for v in all_variants(body, bench.spec) if ".k" in v]
+        shared = [v for v in variants(body, bench.spec) if ".k" in str(v)]
         refused = wrong(bench, body, shared)
         assert not refused, f"{body.name}: {refused}"
 
@@ -145,7 +145,7 @@ def test_running_folds_are_right_in_every_tile_and_mode(dtype: str) -> None:
             BACK.format(dtype, shape, axis),
         ]
         for body in map(parse_graph, texts):
-            found = [v for v in all_variants(body, bench.spec) if v.startswith("rows")]
+            found = [v for v in variants(body, bench.spec) if v.template == "rows"]
             assert found, f"{body.name} of {shape}"
             refused = wrong(bench, body, found)
             assert not refused, f"{body.nodes[0].op} of {shape}: {refused}"
@@ -158,7 +158,7 @@ def test_recurrences_are_right_in_every_tile_and_mode(steps: int, dtype: str) ->
     bench = Bench.of()
     for channels in (5, 512, 200_000):
         body = parse_graph(recurrence(steps, channels, dtype))
-        found = [v for v in all_variants(body, bench.spec) if v.startswith("recurrence")]
+        found = [v for v in variants(body, bench.spec) if v.template == "recurrence"]
         refused = wrong(bench, body, found)
         assert not refused, f"{channels}: {refused}"
 
@@ -175,7 +175,7 @@ def test_other_recurrences_are_right_in_every_tile_and_mode() -> None:
     gates = [torch.randn(2, 100, 190) for _ in range(3)]
     graphs.append(graph_of(hidden, *gates, torch.randn(2, 190), torch.randn(2, 190)))
     for body in graphs:
-        found = [v for v in all_variants(body, bench.spec) if v.startswith("recurrence")]
+        found = [v for v in variants(body, bench.spec) if v.template == "recurrence"]
         refused = wrong(bench, body, found)
         assert not refused, f"{body.inputs[0].type.text}: {refused}"
 
@@ -188,7 +188,7 @@ def test_what_excites_channels_is_right_in_every_tile_and_mode(dtype: str) -> No
     for channels, middle in ((32, 8), (96, 4), (480, 20), (1152, 48)):
         both = convolutions(channels, (1, 1), middle, channels, taps=(1, 1), dtype=kind)
         for body in (both, linear(1, middle, channels)):
-            refused = wrong(bench, body, all_variants(body, bench.spec))
+            refused = wrong(bench, body, variants(body, bench.spec))
             assert not refused, f"{channels} by {middle}: {refused}"
 
 

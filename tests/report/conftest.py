@@ -111,7 +111,7 @@ class Builder:
             shape=",".join(map(str, body.nodes[-1].type.shape)),
         )
         aten = Kernel("aten", "aten", body, writes_out=True, launches=len(ops))
-        generated = Kernel("triton", "fused", body, "64x64", writes_out=True, source=text)
+        generated = Kernel("triton", "fused", body, "rows:64x64.w4", writes_out=True, source=text)
         tried = [Candidate(aten, cost(1.6)), Candidate(generated, cost(1.0))]
         if "convolution" in ops[0]:
             engine = Kernel("cudnn", "convolution", body, "0", writes_out=True, workspace=4096)

@@ -29,10 +29,10 @@ def tasks(*kernels: tuple[str, str]) -> TaskGraph:
 @pytest.mark.parametrize(
     ("variants", "modes", "carveout"),
     [
-        (["p:1.w2", "p:1.w2"], {"none": 2}, 100),
-        (["p:1.w2.pa", "p:1.w2.pe", "p:2.w2.pa"], {"a": 2, "e": 1}, 100),
-        (["p:1.w2.pa.c50", "p:1.w2.c50"], {"a": 1, "none": 1}, 50),
-        (["p:1.w2.c50", "p:1.w2"], {"none": 2}, 100),
+        (["pointwise:1.w2", "pointwise:1.w2"], {"none": 2}, 100),
+        (["pointwise:1.w2.pa", "pointwise:1.w2.pe", "pointwise:2.w2.pa"], {"a": 2, "e": 1}, 100),
+        (["pointwise:1.w2.pa.c50", "pointwise:1.w2.c50"], {"a": 1, "none": 1}, 50),
+        (["pointwise:1.w2.c50", "pointwise:1.w2"], {"none": 2}, 100),
         ([], {}, 25),
     ],
 )

@@ -16,6 +16,7 @@ from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Costs, Executable
+from anabranch.ir.variant import PdlMode
 from anabranch.ir.verify import verify_graph
 from anabranch.options import Options
 from anabranch.search.part_timing import apart, side_by_side, time_parts
@@ -99,9 +100,9 @@ def test_what_cannot_be_simplified_cannot_run(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("ends", [True, False])
-@pytest.mark.parametrize("mode", ["", "w"])
+@pytest.mark.parametrize("mode", [None, PdlMode.TRIGGER_AT_WAIT])
 def test_nothing_is_compiled_or_raced_once_somebody_wants_an_end(
-    mode: str, ends: bool, monkeypatch: pytest.MonkeyPatch
+    mode: PdlMode | None, ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop, asked = Event(), list[str]()
     one = job("cpu", scheduler="sequential")
@@ -122,7 +123,11 @@ def test_nothing_is_compiled_or_raced_once_somebody_wants_an_end(
         return loads(plan, *rest, **named)
 
     monkeypatch.setattr(one.target, "load", load)
-    found = time_parts(replace(one, deadline=Deadline(stop=stop)), [layers(1), layers(2)], mode)
-    assert ("prepared" in asked) == (mode == "w" and not ends)
+    found = time_parts(
+        replace(one, deadline=Deadline(stop=stop)),
+        [layers(1), layers(2)],
+        mode,
+    )
+    assert ("prepared" in asked) == (mode is not None and not ends)
     assert ("loaded" in asked) == (not ends)
     assert all(found.costs) != ends

@@ -160,7 +160,7 @@ def test_what_is_put_together_has_kernels_abreast() -> None:
     before = partition(cell(3), Trace(), A_LARGE_GPU)
     (group,) = levelled(before, ones(before), anything, late=False)
     offers = variants(joint(group).body, gpu())
-    assert offers and all(offer.startswith("abreast:") for offer in offers)
+    assert offers and all(offer.template == "abreast" for offer in offers)
 
 
 def test_what_one_computes_for_itself_and_another_one_reads_parts_them() -> None:

@@ -26,14 +26,11 @@ from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.plan import Plan, Signature, Slot, Workspace
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.task import GENERATED, Task, TaskGraph
 from anabranch.ir.verify import verify_schedule, verify_tasks
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.write import learn, program, unnamed
 from anabranch.memory.race_check import check_plan
-
-GENERATES = "triton"
-"""The provider whose texts are written anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +93,14 @@ def _plan(told: Brief, spec: TargetSpec, signature: Signature | None) -> Plan:
 
 
 def _without_text(task: Task) -> Task:
-    if task.kernel is None or task.kernel.provider != GENERATES:
+    if task.kernel is None or task.kernel.provider != GENERATED:
         return task
     return replace(task, kernel=replace(task.kernel, source=""))
 
 
 def _with_text(task: Task) -> Task:
     kernel = task.kernel
-    if kernel is None or kernel.provider != GENERATES:
+    if kernel is None or kernel.provider != GENERATED:
         return task
     return replace(task, kernel=replace(kernel, source=program(kernel.body, kernel.variant).text))
 
@@ -128,7 +125,7 @@ def _programs(tasks: TaskGraph) -> Iterator[tuple[int, Program]]:
     """Each program once, with the number of a task that runs it."""
     seen: set[int] = set()
     for i, task in enumerate(tasks.tasks):
-        if task.kernel is None or task.kernel.provider != GENERATES:
+        if task.kernel is None or task.kernel.provider != GENERATED:
             continue
         written = unnamed(task.kernel.body, task.kernel.variant)
         if id(written) not in seen and task.kernel.body == task.body:

@@ -29,8 +29,9 @@ from anabranch.errors import TargetError
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.text import parse_graph, text_graph
+from anabranch.ir.tiles import text_tile
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.triton.contraction import variants
+from anabranch.kernels.triton.contraction import tiles
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import ranked
 from anabranch.targets.cuda.kernel_timing import Batch, Times
@@ -255,14 +256,14 @@ def _finalists(record: PruningRecord, name: str) -> list[str]:
 
 
 def _kept(record: PruningRecord, name: str) -> list[str]:
-    return variants(parse_graph(record.searches[name].body), record.spec)
+    return [text_tile(tile) for tile in tiles(parse_graph(record.searches[name].body), record.spec)]
 
 
 def _tiles(record: PruningRecord, name: str) -> list[str]:
     """All tiles that fit, best ranked first."""
     found = contraction_of(lower(parse_graph(record.searches[name].body)))
     assert isinstance(found, Contraction), found
-    return [tile.text for tile, _ in ranked(found, record.spec)]
+    return [text_tile(tile) for tile, _ in ranked(found, record.spec)]
 
 
 def _pruned(judgements: Sequence[Judgement]) -> float:

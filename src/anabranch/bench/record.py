@@ -37,7 +37,7 @@ from anabranch.costs.recorded import (
 from anabranch.deadline import TIME
 from anabranch.errors import AnabranchError, OptionError
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Task
+from anabranch.ir.task import GENERATED, Task
 from anabranch.ir.text import text_kernel
 from anabranch.kernels import ALL
 from anabranch.memory import pack
@@ -46,7 +46,6 @@ from anabranch.models.zoo import ZOO
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.decisions import Candidate, whole
-from anabranch.tuning.sandbox.worker import GENERATES
 from anabranch.tuning.tuner import Tuner
 
 Save = Callable[[Profile], None]
@@ -217,9 +216,9 @@ def _provenance() -> Provenance:
 def _worth_keeping(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Those that were measured; of the generated ones the fastest few, and the chosen one."""
     timed = [c for c in candidates if c.cost is not None and c.cost.source == "measured"]
-    generated = sorted((c for c in timed if c.kernel.provider == GENERATES), key=_us)
+    generated = sorted((c for c in timed if c.kernel.provider == GENERATED), key=_us)
     kept = [c for c in generated[:FASTEST] if not c.chosen] + [c for c in timed if c.chosen]
-    return kept + [c for c in timed if c.kernel.provider != GENERATES and not c.chosen]
+    return kept + [c for c in timed if c.kernel.provider != GENERATED and not c.chosen]
 
 
 def _us(candidate: Candidate) -> float:

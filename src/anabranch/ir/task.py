@@ -35,7 +35,10 @@ from dataclasses import dataclass, field
 
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
 from anabranch.ir.types import TensorType
+from anabranch.ir.variant import Variant, parse_variant
 
+GENERATED = "triton"
+"""The provider of generated kernels."""
 PLAIN = "plain"
 """The variant of a library's kernel that writes nowhere but in memory of its own."""
 
@@ -59,8 +62,8 @@ class Kernel:
     is the graph that is really run, equal in value to the task's; `source` is generated text.
     `writes_out`: it writes into the memory it is given; otherwise it allocates its results.
     `workspace`: bytes it must be given to run; `temporary`: bytes it allocates by itself while it
-    runs. `launches`: GPU kernels in it. `variant`: which of a provider's several
-    (an engine, a tile), "" if there is one.
+    runs. `launches`: GPU kernels in it. `variant`: which of a provider's several, "" if there is
+    one: a library's engine, or the text of a generated kernel's `Variant`.
     """
 
     provider: str
@@ -97,6 +100,17 @@ class Task:
     def origin(self) -> str:
         """The user's source line of the first node that has one, "" if none has."""
         return next((node.origin for node in self.body.nodes if node.origin), "")
+
+
+def variant_of(kernel: Kernel) -> Variant | None:
+    """The variant of a generated kernel; None for a library's, and for a text of a plan that
+    another version wrote, which is refused when its program is asked for."""
+    if kernel.provider != GENERATED:
+        return None
+    try:
+        return parse_variant(kernel.variant)
+    except ValueError:
+        return None
 
 
 def runs_body(task: Task) -> bool:

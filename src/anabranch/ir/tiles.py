@@ -162,7 +162,6 @@ GRAMMARS: dict[str, tuple[type[PartTile], str]] = {
     "recurrence": (RecurrenceTile, "{elements}.u{at_once}[.a{ahead}].w{warps}"),
     "sequence": (SequenceTile, "{m}x{n}x{k}.w{warps}.s{stages}[.tf32{tf32}]"),
 }
-TEMPLATE_OF: dict[type, str] = {kind: name for name, (kind, _) in GRAMMARS.items()}
 PIECE = re.compile(r"(\[?)([^\[\]{}]*)\{(\w+)\}\]?")
 
 
@@ -179,7 +178,9 @@ class _Piece:
 
 def template_of(tile: Tile) -> str:
     """The name of the template that the tile belongs to."""
-    return HORIZONTAL if isinstance(tile, HorizontalTile) else TEMPLATE_OF[type(tile)]
+    if isinstance(tile, HorizontalTile):
+        return HORIZONTAL
+    return next(name for name, (kind, _) in GRAMMARS.items() if kind is type(tile))
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -187,7 +188,7 @@ def text_tile(tile: Tile) -> str:
     """The template, a colon, and the fields as its grammar has them."""
     if isinstance(tile, HorizontalTile):
         return f"{HORIZONTAL}:{BETWEEN.join(map(text_tile, tile.parts))}"
-    template = TEMPLATE_OF[type(tile)]
+    template = template_of(tile)
     text = f"{template}:"
     for piece in _pieces(template):
         value = getattr(tile, piece.field)

@@ -99,13 +99,13 @@ def parse_variant(text: str) -> Variant:
     return variant
 
 
+def without_carveout(variant: Variant) -> Variant:
+    """What the kernel's text depends on: the carve-out is said to the launch alone."""
+    return replace(variant, carveout=WHOLE_PERCENT)
+
+
 def verify_variant(variant: Variant) -> None:
     """The tile holds, and the carve-out is a percentage."""
     verify_tile(variant.tile)
     if not 0 <= variant.carveout <= WHOLE_PERCENT:
         raise VerifyError(f"the carve-out of {variant} is not from 0 to {WHOLE_PERCENT} percent")
-
-
-def plain(variant: Variant) -> Variant:
-    """The same tile, launched in the ordinary way."""
-    return replace(variant, pdl=None, carveout=WHOLE_PERCENT)

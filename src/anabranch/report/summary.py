@@ -41,10 +41,9 @@ from anabranch.deadline import TIME
 from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
-from anabranch.ir.task import TaskGraph
+from anabranch.ir.task import TaskGraph, variant_of
 from anabranch.ir.types import DTYPE_NAMES
-from anabranch.kernels.triton.l1_carveout import apart, carveout_of
-from anabranch.kernels.triton.pdl import split
+from anabranch.kernels.triton.l1_carveout import carveout_of
 from anabranch.rewrite.rules import ALL, PUBLISHED
 from anabranch.search.engine.backtracking import RewriteStep
 from anabranch.search.result import rules_of
@@ -109,8 +108,8 @@ def _versions() -> dict[str, str]:
 
 def _modes(tasks: TaskGraph) -> dict[str, int]:
     kernels = [task.kernel for task in tasks.tasks if generated(task)]
-    variants = [apart(kernel.variant)[0] for kernel in kernels if kernel]
-    return dict(Counter(split(variant)[1] or "none" for variant in variants))
+    variants = [variant_of(kernel) for kernel in kernels if kernel]
+    return dict(Counter(str(one.pdl) if one and one.pdl else "none" for one in variants))
 
 
 def _dtype(job: Job, made: Compilation) -> str:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 from anabranch.ir.schedule import Launch, Timeline
-from anabranch.ir.task import Kernel, Task
+from anabranch.ir.task import Kernel, Task, variant_of
 from anabranch.ir.text import text_kernel, text_node
-from anabranch.kernels.triton.l1_carveout import apart
-from anabranch.kernels.triton.pdl import split
+from anabranch.ir.tiles import Tile
 from anabranch.report.parts import ReportParts
 from anabranch.tuning.decisions import Candidate
 
@@ -146,9 +145,10 @@ def is_chosen(task: Task, candidate: Candidate) -> bool:
     return _name(task.kernel) == _name(candidate.kernel)
 
 
-def _name(kernel: Kernel) -> tuple[str, str, str]:
+def _name(kernel: Kernel) -> tuple[str, str, Tile | str]:
     """However it is launched: modes and carve-outs are settled when all kernels are chosen."""
-    return kernel.provider, kernel.name, split(apart(kernel.variant)[0])[0]
+    variant = variant_of(kernel)
+    return kernel.provider, kernel.name, variant.tile if variant else kernel.variant
 
 
 def _runner_up(task: Task, tried: Sequence[Candidate]) -> Candidate | None:

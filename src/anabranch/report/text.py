@@ -17,8 +17,8 @@ from typing import Unpack
 
 from anabranch.artifact.owned import owned_bytes
 from anabranch.ir.text import text_kernel
-from anabranch.kernels.triton.horizontal import NAME as ABREAST
-from anabranch.kernels.triton.l1_carveout import WHOLE_PERCENT
+from anabranch.ir.tiles import HORIZONTAL
+from anabranch.ir.variant import WHOLE_PERCENT
 from anabranch.report import history
 from anabranch.report.flow import busy, critical_chain, flow
 from anabranch.report.headline import Headline, headline
@@ -128,7 +128,9 @@ def _fused(parts: ReportParts, found: Sequence[TaskRow]) -> list[str]:
     named = [count(views, "view")] * bool(views) + [count(joins, "concatenation")] * bool(joins)
     free = f"; {' and '.join(named)} cost nothing" if named else ""
     lines = [f"Fused: {count(nodes, 'node')} -> {count(len(found), 'task')}{free}"]
-    shared = sum(row.task.kernel is not None and row.task.kernel.name == ABREAST for row in found)
+    shared = sum(
+        row.task.kernel is not None and row.task.kernel.name == HORIZONTAL for row in found
+    )
     for event in parts["events"]:
         if shared and (event.kind, event.where) == ("applied", "abreast"):
             lines += wrapped(f"{count(shared, 'launch')} of independent tasks: {event.why}")

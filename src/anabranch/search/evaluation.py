@@ -22,6 +22,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
+from anabranch.ir.variant import PdlMode
 from anabranch.search.cost.estimator import Appraiser
 from anabranch.search.cost.task_cuts import TaskCutter
 from anabranch.search.part_timing import time_parts
@@ -55,7 +56,7 @@ class CandidateEvaluator:
         self._job, self._captured, self._first = job, captured, first
         self._cuts = TaskCutter(job.target.spec, tuner_of(job).generates)
         self._learned: list[tuple[Task, float]] = []
-        self._modes: dict[int, tuple[BuiltPlan, str]] = {}
+        self._modes: dict[int, tuple[BuiltPlan, PdlMode | None]] = {}
 
     def evaluators(self, alpha: float, machine: Calibration) -> Evaluators[BuiltPlan]:
         """`alpha`: what the critical path weighs; `machine`: what it costs there to run side by
@@ -116,15 +117,15 @@ class CandidateEvaluator:
             ended.append(plan)
         times = _captures(plans)
         copies = _copies(ended, times, MEMORY * target.spec.memory_bytes)
-        costs = in_their_modes([(plan, "") for plan in copies], target)
+        costs = in_their_modes([(plan, None) for plan in copies], target)
         found = [cost for cost in medians(costs or [], times) if cost is not None]
         return found if len(found) == len(plans) else self.race(plans)
 
-    def _mode(self, plan: BuiltPlan) -> str:
+    def _mode(self, plan: BuiltPlan) -> PdlMode | None:
         """The best mode of its kernels; of a plan of many launches, which takes a second to load in
         each, the one that is best for the first."""
         if self._job.options.overlap == "none":
-            return ""
+            return None
         if plan is not self._first and len(plan.tasks.tasks) > LARGE:
             plan = self._first
         if id(plan) not in self._modes:

@@ -24,6 +24,7 @@ from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, rename
 from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.variant import PdlMode
 from anabranch.memory import pack
 from anabranch.schedule import list_scheduling
 from anabranch.trace import Trace
@@ -47,7 +48,7 @@ class PartTimes:
     taken: tuple[tuple[Task, float], ...]
 
 
-def time_parts(job: Job, graphs: Sequence[Graph], mode: str = "") -> PartTimes:
+def time_parts(job: Job, graphs: Sequence[Graph], mode: PdlMode | None = None) -> PartTimes:
     """What these graphs take, comparable with each other. `mode`: how the network launches its
     kernels, for a chain gains more by that than a fork."""
     child_job = replace(job, trace=Trace(quiet=True))

@@ -186,7 +186,7 @@ def _fastest(
     ]
     plans = [(made.tasks, made.choice.schedule) for made in tried]
     overlap = job.options.overlap != "none" and may_overlap(tried[0].tasks, job.target)
-    mode = USUAL if overlap else ""
+    mode = USUAL if overlap else None
     found = tried[0].costs.race(launched_in(mode, plans, job.target, job.cache, aside.trace))
     best = fastest(found)
     for way, made, cost in zip(ways, tried, found, strict=True):

@@ -20,8 +20,10 @@ from anabranch.ir.components import components
 from anabranch.ir.key import digest_text, structure_text
 from anabranch.ir.protocols import Provider
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
-from anabranch.kernels.triton.horizontal import NAME, variants
+from anabranch.ir.task import GENERATED, Kernel, Resources, Task, TaskGraph, variant_of
+from anabranch.ir.tiles import HORIZONTAL, HorizontalTile, PartTile
+from anabranch.ir.variant import Variant
+from anabranch.kernels.triton.horizontal import joint_tiles
 from anabranch.kernels.triton.write import program
 from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.joint_tasks import Group, joint, levelled, name_of
@@ -34,21 +36,17 @@ SLOWER = 1.3
 as long."""
 EACH = 2
 """Kernels that are offered for one group."""
-
-
-GENERATED = "triton"
-"""The provider of these kernels."""
 Offers = Mapping[str, tuple[str, ...]]
 """Variants to try, by structure."""
 
 
 @dataclass(frozen=True, slots=True)
 class JointPart:
-    """What a task brings: its time by its fastest written kernel, the variants of these, fastest
+    """What a task brings: its time by its fastest written kernel, the tiles of these, fastest
     first, and the CTAs and resources of the fastest."""
 
     us: float
-    variants: tuple[str, ...]
+    tiles: tuple[PartTile, ...]
     resources: Resources
 
 
@@ -78,7 +76,7 @@ class Sharing:
         found: list[Kernel] = []
         for variant in self.offers.get(structure_text(task.body), ()):
             try:
-                found.append(self.of.kernel(task, spec, NAME, variant))
+                found.append(self.of.kernel(task, spec, HORIZONTAL, variant))
             except ValueError:  # of a part with so many warps there is none
                 continue
         return found
@@ -96,7 +94,9 @@ def parts(selection: Selection, spec: TargetSpec) -> dict[str, JointPart]:
         if us > SHORT or (chosen is not None and us > SLOWER * chosen.us):
             continue
         if len(components(task.body)) == 1:
-            found[task.name] = JointPart(us, tuple(v for _, v in written), _resources(task, best))
+            found[task.name] = JointPart(
+                us, tuple(tile for _, tile in written), _resources(task, best)
+            )
     return found
 
 
@@ -123,8 +123,9 @@ def offers(groups: Sequence[Group], known: Mapping[str, JointPart]) -> dict[str,
     """By structure of the whole the variants to try."""
     table: dict[str, tuple[str, ...]] = {}
     for group in groups:
-        each = [known[task.name].variants for task in group]
-        table.setdefault(structure_text(joint(group).body), tuple(variants(each)[:EACH]))
+        tiles = joint_tiles([known[task.name].tiles for task in group])[:EACH]
+        texts = tuple(str(Variant(tile)) for tile in tiles)
+        table.setdefault(structure_text(joint(group).body), texts)
     return table
 
 
@@ -132,7 +133,7 @@ def sketch(group: Group, known: Mapping[str, JointPart]) -> Task:
     """The group as one task, as far as it is known before it has a kernel."""
     task = joint(group)
     ctas = sum(known[part.name].resources.ctas for part in group)
-    kernel = Kernel(GENERATED, NAME, task.body, writes_out=True)
+    kernel = Kernel(GENERATED, HORIZONTAL, task.body, writes_out=True)
     return replace(task, kernel=replace(kernel, resources=_largest(group, known, ctas)))
 
 
@@ -154,21 +155,24 @@ def _largest(group: Sequence[Task], known: Mapping[str, JointPart], ctas: int) -
     )
 
 
-def _written(tried: Sequence[Candidate]) -> list[tuple[float, str]]:
-    """Times and variants of the generated kernels, the fastest first."""
-    found = [
-        (c.cost.us, c.kernel.variant)
-        for c in tried
-        if c.cost is not None and not c.refused and c.kernel.provider == GENERATED
-    ]
+def _written(tried: Sequence[Candidate]) -> list[tuple[float, PartTile]]:
+    """Times and tiles of the generated kernels, the fastest first."""
+    found: list[tuple[float, PartTile]] = []
+    for one in tried:
+        variant = variant_of(one.kernel)
+        if one.cost is None or one.refused or variant is None:
+            continue
+        if not isinstance(variant.tile, HorizontalTile):
+            found.append((one.cost.us, variant.tile))
     return sorted(found, key=lambda pair: pair[0])
 
 
-def _resources(task: Task, variant: str) -> Resources:
+def _resources(task: Task, tile: PartTile) -> Resources:
     """Of the task's fastest generated kernel; what nobody has told is taken as of a middling
     contraction."""
-    written = program(task.body, variant)
-    told = task.kernel.resources if task.kernel and task.kernel.variant == variant else None
+    written = program(task.body, Variant(tile))
+    same = task.kernel is not None and variant_of(task.kernel) == Variant(tile)
+    told = task.kernel.resources if task.kernel and same else None
     held = told or CONTRACT
     return Resources(written.ctas, 32 * written.warps, held.registers, held.shared)
 

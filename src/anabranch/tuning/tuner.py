@@ -38,7 +38,7 @@ from anabranch.ir.graph import Graph, Node
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost, Costs, Limits, Provider, Target
 from anabranch.ir.refused import Refused
-from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.task import GENERATED, Task, TaskGraph
 from anabranch.kernels import ALL, LIMITED, PROVIDERS
 from anabranch.options import Options
 from anabranch.schedule.ios.merge_stages import MERGING
@@ -47,7 +47,7 @@ from anabranch.trace import Trace
 from anabranch.tuning.concat_trials import with_joins
 from anabranch.tuning.conv_merge import merged
 from anabranch.tuning.decisions import Decision, Memory
-from anabranch.tuning.joint_offers import GENERATED, Offers, Sharing
+from anabranch.tuning.joint_offers import Offers, Sharing
 from anabranch.tuning.recompute_trials import with_again
 from anabranch.tuning.sandbox.client import SandboxClient
 from anabranch.tuning.sandbox.process import SandboxProcess

@@ -28,6 +28,7 @@ from anabranch.ir.graph import Graph, types
 from anabranch.ir.inputs import random_tensor
 from anabranch.ir.tolerances import compare
 from anabranch.ir.types import TensorType
+from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.write import program
 
@@ -36,7 +37,9 @@ _pool: list[ProcessPoolExecutor] = []
 _numbers = itertools.count()
 
 
-def check(body: Graph, variants: Sequence[str], inputs: Sequence[torch.Tensor] = ()) -> None:
+def check(
+    body: Graph, variants: Sequence[Variant | str], inputs: Sequence[torch.Tensor] = ()
+) -> None:
     """Every variant computes what the body does, as exactly as the plain operators do."""
     assert variants, "no variant to check"
     given = list(inputs) or [random_tensor(v.type, i) for i, v in enumerate(body.inputs)]

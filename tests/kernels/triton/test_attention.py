@@ -19,10 +19,10 @@ from torch import Tensor
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.task import Task
-from anabranch.kernels.triton.attention import parse, write
+from anabranch.ir.variant import PdlMode
+from anabranch.kernels.triton.attention import tiles
 from anabranch.kernels.triton.attention_axes import OPERATOR, attention_of
 from anabranch.kernels.triton.attention_tiles import KEPT, AttentionSizes, ranked
-from anabranch.kernels.triton.pdl import MODES
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.kernels.triton.write import program, variants
 
@@ -180,7 +180,7 @@ def test_with_what_stands_around_it(name: str) -> None:
     graph = read(AROUND[name])
     if name == "two":
         offers = variants(graph, gpu())
-        assert all(offer.startswith("abreast:attention") for offer in offers)
+        assert all(str(offer).startswith("abreast:attention") for offer in offers)
         check(graph, offers[:2])
     else:
         check(graph, TILES)
@@ -188,7 +188,7 @@ def test_with_what_stands_around_it(name: str) -> None:
 
 def test_nothing_that_may_still_be_written_is_read_before_the_wait() -> None:
     graph = read(AROUND["before"])
-    check(graph, [f"{tile}.p{mode}" for tile in TILES for mode in MODES])
+    check(graph, [f"{tile}.p{mode}" for tile in TILES for mode in PdlMode])
     text = program(graph, f"{TILES[2]}.pe").text
     assert "attn_mask_ptr" in text.partition("gdc_wait")[0].rpartition("row =")[2]
 
@@ -209,7 +209,7 @@ def test_refusals_are_sentences(name: str) -> None:
     graph, _ = body(OPERATOR, call)
     assert variants(graph, gpu()) == []
     with pytest.raises(ValueError, match=re.escape(why)):
-        write(graph, TILES[0])
+        program(graph, TILES[0])
 
 
 @pytest.mark.parametrize(
@@ -242,11 +242,11 @@ def test_what_is_read_must_be_at_hand() -> None:
 
 def test_few_programs_get_few_queries_each() -> None:
     """At batch 1 each program's latency counts, at batch 64 what all of them read."""
-    short = variants(attend(*(heads(1, 12, 128, 64).half() for _ in "qkv"))[0], gpu())
-    long = variants(attend(*(heads(64, 12, 512, 64).half() for _ in "qkv"))[0], gpu())
-    assert parse(short[0]).rows < parse(long[0]).rows
+    short = tiles(attend(*(heads(1, 12, 128, 64).half() for _ in "qkv"))[0], gpu())
+    long = tiles(attend(*(heads(64, 12, 512, 64).half() for _ in "qkv"))[0], gpu())
+    assert short[0].rows < long[0].rows
     assert len(short) == len(set(short)) == KEPT
-    assert len({parse(variant).warps for variant in short}) > 1
+    assert len({tile.warps for tile in short}) > 1
 
 
 def test_tiles_that_do_not_fit_are_not_ranked() -> None:
@@ -258,13 +258,6 @@ def test_tiles_that_do_not_fit_are_not_ranked() -> None:
     assert tiles and len(tiles) < len(ranked(AttentionSizes.of(found), gpu()))
     for tile in tiles:
         assert 2 * (tile.rows * 256 + tile.stages * tile.places * 512) < 102400
-
-
-def test_a_variant_says_all_there_is_to_a_tile() -> None:
-    for text in ("attention:64x128.w8.s2.tf32", "attention:16x128.w4.s1"):
-        assert parse(text).text == text
-    with pytest.raises(ValueError, match="no variant of attention"):
-        parse("attention:64x32")
 
 
 def test_the_provider_offers_it() -> None:

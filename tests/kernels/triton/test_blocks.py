@@ -11,9 +11,11 @@ from tests.kernels.triton.interpreter import check
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
+from anabranch.ir.tiles import ContractionTile
+from anabranch.ir.variant import PdlMode
 from anabranch.kernels.triton.contraction import found_in
 from anabranch.kernels.triton.contraction_axes import MOST_SHORT
-from anabranch.kernels.triton.pdl import EARLY, MODES
+from anabranch.kernels.triton.pdl import EARLY
 from anabranch.kernels.triton.write import program, variants
 
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -53,7 +55,7 @@ def test_any_rows_and_blocks(
 
 def test_launched_early_it_waits_before_it_reads_what_others_sum() -> None:
     for graph in (renormed((40,), 64, 72, 6, TYPES[0]), summed((40,), 64, 128, 32, TYPES[0])):
-        check(graph, [f"contraction:32x32x32.k1.w4.s2.p{mode}" for mode in MODES])
+        check(graph, [f"contraction:32x32x32.k1.w4.s2.p{mode}" for mode in PdlMode])
         check(graph, [f"contraction:32x32x64.k1.w4.s2.p{mode}" for mode in EARLY])
 
 
@@ -70,7 +72,7 @@ def test_a_tile_holds_whole_blocks() -> None:
     graph = summed((64,), 64, 256, 64, torch.float16)
     found = variants(graph, gpu())
     assert found
-    assert all(int(variant.split(":")[1].split("x")[1]) % 64 == 0 for variant in found)
+    assert all(isinstance(v.tile, ContractionTile) and v.tile.n % 64 == 0 for v in found)
     with pytest.raises(ValueError, match="cuts blocks of 64 columns"):
         program(graph, "contraction:32x32x32.k1.w4.s3")
 
@@ -84,7 +86,7 @@ def test_rows_of_two_lengths_are_no_blocks_where_nothing_is_multiplied() -> None
       %q: f32[8,4] = aten.exp.default(%y)
       return %p, %q
     }""")
-    assert all(variant.startswith("abreast:") for variant in variants(graph, gpu()))
+    assert all(variant.template == "abreast" for variant in variants(graph, gpu()))
 
 
 def linear_and(lines: str, results: str, more: str = "") -> Graph:
@@ -172,9 +174,11 @@ def test_other_numbers_for_each_column_are_not_short() -> None:
 def test_what_is_added_may_be_read_first() -> None:
     """A residual, which every place of the tile has its own of; a bias alone is no reason."""
     graph = summed((40,), 48, 128, 32, torch.float16)
-    offered = [variant for variant in variants(graph, gpu()) if variant.endswith(".r")]
-    assert offered and all(".k1." in variant for variant in offered)
-    assert not any(v.endswith(".r") for v in variants(renormed((40,), 64, 72, 6, TYPES[0]), gpu()))
+    offered = [variant for variant in variants(graph, gpu()) if str(variant).endswith(".r")]
+    assert offered and all(".k1." in str(variant) for variant in offered)
+    assert not any(
+        str(v).endswith(".r") for v in variants(renormed((40,), 64, 72, 6, TYPES[0]), gpu())
+    )
     variant = "contraction:16x64x32.k1.w4.s3"
     after, first = (program(graph, v).text.splitlines() for v in (variant, f"{variant}.r"))
     for lines, early in ((after, False), (first, True)):

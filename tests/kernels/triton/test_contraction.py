@@ -14,7 +14,6 @@ from tests.kernels.triton.interpreter import check
 
 from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.triton.contraction import parse
 from anabranch.kernels.triton.contraction_axes import contraction_of
 
 LAST = torch.channels_last
@@ -119,13 +118,6 @@ def test_a_value_that_is_not_finite_stays_where_it_is() -> None:
     w = torch.rand(16, 3, 3, 3).half().to(memory_format=LAST) + 0.1
     graph, tensors = conv(x, w, padding=(1, 1), groups=2)
     check(graph, ["contraction:16x16x16.k1.w4.s1"], tensors)
-
-
-def test_a_variant_says_all_there_is_to_a_tile() -> None:
-    for text in ("contraction:64x32x128.k4.w8.s3.tf32", "contraction:1x8x512.k1.w4.s1"):
-        assert parse(text).text == text
-    with pytest.raises(ValueError, match="no variant of contractions"):
-        parse("contraction:64x32")
 
 
 def test_what_is_no_contraction_is_refused_with_a_reason() -> None:

@@ -196,5 +196,5 @@ def test_convolutions_behind_and_before_moves(data: st.DataObject, dtype: torch.
     if k == 1:
         return  # one column is no work for a contraction
     found = variants(graph, gpu(132))
-    assert found[0].startswith("contraction")
+    assert found[0].template == "contraction"
     check(graph, [found[0], "contraction:16x16x16.k2.w4.s2"])

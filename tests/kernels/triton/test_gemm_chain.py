@@ -18,13 +18,13 @@ from tests.kernels.triton.test_compile import SPILLED, compiled
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.variant import Variant
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.expected_time import expected_us
-from anabranch.kernels.triton.gemm_chain import parse, variants, write
+from anabranch.kernels.triton.gemm_chain import tiles
 from anabranch.kernels.triton.gemm_chain_axes import pair_of
 from anabranch.kernels.triton.gemm_chain_tiles import KEPT
-from anabranch.kernels.triton.write import program
-from anabranch.kernels.triton.write import variants as all_variants
+from anabranch.kernels.triton.write import program, variants
 
 SMALL = settings(max_examples=20, deadline=None)
 DTYPES = st.sampled_from(["f16", "bf16", "f32"])
@@ -96,13 +96,13 @@ def test_what_excites_channels_is_one_launch(channels: int, middle: int) -> None
     """Both products of one pixel, as squeeze and excitation has them: each CTA computes the few
     channels between for itself, which is expected to be faster than a launch for each."""
     body = convolutions(channels, (1, 1), middle, channels, taps=(1, 1))
-    found = variants(body, gpu(132))
-    assert found and all(variant.startswith("pair:1x") for variant in found)
-    check(body, found[:2])
+    found = tiles(body, gpu(132))
+    assert found and all(tile.m == 1 for tile in found)
+    check(body, list(map(Variant, found[:2])))
     apart = [linear(channels, middle), linear(middle, channels)]
     together, *each = (expected_us(graph, gpu(132)) for graph in (body, *apart))
     assert together is not None and together < sum(us for us in each if us is not None)
-    small = [variant for variant in all_variants(apart[1], gpu(132)) if "contraction" in variant]
+    small = [one for one in variants(apart[1], gpu(132)) if one.template == "contraction"]
     check(apart[1], [small[0], small[-1]])
 
 
@@ -126,13 +126,6 @@ def test_stacks_of_matrices() -> None:
     check(body, ["pair:16x16x16x16.k1.w4.s2", "pair:16x32x16x32.k2.w4.s2"])
 
 
-def test_a_variant_says_all_there_is_to_a_tile() -> None:
-    for text in ("pair:64x256x64x32.k4.w8.s3.tf32", "pair:1x64x16x512.k1.w4.s2"):
-        assert parse(text).text == text
-    with pytest.raises(ValueError, match="no variant of pairs"):
-        parse("pair:64x32x64")
-
-
 ONE, TWO = "pair:1x16x16x32.k1.w4.s1", "pair:16x16x16x16.k1.w4.s1"
 REFUSED = {
     "grouped": (convolutions(8, (5, 5), 16, 8, groups=(4, 1)), TWO, "both factors"),
@@ -147,7 +140,7 @@ REFUSED = {
 def test_refusals_are_sentences(name: str) -> None:
     body, variant, why = REFUSED[name]
     with pytest.raises(ValueError, match=re.escape(why)):
-        write(body, variant)
+        program(body, variant)
 
 
 GPUS: dict[int, TargetSpec] = {
@@ -170,7 +163,7 @@ def test_what_is_offered_fits_and_does_not_spill(
     name: str, capability: int, tmp_path: Path
 ) -> None:
     body, spec = OFFERED[name], replace(GPUS[capability], tf32=True)
-    offered = variants(body, spec)
+    offered = list(map(Variant, tiles(body, spec)))
     assert 1 <= len(offered) == len(set(offered)) <= KEPT
     for variant in offered[:2]:
         found = compiled(program(body, variant), capability, tmp_path)

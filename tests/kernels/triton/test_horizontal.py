@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from tests.kernels.triton.interpreter import check
 from tests.kernels.triton.test_compile import SPILLED, compiled
 
 from anabranch.ir.components import components
+from anabranch.ir.tiles import HorizontalTile
+from anabranch.ir.variant import PdlMode
 from anabranch.kernels.triton.write import program, variants
 
 BRANCHES = read("""
@@ -92,26 +95,28 @@ def test_offers_have_equal_warps_and_are_few() -> None:
     offers = variants(body, gpu())
     assert 2 <= len(offers) <= 4 and len(set(offers)) == len(offers)
     for offer in offers:
-        assert len(set(re.findall(r"\.w(\d+)", offer))) == 1
+        assert isinstance(offer.tile, HorizontalTile)
+        assert len({part.warps for part in offer.tile.parts}) == 1
         assert program(body, offer).ctas > 100
 
 
 def test_what_is_one_part_or_has_a_kernel_of_its_own_is_not_offered_abreast() -> None:
     for part in components(BRANCHES):
-        assert not any(offer.startswith("abreast") for offer in variants(part, gpu()))
+        assert not any(offer.template == "abreast" for offer in variants(part, gpu()))
     with pytest.raises(ValueError, match="equally many warps"):
         program(BRANCHES, f"abreast:{PARTS}".replace("u1.w4", "u1.w2"))
     with pytest.raises(ValueError, match="each of 4 parts"):
         program(BRANCHES, "abreast:" + PARTS.rpartition("+")[0])
 
 
-@pytest.mark.parametrize("mode", ["", ".pe"])
+@pytest.mark.parametrize("mode", [None, PdlMode.HOIST_CONSTANTS])
 @pytest.mark.parametrize("capability", [80, 90])
-def test_they_compile_without_spills(mode: str, capability: int, tmp_path: Path) -> None:
+def test_they_compile_without_spills(mode: PdlMode | None, capability: int, tmp_path: Path) -> None:
     if mode and capability < 90:
         return
     body = read(LAYERS)
-    found = compiled(program(body, variants(body, gpu())[0] + mode), capability, tmp_path)
+    variant = replace(variants(body, gpu())[0], pdl=mode)
+    found = compiled(program(body, variant), capability, tmp_path)
     stack, local = map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", found["usage"]))
     assert stack <= SPILLED and not local, found["usage"]
     assert found["ptx"].count("griddepcontrol.wait") == (3 if mode else 0)

@@ -61,7 +61,9 @@ def compared(graph: Graph, given: list[Tensor], most: int = 3) -> None:
     assert found, "no kernel is generated"
     for variant in found[:: max(1, len(found) // most)][:most]:
         got = run(program(graph, variant), values, {out.name: types(graph)[out.name]})[out.name]
-        torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-4, atol=1e-5, msg=variant)
+        torch.testing.assert_close(
+            got, want, equal_nan=True, rtol=1e-4, atol=1e-5, msg=str(variant)
+        )
 
 
 @pytest.mark.parametrize("name", CALLS)

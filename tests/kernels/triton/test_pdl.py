@@ -15,7 +15,8 @@ from tests.kernels.triton.samples import SAMPLES
 from tests.kernels.triton.test_compile import SPILLED, compiled
 
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.triton.pdl import ASKED, EARLY, MODES, TRIGGER, WAIT, split
+from anabranch.ir.variant import PdlMode
+from anabranch.kernels.triton.pdl import ASKED, EARLY, TRIGGER, WAIT
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.write import program
 
@@ -25,7 +26,7 @@ def written(name: str, mode: str) -> Program:
     return program(parse_graph(text), f"{variant}.p{mode}")
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in EARLY])
+@pytest.mark.parametrize("mode", [mode for mode in PdlMode if mode not in EARLY])
 @pytest.mark.parametrize("name", SAMPLES)
 def test_nothing_is_read_or_written_before_the_wait(name: str, mode: str) -> None:
     found = written(name, mode)
@@ -157,7 +158,7 @@ VARIANTS = {
 def test_nothing_that_may_still_be_written_is_read_before_the_wait(name: str) -> None:
     """In the interpreter inputs are nan until the kernel waits."""
     body = read(BODIES[name])
-    check(body, [f"{variant}.p{mode}" for variant in VARIANTS[name] for mode in MODES])
+    check(body, [f"{variant}.p{mode}" for variant in VARIANTS[name] for mode in PdlMode])
 
 
 def asked_for(written: Program) -> dict[str, set[int]]:
@@ -247,12 +248,6 @@ def test_a_thread_asks_for_so_many_lines() -> None:
     assert "asked = tl.arange(0, 32)" in few and "asked = tl.arange(0, 128)" in more
     text = program(read(BODIES["weights first"]), VARIANTS["weights first"][0] + ".pa").text
     assert "fetch_ahead(x_ptr" in text, "rows can be what is constant"
-
-
-def test_a_mode_is_the_end_of_a_variant() -> None:
-    assert split("rows:2x64.w4.pl") == ("rows:2x64.w4", "l")
-    assert split("rows:2x64.w4") == ("rows:2x64.w4", "")
-    assert split("some.px") == ("some.px", "")
 
 
 @pytest.mark.parametrize("name", list(SAMPLES)[:2])

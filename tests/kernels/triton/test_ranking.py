@@ -11,6 +11,7 @@ import pytest
 
 from anabranch.bench.pruning import LEAST_PRUNED, MOST_LOST, PruningRecord, judge, read
 from anabranch.ir.text import parse_graph
+from anabranch.ir.tiles import text_tile
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import LIKES, chosen, ranked
@@ -53,7 +54,9 @@ def test_the_model_tells_fast_tiles_times_to_a_tenth() -> None:
     errors = []
     for record, name in SEARCHES:
         us = record.searches[name].timed
-        limits = {tile.text: b.us for tile, b in ranked(contraction(record, name), record.spec)}
+        limits = {
+            text_tile(tile): b.us for tile, b in ranked(contraction(record, name), record.spec)
+        }
         fast = [v for v in us if us[v] <= FAST * min(us.values()) and v in limits]
         errors.append(statistics.median(abs(math.log(limits[v] / us[v])) for v in fast))
     assert statistics.median(errors) <= 0.1

@@ -13,6 +13,7 @@ from tests.kernels.triton.interpreter import check, run
 
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.text import parse_graph
+from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.write import program, variants, why_none
 
 BLOCKS = ("rows:2x16.w4", "rows:1x8.w1")
@@ -21,9 +22,9 @@ EXTREMES = ("aten.cummax.default", "aten.cummin.default")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool)
 
 
-def rows_of(graph: Graph) -> list[str]:
+def rows_of(graph: Graph) -> list[Variant]:
     found = variants(graph, gpu(132))
-    assert found and all(variant.startswith("rows") for variant in found), why_none(graph)
+    assert found and all(variant.template == "rows" for variant in found), why_none(graph)
     return found
 
 
@@ -57,7 +58,7 @@ def test_rows_of_one_element_and_of_none(op: str) -> None:
     graph, tensors = body(op, (torch.randn(5, 1, 7), 1))
     outputs = tuple(map(Ref, graph.nodes[0].results))
     found = variants(replace(graph, outputs=outputs), gpu(132))
-    assert found and all(variant.startswith("pointwise") for variant in found)
+    assert found and all(variant.template == "pointwise" for variant in found)
     check(replace(graph, outputs=outputs), found[:1], tensors)
     for shape in ((0, 3), (3, 0)):
         empty, _ = body(op, (torch.randn(shape), 1))
@@ -327,7 +328,8 @@ def test_of_equal_zeros_the_latest_is_the_extreme(op: str) -> None:
     graph, tensors = body(op, (x, 1))
     name = graph.nodes[0].results[0]
     want = torch.cummax(x, 1).values if "max" in op else torch.cummin(x, 1).values
-    for variant in [*rows_of(graph)[:1], *BLOCKS]:
+    tried: list[Variant | str] = [*rows_of(graph)[:1], *BLOCKS]
+    for variant in tried:
         type = graph.nodes[0].types[0]
         got = run(program(graph, variant), {"a0": tensors[0]}, {name: type})[name]
         torch.testing.assert_close(got, want, equal_nan=True, rtol=0, atol=0)

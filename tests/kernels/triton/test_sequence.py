@@ -15,13 +15,14 @@ from tests.kernels.triton.test_compile import compiled
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph
+from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.write import program, variants, why_none
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def of_sequences(graph: Graph) -> list[str]:
-    found = [v for v in variants(graph, gpu(132)) if v.startswith("sequence")]
+def of_sequences(graph: Graph) -> list[Variant]:
+    found = [v for v in variants(graph, gpu(132)) if v.template == "sequence"]
     assert found, why_none(graph)
     return found
 
@@ -141,7 +142,7 @@ def test_rows_that_are_read_from_nowhere() -> None:
       return %y
     }"""
     )
-    assert not [v for v in variants(graph, gpu(132)) if v.startswith("sequence")]
+    assert not [v for v in variants(graph, gpu(132)) if v.template == "sequence"]
 
 
 def product(line: str) -> Graph:
@@ -184,6 +185,6 @@ NO_LAYERS = {
 def test_what_is_no_layer(name: str) -> None:
     line, why = NO_LAYERS[name]
     graph = product(line)
-    assert not [v for v in variants(graph, gpu(132)) if v.startswith("sequence")]
+    assert not [v for v in variants(graph, gpu(132)) if v.template == "sequence"]
     with pytest.raises(ValueError, match=why):
         program(graph, "sequence:16x16x32.w4.s2")

@@ -11,14 +11,15 @@ from tests.kernels.triton.interpreter import check
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph
+from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.write import variants
 
 X = torch.randn(2, 12, 9, 11)
 WIDE = X.to(memory_format=torch.channels_last)
 
 
-def windows(graph: Graph) -> list[str]:
-    return [v for v in variants(graph, gpu(132)) if v.startswith("window")]
+def windows(graph: Graph) -> list[Variant]:
+    return [v for v in variants(graph, gpu(132)) if v.template == "window"]
 
 
 CALLS: dict[str, tuple[Any, ...]] = {

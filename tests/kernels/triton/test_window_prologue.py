@@ -16,12 +16,12 @@ from tests.kernels.triton.test_compile import SPILLED, compiled
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
+from anabranch.ir.variant import PdlMode, Variant
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.triton.contraction import parse
+from anabranch.kernels.triton.contraction import tiles
 from anabranch.kernels.triton.contraction_axes import contraction_of
 from anabranch.kernels.triton.contraction_tiles import KEPT_OF_WINDOWS
 from anabranch.kernels.triton.k_loop import steps_of
-from anabranch.kernels.triton.pdl import MODES
 from anabranch.kernels.triton.write import program, variants
 
 SMALL = settings(max_examples=20, deadline=None)
@@ -89,7 +89,7 @@ def test_poolings(pool: str, channels: int, size: int, out: int, dtype: str, las
 def test_nothing_that_may_still_be_written_is_read_before_the_wait() -> None:
     body = convolutions(24, (7, 7), 24, 40, groups=(24, 1))
     tiles = ["contraction:16x16x16.k1.w4.s2", "contraction:32x16x32.k1.w4.s2"]
-    check(body, [f"{tile}.p{mode}" for tile in tiles for mode in MODES])
+    check(body, [f"{tile}.p{mode}" for tile in tiles for mode in PdlMode])
 
 
 WINDOWS = {
@@ -115,12 +115,12 @@ def test_what_is_offered_fits_and_does_not_spill(
         assert "mma" in found["ptx"] and "cp.async" in found["ptx"], "taps are not loaded ahead"
 
 
-def of_one_step(body: Graph) -> list[str]:
+def of_one_step(body: Graph) -> list[Variant]:
     """The variants that are offered of which a CTA reads all it multiplies at once."""
     found = contraction_of(lower(body))
     assert not isinstance(found, Refused)
-    offered = variants(body, gpu())
-    return [one for one in offered if steps_of(found, parse(one).k, "deep").count == 1]
+    whole = (t for t in tiles(body, gpu()) if steps_of(found, t.k, "deep").count == 1)
+    return list(map(Variant, whole))
 
 
 @pytest.mark.parametrize(("channels", "size", "taps"), [(176, 7, 3), (88, 14, 5), (160, 14, 3)])

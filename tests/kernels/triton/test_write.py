@@ -14,8 +14,9 @@ from tests.kernels.triton.samples import SAMPLES
 from anabranch.frontend import capture
 from anabranch.ir.key import canonical, code
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Task
+from anabranch.ir.task import Task, variant_of
 from anabranch.ir.text import parse_graph
+from anabranch.ir.tiles import GRAMMARS
 from anabranch.kernels.triton.contraction_tiles import ADDED_FIRST, KEPT
 from anabranch.kernels.triton.module_text import wrapped
 from anabranch.kernels.triton.provider import TritonProvider
@@ -73,14 +74,14 @@ def test_variants_are_few_and_written(name: str) -> None:
     most += 6 if name == "rows_that_are_shared" else 0  # three tiles, twice
     assert 1 <= len(found) <= most and len(set(found)) == len(found)
     for variant in found:
-        assert variant.startswith(name.split("_")[0])
+        assert variant.template == name.split("_")[0]
         assert program(body, variant).ctas >= 1
 
 
 def test_the_provider_offers_each_variant() -> None:
     body = parse_graph(SAMPLES["window"][1])
     kernels = TritonProvider().kernels(Task("depth", body), H200)
-    assert [k.variant for k in kernels] == variants(body, gpu(132))
+    assert [variant_of(k) for k in kernels] == variants(body, gpu(132))
     assert {(k.provider, k.name, k.writes_out, k.launches) for k in kernels} == {
         ("triton", "window", True, 1)
     }
@@ -95,7 +96,7 @@ def test_a_provider_that_prunes_by_the_limit_offers_other_tiles_under_another_ve
     task = Task("product", parse_graph(SAMPLES["contraction"][1]))
     usual, limited = TritonProvider(), TritonProvider(pruning="limit")
     assert usual.version != limited.version
-    offered = [kernel.variant for kernel in limited.kernels(task, H200)]
+    offered = [variant_of(kernel) for kernel in limited.kernels(task, H200)]
     assert offered == variants(task.body, H200, "limit")
     assert offered and offered != variants(task.body, H200)
     depth = Task("depth", parse_graph(SAMPLES["window"][1]))
@@ -122,14 +123,26 @@ REFUSED = {
 }
 
 
+A_TILE_OF_EACH = (
+    *("pointwise:512.w2", "window:8x8u1.w1", "rows:2x64.w4", "contraction:16x16x16.k1.w4.s2"),
+    *("attention:16x16.w4.s2", "pair:16x16x16x16.k1.w4.s1", "recurrence:128.u8.w4"),
+    "sequence:16x16x64.w4.s3",
+)
+
+
+def test_every_template_has_a_grammar_for_its_tiles() -> None:
+    assert TEMPLATES.keys() == GRAMMARS.keys()
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals_are_sentences(name: str) -> None:
     line, why = REFUSED[name]
     body = parse_graph(f"graph g {{\n input %x: f32[4]\n {line}\n return %r\n}}")
     assert variants(body, gpu(132)) == []
-    for template in TEMPLATES:
+    assert {tile.partition(":")[0] for tile in A_TILE_OF_EACH} == TEMPLATES.keys()
+    for tile in A_TILE_OF_EACH:
         with pytest.raises(ValueError, match=re.escape(why)):
-            program(body, f"{template}:1")
+            program(body, tile)
 
 
 def test_templates_refuse_what_is_not_theirs() -> None:

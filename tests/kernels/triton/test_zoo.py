@@ -13,6 +13,7 @@ from tests.kernels.triton.test_compile import compiled
 
 from anabranch.compiler.pipeline import compile_model
 from anabranch.ir.graph import Graph
+from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.write import program, variants
 from anabranch.models.load import load_model
 from anabranch.models.zoo import ZOO
@@ -42,9 +43,9 @@ def test_kernels_of_the_zoo_compile(name: str, known: Known, tmp_path: Path) -> 
     found = dict(kinds(name))
     assert found
     for kind, (body, variant) in found.items():
-        if (variant, *kind) in known:
+        if (str(variant), *kind) in known:
             continue
-        known.add((variant, *kind))
+        known.add((str(variant), *kind))
         written = program(body, variant)
         for capability, most in SHARED.items():
             made = compiled(written, capability, tmp_path)
@@ -55,7 +56,7 @@ def test_kernels_of_the_zoo_compile(name: str, known: Known, tmp_path: Path) -> 
             assert registers <= REGISTERS and int(made["shared"]) <= most, said
 
 
-def kinds(name: str) -> Iterator[tuple[tuple[str, ...], tuple[Graph, str]]]:
+def kinds(name: str) -> Iterator[tuple[tuple[str, ...], tuple[Graph, Variant]]]:
     """Of each sequence of operators a body that a template writes, and its first variant."""
     target = resolve("sim:h200", False)
     model, args = load_model(f"zoo:{name}/tiny", 1, "fp16", "cpu")
@@ -64,5 +65,7 @@ def kinds(name: str) -> Iterator[tuple[tuple[str, ...], tuple[Graph, str]]]:
     for task in tasks.tasks:
         offers = variants(task.body, target.spec)
         if offers:
-            template = offers[0].partition(":")[0]
-            yield (template, *(node.op for node in task.body.nodes)), (task.body, offers[0])
+            yield (
+                (offers[0].template, *(node.op for node in task.body.nodes)),
+                (task.body, offers[0]),
+            )

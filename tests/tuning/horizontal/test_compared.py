@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.kernels.triton.bodies import gpu
+from tests.tuning.launch.modes import letter_of
 from tests.tuning.launch.test_decide import KERNEL, PLAN, TASKS
 
 from anabranch.cache import Cache
@@ -16,7 +17,6 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
-from anabranch.kernels.triton.pdl import split
 from anabranch.memory.packer import Packer
 from anabranch.options import Options
 from anabranch.schedule.best import Choice
@@ -39,7 +39,7 @@ class Machine:
 
     def load(self, plan: Any, repeat: int = 1) -> Any:
         task = plan.tasks.tasks[0]
-        return SimpleNamespace(key=(task.name, split(task.kernel.variant)[1]), failure="")
+        return SimpleNamespace(key=(task.name, letter_of(task.kernel)), failure="")
 
     def again(self, run: Any, plan: Any) -> Any:
         return self.load(plan)

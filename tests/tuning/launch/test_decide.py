@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 from tests.kernels.triton.bodies import gpu
 from tests.kernels.triton.samples import SAMPLES
+from tests.tuning.launch.modes import letter_of
 
 from anabranch.cache import Cache
 from anabranch.deadline import TIME, Deadline
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.task import Kernel, Task, TaskGraph, variant_of
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.triton.l1_carveout import LESS, WHOLE_PERCENT, apart
-from anabranch.kernels.triton.pdl import MODES, split
+from anabranch.ir.variant import WHOLE_PERCENT, PdlMode
+from anabranch.kernels.triton.l1_carveout import LESS
 from anabranch.kernels.triton.write import program
 from anabranch.memory import pack
 from anabranch.memory.race_check import check_plan
@@ -57,14 +58,13 @@ class Machine:
     go: threading.Event = field(default_factory=opened)
 
     def prepare(self, kernels: Any, cache: Any = None, trace: Any = None) -> None:
-        self.prepared.append([split(kernel.variant)[1] for kernel in kernels])
+        self.prepared.append([letter_of(kernel) for kernel in kernels])
         self.go.wait(10)
 
     def load(self, plan: Any, repeat: int = 1) -> Any:
-        base, carveout = apart(plan.tasks.tasks[0].kernel.variant)
-        mode = split(base)[1]
-        self.loaded.append(mode if carveout == WHOLE_PERCENT else f"{mode}.c{carveout}")
-        us = self.us.get(self.loaded[-1], self.us[mode])
+        kernel = plan.tasks.tasks[0].kernel
+        self.loaded.append(launched(kernel))
+        us = self.us.get(self.loaded[-1], self.us[letter_of(kernel)])
         return SimpleNamespace(us=us, failure="" if us is not None else "no graph")
 
     def again(self, run: Any, plan: Any) -> Any:
@@ -79,14 +79,20 @@ def run(machine: Any, cache: Cache | None = None) -> tuple[str, Cost | None]:
     check_plan(plan)
     kernel = plan.tasks.tasks[0].kernel
     assert kernel is not None and kernel.source == program(BODY, kernel.variant).text
-    base, carveout = apart(kernel.variant)
-    mode = split(base)[1]
-    return (mode if carveout == WHOLE_PERCENT else f"{mode}.c{carveout}"), cost
+    return launched(kernel), cost
+
+
+def launched(kernel: Kernel) -> str:
+    """Its mode, and its carve-out if it is not the usual one."""
+    variant = variant_of(kernel)
+    assert variant is not None
+    end = "" if variant.carveout == WHOLE_PERCENT else f".c{variant.carveout}"
+    return f"{letter_of(kernel)}{end}"
 
 
 def in_modes(*us: float | None) -> dict[str, float | None]:
     """What a plan takes without a mode and in each."""
-    return dict(zip(("", *MODES), us, strict=True))
+    return dict(zip(("", *PdlMode), us, strict=True))
 
 
 def test_the_fastest_mode_stays() -> None:
@@ -105,7 +111,7 @@ def test_a_mode_that_fails_is_left_out() -> None:
 def test_it_is_found_once(tmp_path: Path) -> None:
     machine, cache = Machine(in_modes(10.0, 9.0, 12.0, 8.5, 8.0, 8.5, 8.5)), Cache.open(tmp_path)
     first = run(machine, cache)
-    assert machine.loaded == ["", *MODES, "e", *(f"e.c{percent}" for percent in LESS)]
+    assert machine.loaded == ["", *PdlMode, "e", *(f"e.c{percent}" for percent in LESS)]
     loaded = len(machine.loaded)
     assert run(machine, cache) == first and len(machine.loaded) == loaded
 
@@ -130,10 +136,10 @@ def test_what_was_found_in_haste_is_for_the_hasty(
     def own_modes(_: Any, mode: str, machine: Any, until: Deadline) -> tuple[Any, Cost, Cost]:
         asked.append(until.left())
         now = Cost(40.0 - len(asked), "measured")
-        return ("w",), now, Cost(60.0, "measured")
+        return (PdlMode.TRIGGER_AT_WAIT,), now, Cost(60.0, "measured")
 
     monkeypatch.setattr(decide, "own_modes", own_modes)
-    machine: Any = Machine({mode: 60.0 for mode in ("", *MODES)})
+    machine: Any = Machine({mode: 60.0 for mode in ("", *PdlMode)})
     found = []
     with Cache.open(tmp_path) as cache:
         for seconds in (2.0, 2.0, 60.0, 2.0, 60.0):
@@ -151,7 +157,7 @@ def test_the_time_for_modes_begins_once_the_same_mode_for_all_is_known(
 
     def fastest(*_: Any) -> tuple[str, Cost]:
         time.sleep(0.3)
-        return "l", Cost(60.0, "measured")
+        return PdlMode.TRIGGER_BEFORE_STORE, Cost(60.0, "measured")
 
     def own_modes(_: Any, mode: str, machine: Any, until: Deadline) -> None:
         asked.append(until.left())
@@ -159,7 +165,7 @@ def test_the_time_for_modes_begins_once_the_same_mode_for_all_is_known(
     monkeypatch.setattr(decide, "TIME", replace(TIME, pdl_per_kernel_s=2.0))
     monkeypatch.setattr(decide, "mode_of", fastest)
     monkeypatch.setattr(decide, "own_modes", own_modes)
-    machine: Any = Machine({mode: 60.0 for mode in ("", *MODES)})
+    machine: Any = Machine({mode: 60.0 for mode in ("", *PdlMode)})
     with Cache.open(tmp_path) as cache:
         for _ in range(2):
             overlapped(PLAN, machine, cache, Trace(), Deadline.after(60.0))
@@ -172,7 +178,7 @@ def test_large_plans_keep_one_mode_for_all(monkeypatch: pytest.MonkeyPatch) -> N
     machine: Any = Machine(in_modes(60.0, 50.0, *[60.0] * 5))
     plan, cost = overlapped(PLAN, machine, None, Trace(), Deadline.after(60.0))
     assert cost is not None and cost.us == 50.0
-    assert [split(t.kernel.variant)[1] for t in plan.tasks.tasks if t.kernel] == ["n"]
+    assert [letter_of(t.kernel) for t in plan.tasks.tasks if t.kernel] == ["n"]
 
 
 def test_older_and_simulated_gpus_are_left_alone() -> None:
@@ -186,7 +192,7 @@ def test_compiling_goes_on_while_others_search() -> None:
     with compiling(TASKS, machine, None) as wait:
         threading.Timer(0.05, machine.go.set).start()
         wait()  # else for ten seconds
-        assert machine.prepared == [list(MODES)] and machine.go.is_set()
+        assert machine.prepared == [list(PdlMode)] and machine.go.is_set()
 
 
 def test_who_has_compilers_at_hand_is_asked_first(tmp_path: Path) -> None:
@@ -196,11 +202,11 @@ def test_who_has_compilers_at_hand_is_asked_first(tmp_path: Path) -> None:
 
     def ahead(kernels: Any) -> None:
         assert len(machine.prepared) == len(asked)
-        asked.append([split(kernel.variant)[1] for kernel in kernels])
+        asked.append([letter_of(kernel) for kernel in kernels])
 
     with Cache.open(tmp_path) as cache, compiling(TASKS, machine, cache, ahead) as wait:
         wait()
-    assert asked == machine.prepared == [list(MODES)]
+    assert asked == machine.prepared == [list(PdlMode)]
     with compiling(TASKS, machine, None, ahead) as wait:
         wait()
     assert len(asked) == 1 and len(machine.prepared) == 2
@@ -250,7 +256,7 @@ def test_a_budget_that_is_over_stops_no_modes(tmp_path: Path) -> None:
     ways = (machine, Cache.open(tmp_path), lambda _: time.sleep(0.3), never, Deadline.after(0.0))
     with compiling(TASKS, *ways) as wait:
         wait()
-    assert machine.prepared == [list(MODES)]
+    assert machine.prepared == [list(PdlMode)]
 
 
 def test_nothing_is_compiled_for_machines_that_cannot_overlap() -> None:

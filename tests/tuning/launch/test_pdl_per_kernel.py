@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.kernels.triton.bodies import gpu
 from tests.kernels.triton.samples import SAMPLES
+from tests.tuning.launch.modes import letter_of
 
 from anabranch.cache import Cache
 from anabranch.deadline import Deadline
@@ -24,13 +25,13 @@ from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.triton.pdl import MODES, split
+from anabranch.ir.variant import PdlMode
 from anabranch.kernels.triton.write import program
 from anabranch.memory import pack
 from anabranch.memory.race_check import check_plan
 from anabranch.trace import Trace
 from anabranch.tuning.launch.decide import overlapped
-from anabranch.tuning.launch.loaded_variants import LoadedVariants
+from anabranch.tuning.launch.loaded_variants import LoadedVariants, Modes
 from anabranch.tuning.launch.pdl import in_modes
 from anabranch.tuning.launch.pdl_per_kernel import own_modes, slots_of
 
@@ -113,7 +114,7 @@ class Machine:
         return self._captured(plan)
 
     def _captured(self, plan: Any) -> Any:
-        modes = [split(task.kernel.variant)[1] for task in plan.tasks.tasks]
+        modes = [letter_of(task.kernel) for task in plan.tasks.tasks]
         if self.broken in modes:
             raise TargetError(f"no mode {self.broken}", "it is broken", "leave it out")
         us = 100 + sum(map(self.adds, range(COUNT), modes))
@@ -126,6 +127,9 @@ class Machine:
         ]
 
 
+USUAL = PdlMode.TRIGGER_BEFORE_STORE
+
+
 def two_differ(place: int, mode: str) -> float:
     """Kernel 1 is best in mode w, kernel 4 without any; the others in mode l."""
     best = {1: "w", 4: ""}.get(place, "l")
@@ -134,41 +138,41 @@ def two_differ(place: int, mode: str) -> float:
 
 def test_kernels_that_gain_by_another_mode_get_it() -> None:
     machine: Any = Machine(two_differ)
-    found = own_modes(PLAN, "l", machine, Deadline.after(3.0))
+    found = own_modes(PLAN, USUAL, machine, Deadline.after(3.0))
     assert found is not None
     modes, now, was = found
-    assert modes == ("l", "w", "l", "l", "", "l")
+    assert modes == (USUAL, PdlMode.TRIGGER_AT_WAIT, USUAL, USUAL, None, USUAL)
     assert now.us == pytest.approx(100, abs=0.5) and was.us == pytest.approx(101.4, abs=0.5)
 
 
 def test_memory_is_placed_once() -> None:
     """All that is tried differs in kernels alone, so it is captured, and not loaded."""
     machine: Any = Machine(two_differ)
-    own_modes(PLAN, "l", machine, Deadline.after(3.0))
+    own_modes(PLAN, USUAL, machine, Deadline.after(3.0))
     assert machine.loaded == 1 and machine.captured > 80
 
 
 def test_a_task_in_a_mode_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[tuple[str, ...]] = []
+    written: list[tuple[str | None, ...]] = []
 
-    def noted(tasks: TaskGraph, modes: tuple[str, ...]) -> TaskGraph:
+    def noted(tasks: TaskGraph, modes: Modes) -> TaskGraph:
         written.append((tasks.tasks[0].name, *modes))
         return in_modes(tasks, modes)
 
     monkeypatch.setattr("anabranch.tuning.launch.loaded_variants.in_modes", noted)
     machine: Any = Machine(two_differ)
-    launched = LoadedVariants(PLAN, ("l",) * COUNT, machine)
+    launched = LoadedVariants(PLAN, (USUAL,) * COUNT, machine)
     for _ in range(2):
-        assert launched.of(("w", *("l",) * (COUNT - 1))) is not None
+        assert launched.of((PdlMode.TRIGGER_AT_WAIT, *(USUAL,) * (COUNT - 1))) is not None
     assert len(written) == len(set(written)) == COUNT + 1
-    run = launched.of(tuple(("", *MODES)[:COUNT]))
+    run = launched.of(tuple((None, *PdlMode)[:COUNT]))
     assert run is not None
-    assert run.plan.tasks == in_modes(PLAN.tasks, ("", *MODES)[:COUNT])
+    assert run.plan.tasks == in_modes(PLAN.tasks, (None, *PdlMode)[:COUNT])
 
 
 def test_where_one_mode_is_best_for_all_nothing_is_found() -> None:
     machine: Any = Machine(lambda place, mode: 0.0 if mode == "l" else 0.5)
-    assert own_modes(PLAN, "l", machine, Deadline.after(2.0)) is None
+    assert own_modes(PLAN, USUAL, machine, Deadline.after(2.0)) is None
 
 
 def test_noise_alone_changes_nothing() -> None:
@@ -176,26 +180,27 @@ def test_noise_alone_changes_nothing() -> None:
     for seed in range(5):
         dice = np.random.default_rng(seed)
         machine: Any = Machine(lambda place, mode: 0.0, noise=0.01, dice=dice)
-        assert own_modes(PLAN, "l", machine, Deadline.after(1.0)) is None
+        assert own_modes(PLAN, USUAL, machine, Deadline.after(1.0)) is None
 
 
 def test_modes_that_fail_are_left_out() -> None:
     machine: Any = Machine(two_differ, broken="w")
-    found = own_modes(PLAN, "l", machine, Deadline.after(6.0))
-    assert found is not None and found[0] == ("l", "l", "l", "l", "", "l")
+    found = own_modes(PLAN, USUAL, machine, Deadline.after(6.0))
+    assert found is not None and found[0] == (USUAL, USUAL, USUAL, USUAL, None, USUAL)
 
 
 def test_a_kernel_has_each_text_once() -> None:
     """None that could be asked for ahead: mode a is e."""
-    slots, scale = slots_of(PLAN.tasks, "l")
-    assert [slot.modes for slot in slots] == [("l", "", "n", "w", "e", "f")] * COUNT
+    slots, scale = slots_of(PLAN.tasks, USUAL)
+    different = (USUAL, None, *(m for m in PdlMode if m not in (USUAL, PdlMode.PREFETCH_L2)))
+    assert [slot.modes for slot in slots] == [different] * COUNT
     assert len(scale) == 5 + 5 * COUNT  # equal kernels share what they have in common
 
 
 def test_modes_by_place() -> None:
-    tasks = in_modes(PLAN.tasks, MODES)
+    tasks = in_modes(PLAN.tasks, list(PdlMode))
     kernels = [task.kernel for task in tasks.tasks]
-    assert [split(kernel.variant)[1] for kernel in kernels if kernel] == list(MODES)
+    assert [letter_of(kernel) for kernel in kernels if kernel] == list(PdlMode)
     assert all(k and k.source == program(k.body, k.variant).text for k in kernels)
     check_plan(replace(PLAN, tasks=tasks))
 
@@ -207,7 +212,7 @@ def run(machine: Any, cache: Cache | None, seconds: float | None) -> tuple[tuple
     )
     check_plan(plan)
     assert cost is not None
-    modes = tuple(split(task.kernel.variant)[1] for task in plan.tasks.tasks if task.kernel)
+    modes = tuple(letter_of(task.kernel) for task in plan.tasks.tasks if task.kernel)
     return modes, " ".join(f"{event.kind} {event.why}" for event in trace.events)
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.kernels.triton.bodies import gpu
+from tests.tuning.launch.modes import letter_of
 from tests.tuning.launch.test_pdl_per_kernel import COUNT, PLAN
 
 from anabranch.cache import Cache
@@ -15,7 +16,6 @@ from anabranch.errors import TargetError
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
-from anabranch.kernels.triton.pdl import split
 from anabranch.trace import Trace
 from anabranch.tuning.launch.decide import LARGE, NEAR, OF_LARGE, OTHERS, near, overlapped
 
@@ -43,7 +43,7 @@ class Machine:
     def load(self, plan: Any, repeat: int = 1) -> Any:
         if plan.schedule.scheduler == self.broken:
             raise TargetError("no graph", "it is broken", "leave it out")
-        mode = split(plan.tasks.tasks[0].kernel.variant)[1]
+        mode = letter_of(plan.tasks.tasks[0].kernel)
         return SimpleNamespace(us=self.us.get((plan.schedule.scheduler, mode), 99.0), failure="")
 
     def again(self, run: Any, plan: Any) -> Any:
@@ -58,7 +58,7 @@ def run(machine: Any, cache: Cache | None = None) -> tuple[str, str, float]:
     first, others = replace(PLAN, schedule=TWO), [replace(PLAN, schedule=ROW)]
     plan, cost = overlapped(first, machine, cache, Trace(), None, others)
     assert cost is not None and plan.tasks.tasks[0].kernel is not None
-    return plan.schedule.scheduler, split(plan.tasks.tasks[0].kernel.variant)[1], cost.us
+    return plan.schedule.scheduler, letter_of(plan.tasks.tasks[0].kernel), cost.us
 
 
 def test_a_row_gains_more() -> None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,6 +26,7 @@ import torch
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.tiles import AttentionTile
 from anabranch.kernels.dfg.expr import Expr
 from anabranch.kernels.dfg.index_expr import Axis, axis
 from anabranch.kernels.dfg.simplify import bounded
@@ -38,14 +38,13 @@ from anabranch.kernels.triton.attention_axes import (
     attention_of,
     block_of,
 )
-from anabranch.kernels.triton.attention_tiles import LEAST, Tile, chosen
+from anabranch.kernels.triton.attention_tiles import LEAST, chosen
 from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.module_text import program
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.program import Program
 
-VARIANT = re.compile(r"attention:(\d+)x(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
 OWN = frozenset(
     {
         *("tile", "batch", "deep", "deep_down", "place", "place_down", "scores", "top", "high"),
@@ -57,29 +56,19 @@ LOG2_E = math.log2(math.e)
 INDENT = "    "
 
 
-def parse(variant: str) -> Tile:
-    """ValueError for a text that is no variant of attention."""
-    found = VARIANT.fullmatch(variant)
-    if found is None:
-        raise ValueError(f"{variant} is no variant of attention")
-    rows, places, warps, stages = map(int, found.groups()[:4])
-    return Tile(rows, places, warps, stages, bool(found[5]))
-
-
-def variants(body: Graph, spec: TargetSpec) -> list[str]:
+def tiles(body: Graph, spec: TargetSpec) -> list[AttentionTile]:
     """The best ranked tiles; [] where the body is no attention."""
     if not any(node.op == OPERATOR for node in body.nodes):
         return []
     found = found_in(body)
-    return [] if isinstance(found, Refused) else [tile.text for tile in chosen(found, spec)]
+    return [] if isinstance(found, Refused) else chosen(found, spec)
 
 
-def write(body: Graph, variant: str) -> Program:
-    """The kernel. ValueError where the body is no attention, or the variant not ours."""
+def write(body: Graph, tile: AttentionTile) -> Program:
+    """The kernel. ValueError where the body is no attention."""
     found = found_in(body)
     if isinstance(found, Refused):
         raise ValueError(found.sentence)
-    tile = parse(variant)
     axes = _axes(found, tile)
     block = block_of(found, axes)
     spelled = {one: name for name, one in axes.items()} | {Axis("batch", found.batches): "batch"}
@@ -90,7 +79,7 @@ def write(body: Graph, variant: str) -> Program:
     _write_results(out, walk, axes)
     reads = [part for part in (block.query, block.key, block.value, block.mask) if part is not None]
     grid = (walk.blocks * found.batches, 1, 1)
-    written = program(body, found.dfg, variant, out.lines, grid, tile.warps, also=reads)
+    written = program(body, found.dfg, "attention", out.lines, grid, tile.warps, also=reads)
     return replace(written, stages=tile.stages)
 
 
@@ -99,7 +88,7 @@ class _Walk:
     """An attention, how it is cut, and what a program reads and stores of it."""
 
     found: Attention
-    tile: Tile
+    tile: AttentionTile
     block: Block
 
     @property
@@ -142,11 +131,11 @@ class _Walk:
 
 @functools.lru_cache(maxsize=1024)
 def found_in(body: Graph) -> Attention | Refused:
-    """The attention of a body: all its variants are written of the same one."""
+    """The attention of a body: kernels of all its tiles are written of the same one."""
     return attention_of(body)
 
 
-def _axes(found: Attention, tile: Tile) -> dict[str, Axis]:
+def _axes(found: Attention, tile: AttentionTile) -> dict[str, Axis]:
     """The axes of a kernel, each as long as its blocks together. Those along keys and along the
     numbers of one run across or down, as the product wants them."""
 

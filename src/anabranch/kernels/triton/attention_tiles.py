@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import torch
 
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.tiles import AttentionTile, text_tile
 from anabranch.ir.types import DTYPE_NAMES
 from anabranch.kernels.tile_cost import CLOCK, SPARE, WARP
 from anabranch.kernels.triton.attention_axes import Attention
@@ -59,22 +60,6 @@ USUAL_PEAK = 5e13
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    """A variant, read: queries of a program, keys of a step."""
-
-    rows: int
-    places: int
-    warps: int
-    stages: int
-    tf32: bool = False
-
-    @property
-    def text(self) -> str:
-        end = ".tf32" if self.tf32 else ""
-        return f"attention:{self.rows}x{self.places}.w{self.warps}.s{self.stages}{end}"
-
-
-@dataclass(frozen=True, slots=True)
 class AttentionSizes:
     """What tiles are ranked by."""
 
@@ -94,11 +79,11 @@ class AttentionSizes:
         )
 
 
-def chosen(found: Attention, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
+def chosen(found: Attention, spec: TargetSpec, kept: int = KEPT) -> list[AttentionTile]:
     """The first of the ranking, each shape once, with the warps and stages that rank best; then
     the best of them with other warps."""
-    best: dict[tuple[int, int], Tile] = {}
-    other: dict[tuple[int, int], Tile] = {}
+    best: dict[tuple[int, int], AttentionTile] = {}
+    other: dict[tuple[int, int], AttentionTile] = {}
     for tile in ranked(AttentionSizes.of(found), spec):
         same = (tile.rows, tile.places)
         if best.setdefault(same, tile).warps != tile.warps:
@@ -114,23 +99,23 @@ def least_us(found: Attention, spec: TargetSpec) -> float | None:
 
 
 @functools.lru_cache(maxsize=256)
-def ranked(sizes: AttentionSizes, spec: TargetSpec) -> tuple[Tile, ...]:
+def ranked(sizes: AttentionSizes, spec: TargetSpec) -> tuple[AttentionTile, ...]:
     """Every tile that fits, the fastest first."""
-    timed = [(time_us(sizes, tile, spec), tile.text, tile) for tile in space(sizes, spec)]
+    timed = [(time_us(sizes, tile, spec), text_tile(tile), tile) for tile in space(sizes, spec)]
     return tuple(tile for us, _, tile in sorted(timed) if us < math.inf)
 
 
-def space(sizes: AttentionSizes, spec: TargetSpec) -> Iterator[Tile]:
+def space(sizes: AttentionSizes, spec: TargetSpec) -> Iterator[AttentionTile]:
     """All tiles that suit the sizes: none more than twice as large as what it covers."""
     tf32 = sizes.dtype == torch.float32 and spec.tf32
     for rows, places, warps in itertools.product(ROWS, PLACES, WARPS):
         if rows >= 2 * max(sizes.rows, LEAST) or places >= 2 * max(sizes.places, LEAST):
             continue
         for stages in STAGES if places < sizes.places else (1,):
-            yield Tile(rows, places, warps, stages, tf32)
+            yield AttentionTile(rows, places, warps, stages, tf32)
 
 
-def time_us(sizes: AttentionSizes, tile: Tile, spec: TargetSpec) -> float:
+def time_us(sizes: AttentionSizes, tile: AttentionTile, spec: TargetSpec) -> float:
     """The time of the launch, inf where the tile does not fit."""
     held = _resident(sizes, tile, spec)
     if not held:
@@ -151,7 +136,7 @@ def time_us(sizes: AttentionSizes, tile: Tile, spec: TargetSpec) -> float:
     return waves * (FIRST + OF_A_WARP * tile.warps + steps * max(step, load, hidden))
 
 
-def _products(sizes: AttentionSizes, tile: Tile, spec: TargetSpec) -> float:
+def _products(sizes: AttentionSizes, tile: AttentionTile, spec: TargetSpec) -> float:
     """Microseconds of both products of a step: a warp has a quarter of an SM's tensor cores."""
     peak = dict(spec.peak_flops).get(_rate(sizes.dtype, spec), USUAL_PEAK)
     share = 0.5 * min(tile.warps, 4) / 4 * peak / spec.sms
@@ -164,7 +149,7 @@ def _rate(dtype: torch.dtype, spec: TargetSpec) -> str:
     return "tf32" if dtype == torch.float32 and spec.tf32 else DTYPE_NAMES[dtype]
 
 
-def _resident(sizes: AttentionSizes, tile: Tile, spec: TargetSpec) -> int:
+def _resident(sizes: AttentionSizes, tile: AttentionTile, spec: TargetSpec) -> int:
     """How many programs an SM holds at once; 0 if not one."""
     threads, width = tile.warps * WARP, sizes.deep + sizes.cols
     scores = tile.rows * tile.places

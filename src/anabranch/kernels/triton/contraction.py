@@ -33,7 +33,6 @@ ended.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -42,6 +41,7 @@ import torch
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.tiles import ContractionTile, text_tile
 from anabranch.kernels.dfg.expr import Expr, Load, Reduce, parts
 from anabranch.kernels.dfg.index_expr import Axis, axes_of
 from anabranch.kernels.dfg.lower import lower
@@ -50,7 +50,7 @@ from anabranch.kernels.dfg.traversal import Place, loads, substitute
 from anabranch.kernels.triton import split_k
 from anabranch.kernels.triton.axis_layout import flattened, next_power
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of, plain
-from anabranch.kernels.triton.contraction_tiles import Tile, chosen
+from anabranch.kernels.triton.contraction_tiles import chosen
 from anabranch.kernels.triton.emit import DTYPES, Emission, literal
 from anabranch.kernels.triton.epilogue import Results
 from anabranch.kernels.triton.k_loop import KLoopSteps, steps_of
@@ -69,66 +69,52 @@ from anabranch.kernels.triton.weight_prefetch import (
 )
 from anabranch.kernels.triton.window_prologue import write_taps
 
-VARIANT = re.compile(r"contraction:(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(\.tf32)?(\.r)?")
 OWN = split_k.OWN | {
     *("row", "row_in", "col", "col_in", "deep", "step", "tile", "part", "batch", "total"),
     *("block", "block_in"),
 }
 
 
-def parse(variant: str) -> Tile:
-    """ValueError for a text that is no variant of contractions."""
-    found = VARIANT.fullmatch(variant)
-    if found is None:
-        raise ValueError(f"{variant} is no variant of contractions")
-    m, n, k, split, warps, stages = map(int, found.groups()[:6])
-    return Tile(m, n, k, split, warps, stages, bool(found[7]), bool(found[8]))
-
-
-def variants(body: Graph, spec: TargetSpec, by_limit: bool = False) -> list[str]:
+def tiles(body: Graph, spec: TargetSpec, by_limit: bool = False) -> list[ContractionTile]:
     """The best ranked tiles; [] where the body is no contraction. `by_limit`: see `chosen`."""
     found = found_in(body)
-    return (
-        [] if isinstance(found, Refused) else [tile.text for tile in chosen(found, spec, by_limit)]
-    )
+    return [] if isinstance(found, Refused) else chosen(found, spec, by_limit)
 
 
-def limited(body: Graph, spec: TargetSpec) -> list[str]:
+def limited(body: Graph, spec: TargetSpec) -> list[ContractionTile]:
     """The tiles that may come nearest to the machine's peak."""
-    return variants(body, spec, by_limit=True)
+    return tiles(body, spec, by_limit=True)
 
 
-def write(body: Graph, variant: str) -> Program:
-    """The kernel. ValueError where the body is no contraction, or the variant not ours."""
-    tile = _tile(body, variant)
+def write(body: Graph, tile: ContractionTile) -> Program:
+    """The kernel. ValueError where the body is no contraction, or the tile does not suit it."""
+    _check(body, tile)
     # The text asks how many warps there are where it reads ahead of the products, and nowhere how
     # many stages: most tiles of a body differ in these alone.
     like = replace(tile, warps=tile.warps if tile.added_first else 1, stages=1)
     return replace(_written(body, like, None), warps=tile.warps, stages=tile.stages)
 
 
-def early(body: Graph, variant: str, asked: int) -> Program:
+def early(body: Graph, tile: ContractionTile, asked: int) -> Program:
     """The kernel, ready to read its weights before it waits where a CTA needs few; where it needs
     more, to ask for them, `asked` lines of memory a thread at most."""
-    tile = _tile(body, variant)
+    _check(body, tile)
     return replace(_written(body, replace(tile, stages=1), asked), stages=tile.stages)
 
 
-def _tile(body: Graph, variant: str) -> Tile:
-    """The tile of the variant. ValueError where it does not suit the body."""
+def _check(body: Graph, tile: ContractionTile) -> None:
+    """ValueError where the tile does not suit the body."""
     found = found_in(body)
     if isinstance(found, Refused):
         raise ValueError(found.sentence)
-    tile = parse(variant)
     if (tile.m == 1) != (found.m == 1):
-        raise ValueError(f"{variant} does not suit {found.m} rows")
+        raise ValueError(f"{text_tile(tile)} does not suit {found.m} rows")
     if tile.n % found.block:
-        raise ValueError(f"{variant} cuts blocks of {found.block} columns")
-    return tile
+        raise ValueError(f"{text_tile(tile)} cuts blocks of {found.block} columns")
 
 
 @functools.lru_cache(maxsize=256)
-def _written(body: Graph, tile: Tile, asked: int | None) -> Program:
+def _written(body: Graph, tile: ContractionTile, asked: int | None) -> Program:
     """The kernel, of one stage; see `early` for `asked`, None where nothing is read early."""
     found = found_in(body)
     assert not isinstance(found, Refused), "the tile suits it"
@@ -162,7 +148,7 @@ def _written(body: Graph, tile: Tile, asked: int | None) -> Program:
     return program(
         body,
         found.dfg,
-        tile.text,
+        "contraction",
         out.lines,
         (tiles[0] * tiles[1], share.split, found.batches),
         tile.warps,
@@ -178,7 +164,7 @@ class _Sums:
     the columns of the tile, and which values are constants."""
 
     found: Contraction
-    tile: Tile
+    tile: ContractionTile
     steps: KLoopSteps
     share: Share
     factors: tuple[Expr, Expr]
@@ -191,7 +177,9 @@ class _Sums:
         return Axis("deep", self.tile.k), Axis("deep_right", self.tile.k)
 
 
-def _factors(found: Contraction, tile: Tile, steps: KLoopSteps, place: Place) -> tuple[Expr, Expr]:
+def _factors(
+    found: Contraction, tile: ContractionTile, steps: KLoopSteps, place: Place
+) -> tuple[Expr, Expr]:
     """What is multiplied, in terms of the tile's rows, its columns and the place within a step."""
     right_steps = steps_of(found, tile.k, "deep_right")
     return (
@@ -202,13 +190,13 @@ def _factors(found: Contraction, tile: Tile, steps: KLoopSteps, place: Place) ->
 
 @functools.lru_cache(maxsize=1024)
 def found_in(body: Graph) -> Contraction | Refused:
-    """The contraction that a body is: all its variants are written of the same one."""
+    """The contraction that a body is: kernels of all its tiles are written of the same one."""
     return contraction_of(lower(body))
 
 
 def _write_indices(
     out: Emission,
-    tile: Tile,
+    tile: ContractionTile,
     tiles: tuple[int, int],
     axes: tuple[Axis, Axis],
     masks: dict[Axis, str],
@@ -234,14 +222,16 @@ def _write_indices(
         out.lines.append(f"col_in = col < {col.extent}")
 
 
-def _starts(tile: Tile, tiles: tuple[int, int]) -> tuple[str, str]:
+def _starts(tile: ContractionTile, tiles: tuple[int, int]) -> tuple[str, str]:
     """Where the rows and columns of a tile begin."""
     if tiles[0] == 1:
         return "0", f"tile * {tile.n}"
     return f"tile // {tiles[1]} * {tile.m}", f"tile % {tiles[1]} * {tile.n}"
 
 
-def _sides(tile: Tile, tiles: tuple[int, int], axes: tuple[Axis, Axis]) -> tuple[Side, Side]:
+def _sides(
+    tile: ContractionTile, tiles: tuple[int, int], axes: tuple[Axis, Axis]
+) -> tuple[Side, Side]:
     """The rows of a tile, and its columns. Tiles are counted row by row."""
     (row, col), (rows, cols), (high, wide) = axes, _starts(tile, tiles), tiles
     across, down = f"tile % {wide}", "tile" if wide == 1 else f"tile // {wide}"

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.tiles import ContractionTile, text_tile
 from anabranch.ir.types import DTYPE_NAMES
 from anabranch.kernels.tile_cost import TileBound, TileWork, bound, resident
 from anabranch.kernels.triton.contraction_axes import Contraction
@@ -54,26 +55,6 @@ USUAL_PEAK = 5e13
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    """A variant, read."""
-
-    m: int
-    n: int
-    k: int
-    split: int
-    warps: int
-    stages: int
-    tf32: bool = False
-    added_first: bool = False
-
-    @property
-    def text(self) -> str:
-        shape, end = f"{self.m}x{self.n}x{self.k}", ".tf32" if self.tf32 else ""
-        end += ".r" if self.added_first else ""
-        return f"contraction:{shape}.k{self.split}.w{self.warps}.s{self.stages}{end}"
-
-
-@dataclass(frozen=True, slots=True)
 class ContractionSizes:
     """What tiles are ranked by, of a contraction, found out once since hundreds of tiles ask;
     `steps`: how many it has for each depth of one; `reads`: of how many values each number of its
@@ -97,23 +78,23 @@ class ContractionSizes:
         return ContractionSizes(*shape, found.dtype, steps, found.reads, found.block)
 
 
-def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[Tile, TileBound]]:
+def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[ContractionTile, TileBound]]:
     """Every tile that fits, the fastest by `bound` first."""
     return list(_ranked(ContractionSizes.of(found), spec))
 
 
-def blocks_of(found: Contraction, spec: TargetSpec) -> dict[Tile, TileWork]:
+def blocks_of(found: Contraction, spec: TargetSpec) -> dict[ContractionTile, TileWork]:
     """Every tile that suits the sizes and fits, with what it asks for."""
     return _blocks(ContractionSizes.of(found), spec)
 
 
-def limit_of(found: Contraction, tile: Tile, spec: TargetSpec) -> TileBound:
+def limit_of(found: Contraction, tile: ContractionTile, spec: TargetSpec) -> TileBound:
     """What the tile is ranked by, ranked among the others or not."""
     block = _block(ContractionSizes.of(found), tile, steps_of(found, tile.k, "deep").count, spec)
     return bound(block, spec, peak_of(found.dtype, spec))
 
 
-def chosen(found: Contraction, spec: TargetSpec, by_limit: bool = False) -> list[Tile]:
+def chosen(found: Contraction, spec: TargetSpec, by_limit: bool = False) -> list[ContractionTile]:
     """The first of the ranking, but a few of those that are alike. `by_limit`: those that may come
     nearest to the machine's peak, as DeepCuts prunes (section 4). How many it keeps is not known:
     here as many as by time; of those that may come equally near, which it would all run, the ones
@@ -136,10 +117,12 @@ def least_us(found: Contraction, spec: TargetSpec) -> float | None:
     return _least_us(ContractionSizes.of(found), spec)
 
 
-def kept_of(order: Iterable[Tile], kept: int = KEPT, likes: int = LIKES) -> list[Tile]:
+def kept_of(
+    order: Iterable[ContractionTile], kept: int = KEPT, likes: int = LIKES
+) -> list[ContractionTile]:
     """The first so many, of those that are alike no more than `likes`."""
     seen: Counter[tuple[int, ...]] = Counter()
-    tiles: list[Tile] = []
+    tiles: list[ContractionTile] = []
     for tile in order:
         same = tile.m, tile.n, tile.k, tile.split, tile.warps
         seen[same] += 1
@@ -148,7 +131,9 @@ def kept_of(order: Iterable[Tile], kept: int = KEPT, likes: int = LIKES) -> list
     return tiles
 
 
-def _of_windows(limits: Sequence[tuple[Tile, TileBound]], sizes: ContractionSizes) -> list[Tile]:
+def _of_windows(
+    limits: Sequence[tuple[ContractionTile, TileBound]], sizes: ContractionSizes
+) -> list[ContractionTile]:
     """Those that are tried where windows are computed as they are read."""
     counts = dict(sizes.steps)
     whole = [pair for pair in limits if counts[pair[0].k] == 1][:1]
@@ -168,25 +153,27 @@ def _least_us(sizes: ContractionSizes, spec: TargetSpec) -> float | None:
     return min((_tapped_us(tile, limit, counts) for tile, limit in limits), default=None)
 
 
-def _tapped_us(tile: Tile, limit: TileBound, counts: Mapping[int, int]) -> float:
+def _tapped_us(tile: ContractionTile, limit: TileBound, counts: Mapping[int, int]) -> float:
     return limit.us * (TAPPED_AT_ONCE if counts[tile.k] == 1 else TAPPED)
 
 
 @functools.lru_cache(maxsize=256)
-def _ranked(sizes: ContractionSizes, spec: TargetSpec) -> tuple[tuple[Tile, TileBound], ...]:
+def _ranked(
+    sizes: ContractionSizes, spec: TargetSpec
+) -> tuple[tuple[ContractionTile, TileBound], ...]:
     """A layer with a relu, or with a residual, has the ranking of the layer without."""
     peak = peak_of(sizes.dtype, spec)
     limits = [(tile, bound(block, spec, peak)) for tile, block in _blocks(sizes, spec).items()]
-    return tuple(sorted(limits, key=lambda pair: (pair[1].us, -pair[1].limit, pair[0].text)))
+    return tuple(sorted(limits, key=lambda pair: (pair[1].us, -pair[1].limit, text_tile(pair[0]))))
 
 
-def _blocks(sizes: ContractionSizes, spec: TargetSpec) -> dict[Tile, TileWork]:
+def _blocks(sizes: ContractionSizes, spec: TargetSpec) -> dict[ContractionTile, TileWork]:
     steps = dict(sizes.steps)
     blocks = {tile: _block(sizes, tile, steps[tile.k], spec) for tile in space(sizes, spec)}
     return {tile: block for tile, block in blocks.items() if resident(block, spec)}
 
 
-def space(found: ContractionSizes, spec: TargetSpec) -> Iterator[Tile]:
+def space(found: ContractionSizes, spec: TargetSpec) -> Iterator[ContractionTile]:
     """All tiles that suit the sizes: none more than twice as large as what it covers, and the
     widest only where smaller ones would fill the machine."""
     tf32, counts = found.dtype == torch.float32 and spec.tf32, dict(found.steps)
@@ -196,7 +183,7 @@ def space(found: ContractionSizes, spec: TargetSpec) -> Iterator[Tile]:
             least = 8 if shapes is SHALLOW else 32
             fits = k < 2 * max(found.k, least) and n < 2 * found.n + 2 and split <= counts[k]
             if fits and 4 <= n * k // (warps * 32) <= 64:
-                yield Tile(m, n, k, split, warps, 2)
+                yield ContractionTile(m, n, k, split, warps, 2)
         return
     full = math.ceil(found.m / SIDES[-1]) * math.ceil(found.n / SIDES[-1]) * found.batches
     sides = (*SIDES, WIDE) if full >= spec.sms else SIDES
@@ -212,7 +199,7 @@ def space(found: ContractionSizes, spec: TargetSpec) -> Iterator[Tile]:
             sums = m * n // (warps * 32)
             if split > steps or stages > max(2, steps // split + 1) or not 2 <= sums <= 128:
                 continue
-            yield Tile(m, n, k, split, warps, stages, tf32=tf32)
+            yield ContractionTile(m, n, k, split, warps, stages, tf32=tf32)
 
 
 def _depths(reads: int) -> tuple[int, ...]:
@@ -224,7 +211,9 @@ def _of_row(k: int, batches: int) -> tuple[tuple[int, int, int], ...]:
     return SHALLOW if k <= SHALLOW[-1][-1] and batches == 1 else ONE_ROW
 
 
-def _block(found: ContractionSizes, tile: Tile, steps: int, spec: TargetSpec) -> TileWork:
+def _block(
+    found: ContractionSizes, tile: ContractionTile, steps: int, spec: TargetSpec
+) -> TileWork:
     tiles = math.ceil(found.m / tile.m) * math.ceil(found.n / tile.n) * found.batches
     return TileWork(
         tile.m,

@@ -20,7 +20,6 @@ no work for tensor cores: `pair:1x64x16x512` multiplies element by element, as t
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,6 +27,7 @@ import torch
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.tiles import GemmChainTile, text_tile
 from anabranch.kernels.dfg.expr import Expr, KernelVariable
 from anabranch.kernels.dfg.index_expr import Axis
 from anabranch.kernels.dfg.lower import lower
@@ -38,14 +38,13 @@ from anabranch.kernels.triton.axis_layout import flattened
 from anabranch.kernels.triton.contraction_axes import plain
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.gemm_chain_axes import Pair, pair_of
-from anabranch.kernels.triton.gemm_chain_tiles import Tile, chosen
+from anabranch.kernels.triton.gemm_chain_tiles import chosen
 from anabranch.kernels.triton.k_loop import KLoopSteps, walk
 from anabranch.kernels.triton.module_text import program
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.weight_prefetch import Share, rounded_ahead
 
-VARIANT = re.compile(r"pair:(\d+)x(\d+)x(\d+)x(\d+)\.k(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
 OWN = split_k.OWN | {
     *("deep", "deep_down", "deep_in", "step", "tile", "part", "batch", "total"),
     *("between", "between_down", "chunk", "first"),
@@ -53,29 +52,19 @@ OWN = split_k.OWN | {
 INDENT = "    "
 
 
-def parse(variant: str) -> Tile:
-    """ValueError for a text that is no variant of pairs."""
-    found = VARIANT.fullmatch(variant)
-    if found is None:
-        raise ValueError(f"{variant} is no variant of pairs")
-    m, n, middle, k, split, warps, stages = map(int, found.groups()[:7])
-    return Tile(m, n, middle, k, split, warps, stages, bool(found[8]))
-
-
-def variants(body: Graph, spec: TargetSpec) -> list[str]:
+def tiles(body: Graph, spec: TargetSpec) -> list[GemmChainTile]:
     """The best ranked tiles; [] where the body is no two products."""
     found = found_in(body)
-    return [] if isinstance(found, Refused) else [tile.text for tile in chosen(found, spec)]
+    return [] if isinstance(found, Refused) else chosen(found, spec)
 
 
-def write(body: Graph, variant: str) -> Program:
-    """The kernel. ValueError where the body is no two products, or the variant not ours."""
+def write(body: Graph, tile: GemmChainTile) -> Program:
+    """The kernel. ValueError where the body is no two products, or the tile does not suit it."""
     found = found_in(body)
     if isinstance(found, Refused):
         raise ValueError(found.sentence)
-    tile = parse(variant)
     if (tile.m == 1) != (found.m == 1):
-        raise ValueError(f"{variant} does not suit {found.m} rows")
+        raise ValueError(f"{text_tile(tile)} does not suit {found.m} rows")
     cut = _cut(found, tile, frozenset(constant.name for constant in body.constants))
     masks = {cut.row: "row_in"} if cut.row.extent % tile.m else {}
     masks |= {cut.col: "col_in"} if cut.col.extent % tile.n else {}
@@ -94,7 +83,7 @@ def write(body: Graph, variant: str) -> Program:
     written = program(
         body,
         found.dfg,
-        variant,
+        "pair",
         out.lines,
         (tiles, split, found.batches),
         tile.warps,
@@ -111,7 +100,7 @@ class _Cut:
     which values are constants."""
 
     found: Pair
-    tile: Tile
+    tile: GemmChainTile
     row: Axis
     col: Axis
     tiles: tuple[int, int]
@@ -159,11 +148,11 @@ class _Cut:
 
 @functools.lru_cache(maxsize=1024)
 def found_in(body: Graph) -> Pair | Refused:
-    """The pair that a body is: all its variants are written of the same one."""
+    """The pair that a body is: kernels of all its tiles are written of the same one."""
     return pair_of(lower(body))
 
 
-def _cut(found: Pair, tile: Tile, constants: frozenset[str]) -> _Cut:
+def _cut(found: Pair, tile: GemmChainTile, constants: frozenset[str]) -> _Cut:
     row, row_place = flattened(found.rows, "row")
     col, col_place = flattened(found.cols, "col")
     batch_place = flattened(found.batch, "batch")[1]

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.tiles import GemmChainTile, text_tile
 from anabranch.kernels.tile_cost import (
     SPARE,
     WARP,
@@ -49,25 +50,6 @@ MANY = 64
 """Stages and steps where no step waits for a load."""
 KEPT = 5
 """Tiles that are tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A variant, read."""
-
-    m: int
-    n: int
-    middle: int
-    k: int
-    split: int
-    warps: int
-    stages: int
-    tf32: bool = False
-
-    @property
-    def text(self) -> str:
-        shape, end = f"{self.m}x{self.n}x{self.middle}x{self.k}", ".tf32" if self.tf32 else ""
-        return f"pair:{shape}.k{self.split}.w{self.warps}.s{self.stages}{end}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +90,11 @@ class GemmChainSizes:
         )
 
 
-def chosen(found: Pair, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
+def chosen(found: Pair, spec: TargetSpec, kept: int = KEPT) -> list[GemmChainTile]:
     """The first of the ranking, each shape and split once, with the warps and stages that rank
     best; the first of all with other warps too."""
-    best: dict[tuple[int, ...], Tile] = {}
-    other: list[Tile] = []
+    best: dict[tuple[int, ...], GemmChainTile] = {}
+    other: list[GemmChainTile] = []
     for tile, _ in ranked(found, spec):
         shape = (tile.m, tile.n, tile.middle, tile.k, tile.split)
         first = next(iter(best), shape)
@@ -123,13 +105,13 @@ def chosen(found: Pair, spec: TargetSpec, kept: int = KEPT) -> list[Tile]:
     return [*best.values(), *other[:1]]
 
 
-def ranked(found: Pair, spec: TargetSpec) -> list[tuple[Tile, float]]:
+def ranked(found: Pair, spec: TargetSpec) -> list[tuple[GemmChainTile, float]]:
     """Every tile that fits, with the microseconds it would take, the fastest first."""
     return list(_ranked(GemmChainSizes.of(found), spec))
 
 
 @functools.lru_cache(maxsize=256)
-def _ranked(sizes: GemmChainSizes, spec: TargetSpec) -> tuple[tuple[Tile, float], ...]:
+def _ranked(sizes: GemmChainSizes, spec: TargetSpec) -> tuple[tuple[GemmChainTile, float], ...]:
     chunks, steps = dict(sizes.chunks), dict(sizes.steps)
     peaks = [peak_of(kind, spec) for kind in sizes.dtypes]
     timed = [
@@ -137,10 +119,10 @@ def _ranked(sizes: GemmChainSizes, spec: TargetSpec) -> tuple[tuple[Tile, float]
         for tile in _space(sizes, spec)
     ]
     fitting = [(tile, us) for tile, us in timed if us < math.inf]
-    return tuple(sorted(fitting, key=lambda pair: (pair[1], pair[0].text)))
+    return tuple(sorted(fitting, key=lambda pair: (pair[1], text_tile(pair[0]))))
 
 
-def _space(sizes: GemmChainSizes, spec: TargetSpec) -> Iterator[Tile]:
+def _space(sizes: GemmChainSizes, spec: TargetSpec) -> Iterator[GemmChainTile]:
     """All tiles that suit the sizes: none more than twice as large as what it covers."""
     one, chunks = sizes.m == 1, dict(sizes.chunks)
     tf32 = spec.tf32 and torch.float32 in sizes.dtypes and not one
@@ -154,12 +136,12 @@ def _space(sizes: GemmChainSizes, spec: TargetSpec) -> Iterator[Tile]:
         splits = ONE_ROW_SPLITS if one else SPLITS
         for split, warps, stages in itertools.product(splits, WARPS, (2,) if one else STAGES):
             if split <= chunks[middle]:
-                yield Tile(m, n, middle, k, split, warps, stages, tf32)
+                yield GemmChainTile(m, n, middle, k, split, warps, stages, tf32)
 
 
 def _us(
     sizes: GemmChainSizes,
-    tile: Tile,
+    tile: GemmChainTile,
     spec: TargetSpec,
     walked: tuple[int, int],
     peaks: Sequence[float],

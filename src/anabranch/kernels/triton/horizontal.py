@@ -20,13 +20,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from anabranch.ir.graph import Graph, types
+from anabranch.ir.tiles import HORIZONTAL, HorizontalTile, PartTile
 from anabranch.kernels.triton.module_text import entry_name, in_a_row, wrapped
 from anabranch.kernels.triton.names import names_of
 from anabranch.kernels.triton.program import Program
 
-NAME, BETWEEN = "abreast", "+"
 WARPS = (4, 8)
 """Of all parts."""
 ALIGNED = 16
@@ -34,25 +35,17 @@ ALIGNED = 16
 INDENT = "    "
 
 
-def parts_of(variant: str) -> list[str]:
-    """The variants of the parts. ValueError for a variant of anything else."""
-    name, _, rest = variant.partition(":")
-    if name != NAME:
-        raise ValueError(f"{variant} is no variant of kernels abreast")
-    return rest.split(BETWEEN)
-
-
-def variants(offers: Sequence[Sequence[str]]) -> list[str]:
+def joint_tiles(offers: Sequence[Sequence[PartTile]]) -> list[HorizontalTile]:
     """What to try, of what each part has on offer: with each number of warps the best ranked of
     all parts, and those that come next."""
     if len(offers) < 2 or not all(offers):
         return []
     found = [
-        BETWEEN.join(_with_warps(offer, warps, rank) for offer in offers)
+        HorizontalTile(tuple(_with_warps(offer, warps, rank) for offer in offers))
         for rank in (0, 1)
         for warps in WARPS
     ]
-    return [f"{NAME}:{variant}" for variant in dict.fromkeys(found)]
+    return list(dict.fromkeys(found))
 
 
 def abreast(body: Graph, programs: Sequence[Program]) -> Program:
@@ -68,7 +61,7 @@ def abreast(body: Graph, programs: Sequence[Program]) -> Program:
         functions |= dict(_functions(program, f"part_{at}", stages))
     given = [f"{names[name]}_ptr" for name in values]
     given += ["scratch_ptr"] * bool(scratch[-1]) + ["counters_ptr"] * bool(counters[-1])
-    entry = entry_name(NAME, body)
+    entry = entry_name(HORIZONTAL, body)
     lines = ["@triton.jit", f"def {entry}({', '.join(given)}):"]
     lines += [f"{INDENT}# {names[name]}: {table[name].text}" for name in values]
     lines.append(f"{INDENT}cta = tl.program_id(0)")
@@ -100,11 +93,11 @@ def abreast(body: Graph, programs: Sequence[Program]) -> Program:
     )
 
 
-def _with_warps(offer: Sequence[str], warps: int, rank: int) -> str:
+def _with_warps(offer: Sequence[PartTile], warps: int, rank: int) -> PartTile:
     """The offer of this rank among those of so many warps; if there are fewer, of all, changed."""
-    same = [variant for variant in offer if re.search(rf"\.w{warps}\b", variant)]
+    same = [tile for tile in offer if tile.warps == warps]
     chosen = same[rank] if rank < len(same) else offer[min(rank, len(offer) - 1)]
-    return re.sub(r"\.w\d+\b", f".w{warps}", chosen)
+    return replace(chosen, warps=warps)
 
 
 def _sums(scratch: Sequence[int], programs: Sequence[Program]) -> tuple[list[int], list[int]]:

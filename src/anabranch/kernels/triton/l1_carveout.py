@@ -17,38 +17,18 @@ take as long, or less where kernels had been in each other's way (243 to 227 us)
 
 from __future__ import annotations
 
-from anabranch.ir.task import TaskGraph
+from anabranch.ir.task import TaskGraph, variant_of
+from anabranch.ir.variant import WHOLE_PERCENT
 
-WHOLE_PERCENT = 100
-"""Percent: as much shared memory as there is."""
 LIBRARY = 25
 """Where no kernel of a plan was generated. A kernel that needs more gets more."""
 LESS = (75, 50, 25)
-
-
-def apart(variant: str) -> tuple[str, int]:
-    """The variant without its carve-out, and that in percent.
-
-    >>> apart("window:16x64u1.w4.pe.c50"), apart("pointwise:512.w2")
-    (('window:16x64u1.w4.pe', 50), ('pointwise:512.w2', 100))
-    """
-    base, dot, percent = variant.rpartition(".c")
-    told = dot and len(percent) <= 3 and percent.isdecimal()
-    return (base, int(percent)) if told else (variant, WHOLE_PERCENT)
-
-
-def with_carveout(variant: str, percent: int) -> str:
-    """
-    >>> with_carveout("pointwise:512.w2.c50", 100), with_carveout("pointwise:512.w2", 75)
-    ('pointwise:512.w2', 'pointwise:512.w2.c75')
-    """
-    base, _ = apart(variant)
-    return base if percent == WHOLE_PERCENT else f"{base}.c{percent}"
 
 
 def carveout_of(tasks: TaskGraph) -> int:
     """What the kernels of a plan ask for, in percent: what the generated ones say, the most where
     they do not agree."""
     kernels = [task.kernel for task in tasks.tasks if task.kernel is not None]
-    said = (apart(kernel.variant)[1] for kernel in kernels if kernel.provider == "triton")
+    generated = (variant_of(kernel) for kernel in kernels if kernel.provider == "triton")
+    said = (WHOLE_PERCENT if variant is None else variant.carveout for variant in generated)
     return max(said, default=LIBRARY)

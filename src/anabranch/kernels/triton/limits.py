@@ -13,17 +13,17 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.tiles import ContractionTile
+from anabranch.ir.variant import Variant
 from anabranch.kernels.tile_cost import TileBound
 from anabranch.kernels.triton import contraction
 from anabranch.kernels.triton.contraction_tiles import limit_of
-from anabranch.kernels.triton.l1_carveout import apart
-from anabranch.kernels.triton.pdl import split
 
 
-def upper_limit(body: Graph, variant: str, spec: TargetSpec) -> TileBound | None:
+def upper_limit(body: Graph, variant: Variant, spec: TargetSpec) -> TileBound | None:
     """None where the template has none. How the kernel is launched changes nothing."""
-    base, _ = split(apart(variant)[0])
-    if not contraction.VARIANT.fullmatch(base):
+    tile = variant.tile
+    if not isinstance(tile, ContractionTile):
         return None
     found = contraction.found_in(canonical(body, content=False))
-    return None if isinstance(found, Refused) else limit_of(found, contraction.parse(base), spec)
+    return None if isinstance(found, Refused) else limit_of(found, tile, spec)

@@ -62,7 +62,7 @@ def entry_name(template: str, body: Graph) -> str:
 def program(
     body: Graph,
     dfg: Dfg,
-    variant: str,
+    template: str,
     lines: Sequence[str],
     grid: tuple[int, int, int],
     warps: int,
@@ -78,7 +78,7 @@ def program(
         grid = (math.prod(grid), 1, 1)
     names = names_of(body)
     table = types(body)
-    entry = entry_name(variant.partition(":")[0], body)
+    entry = entry_name(template, body)
     read = {load.value for load in loads(*(store.expr for store in dfg.stores), *also)}
     declared = [value.name for value in body.inputs] + [value.name for value in body.constants]
     pointers = [name for name in declared if name in read]

@@ -2,13 +2,7 @@
 
     pointwise:512.w2.pl        it waits by itself, and lets the next kernel start before it stores
 
-    n   waits only: the next kernel starts when this one ends, but is already set up by then
-    w   the next kernel may start right after the wait: while this one works
-    l   the next kernel may start when the work is done, before results are stored
-    e   as l, and early reads: constants (weights, biases, scales) are read before the wait
-    a   as e, and weights for which there is no room in registers are asked for ahead, into L2
-    f   as a, but the next kernel may start right after the wait, and ask for its weights while this
-        one works
+The modes are those of `ir.variant.PdlMode`.
 
 What a kernel does before the wait overlaps with the kernel before it: its launch, its ramp. Every
 write stands behind the wait, and so does every read but those of constants, which no kernel writes;
@@ -21,28 +15,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from anabranch.ir.variant import PdlMode
 from anabranch.kernels.triton.pdl_hoist import early_first
 from anabranch.kernels.triton.program import Program
 
-MODES = ("n", "w", "l", "e", "a", "f")
-AT_ONCE = ("w", "f")
+AT_ONCE = (PdlMode.TRIGGER_AT_WAIT, PdlMode.PREFETCH_L2_EARLY)
 """Modes that let the next kernel start right after the wait."""
-EARLY = ("e", "a", "f")
+EARLY = (PdlMode.HOIST_CONSTANTS, PdlMode.PREFETCH_L2, PdlMode.PREFETCH_L2_EARLY)
 """Modes in which constants are read before the wait."""
-ASKED = {"a": 1, "f": 8}
+ASKED = {PdlMode.PREFETCH_L2: 1, PdlMode.PREFETCH_L2_EARLY: 8}
 """Lines of weights that a thread asks for in a mode; 8 are 128 KiB of 4 warps, which few CTAs need,
 for they share what they read."""
 WAIT, TRIGGER = "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"
 INDENT = "    "
 
 
-def split(variant: str) -> tuple[str, str]:
-    """The variant of the template, and the mode, "" if there is none."""
-    base, dot, mode = variant.rpartition(".p")
-    return (base, mode) if dot and mode in MODES else (variant, "")
-
-
-def dependent(written: Program, mode: str, constants: frozenset[str] = frozenset()) -> Program:
+def dependent(written: Program, mode: PdlMode, constants: frozenset[str] = frozenset()) -> Program:
     """The same kernel, launched in this mode. `constants`: which of its pointers no kernel writes
     to."""
     lines = written.text.splitlines()
@@ -56,7 +44,7 @@ def dependent(written: Program, mode: str, constants: frozenset[str] = frozenset
         lines[start:] = [*first, *rest]
         start += len(first)
     added = [f"{INDENT}{WAIT}", *([f"{INDENT}{TRIGGER}"] if mode in AT_ONCE else [])]
-    if mode not in ("n", *AT_ONCE):
+    if mode not in (PdlMode.WAIT_ONLY, *AT_ONCE):
         at = next(i for i in range(start, len(lines)) if "tl.store(" in lines[i])
         while lines[at].startswith(f"{INDENT} "):  # in a loop: before the loop
             at -= 1

@@ -9,11 +9,10 @@ recurrence) has shorter vectors, so that what it has read stays in registers.
 
 from __future__ import annotations
 
-import re
-
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.tiles import PointwiseTile
 from anabranch.kernels.dfg.expr import Dfg
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.traversal import loads, reductions, scans, substitute_stores
@@ -30,39 +29,37 @@ MOST_HELD = 128
 write, since a write to memory might change what is read after it."""
 
 
-def variants(body: Graph, spec: TargetSpec) -> list[str]:
+def tiles(body: Graph, spec: TargetSpec) -> list[PointwiseTile]:
     """Tiles from the largest that still gives every multiprocessor a CTA down to a vector a
     thread, or to an element where there are few; [] where the body is no pointwise one."""
     dfg = found_in(body)
     if isinstance(dfg, Refused):
         return []
     vector = _vector(dfg)
-    tiles = [(vector * 32 * warps, warps) for warps in (1, 2, 4, 8)]
-    tiles += [(2 * vector * 128, 4), (vector * 64, 4)]
-    fitting = [(tile, warps) for tile, warps in tiles if -(-dfg.points // tile) >= spec.sms]
-    chosen = sorted(fitting)[-4:] or sorted(tiles)[:2]
+    sizes = [(vector * 32 * warps, warps) for warps in (1, 2, 4, 8)]
+    sizes += [(2 * vector * 128, 4), (vector * 64, 4)]
+    fitting = [(tile, warps) for tile, warps in sizes if -(-dfg.points // tile) >= spec.sms]
+    chosen = sorted(fitting)[-4:] or sorted(sizes)[:2]
     if dfg.points <= THREADS_PER_WARP * spec.sms:
         # Each thread waits for memory as long as all do: an element each, in small CTAs or few.
         few = [(THREADS_PER_WARP * warps, warps) for warps in (1, 4)]
         chosen = list(dict.fromkeys([*few, chosen[0]]))
-    return [f"pointwise:{tile}.w{warps}" for tile, warps in chosen]
+    return [PointwiseTile(elements, warps) for elements, warps in chosen]
 
 
-def write(body: Graph, variant: str) -> Program:
-    """The kernel. ValueError where the body is no pointwise one, or the variant not ours."""
-    dfg, parsed = found_in(body), re.fullmatch(r"pointwise:(\d+)\.w(\d+)", variant)
+def write(body: Graph, tile: PointwiseTile) -> Program:
+    """The kernel. ValueError where the body is no pointwise one."""
+    dfg = found_in(body)
     if isinstance(dfg, Refused):
         raise ValueError(dfg.sentence)
-    if parsed is None:
-        raise ValueError(f"{variant} is no variant of pointwise kernels")
-    tile, warps = int(parsed[1]), int(parsed[2])
     largest = max(dfg.stores, key=lambda store: store.type.numel)
     flat, place = flattened(ordered(dfg.axes, largest), "i")
     stores = substitute_stores(dfg.stores, place)
-    partial = flat.extent % tile != 0
+    partial = flat.extent % tile.elements != 0
     out = Emission({flat: "i"}, {flat: "i_in"} if partial else {}, names_of(body), {*INDICES})
     wide = ".to(tl.int64)" if flat.extent > LARGEST_GRID else ""
-    out.lines.append(f"i = tl.program_id(0){wide} * {tile} + tl.arange(0, {tile})")
+    elements = tile.elements
+    out.lines.append(f"i = tl.program_id(0){wide} * {elements} + tl.arange(0, {elements})")
     if partial:
         out.lines.append(f"i_in = i < {flat.extent}")
     out.expect(*(store.expr for store in stores))
@@ -70,7 +67,8 @@ def write(body: Graph, variant: str) -> Program:
         out.value(store.expr)
     for store in stores:
         out.store(store, anchor="i")
-    return program(body, dfg, variant, out.lines, (-(-flat.extent // tile), 1, 1), warps)
+    grid = (-(-flat.extent // elements), 1, 1)
+    return program(body, dfg, "pointwise", out.lines, grid, tile.warps)
 
 
 def _vector(dfg: Dfg) -> int:

@@ -17,10 +17,10 @@ from anabranch.cache import Cache, Table
 from anabranch.ir.codec import nouns
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
-from anabranch.ir.task import Kernel
+from anabranch.ir.task import Kernel, variant_of
 from anabranch.ir.text import text_graph
+from anabranch.ir.variant import Variant, without_carveout
 from anabranch.kernels import sources
-from anabranch.kernels.triton.l1_carveout import apart
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.write import learn, unnamed
 
@@ -30,14 +30,15 @@ PROGRAMS: Table[Program] = Table("kernels", "program 2", nouns(Program))
 def recall(cache: Cache, kernels: Iterable[Kernel]) -> dict[str, Kernel]:
     """Learns what earlier processes wrote for these kernels. What they did not, one kernel for each
     text to come, is for `keep`, once all are known to be what is written here."""
-    wanted: dict[tuple[Graph, str], Kernel] = {}
+    wanted: dict[tuple[Graph, Variant], Kernel] = {}
     for kernel in kernels:
-        if kernel.provider == "triton":
-            same = canonical(kernel.body, content=False), apart(kernel.variant)[0]
+        variant = variant_of(kernel)
+        if variant is not None:  # else it is a library's, or refused where it is loaded
+            same = canonical(kernel.body, content=False), without_carveout(variant)
             wanted.setdefault(same, kernel)
     ours = f"{sources.digest(*sources.PROGRAMS)} {torch.__version__}"
     missing = {
-        PROGRAMS.key(ours, base, text_graph(body)): kernel
+        PROGRAMS.key(ours, str(base), text_graph(body)): kernel
         for (body, base), kernel in wanted.items()
     }
     for key, program in PROGRAMS.get_many(cache, {key: key for key in missing}).items():

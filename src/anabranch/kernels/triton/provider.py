@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
+from anabranch.ir.variant import Variant, parse_variant
 from anabranch.kernels import sources
 from anabranch.kernels.triton.write import program, variants
 from anabranch.options import Pruning
@@ -43,18 +44,18 @@ class TritonProvider:
         return [_kernel(task, variant) for variant in variants(task.body, spec, self.pruning)]
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
-        """The kernel of that variant, whether it is among those that are offered or not; ValueError
-        if no template writes it."""
-        return _kernel(task, variant)
+        """The kernel of the variant of this text, whether it is among those that are offered or
+        not; ValueError if it is no variant, or no template writes it."""
+        return _kernel(task, parse_variant(variant))
 
 
-def _kernel(task: Task, variant: str) -> Kernel:
+def _kernel(task: Task, variant: Variant) -> Kernel:
     written = program(task.body, variant)
     return Kernel(
         "triton",
-        variant.partition(":")[0],
+        variant.template,
         task.body,
-        variant,
+        str(variant),
         writes_out=True,
         workspace=written.scratch,
         source=written.text,

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -32,6 +31,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.tiles import RecurrenceTile
 from anabranch.kernels.dfg.expr import (
     Const,
     Expr,
@@ -58,7 +58,6 @@ from anabranch.kernels.triton.module_text import program
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.program import Program
 
-VARIANT = re.compile(r"recurrence:(\d+)\.u(\d+)(\.a)?\.w(\d+)")
 TILES = ((32, 1), (128, 4), (256, 4), (512, 4))
 """Elements and warps of a CTA."""
 AT_ONCE = (16, 8, 4, 2, 1)
@@ -72,7 +71,7 @@ MOST_NODES = 100_000
 LARGEST_GRID = 2**31 - 1
 
 
-def variants(body: Graph, spec: TargetSpec) -> list[str]:
+def tiles(body: Graph, spec: TargetSpec) -> list[RecurrenceTile]:
     """Tiles that leave no multiprocessor without a CTA, or the smallest, each with as many steps
     at once as registers hold; [] where the body is no recurrence."""
     found = found_in(body) if _may_be(body) else NO_STEPS
@@ -81,12 +80,12 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     read = max(1, len(loads(*_looped(found))))
     points = found.dfg.points
     fitting = [(tile, warps) for tile, warps in TILES if -(-points // tile) >= spec.sms]
-    tiles = fitting[-2:] or [*TILES[:1], *[one for one in TILES[1:2] if points > TILES[0][0]]]
-    offered: list[str] = []
-    for (tile, warps), ahead in itertools.product(tiles, ("", ".a")):
-        each = read * max(1, tile // (32 * warps)) * (2 if ahead else 1)
+    sizes = fitting[-2:] or [*TILES[:1], *[one for one in TILES[1:2] if points > TILES[0][0]]]
+    offered: list[RecurrenceTile] = []
+    for (elements, warps), ahead in itertools.product(sizes, (False, True)):
+        each = read * max(1, elements // (32 * warps)) * (2 if ahead else 1)
         many = [steps for steps in AT_ONCE if steps * each <= MOST_READ or steps == 1]
-        offered += [f"recurrence:{tile}.u{steps}{ahead}.w{warps}" for steps in many[:WAYS]]
+        offered += [RecurrenceTile(elements, steps, warps, ahead) for steps in many[:WAYS]]
     return offered
 
 
@@ -106,26 +105,24 @@ def _may_be(body: Graph) -> bool:
     return len(body.nodes) >= 2 * LEAST_STEPS and not kinds & {"contract", "reduce", "opaque"}
 
 
-def write(body: Graph, variant: str) -> Program:
-    """The kernel. ValueError where the body is no recurrence, or the variant not ours."""
-    found, parsed = found_in(body), VARIANT.fullmatch(variant)
+def write(body: Graph, tile: RecurrenceTile) -> Program:
+    """The kernel. ValueError where the body is no recurrence."""
+    found, elements = found_in(body), tile.elements
     if isinstance(found, Refused):
         raise ValueError(found.sentence)
-    if parsed is None:
-        raise ValueError(f"{variant} is no variant of recurrences")
-    tile, at_once, warps = (int(parsed[k]) for k in (1, 2, 4))
     largest = max((*found.each, *found.after), key=lambda store: store.type.numel)
     flat, place = flattened(ordered(found.dfg.axes, largest), "i")
-    partial = flat.extent % tile != 0
+    partial = flat.extent % elements != 0
     out = Emission({flat: "i"}, {flat: "i_in"} if partial else {}, names_of(body), {*INDICES})
     wide = ".to(tl.int64)" if flat.extent > LARGEST_GRID else ""
-    out.lines.append(f"i = tl.program_id(0){wide} * {tile} + tl.arange(0, {tile})")
+    out.lines.append(f"i = tl.program_id(0){wide} * {elements} + tl.arange(0, {elements})")
     if partial:
         out.lines.append(f"i_in = i < {flat.extent}")
     # What is one element in all is no tile: places that depend on the step alone are not either.
-    shape = f"[{tile}]" if flat.extent > 1 else "[]"
-    _write_steps(_flat(found, place), out, shape, at_once, bool(parsed[3]))
-    return program(body, found.dfg, variant, out.lines, (-(-flat.extent // tile), 1, 1), warps)
+    shape = f"[{elements}]" if flat.extent > 1 else "[]"
+    _write_steps(_flat(found, place), out, shape, tile.at_once, tile.ahead)
+    grid = (-(-flat.extent // elements), 1, 1)
+    return program(body, found.dfg, "recurrence", out.lines, grid, tile.warps)
 
 
 def _flat(found: Recurrence, place: Place) -> Recurrence:

@@ -21,7 +21,6 @@ several CTAs share a row: `rows:32x64.k64.w4` gives 64 of them a part of its col
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 
 import torch
@@ -29,6 +28,7 @@ import torch
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.tiles import RowsTile, text_tile
 from anabranch.kernels.dfg.expr import Expr, Reduce, Scan, all_parts, free_axes, parts
 from anabranch.kernels.dfg.index_expr import Axis
 from anabranch.kernels.dfg.lower import lower
@@ -47,7 +47,6 @@ OWN = split_k.OWN | {"tile", "part"}
 BLOCK = 1024
 """Columns of a block where a row is walked."""
 WARPS = (1, 2, 4, 8)
-VARIANT = re.compile(r"rows:(\d+)x(\d+)(?:\.k(\d+))?\.w(\d+)")
 SHARED_SIDE_BY_SIDE = ((32, 32), (32, 64), (64, 64))
 """Rows and columns of what a CTA that shares its rows reads at a time, rows being neighbours."""
 SHARED_IN_LINE = ((1, 1024), (1, 2048))
@@ -59,7 +58,7 @@ MOST_EACH = 32
 """Elements of a tile that one thread holds, at most."""
 
 
-def variants(body: Graph, spec: TargetSpec) -> list[str]:
+def tiles(body: Graph, spec: TargetSpec) -> list[RowsTile]:
     """Tiles that give every multiprocessor a CTA, of several shapes and as many rows as threads
     hold; [] where it does not fit."""
     rows = found_in(body)
@@ -70,21 +69,22 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     least, most = (8, 64) if rows.side_by_side else (1, 16)
     heights = {min(max(h, least), most, next_power(rows.row.extent)) for h in (tall, tall // 2, 16)}
     widths = {min(width, LONGEST_TILE), min(width, LONGEST_TILE if rows.both_ways else BLOCK)}
-    tiles = set()
+    sizes = set()
     for wanted, columns in itertools.product(heights, widths):
         held = WARPS[-1] * 32 * MOST_EACH // columns
         fitting = {min(wanted, held), min(wanted, max(held // 4, 1))}
         for height, warps in itertools.product(fitting, WARPS):
             each = height * columns // (32 * warps)
             if 8 <= each <= MOST_EACH or (each < 8 and warps == 1):
-                tiles.add((abs(height - tall), columns != width, each, height, columns, warps))
-    return [f"rows:{h}x{c}.w{w}" for *_, h, c, w in sorted(tiles)][:8] + _shared(rows, spec)
+                sizes.add((abs(height - tall), columns != width, each, height, columns, warps))
+    alone = [RowsTile(h, c, w) for *_, h, c, w in sorted(sizes)][:8]
+    return alone + _shared(rows, spec)
 
 
-def _shared(rows: Rows, spec: TargetSpec) -> list[str]:
+def _shared(rows: Rows, spec: TargetSpec) -> list[RowsTile]:
     """Tiles of rows that several CTAs share, where alone they would leave the machine empty: so
     many that each multiprocessor has one, or half of them."""
-    found: list[str] = []
+    found: list[RowsTile] = []
     if rows.col.extent < LONG or not _shareable(rows):
         return found
     for height, width in SHARED_SIDE_BY_SIDE if rows.side_by_side else SHARED_IN_LINE:
@@ -94,7 +94,7 @@ def _shared(rows: Rows, spec: TargetSpec) -> list[str]:
             continue
         parts = 1 << (most.bit_length() - 1)
         warps = max(1, height * width // (32 * 16))
-        found += [f"rows:{height}x{width}.k{k}.w{warps}" for k in (parts, parts // 2) if k > 1]
+        found += [RowsTile(height, width, warps, k) for k in (parts, parts // 2) if k > 1]
     return found
 
 
@@ -114,44 +114,41 @@ def _shareable(rows: Rows) -> bool:
     )
 
 
-def write(body: Graph, variant: str) -> Program:
-    """The kernel. ValueError where the body is not of rows, or the variant not ours."""
-    rows, parsed = found_in(body), VARIANT.fullmatch(variant)
+def write(body: Graph, tile: RowsTile) -> Program:
+    """The kernel. ValueError where the body is not of rows, or the tile does not suit it."""
+    rows = found_in(body)
     if isinstance(rows, Refused):
         raise ValueError(rows.sentence)
-    if parsed is None:
-        raise ValueError(f"{variant} is no variant of rows")
-    height, width, split, warps = (int(number or 1) for number in parsed.groups())
-    height = min(height, next_power(rows.row.extent))
+    height, width, split = min(tile.height, next_power(rows.row.extent)), tile.width, tile.split
     masks = {rows.row: "row_in"} if rows.row.extent % height else {}
     if split > 1 and (width >= rows.col.extent or not _shareable(rows)):
-        raise ValueError(f"{variant} shares rows that one CTA has to see whole")
+        raise ValueError(f"{text_tile(tile)} shares rows that one CTA has to see whole")
     own = {*INDICES, *OWN} if split > 1 else {*INDICES}
     out = Emission({rows.row: "row"}, masks, names_of(body), own)
-    tile = "tl.program_id(0)"
+    number = "tl.program_id(0)"
     if split > 1:
-        out.lines += [f"tile = {tile}", "part = tl.program_id(1)"]
-        tile = "tile"
-    first = tile + (f" * {height}" if height > 1 else "")
+        out.lines += [f"tile = {number}", "part = tl.program_id(1)"]
+        number = "tile"
+    first = number + (f" * {height}" if height > 1 else "")
     out.lines.append(f"row = {first} + tl.arange(0, {height})[:, None]")
     if masks:
         out.lines.append(f"row_in = row < {rows.row.extent}")
     if width >= rows.col.extent:
         _one_tile(rows, out, width)
     elif rows.both_ways:
-        raise ValueError(f"{variant} walks rows one way alone")
+        raise ValueError(f"{text_tile(tile)} walks rows one way alone")
     else:
         _in_blocks(rows, out, height, width, split)
-    tiles, folds = -(-rows.row.extent // height), len(reductions(*(s.expr for s in rows.stores)))
+    blocks, folds = -(-rows.row.extent // height), len(reductions(*(s.expr for s in rows.stores)))
     return program(
         body,
         rows.dfg,
-        variant,
+        "rows",
         out.lines,
-        (tiles, split, 1),
-        warps,
-        scratch=tiles * split * height * folds * 4 if split > 1 else 0,
-        counters=tiles if split > 1 else 0,
+        (blocks, split, 1),
+        tile.warps,
+        scratch=blocks * split * height * folds * 4 if split > 1 else 0,
+        counters=blocks if split > 1 else 0,
     )
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -26,6 +25,7 @@ import torch
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.tiles import SequenceTile, text_tile
 from anabranch.kernels.dfg.expr import (
     Arith,
     Dfg,
@@ -58,7 +58,6 @@ from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.weight_prefetch import Share, Side, rounded_ahead, write_fetches
 
-VARIANT = re.compile(r"sequence:(\d+)x(\d+)x(\d+)\.w(\d+)\.s(\d+)(\.tf32)?")
 OWN = {"tile", "batch", "row", "row_in", "col", "col_in", "deep", "deep_right", "deep_in"}
 OWN |= {"deep_right_in", "step"}
 LONGEST = 128
@@ -72,23 +71,6 @@ EACH = (2, 64)
 """Numbers of all products that a thread holds, at least and at most."""
 KEPT = 16
 """Tiles that are tried."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A variant, read."""
-
-    m: int
-    n: int
-    k: int
-    warps: int
-    stages: int
-    tf32: bool = False
-
-    @property
-    def text(self) -> str:
-        end = ".tf32" if self.tf32 else ""
-        return f"sequence:{self.m}x{self.n}x{self.k}.w{self.warps}.s{self.stages}{end}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +113,18 @@ class Layer:
         return multiplied_in(self.left, *self.rights)
 
 
-def variants(body: Graph, spec: TargetSpec) -> list[str]:
+def tiles(body: Graph, spec: TargetSpec) -> list[SequenceTile]:
     """The best ranked tiles; [] where the body is no such layer."""
     found = found_in(body)
     if isinstance(found, Refused):
         return []
-    return [tile.text for tile, _ in ranked(found, spec)[:KEPT]]
+    return [tile for tile, _ in ranked(found, spec)[:KEPT]]
 
 
-def ranked(found: Layer, spec: TargetSpec) -> list[tuple[Tile, TileBound]]:
+def ranked(found: Layer, spec: TargetSpec) -> list[tuple[SequenceTile, TileBound]]:
     """Every tile that fits, the fastest by `bound` first: all products side by side are as many
     columns."""
-    tf32, limits = found.dtype == torch.float32 and spec.tf32, dict[Tile, TileBound]()
+    tf32, limits = found.dtype == torch.float32 and spec.tf32, dict[SequenceTile, TileBound]()
     for n, warps, (k, stages) in itertools.product(WIDTHS, WARPS, DEPTHS):
         count = walk(found.depth, k, "deep").count
         each = len(found.folds) * found.m * n // (32 * warps)
@@ -151,14 +133,14 @@ def ranked(found: Layer, spec: TargetSpec) -> list[tuple[Tile, TileBound]]:
             continue
         if not EACH[0] <= each <= EACH[1] or (stages == 1) != (count == 1):
             continue
-        tile = Tile(found.m, n, k, warps, stages, tf32)
+        tile = SequenceTile(found.m, n, k, warps, stages, tf32)
         ctas = -(-found.n // n) * found.batches
         size, cores = found.dtype.itemsize, has_cores(found.dtype, spec)
         wide = n * len(found.folds)
         block = TileWork(found.m, wide, k, ctas, count, size, warps, stages, 1, 1, cores)
         if resident(block, spec):
             limits[tile] = bound(block, spec, peak_of(found.dtype, spec))
-    return sorted(limits.items(), key=lambda pair: (pair[1].us, -pair[1].limit, pair[0].text))
+    return sorted(limits.items(), key=lambda pair: (pair[1].us, -pair[1].limit, text_tile(pair[0])))
 
 
 def least_us(found: Layer, spec: TargetSpec) -> float | None:
@@ -166,15 +148,15 @@ def least_us(found: Layer, spec: TargetSpec) -> float | None:
     return next((limit.us for _, limit in ranked(found, spec)), None)
 
 
-def write(body: Graph, variant: str) -> Program:
-    """The kernel. ValueError where the body is no such layer, or the variant not ours."""
-    return _written(body, variant, 0)
+def write(body: Graph, tile: SequenceTile) -> Program:
+    """The kernel. ValueError where the body is no such layer, or the tile does not suit it."""
+    return _written(body, tile, 0)
 
 
-def early(body: Graph, variant: str, asked: int) -> Program:
+def early(body: Graph, tile: SequenceTile, asked: int) -> Program:
     """The kernel, ready to ask for its weights before it waits, `asked` lines of memory a thread at
     most."""
-    return _written(body, variant, asked)
+    return _written(body, tile, asked)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -255,22 +237,12 @@ def _with_roles(
     return Layer(dfg, tuple(folds), left, rights, steps, cols, batch, ordered(depth, guide))
 
 
-def parse(variant: str) -> Tile:
-    """ValueError for a text that is no variant of sequences."""
-    found = VARIANT.fullmatch(variant)
-    if found is None:
-        raise ValueError(f"{variant} is no variant of sequences")
-    m, n, k, warps, stages = map(int, found.groups()[:5])
-    return Tile(m, n, k, warps, stages, bool(found[6]))
-
-
-def _written(body: Graph, variant: str, asked: int) -> Program:
+def _written(body: Graph, tile: SequenceTile, asked: int) -> Program:
     found = found_in(body)
     if isinstance(found, Refused):
         raise ValueError(found.sentence)
-    tile = parse(variant)
     if tile.m != found.m:
-        raise ValueError(f"{variant} does not suit {found.steps.extent} steps")
+        raise ValueError(f"{text_tile(tile)} does not suit {found.steps.extent} steps")
     row, row_place = flattened((found.steps,), "row")
     col, col_place = flattened(found.cols, "col")
     batch, batch_place = flattened(found.batch, "batch")
@@ -291,14 +263,14 @@ def _written(body: Graph, variant: str, asked: int) -> Program:
     _write_products(out, found, tile, place, totals, constants, asked)
     _write_results(out, found, place, row, totals)
     grid = (-(-col.extent // tile.n), found.batches, 1)
-    written = program(body, found.dfg, variant, out.lines, grid, tile.warps)
+    written = program(body, found.dfg, "sequence", out.lines, grid, tile.warps)
     return replace(written, stages=tile.stages)
 
 
 def _write_products(
     out: Emission,
     found: Layer,
-    tile: Tile,
+    tile: SequenceTile,
     place: Place,
     totals: Sequence[str],
     constants: frozenset[str],

@@ -15,12 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.tiles import ContractionTile
 from anabranch.kernels.dfg.expr import Expr, Load, parts
 from anabranch.kernels.dfg.index_expr import Axis, Index, axes_of, axis, number
 from anabranch.kernels.dfg.traversal import loads, substitute, substitute_index
 from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.contraction_axes import Contraction, plain
-from anabranch.kernels.triton.contraction_tiles import Tile
 from anabranch.kernels.triton.emit import Emission, identifier
 
 FEW = 2
@@ -87,7 +87,7 @@ def rounded_ahead(factor: Expr, constants: frozenset[str]) -> bool:
     return isinstance(factor, Load) and factor.value in constants
 
 
-def few(share: Share, tile: Tile, side: str, itemsize: int) -> bool:
+def few(share: Share, tile: ContractionTile, side: str, itemsize: int) -> bool:
     """Whether the CTA's steps are written out, its weights in registers."""
     across = tile.m if side == "left" else tile.n
     held = share.each * across * tile.k * itemsize

@@ -17,13 +17,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.tiles import WindowTile, text_tile
 from anabranch.kernels.dfg.expr import (
     Dfg,
     Expr,
@@ -79,7 +79,7 @@ class Windows:
     reads: int
 
 
-def variants(body: Graph, spec: TargetSpec) -> list[str]:
+def tiles(body: Graph, spec: TargetSpec) -> list[WindowTile]:
     """One to four neighbours, vectors from the widest to a quarter of it, one to four warps: first
     those that give each multiprocessor's four schedulers a warp, with most work for each thread
     among these, since that is where loads are shared."""
@@ -87,7 +87,8 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
     if isinstance(found, Refused):
         return []
     widest = elements_per_thread(*(store.type for store in found.dfg.stores))
-    widest, offers = math.gcd(widest, found.lane.extent), list[tuple[int, int, int, str]]()
+    widest = math.gcd(widest, found.lane.extent)
+    offers: list[tuple[tuple[int, int, int, str], WindowTile]] = []
     for together, warps, share in itertools.product((1, 2, 4), (1, 4), (1, 2, 4)):
         vector, few = max(widest // share, 1), found.slide is None or found.slide.extent < together
         if together > 1 and (few or found.reads * together > MOST_LOADS):
@@ -97,21 +98,18 @@ def variants(body: Graph, spec: TargetSpec) -> list[str]:
         ctas = -(-groups // pixels) * -(-found.lane.extent // lanes)
         missing = max(4 * spec.sms - ctas * warps, 0)
         work = vector * together
-        offers.append((missing, -work, -warps, f"window:{pixels}x{lanes}u{together}.w{warps}"))
-    return list(dict.fromkeys(variant for *_, variant in sorted(offers)))[:6]
+        tile = WindowTile(pixels, lanes, together, warps)
+        offers.append(((missing, -work, -warps, text_tile(tile)), tile))
+    offers.sort(key=lambda offer: offer[0])
+    return list(dict.fromkeys(tile for _, tile in offers))[:6]
 
 
-def write(body: Graph, variant: str) -> Program:
-    """The kernel. ValueError where the body has no small windows, or the variant is not ours."""
-    found, parsed = (
-        found_in(body),
-        re.fullmatch(r"window:(\d+)x(\d+)u(\d+)\.w(\d+)", variant),
-    )
+def write(body: Graph, tile: WindowTile) -> Program:
+    """The kernel. ValueError where the body has no small windows."""
+    found = found_in(body)
     if isinstance(found, Refused):
         raise ValueError(found.sentence)
-    if parsed is None:
-        raise ValueError(f"{variant} is no variant of windows")
-    pixels, lanes, together, warps = (int(number) for number in parsed.groups())
+    pixels, lanes, together = tile.pixels, tile.lanes, tile.together
     pixel, _, _ = _pixels(found, together)
     masked = pixel.extent % pixels > 0, found.lane.extent % lanes > 0
     lines = [f"pixel = tl.program_id(0) * {pixels} + tl.arange(0, {pixels})[:, None]"]
@@ -123,7 +121,7 @@ def write(body: Graph, variant: str) -> Program:
         lines.append(f"lane_in = lane < {found.lane.extent}")
     lines += _lines(body, together, *masked)
     grid = (-(-pixel.extent // pixels), -(-found.lane.extent // lanes), 1)
-    return program(body, found.dfg, variant, lines, grid, warps)
+    return program(body, found.dfg, "window", lines, grid, tile.warps)
 
 
 def _pixels(found: Windows, together: int) -> tuple[Axis, dict[Axis, Index], Axis | None]:
@@ -151,7 +149,7 @@ def _lines(body: Graph, together: int, pixel_in: bool, lane_in: bool) -> tuple[s
 
 @functools.lru_cache(maxsize=1024)
 def found_in(body: Graph) -> Windows | Refused:
-    """The windows of a body: all its variants are written of the same ones."""
+    """The windows of a body: kernels of all its tiles are written of the same ones."""
     return windows_of(lower(body))
 
 

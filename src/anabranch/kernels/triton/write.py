@@ -1,17 +1,19 @@
 """Writing kernels: a body and a variant -> the program, and which variants a body has.
 
-    variants(body, spec)                          ["pointwise:512.w2", "pointwise:1024.w4", ...]
+    variants(body, spec)                          pointwise:512.w2, pointwise:1024.w4, ...
     program(body, "pointwise:1024.w4").text      a Triton module
 
-A variant starts with the name of its template. Both are functions of their arguments alone.
+Variants are values (`ir.variant`); their texts are read here, where they come from a file. Both are
+functions of their arguments alone.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from anabranch.ir import ops
 from anabranch.ir.components import components
@@ -19,6 +21,8 @@ from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.tiles import HorizontalTile, PartTile, Tile
+from anabranch.ir.variant import PdlMode, Variant, parse_variant, without_carveout
 from anabranch.kernels.dfg.lower import MOST_NODES
 from anabranch.kernels.dfg.scans import RUNNING
 from anabranch.kernels.triton import (
@@ -32,63 +36,61 @@ from anabranch.kernels.triton import (
     sequence,
     window,
 )
-from anabranch.kernels.triton.horizontal import NAME as ABREAST
-from anabranch.kernels.triton.horizontal import abreast, parts_of
-from anabranch.kernels.triton.horizontal import variants as side_by_side
-from anabranch.kernels.triton.l1_carveout import apart
+from anabranch.kernels.triton.horizontal import abreast, joint_tiles
 from anabranch.kernels.triton.module_text import header
-from anabranch.kernels.triton.pdl import ASKED, EARLY, dependent, split
+from anabranch.kernels.triton.pdl import ASKED, EARLY, dependent
 from anabranch.kernels.triton.program import Program
 from anabranch.options import Pruning
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """`variants(body, spec)`: what to try on such a machine, [] where the template does not fit.
-    `found_in(body)`: what it sees in the body, or why it does not fit.
-    `write(body, variant)`: the kernel; ValueError where there is none. `early`: the same, ready to
-    read constants before it waits, or to ask for so many lines of them a thread, where more than
-    the order of its lines has to change for that. `limited`: as `variants`, pruned by the
-    performance upper limit, where the template has one."""
+    """`tiles(body, spec)`: what to try on such a machine, [] where the template does not fit; they
+    are of the class that `ir.tiles` has for the template. `found_in(body)`: what it sees in the
+    body, or why it does not fit, as a sentence. `write(body, tile)`: the kernel; ValueError where
+    there is none. `early`: the same, ready to read constants before it waits, or to ask for so many
+    lines of them a thread, where more than the order of its lines has to change for that.
+    `limited`: as `tiles`, pruned by the performance upper limit, where the template has one."""
 
-    variants: Callable[[Graph, TargetSpec], list[str]]
+    tiles: Callable[[Graph, TargetSpec], Sequence[PartTile]]
     found_in: Callable[[Graph], object]
-    write: Callable[[Graph, str], Program]
-    early: Callable[[Graph, str, int], Program] | None = None
-    limited: Callable[[Graph, TargetSpec], list[str]] | None = None
+    write: Callable[[Graph, Any], Program]
+    early: Callable[[Graph, Any, int], Program] | None = None
+    limited: Callable[[Graph, TargetSpec], Sequence[PartTile]] | None = None
 
 
 TEMPLATES: dict[str, Template] = {
-    "pointwise": Template(pointwise.variants, pointwise.found_in, pointwise.write),
-    "window": Template(window.variants, window.found_in, window.write),
-    "rows": Template(rows.variants, rows.found_in, rows.write),
+    "pointwise": Template(pointwise.tiles, pointwise.found_in, pointwise.write),
+    "window": Template(window.tiles, window.found_in, window.write),
+    "rows": Template(rows.tiles, rows.found_in, rows.write),
     "contraction": Template(
-        contraction.variants,
+        contraction.tiles,
         contraction.found_in,
         contraction.write,
         contraction.early,
         contraction.limited,
     ),
-    "attention": Template(attention.variants, attention.found_in, attention.write),
-    "pair": Template(gemm_chain.variants, gemm_chain.found_in, gemm_chain.write),
-    "recurrence": Template(recurrence.variants, recurrence.found_in, recurrence.write),
-    "sequence": Template(sequence.variants, sequence.found_in, sequence.write, sequence.early),
+    "attention": Template(attention.tiles, attention.found_in, attention.write),
+    "pair": Template(gemm_chain.tiles, gemm_chain.found_in, gemm_chain.write),
+    "recurrence": Template(recurrence.tiles, recurrence.found_in, recurrence.write),
+    "sequence": Template(sequence.tiles, sequence.found_in, sequence.write, sequence.early),
 }
 
 
-LEARNED: dict[tuple[Graph, str], Program] = {}
+LEARNED: dict[tuple[Graph, Variant], Program] = {}
 """What earlier processes wrote: a memo of a function of its arguments alone."""
 
 
-def program(body: Graph, variant: str) -> Program:
-    """The kernel of this variant. ValueError where the body has no such kernel."""
+def program(body: Graph, variant: Variant | str) -> Program:
+    """The kernel of this variant. ValueError where the body has no such kernel, or for a text that
+    is no variant."""
     constants = tuple(Constant(c.name, c.type, c.digest) for c in body.constants)
     bare = Graph(body.name, body.inputs, constants, body.nodes, body.outputs)
-    return _of_task(bare, apart(variant)[0], tuple(node.origin for node in body.nodes))
+    return _of_task(bare, _read(variant), tuple(node.origin for node in body.nodes))
 
 
 @functools.lru_cache(maxsize=1 << 10)
-def _of_task(body: Graph, base: str, origins: tuple[str, ...]) -> Program:
+def _of_task(body: Graph, base: Variant, origins: tuple[str, ...]) -> Program:
     """Asked several times for each kernel of a plan: by who recalls it, compiles it and loads it.
     `origins` stand in the text, and are left out where bodies are compared; the body is without the
     content of weights, which would be kept alive."""
@@ -98,23 +100,23 @@ def _of_task(body: Graph, base: str, origins: tuple[str, ...]) -> Program:
     names = dict(zip(_values(same), _values(body), strict=True))
     return replace(
         written,
-        text="\n".join([*header(body, base), written.text]),
+        text="\n".join([*header(body, str(base)), written.text]),
         pointers=tuple(names[name] for name in written.pointers),
     )
 
 
-def unnamed(body: Graph, variant: str) -> Program:
+def unnamed(body: Graph, variant: Variant | str) -> Program:
     """As `program`, in names that equal bodies share and without its header, in any carve-out: the
     very same object for all that share a text."""
-    return _program(canonical(body, content=False), apart(variant)[0])
+    return _program(canonical(body, content=False), _read(variant))
 
 
-def learn(body: Graph, variant: str, written: Program) -> None:
+def learn(body: Graph, variant: Variant | str, written: Program) -> None:
     """Take over what `unnamed` answered in a process with the same files of this room."""
-    LEARNED.setdefault((canonical(body, content=False), apart(variant)[0]), written)
+    LEARNED.setdefault((canonical(body, content=False), _read(variant)), written)
 
 
-def variants(body: Graph, spec: TargetSpec, pruning: Pruning = "time") -> list[str]:
+def variants(body: Graph, spec: TargetSpec, pruning: Pruning = "time") -> list[Variant]:
     """What all templates that fit the body offer. `pruning`: whether tiles are ranked by the time
     that they are expected to take, or by the part of the machine's peak that they may reach."""
     return list(_variants(canonical(body, content=False), spec, pruning))
@@ -140,48 +142,50 @@ def why_none(body: Graph) -> str:
     return "; ".join(f"{name}: {why}" for name, why in zip(found, reasons, strict=True))
 
 
-def is_ours(variant: str) -> bool:
-    """Whether a template here writes kernels of this name."""
-    name = variant.partition(":")[0]
-    return name in TEMPLATES or name == ABREAST
-
-
 @functools.lru_cache(maxsize=1 << 14)
-def _program(body: Graph, variant: str) -> Program:
+def _program(body: Graph, variant: Variant) -> Program:
     """The kernel of a body whose names are positions: equal layers are written once."""
     if (body, variant) in LEARNED:
         return LEARNED[body, variant]
-    name = variant.partition(":")[0]
-    base, mode = split(variant)
-    if name == ABREAST:
-        return abreast(body, [_program(part, one) for part, one in _parts(body, base, mode)])
-    if name not in TEMPLATES:
-        raise ValueError(f"{variant} is of no template there is")
-    if not mode:
-        return TEMPLATES[name].write(body, base)
-    early = TEMPLATES[name].early if mode in EARLY else None
-    written = early(body, base, ASKED.get(mode, 0)) if early else _program(body, base)
+    tile, mode = variant.tile, variant.pdl
+    if isinstance(tile, HorizontalTile):
+        return abreast(body, [_program(part, one) for part, one in _parts(body, tile, mode)])
+    template = TEMPLATES[variant.template]
+    if mode is None:
+        return template.write(body, tile)
+    early = template.early if mode in EARLY else None
+    written = early(body, tile, ASKED.get(mode, 0)) if early else _program(body, Variant(tile))
     return dependent(written, mode, frozenset(constant.name for constant in body.constants))
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _variants(body: Graph, spec: TargetSpec, pruning: Pruning) -> tuple[str, ...]:
+def _variants(body: Graph, spec: TargetSpec, pruning: Pruning) -> tuple[Variant, ...]:
+    return tuple(map(Variant, _tiles(body, spec, pruning)))
+
+
+def _tiles(body: Graph, spec: TargetSpec, pruning: Pruning) -> Sequence[Tile]:
     by_limit = pruning == "limit"
-    offers = ((by_limit and t.limited) or t.variants for t in TEMPLATES.values())
-    found = tuple(variant for offer in offers for variant in offer(body, spec))
+    offers = ((by_limit and t.limited) or t.tiles for t in TEMPLATES.values())
+    found = tuple(tile for offer in offers for tile in offer(body, spec))
     parts = components(body) if not found else ()
     if len(parts) < 2:
         return found
-    return tuple(side_by_side([_variants(part, spec, pruning) for part in parts]))
+    each = ([one.tile for one in _variants(part, spec, pruning)] for part in parts)
+    return joint_tiles([[t for t in own if not isinstance(t, HorizontalTile)] for own in each])
 
 
-def _parts(body: Graph, variant: str, mode: str) -> list[tuple[Graph, str]]:
-    """The independent parts of a body, each with its variant. ValueError if their numbers differ,
-    or a part has parts."""
-    parts, each = components(body), parts_of(variant)
-    if len(parts) != len(each):
-        raise ValueError(f"{variant} has not a variant for each of {len(parts)} parts")
-    return [(part, f"{v}.p{mode}" if mode else v) for part, v in zip(parts, each, strict=True)]
+def _read(variant: Variant | str) -> Variant:
+    """What the text depends on. ValueError for a text that is no variant."""
+    return without_carveout(parse_variant(variant) if isinstance(variant, str) else variant)
+
+
+def _parts(body: Graph, tile: HorizontalTile, mode: PdlMode | None) -> list[tuple[Graph, Variant]]:
+    """The independent parts of a body, each with its variant. ValueError if their numbers
+    differ."""
+    parts = components(body)
+    if len(parts) != len(tile.parts):
+        raise ValueError(f"{Variant(tile)} has not a tile for each of {len(parts)} parts")
+    return [(part, Variant(own, mode)) for part, own in zip(parts, tile.parts, strict=True)]
 
 
 def _values(body: Graph) -> list[str]:

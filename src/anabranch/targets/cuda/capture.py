@@ -38,8 +38,9 @@ from anabranch.ir.ambient import without_autocast
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import HeldMemory
 from anabranch.ir.schedule import Launch
-from anabranch.ir.task import Task, alias_roots
-from anabranch.kernels.triton.l1_carveout import apart, carveout_of
+from anabranch.ir.task import Task, alias_roots, variant_of
+from anabranch.ir.variant import without_carveout
+from anabranch.kernels.triton.l1_carveout import carveout_of
 from anabranch.targets.calling import alone, without_gradients
 from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.call_order import Turns
@@ -376,7 +377,9 @@ def _named(task: Task) -> tuple[str, str, str, str]:
     said to the graph."""
     kernel = task.kernel
     assert kernel is not None, f"task {task.name} has no kernel"
-    return task.name, kernel.provider, kernel.name, apart(kernel.variant)[0]
+    variant = variant_of(kernel)
+    base = str(without_carveout(variant)) if variant else kernel.variant
+    return task.name, kernel.provider, kernel.name, base
 
 
 def _releases(plan: Plan) -> dict[str, list[str]]:

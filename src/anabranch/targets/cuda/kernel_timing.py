@@ -24,6 +24,7 @@ from anabranch.ir.inputs import random_tensor
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.tolerances import compare
+from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.targets.cuda.callables import capture_callable
 from anabranch.targets.cuda.device import read_spec
@@ -37,9 +38,9 @@ WHY = 200
 """Characters of a refusal that are kept."""
 
 Times = dict[str, float | str]
-"""Microseconds of each variant, or why there are none."""
-Batch = tuple[Graph, Sequence[str]]
-"""A body, and variants of its kernel."""
+"""Microseconds by the text of each variant, or why there are none."""
+Batch = tuple[Graph, Sequence[Variant | str]]
+"""A body, and variants of its kernel, or their texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Bench:
     def _kernels(self, batch: Batch) -> list[Kernel]:
         body, variants = batch
         task, provider = Task("tried", body), TritonProvider()
-        return [provider.kernel(task, self.spec, "", variant) for variant in variants]
+        return [provider.kernel(task, self.spec, "", str(variant)) for variant in variants]
 
     def _timed(self, batch: Batch, each: float) -> Times:
         body, _ = batch

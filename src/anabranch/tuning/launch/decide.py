@@ -24,7 +24,7 @@ from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.schedule import Schedule, text_schedule
-from anabranch.kernels.triton.pdl import MODES
+from anabranch.ir.variant import PdlMode
 from anabranch.trace import Trace
 from anabranch.tuning.launch.l1_carveout import parted
 from anabranch.tuning.launch.loaded_variants import Modes
@@ -37,7 +37,7 @@ most: one of a single stream, and the fastest."""
 LARGE, OF_LARGE = 300, 3
 """Of a plan of more than 300 launches, which takes a second and more to load and to capture in all
 its modes, three at most. What gained most of NASNet-A, at two sizes and batches, was among them."""
-BOTH = ("a", "f")
+BOTH = (PdlMode.PREFETCH_L2, PdlMode.PREFETCH_L2_EARLY)
 """The modes that are best as a rule; others are tried in these and in the first plan's. On an H200
 BERT takes 281 us in f, 289 in a, 294 in e, GoogLeNet 90, 96 and 95, ResNet-50 173, 173 and 183."""
 
@@ -47,13 +47,13 @@ class OwnModes:
     """A mode for each task of a plan, and what it takes in them; without cost: the mode for all is
     as fast."""
 
-    modes: tuple[str, ...] = ()
+    modes: Modes = ()
     cost: Cost | None = None
 
     def fits(self, plan: Plan) -> bool:
         """Whether these may be modes of that plan."""
         count = 0 if self.cost is None else len(plan.tasks.tasks)
-        return len(self.modes) == count and set(self.modes) <= {"", *MODES}
+        return len(self.modes) == count
 
 
 OWN_MODES: Table[OwnModes] = Table("plans", "each 6", nouns(OwnModes))
@@ -117,19 +117,19 @@ def _graph(schedule: Schedule, names: Sequence[str]) -> tuple[Launches, tuple[bo
 
 def _schedule(
     plan: Plan,
-    mode: str,
+    mode: PdlMode | None,
     cost: Cost,
     others: Sequence[Plan],
     target: Target,
     cache: Cache | None,
     trace: Trace,
-) -> tuple[Plan, str, Cost]:
+) -> tuple[Plan, PdlMode | None, Cost]:
     """Of these plans the fastest in a mode for all, that mode, and what it takes; the first one
     unless another is surely faster."""
     if not others:
         return plan, mode, cost
     tried = [(plan, mode), *((other, m) for other in others for m in dict.fromkeys((*BOTH, mode)))]
-    texts = [f"{text_schedule(one.schedule)}\n{m}" for one, m in tried]
+    texts = [f"{text_schedule(one.schedule)}\n{m or ''}" for one, m in tried]
     key = OF_SCHEDULES.key(target.spec.fingerprint, tasks_text(plan.tasks), *texts)
 
     def timed() -> tuple[Cost, ...] | None:
@@ -150,14 +150,20 @@ def _schedule(
 
 
 def _each(
-    plan: Plan, mode: str, target: Target, cache: Cache | None, trace: Trace, until: Deadline
+    plan: Plan,
+    mode: PdlMode | None,
+    target: Target,
+    cache: Cache | None,
+    trace: Trace,
+    until: Deadline,
 ) -> tuple[Modes, Cost] | None:
     """Modes that are faster than the one for all; None if there are none, or was no time."""
     until = until.within(TIME.pdl_per_kernel_s)
     machine, schedule = target.spec.fingerprint, text_schedule(plan.schedule)
     whole = machine, tasks_text(plan.tasks), schedule
     hasty = until.left() < TIME.pdl_per_kernel_enough * TIME.pdl_per_kernel_s
-    keys = [OWN_MODES.key(f"{how}{mode}", *whole) for how in (("", "hasty ") if hasty else ("",))]
+    asked = ("", "hasty ") if hasty else ("",)
+    keys = [OWN_MODES.key(f"{how}{mode or ''}", *whole) for how in asked]
     name = plan.tasks.name
     for key in keys:
         known = OWN_MODES.get(cache, key, fits=lambda one: one.fits(plan))

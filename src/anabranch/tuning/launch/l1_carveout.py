@@ -21,8 +21,9 @@ from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.schedule import text_schedule
-from anabranch.ir.task import Task, TaskGraph
-from anabranch.kernels.triton.l1_carveout import LESS, WHOLE_PERCENT, with_carveout
+from anabranch.ir.task import Task, TaskGraph, variant_of
+from anabranch.ir.variant import WHOLE_PERCENT
+from anabranch.kernels.triton.l1_carveout import LESS
 from anabranch.trace import Trace
 from anabranch.tuning.launch.pdl import generated
 from anabranch.tuning.launch.pdl_per_kernel import surely_faster
@@ -79,5 +80,7 @@ def _timed(plan: Plan, target: Target) -> tuple[Cost, ...] | None:
 
 def _changed(task: Task, percent: int) -> Task:
     assert task.kernel is not None
-    kernel = replace(task.kernel, variant=with_carveout(task.kernel.variant, percent))
-    return replace(task, kernel=kernel)
+    variant = variant_of(task.kernel)
+    assert variant is not None, f"the kernel of {task.name} is no generated one"
+    text = str(replace(variant, carveout=percent))
+    return replace(task, kernel=replace(task.kernel, variant=text))

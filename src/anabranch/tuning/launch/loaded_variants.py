@@ -1,7 +1,7 @@
 """One plan launched in many ways: its memory once, and a graph for each way.
 
     plan --load--> the first way: places, weights, warm-ups, a graph
-                   | again, for modes (e, "", w, ...): a graph, and kernels seen before as they are
+                   | again, for modes (e, none, ...): a graph, and kernels seen before as they are
 
 Whoever looks for modes tries hundreds of ways that differ in kernels alone. Loading each anew took
 longer than timing it: 13 ms for thirty tasks, 35 for a hundred, 200 for seven hundred.
@@ -15,9 +15,11 @@ from anabranch.errors import TargetError
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable, Target
 from anabranch.ir.task import Task
+from anabranch.ir.variant import PdlMode
 from anabranch.tuning.launch.pdl import in_modes
 
-Modes = tuple[str, ...]
+Modes = tuple[PdlMode | None, ...]
+"""A mode for each task, None for those launched in the ordinary way."""
 
 
 class LoadedVariants:
@@ -26,7 +28,7 @@ class LoadedVariants:
 
     def __init__(self, plan: Plan, modes: Modes, target: Target) -> None:
         self._plan, self._target = plan, target
-        self._tasks: dict[tuple[int, str], Task] = {}
+        self._tasks: dict[tuple[int, PdlMode | None], Task] = {}
         self.first = self._graph(None, modes)
 
     def of(self, modes: Modes) -> Executable | None:

@@ -24,17 +24,19 @@ from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Plans, Target
 from anabranch.ir.schedule import text_schedule
-from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.task import GENERATED, Kernel, Task, TaskGraph, variant_of
 from anabranch.ir.threads import Pool
-from anabranch.kernels.triton.pdl import MODES
+from anabranch.ir.variant import PdlMode
 from anabranch.kernels.triton.write import program
 from anabranch.trace import Trace
 
 OLDEST = (9, 0)
-USUAL = "f"
+USUAL = PdlMode.PREFETCH_L2_EARLY
 """The mode in which most plans are fastest, where it is not known yet: on an H200 BERT takes 280 us
 in it and 289 in the next, GoogLeNet 90 and 95, ResNet-50 173 in two."""
-MODE_OF: Table[tuple[str, Cost]] = Table("plans", "overlap 7", nouns(tuple[str, Cost]))
+MODE_OF: Table[tuple[PdlMode | None, Cost]] = Table(
+    "plans", "overlap 7", nouns(tuple[PdlMode | None, Cost])
+)
 """The fastest mode for all kernels of a plan, and what it takes in it."""
 WAITED = "schedule.compile"
 """The part of its stage in which a schedule waits for kernels."""
@@ -43,13 +45,13 @@ Wait = Callable[[], None]
 
 def mode_of(
     plan: Plan, target: Target, cache: Cache | None, trace: Trace
-) -> tuple[str, Cost | None]:
-    """The fastest mode of the plan, "" as it is, and what it takes in it."""
+) -> tuple[PdlMode | None, Cost | None]:
+    """The fastest mode of the plan, None as it is, and what it takes in it."""
     if not may_overlap(plan.tasks, target):
-        return "", None
+        return None, None
     schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
     key = MODE_OF.key(machine, tasks_text(plan.tasks), schedule)
-    known = MODE_OF.get(cache, key, fits=lambda found: found[0] in ("", *MODES))
+    known = MODE_OF.get(cache, key)
     if known is not None:
         mode, cost = known
         why = f"{mode or 'none'}, {cost.us:.1f} us; recalled from the cache"
@@ -57,7 +59,7 @@ def mode_of(
         return mode, cost
     found = _fastest(plan, target, cache, trace)
     if found is None:
-        return "", None
+        return None, None
     MODE_OF.put(cache, key, found)
     return found
 
@@ -80,7 +82,7 @@ def compiling(
     if not may_overlap(tasks, target):
         yield lambda: None
         return
-    kernels = _kernels(in_mode(tasks, mode) for mode in MODES)
+    kernels = _kernels(in_mode(tasks, mode) for mode in PdlMode)
     failed, waited = Event(), list[float]()
     with Pool(1, "anabranch-overlap") as pool:
 
@@ -123,7 +125,9 @@ def may_overlap(tasks: TaskGraph, target: Target) -> bool:
     return able and any(map(generated, tasks.tasks))
 
 
-def in_their_modes(plans: Sequence[tuple[Plan, str]], target: Target) -> list[Cost] | None:
+def in_their_modes(
+    plans: Sequence[tuple[Plan, PdlMode | None]], target: Target
+) -> list[Cost] | None:
     """What these plans take, each in this mode, side by side; None where one of them does not run
     as a graph."""
     first: dict[int, Executable] = {}
@@ -142,10 +146,10 @@ def in_their_modes(plans: Sequence[tuple[Plan, str]], target: Target) -> list[Co
 
 
 def launched_in(
-    mode: str, plans: Plans, target: Target, cache: Cache | None, trace: Trace
+    mode: PdlMode | None, plans: Plans, target: Target, cache: Cache | None, trace: Trace
 ) -> Plans:
-    """Schedules of task graphs in this mode, "" as they are, with their kernels compiled."""
-    if not mode:
+    """Schedules of task graphs in this mode, None as they are, with their kernels compiled."""
+    if mode is None:
         return plans
     changed = [(in_mode(tasks, mode), schedule) for tasks, schedule in plans]
     kernels = _kernels(tasks for tasks, _ in changed)
@@ -153,13 +157,13 @@ def launched_in(
     return changed
 
 
-def in_mode(tasks: TaskGraph, mode: str) -> TaskGraph:
+def in_mode(tasks: TaskGraph, mode: PdlMode | None) -> TaskGraph:
     """The tasks with all generated kernels in this mode."""
-    return in_modes(tasks, [mode if generated(task) else "" for task in tasks.tasks])
+    return in_modes(tasks, [mode if generated(task) else None for task in tasks.tasks])
 
 
-def in_modes(tasks: TaskGraph, modes: Sequence[str]) -> TaskGraph:
-    """The tasks, each with its kernel in the mode of the same place, as it is for ""."""
+def in_modes(tasks: TaskGraph, modes: Sequence[PdlMode | None]) -> TaskGraph:
+    """The tasks, each with its kernel in the mode of the same place, as it is for None."""
     changed = [
         _changed(task, mode) if mode else task
         for task, mode in zip(tasks.tasks, modes, strict=True)
@@ -169,27 +173,29 @@ def in_modes(tasks: TaskGraph, modes: Sequence[str]) -> TaskGraph:
 
 def _fastest(
     plan: Plan, target: Target, cache: Cache | None, trace: Trace
-) -> tuple[str, Cost] | None:
+) -> tuple[PdlMode | None, Cost] | None:
     tasks = plan.tasks
-    candidates = {"": tasks, **{mode: in_mode(tasks, mode) for mode in MODES}}
+    candidates = {mode: in_mode(tasks, mode) for mode in (None, *PdlMode)}
     target.prepare(_kernels(candidates.values()), cache, trace)
-    runs: dict[str, Executable] = {}
+    runs: dict[PdlMode | None, Executable] = {}
     for mode, changed in candidates.items():
         try:
             other = replace(plan, tasks=changed)
-            run = target.again(runs[""], other) if "" in runs else target.load(other)
+            run = target.again(runs[None], other) if None in runs else target.load(other)
         except TargetError as failed:
-            trace.add("refused", "overlap", f"mode {mode}", str(failed).partition("\n")[0])
+            trace.add(
+                "refused", "overlap", f"mode {mode or 'none'}", str(failed).partition("\n")[0]
+            )
             continue
         if not run.failure:
             runs[mode] = run
-    if "" not in runs:
+    if None not in runs:
         return None
     costs = dict(zip(runs, target.time(list(runs.values()), TIME.pdl_s), strict=True))
-    plain = costs[""]
+    plain = costs[None]
     best = min(costs, key=lambda mode: costs[mode].us)
     if plain.us - costs[best].us <= max(plain.spread, costs[best].spread):
-        best = ""
+        best = None
     said = ", ".join(f"{mode or 'none'} {cost.us:.1f}" for mode, cost in costs.items())
     trace.add("chosen", "overlap", tasks.name, f"{best or 'none'}; us by mode: {said}")
     return best, costs[best]
@@ -197,16 +203,17 @@ def _fastest(
 
 def generated(task: Task) -> bool:
     """Whether its kernel is one that may be launched in a mode."""
-    return task.kernel is not None and task.kernel.provider == "triton"
+    return task.kernel is not None and task.kernel.provider == GENERATED
 
 
-def _changed(task: Task, mode: str) -> Task:
+def _changed(task: Task, mode: PdlMode) -> Task:
     kernel = task.kernel
     assert kernel is not None
-    variant = f"{kernel.variant}.p{mode}"
-    return replace(
-        task, kernel=replace(kernel, variant=variant, source=program(kernel.body, variant).text)
-    )
+    variant = variant_of(kernel)
+    assert variant is not None, f"the kernel of {task.name} is no generated one"
+    launched = replace(variant, pdl=mode)
+    text = program(kernel.body, launched).text
+    return replace(task, kernel=replace(kernel, variant=str(launched), source=text))
 
 
 def _kernels(graphs: Iterable[TaskGraph]) -> list[Kernel]:

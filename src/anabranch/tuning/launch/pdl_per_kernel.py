@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from anabranch.deadline import TIME, Deadline
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
-from anabranch.ir.task import Task, TaskGraph
-from anabranch.kernels.triton.pdl import MODES
+from anabranch.ir.task import Task, TaskGraph, variant_of
+from anabranch.ir.variant import PdlMode
 from anabranch.kernels.triton.write import unnamed
 from anabranch.tuning.launch.loaded_variants import LoadedVariants, Modes
 from anabranch.tuning.launch.pdl import generated
@@ -59,13 +59,13 @@ class KernelModes:
 
 
 def own_modes(
-    plan: Plan, mode: str, target: Target, until: Deadline
+    plan: Plan, mode: PdlMode | None, target: Target, until: Deadline
 ) -> tuple[Modes, Cost, Cost] | None:
     """The fastest modes that were found until then, what they take, and what `mode`
     for all takes beside them; None if nothing is surely faster. `plan`: without modes."""
     tasks = plan.tasks
     slots, scale = slots_of(tasks, mode)
-    alike = tuple(mode if generated(task) else "" for task in tasks.tasks)
+    alike = tuple(mode if generated(task) else None for task in tasks.tasks)
     if not slots:
         return None
     launched = LoadedVariants(plan, alike, target)
@@ -87,10 +87,10 @@ def own_modes(
     return _settled(launched, modes, target) if modes else None
 
 
-def slots_of(tasks: TaskGraph, mode: str) -> tuple[list[KernelModes], Vector]:
+def slots_of(tasks: TaskGraph, mode: PdlMode | None) -> tuple[list[KernelModes], Vector]:
     """The generated kernels that have another mode, and what each change may well add."""
     scale: list[float] = []
-    shared: dict[tuple[str, str], int] = {}
+    shared: dict[tuple[str, PdlMode | None], int] = {}
     slots = []
     for place, task in enumerate(tasks.tasks):
         if generated(task):
@@ -107,15 +107,17 @@ def slots_of(tasks: TaskGraph, mode: str) -> tuple[list[KernelModes], Vector]:
     return slots, np.array(scale)
 
 
-def _different(task: Task, mode: str) -> tuple[Modes, str]:
+def _different(task: Task, mode: PdlMode | None) -> tuple[Modes, str]:
     """The modes in which the kernel's text is another, `mode` first, and its text without any."""
     kernel = task.kernel
     assert kernel is not None
-    texts: dict[tuple[str, bool], str] = {}
-    plain = unnamed(kernel.body, kernel.variant).text
-    for name in dict.fromkeys((mode, "", *MODES)):
-        written = unnamed(kernel.body, f"{kernel.variant}.p{name}" if name else kernel.variant)
-        texts.setdefault((written.text, written.pdl), name)
+    variant = variant_of(kernel)
+    assert variant is not None, f"the kernel of {task.name} is no generated one"
+    texts: dict[tuple[str, bool], PdlMode | None] = {}
+    plain = unnamed(kernel.body, variant).text
+    for pdl in dict.fromkeys((mode, None, *PdlMode)):
+        written = unnamed(kernel.body, replace(variant, pdl=pdl))
+        texts.setdefault((written.text, written.pdl), pdl)
     return tuple(texts.values()), plain
 
 

@@ -33,18 +33,16 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.proof import Answer, answer, answered
 from anabranch.ir.protocols import Target
 from anabranch.ir.schedule import Schedule, sequential_launches
-from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.task import Kernel, Task, TaskGraph, variant_of
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.tolerances import Screen
 from anabranch.kernels.triton.program import facts_of, program_of
-from anabranch.kernels.triton.write import is_ours, learn, unnamed
+from anabranch.kernels.triton.write import learn, unnamed
 from anabranch.memory import pack
 from anabranch.memory.guard_bytes import fence
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.targets.cuda.target import CudaTarget
 
-GENERATES = "triton"
-"""The provider whose kernels are written by `kernels.triton.write`."""
 SENT = 1 << 20
 """Bytes of values that a task is sent with, at most."""
 HELD, ANSWERS = 1 << 30, 64
@@ -209,7 +207,7 @@ def written(task: Task, values: Sequence[Tensor] | None = None) -> dict[str, Any
     `values`: what it reads on the example, if they are few enough to be sent."""
     kernel = task.kernel
     assert kernel is not None
-    known = kernel.provider == GENERATES and is_ours(kernel.variant)
+    variant = variant_of(kernel)
     return {
         "task": task.name,
         "body": text_graph(task.body, origins=False),
@@ -218,7 +216,7 @@ def written(task: Task, values: Sequence[Tensor] | None = None) -> dict[str, Any
         "writes_out": kernel.writes_out,
         "workspace": kernel.workspace,
         "values": _sent(values),
-        "program": facts_of(unnamed(kernel.body, kernel.variant)) if known else None,
+        "program": facts_of(unnamed(kernel.body, variant)) if variant else None,
     }
 
 
