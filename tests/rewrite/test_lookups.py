@@ -159,6 +159,8 @@ def two(
 
 
 SIDE = "%c: f32[2,6] = aten.cat.default([%a, %b], 1)\n%y: f32[2,4] = aten.linear.default(%c, %w)"
+OF_ANOTHER = "what is beside the lookups is one more of them"
+"""The sentence of a rule for a lookup beside other columns, of which there are none here."""
 STACK = """%s: f32[2,2,3] = aten.stack.default([%a, %b], {})
 %c: f32[{}] = aten.reshape.default(%s, [{}])
 %y: f32[{},4] = aten.linear.default(%c, %w)"""
@@ -197,18 +199,20 @@ STACK = """%s: f32[2,2,3] = aten.stack.default([%a, %b], {})
     ],
 )
 def test_what_is_left_alone(graph: Graph, why: str) -> None:
-    heard: list[str] = []
-    found = [m for rule in ALL for m in matches(graph, rule, lambda *told: heard.append(told[-1]))]
+    heard: set[str] = set()
+    found = [m for rule in ALL for m in matches(graph, rule, lambda *told: heard.add(told[-1]))]
     assert bool(found) == (not why)
-    assert all(why and told == why for told in heard) and bool(heard) == bool(why)
+    assert heard - {OF_ANOTHER} == ({why} if why else set())
 
 
 def test_products_too_large_to_be_held_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding_linear, "MOST_BYTES", 159)
-    heard: list[str] = []
+    heard: set[str] = set()
     for rule in ALL:
-        assert not list(matches(two(SIDE), rule, lambda *told: heard.append(told[-1])))
-    assert heard == ["its tables times the weight are 160 bytes beside the model's own"]
+        assert not list(matches(two(SIDE), rule, lambda *told: heard.add(told[-1])))
+    assert heard - {OF_ANOTHER} == {
+        "its tables times the weight are 160 bytes beside the model's own"
+    }
     monkeypatch.setattr(embedding_linear, "MOST_BYTES", 160)
     assert any(list(matches(two(SIDE), rule)) for rule in ALL)
 
