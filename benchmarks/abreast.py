@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -21,7 +21,8 @@ from anabranch.bench.layers import ABREAST
 from anabranch.bench.provenance import provenance, versions
 from anabranch.ir.components import components
 from anabranch.ir.graph import Graph
-from anabranch.kernels.triton.horizontal import BETWEEN, NAME
+from anabranch.ir.tiles import HorizontalTile, PartTile
+from anabranch.ir.variant import Variant, parse_variant
 from anabranch.kernels.triton.write import variants
 from anabranch.targets.cuda.kernel_timing import Bench
 
@@ -64,25 +65,24 @@ def main() -> int:
 
 def measured(bench: Bench, name: str, body: Graph) -> Row:
     """Each part alone; then what is offered for all, and the best of the parts together."""
-    row, best = Row(name), list[str]()
+    row, best = Row(name), list[PartTile]()
     for part in components(body):
         timed = note(row, bench.times((part, variants(part, bench.spec)), each=EACH), False)
         if timed:
-            best.append(min(timed, key=timed.__getitem__))
-            row.alone.append(timed[best[-1]])
-    tried = variants(body, bench.spec)
+            fastest = min(timed, key=timed.__getitem__)
+            row.alone.append(timed[fastest])
+            tile = parse_variant(fastest).tile
+            assert not isinstance(tile, HorizontalTile)
+            best.append(tile)
+    tried = [str(variant) for variant in variants(body, bench.spec)]
     for warps in (4, 8):  # the best alone have not all the same number of warps
-        own = [".".join(_warps(one, warps) for one in v.split(".")) for v in best]
-        tried.append(f"{NAME}:{BETWEEN.join(own)}")
+        own = tuple(replace(tile, warps=warps) for tile in best)
+        tried.append(str(Variant(HorizontalTile(own))))
     row.timed = note(row, bench.times((body, list(dict.fromkeys(tried))), each=EACH), True)
     if row.timed:
         row.best = min(row.timed, key=row.timed.__getitem__)
         row.abreast = row.timed[row.best]
     return row
-
-
-def _warps(word: str, warps: int) -> str:
-    return f"w{warps}" if word[:1] == "w" and word[1:].isdigit() else word
 
 
 def note(row: Row, found: dict[str, float | str], whole: bool) -> dict[str, float]:

@@ -30,7 +30,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.tiles import text_tile
 from anabranch.ir.variant import PdlMode, parse_variant
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.triton.contraction import variants
+from anabranch.kernels.triton.contraction import tiles
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import ranked
 from anabranch.targets.cuda.kernel_timing import CHAIN, Bench, chain, tensors_of
@@ -99,7 +99,8 @@ def measured(bench: Bench, layer: tuple[int, ...], dtype: str, modes: bool) -> R
     assert isinstance(found, Contraction), found
     row = Row(layer)
     row.aten, row.cudnn = rivals(bench, body)
-    for variant, result in bench.times((body, variants(body, bench.spec)), each=EACH).items():
+    tried = [text_tile(tile) for tile in tiles(body, bench.spec)]
+    for variant, result in bench.times((body, tried), each=EACH).items():
         note(row, variant, result)
     if not row.timed:
         return row

@@ -25,9 +25,9 @@ from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.pipeline import compile_model
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable
-from anabranch.ir.task import Task
+from anabranch.ir.task import Task, variant_of
+from anabranch.ir.variant import WHOLE_PERCENT, PdlMode
 from anabranch.kernels.triton import pdl, write
-from anabranch.kernels.triton.l1_carveout import apart
 from anabranch.options import Options
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.trace import Trace
@@ -35,7 +35,7 @@ from anabranch.tuning.launch.pdl import generated, in_mode
 
 SECONDS = 0.15
 """Of timing, for each way."""
-ASKING = ("a", "f")
+ASKING = (PdlMode.PREFETCH_L2, PdlMode.PREFETCH_L2_EARLY)
 
 
 def main() -> int:
@@ -71,7 +71,7 @@ def main() -> int:
 def _runs(plan: Plan, target: CudaTarget, asked: list[int]) -> dict[str, Executable]:
     plain = replace(plan, tasks=replace(plan.tasks, tasks=tuple(map(_plain, plan.tasks.tasks))))
     runs: dict[str, Executable] = {"kept": target.load(plan), "plain": target.load(plain)}
-    for mode in pdl.MODES:
+    for mode in PdlMode:
         for lines in (asked if mode in ASKING else []) or [None]:
             told = {} if lines is None else {mode: lines}
             with mock.patch.dict(pdl.ASKED, told):
@@ -86,8 +86,12 @@ def _plain(task: Task) -> Task:
     """The task with its kernel in no mode."""
     if task.kernel is None or not generated(task):
         return task
-    body, (variant, _) = task.kernel.body, pdl.split(apart(task.kernel.variant)[0])
-    kernel = replace(task.kernel, variant=variant, source=write.program(body, variant).text)
+    launched = variant_of(task.kernel)
+    if launched is None:
+        return task
+    variant = replace(launched, pdl=None, carveout=WHOLE_PERCENT)
+    source = write.program(task.kernel.body, variant).text
+    kernel = replace(task.kernel, variant=str(variant), source=source)
     return replace(task, kernel=kernel)
 
 
