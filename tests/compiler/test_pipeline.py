@@ -340,7 +340,7 @@ def test_the_process_for_first_runs_is_started_before_an_unknown_model_is_captur
         return capture(*args)
 
     monkeypatch.setattr(pipeline, "SandboxProcess", Noted)
-    monkeypatch.setattr(import_module("anabranch.frontend.capture"), "capture", captured)
+    monkeypatch.setattr(import_module("anabranch.frontend.capture_cache"), "capture", captured)
     with Cache.open(tmp_path) as cache:
         asked = replace(uncaptured("squeezenet"), cache=cache)
         compile_model(asked, "capture")

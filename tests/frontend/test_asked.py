@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from anabranch.cache import Cache
 from anabranch.frontend.asked import as_exported
-from anabranch.frontend.capture import Calling, capture_model
+from anabranch.frontend.capture_cache import Calling, capture_model
 from anabranch.frontend.surroundings import surroundings
 from anabranch.trace import Trace
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import anabranch
 from anabranch.cache import Cache
 from anabranch.errors import CaptureError
-from anabranch.frontend.capture import Calling, capture_model
+from anabranch.frontend.capture_cache import Calling, capture_model
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import check_values, check_writes, mutated
 from anabranch.frontend.from_torch import capture

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from anabranch.cache import Cache
 from anabranch.errors import CaptureError
 from anabranch.frontend import Captured, capture
-from anabranch.frontend.capture import capture_model
+from anabranch.frontend.capture_cache import capture_model
 from anabranch.frontend.structure import flatten_call, unflatten_result
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph

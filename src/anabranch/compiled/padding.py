@@ -20,7 +20,7 @@ from anabranch.compiled.binding import bind, refusal, shapes
 from anabranch.compiled.entry import Entry
 from anabranch.errors import AnabranchError, InputError
 from anabranch.frontend.batch_independence import batched_results, refused
-from anabranch.frontend.capture import capture_model
+from anabranch.frontend.capture_cache import capture_model
 from anabranch.frontend.observe import unchanged
 from anabranch.ir.tolerances import relative_error
 from anabranch.tuning.job import Job, calling_of

@@ -20,7 +20,7 @@ from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.fallback import anything_recalled
 from anabranch.compiler.plan_cache import Outcome, PlanCache
 from anabranch.errors import NumericsError, TargetError
-from anabranch.frontend.capture import capture_model
+from anabranch.frontend.capture_cache import capture_model
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.memory import check_example
 from anabranch.frontend.observe import Observed

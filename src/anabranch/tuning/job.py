@@ -12,7 +12,7 @@ from torch import Tensor
 from anabranch.artifact.owned import Shared
 from anabranch.cache import Cache
 from anabranch.deadline import ENDLESS, Deadline
-from anabranch.frontend.capture import Calling
+from anabranch.frontend.capture_cache import Calling
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.structure import flatten_call
 from anabranch.frontend.surroundings import Surroundings

@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 
 import anabranch
 from anabranch.cache import Cache
-from anabranch.frontend.capture import CAPTURED, Calling, capture_model
+from anabranch.frontend.capture_cache import CAPTURED, Calling, capture_model
 from anabranch.frontend.surroundings import Surroundings, surroundings
 from anabranch.ir.eval import eval_graph
 from anabranch.trace import RECALLED, Trace
