@@ -28,6 +28,7 @@ from anabranch.fusion import partition
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_tensor
 from anabranch.ir.protocols import Target
+from anabranch.ir.refused import Refused
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import text_kernel
 from anabranch.ir.tiles import text_tile
@@ -126,7 +127,7 @@ def fastest(tried: Sequence[Candidate]) -> tuple[float, str]:
 def of_tiles(body: Graph, target: Target, most: int) -> dict[str, float | str]:
     """The best ranked tiles of a pair of products, timed."""
     found = found_in(body)
-    if isinstance(found, str) or not torch.cuda.is_available():
+    if isinstance(found, Refused) or not torch.cuda.is_available():
         return {}
     tiles = [text_tile(tile) for tile, _ in ranked(found, target.spec)[:most]]
     return Bench.of().times((body, tiles))

@@ -42,8 +42,11 @@ def test_on_the_cpu(cli: Callable[..., Any], model: str, tmp_path: Path) -> None
     assert "schedule " in told.out and "aten.aten" in told.out
 
 
-def test_rivals_are_timed_beside_it(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
+def test_rivals_are_timed_beside_it(
+    cli: Callable[..., Any], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = tmp_path / "two.html"
+    monkeypatch.setattr("sys.argv", ["anabranch", "compile", model])
     words = ("--rivals", "eager,cudagraph", "--report", page, "--json", "-")
     ran = cli("compile", model, "--target", "cpu", *words)
     assert ran.status == 0, ran.err

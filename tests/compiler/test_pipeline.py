@@ -28,6 +28,7 @@ from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import NumericsError, OptionError, TargetError
 from anabranch.frontend.from_torch import capture
 from anabranch.fuzz.alone import filled, normal
+from anabranch.ir.codec import Beside
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.task import TaskGraph
@@ -403,6 +404,8 @@ def test_a_plan_that_is_launched_by_each_call_says_so_wherever_it_is_kept(tmp_pa
     artifact_file.save(made.plan, tmp_path / "plan.anabranch", {})
     again, _ = artifact_file.load(tmp_path / "plan.anabranch")
     assert not again.graph
-    told = compact.write(made.plan, made.found.graph)
+    beside = Beside.of(made.found.graph)
+    kept = compact.BRIEFS.write(compact.write(made.plan, made.found.graph), beside)
+    told = compact.BRIEFS.read(kept, beside)
     read = compact.read(told, made.found.graph, made.plan.spec, made.plan.signature)
     assert not read.graph

@@ -463,9 +463,8 @@ def test_steps_of_a_whole_are_told_apart_by_what_their_parts_take(
     ran = [step.ran and (step.ran.before.us, step.ran.after.us) for step in found.path.steps]
     assert ran == [(4.0, 3.0), (6.0, 2.0), (4.0, 3.0), None]
     assert found.path.cut_short == ""
-    monkeypatch.setattr(
-        part_search, "RUN", 1e9
-    )  # more than is left; the search was done all the same
+    slow = replace(TIME, work_part_run_s=1e9)
+    monkeypatch.setattr(part_search, "TIME", slow)  # more than is left; the search was done
     hasty = replace(USUAL, until=Deadline.after(1e6))
     found = improved(chain(9), first, (), settings_of(OPTIONS), evaluators, hasty, Trace())
     assert [step.ran for step in found.path.steps] == [None] * 4 and found.path.cut_short == ""
