@@ -84,7 +84,9 @@ def test_no_constant_lies_in_the_models_memory(target: str) -> None:
     assert held and all(c.value is not None for c in held)
     ours = {c.value.untyped_storage().data_ptr() for c in held}  # type: ignore[union-attr]
     assert not ours & theirs
+    assert plan.recipe is not None
     told = sum(c.type.nbytes for c in plan.tasks.constants)
+    told += sum(one.nbytes for one in plan.recipe.kept.values())  # which graph wins is measured
     assert fast.known["weights_bytes"] == told
     assert "a copy beside the model's own" in fast.explain(whole=True)
 
