@@ -70,10 +70,10 @@ def of_export(questions: Iterable[str]) -> list[str]:
 
 def relied_on(ambient: Ambient, questions: Iterable[str], under: Surroundings) -> Ambient:
     """The ambient, with the switches that the model asked for as they were."""
-    asked = list(questions)
-    if ambient.device and any(one.startswith(DEFAULT_DTYPE) for one in asked):
+    told = list(questions)
+    if ambient.device and any(one.startswith(DEFAULT_DTYPE) for one in told):
         ambient = replace(ambient, default_dtype=name_of(under.dtype))
-    if ambient.device and any(one.startswith(DETERMINISTIC) for one in asked):
+    if ambient.device and any(one.startswith(DETERMINISTIC) for one in told):
         ambient = replace(ambient, asks_deterministic="on" if under.deterministic else "off")
     return ambient
 

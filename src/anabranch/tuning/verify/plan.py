@@ -47,7 +47,7 @@ FASTPATH = (
 )
 WITH_FASTPATH = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 CONVERT = "aten._to_copy.default"
-OTHER_CLASS = "it is infinite or no number in other places than the model's"
+OTHER_CLASS = "elements are infinite or NaN where the model's are not, or the other way round"
 WRONG_CAPTURE = "the captured graph does not compute what the model computes"
 
 
