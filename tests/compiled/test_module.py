@@ -77,6 +77,30 @@ def test_weights_have_the_models_own_names(fast: Compiled, net: Net) -> None:
     assert not list(nn.Sequential(fast).parameters())
 
 
+@pytest.mark.parametrize("refitted", [False, True])
+def test_what_is_written_to_a_state_dict_reaches_nobody(refitted: bool) -> None:
+    """Neither constants that the plan has, of which others were computed, nor the user's model."""
+    torch.manual_seed(0)
+    net, new = (nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).eval() for _ in range(2))
+    for one in (net, new):
+        one[2].weight = one[0].weight
+    fast = anabranch.compile(net, (X,), **QUICK)
+    if refitted:
+        fast.refit(new)
+    want = new if refitted else net
+    with torch.no_grad():
+        before = want(X)
+    state = fast.state_dict()
+    assert state["0.weight"] is state["2.weight"]  # tied, as they are in the model
+    for tensor in state.values():
+        tensor.mul_(3)
+    with torch.no_grad():
+        assert torch.allclose(fast(X), before, atol=1e-6) and torch.equal(want(X), before)
+    if refitted:
+        held = fast.state_dict()
+        assert all(torch.equal(held[name], new.state_dict()[name]) for name in held)
+
+
 def test_weights_that_the_plan_does_not_have_are_not_handed_out() -> None:
     net = Net().eval()
     fast = anabranch.compile(net, (X,), **QUICK)

@@ -471,7 +471,7 @@ class Compiled(Fixed):
                 WeightsError.
         """
         if isinstance(weights, Compiled):
-            weights = weights.state_dict()
+            weights = weights._weights()
         refit.refit(self.entries, self.target, weights, check, self._answers.clear)
         recipe = self.entries[-1].plan.recipe
         assert recipe is not None, "what has none cannot be refitted"

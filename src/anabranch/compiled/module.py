@@ -8,8 +8,9 @@
 | `eval()`, `train(False)`, `apply`, `zero_grad` | nothing changes |
 | `train()` | stays in eval mode and warns, so that a model around it can be trained |
 | `to`, `cuda`, `cpu`, `half`, ... | nothing, where device and dtype stay the same; else refused |
-| `state_dict`, `load_state_dict` | the weights by the model's own names; loading them refits |
-| `parameters()`, `named_parameters()` | frozen copies of these weights, made one by one |
+| `state_dict` | copies of the weights by the model's own names; ties stay ties |
+| `load_state_dict` | computes with these weights from now on: refits |
+| `parameters()`, `named_parameters()` | frozen copies of the weights, made one by one |
 | `deepcopy`, `pickle`, `torch.save` | a plan of its own, in the form of a saved one |
 | `fast.config` | plain data of the model; its methods, parts and tensors are at `fast.model` |
 | `fast.head = nn.Linear(8, 2)` | refused: nothing that is assigned would be compiled in |
@@ -176,8 +177,14 @@ class Fixed(nn.Module):
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
+        """Copies: of a weight that was written to in the plan's memory, the constants that were
+        computed of it would still be those of the old one."""
+        copies: dict[tuple[Any, ...], Tensor] = {}
         for name, tensor in self._weights().items():
-            destination[prefix + name] = tensor.detach()
+            place = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+            if place not in copies:
+                copies[place] = tensor.detach().clone()
+            destination[prefix + name] = copies[place]
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         """Compute with these weights from now on, without compiling again."""

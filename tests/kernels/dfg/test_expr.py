@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from anabranch.ir.types import TensorType
@@ -16,7 +17,7 @@ from anabranch.kernels.dfg.expr import (
     free_axes,
 )
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis, number
-from anabranch.kernels.dfg.simplify import load
+from anabranch.kernels.dfg.simplify import arith, load
 from anabranch.kernels.dfg.traversal import replace_parts
 
 C, K = axis("c", 8), axis("k", 8)
@@ -63,6 +64,20 @@ def test_expressions_are_told_apart() -> None:
     assert len(set(every)) == len(every)
     assert all((a == b) == (a is b) for a in every for b in every)
     assert x != "x" and total != bare
+
+
+def test_an_operation_that_there_is_not_is_named() -> None:
+    x = read("x")
+    ((bare, _),) = K.terms
+    assert isinstance(bare, Axis)
+    with pytest.raises(AssertionError, match="'unknown' is no operation of an expression"):
+        arith("unknown", x, 1.0)
+    with pytest.raises(AssertionError, match="mul takes 2 arguments: 3"):
+        Arith("mul", (x, x, x), torch.float32)
+    with pytest.raises(AssertionError, match="'mean' is none of the reductions"):
+        Reduce("mean", (bare,), x)
+    with pytest.raises(AssertionError, match="'mean' is none of the scans"):
+        Scan("mean", bare, x, C)
 
 
 def test_provenance_makes_no_difference() -> None:

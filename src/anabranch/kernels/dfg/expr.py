@@ -159,7 +159,9 @@ class Arith:
     code: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        assert len(self.args) == ARITY[self.op], f"{self.op} takes {ARITY[self.op]} arguments"
+        wanted = ARITY.get(self.op)
+        assert wanted is not None, f"{self.op!r} is no operation of an expression: see ARITY"
+        assert len(self.args) == wanted, f"{self.op} takes {wanted} arguments: {len(self.args)}"
         _name(self, self.op, self.args, self.dtype)
 
     def __hash__(self) -> int:
@@ -180,7 +182,8 @@ class Reduce:
     code: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        assert self.op in REDUCTIONS and self.axes
+        assert self.op in REDUCTIONS, f"{self.op!r} is none of the reductions {REDUCTIONS}"
+        assert self.axes, f"a reduction ({self.op}) is over one axis at least"
         _name(self, "reduce", self.op, self.axes, self.arg)
 
     def __hash__(self) -> int:
@@ -215,7 +218,8 @@ class Scan:
     code: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        assert self.op in SCANS and (self.by is not None) == (self.op == "step")
+        assert self.op in SCANS, f"{self.op!r} is none of the scans {SCANS}"
+        assert (self.by is not None) == (self.op == "step"), f"{self.op} with the factor {self.by}"
         _name(self, "scan", self.op, self.axis, self.arg, self.at, self.reverse, self.by)
 
     def __hash__(self) -> int:
