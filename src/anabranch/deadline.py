@@ -192,6 +192,11 @@ class TimePolicy:
     """Without a word, after which the sandbox is taken for stuck: its start, which takes ten and
     more on a busy machine, and `kernel_compile_limit_s`; from then on it has something to say
     whenever a text is compiled or given up."""
+    operator_wait_s: float = 10.0
+    """For how long a call of one operator of the user's may keep other calls of the plan waiting:
+    an operator that waits for one of them would never end."""
+    operator_look_s: float = 0.001
+    """Between two looks at whether a plan with such operators is free."""
     sandbox_cache_wait_s: float = 2.0
     """The sandbox's wait for whoever writes to the cache: the process that asks waits for longer,
     and once is enough."""

@@ -1,24 +1,40 @@
 """What every call of a loaded plan needs, whatever the device.
 
     alone(run, name, call)       refuses a call that an operator of the same plan makes
+    operators.wait_for(lock)     waits for another call, but not for ever for an operator in it
     without_gradients(call)      gradients are off in it, and as they were after it, also on Ctrl-C
 
 A plan runs one call at a time. An operator that calls its own plan would wait for itself, so the
 plans that run are remembered along the chain of calls, in a context variable: threads that run
 parts of a plan run them in a copy of the caller's context.
+
+A thread that an operator of the user's starts, or gives work to, has no such context, and nobody
+can tell it from a thread that calls by itself. Both wait; where one and the same call of such an
+operator keeps the plan busy for `TIME.operator_wait_s`, whoever waits is told so instead. Operators
+of torch may take as long as they like.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import TypeVar
 
 import torch
 
+from anabranch.deadline import TIME
 from anabranch.errors import TargetError
+from anabranch.ir.task import Task
 
 _T = TypeVar("_T")
+
+TORCH = frozenset({"aten", "prims", "anabranch"})
+"""Namespaces of operators that call nobody back."""
+
+INSTEAD = "call the model as it is, or another compiled plan of it, inside the operator"
 
 _running: ContextVar[tuple[int, ...]] = ContextVar("anabranch_running", default=())
 """Identities of the executables whose calls led here."""
@@ -26,21 +42,89 @@ _running: ContextVar[tuple[int, ...]] = ContextVar("anabranch_running", default=
 
 def alone(run: object, name: str, call: Callable[[], _T]) -> _T:
     """What the call returns. TargetError where it is made by an operator of this executable."""
+    # In a context of its own, which is simply dropped: an interrupt cannot leave anything behind.
+    return copy_context().run(_marked, _with(run, name), call)
+
+
+@contextmanager
+def running(run: object, name: str) -> Iterator[None]:
+    """Within it calls of this executable are refused as those of its own operators are, and so is
+    entering it where one of these runs."""
+    token = _running.set(_with(run, name))
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+def _with(run: object, name: str) -> tuple[int, ...]:
     outer = _running.get()
     if id(run) in outer:
         raise TargetError(
             f"an operator of plan {name} calls that plan itself",
             "a plan runs one call at a time, so the inner call would wait for the outer one for "
             "ever",
-            "call the model as it is, or another compiled plan of it, inside the operator",
+            INSTEAD,
         )
-    # In a context of its own, which is simply dropped: an interrupt cannot leave anything behind.
-    return copy_context().run(_marked, (*outer, id(run)), call)
+    return (*outer, id(run))
 
 
 def _marked(running: tuple[int, ...], call: Callable[[], _T]) -> _T:
     _running.set(running)
     return call()
+
+
+class UserOperators:
+    """The operators of one loaded plan that are not torch's, and since when one of them runs."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._told: dict[str, str] = {}
+        self._since: dict[str, float] = {}
+
+    def timed(self, task: Task, call: Callable[[], None]) -> Callable[[], None]:
+        """The call of the task; where it is of such an operator, it is known while it runs."""
+        body = task.body if task.kernel is None else task.kernel.body
+        own = [node.op for node in body.nodes if node.op.partition(".")[0] not in TORCH]
+        if not own:
+            return call
+        self._told[task.name] = own[0].removesuffix(".default")
+
+        def run() -> None:
+            self._since[task.name] = time.monotonic()
+            try:
+                call()
+            finally:
+                self._since.pop(task.name, None)
+
+        return run
+
+    def forget(self) -> None:
+        """None of them runs here: in a forked process, whose threads stayed with the parent."""
+        self._since.clear()
+
+    def wait_for(self, lock: threading.Lock) -> None:
+        """Until nobody holds the lock. TargetError where such an operator keeps it for longer than
+        it may. Not by `acquire`: of an interrupt right behind it nobody would give it back."""
+        if not self._told:
+            return
+        began = time.monotonic()
+        while lock.locked():
+            now = time.monotonic()
+            for task, since in list(self._since.items()):
+                if now - max(since, began) > TIME.operator_wait_s:
+                    raise self._busy(task)
+            time.sleep(TIME.operator_look_s)
+
+    def _busy(self, task: str) -> TargetError:
+        return TargetError(
+            f"plan {self._name} is busy: its operator {self._told[task]} has run for "
+            f"{TIME.operator_wait_s:.0f} s while another thread wants to call or refit the plan",
+            "a plan runs one call at a time; if the operator waits for this thread, both would "
+            "wait for ever",
+            f"{INSTEAD}; if it just takes that long, give each thread a plan of its own "
+            "(copy.deepcopy)",
+        )
 
 
 def without_gradients(call: Callable[[], _T]) -> _T:

@@ -22,6 +22,7 @@ from anabranch.ir.samples import delicate
 from anabranch.ir.task import Kernel, Task, alias_roots, slices, value_types
 from anabranch.ir.types import TensorType, copy_into, once, type_of
 from anabranch.kernels.writers import writer, writes_there
+from anabranch.targets.calling import UserOperators
 
 Call = Callable[[], None]
 CPU = torch.device("cpu")
@@ -40,13 +41,15 @@ class Runner(Protocol):
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A plan's memory and calls: `values` by name, `calls` by task, in no particular order. `call`
-    makes the call of a task of the plan that has another kernel, on the same memory."""
+    makes the call of a task of the plan that has another kernel, on the same memory. `operators`:
+    those of the user's among the calls."""
 
     arena: Tensor
     values: dict[str, Tensor]
     inputs: tuple[Tensor, ...]
     calls: dict[str, Call]
     call: Callable[[Task], Call]
+    operators: UserOperators
 
 
 def check_providers(plan: Plan, runners: Mapping[str, Runner], why: str, next: str) -> None:
@@ -112,9 +115,11 @@ def place(
         assert task.kernel is not None, f"task {task.name} has no kernel"
         own = runners[task.kernel.provider](task, values, workspaces.get(task.name))
         renamed = [node for name in task.writes for node in late.get(name, ())]
-        return _then_aliases(own, renamed, values, device)
+        return operators.timed(task, _then_aliases(own, renamed, values, device))
 
-    return Placed(arena, values, inputs, {task.name: call(task) for task in tasks.tasks}, call)
+    operators = UserOperators(tasks.name)
+    calls = {task.name: call(task) for task in tasks.tasks}
+    return Placed(arena, values, inputs, calls, call, operators)
 
 
 def held_at(plan: Plan, placed: Placed) -> dict[str, dict[int, int]]:

@@ -33,7 +33,7 @@ from anabranch.ir.schedule import Launch, Span, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel
 from anabranch.ir.types import copy_into
-from anabranch.targets.calling import alone, without_gradients
+from anabranch.targets.calling import alone, running, without_gradients
 from anabranch.targets.cpu.streams import Flag, StreamWork, Workers
 from anabranch.targets.loading import (
     Placed,
@@ -83,14 +83,16 @@ class CpuExecutable:
     @contextmanager
     def writing(self) -> Iterator[Callable[[Sequence[Tensor]], tuple[Tensor, ...]]]:
         self._after_fork()
-        with self._lock:
-            for job in self._left:  # of a call that was interrupted
-                job.settle()
+        with running(self, self.plan.tasks.name):
+            self._placed.operators.wait_for(self._lock)
+            with self._lock:
+                for job in self._left:  # of a call that was interrupted
+                    job.settle()
 
-            def call(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-                return self._here(lambda: without_gradients(lambda: self._called(inputs, True)))
+                def call(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+                    return self._here(lambda: without_gradients(lambda: self._called(inputs, True)))
 
-            yield call
+                yield call
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
@@ -130,12 +132,17 @@ class CpuExecutable:
             with self._lock:
                 return without_gradients(call)
 
-        return alone(self, self.plan.tasks.name, lambda: self._here(locked))
+        def entered() -> _T:
+            self._placed.operators.wait_for(self._lock)
+            return self._here(locked)
+
+        return alone(self, self.plan.tasks.name, entered)
 
     def _after_fork(self) -> None:
         """In a forked process, who held the lock stayed with the parent."""
         if self._process != os.getpid():
             self._process, self._lock, self._left = os.getpid(), threading.Lock(), ()
+            self._placed.operators.forget()
 
     def _here(self, call: Callable[[], _T]) -> _T:
         """On the caller's thread. In a forked process on one of our own: those that OpenMP had for

@@ -41,7 +41,7 @@ from anabranch.ir.schedule import Launch
 from anabranch.ir.task import Task, alias_roots, variant_of
 from anabranch.ir.variant import without_carveout
 from anabranch.kernels.triton.l1_carveout import carveout_of
-from anabranch.targets.calling import alone, without_gradients
+from anabranch.targets.calling import alone, running, without_gradients
 from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.call_order import Turns
 from anabranch.targets.cuda.capturing import captured
@@ -128,7 +128,11 @@ class CudaExecutable:
         if self._process != os.getpid():
             raise _forked(self.plan)
         if self._graph is None:  # operators run in Python, and may call this very plan
-            return alone(self, self.plan.tasks.name, lambda: self._locked(inputs, clone))
+            return alone(self, self.plan.tasks.name, lambda: self._waited_for(inputs, clone))
+        return self._locked(inputs, clone)
+
+    def _waited_for(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
+        self._placed.operators.wait_for(self._lock)
         return self._locked(inputs, clone)
 
     def seal(self, seal: Callable[[Sequence[Tensor]], Sequence[Tensor]]) -> None:
@@ -208,12 +212,15 @@ class CudaExecutable:
     @contextmanager
     def writing(self) -> Iterator[Callable[[Sequence[Tensor]], tuple[Tensor, ...]]]:
         """The captured graph reads constants where they are: it needs no capturing again."""
-        with self._lock, torch.cuda.device(self._placed.arena.device), torch.no_grad():
-            stream = self._turns.take()
-            try:
-                yield lambda inputs: self._run(inputs, clone=True)
-            finally:
-                self._turns.leave(stream)
+        with running(self, self.plan.tasks.name):
+            if self._graph is None:
+                self._placed.operators.wait_for(self._lock)
+            with self._lock, torch.cuda.device(self._placed.arena.device), torch.no_grad():
+                stream = self._turns.take()
+                try:
+                    yield lambda inputs: self._run(inputs, clone=True)
+                finally:
+                    self._turns.leave(stream)
 
     def _may_leave_history(self, inputs: Sequence[Tensor]) -> bool:
         """Whether a call must turn gradients off, which takes as long as all else in Python."""
