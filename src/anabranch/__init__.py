@@ -58,7 +58,10 @@ if not TYPE_CHECKING:  # who checks types would take every name for one of these
             return import_module(f"anabranch.{name}")
         if name not in __all__:
             raise AttributeError(f"module 'anabranch' has no attribute {name!r}")
-        return getattr(import_module(f"anabranch.{_OF_OTHERS.get(name, 'errors')}"), name)
+        found = getattr(import_module(f"anabranch.{_OF_OTHERS.get(name, 'errors')}"), name)
+        if name in ("compile", "load"):
+            import_module("anabranch.integrations").name_backend()
+        return found
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__, *_FILES})

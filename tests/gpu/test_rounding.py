@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from tests.gpu.generated import generated
 from tests.gpu.shared import shared_cache
 from torch import Tensor, nn
 
 import anabranch
-from anabranch.fusion import partition
-from anabranch.ir.dag import dag_of
-from anabranch.ir.protocols import Executable
-from anabranch.ir.schedule import Schedule, sequential_launches
-from anabranch.ir.task import Task
-from anabranch.kernels.library import AtenProvider
-from anabranch.kernels.triton.provider import TritonProvider
-from anabranch.memory import pack
-from anabranch.trace import Trace
 
 pytestmark = pytest.mark.gpu
 
@@ -60,6 +51,7 @@ def _by_numbers(a: Tensor, b: Tensor) -> Results:
         q = a / number
         trunc = torch.div(a, number, rounding_mode="trunc")
         found += [q.floor(), q.long(), q == q.round(), trunc, a // number, a % number]
+        found.append(torch.fmod(a, number))
     return (*found, (b / 49.0).floor())
 
 
@@ -102,24 +94,6 @@ def operands(way: str, dtype: torch.dtype) -> Results:
     if way == "roots":
         return torch.cat(_near(k.to(dtype))), torch.cat(_near((k * k).to(dtype)))
     return torch.cat(_near((k * b.double()).to(dtype))), b.repeat(3)
-
-
-def generated(fast: anabranch.Compiled) -> Executable:
-    """What was compiled, fused as far as it may be and with generated kernels wherever there are
-    any, faster or not."""
-    made, target = fast.entries[0].compilation, fast.target
-    assert made is not None
-    tasks = partition(made.found.graph, Trace(), target.spec)
-    ours, library = TritonProvider(), AtenProvider()
-
-    def chosen(task: Task) -> Task:
-        found = list(ours.kernels(task, target.spec)) or list(library.kernels(task, target.spec))
-        return replace(task, kernel=found[0])
-
-    tasks = replace(tasks, tasks=tuple(map(chosen, tasks.tasks)))
-    assert any(task.kernel and task.kernel.provider == "triton" for task in tasks.tasks)
-    row = Schedule("row", sequential_launches(dag_of(tasks)))
-    return target.load(pack(tasks, row, target.spec, fast.entries[0].plan.signature))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -96,6 +96,11 @@ Lowering = Callable[[LoweringCall], tuple[At, ...]]
 """One function for each result; results may be missing at the end, where nothing reads them."""
 
 
+HELD_AS_OPERAND = frozenset({"aten.remainder", "aten.fmod", "aten.xlogy", "aten.special_xlogy"})
+"""Where, as where it compares, ATen holds a number beside half tensors in their type; elsewhere in
+the type that it computes in."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operands:
     """The arguments of a pointwise call at one point, as expressions of the type that ATen's
@@ -121,8 +126,11 @@ class Operands:
             return None
         if isinstance(given, complex | str) or not COMPUTE.get(dtype):
             raise NotLowered(f"{self.call.node.op} with {name}={given!r} has no lowering")
-        # ATen holds a number beside half tensors in that type only where it compares.
-        if self.call.type.dtype == torch.bool and dtype.is_floating_point:
+        held = (
+            self.call.type.dtype == torch.bool
+            or ops.packet_name(self.call.node.op) in HELD_AS_OPERAND
+        )
+        if held and dtype.is_floating_point:
             given = torch.tensor(given, dtype=dtype).item()
         return const(given, COMPUTE[dtype])
 

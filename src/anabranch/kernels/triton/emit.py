@@ -73,11 +73,11 @@ FORMS: dict[str, str] = {
     **{
         name: f"tl.{name}({{}})"
         for name in (
-            *("abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "erf", "exp2", "log2", "floor"),
-            *("ceil", "sigmoid"),
+            *("abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "erf", "exp2", "log2"),
+            "sigmoid",
         )
     },
-    **{name: f"{name}({{}})" for name in ("tanh", "expm1", "log1p", "trunc")},
+    **{name: f"{name}({{}})" for name in ("tanh", "expm1", "log1p", "trunc", "floor", "ceil")},
     "round": "round_even({})",
     **{"as_f16": "as_f16({})", "as_bf16": "as_bf16({})"},
     **{"div_rn": "tl.div_rn({}, {})", "sqrt_rn": "tl.sqrt_rn({})", "mul_rn": "product({}, {})"},
@@ -92,7 +92,19 @@ FORMS: dict[str, str] = {
 INTEGER_FORMS = {"neg": "-{}", "max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}
 LONG_LINE = 70
 FUNCTIONS = (
-    *("tanh", "expm1", "log1p", "trunc", "round_even", "larger", "smaller", "nearest_tf32"),
+    *(
+        "tanh",
+        "expm1",
+        "log1p",
+        "floor",
+        "ceil",
+        "trunc",
+        "fmod",
+        "round_even",
+        "larger",
+        "smaller",
+        "nearest_tf32",
+    ),
     *("latest_largest", "latest_smallest"),
     *("fetch_ahead", "log_add_exp", "one_after_other", "as_f16", "as_bf16", "product"),
     "product_f64",
@@ -284,7 +296,8 @@ class Emission:
         if part.op == "mul_rn" and part.dtype == torch.float64:
             form = "product_f64({}, {})"
         if part.op == "rem" and floating:
-            form = "libdevice.fmod({}, {})"
+            form = "fmod({}, {})"
+            given = list(map(_tensor, part.args, given))
         if not form.endswith(")"):
             given = [_operand(text) for text in given]
         text = form.format(*given)
@@ -361,6 +374,11 @@ def repeated_axes(load: Load) -> list[Axis]:
     moving = {axis for index, stride in pairs if stride for axis in axes_of(index)}
     still = dict.fromkeys(axis for index, stride in pairs if not stride for axis in axes_of(index))
     return [axis for axis in still if axis not in moving]
+
+
+def _tensor(part: Expr, text: str) -> str:
+    """What has a dtype in Triton too: a number there has none."""
+    return f"tl.full((), {text}, {DTYPES[part.dtype]})" if isinstance(part, Const) else text
 
 
 def _exact_inverse(by: Expr) -> Const | None:

@@ -2,13 +2,16 @@
 """Functions that generated kernels call. Read as text, one by one; never imported.
 
 All but the last three use only what Triton has on every backend, its interpreter included. A
-product is an instruction of its own where it may not become one with a sum. Where a plain formula
+product is an instruction of its own where it may not become one with a sum. Triton takes what is
+too small to be normal for 0 before it rounds to integers and before it divides: `floor`, `ceil` and
+`fmod` do not. Where a plain formula
 loses all digits near 0, the error of the rounded step is divided out again (Kahan). Tensor
 cores cut fp32 off after the ten bits of tf32: rounded before, it is half as wrong and not biased.
 """
 
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 
 @triton.jit
@@ -38,8 +41,25 @@ def log1p(x):
 
 
 @triton.jit
+def floor(x):
+    low = tl.floor(x)
+    return tl.where(low > x, low - 1.0, low)
+
+
+@triton.jit
+def ceil(x):
+    high = tl.ceil(x)
+    return tl.where(high < x, high + 1.0, high)
+
+
+@triton.jit
 def trunc(x):
     return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))
+
+
+@triton.jit
+def fmod(x, y):
+    return libdevice.fmod(x.to(tl.float64), y.to(tl.float64)).to(x.dtype)
 
 
 @triton.jit

@@ -86,9 +86,11 @@ def program(
     text = "\n".join(lines)
     parameters = [f"{names[name]}_ptr" for name in pointers]
     parameters += ["scratch_ptr"] * bool(scratch) + ["counters_ptr"] * bool(counters)
+    functions = [function(name) for name in FUNCTIONS if _calls(text, name)]
+    library = any("libdevice." in part for part in (text, *functions))
     parts = [
-        "import triton\nimport triton.language as tl" + LIBRARY * ("libdevice." in text),
-        *(function(name) for name in FUNCTIONS if _calls(text, name)),
+        "import triton\nimport triton.language as tl" + LIBRARY * library,
+        *functions,
         "\n".join(
             [
                 "@triton.jit",
