@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from anabranch.costs.alpha_cost import mixed, mixed_cost, observed_alpha
+from anabranch.costs.alpha_cost import mixed, mixed_price, observed_alpha
 from anabranch.ir import ops
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph, Input, Ref
+from anabranch.ir.price import Price
+from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.types import TensorType
 
@@ -16,6 +18,10 @@ TYPE = TensorType((4, 4), torch.float32)
 US = {"a": 1.0, "b": 3.0, "c": 3.0, "bc": 5.0, "d": 1.0}
 PARALLEL = ("a x", "b a", "c a", "d b c")
 MERGED = ("a x", "bc a", "d bc")
+
+
+def alone(task: Task) -> Cost:
+    return Cost(US[task.name], "measured")
 
 
 def network(lines: tuple[str, ...], transposed: str = "") -> TaskGraph:
@@ -47,19 +53,21 @@ def network(lines: tuple[str, ...], transposed: str = "") -> TaskGraph:
 def test_merging_lowers_the_sum_and_lengthens_the_path(
     lines: tuple[str, ...], alpha: float, cost: float
 ) -> None:
-    assert mixed(network(lines), lambda task: US[task.name], alpha) == cost
+    assert mixed(network(lines), alone, alpha) == Price(cost, alpha)
 
 
 def test_dependencies_are_seen_through_aliases() -> None:
     """Both b and c wait for a, which they read as a transposed matrix."""
     tasks = network(PARALLEL, transposed="a")
     assert "alias" in tasks.tasks[1].reads
-    assert mixed(tasks, lambda task: US[task.name], 1.0) == 13.0
+    assert mixed(tasks, alone, 1.0) == Price(13.0, 1.0)
 
 
 def test_bare_times() -> None:
-    assert mixed_cost([], [], 2.0) == 0
-    assert mixed_cost([2, 5, 1, 3], [(), (), (0,), (2,)], 2.0) == 2 * 6 + 11
+    assert mixed_price([], [], 2.0) == Price(0, 2.0)
+    times, preds = [2, 5, 1, 3], [(), (), (0,), (2,)]
+    assert mixed_price(times, preds, 2.0) == Price(2 * 6 + 11, 2.0)
+    assert mixed_price(times, preds, 2.0, behind=4) == Price(2 * (6 + 4) + 11 + 4, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +82,7 @@ def test_bare_times() -> None:
     ],
 )
 def test_alpha_is_what_a_run_shows(lines: tuple[str, ...], latency: float, alpha: float) -> None:
-    assert observed_alpha(network(lines), lambda task: US[task.name], latency) == alpha
+    assert observed_alpha(network(lines), alone, Cost(latency, "measured")) == alpha
 
 
 def test_alpha_is_nothing_where_side_by_side_takes_longer() -> None:
@@ -82,9 +90,9 @@ def test_alpha_is_nothing_where_side_by_side_takes_longer() -> None:
     us, tasks = {"a": 6.0, "b": 6.0, "c": 0.1, "d": 6.0}, network(PARALLEL)
     machine = Calibration(fork_us=0.5, lane_us=1.0, short_us=3.0, release_us=0.5)
 
-    def taken(task: Task) -> float:
-        return us[task.name]
+    def taken(task: Task) -> Cost:
+        return Cost(us[task.name], "measured")
 
-    total = mixed(tasks, taken, 0.0)
-    assert mixed(tasks, taken, 1.0, machine) - total > total > mixed(tasks, taken, 1.0) - total
-    assert observed_alpha(tasks, taken, total + 3.0, machine) == 0.0
+    total, wide = mixed(tasks, taken, 0.0).us, mixed(tasks, taken, 1.0).us
+    assert mixed(tasks, taken, 1.0, machine).us - total > total > wide - total
+    assert observed_alpha(tasks, taken, Cost(total + 3.0, "measured"), machine) == 0.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.costs.alpha_cost import ALONE, mixed_cost
+from anabranch.costs.alpha_cost import ALONE, mixed_price
 from anabranch.costs.critical_path import longest_path
 from anabranch.costs.gpu_simulator import Simulator
 from anabranch.costs.resource_demand import Demand
@@ -75,7 +75,7 @@ def test_between_the_bare_path_and_the_sum_of_all_that_costs(dag: Dags) -> None:
     found = path(times, preds)
     most = len(times) * (len(times) * FORK + LANE + RELEASE)
     assert bare <= found <= bare + most
-    assert mixed_cost(times, preds, 2.0, MACHINE) == pytest.approx(2 * found + sum(times))
+    assert mixed_price(times, preds, 2.0, MACHINE).us == pytest.approx(2 * found + sum(times))
 
 
 @given(dags())

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.report.conftest import HOSTILE, tiled
 
+from anabranch.ir.price import Price
 from anabranch.ir.protocols import Cost
 from anabranch.ir.text import text_node
 from anabranch.report import embed
@@ -203,8 +204,8 @@ def test_a_step_says_under_which_price_it_was_found(parts: Build) -> None:
     given = parts["small"]()
     net = given["captured"]
     steps = (
-        RewriteStep("merge", ("a", "b"), 9.0, 6.5, 0.0),
-        RewriteStep("split", ("c",), 4.0, 3.0, 4.0),
+        RewriteStep("merge", ("a", "b"), Price(9.0), Price(6.5)),
+        RewriteStep("split", ("c",), Price(4.0, 4.0), Price(3.0, 4.0)),
     )
     done = Round(steps, Cost(18.34, "measured"), Cost(17.31, "measured"), net)
     searched: ReportParts = {**given, "searched": Way(net, net, (done,))}

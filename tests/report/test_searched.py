@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.rewrite.graphs import read
 
+from anabranch.ir.price import Price
 from anabranch.ir.protocols import Cost
 from anabranch.report.lines import WIDTH
 from anabranch.report.searched import ended, in_parts, searched_lines
@@ -20,8 +21,8 @@ NODES = tuple(f"convolution_{i}" for i in range(100, 108))
 
 def path(before: float, after: float) -> Path:
     ran = Ran(Cost(12.5, "estimated"), Cost(11.25, "estimated"), 3)
-    first = RewriteStep(RULE, NODES, 90.0, 80.5, 0.0, ran)
-    steps = (first, RewriteStep("x * 1 -> x", ("mul",), 80.5, 81.0, 4.0, ran))
+    first = RewriteStep(RULE, NODES, Price(90.0), Price(80.5), ran)
+    steps = (first, RewriteStep("x * 1 -> x", ("mul",), Price(80.5, 4.0), Price(81.0, 4.0), ran))
     return Path(NET, NET, (Round(steps, Cost(before, "estimated"), Cost(after, "estimated"), NET),))
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.rewrite.graphs import read
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.price import Price
 from anabranch.ir.protocols import Cost
 from anabranch.report.lines import WIDTH
 from anabranch.report.searched import searched_lines
@@ -42,7 +43,8 @@ LAST = chain(PRE + "a relu.default p3; last mul.Tensor a w" + POST)
 def path(*graphs: Graph) -> Path:
     begin, *rest = graphs
     steps = tuple(
-        RewriteStep("relu(relu(x)) -> relu(x)", (name, "a"), 9.0, 8.0, 0.0) for name in "bbb"
+        RewriteStep("relu(relu(x)) -> relu(x)", (name, "a"), Price(9.0), Price(8.0))
+        for name in "bbb"
     )
     rounds = (Round(steps, Cost(9.0, "measured"), Cost(8.0, "measured"), one) for one in rest)
     return Path(begin, graphs[-1], tuple(rounds))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from anabranch.ir.price import Price
 from anabranch.ir.protocols import Cost
 from anabranch.report.parts import ReportParts
 from anabranch.report.text import explain
@@ -74,7 +75,9 @@ def test_a_carve_out_is_told_where_it_is_not_the_usual(
 def test_all_steps_and_nodes_of_a_search_on_demand(parts: Build) -> None:
     given = parts["small"]()
     net = given["captured"]
-    steps = tuple(RewriteStep("x * 1 -> x", (f"mul_{i}",), 9.0, 8.0) for i in range(30))
+    steps = tuple(
+        RewriteStep("x * 1 -> x", (f"mul_{i}",), Price(9.0), Price(8.0)) for i in range(30)
+    )
     done = Round(steps, Cost(9.0, "measured"), Cost(8.0, "measured"), net)
     searched: ReportParts = {**given, "searched": Path(net, net, (done,))}
     short, full = explain(**searched), explain(whole=True, width=160, **searched)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from anabranch.costs.alpha_cost import mixed_cost
+from anabranch.costs.alpha_cost import mixed_price
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, producers
 from anabranch.ir.key import content_key
+from anabranch.ir.price import Price
 from anabranch.ir.refused import unless
 from anabranch.ir.rule import Match, Pattern, Rule, wild
 from anabranch.rewrite.apply import apply
+from anabranch.rewrite.build import drop_dead
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.pattern_ops import call, cat, relu, t
-from anabranch.search.engine.backtracking import Price
 from anabranch.trace import Trace
 
 x, y, w, v = wild("x y w v")
@@ -60,9 +62,26 @@ MOVING = (
 RULES = (*SHORTER, *MOVING, MERGE)
 
 
-def nodes(graph: Graph) -> float:
-    """The number of nodes."""
-    return float(len(graph.nodes))
+@dataclass(frozen=True)
+class Beginning:
+    price: Price
+
+
+class Plain:
+    """Prices graphs by what this says of each, beginnings of a network anew."""
+
+    def __init__(self, us: Callable[[Graph], float], alpha: float = 0.0) -> None:
+        self._us, self._alpha = us, alpha
+
+    def __call__(self, graph: Graph) -> Price:
+        return Price(self._us(graph), self._alpha)
+
+    def carried(self, before: object, whole: Graph) -> Beginning:
+        return Beginning(self(drop_dead(whole)))
+
+
+nodes = Plain(lambda graph: float(len(graph.nodes)))
+"""The number of nodes."""
 
 
 def us(node: Node) -> float:
@@ -72,7 +91,7 @@ def us(node: Node) -> float:
     return 0.0 if ops.info(node.op).kind == "view" else 1.0
 
 
-def weighed(alpha: float) -> Price:
+def weighed(alpha: float) -> Plain:
     """The mixed cost; what depends on constants alone is free."""
 
     def price(graph: Graph) -> float:
@@ -89,9 +108,9 @@ def weighed(alpha: float) -> Price:
             {place[maker[name].name] for name in node.uses if name in maker and name not in fixed}
             for node in running
         ]
-        return mixed_cost([us(node) for node in running], preds, alpha)
+        return mixed_price([us(node) for node in running], preds, alpha).us
 
-    return price
+    return Plain(price, alpha)
 
 
 def reachable(graph: Graph, rules: Sequence[Rule], most: int) -> dict[str, Graph]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.kernels.triton.bodies import gpu
 from tests.rewrite.graphs import captured, equal, kinds
+from tests.rewrite.searching import nodes
 from torch import Tensor, nn
 
 from anabranch.fusion import partition
@@ -225,7 +226,7 @@ class Ends(nn.Module):
 def everywhere(graph: Graph) -> Graph:
     """All steps of the graph as recurrences, as a search puts them."""
     chosen = [kind for rule in recurrences.RULES for kind in every(graph, [rule], "first")]
-    found = throughout(graph, chosen, lambda graph: float(len(graph.nodes)))
+    found = throughout(graph, chosen, nodes)
     return simplified(equal(graph, found.graph))
 
 

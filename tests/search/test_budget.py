@@ -7,13 +7,14 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from tests.rewrite.searching import nodes
 from tests.search.test_outer_loop import chain
 
 from anabranch.deadline import TIME, Deadline
-from anabranch.ir.graph import Graph
+from anabranch.ir.price import Price
 from anabranch.search import budget
-from anabranch.search.budget import TOO_SLOW, WORK_DONE, Effort, Meter, building, counted
-from anabranch.search.engine.dynamic_programme import Carrying
+from anabranch.search.budget import TOO_SLOW, WORK_DONE, Effort, Meter, building, pricing
+from anabranch.search.engine.pricing import Counted
 from anabranch.trace import Trace
 
 SLOW = TOO_SLOW.partition(",")[0]
@@ -135,21 +136,11 @@ def test_without_limits_all_is_afforded(clock: Clock) -> None:
 
 
 def test_prices_are_counted_with_and_without_beginnings() -> None:
-    class Carries:
-        alpha = 4.0
-
-        def __call__(self, graph: Graph) -> float:
-            return 1.0
-
-        def carried(self, before: object, whole: Graph) -> str:
-            return "account"
-
-    plain, carries = counted(lambda graph: 2.0), counted(Carries())
-    assert plain(chain(2)) == 2.0 and plain.work() == TIME.work_price_s
-    assert not isinstance(plain, Carrying) and isinstance(carries, Carrying)
-    assert carries(chain(2)) == 1.0 and str(carries.carried(None, chain(2))) == "account"
-    assert carries.alpha == 4.0 and plain.alpha is None, "what steps tell of a price is kept"
-    assert carries.asked == 2 and building(chain(3)) > 0
+    price = Counted(nodes)
+    assert price(chain(2)) == Price(2) and pricing(price) == TIME.work_price_s
+    assert price.carried(None, chain(3)).price == Price(3)
+    assert price.asked == 2 and pricing(price, price) == 4 * TIME.work_price_s
+    assert building(chain(3)) > 0
 
 
 def test_of_endless_work_all_is_left(clock: Clock) -> None:

@@ -103,14 +103,17 @@ def worked() -> tuple[str, dict[float, Case], Case]:
         us = list(map(price.us, cut.pieces))
         path = longest_path(us, cut.preds, machine)
         return (
-            f"  {what:6} price {price(one):6.2f}: path {path:5.2f}, "
-            f"sum {sum(us):5.2f} us, {len(us)} tasks; foreseen {price.outlook(one):5.2f} us"
+            f"  {what:6} price {price(one).us:6.2f}: path {path:5.2f}, "
+            f"sum {sum(us):5.2f} us, {len(us)} tasks; foreseen {price.outlook(one).us:5.2f} us"
         )
 
     def raced(found: Graph, rules: Sequence[str], price: Appraiser) -> tuple[str, Case]:
         was, now = time_parts(job, [graph, found]).costs
         assert was is not None and now is not None
-        parts = price(found) / price(graph), price.outlook(found) / price.outlook(graph)
+        parts = (
+            price(found).us / price(graph).us,
+            price.outlook(found).us / price.outlook(graph).us,
+        )
         verdict = "taken" if now.us < was.us and not tied(now, was) else "not taken"
         case = Case(found, tuple(rules), *parts, now.us / was.us)
         return f"  raced  as parts: {beside(now, was, verdict)}", case
@@ -127,7 +130,7 @@ def worked() -> tuple[str, dict[float, Case], Case]:
             lines.append(f"  step   {step.rule}")
             lines.append(
                 f"         at %{', %'.join(step.nodes)}: "
-                f"{step.before_us:.2f} -> {step.after_us:.2f}"
+                f"{step.before.us:.2f} -> {step.after.us:.2f}"
             )
         said, best[alpha] = raced(found.graph, [step.rule for step in found.steps], price)
         lines.append(said)

@@ -14,6 +14,7 @@ from anabranch.cache import Cache
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.pipeline import compile_model
 from anabranch.deadline import ENDLESS, TIME, CutShort
+from anabranch.ir.price import Price
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Source
 from anabranch.models.zoo import ZOO
@@ -57,7 +58,7 @@ def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) ->
                 begun.append(start)
                 rounds = start.rounds
                 if step:
-                    steps = (RewriteStep(step, ("out",), 2.0, 1.0),)
+                    steps = (RewriteStep(step, ("out",), Price(2.0), Price(1.0)),)
                     rounds = (
                         *rounds,
                         Round(steps, Cost(2.0, "estimated"), Cost(1.0, "estimated"), start.graph),

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 from tests.rewrite.graphs import read
+from tests.rewrite.searching import Plain
 
 from anabranch.deadline import TIME, Deadline
 from anabranch.ir.graph import Graph
+from anabranch.ir.price import Gain, Price
 from anabranch.ir.protocols import Cost
 from anabranch.ir.rule import Call, Rule, Throughout, Wild
 from anabranch.options import Options
 from anabranch.search import global_rules, outer_loop, part_search
 from anabranch.search.budget import FEWEST_PRICES, WORK_DONE, Effort
-from anabranch.search.engine.alternatives import Alternatives, Paid
+from anabranch.search.engine.alternatives import Alternatives, Assembled, Paid
 from anabranch.search.engine.backtracking import Exchange, Found, RewriteStep
 from anabranch.search.engine.intervals import Interval
 from anabranch.search.outer_loop import improved, settings_of
@@ -73,16 +75,16 @@ def looked(
 
     def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
         length = len(graph.nodes)
-        found = [Found(graph, float(length), ())]
+        found = [Found(graph, Price(float(length)), ())]
         for to in offers.get(length, ()):
-            step = RewriteStep("long -> short", ("n0",), float(length), float(to))
-            found.append(Found(chain(to), float(to), (step,)))
-        return tuple(sorted(found, key=lambda one: one.cost))
+            step = RewriteStep("long -> short", ("n0",), Price(float(length)), Price(float(to)))
+            found.append(Found(chain(to), Price(float(to)), (step,)))
+        return tuple(sorted(found, key=lambda one: one.price.us))
 
     monkeypatch.setattr(outer_loop, "search", search)
     evaluators: Evaluators[Built] = Evaluators(
         lambda graph: graph,
-        lambda built: lambda graph: float(len(graph.nodes)),
+        lambda built: Lengths(),
         build,
         lambda plans: [plan.cost for plan in plans],
         again=again,
@@ -156,7 +158,7 @@ def test_nothing_faster_leaves_the_graph_alone(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_others_found_is_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Faster, the search goes on from it; slower, from the graph as it was."""
-    step = RewriteStep("theirs", ("n0",), 9.0, 6.0)
+    step = RewriteStep("theirs", ("n0",), Price(9.0), Price(6.0))
     round = Round((step,), Cost(9.0, "measured"), Cost(6.0, "measured"), chain(6))
     seed = Path(chain(9), chain(6), (round,))
     us = {9: 90.0, 6: 70.0, 5: 60.0}
@@ -169,7 +171,7 @@ def test_what_others_found_is_run_first(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_it_goes_on_from_where_an_earlier_search_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither that graph nor the first is built again, and nothing better leaves it as it is."""
-    step = RewriteStep("earlier", ("n0",), 9.0, 6.0)
+    step = RewriteStep("earlier", ("n0",), Price(9.0), Price(6.0))
     round = Round((step,), Cost(90.0, "measured"), Cost(70.0, "measured"), chain(6))
     begun = Path(chain(9), chain(6), (round,), "budget", 0.5, goes_on=True)
     found, ran, _ = looked({6: 70.0, 5: 60.0}, {6: (5, 9), 5: (6,)}, monkeypatch, begun=begun)
@@ -205,12 +207,12 @@ def test_what_was_built_is_known_to_the_next_search(monkeypatch: pytest.MonkeyPa
 
     def appraise(built: Sequence[Built]) -> Any:
         known.append([len(one.graph.nodes) for one in built])
-        return lambda graph: float(len(graph.nodes))
+        return Lengths()
 
     def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
-        step = RewriteStep("long -> short", ("n0",), 9.0, 8.0)
-        shorter = [Found(chain(n), float(n), (step,)) for n in (5, 6, 7)]
-        return (*shorter, Found(graph, 9.0))
+        step = RewriteStep("long -> short", ("n0",), Price(9.0), Price(8.0))
+        shorter = [Found(chain(n), Price(float(n)), (step,)) for n in (5, 6, 7)]
+        return (*shorter, Found(graph, Price(9.0)))
 
     def build(graph: Graph) -> Built:
         return Built(graph, Cost(100.0, "measured"))
@@ -267,22 +269,24 @@ def test_work_that_is_done_is_the_same_on_slower_machines(monkeypatch: pytest.Mo
 
 
 def test_rules_are_named_once() -> None:
-    steps = [RewriteStep(rule, (), 1.0, 0.0) for rule in ("a -> b", "c -> d", "a -> b")]
+    steps = [
+        RewriteStep(rule, (), Price(1.0), Price(0.0)) for rule in ("a -> b", "c -> d", "a -> b")
+    ]
     assert rules_of(steps) == "a -> b x2; c -> d"
 
 
 def part_of(length: int, to: int) -> Alternatives:
     """A part of so many nodes, and a form of it."""
-    step = RewriteStep("long -> short", ("n0",), 1.0, 0.5)
-    form = Found(chain(to), float(to), (step,))
+    step = RewriteStep("long -> short", ("n0",), Price(1.0), Price(0.5))
+    form = Found(chain(to), Price(float(to)), (step,))
     return Alternatives(Interval((0, 0), chain(length), {}, f"like {length}"), 1, ((form, 0.5),))
 
 
-class Lengths:
+class Lengths(Plain):
     """A node takes a microsecond; everything has been run."""
 
-    def __call__(self, graph: Graph) -> float:
-        return float(len(graph.nodes))
+    def __init__(self) -> None:
+        super().__init__(lambda graph: float(len(graph.nodes)))
 
     def fresh(self, graph: Graph) -> frozenset[str]:
         return frozenset()
@@ -300,9 +304,9 @@ def parts_paid(
     def gathered(*given: object, **more: object) -> list[Alternatives]:
         return [part_of(4, 3), part_of(5, 2)]
 
-    def assembled(survey: object, paid: dict[str, Paid]) -> Found:
-        assert list(paid) == ["like 5"] and paid["like 5"].us == 3.0
-        return Found(chain(6), -gain, paid["like 5"].found.steps)
+    def assembled(survey: object, paid: dict[str, Paid]) -> Assembled:
+        assert list(paid) == ["like 5"] and paid["like 5"].ran.gain == Gain(3.0)
+        return Assembled(chain(6), paid["like 5"].found.steps, Gain(gain))
 
     def build(graph: Graph) -> Built:
         ran.append(len(graph.nodes))
@@ -314,10 +318,10 @@ def parts_paid(
 
     monkeypatch.setattr(part_search, "gathered", gathered)
     monkeypatch.setattr(part_search, "assembled", assembled)
-    monkeypatch.setattr(outer_loop, "search", lambda graph, *rest: (Found(graph, 1.0),))
+    monkeypatch.setattr(outer_loop, "search", lambda graph, *rest: (Found(graph, Price(1.0)),))
     evaluators: Evaluators[Built] = Evaluators(
         lambda graph: graph,
-        lambda built: lambda graph: float(len(graph.nodes)),
+        lambda built: Lengths(),
         build,
         lambda plans: [plan.cost for plan in plans],
         PartEvaluators(lambda built: [Lengths()], time_parts),
@@ -358,8 +362,8 @@ def tried_throughout(
     def throughout(graph: Graph, chosen: list[tuple[Rule, int]], *rest: object) -> Found:
         names = [rule.name for rule, _ in chosen]
         came_from.append((len(graph.nodes), names))
-        step = RewriteStep(names[0], ("n0",), 1.0, 0.5)
-        return Found(chain(lengths[names[0]]), 1.0, (step,))
+        step = RewriteStep(names[0], ("n0",), Price(1.0), Price(0.5))
+        return Found(chain(lengths[names[0]]), Price(1.0), (step,))
 
     for room in (global_rules, part_search):
         monkeypatch.setattr(room, "kinds", kinds)
@@ -407,8 +411,11 @@ def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next(
     rules = {5: "merge", 6: "merge", 7: "merge", 8: "split"}
 
     def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
-        found = (Found(chain(n), float(n), (RewriteStep(rules[n], (), 9.0, 1.0),)) for n in rules)
-        return (*found, Found(graph, 9.0))
+        found = (
+            Found(chain(n), Price(float(n)), (RewriteStep(rules[n], (), Price(9.0), Price(1.0)),))
+            for n in rules
+        )
+        return (*found, Found(graph, Price(9.0)))
 
     def build(graph: Graph) -> Built:
         ran.append(len(graph.nodes))
@@ -417,10 +424,10 @@ def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next(
     monkeypatch.setattr(outer_loop, "search", search)
     evaluators: Evaluators[Built] = Evaluators(
         lambda graph: graph,
-        lambda built: lambda graph: float(len(graph.nodes)),
+        lambda built: Lengths(),
         build,
         lambda plans: [plan.cost for plan in plans],
-        foresee=lambda built: lambda graph: abs(len(graph.nodes) - 7.1),
+        foresee=lambda built: lambda graph: Cost(abs(len(graph.nodes) - 7.1), "estimated"),
     )
     first = Built(chain(9), Cost(90.0, "measured"))
     improved(chain(9), first, (), settings_of(OPTIONS), evaluators, Effort(measured=4), Trace())
@@ -437,14 +444,14 @@ def test_steps_of_a_whole_are_told_apart_by_what_their_parts_take(
         asked.extend(len(graph.nodes) for graph in graphs)
         return [Cost(float(n), "measured") if n != 1 else None for n in asked]
 
-    steps = tuple(RewriteStep(f"rule {i}", (), 9.0, 1.0) for i in range(4))
+    steps = tuple(RewriteStep(f"rule {i}", (), Price(9.0), Price(1.0)) for i in range(4))
     exchanges = (
         Exchange(chain(4), chain(3), 1),
         Exchange(chain(6), chain(2), 1),
         Exchange(chain(4), chain(3), 1),
         Exchange(chain(2), chain(1), 1),
     )
-    offers = {9: Found(chain(5), 5.0, steps, exchanges)}
+    offers = {9: Found(chain(5), Price(5.0), steps, exchanges)}
 
     def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
         return tuple(offers[n] for n in offers if n == len(graph.nodes))
@@ -452,7 +459,7 @@ def test_steps_of_a_whole_are_told_apart_by_what_their_parts_take(
     monkeypatch.setattr(outer_loop, "search", search)
     evaluators: Evaluators[Built] = Evaluators(
         lambda graph: graph,
-        lambda built: lambda graph: float(len(graph.nodes)),
+        lambda built: Lengths(),
         lambda graph: Built(graph, Cost(10.0 * len(graph.nodes), "measured")),
         lambda plans: [plan.cost for plan in plans],
         PartEvaluators(lambda built: [Lengths()], time_parts, first=False),

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tests.rewrite.searching import Plain
 from tests.search.test_outer_loop import chain
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.price import Gain, Price
 from anabranch.ir.protocols import Cost
 from anabranch.search.engine.alternatives import Alternatives, Paid
-from anabranch.search.engine.backtracking import Found, RewriteStep
+from anabranch.search.engine.backtracking import Found, Ran, RewriteStep
 from anabranch.search.engine.intervals import Interval
 from anabranch.search.part_selection import EACH, PLANS, TASKS, entrants, fewer, settled
 from anabranch.trace import Trace
 
 
-@dataclass(frozen=True)
-class Nodes:
+class Nodes(Plain):
     """A node takes a microsecond; each length of graph has so many tasks nobody has run."""
 
-    new: int = 1
-
-    def __call__(self, graph: Graph) -> float:
-        return float(len(graph.nodes))
+    def __init__(self, new: int = 1) -> None:
+        super().__init__(lambda graph: float(len(graph.nodes)))
+        self.new = new
 
     def fresh(self, graph: Graph) -> frozenset[str]:
         return frozenset(f"{len(graph.nodes)} {i}" for i in range(self.new))
@@ -31,9 +31,9 @@ class Nodes:
 
 def part(length: int, *forms: tuple[int, float], places: int = 1) -> Alternatives:
     """A part of so many nodes; forms of it by their length, with what they promise."""
-    step = RewriteStep("long -> short", ("n0",), 1.0, 0.5)
+    step = RewriteStep("long -> short", ("n0",), Price(1.0), Price(0.5))
     interval = Interval((length, length), chain(length), {}, f"like {length}")
-    found = tuple((Found(chain(to), float(to), (step,)), promise) for to, promise in forms)
+    found = tuple((Found(chain(to), Price(float(to)), (step,)), promise) for to, promise in forms)
     return Alternatives(interval, places, found)
 
 
@@ -78,7 +78,7 @@ def test_the_fastest_form_stays_if_it_is_faster_by_more_than_the_noise() -> None
     paid = settled(entrants(known, Nodes()), time_parts, trace)
     assert len(ran) == 9 and sorted(ran) == sorted([*us, 6])
     assert list(paid) == ["like 20"]
-    assert len(paid["like 20"].found.graph.nodes) == 19 and paid["like 20"].us == 5.0
+    assert len(paid["like 20"].found.graph.nodes) == 19 and paid["like 20"].ran.gain == Gain(5.0)
     told = {event.why: event.kind for event in trace.events}
     assert told["15.00 us measured, 20.00 without, as a part"] == "applied"
     assert told["9.50 us measured, 9.00 without, as a part"] == "refused"
@@ -87,11 +87,11 @@ def test_the_fastest_form_stays_if_it_is_faster_by_more_than_the_noise() -> None
 
 def test_a_rule_is_rather_tried_by_itself_than_with_others() -> None:
     """Together they promise more than either alone, but not twice as much."""
-    steps = [RewriteStep(rule, ("n0",), 1.0, 0.5) for rule in ("merge", "split")]
+    steps = [RewriteStep(rule, ("n0",), Price(1.0), Price(0.5)) for rule in ("merge", "split")]
     forms = (
-        (Found(chain(3), 3.0, (steps[0], steps[1])), 0.25),
-        (Found(chain(4), 4.0, (steps[0], steps[0])), 0.2),
-        (Found(chain(5), 5.0, (steps[1],)), 0.15),
+        (Found(chain(3), Price(3.0), (steps[0], steps[1])), 0.25),
+        (Found(chain(4), Price(4.0), (steps[0], steps[0])), 0.2),
+        (Found(chain(5), Price(5.0), (steps[1],)), 0.15),
     )
     one = Alternatives(part(9).interval, 1, forms)
     assert lengths(entrants([one], Nodes())) == {9: [4, 5, 3]}
@@ -101,7 +101,7 @@ def test_what_paid_least_is_left_out_first() -> None:
     form = part(9, (8, 0.3)).found[0][0]
     us = {"a": 8.0, "b": 6.0, "c": 7.0}
     was = Cost(9.0, "measured")
-    paid = {name: Paid(form, was, Cost(now, "measured")) for name, now in us.items()}
+    paid = {name: Paid(form, Ran(was, Cost(now, "measured"), 1)) for name, now in us.items()}
     assert [list(some) for some in fewer(paid)] == [["a", "b", "c"], ["b"]]
     assert [list(some) for some in fewer({"a": paid["a"]})] == [["a"]]
     assert list(fewer({})) == []
@@ -109,7 +109,7 @@ def test_what_paid_least_is_left_out_first() -> None:
 
 def test_each_rule_is_tried_before_one_is_tried_everywhere() -> None:
     """One rule promises much in every part; another, little in one of them, has its turn."""
-    other = RewriteStep("few -> many", ("n0",), 1.0, 0.9)
+    other = RewriteStep("few -> many", ("n0",), Price(1.0), Price(0.9))
     forms = part(8, (7, 0.4), (6, 0.01)).found
     modest = replace(forms[1][0], steps=(other,)), 0.01
     parts = [part(20 + i, (10 + i, 0.5)) for i in range(9)]

@@ -72,7 +72,7 @@ def test_what_takes_longer_comes_out_longer_on_the_machine_itself() -> None:
     assert one is not None and many is not None and same is not None
     assert one.source == "measured" and many.us > 3 * one.us
     assert one == same
-    assert result.taken and all(us > 0 for _, us in result.taken)
+    assert result.taken and all(cost.us > 0 for _, cost in result.taken)
 
 
 def test_predictions_for_a_part_know_forks_and_not_the_start_of_a_run() -> None:

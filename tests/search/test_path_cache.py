@@ -10,6 +10,7 @@ from tests.rewrite.graphs import read
 
 from anabranch.cache import Cache
 from anabranch.ir.graph import Graph
+from anabranch.ir.price import Price
 from anabranch.ir.protocols import Cost
 from anabranch.options import Options
 from anabranch.search.engine.backtracking import Ran, RewriteStep
@@ -43,7 +44,9 @@ def path(begin: Graph) -> Path:
     found = read(FOUND)
     bound = replace(found, constants=begin.constants)
     ran = Ran(Cost(4.0, "measured", 0.5), Cost(3.0, "measured", 0.25), 2)
-    step = RewriteStep("x*s + x*t -> x*(s + t)", ("out", "a", "b"), 9.0, 6.0, 8.0, ran)
+    step = RewriteStep(
+        "x*s + x*t -> x*(s + t)", ("out", "a", "b"), Price(9.0, 8.0), Price(6.0, 8.0), ran
+    )
     return Path(
         begin, bound, (Round((step,), Cost(9, "measured", 0.1), Cost(6, "measured"), bound),)
     )

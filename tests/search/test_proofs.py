@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import anabranch
 from anabranch.ir.graph import Graph
+from anabranch.ir.price import Price
 from anabranch.ir.rule import Rule, wild
 from anabranch.rewrite import rules as known
 from anabranch.rewrite.match import matches
@@ -47,7 +48,10 @@ def graph_of() -> Graph:
 def steps_of(graph: Graph, rule: Rule) -> list[RewriteStep]:
     found = [tuple(node.name for node in match.nodes) for match in matches(graph, rule)]
     names = dict.fromkeys(found)  # what adds two values matches both ways round
-    return [RewriteStep(rule.name, nodes, 2.0, 1.0, place=Place(graph, nodes)) for nodes in names]
+    return [
+        RewriteStep(rule.name, nodes, Price(2.0), Price(1.0), place=Place(graph, nodes))
+        for nodes in names
+    ]
 
 
 def test_a_wrong_rule_is_named_with_its_nodes_and_used_no_more() -> None:

@@ -26,6 +26,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from anabranch.costs.critical_path import longest_path
 from anabranch.ir.calibration import Calibration
+from anabranch.ir.price import Price
+from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task, TaskGraph, task_producers
 
 ALONE = Calibration()
@@ -36,44 +38,46 @@ LEAST_SHOWN = 0.05
 
 def observed_alpha(
     tasks: TaskGraph,
-    us: Callable[[Task], float],
-    latency: float,
+    cost: Callable[[Task], Cost],
+    latency: Cost,
     machine: Calibration = ALONE,
 ) -> float:
-    """The alpha by which the mixed cost of this graph is in proportion to what its schedule takes.
+    """The alpha by which the price of this graph is in proportion to what its schedule takes.
 
     Of the work off the critical path, a part x shows in the latency: path + x (sum - path), which
-    is x times the mixed cost where alpha = (1 - x) / x. Rounded to a power of two, for another run
+    is x times the price where alpha = (1 - x) / x. Rounded to a power of two, for another run
     of the same plan takes a little more or less. Without any work off the path, 0, and where side
     by side they would take longer than one after another.
     """
-    total = mixed(tasks, us, 0.0)
-    path = mixed(tasks, us, 1.0, machine) - total
+    total = mixed(tasks, cost, 0.0).us
+    path = mixed(tasks, cost, 1.0, machine).us - total
     if path >= total or math.isclose(total, path, rel_tol=1e-3):
         return 0.0
-    shown = min(1.0, max(LEAST_SHOWN, (latency - path) / (total - path)))
+    shown = min(1.0, max(LEAST_SHOWN, (latency.us - path) / (total - path)))
     return float(2 ** round(math.log2((1 - shown) / shown))) if shown < 1 else 0.0
 
 
 def mixed(
-    tasks: TaskGraph, us: Callable[[Task], float], alpha: float, machine: Calibration = ALONE
-) -> float:
-    """The mixed cost of a task graph, given what each task takes alone."""
+    tasks: TaskGraph, cost: Callable[[Task], Cost], alpha: float, machine: Calibration = ALONE
+) -> Price:
+    """The price of a task graph, given what each task takes alone."""
     producer = task_producers(tasks)
     position = {task.name: i for i, task in enumerate(tasks.tasks)}
     preds = [
         {position[source] for name in task.reads for source in producer.get(name, ())}
         for task in tasks.tasks
     ]
-    return mixed_cost([us(task) for task in tasks.tasks], preds, alpha, machine)
+    return mixed_price([cost(task).us for task in tasks.tasks], preds, alpha, machine)
 
 
-def mixed_cost(
+def mixed_price(
     times: Sequence[float],
     preds: Sequence[Iterable[int]],
     alpha: float,
     machine: Calibration = ALONE,
-) -> float:
-    """The same over bare times; `preds`: for each node the earlier ones that it waits for."""
+    behind: float = 0.0,
+) -> Price:
+    """The same over bare times; `preds`: for each node the earlier ones that it waits for;
+    `behind`: what follows the longest path, and is on it."""
     path = longest_path(times, preds, machine) if alpha else 0.0
-    return alpha * path + sum(times)
+    return Price(alpha * path + sum(times) + (1 + alpha) * behind, alpha)

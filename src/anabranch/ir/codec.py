@@ -21,6 +21,7 @@ import torch
 
 from anabranch.cache.codec import Codec, Form, values
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, types
+from anabranch.ir.price import Price, parse_price
 from anabranch.ir.task import Kernel, Resources, Task
 from anabranch.ir.text import parse_node, parse_type, text_node
 from anabranch.ir.types import DTYPE_NAMES, DTYPES, TensorType
@@ -158,6 +159,7 @@ def _spelled(write: Callable[[Any], str], read: Callable[[str], Any]) -> Form:
 FORMS: Mapping[Any, Form] = {
     Ref: _spelled(lambda ref: ref.name, Ref),
     TensorType: _spelled(lambda type: type.text, parse_type),
+    Price: _spelled(str, parse_price),
     torch.dtype: _spelled(DTYPE_NAMES.__getitem__, DTYPES.__getitem__),
     Input: Form(str, _write_input, _read_input),
     Constant: Form(str, _write_constant, _read_constant),

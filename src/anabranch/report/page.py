@@ -26,7 +26,7 @@ from anabranch.report.headline import headline
 from anabranch.report.made import made
 from anabranch.report.modules import largest
 from anabranch.report.parts import ReportParts
-from anabranch.report.searched import PRICES, ended, gained, in_parts, weighs
+from anabranch.report.searched import PRICES, ended, gained, in_parts
 from anabranch.report.task_rows import KINDS, TaskRow, rows
 from anabranch.search.result import Path as SearchPath
 
@@ -57,7 +57,6 @@ def render(**parts: Unpack[ReportParts]) -> str:
         number=units.significant,
         count=units.count,
         quoted=lambda name: quote(name, safe="", errors="replace"),
-        weighs=weighs,
         in_parts=in_parts,
         gained=lambda round: gained(round.before, round.after).replace(" us", " \u00b5s"),
     )

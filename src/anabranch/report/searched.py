@@ -58,9 +58,8 @@ def _steps(done: Round, most: int | None) -> list[str]:
     wide = max(map(len, told), default=0)
     lines = [f"     price  alpha  {'part us':{wide}}".rstrip()] if shown else []
     for step, part in zip(shown, told, strict=True):
-        price = (
-            f"  {step.after_us - step.before_us:+8.2f}  {weighs(step.alpha):>5}  {part:{wide}}  "
-        )
+        change = step.after.us - step.before.us
+        price = f"  {change:+8.2f}  {step.before.alpha:>5g}  {part:{wide}}  "
         lines += wrapped(step.rule, price, " " * len(price))
         lines += wrapped(", ".join(step.nodes), *[" " * len(price)] * 2)
     return lines + ([f"  and {count(rest, 'step')} more: {ALL}"] if rest else [])
@@ -82,18 +81,14 @@ def _sides(before: Graph, after: Graph, most: int | None, width: int) -> list[st
     return lines + ([f"  and {count(left, 'change')} more: {ALL}"] if left else [])
 
 
-def weighs(alpha: float | None) -> str:
-    """What the longest path weighed in a price, "-" if that is not known."""
-    return "-" if alpha is None else f"{alpha:g}"
-
-
 def in_parts(done: Round) -> list[str]:
     """For each step what its part took less or more; of steps in one part with the first of them.
     Where no part was run by itself, with the first of the round what the whole took.
 
-    >>> from anabranch.search.engine.backtracking import Step
+    >>> from anabranch.ir.price import Price
+    >>> from anabranch.search.engine.backtracking import RewriteStep
     >>> before, after = Cost(9.8, "measured"), Cost(8.4, "measured")
-    >>> step = Step("x * 1 -> x", ("mul",), 2.0, 1.0, ran=Ran(before, after, 2))
+    >>> step = RewriteStep("x * 1 -> x", ("mul",), Price(2.0), Price(1.0), Ran(before, after, 2))
     >>> nothing = Graph("g", (), (), (), ())
     >>> in_parts(Round((step, step), before, after, nothing))
     ['-1.40 of 9.80, 2 steps', '"']

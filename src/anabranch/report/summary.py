@@ -138,7 +138,7 @@ def _step(step: RewriteStep) -> dict[str, Any]:
     part that it stands in took, with how many steps in it."""
     told: dict[str, Any] = {"rule": step.rule, "nodes": list(step.nodes)}
     told |= {"special": True} if step.rule in NAMED else {}
-    told |= {"price": step.after_us - step.before_us, "alpha": step.alpha}
+    told |= {"price": step.after.us - step.before.us, "alpha": step.before.alpha}
     if step.ran is not None:
         ran = step.ran
         told["part"] = {"us_before": ran.before.us, "us_after": ran.after.us, "steps": ran.steps}

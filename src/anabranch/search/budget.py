@@ -16,12 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from anabranch.deadline import ENDLESS, TIME, CutShort, Deadline
 from anabranch.ir.graph import Graph
-from anabranch.search.engine.backtracking import weight
-from anabranch.search.engine.dynamic_programme import Carrying, PrefixPrice
+from anabranch.search.engine.pricing import Counted
 from anabranch.trace import Trace
 
 Kind = Literal["survey", "price", "part timing", "build"]
@@ -169,37 +168,6 @@ def building(graph: Graph) -> float:
     return TIME.work_build_node_s * len(graph.nodes)
 
 
-class Counted:
-    """A price that counts how often it is asked for."""
-
-    def __init__(self, price: Callable[[Graph], float]) -> None:
-        self._price, self.asked = price, 0
-        self.alpha = weight(price)
-
-    def __call__(self, graph: Graph) -> float:
-        """The graph's price, counted."""
-        self.asked += 1
-        return self._price(graph)
-
-    def work(self) -> float:
-        """Seconds of a usual machine that the prices asked so far have cost."""
-        return TIME.work_price_s * self.asked
-
-
-class Carried(Counted):
-    """Of a price that goes on from beginnings of a network."""
-
-    def __init__(self, price: Any) -> None:
-        super().__init__(price)
-        self._whole = price
-
-    def carried(self, before: Any, whole: Graph) -> PrefixPrice:
-        """The price of a longer beginning, from that of the shorter one; counted as one."""
-        self.asked += 1
-        account: PrefixPrice = self._whole.carried(before, whole)
-        return account
-
-
-def counted(price: Callable[[Graph], float]) -> Counted:
-    """The price with a counter; one that goes on from beginnings still does."""
-    return Carried(price) if isinstance(price, Carrying) else Counted(price)
+def pricing(*asked: Counted) -> float:
+    """The work of all prices that these were asked for."""
+    return TIME.work_price_s * sum(one.asked for one in asked)

@@ -214,8 +214,7 @@ def _alpha(options: Options, tried: BuiltPlan, machine: Calibration) -> float:
         return 0.0
     if options.search_alpha is not None:
         return options.search_alpha
-    us = tried.cost.us
-    return observed_alpha(tried.tasks, lambda task: tried.costs.task(task).us, us, machine)
+    return observed_alpha(tried.tasks, tried.costs.task, tried.cost, machine)
 
 
 def _side_by_side(job: Job) -> Calibration:

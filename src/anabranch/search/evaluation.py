@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from anabranch.costs import tied
@@ -26,7 +26,7 @@ from anabranch.ir.variant import PdlMode
 from anabranch.search.cost.estimator import Appraiser
 from anabranch.search.cost.task_cuts import TaskCutter
 from anabranch.search.part_timing import time_parts
-from anabranch.search.protocols import Evaluators, PartEvaluators, Price
+from anabranch.search.protocols import Evaluators, PartEvaluators
 from anabranch.trace import stage_seconds
 from anabranch.tuning.build import BuiltPlan, build_on_trial, launched, simplified, tuner_of
 from anabranch.tuning.job import Job
@@ -55,7 +55,7 @@ class CandidateEvaluator:
         self.child_job = replace(job, trace=job.trace.child())
         self._job, self._captured, self._first = job, captured, first
         self._cuts = TaskCutter(job.target.spec, tuner_of(job).generates)
-        self._learned: list[tuple[Task, float]] = []
+        self._learned: list[tuple[Task, Cost]] = []
         self._modes: dict[int, tuple[BuiltPlan, PdlMode | None]] = {}
 
     def evaluators(self, alpha: float, machine: Calibration) -> Evaluators[BuiltPlan]:
@@ -65,7 +65,7 @@ class CandidateEvaluator:
         def appraise(built: Sequence[BuiltPlan]) -> Appraiser:
             return self._appraiser(built, alpha, machine)
 
-        def foresee(built: Sequence[BuiltPlan]) -> Price:
+        def foresee(built: Sequence[BuiltPlan]) -> Callable[[Graph], Cost]:
             return appraise(built).outlook
 
         def kinds(built: Sequence[BuiltPlan]) -> list[Appraiser]:
@@ -140,7 +140,7 @@ class CandidateEvaluator:
     def _appraiser(
         self, built: Sequence[BuiltPlan], alpha: float, machine: Calibration
     ) -> Appraiser:
-        taken = [(task, one.costs.task(task).us) for one in built for task in one.tasks.tasks]
+        taken = [(task, one.costs.task(task)) for one in built for task in one.tasks.tasks]
         return Appraiser((*self._learned, *taken), self._cuts, alpha, machine)
 
     def _time_parts(self, graphs: Sequence[Graph]) -> Sequence[Cost | None]:

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anabranch.ir.rule import Throughout
-from anabranch.search.budget import building, counted
+from anabranch.search.budget import building, pricing
+from anabranch.search.engine.pricing import Counted
 from anabranch.search.engine.throughout import Kind, kinds, throughout
 from anabranch.search.protocols import T
-from anabranch.search.state import PricedCandidate, SearchState
+from anabranch.search.state import CandidateGraph, SearchState
 
 SLOWER = 0.01
 """By so much of the best what was tried throughout may be slower, for parts of it to be tried."""
@@ -40,11 +41,11 @@ def apply_globally(state: SearchState[T], when: Throughout) -> None:
 def _tried(state: SearchState[T], chosen: Sequence[Kind]) -> bool:
     """Whether each of these kinds alone is worth a trial, once they were tried together: not if
     that was clearly slower, or faster, and is the best so far."""
-    graph, price = state.best.path.graph, counted(state.evaluators.appraise(state.built))
+    graph, price = state.best.path.graph, Counted(state.evaluators.appraise(state.built))
     if not state.meter.affords("build", building(graph)):
         return False
     until = state.ends(building(graph))
-    with state.meter.spending("price", price.work):
+    with state.meter.spending("price", lambda: pricing(price)):
         found = throughout(graph, chosen, price, until)
     if until.over():
         state.meter.cut_short()
@@ -55,7 +56,7 @@ def _tried(state: SearchState[T], chosen: Sequence[Kind]) -> bool:
     if not state.enters(simple):
         return True
     count = len(state.built)
-    if state.evaluate(PricedCandidate(found, simple, found.cost), state.best) is not None:
+    if state.evaluate(CandidateGraph(found.graph, found.steps, simple), state.best) is not None:
         return False
     ran = state.built[count:]
     return bool(ran) and ran[0].cost.us < state.best.built.cost.us * (1 + SLOWER)

@@ -31,16 +31,18 @@ from itertools import count
 from anabranch.deadline import TIME
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import content_key
+from anabranch.ir.price import Price
 from anabranch.ir.rule import Rule
 from anabranch.options import PUBLISHED, Options
-from anabranch.search.budget import FEWEST_PRICES, Effort, building, counted
+from anabranch.search.budget import FEWEST_PRICES, Effort, building, pricing
 from anabranch.search.engine.backtracking import Found
 from anabranch.search.engine.dynamic_programme import Settings, search
+from anabranch.search.engine.pricing import Counted, Pricer
 from anabranch.search.global_rules import apply_globally
 from anabranch.search.part_search import search_parts, told_apart
-from anabranch.search.protocols import Evaluators, Price, T
+from anabranch.search.protocols import Evaluators, T
 from anabranch.search.result import Path
-from anabranch.search.state import PricedCandidate, SearchOutcome, SearchState
+from anabranch.search.state import CandidateGraph, SearchOutcome, SearchState
 from anabranch.trace import Trace
 
 
@@ -95,7 +97,7 @@ def _seeded(state: SearchState[T], seed: Path) -> None:
     simple = state.evaluators.simplify(seed.graph)
     state.enters(simple)
     if state.meter.affords("build", building(simple)):
-        state.evaluate(PricedCandidate(Found(seed.graph, 0.0, seed.steps), simple, 0.0), state.best)
+        state.evaluate(CandidateGraph(seed.graph, seed.steps, simple), state.best)
 
 
 def _rounds(state: SearchState[T]) -> None:
@@ -119,15 +121,15 @@ def _rounds(state: SearchState[T]) -> None:
                 heapq.heappush(queue, (better.built.cost.us, next(order), effort.measured, better))
 
 
-def _candidates(state: SearchState[T], graph: Graph) -> list[PricedCandidate]:
+def _candidates(state: SearchState[T], graph: Graph) -> list[CandidateGraph]:
     """Graphs near this one that were not tried yet: the most promising one, or all, the best
     first, if every one that a search ends with is to be run."""
     price, then, meter = state.evaluators.appraise(state.built), building(graph), state.meter
     hear = partial(state.trace.add, "refused", "search")
     show = partial(state.trace.progress, "search")
-    survey, until, asking = state.survey(graph), state.ends(then), counted(price)
+    survey, until, asking = state.survey(graph), state.ends(then), Counted(price)
     settings = replace(state.settings, prices=meter.prices(state.settings.prices, then))
-    with meter.spending("price", asking.work):
+    with meter.spending("price", lambda: pricing(asking)):
         found = search(graph, state.rules, asking, settings, hear, show, until, survey)
         best = _promising(state, graph, found, price)
     if until.over():
@@ -137,24 +139,26 @@ def _candidates(state: SearchState[T], graph: Graph) -> list[PricedCandidate]:
 
 
 def _promising(
-    state: SearchState[T], graph: Graph, found: Sequence[Found], price: Price
-) -> list[PricedCandidate]:
+    state: SearchState[T], graph: Graph, found: Sequence[Found], price: Pricer
+) -> list[CandidateGraph]:
     """Of what was found, what is new and promises the most; or all that is new."""
     base, effort = price(graph), state.effort
-    fresh: dict[str, PricedCandidate] = {}
+    fresh: dict[str, tuple[CandidateGraph, Price]] = {}
     for one in found:
         simple = state.evaluators.simplify(one.graph) if one.steps else graph
         key = content_key(simple)
         if key not in state.tried and key not in fresh:
-            fresh[key] = PricedCandidate(one, simple, price(simple))
-    new = list(fresh.values())
-    worth = [one for one in new if effort.every or one.us < base * (1 - effort.promise)]
-    told = f"equal graphs: {len(found)}, new: {len(new)}, worth a measurement: {len(worth)}"
-    state.trace.add("applied" if worth else "refused", "search", f"predicted {base:.2f} us", told)
+            fresh[key] = CandidateGraph(one.graph, one.steps, simple, one.exchanges), price(simple)
+    least = base.us * (1 - effort.promise)
+    worth = [(one, at.us) for one, at in fresh.values() if effort.every or at.us < least]
+    told = f"equal graphs: {len(found)}, new: {len(fresh)}, worth a measurement: {len(worth)}"
+    what = f"predicted {base.us:.2f} us"
+    state.trace.add("applied" if worth else "refused", "search", what, told)
     if effort.every:
-        return sorted(worth, key=lambda one: one.us)[: effort.measured]
+        return [one for one, _ in sorted(worth, key=lambda pair: pair[1])][: effort.measured]
     if state.evaluators.foresee is not None and len(worth) > 1:
         foreseen = state.evaluators.foresee(state.built)
-        worth = [replace(one, us=foreseen(one.simple)) for one in worth]
+        worth = [(one, foreseen(one.simple).us) for one, _ in worth]
     # What was no faster once will hardly be so with a little more or less of the same.
-    return sorted(worth, key=lambda one: (one.kind in state.failed, one.us))[:1]
+    worth.sort(key=lambda pair: (pair[0].kind in state.failed, pair[1]))
+    return [one for one, _ in worth[:1]]

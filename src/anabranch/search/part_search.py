@@ -12,14 +12,15 @@ from anabranch.deadline import TIME
 from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_text
-from anabranch.search.budget import FEWEST_PRICES, building, counted
+from anabranch.search.budget import FEWEST_PRICES, building, pricing
 from anabranch.search.engine.alternatives import SHARE, Alternatives, Paid, assembled, gathered
 from anabranch.search.engine.backtracking import Exchange, Ran, RewriteStep
+from anabranch.search.engine.pricing import Counted
 from anabranch.search.engine.throughout import kinds
 from anabranch.search.part_selection import PLANS, TASKS, WHERE, entrants, fewer, settled
 from anabranch.search.protocols import Informed, PartEvaluators, T
 from anabranch.search.result import Round, rules_of
-from anabranch.search.state import PricedCandidate, SearchState
+from anabranch.search.state import CandidateGraph, SearchState
 
 LEAST = 0.01
 """Of what the best takes, what parts must have gained together for the whole to be built: what runs
@@ -61,11 +62,11 @@ def _gathered(
     state: SearchState[T], graph: Graph, prices: Sequence[Informed], then: float
 ) -> Sequence[Alternatives]:
     """Forms of the graph's parts, looked for with half the prices that a search has."""
-    meter, counting = state.meter, list(map(counted, prices))
+    meter, counting = state.meter, list(map(Counted, prices))
     survey, until = state.survey(graph), state.ends(then, GATHERING)
     half = meter.prices(state.settings.prices // SHARE, then)
     settings = replace(state.settings, prices=SHARE * half)
-    with meter.spending("price", lambda: sum(one.work() for one in counting)), uncollected():
+    with meter.spending("price", lambda: pricing(*counting)), uncollected():
         known = gathered(survey, counting, settings, until=until)
     if until.over():
         meter.cut_short()
@@ -80,14 +81,14 @@ def _together(state: SearchState[T], graph: Graph, paid: Mapping[str, Paid]) -> 
         state.trace.add("refused", WHERE, graph.name, str(why))
         return False
     least = LEAST * state.best.built.cost.us
-    if 0 < -found.cost < least:
-        told = f"{-found.cost:.2f} us less in parts: below the {least:.2f} that a whole must gain"
+    if 0 < found.gain.us < least:
+        told = f"{found.gain.us:.2f} us less in parts: below the {least:.2f} that a whole must gain"
         state.trace.add("refused", "search", rules_of(found.steps), told)
         return False
     simple = state.evaluators.simplify(found.graph)
     if not state.enters(simple):
         return False
-    return state.evaluate(PricedCandidate(found, simple, -found.cost), state.best) is not None
+    return state.evaluate(CandidateGraph(found.graph, found.steps, simple), state.best) is not None
 
 
 def told_apart(state: SearchState[T], done: Round) -> Round:

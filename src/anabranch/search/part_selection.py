@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from anabranch.costs import beside, tied
 from anabranch.ir.protocols import Cost
 from anabranch.search.engine.alternatives import Alternatives, Paid
-from anabranch.search.engine.backtracking import Found
+from anabranch.search.engine.backtracking import Found, Ran
 from anabranch.search.protocols import Informed, PartTimer
 from anabranch.search.result import rules_of
 from anabranch.trace import Trace
@@ -42,7 +42,7 @@ def entrants(known: Sequence[Alternatives], price: Informed, most: int = TASKS) 
     ranked = _each_rule_first(
         sorted(
             (
-                (-promise * _trust(found) * price(one.interval.graph) * one.places, i, found)
+                (-promise * _trust(found) * price(one.interval.graph).us * one.places, i, found)
                 for i, one in enumerate(known)
                 for found, promise in one.found
                 if promise * _trust(found) >= HOPE
@@ -99,7 +99,7 @@ def settled(chosen: Sequence[Entrant], time_parts: PartTimer, trace: Trace) -> d
         ]
         if was is not None and runs:
             now, form = min(runs, key=lambda run: run[0].us)
-            paid[one.interval.likeness] = Paid(form, was, now)
+            paid[one.interval.likeness] = Paid(form, Ran(was, now, len(form.steps)))
     return paid
 
 
@@ -108,7 +108,7 @@ def fewer(paid: Mapping[str, Paid]) -> Iterator[dict[str, Paid]]:
     if paid:
         yield dict(paid)
     if len(paid) > 1:
-        ranked = sorted(paid.items(), key=lambda entry: -entry[1].us)
+        ranked = sorted(paid.items(), key=lambda entry: -entry[1].ran.gain.us)
         yield dict(ranked[: len(ranked) // 2])
 
 

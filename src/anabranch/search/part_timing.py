@@ -45,7 +45,7 @@ class PartTimes:
     """`costs`: of each graph, None where it cannot run; `taken`: what tasks of theirs take."""
 
     costs: tuple[Cost | None, ...]
-    taken: tuple[tuple[Task, float], ...]
+    taken: tuple[tuple[Task, Cost], ...]
 
 
 def time_parts(job: Job, graphs: Sequence[Graph], mode: PdlMode | None = None) -> PartTimes:
@@ -84,8 +84,7 @@ def time_parts(job: Job, graphs: Sequence[Graph], mode: PdlMode | None = None) -
         for i, cost in zip(able, costs.race(plans, REPEATS), strict=True):
             found[i] = cost
     taken = ((task, costs.task(task)) for task in tasks.tasks)
-    known = tuple((task, cost.us) for task, cost in taken if _tells(task, cost))
-    return PartTimes(tuple(found), known)
+    return PartTimes(tuple(found), tuple(pair for pair in taken if _tells(*pair)))
 
 
 def _tells(task: Task, cost: Cost) -> bool:

@@ -21,7 +21,7 @@ from anabranch.kernels import sources
 from anabranch.options import Options
 from anabranch.search.result import Path
 
-PATHS: Table[Path] = Table("graphs", "search 8", nouns(Path))
+PATHS: Table[Path] = Table("graphs", "search 9", nouns(Path))
 NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
 APART = {
     *("scheduler", "max_streams", "max_group_size", "max_groups", "abreast", "overlap"),

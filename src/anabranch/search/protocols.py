@@ -12,17 +12,14 @@ from typing import Generic, Protocol, TypeVar
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
+from anabranch.search.engine.pricing import Pricer
 
-Price = Callable[[Graph], float]
 PartTimer = Callable[[Sequence[Graph]], Sequence[Cost | None]]
 """What graphs take as parts of another, side by side; None where one cannot run."""
 
 
-class Informed(Protocol):
-    """A price, in about microseconds, that says what it does not know."""
-
-    def __call__(self, graph: Graph) -> float:
-        """The price of the graph in about microseconds."""
+class Informed(Pricer, Protocol):
+    """A pricer that says what it does not know."""
 
     def fresh(self, graph: Graph) -> frozenset[str]:
         """The tasks of the graph that nobody has run, by name."""
@@ -60,13 +57,13 @@ class Evaluators(Generic[T]):
     predictions, by what is known of graphs that were built; `build`: a simplified graph with all
     that it takes to run it, ValueError if it cannot be run; `race`: several of these side by
     side; `again`: the same with more care, for those of which one is a little faster, None if there
-    is no way. `locals`: what parts take, None if nobody says it. `foresee`: better
-    predictions than `appraise` has, for the few candidates that a search ends with."""
+    is no way. `locals`: what parts take, None if nobody says it. `foresee`: the times of the few
+    candidates that a search ends with, of which prices tell less."""
 
     simplify: Callable[[Graph], Graph]
-    appraise: Callable[[Sequence[T]], Price]
+    appraise: Callable[[Sequence[T]], Pricer]
     build: Callable[[Graph], T]
     race: Callable[[Sequence[T]], list[Cost]]
     locals: PartEvaluators[T] | None = None
-    foresee: Callable[[Sequence[T]], Price] | None = None
+    foresee: Callable[[Sequence[T]], Callable[[Graph], Cost]] | None = None
     again: Callable[[Sequence[T]], list[Cost]] | None = None

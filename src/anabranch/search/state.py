@@ -21,7 +21,7 @@ from anabranch.ir.key import content_key
 from anabranch.ir.protocols import Cost
 from anabranch.ir.rule import Rule
 from anabranch.search.budget import Effort, Meter, building, surveying
-from anabranch.search.engine.backtracking import Exchange, Found, RewriteStep
+from anabranch.search.engine.backtracking import Exchange, RewriteStep
 from anabranch.search.engine.dynamic_programme import Settings, surveyed
 from anabranch.search.engine.intervals import Survey
 from anabranch.search.proofs import Proofs
@@ -39,17 +39,19 @@ class SearchOutcome(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class PricedCandidate:
-    """What a search found, what it is once simplified, and the price of that."""
+class CandidateGraph:
+    """An equal graph that may be built: the steps to it, and what it is once simplified.
+    `exchanges`: as in `Found`."""
 
-    found: Found
+    graph: Graph
+    steps: tuple[RewriteStep, ...]
     simple: Graph
-    us: float
+    exchanges: tuple[Exchange, ...] = ()
 
     @property
     def kind(self) -> frozenset[str]:
         """The rules that lead to it."""
-        return frozenset(step.rule for step in self.found.steps)
+        return frozenset(step.rule for step in self.steps)
 
 
 class SearchState(Generic[T]):
@@ -90,11 +92,11 @@ class SearchState(Generic[T]):
         return len(self.tried) > before
 
     def evaluate(
-        self, candidate: PricedCandidate, near: SearchOutcome[T]
+        self, candidate: CandidateGraph, near: SearchOutcome[T]
     ) -> SearchOutcome[T] | None:
         """The candidate, found near that graph, as it was built, if it is faster than the best so
         far, which it is from then on."""
-        steps = candidate.found.steps
+        steps = candidate.steps
         if wrong := self.wrong(steps):
             self.trace.add("refused", "search", rules_of(steps), wrong)
             return None
@@ -116,10 +118,10 @@ class SearchState(Generic[T]):
         if not better:
             self.failed.add(candidate.kind)
             return None
-        done = Round(steps, next(iter(others), was), now, candidate.found.graph)
-        self._exchanges[id(done)] = done, candidate.found.exchanges
+        done = Round(steps, next(iter(others), was), now, candidate.graph)
+        self._exchanges[id(done)] = done, candidate.exchanges
         rounds = (*near.path.rounds, done)
-        self.best = SearchOutcome(built, Path(near.path.begin, candidate.found.graph, rounds))
+        self.best = SearchOutcome(built, Path(near.path.begin, candidate.graph, rounds))
         return self.best
 
     def wrong(self, steps: Sequence[RewriteStep]) -> str:

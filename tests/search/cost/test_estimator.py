@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from tests.rewrite.graphs import read
 
 from anabranch.costs import Roofline
 from anabranch.fusion import partition
 from anabranch.ir.graph import Graph
+from anabranch.ir.price import Price
 from anabranch.ir.protocols import Cost
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
@@ -24,13 +23,21 @@ class Slow(Roofline):
     """Everything takes three times what an estimate says."""
 
     def task(self, task: Task) -> Cost:
-        cost = super().task(task)
-        return replace(cost, us=3 * cost.us, source="measured")
+        return scaled(super().task(task), 3)
+
+
+def measured(us: float) -> Cost:
+    return Cost(us, "measured")
+
+
+def scaled(cost: Cost, times: float) -> Cost:
+    """As measured, so many times."""
+    return measured(times * cost.us)
 
 
 def taken(tasks: TaskGraph) -> Taken:
     """What each of them takes, slowly."""
-    return [(task, Slow(SPEC).task(task).us) for task in tasks.tasks]
+    return [(task, Slow(SPEC).task(task)) for task in tasks.tasks]
 
 
 def twins(width: int) -> Graph:
@@ -52,8 +59,8 @@ def test_new_tasks_are_priced_on_the_scale_of_known_ones() -> None:
     known, other = price(twins(16)), price(twins(32))
     rough = Roofline(SPEC)
     wide = sum(rough.task(task).us for task in partition(twins(32), Trace(), SPEC).tasks)
-    assert known == pytest.approx(sum(Slow(SPEC).task(task).us for task in tasks.tasks))
-    assert other == pytest.approx(3 * wide)
+    assert known.us == pytest.approx(sum(Slow(SPEC).task(task).us for task in tasks.tasks))
+    assert other.us == pytest.approx(3 * wide)
 
 
 def test_another_wrapping_is_no_faster_than_what_is_known() -> None:
@@ -72,11 +79,11 @@ def test_another_wrapping_is_no_faster_than_what_is_known() -> None:
     end = f"  %r: {kind} = aten.relu.default(%a)\n  return %r\n}}"
     fast, slow = (read(head + body + end) for body in (apart, whole))
     (task,) = partition(slow, Trace(), SPEC).tasks
-    rough = Roofline(SPEC).task(task).us
+    twice = scaled(Roofline(SPEC).task(task), 2)
     price = Appraiser(
-        [(task, 2 * rough), *taken(partition(twins(16), Trace(), SPEC))], TaskCutter(SPEC, True), 0
+        [(task, twice), *taken(partition(twins(16), Trace(), SPEC))], TaskCutter(SPEC, True), 0
     )
-    assert price(fast) >= price(slow) * 0.99
+    assert price(fast).us >= price(slow).us * 0.99
 
 
 def test_parts_that_are_written_into_a_whole_are_known_and_the_whole_is_free() -> None:
@@ -92,16 +99,18 @@ def test_parts_that_are_written_into_a_whole_are_known_and_the_whole_is_free() -
     (other,) = partition(
         read(relu.format(kind, slot).replace("relu", "sigmoid")), Trace(), SPEC
     ).tasks
-    known = [(part, 7.0), (other, 5.0)]
-    assert Appraiser(known, TaskCutter(SPEC, True), 0.0)(both) == 12.0
-    assert Appraiser(known, TaskCutter(SPEC, False), 0.0)(both) > 12.0
+    known = [(part, measured(7.0)), (other, measured(5.0))]
+    assert Appraiser(known, TaskCutter(SPEC, True), 0.0)(both) == Price(12.0)
+    assert Appraiser(known, TaskCutter(SPEC, False), 0.0)(both).us > 12.0
 
 
 def test_the_critical_path_counts_as_much_as_was_asked() -> None:
     tasks = partition(twins(16), Trace(), SPEC)
     sums = Appraiser(taken(tasks), TaskCutter(SPEC, False), 0.0)(twins(16))
     mixed = Appraiser(taken(tasks), TaskCutter(SPEC, False), 2.0)(twins(16))
-    assert mixed == pytest.approx(sums + 2 * sums / 2)  # either of two equal ones is the path
+    assert mixed.us == pytest.approx(
+        sums.us + 2 * sums.us / 2
+    )  # either of two equal ones is the path
 
 
 def test_what_depends_on_constants_alone_costs_nothing() -> None:
@@ -132,8 +141,9 @@ def test_a_product_is_no_faster_under_another_name() -> None:
         "  %y: f32[64,16] = aten.mm.default(%x, %t)\n  return %y\n}"
     )
     (task,) = partition(plain, Trace(), SPEC).tasks
-    price = Appraiser([(task, 40.0)], TaskCutter(SPEC, True), 0.0)
-    assert price(plain) == 40.0 and price(other) == pytest.approx(40.0, rel=0.1)
+    price = Appraiser([(task, measured(40.0))], TaskCutter(SPEC, True), 0.0)
+    assert price(plain) == Price(40.0)
+    assert price(other).us == pytest.approx(40.0, rel=0.1)
 
 
 def test_values_with_gaps_between_them_are_dear_to_read() -> None:
@@ -149,9 +159,9 @@ def test_values_with_gaps_between_them_are_dear_to_read() -> None:
         for lies in ("{1024,1,128,16}", "{2048,1,256,32}", "{2048,2,256,32}")
     )
     (task,) = partition(dense, Trace(), SPEC).tasks
-    price = Appraiser([(task, 5.0)], TaskCutter(SPEC, True), 0.0)
-    assert price(dense) == price(part) == 5.0
-    assert price(gaps) == pytest.approx(10.0)
+    price = Appraiser([(task, measured(5.0))], TaskCutter(SPEC, True), 0.0)
+    assert price(dense) == price(part) == Price(5.0)
+    assert price(gaps).us == pytest.approx(10.0)
 
 
 def test_moves_in_a_row_are_one_launch() -> None:
@@ -167,9 +177,9 @@ def test_moves_in_a_row_are_one_launch() -> None:
     both, alone = read("\n".join(lines)), read("\n".join([*lines[:4], "  return %out, %pad", "}"]))
     (pad, _) = partition(both, Trace(), SPEC).tasks
     for generates, one, two in ((True, 0.0, 7.0), (False, 7.0, 7.0)):
-        price = Appraiser([(pad, 7.0)], TaskCutter(SPEC, generates), 0.0)
-        rest = price(both) - one
-        assert price(alone) == pytest.approx(rest + two) and rest > 0
+        price = Appraiser([(pad, measured(7.0))], TaskCutter(SPEC, generates), 0.0)
+        rest = price(both).us - one
+        assert price(alone).us == pytest.approx(rest + two) and rest > 0
         assert price.fresh(both) == price.fresh(alone)
 
 
@@ -186,17 +196,17 @@ def test_small_groups_say_little_of_wide_ones() -> None:
         )
 
     (small,) = partition(grouped(4, 8), Trace(), SPEC).tasks
-    rough = Roofline(SPEC).task(small).us
-    price = Appraiser([(small, 10 * rough)], TaskCutter(SPEC, True), 0.0)
+    slow = scaled(Roofline(SPEC).task(small), 10)
+    price = Appraiser([(small, slow)], TaskCutter(SPEC, True), 0.0)
 
     def times(channels: int) -> float:
         """The price of another size, by its own estimate."""
         graph = grouped(channels, 7)
-        return price(graph) / Roofline(SPEC).task(partition(graph, Trace(), SPEC).tasks[0]).us
+        return price(graph).us / Roofline(SPEC).task(partition(graph, Trace(), SPEC).tasks[0]).us
 
     assert times(4) > 8 and times(16) > 8  # nothing else is known
     (one,) = partition(grouped(16, 8), Trace(), SPEC).tasks
-    known = Roofline(SPEC).task(one).us
-    told = [*((small, 10 * rough) for _ in range(3)), *((one, known) for _ in range(3))]
+    known = Roofline(SPEC).task(one)
+    told = [*((small, slow) for _ in range(3)), *((one, known) for _ in range(3))]
     price = Appraiser(told, TaskCutter(SPEC, True), 0.0)
     assert times(16) < 2 and times(4) > 8

@@ -52,6 +52,6 @@ def test_branches_that_fill_the_machine_gain_nothing_by_it() -> None:
 def test_a_graph_is_seen_with_what_is_known_of_its_tasks() -> None:
     tasks = partition(twins(16), Trace(), MACHINE)
     price = Appraiser(taken(tasks), TaskCutter(MACHINE, False), 0.0)
-    each = price(twins(16)) / 2
-    assert price.outlook(twins(16)) == pytest.approx(each + 0.5)
+    each, found = price(twins(16)).us / 2, price.outlook(twins(16))
+    assert found.us == pytest.approx(each + 0.5) and found.source == "estimated"
     assert price.fresh(twins(16)) == frozenset() and len(price.fresh(twins(32))) == 1

@@ -12,11 +12,12 @@ from tests.rewrite.graphs import drawn, kinds, read
 from tests.rewrite.searching import RULES, nodes, weighed
 
 from anabranch.ir.graph import Graph
+from anabranch.ir.price import Gain
 from anabranch.ir.protocols import Cost
 from anabranch.ir.verify import verify_graph
 from anabranch.rewrite.prove import different
 from anabranch.search.engine.alternatives import Alternatives, Paid, assembled, gathered
-from anabranch.search.engine.backtracking import Found
+from anabranch.search.engine.backtracking import Found, Ran
 from anabranch.search.engine.dynamic_programme import Settings, surveyed
 from anabranch.search.engine.intervals import Survey
 from anabranch.search.engine.neighbours import Neighbours
@@ -53,7 +54,8 @@ def all_of(known: list[Alternatives], us: float = 1.0) -> dict[str, Paid]:
 
 def faster(form: Found, us: float) -> Paid:
     """By so much, of ten."""
-    return Paid(form, Cost(10.0, "measured"), Cost(10.0 - us, "measured"))
+    ran = Ran(Cost(10.0, "measured"), Cost(10.0 - us, "measured"), len(form.steps))
+    return Paid(form, ran)
 
 
 def test_a_form_is_offered_once_for_all_places_where_it_fits() -> None:
@@ -94,11 +96,11 @@ def test_the_whole_holds_what_paid_where_it_stands() -> None:
     survey = surveyed_as(graph, 10, 4, 4, 4)
     paid = all_of(gathered(survey, [nodes], SMALL))
     found = assembled(survey, paid)
-    assert kinds(found.graph) == ["exp", "sigmoid"] * 3 and found.cost == -3
+    assert kinds(found.graph) == ["exp", "sigmoid"] * 3 and found.gain == Gain(3.0)
     assert [step.nodes for step in found.steps] == [("n2", "n1"), ("n6", "n5"), ("n10", "n9")]
     assert different(graph, found.graph) == ""
     nothing = assembled(survey, {})
-    assert nothing.graph is graph and nothing.steps == () and nothing.cost == 0
+    assert nothing.graph is graph and nothing.steps == () and nothing.gain == Gain(0.0)
 
 
 def test_of_parts_that_overlap_those_are_taken_that_gain_most_in_sum() -> None:
@@ -113,7 +115,7 @@ def test_of_parts_that_overlap_those_are_taken_that_gain_most_in_sum() -> None:
             known[span].interval.likeness: faster(known[span].found[0][0], us)
             for span, us in gains.items()
         }
-        return -assembled(survey, paid).cost
+        return assembled(survey, paid).gain.us
 
     assert whole({(0, 1): 5.0, (0, 0): 2.0}) == 5.0
     assert whole({(0, 1): 5.0, (0, 0): 7.0}) == 7.0

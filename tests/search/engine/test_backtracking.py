@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rewrite.graphs import drawn, kinds, read
-from tests.rewrite.searching import MERGE, MOVING, RULES, SHORTER, nodes, reachable, weighed
+from tests.rewrite.searching import MERGE, MOVING, RULES, SHORTER, Plain, nodes, reachable, weighed
 
 from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
@@ -16,7 +16,7 @@ from anabranch.rewrite.build import drop_dead
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.pattern_ops import relu
 from anabranch.rewrite.prove import different
-from anabranch.search.engine.backtracking import GROWTH, ROOM, Budget, Price, backtrack
+from anabranch.search.engine.backtracking import GROWTH, ROOM, Budget, backtrack
 from anabranch.search.engine.neighbours import Neighbours
 from anabranch.trace import Trace
 
@@ -41,13 +41,13 @@ def ours() -> Neighbours:
 
 @given(st.integers(0, 10**6), st.sampled_from([nodes, weighed(0.0), weighed(2.0)]))
 @settings(max_examples=40)
-def test_agrees_with_enumeration_on_tiny_graphs(seed: int, price: Price) -> None:
+def test_agrees_with_enumeration_on_tiny_graphs(seed: int, price: Plain) -> None:
     graph = cse(drop_dead(drawn(seed, 6)), Trace())
     all_of_them = reachable(graph, RULES, GROWTH * len(graph.nodes) + ROOM)
-    cheapest = min(price(one) for one in all_of_them.values())
+    cheapest = min(price(one).us for one in all_of_them.values())
     found = backtrack(graph, ours(), price, WIDE)
-    assert found[0].cost == cheapest
-    assert all(one.cost == price(one.graph) for one in found)
+    assert found[0].price.us == cheapest
+    assert all(one.price == price(one.graph) for one in found)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 4))
@@ -57,7 +57,7 @@ def test_what_is_found_is_equal_ranked_and_always_the_same(seed: int, pops: int,
     budget = Budget(1.1, pops, 1000, keep)
     found = backtrack(graph, ours(), nodes, budget)
     assert found == backtrack(graph, ours(), nodes, budget)
-    assert [one.cost for one in found] == sorted(one.cost for one in found)
+    assert [one.price.us for one in found] == sorted(one.price.us for one in found)
     assert len(found) <= keep + 1 and any(one.graph is graph for one in found)
     for one in found:
         verify_graph(one.graph, infer=True)
@@ -70,7 +70,8 @@ def test_steps_tell_the_path() -> None:
     first, second = found[0].steps
     assert (first.rule, first.nodes) == (MOVING[1].name, ("b", "a"))
     assert (second.rule, second.nodes[0]) == (SHORTER[0].name, "c")
-    assert [first.before_us, first.after_us, second.before_us, second.after_us] == [3, 3, 3, 1]
+    us = [price.us for step in (first, second) for price in (step.before, step.after)]
+    assert us == [3, 3, 3, 1]
     assert found[1].graph is HIDDEN and found[1].steps == ()
 
 
@@ -90,7 +91,7 @@ def test_graphs_do_not_grow_for_ever() -> None:
         sizes.append(len(graph.nodes))
         return 1.0
 
-    backtrack(graph, Neighbours([LONGER]), flat, Budget(1.05, 100, 1000, 2))
+    backtrack(graph, Neighbours([LONGER]), Plain(flat), Budget(1.05, 100, 1000, 2))
     assert max(sizes) == GROWTH * 1 + ROOM - 1 == len(sizes)
 
 

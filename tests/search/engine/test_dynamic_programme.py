@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 from tests.rewrite.graphs import drawn, kinds, read
-from tests.rewrite.searching import MERGE, RULES, nodes, weighed
+from tests.rewrite.searching import MERGE, RULES, Plain, nodes, weighed
 
 from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
+from anabranch.ir.price import Price
 from anabranch.ir.verify import verify_graph
 from anabranch.rewrite.build import drop_dead
 from anabranch.rewrite.passes.cse import cse
@@ -18,7 +19,7 @@ from anabranch.rewrite.passes.identities import identities
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import always
 from anabranch.search.engine.alternatives import gathered
-from anabranch.search.engine.backtracking import Price, backtrack
+from anabranch.search.engine.backtracking import backtrack
 from anabranch.search.engine.dynamic_programme import Settings, search, surveyed
 from anabranch.search.engine.transfer import signature
 from anabranch.trace import Trace
@@ -45,20 +46,20 @@ def chain(*ops: str) -> Graph:
 )
 @examples(max_examples=60)
 def test_answers_are_equal_and_never_dearer(
-    seed: int, dp: bool, partition: bool, order: int, price: Price
+    seed: int, dp: bool, partition: bool, order: int, price: Plain
 ) -> None:
     graph = drawn(seed, 24)
     settings = Settings(4, 9, 1.1, 4, 400, 3, dp, partition, seed=order)
     found = search(graph, RULES, price, settings)
     assert found == search(graph, RULES, price, settings)
     assert any(one.graph is graph and not one.steps for one in found)
-    costs = [one.cost for one in found]
-    assert costs == sorted(costs) and costs[-1] == price(graph)
+    us = [one.price.us for one in found]
+    assert us == sorted(us) and found[-1].price == price(graph)
     for one in found:
         verify_graph(one.graph, infer=True)
         assert one.graph.inputs == graph.inputs
         assert different(graph, one.graph) == ""
-        assert one.cost == price(one.graph)
+        assert one.price == price(one.graph)
 
 
 @given(st.integers(0, 10**6))
@@ -69,7 +70,7 @@ def test_rules_that_always_help_end_where_their_pass_ends(seed: int) -> None:
     simple = cse(identities(graph, Trace()), Trace())
     found = search(graph, always.RULES, nodes, Settings(pops=40, size_u=100, partition=False))
     assert different(graph, found[0].graph) == ""
-    assert found[0].cost <= nodes(simple)
+    assert found[0].price.us <= nodes(simple).us
 
 
 def test_the_known_optimum_of_a_chain() -> None:
@@ -77,38 +78,33 @@ def test_the_known_optimum_of_a_chain() -> None:
     ops = ("neg", "neg", "relu", "relu", "relu", "neg", "neg", "neg", "exp", "relu", "relu")
     found = search(chain(*ops), RULES, nodes, SMALL)
     assert kinds(found[0].graph) == ["relu", "neg", "exp", "relu"]
-    assert found[0].cost == 4 and len(found[0].steps) == 5
-    assert sum(step.before_us - step.after_us for step in found[0].steps) == 11 - 4
-    assert {step.alpha for step in found[0].steps} == {None}
+    assert found[0].price == Price(4) and len(found[0].steps) == 5
+    assert sum((step.before - step.after).us for step in found[0].steps) == 11 - 4
 
 
-class Mixed:
-    """A price that says what the longest path weighs."""
-
-    def __init__(self, alpha: float) -> None:
-        self.alpha = alpha
-
-    def __call__(self, graph: Graph) -> float:
-        return nodes(graph)
+def flat(alpha: float) -> Plain:
+    """A price that says what the longest path weighs, and does not go by it."""
+    return Plain(lambda graph: float(len(graph.nodes)), alpha)
 
 
 def test_steps_tell_the_price_under_which_they_were_found() -> None:
     """A search of parts has several, whose changes do not add up."""
     graph = chain("neg", "neg", "relu", "relu", "relu", "neg", "neg")
-    found = search(graph, RULES, Mixed(4.0), SMALL)
-    assert {step.alpha for step in found[0].steps} == {4.0}
+    found = search(graph, RULES, flat(4.0), SMALL)
+    assert {step.before.alpha for step in found[0].steps} == {4.0}
     for alpha in (0.0, 4.0):
-        known = gathered(surveyed(graph, RULES, SMALL), [Mixed(alpha)], SMALL)
+        known = gathered(surveyed(graph, RULES, SMALL), [flat(alpha)], SMALL)
         steps = [step for one in known for form, _ in one.found for step in form.steps]
-        assert {step.alpha for step in steps} == {alpha}
+        assert {step.after.alpha for step in steps} == {alpha}
 
 
 def test_parts_searched_together_find_what_lies_across_a_cut() -> None:
     graph = chain("exp", "neg", "neg", "exp")
     alone = Settings(size_l=2, size_u=6, dp=False)
-    assert search(graph, RULES, nodes, alone)[0].cost == 4
-    assert search(graph, RULES, nodes, Settings(size_l=2, size_u=6))[0].cost == 2
-    assert search(graph, RULES, nodes, Settings(size_l=2, dp=False, partition=False))[0].cost == 2
+    assert search(graph, RULES, nodes, alone)[0].price == Price(4)
+    assert search(graph, RULES, nodes, Settings(size_l=2, size_u=6))[0].price == Price(2)
+    whole = Settings(size_l=2, dp=False, partition=False)
+    assert search(graph, RULES, nodes, whole)[0].price == Price(2)
 
 
 def test_alpha_decides_whether_to_merge() -> None:
@@ -132,8 +128,8 @@ def test_alpha_decides_whether_to_merge() -> None:
     }""")
     serial = search(graph, [MERGE], weighed(0.0))
     parallel = search(graph, [MERGE], weighed(1.0))
-    assert [one.cost for one in serial] == [8, 9] and len(serial[0].steps) == 1
-    assert parallel[0].graph is graph and parallel[0].cost == 6 + 9
+    assert [one.price.us for one in serial] == [8, 9] and len(serial[0].steps) == 1
+    assert parallel[0].graph is graph and parallel[0].price == Price(6 + 9, 1.0)
 
 
 def blocks(count: int) -> Graph:
@@ -162,7 +158,7 @@ def test_equal_parts_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anabranch.search.engine.intervals.backtrack", counted)
     graph = blocks(8)
     found = search(graph, RULES, nodes, Settings(size_l=5, size_u=9))
-    assert found[0].cost == 16
+    assert found[0].price == Price(16)
     assert {step.nodes for step in found[0].steps} == {(f"c{i}", f"b{i}") for i in range(8)}
     assert different(graph, found[0].graph) == ""
     # One block alone, and two neighbours; the last ones are like the others.

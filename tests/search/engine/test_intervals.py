@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tests.rewrite.graphs import kinds, read
-from tests.rewrite.searching import RULES, nodes, weighed
+from tests.rewrite.searching import RULES, Plain, nodes, weighed
 
 from anabranch.ir.graph import Graph, types
+from anabranch.ir.price import Gain, Price
 from anabranch.rewrite.prove import different
 from anabranch.search.engine.backtracking import Budget, Found
 from anabranch.search.engine.intervals import Solver, Survey, gain, intervals
@@ -37,15 +38,16 @@ def test_an_interval_begins_where_its_parts_ended() -> None:
     graph itself is too dear by then to be followed."""
     priced: list[int] = []
 
-    def price(graph: Graph) -> float:
+    def us(graph: Graph) -> float:
         priced.append(len(graph.nodes))
-        return nodes(graph)
+        return float(len(graph.nodes))
 
     wiring = Wiring.of(GRAPH)
-    solver = Solver(Survey(wiring, CUT, 7, Neighbours(RULES)), price, Budget(1.05, 10, 100, 3))
+    survey = Survey(wiring, CUT, 7, Neighbours(RULES))
+    solver = Solver(survey, Plain(us), Budget(1.05, 10, 100, 3))
     ((_, first),) = solver.ending(0)
     assert [kinds(one.graph) for one in first] == [["exp", "relu"], ["neg", "neg", "exp", "relu"]]
-    assert gain(first, first[0]) == 2
+    assert gain(first, first[0]) == Gain(2.0, 0.0)
     priced.clear()
     (_, second), (_, both) = solver.ending(1)
     assert len(second) == 1 and priced[0] == 2
@@ -82,7 +84,7 @@ def test_halves_that_are_put_together_have_the_types_of_what_they_read_now() -> 
     solver = Solver(survey, weighed(0.0), Budget(1.05, 10, 100, 3))
     ((_, first),) = solver.ending(0)
     merged = next(found for found in first if found.steps)
-    joined, _ = survey.joined(both, ((one, merged), (two, Found(two.graph, 0.0))))
+    joined, _ = survey.joined(both, ((one, merged), (two, Found(two.graph, Price(0.0)))))
     known = types(joined)
     assert known["c"].strides == known["e"].strides == (1, 4)
     assert different(graph, joined) == ""

@@ -7,10 +7,12 @@ from threading import Event
 
 import torch
 from tests.rewrite.graphs import captured, equal
+from tests.rewrite.searching import nodes
 from torch import Tensor, nn
 
 from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
+from anabranch.ir.price import Price
 from anabranch.rewrite.rules import channel_padding, linear_after_norm, matmul_spellings
 from anabranch.search.engine.throughout import kinds, throughout
 
@@ -29,17 +31,13 @@ class Layers(nn.Module):
         return x
 
 
-def nodes(graph: Graph) -> float:
-    return float(len(graph.nodes))
-
-
 def test_each_kind_is_done_at_all_its_places() -> None:
     graph = captured(Layers().half(), torch.rand(8, 64).half())
     layers, head = kinds(graph, linear_after_norm.RULES, "last")
     found = throughout(graph, [layers], nodes)
-    assert found.cost == nodes(found.graph) and {step.alpha for step in found.steps} == {None}
+    assert found.price == nodes(found.graph)
     first, second, third = found.steps
-    assert (first.after_us, second.after_us) == (second.before_us, third.before_us)
+    assert (first.after, second.after) == (second.before, third.before)
     assert list(kinds(found.graph, linear_after_norm.RULES, "last")) == [head]
     found = throughout(graph, [layers, head], nodes)
     assert len(found.steps) == 4 and not list(kinds(found.graph, linear_after_norm.RULES, "last"))
@@ -51,7 +49,7 @@ def test_it_ends_when_it_is_asked_to() -> None:
     graph, stop = captured(Layers().half(), torch.rand(8, 64).half()), Event()
     asked: list[Graph] = []
 
-    def price(graph: Graph) -> float:
+    def price(graph: Graph) -> Price:
         asked.append(graph)
         if len(asked) > 2:
             stop.set()
@@ -79,12 +77,12 @@ def test_products_with_a_vector_become_sums_at_all_steps() -> None:
     a, b, c = torch.rand(2, 5, 7, 3), torch.rand(2, 5, 7, 3), torch.rand(2, 5, 3)
     graph = captured(Scan(), a, b, c)
 
-    def products(graph: Graph) -> float:
-        return float(sum(node.op == "aten.bmm.default" for node in graph.nodes))
+    def products(graph: Graph) -> Price:
+        return Price(sum(node.op == "aten.bmm.default" for node in graph.nodes))
 
-    assert products(graph) == 5.0
+    assert products(graph) == Price(5)
     found = throughout(graph, list(kinds(graph, matmul_spellings.RULES, "first")), products)
-    assert found.cost == 0.0 and len(found.steps) == 5
+    assert found.price == Price(0) and len(found.steps) == 5
     equal(graph, found.graph)
 
 
@@ -97,5 +95,5 @@ def test_what_was_made_wider_is_read_so_before_its_weights_are_computed() -> Non
     assert [node.type.shape[1] for node in found.graph.nodes if "pad" not in node.op] == [
         *(16, 16, 16, 16, 8)
     ]
-    assert found.cost == nodes(found.graph)
+    assert found.price == nodes(found.graph)
     equal(graph, found.graph)

@@ -39,7 +39,7 @@ def test_a_solution_is_renamed_with_its_weights_and_lines() -> None:
     assert len(found) == 2 and found[0].steps[0].nodes == ("p", "pb")
     merged, itself = transferred(found, first, second)
     assert itself.graph is second and not itself.steps
-    assert merged.cost == found[0].cost and merged.steps[0].nodes == ("mm", "mmb")
+    assert merged.price == found[0].price and merged.steps[0].nodes == ("mm", "mmb")
     equal(second, merged.graph)
     assert {c.digest for c in merged.graph.constants} == {"mmw", "mmv"}
     assert {line for node in merged.graph.nodes for line in node.origin.split(" + ")} == {

@@ -14,29 +14,31 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from statistics import median
 
-from anabranch.costs.alpha_cost import ALONE, mixed_cost
+from anabranch.costs.alpha_cost import ALONE, mixed_price
 from anabranch.costs.work import Work, work
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
 from anabranch.ir.ops import CONVOLUTIONS, channels_last
+from anabranch.ir.price import Price
+from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
 from anabranch.search.cost.incremental import IncrementalPrice, Terms, carried
 from anabranch.search.cost.parallel_forecast import outlook
 from anabranch.search.cost.task_cuts import MainOperator, TaskCutter, TaskPiece
 
-Taken = Sequence[tuple[Task, float]]
-"""Tasks with what each takes alone, in microseconds."""
+Taken = Sequence[tuple[Task, Cost]]
+"""Tasks with what each takes alone."""
 
 
 class Appraiser:
-    """The price of graphs, in microseconds. `taken`: tasks, and what each takes; `alpha`: what the
+    """The price of graphs. `taken`: tasks, and what each takes; `alpha`: what the
     longest path weighs; `machine`: what it costs to run side by side, nothing in the paper."""
 
     def __init__(
         self, taken: Taken, cuts: TaskCutter, alpha: float, machine: Calibration = ALONE
     ) -> None:
-        self._cuts, self.alpha, self._machine = cuts, alpha, machine
-        pieces = [(cuts.piece(task), us) for task, us in taken]
+        self._cuts, self._alpha, self._machine = cuts, alpha, machine
+        pieces = [(cuts.piece(task), cost.us) for task, cost in taken]
         self._tasks = {p.text: task for (p, _), (task, _) in zip(pieces, taken, strict=True)}
         self._works: dict[str, Work] = {}
         self._times = Times(pieces)
@@ -48,27 +50,26 @@ class Appraiser:
             if task.body.inputs and any(node.op in CONVOLUTIONS for node in task.body.nodes)
         )
 
-    def __call__(self, graph: Graph) -> float:
-        """The price of the graph in microseconds: the sum of its tasks and alpha times the longest
-        path, with copies between layouts."""
+    def __call__(self, graph: Graph) -> Price:
+        """The sum of its tasks and alpha times the longest path, with copies between layouts."""
         cut = self._cuts.of(graph, self._arranged)
         copies = sum(map(self.us, cut.leaving))
         times = [self.us(piece) for piece in cut.pieces]
-        price = mixed_cost(times, cut.preds, self.alpha, self._machine)
-        return price + (1 + self.alpha) * copies
+        return mixed_price(times, cut.preds, self._alpha, self._machine, copies)
 
     def carried(self, before: IncrementalPrice | None, whole: Graph) -> IncrementalPrice:
         """The price of a beginning of a network that goes on from another one."""
         return carried(
-            before, whole, Terms(self._cuts, self.us, self.alpha, self._machine, self._arranged)
+            before, whole, Terms(self._cuts, self.us, self._alpha, self._machine, self._arranged)
         )
 
-    def outlook(self, graph: Graph) -> float:
+    def outlook(self, graph: Graph) -> Cost:
         """What it would take with its tasks side by side."""
         cut = self._cuts.of(graph, self._arranged)
         works = list(map(self._work, cut.pieces))
         copies = sum(map(self.us, cut.leaving))
-        return copies + outlook(cut, list(map(self.us, cut.pieces)), works, self._cuts.spec)
+        us = outlook(cut, list(map(self.us, cut.pieces)), works, self._cuts.spec)
+        return Cost(copies + us, "estimated")
 
     def fresh(self, graph: Graph) -> frozenset[str]:
         """The tasks of it that nobody has run, by their text."""
@@ -83,7 +84,7 @@ class Appraiser:
         return self._works[piece.text]
 
     def us(self, piece: TaskPiece) -> float:
-        """What it takes alone."""
+        """Microseconds that it takes alone."""
         entry = self._us.get(id(piece))
         if entry is None:
             us = self._times.of(piece)

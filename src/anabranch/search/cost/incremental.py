@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from anabranch.costs.alpha_cost import mixed_cost
+from anabranch.costs.alpha_cost import mixed_price
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
+from anabranch.ir.price import Price
 from anabranch.ir.rule import computable
 from anabranch.ir.task import Task, TaskGraph, alias_roots
 from anabranch.ir.types import TensorType
@@ -46,11 +47,11 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class IncrementalPrice:
-    """`us`: the price of the beginning. `open`: the nodes that are not settled. `times`: what each
+    """`price`: of the beginning. `open`: the nodes that are not settled. `times`: what each
     settled task takes; `preds`: those that each of them waits for, by number; `makers`: the number
     of the one that makes a value."""
 
-    us: float
+    price: Price
     values: Values
     open: tuple[Node, ...] = ()
     times: tuple[float, ...] = ()
@@ -73,7 +74,7 @@ class Terms:
 def carried(before: IncrementalPrice | None, whole: Graph, terms: Terms) -> IncrementalPrice:
     """The account of a beginning that goes on from another one. `whole`: its nodes and constants
     begin with those of the other; dead ones may be among them."""
-    old = before or IncrementalPrice(0.0, _declared(whole))
+    old = before or IncrementalPrice(Price(0.0, terms.alpha), _declared(whole))
     values, fresh = _extended(old.values, whole, terms)
     outputs = [values.copies.get(ref.name, ref.name) for ref in whole.outputs]
     edge = _edge((*old.open, *fresh), values, outputs)
@@ -94,9 +95,9 @@ def carried(before: IncrementalPrice | None, whole: Graph, terms: Terms) -> Incr
     makers.update((alias, makers[base]) for alias, base in roots.items() if base in makers)
     held = {node.name for i in still for node in tasks.tasks[i - first].body.nodes}
     held.update(node.name for node in tasks.aliases if node.name not in makers)
-    price = mixed_cost(times, waits, terms.alpha, terms.machine)
+    behind = _leaving_us(values, outputs, terms)
     return IncrementalPrice(
-        price + (1 + terms.alpha) * _leaving_us(values, outputs, terms),
+        mixed_price(times, waits, terms.alpha, terms.machine, behind),
         values,
         tuple(node for node in edge.nodes if node.name in held),
         tuple(times[i] for i in kept),

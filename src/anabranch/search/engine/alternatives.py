@@ -16,13 +16,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.deadline import ENDLESS, Deadline
-from anabranch.ir.graph import producers
+from anabranch.ir.graph import Graph, producers
 from anabranch.ir.key import content_key
-from anabranch.ir.protocols import Cost
+from anabranch.ir.price import Gain
 from anabranch.rewrite.match import Refuse
-from anabranch.search.engine.backtracking import Budget, Found, Price, Ran, RewriteStep
+from anabranch.search.engine.backtracking import Budget, Found, Ran, RewriteStep
 from anabranch.search.engine.dynamic_programme import Settings, put_together
 from anabranch.search.engine.intervals import Interval, Solver, Span, Survey
+from anabranch.search.engine.pricing import Pricer
 from anabranch.search.engine.stitch import Sewn, sew
 from anabranch.search.engine.transfer import renamed
 
@@ -45,21 +46,24 @@ class Alternatives:
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """What turned out to be faster in place of an interval: what that took, and what this takes."""
+    """What turned out to be faster in place of an interval."""
 
     found: Found
-    was: Cost
-    now: Cost
+    ran: Ran
 
-    @property
-    def us(self) -> float:
-        """How many microseconds it is faster by."""
-        return self.was.us - self.now.us
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A network with what paid in its parts, and what that gained there in sum."""
+
+    graph: Graph
+    steps: tuple[RewriteStep, ...]
+    gain: Gain
 
 
 def gathered(
     survey: Survey,
-    prices: Sequence[Price],
+    prices: Sequence[Pricer],
     settings: Settings,
     refuse: Refuse | None = None,
     until: Deadline = ENDLESS,
@@ -123,10 +127,10 @@ def _inside(done: Mapping[Span, frozenset[Did]], span: Span) -> frozenset[Did]:
 
 def _take(known: dict[str, tuple[Found, float]], answers: Sequence[Found]) -> None:
     """Those that promise something; of equal ones the larger promise."""
-    base = next(one.cost for one in answers if not one.steps)
+    base_us = next(one.price.us for one in answers if not one.steps)
     for one in answers:
-        if one.steps and one.cost < base:
-            key, promise = content_key(one.graph), 1 - one.cost / base
+        if one.steps and one.price.us < base_us:
+            key, promise = content_key(one.graph), 1 - one.price.us / base_us
             if key not in known or known[key][1] < promise:
                 known[key] = one, promise
 
@@ -135,23 +139,22 @@ def _ranked(found: Iterable[tuple[Found, float]]) -> tuple[tuple[Found, float], 
     return tuple(sorted(found, key=lambda pair: (-pair[1], len(pair[0].steps))))
 
 
-def assembled(survey: Survey, paid: Mapping[str, Paid]) -> Found:
+def assembled(survey: Survey, paid: Mapping[str, Paid]) -> Assembled:
     """The network with what paid (by likeness) wherever it fits, so that the gains are largest in
-    sum; its cost is that sum, below zero. ValueError if an operator does not take what another
-    part gives it now."""
+    sum. ValueError if an operator does not take what another part gives it now."""
     spans = {interval.span: interval for interval in survey.intervals}
-    best: list[tuple[float, tuple[tuple[Interval, Paid | None], ...]]] = [(0.0, ())]
+    best: list[tuple[Gain, tuple[tuple[Interval, Paid | None], ...]]] = [(Gain(0.0), ())]
     for last in range(len(survey.parts)):
-        us, way = best[last]
-        top = us, (*way, (spans[last, last], None))
+        gain, way = best[last]
+        top = gain, (*way, (spans[last, last], None))
         for interval in survey.intervals:
             if interval.span[1] == last and interval.likeness in paid:
-                us, way = best[interval.span[0]]
-                gain = us + paid[interval.likeness].us
-                if gain > top[0]:
+                gain, way = best[interval.span[0]]
+                gain += paid[interval.likeness].ran.gain
+                if gain.us > top[0].us:
                     top = gain, (*way, (interval, paid[interval.likeness]))
         best.append(top)
-    us, way = best[-1]
+    gain, way = best[-1]
     sewn, steps = Sewn(), list[RewriteStep]()
     likes = {interval.likeness: interval for interval in reversed(survey.intervals)}
     for interval, what in way:
@@ -160,9 +163,8 @@ def assembled(survey: Survey, paid: Mapping[str, Paid]) -> Found:
             like = likes[interval.likeness].graph
             here = renamed(what.found, survey.moved(what.found.graph, like, interval))
             after = here.graph
-            ran = Ran(what.was, what.now, len(here.steps))
-            steps += (replace(step, ran=ran) for step in here.steps)
+            steps += (replace(step, ran=what.ran) for step in here.steps)
         sewn = sew(survey.wiring, sewn, interval.graph, after)
     graph = survey.wiring.graph
     whole = put_together(survey.wiring, sewn) if steps else graph
-    return Found(whole, -us, tuple(steps))
+    return Assembled(whole, tuple(steps), gain)

@@ -23,17 +23,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from typing import Protocol, runtime_checkable
 
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import Graph
+from anabranch.ir.price import Gain, Price
 from anabranch.ir.protocols import Cost
 from anabranch.ir.rule import Match
 from anabranch.rewrite.match import Refuse
 from anabranch.search.engine.neighbours import Neighbour, NeighbourFilter, Neighbours
-
-Price = Callable[[Graph], float]
-"""What a graph costs, in microseconds or in whatever is to be least."""
 
 GROWTH, ROOM = 2, 32
 """A graph may have fewer than GROWTH times the nodes of the first, as in TASO, and ROOM more: a
@@ -55,6 +52,11 @@ class Ran:
     after: Cost
     steps: int
 
+    @property
+    def gain(self) -> Gain:
+        """By how much it is faster after them."""
+        return Gain(self.before.us - self.after.us)
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -67,31 +69,16 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class RewriteStep:
     """One rule applied: its name, the names of the matched nodes, the roots first, and the price
-    of the searched graph before and after: steps of one path may be found under several prices,
-    whose changes do not add up. `alpha`: what the longest path weighed in this one, None if it is
-    of another kind. `ran`: what the part it stands in took, None if that was not run."""
+    of the searched graph before and after: steps of one path may be found under prices of several
+    alphas, whose gains do not add up. `ran`: what the part it stands in took, None if that was not
+    run."""
 
     rule: str
     nodes: tuple[str, ...]
-    before_us: float
-    after_us: float
-    alpha: float | None = None
+    before: Price
+    after: Price
     ran: Ran | None = None
     place: Place | None = field(default=None, compare=False, repr=False)
-
-
-@runtime_checkable
-class AlphaPrice(Protocol):
-    """A price that says what the longest path weighs in it, beside the sum."""
-
-    @property
-    def alpha(self) -> float | None:
-        """What the longest path weighs beside the sum; None where the price is of another kind."""
-
-
-def weight(price: Price) -> float | None:
-    """Of the longest path in this price, if it says so."""
-    return price.alpha if isinstance(price, AlphaPrice) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +96,7 @@ class Found:
     that these are of, in their order, where it was put together of parts."""
 
     graph: Graph
-    cost: float
+    price: Price
     steps: tuple[RewriteStep, ...] = ()
     exchanges: tuple[Exchange, ...] = field(default=(), compare=False, repr=False)
 
@@ -148,7 +135,7 @@ class QueuedGraph:
     `rest`: look at what does not touch these, and not at what does."""
 
     found: Found
-    paid: float
+    paid: Price
     labels: Labels
     fresh: frozenset[str] = frozenset()
     rest: bool = False
@@ -157,7 +144,7 @@ class QueuedGraph:
 def backtrack(
     graph: Graph,
     neighbours: Neighbours,
-    price: Price,
+    price: Callable[[Graph], Price],
     budget: Budget,
     refuse: Refuse | None = None,
     until: Deadline = ENDLESS,
@@ -178,31 +165,30 @@ class _Backtracking:
         self,
         graph: Graph,
         neighbours: Neighbours,
-        price: Price,
+        price: Callable[[Graph], Price],
         budget: Budget,
         scope: Scope | None,
     ) -> None:
         self._neighbours, self._price, self._budget = neighbours, price, budget
-        self._alpha = weight(price)
         self._wanted = scope.wanted if scope else frozenset[int]()
         self._most = GROWTH * len(graph.nodes) + ROOM
         self._seen: set[str] = set()
         self._answers: list[Found] = []
-        self._best = float("inf")
         self._priced = 0
         self._queue: list[tuple[bool, float, int, QueuedGraph]] = []
         self._serial = count()
         start = Found(graph, price(graph)), scope.labels if scope else {}
+        self._best_us = start[0].price.us
         for found, labels in (start, *(scope.seeds if scope else ())):
             self._seen.add(neighbours.key(found.graph))
-            self._keep(QueuedGraph(found, found.cost, labels))
+            self._keep(QueuedGraph(found, found.price, labels))
 
     def run(self, refuse: Refuse | None, until: Deadline) -> tuple[Found, ...]:
         for _ in range(self._budget.pops):
             if not self._queue or self._priced >= self._budget.prices or until.over():
                 break
             *_, parent = heapq.heappop(self._queue)
-            if parent.found.cost > self._budget.threshold * self._best:
+            if parent.found.price.us > self._budget.threshold * self._best_us:
                 continue
             if parent.fresh and not parent.rest:
                 self._push(replace(parent, rest=True))
@@ -233,24 +219,24 @@ class _Backtracking:
         if one.size >= self._most or one.key in self._seen:
             return
         self._seen.add(one.key)
-        cost = self._price(one.graph)
+        price = self._price(one.graph)
         self._priced += 1
         place = Place(parent.found.graph, one.nodes)
-        step = RewriteStep(one.rule, one.nodes, parent.found.cost, cost, self._alpha, place=place)
-        found = Found(one.graph, cost, (*parent.found.steps, step))
-        if cost < self._budget.threshold * self._best:
+        step = RewriteStep(one.rule, one.nodes, parent.found.price, price, place=place)
+        found = Found(one.graph, price, (*parent.found.steps, step))
+        if price.us < self._budget.threshold * self._best_us:
             self._keep(_followed(parent, one, found))
-        elif self._budget.kinds and cost < PAYS * parent.paid:
+        elif self._budget.kinds and price.us < PAYS * parent.paid.us:
             self._answers.append(found)  # too dear beside the best to go on from
 
     def _keep(self, state: QueuedGraph) -> None:
         if not state.fresh:
             self._answers.append(state.found)
-        self._best = min(self._best, state.found.cost)
+        self._best_us = min(self._best_us, state.found.price.us)
         self._push(state)
 
     def _push(self, state: QueuedGraph) -> None:
-        heapq.heappush(self._queue, (state.rest, state.found.cost, next(self._serial), state))
+        heapq.heappush(self._queue, (state.rest, state.found.price.us, next(self._serial), state))
         if len(self._queue) > 2 * QUEUE:
             self._queue = heapq.nsmallest(QUEUE, self._queue)
 
@@ -262,8 +248,8 @@ def _followed(parent: QueuedGraph, one: Neighbour, found: Found) -> QueuedGraph:
     made = frozenset(node.name for node in found.graph.nodes if node.name not in kept)
     sources = _sources(parent.labels, one.nodes)
     labels = {**parent.labels, **dict.fromkeys(made, sources)}
-    if found.cost < PAYS * parent.paid:
-        return QueuedGraph(found, found.cost, labels)
+    if found.price.us < PAYS * parent.paid.us:
+        return QueuedGraph(found, found.price, labels)
     return QueuedGraph(found, parent.paid, labels, parent.fresh | made)
 
 
@@ -275,7 +261,7 @@ def _sources(labels: Labels, names: Iterable[str]) -> frozenset[int]:
 
 def best_of(found: Sequence[Found], keep: int) -> tuple[Found, ...]:
     """The cheapest, best first, and the first of the given even if it is dearer."""
-    ranked = sorted(found, key=lambda one: (one.cost, len(one.steps)))
+    ranked = sorted(found, key=lambda one: (one.price.us, len(one.steps)))
     kept = ranked[:keep]
     return tuple(kept if any(one is found[0] for one in kept) else [*kept, found[0]])
 
@@ -283,7 +269,7 @@ def best_of(found: Sequence[Found], keep: int) -> tuple[Found, ...]:
 def with_kinds(best: tuple[Found, ...], found: Sequence[Found]) -> tuple[Found, ...]:
     """And the cheapest of each kind that has one rule only."""
     kinds: dict[str, Found] = {}
-    for one in sorted(found, key=lambda one: (one.cost, len(one.steps))):
+    for one in sorted(found, key=lambda one: (one.price.us, len(one.steps))):
         rules = {step.rule for step in one.steps}
         if len(rules) == 1:
             kinds.setdefault(rules.pop(), one)

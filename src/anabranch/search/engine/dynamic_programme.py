@@ -23,12 +23,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Protocol, runtime_checkable
 
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Graph, Ref
+from anabranch.ir.price import Gain
 from anabranch.ir.rule import Rule
 from anabranch.rewrite.build import drop_dead, retyped
 from anabranch.rewrite.match import Refuse
@@ -39,13 +38,13 @@ from anabranch.search.engine.backtracking import (
     Budget,
     Exchange,
     Found,
-    Price,
     RewriteStep,
     best_of,
 )
 from anabranch.search.engine.intervals import Solver, Survey, Trail, gain, trail
 from anabranch.search.engine.min_cut import parts
 from anabranch.search.engine.neighbours import Neighbours
+from anabranch.search.engine.pricing import PrefixPrice, Pricer
 from anabranch.search.engine.stitch import Sewn, Wiring, extracted, sew, sewn_graph
 from anabranch.search.engine.value_numbers import Expressions, Keys, declared
 from anabranch.trace import Trace
@@ -90,34 +89,6 @@ class Settings:
     seed: int = 0
 
 
-class PrefixPrice(Protocol):
-    """What is known of a beginning of a network: its price, and what it takes to go on from it."""
-
-    @property
-    def us(self) -> float:
-        """Microseconds of the beginning."""
-
-
-@runtime_checkable
-class Carrying(Protocol):
-    """A price that need not begin anew for each beginning of a network."""
-
-    def carried(self, before: Any, whole: Graph) -> PrefixPrice:
-        """`whole`: its nodes and constants begin with those of which `before` is the account; dead
-        ones may be among them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Priced:
-    """The account of a price that begins anew."""
-
-    us: float
-
-
-def _afresh(price: Price, before: PrefixPrice | None, whole: Graph) -> PrefixPrice:
-    return Priced(price(drop_dead(whole)))
-
-
 @dataclass(frozen=True, slots=True)
 class Head:
     """The first parts put together in one way. `gain`: by how much it is cheaper than those parts
@@ -125,7 +96,7 @@ class Head:
     or of what it goes on from while it is not priced itself. `exchanges`: what was put for what."""
 
     sewn: Sewn
-    gain: float
+    gain: Gain
     steps: tuple[RewriteStep, ...]
     keys: Keys = field(repr=False)
     account: PrefixPrice | None = None
@@ -136,7 +107,7 @@ class Head:
 class PrefixExtension:
     """A beginning with one interval more: as it was, and what stands for it."""
 
-    gain: float
+    gain: Gain
     head: Head
     before: Graph
     found: Found
@@ -145,7 +116,7 @@ class PrefixExtension:
 def search(
     graph: Graph,
     rules: Sequence[Rule],
-    price: Price,
+    price: Pricer,
     settings: Settings | None = None,
     refuse: Refuse | None = None,
     progress: Progress | None = None,
@@ -188,14 +159,13 @@ class _PrefixSearch:
     def __init__(
         self,
         survey: Survey,
-        price: Price,
+        price: Pricer,
         settings: Settings,
         refuse: Refuse,
         until: Deadline,
     ) -> None:
         self._survey, self._wiring, self._price = survey, survey.wiring, price
         self._settings, self._refuse, self._until = settings, refuse, until
-        self._carry = price.carried if isinstance(price, Carrying) else partial(_afresh, price)
         self._expressions = Expressions()
 
     def run(self, progress: Progress) -> tuple[Found, ...]:
@@ -203,7 +173,8 @@ class _PrefixSearch:
         cut, s = self._survey.parts, self._settings
         budget = Budget(s.threshold, s.pops, s.prices, s.keep)
         solver = Solver(self._survey, self._price, budget, self._refuse, self._until)
-        heads: list[list[Head]] = [[Head(Sewn(), 0.0, (), declared(graph))]]
+        price = self._price(graph)
+        heads: list[list[Head]] = [[Head(Sewn(), price - price, (), declared(graph))]]
         done: list[str] = []
         for j, part in enumerate(cut):
             done += part
@@ -213,12 +184,12 @@ class _PrefixSearch:
                 for head in heads[interval.span[0]]
                 for one in found
             ]
-            ways.sort(key=lambda way: (bool(way.head.steps or way.found.steps), -way.gain))
+            ways.sort(key=lambda way: (bool(way.head.steps or way.found.steps), -way.gain.us))
             last = j == len(cut) - 1
             outputs = graph.outputs if last else extracted(self._wiring, done).outputs
             heads.append(self._best(ways, outputs))
             progress(j + 1, len(cut), part[0])
-        return self._answers(heads[-1])
+        return self._answers(Found(graph, price), heads[-1])
 
     def _best(self, ways: Sequence[PrefixExtension], outputs: Sequence[Ref]) -> list[Head]:
         """The beginnings to go on with: the unchanged one first, and the `keep` cheapest others."""
@@ -226,14 +197,14 @@ class _PrefixSearch:
         if self._until.over():
             return heads[: self._settings.keep + 1]
         accounts = [
-            self._carry(head.account, sewn_graph(self._wiring, head.sewn, outputs))
+            self._price.carried(head.account, sewn_graph(self._wiring, head.sewn, outputs))
             for head in heads
         ]
         priced = [
-            replace(head, gain=accounts[0].us - account.us, account=account)
+            replace(head, gain=accounts[0].price - account.price, account=account)
             for head, account in zip(heads, accounts, strict=True)
         ]
-        ranked = sorted(priced[1:], key=lambda head: (-head.gain, len(head.steps)))
+        ranked = sorted(priced[1:], key=lambda head: (-head.gain.us, len(head.steps)))
         return [priced[0], *ranked[: self._settings.keep]]
 
     def _distinct(self, ways: Sequence[PrefixExtension], outputs: Sequence[Ref]) -> list[Head]:
@@ -265,9 +236,8 @@ class _PrefixSearch:
             exchanges = (*exchanges, done)
         return Head(sewn, way.gain, steps, keys, head.account, exchanges)
 
-    def _answers(self, heads: Sequence[Head]) -> tuple[Found, ...]:
-        graph = self._wiring.graph
-        found = [Found(graph, self._price(graph))]
+    def _answers(self, unchanged: Found, heads: Sequence[Head]) -> tuple[Found, ...]:
+        found = [unchanged]
         for head in heads:
             if head.steps:
                 try:
@@ -276,7 +246,7 @@ class _PrefixSearch:
                     self._refuse(" and ".join(step.rule for step in head.steps), str(why))
                     continue
                 found.append(Found(whole, self._price(whole), head.steps, head.exchanges))
-        cheap = [one for one in found if one.cost <= found[0].cost]
+        cheap = [one for one in found if one.price.us <= unchanged.price.us]
         return best_of(cheap, self._settings.keep)
 
 

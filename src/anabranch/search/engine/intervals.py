@@ -17,19 +17,19 @@ from itertools import product
 
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import Graph, Ref
+from anabranch.ir.price import Gain
 from anabranch.rewrite.build import drop_dead, retyped
 from anabranch.rewrite.match import Refuse
 from anabranch.search.engine.backtracking import (
     Budget,
     Found,
     Labels,
-    Price,
     RewriteStep,
     Scope,
     backtrack,
-    weight,
 )
 from anabranch.search.engine.neighbours import Neighbours
+from anabranch.search.engine.pricing import Counted, Pricer
 from anabranch.search.engine.stitch import Part, Sewn, Wiring, extracted, sew
 from anabranch.search.engine.transfer import Moved, moved, renamed, signature
 
@@ -140,7 +140,7 @@ class Solver:
     def __init__(
         self,
         survey: Survey,
-        price: Price,
+        price: Pricer,
         budget: Budget,
         refuse: Refuse | None = None,
         until: Deadline = ENDLESS,
@@ -168,11 +168,10 @@ class Solver:
                 yield here
 
     def _search(self, interval: Interval) -> tuple[Found, ...]:
-        if self._until.over():
-            return (Found(interval.graph, 0.0),)
-        price = _Asked(self._price)
+        price = Counted(self._price)
         share = replace(self._budget, prices=self._left * _weight(interval) // self._ahead)
-        scope = self._scope(interval, price) if interval.span[0] < interval.span[1] else None
+        alone = interval.span[0] == interval.span[1]
+        scope = None if alone or self._until.over() else self._scope(interval, price)
         found = backtrack(
             interval.graph, self._survey.neighbours, price, share, self._refuse, self._until, scope
         )
@@ -180,12 +179,12 @@ class Solver:
         self._ahead -= _weight(interval)
         return found
 
-    def _scope(self, interval: Interval, price: Price) -> Scope:
+    def _scope(self, interval: Interval, price: Counted) -> Scope:
         """What searching its parts has shown: the best of what they give together."""
         first, last = interval.span
         halves = [((first, last - 1), (last, last)), ((first, first), (first + 1, last))]
         ways = [
-            (gain(left, one) + gain(right, two), ((a, one), (b, two)))
+            ((gain(left, one) + gain(right, two)).us, ((a, one), (b, two)))
             for (a, left), (b, right) in (map(self._found.__getitem__, pair) for pair in halves)
             for one, two in product(left, right)
             if one.steps or two.steps
@@ -202,26 +201,14 @@ class Solver:
         return Scope(interval.part_of, frozenset({first, last}), tuple(seeds.values()))
 
 
-class _Asked:
-    """A price that counts how often it is asked for."""
-
-    def __init__(self, price: Price) -> None:
-        self._price, self.asked = price, 0
-        self.alpha = weight(price)
-
-    def __call__(self, graph: Graph) -> float:
-        self.asked += 1
-        return self._price(graph)
-
-
 def _weight(interval: Interval) -> int:
     """Its share of the prices."""
     return ALONE if interval.span[0] == interval.span[1] else 1
 
 
-def gain(all_of_them: Sequence[Found], one: Found) -> float:
+def gain(all_of_them: Sequence[Found], one: Found) -> Gain:
     """By how much it is cheaper than the one without steps."""
-    return next(found for found in all_of_them if not found.steps).cost - one.cost
+    return next(found for found in all_of_them if not found.steps).price - one.price
 
 
 def trail(steps: Sequence[RewriteStep]) -> Trail:

@@ -12,17 +12,18 @@ readers is then read so (`passes.zero_channels`), that other searches may go on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import Graph
+from anabranch.ir.price import Price
 from anabranch.ir.rule import Match, Rule, Throughout
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.passes.zero_channels import zeros
-from anabranch.search.engine.backtracking import Found, Place, Price, RewriteStep, weight
+from anabranch.search.engine.backtracking import Found, Place, RewriteStep
 from anabranch.trace import Trace
 
 Kind = tuple[Rule, tuple[TensorType, ...]]
@@ -36,11 +37,14 @@ def kinds(graph: Graph, rules: Sequence[Rule], when: Throughout) -> Iterator[Kin
 
 
 def throughout(
-    graph: Graph, chosen: Sequence[Kind], price: Price, until: Deadline = ENDLESS
+    graph: Graph,
+    chosen: Sequence[Kind],
+    price: Callable[[Graph], Price],
+    until: Deadline = ENDLESS,
 ) -> Found:
     """The graph with these done wherever they can be, one place after the other, as far as one
     comes by then."""
-    before, steps, alpha = price(graph), list[RewriteStep](), weight(price)
+    before, steps = price(graph), list[RewriteStep]()
     for kind in chosen:
         done = set[str]()
         while not until.over() and (match := _next(graph, kind, done)):
@@ -49,10 +53,10 @@ def throughout(
                 after = cse(apply(graph, kind[0], match), Trace())
             except ValueError:
                 continue
-            us, names = price(after), tuple(node.name for node in match.nodes)
+            now, names = price(after), tuple(node.name for node in match.nodes)
             place = Place(graph, names)
-            steps.append(RewriteStep(kind[0].name, names, before, us, alpha, place=place))
-            graph, before = after, us
+            steps.append(RewriteStep(kind[0].name, names, before, now, place=place))
+            graph, before = after, now
     settled = zeros(graph, Trace()) if steps else graph
     return Found(settled, before if settled is graph else price(settled), tuple(steps))
 

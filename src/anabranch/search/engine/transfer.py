@@ -46,7 +46,7 @@ def renamed(one: Found, moved: Moved) -> Found:
         replace(step, nodes=tuple(names.get(name, name) for name in step.nodes))
         for step in one.steps
     )
-    return Found(graph, one.cost, tuple(steps))
+    return Found(graph, one.price, tuple(steps))
 
 
 def moved(found: Graph, like: Graph, graph: Graph) -> Moved:
