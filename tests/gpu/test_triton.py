@@ -97,9 +97,31 @@ graph mm {
 }
 """
 
-PLAIN = Program(ADD, "add", ("x", "y", "out"), (torch.float16,) * 3, (5, 1, 1))
-TOTAL = Program(SUM, "total", ("x", "out"), (torch.float32,) * 2, (8, 1, 1), scratch=32, counters=1)
-LARGE = Program(MATMUL, "mm", ("a", "b", "out"), (torch.float16,) * 3, (1, 1, 1), 8, 3)
+PLAIN = Program(
+    text=ADD,
+    entry="add",
+    pointers=("x", "y", "out"),
+    dtypes=(torch.float16,) * 3,
+    grid=(5, 1, 1),
+)
+TOTAL = Program(
+    text=SUM,
+    entry="total",
+    pointers=("x", "out"),
+    dtypes=(torch.float32,) * 2,
+    grid=(8, 1, 1),
+    scratch=32,
+    counters=1,
+)
+LARGE = Program(
+    text=MATMUL,
+    entry="mm",
+    pointers=("a", "b", "out"),
+    dtypes=(torch.float16,) * 3,
+    grid=(1, 1, 1),
+    warps=8,
+    stages=3,
+)
 PROGRAMS = {
     "plain": (ADD_BODY, PLAIN),
     "pdl": (ADD_BODY, replace(PLAIN, text=WAITING, pdl=True)),

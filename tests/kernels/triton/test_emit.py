@@ -11,6 +11,7 @@ from anabranch.kernels.dfg.expr import Load
 from anabranch.kernels.dfg.index_expr import axis
 from anabranch.kernels.dfg.lower import held
 from anabranch.kernels.triton.emit import emit, fresh, identifier
+from anabranch.kernels.triton.statements import Assign, printed
 
 EPILOGUE = parse_graph("""
 graph g {
@@ -32,10 +33,10 @@ def test_an_epilogue_around_an_accumulator() -> None:
     assert isinstance(dfg, Dfg)
     n, c = dfg.axes
     taken = {"acc", "row", "col", "b"}
-    lines, name = emit(
+    statements, name = emit(
         dfg.stores[0].expr, {n: "row", c: "col"}, {n: "row_in", c: "col_in"}, taken=taken
     )
-    assert lines == [
+    assert list(printed(statements)) == [
         "b_1 = tl.load(b_ptr + col, mask=col_in, other=0.0).to(tl.float32)",
         "sum_ = acc + b_1",
         "r = tl.load(r_ptr + (256 * row + col), mask=row_in & col_in, other=0.0).to(tl.float32)",
@@ -45,11 +46,11 @@ def test_an_epilogue_around_an_accumulator() -> None:
     assert name == "out" and {"b_1", "out"} <= taken
 
 
-def test_a_plain_value_is_one_line() -> None:
+def test_a_plain_value_is_one_statement() -> None:
     i = axis("i", 8)
     plain = Load("x", TensorType((8,), torch.float32), (i,))
     assert emit(plain, {i.terms[0][0]: "offset + lane"}) == (  # type: ignore[dict-item]
-        ["x = tl.load(x_ptr + (offset + lane))"],
+        [Assign(("x",), "tl.load(x_ptr + (offset + lane))")],
         "x",
     )
 

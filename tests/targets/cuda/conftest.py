@@ -39,7 +39,13 @@ graph add {
   return %out
 }
 """
-PROGRAM = Program(ADD, "add", ("x", "y", "out"), (torch.float16,) * 3, (5, 1, 1))
+PROGRAM = Program(
+    text=ADD,
+    entry="add",
+    pointers=("x", "y", "out"),
+    dtypes=(torch.float16,) * 3,
+    grid=(5, 1, 1),
+)
 PROGRAMS = {
     "plain": PROGRAM,
     "pdl": replace(PROGRAM, pdl=True),

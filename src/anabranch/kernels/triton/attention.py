@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -41,9 +41,9 @@ from anabranch.kernels.triton.attention_axes import (
 from anabranch.kernels.triton.attention_tiles import LEAST, chosen
 from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.emit import DTYPES, Emission
-from anabranch.kernels.triton.module_text import program
+from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.statements import GridPlace, KernelTree
 
 OWN = frozenset(
     {
@@ -53,7 +53,6 @@ OWN = frozenset(
 )
 LOWEST = 'float("-inf")'
 LOG2_E = math.log2(math.e)
-INDENT = "    "
 
 
 def tiles(body: Graph, spec: TargetSpec) -> list[AttentionTile]:
@@ -64,7 +63,7 @@ def tiles(body: Graph, spec: TargetSpec) -> list[AttentionTile]:
     return [] if isinstance(found, Refused) else chosen(found, spec)
 
 
-def write(body: Graph, tile: AttentionTile) -> Program:
+def write(body: Graph, tile: AttentionTile) -> KernelTree:
     """The kernel. ValueError where the body is no attention."""
     found = found_in(body)
     if isinstance(found, Refused):
@@ -79,8 +78,7 @@ def write(body: Graph, tile: AttentionTile) -> Program:
     _write_results(out, walk, axes)
     reads = [part for part in (block.query, block.key, block.value, block.mask) if part is not None]
     grid = (walk.blocks * found.batches, 1, 1)
-    written = program(body, found.dfg, "attention", out.lines, grid, tile.warps, also=reads)
-    return replace(written, stages=tile.stages)
+    return kernel_tree(body, found.dfg, "attention", out, grid, tile.warps, tile.stages, also=reads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +150,16 @@ def _axes(found: Attention, tile: AttentionTile) -> dict[str, Axis]:
 def _write_indices(out: Emission, walk: _Walk, axes: dict[str, Axis]) -> None:
     """The block's queries, and the numbers of a head."""
     blocks, rows = walk.blocks, walk.tile.rows
-    out.lines.append("tile = tl.program_id(0)")
+    out.let("tile", (GridPlace(0),))
     if walk.found.batches > 1:
-        out.lines.append("batch = tile" + (f" // {blocks}" if blocks > 1 else ""))
+        out.let("batch", "tile" + (f" // {blocks}" if blocks > 1 else ""))
     first = "" if blocks == 1 else f"tile * {rows} + "
     if blocks > 1 and walk.found.batches > 1:
         first = f"tile % {blocks} * {rows} + "
-    out.lines += [
-        f"row = {first}tl.arange(0, {rows})[:, None]",
-        f"deep = tl.arange(0, {axes['deep'].extent})[None, :]",
-        f"deep_down = tl.arange(0, {axes['deep'].extent})[:, None]",
-        f"col = tl.arange(0, {axes['col'].extent})[None, :]",
-    ]
+    out.let("row", f"{first}tl.arange(0, {rows})[:, None]")
+    out.let("deep", f"tl.arange(0, {axes['deep'].extent})[None, :]")
+    out.let("deep_down", f"tl.arange(0, {axes['deep'].extent})[:, None]")
+    out.let("col", f"tl.arange(0, {axes['col'].extent})[None, :]")
 
 
 def _write_walk(out: Emission, walk: _Walk) -> None:
@@ -173,10 +169,8 @@ def _write_walk(out: Emission, walk: _Walk) -> None:
     query = _factor(out, walk.block.query, walk)
     scope = out.inner({}, {})
     start = "start + " if walk.several else ""
-    scope.lines += [
-        f"place = {start}tl.arange(0, {tile.places})[None, :]",
-        f"place_down = {start}tl.arange(0, {tile.places})[:, None]",
-    ]
+    scope.let("place", f"{start}tl.arange(0, {tile.places})[None, :]")
+    scope.let("place_down", f"{start}tl.arange(0, {tile.places})[:, None]")
     mask = walk.block.mask
     scope.expect(walk.block.key, walk.block.value, *([mask] if mask is not None else []))
     key = _factor(scope, walk.block.key, walk)
@@ -185,21 +179,19 @@ def _write_walk(out: Emission, walk: _Walk) -> None:
     if walk.several:
         _write_step(out, scope, walk, value)
     else:
-        out.lines += [
-            *scope.lines,
-            "top = tl.max(scores, 1)[:, None]",
-            f"weights = tl.exp2(scores - {_finite('top')})",
-            "total = tl.sum(weights, 1)[:, None]",
-            f"attended = tl.dot({_rounded(walk)}, {value}{walk.exact})",
-        ]
-    out.lines.append("attended = attended * tl.where(total == 0.0, 0.0, 1.0 / total)")
+        out.statements += scope.statements
+        out.let("top", "tl.max(scores, 1)[:, None]")
+        out.let("weights", f"tl.exp2(scores - {_finite('top')})")
+        out.let("total", "tl.sum(weights, 1)[:, None]")
+        out.let("attended", f"tl.dot({_rounded(out, walk)}, {value}{walk.exact})")
+    out.let("attended", "attended * tl.where(total == 0.0, 0.0, 1.0 / total)")
 
 
 def _write_scores(scope: Emission, walk: _Walk, query: str, key: str) -> None:
     """The products in powers of two, -inf where a row does not look at a key."""
     found = walk.found
     scale = repr(found.scale * LOG2_E)
-    scope.lines.append(f"scores = tl.dot({query}, {key}{walk.exact}) * {scale}")
+    scope.let("scores", f"tl.dot({query}, {key}{walk.exact}) * {scale}")
     hidden = [scope.inside(bounded(axis("place", walk.places), 0, found.places))]
     if found.causal:
         hidden.append("(place <= row)")
@@ -209,38 +201,34 @@ def _write_scores(scope: Emission, walk: _Walk, query: str, key: str) -> None:
         if mask.dtype == torch.bool:
             hidden.append(seen)
         else:
-            scope.lines.append(f"scores = scores + {seen} * {LOG2_E!r}")
+            scope.let("scores", f"scores + {seen} * {LOG2_E!r}")
     conditions = " & ".join(text for text in hidden if text)
     if conditions:
-        scope.lines.append(f"scores = tl.where({conditions}, scores, {LOWEST})")
+        scope.let("scores", f"tl.where({conditions}, scores, {LOWEST})")
 
 
 def _write_step(out: Emission, scope: Emission, walk: _Walk, value: str) -> None:
     """The loop over blocks of keys; a new maximum weighs down what was summed up before."""
     rows, places, cols = walk.tile.rows, walk.tile.places, walk.cols
-    out.lines += [
-        f"top = tl.full([{rows}, 1], {LOWEST}, tl.float32)",
-        f"total = tl.zeros([{rows}, 1], tl.float32)",
-        f"attended = tl.zeros([{rows}, {cols}], tl.float32)",
-        f"for start in range(0, {walk.end}, {places}):",
-    ]
-    scope.lines += [
-        "high = tl.maximum(top, tl.max(scores, 1)[:, None])",
-        f"peak = {_finite('high')}",
-        "weights = tl.exp2(scores - peak)",
-        "fade = tl.exp2(top - peak)",
-        "total = total * fade + tl.sum(weights, 1)[:, None]",
-        f"attended = tl.dot({_rounded(walk)}, {value}, attended * fade{walk.exact})",
-        "top = high",
-    ]
-    out.lines += [f"{INDENT}{line}" for line in scope.lines]
+    out.let("top", f"tl.full([{rows}, 1], {LOWEST}, tl.float32)")
+    out.let("total", f"tl.zeros([{rows}, 1], tl.float32)")
+    out.let("attended", f"tl.zeros([{rows}, {cols}], tl.float32)")
+    scope.let("high", "tl.maximum(top, tl.max(scores, 1)[:, None])")
+    scope.let("peak", _finite("high"))
+    scope.let("weights", "tl.exp2(scores - peak)")
+    scope.let("fade", "tl.exp2(top - peak)")
+    scope.let("total", "total * fade + tl.sum(weights, 1)[:, None]")
+    product = f"tl.dot({_rounded(scope, walk)}, {value}, attended * fade{walk.exact})"
+    scope.let("attended", product)
+    scope.let("top", "high")
+    out.loop("start", f"0, {walk.end}, {places}", scope)
 
 
 def _write_results(out: Emission, walk: _Walk, axes: dict[str, Axis]) -> None:
     """What is made of the result, and the stores; a single query is the first of its block."""
     found, ends = walk.found, [(axes["col"], walk.found.cols)]
     if found.row is None:
-        out.lines.append("attended = tl.sum(tl.where(row == 0, attended, 0.0), 0)[None, :]")
+        out.let("attended", "tl.sum(tl.where(row == 0, attended, 0.0), 0)[None, :]")
     else:
         ends.insert(0, (axes["row"], found.rows))
     within = tuple(b for one, n in ends for b in bounded(axis(one.name, one.extent), 0, n))
@@ -253,7 +241,7 @@ def _factor(scope: Emission, expr: Expr, walk: _Walk) -> str:
     """A factor of a product, in the type that it has in memory."""
     name, dtype = scope.value(expr), walk.found.dtype
     if walk.tile.tf32:
-        return scope.assign("factor", f"nearest_tf32({name})")
+        return scope.assign("factor", scope.call("nearest_tf32", name))
     return name if expr.dtype == dtype else scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
 
 
@@ -262,9 +250,9 @@ def _finite(name: str) -> str:
     return f"tl.where({name} == {LOWEST}, 0.0, {name})"
 
 
-def _rounded(walk: _Walk) -> str:
+def _rounded(out: Emission, walk: _Walk) -> str:
     """The weights as a factor."""
     if walk.tile.tf32:
-        return "nearest_tf32(weights)"
+        return out.call("nearest_tf32", "weights")
     dtype = walk.found.dtype
     return "weights" if dtype == torch.float32 else f"weights.to({DTYPES[dtype]})"

@@ -54,9 +54,9 @@ from anabranch.kernels.triton.contraction_tiles import chosen
 from anabranch.kernels.triton.emit import DTYPES, Emission, literal
 from anabranch.kernels.triton.epilogue import Results
 from anabranch.kernels.triton.k_loop import KLoopSteps, steps_of
-from anabranch.kernels.triton.module_text import program
+from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.statements import Assign, GridPlace, KernelTree, Statement
 from anabranch.kernels.triton.weight_prefetch import (
     TOGETHER,
     Share,
@@ -86,7 +86,7 @@ def limited(body: Graph, spec: TargetSpec) -> list[ContractionTile]:
     return tiles(body, spec, by_limit=True)
 
 
-def write(body: Graph, tile: ContractionTile) -> Program:
+def write(body: Graph, tile: ContractionTile) -> KernelTree:
     """The kernel. ValueError where the body is no contraction, or the tile does not suit it."""
     _check(body, tile)
     # The text asks how many warps there are where it reads ahead of the products, and nowhere how
@@ -95,7 +95,7 @@ def write(body: Graph, tile: ContractionTile) -> Program:
     return replace(_written(body, like, None), warps=tile.warps, stages=tile.stages)
 
 
-def early(body: Graph, tile: ContractionTile, asked: int) -> Program:
+def early(body: Graph, tile: ContractionTile, asked: int) -> KernelTree:
     """The kernel, ready to read its weights before it waits where a CTA needs few; where it needs
     more, to ask for them, `asked` lines of memory a thread at most."""
     _check(body, tile)
@@ -114,7 +114,7 @@ def _check(body: Graph, tile: ContractionTile) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def _written(body: Graph, tile: ContractionTile, asked: int | None) -> Program:
+def _written(body: Graph, tile: ContractionTile, asked: int | None) -> KernelTree:
     """The kernel, of one stage; see `early` for `asked`, None where nothing is read early."""
     found = found_in(body)
     assert not isinstance(found, Refused), "the tile suits it"
@@ -145,11 +145,11 @@ def _written(body: Graph, tile: ContractionTile, asked: int | None) -> Program:
         split_k.write_meeting(out, shape, share.split)
     results.write(out, (tile.m, tile.n), tiles[1], _starts(tile, tiles)[1])
     count = tiles[0] * tiles[1] * found.batches
-    return program(
+    return kernel_tree(
         body,
         found.dfg,
         "contraction",
-        out.lines,
+        out,
         (tiles[0] * tiles[1], share.split, found.batches),
         tile.warps,
         scratch=count * share.split * tile.m * tile.n * 4 if share.split > 1 else 0,
@@ -205,21 +205,21 @@ def _write_indices(
     """Rows and columns of the tile, as shapes that broadcast to it."""
     row, col = axes
     one = tile.m == 1
-    out.lines.append("tile = tl.program_id(0)")
+    out.let("tile", (GridPlace(0),))
     if tile.split > 1:
-        out.lines.append("part = tl.program_id(1)")
+        out.let("part", (GridPlace(1),))
     if batches > 1:
-        out.lines.append("batch = tl.program_id(2)")
+        out.let("batch", (GridPlace(2),))
     rows, cols = _starts(tile, tiles)
     if one:
-        out.lines.append(f"col = {cols} + tl.arange(0, {tile.n})[:, None]")
+        out.let("col", f"{cols} + tl.arange(0, {tile.n})[:, None]")
     else:
-        out.lines.append(f"row = {rows} + tl.arange(0, {tile.m})[:, None]")
-        out.lines.append(f"col = {cols} + tl.arange(0, {tile.n})[None, :]")
+        out.let("row", f"{rows} + tl.arange(0, {tile.m})[:, None]")
+        out.let("col", f"{cols} + tl.arange(0, {tile.n})[None, :]")
     if row in masks:
-        out.lines.append(f"row_in = row < {row.extent}")
+        out.let("row_in", f"row < {row.extent}")
     if col in masks:
-        out.lines.append(f"col_in = col < {col.extent}")
+        out.let("col_in", f"col < {col.extent}")
 
 
 def _starts(tile: ContractionTile, tiles: tuple[int, int]) -> tuple[str, str]:
@@ -246,59 +246,59 @@ def _write_sums(out: Emission, sums: _Sums, constant: str, asked: int) -> None:
     asked for, `asked` lines of memory a thread."""
     tile, share, dtype = sums.tile, sums.share, sums.found.dtype
     one, k = tile.m == 1, tile.k
-    out.lines.append(f"deep = tl.arange(0, {k})[None, :]")
+    out.let("deep", f"tl.arange(0, {k})[None, :]")
     if not one:
-        out.lines.append(f"deep_right = tl.arange(0, {k})[:, None]")
+        out.let("deep_right", f"tl.arange(0, {k})[:, None]")
     shape = f"[{tile.n}, {k}]" if one else f"[{tile.m}, {tile.n}]"
-    begin = f"total = tl.zeros({shape}, tl.float32)"
+    zeros = f"tl.zeros({shape}, tl.float32)"
     if constant and few(share, tile, constant, dtype.itemsize) and not sums.steps.ragged:
-        _write_out(out, sums, begin)
+        _write_out(out, sums, zeros)
     else:
         if constant and asked and not sums.steps.ragged:
             at = ("left", "right").index(constant)
             most = asked * 32 * tile.warps
             write_fetches(out, sums.factors[at], sums.lanes[at], sums.sides[at], share, most)
-        _write_loop(out, sums, begin)
+        _write_loop(out, sums, zeros)
     if one:
-        out.lines.append("total = tl.sum(total, 1)[:, None]")
+        out.let("total", "tl.sum(total, 1)[:, None]")
 
 
-def _write_out(out: Emission, sums: _Sums, begin: str) -> None:
+def _write_out(out: Emission, sums: _Sums, zeros: str) -> None:
     """All steps one after the other: first what they read, then their products."""
-    added: list[str] = []
+    added: list[Statement] = []
     for at in range(sums.share.each):
         scope = _scope(out, sums, {})
         factors = [at_step(factor, sums.share, at) for factor in sums.factors]
         scope.expect(*factors)
         texts = [_factor(scope, factor, sums) for factor in factors]
         added.append(_added(texts, sums))
-        out.lines.extend(scope.lines)
-    out.lines += [begin, *added]
+        out.statements += scope.statements
+    out.let("total", zeros)
+    out.statements += added
 
 
-def _write_loop(out: Emission, sums: _Sums, begin: str) -> None:
+def _write_loop(out: Emission, sums: _Sums, zeros: str) -> None:
     steps, share = sums.steps, sums.share
-    out.lines.append(begin)
+    out.let("total", zeros)
     span = f"{steps.count}"
     if share.split > 1:
         end = f"(part + 1) * {share.each}"
         if share.each * share.split != steps.count:
             end = f"tl.minimum({end}, {steps.count})"
         span = f"part * {share.each}, {end}"
-    out.lines.append(f"for step in range({span}):")
     masks = {sums.lanes[0]: "deep_in"} if steps.ragged else {}
     if steps.ragged and _reads_on(sums):
         masks[sums.lanes[1]] = "deep_in" if sums.tile.m == 1 else "deep_right_in"
     scope = _scope(out, sums, masks)
     for name in dict.fromkeys(masks.values()):
         at = steps.at if name == "deep_in" else steps_of(sums.found, sums.tile.k, "deep_right").at
-        scope.lines.append(f"{name} = {scope.index(at)} < {steps.extent}")
+        scope.let(name, f"{scope.index(at)} < {steps.extent}")
     scope.expect(*sums.factors)
     texts = [_factor(scope, factor, sums) for factor in sums.factors]
     if steps.ragged:
         texts = [_ended(scope, sums, at, text) for at, text in enumerate(texts)]
-    scope.lines.append(_added(texts, sums))
-    out.lines.extend(f"    {line}" for line in scope.lines)
+    scope.statements.append(_added(texts, sums))
+    out.loop("step", span, scope)
 
 
 def _reads_on(sums: _Sums) -> bool:
@@ -332,14 +332,15 @@ def _scope(out: Emission, sums: _Sums, masks: dict[Axis, str]) -> Emission:
     return scope
 
 
-def _added(texts: Sequence[str], sums: _Sums) -> str:
-    """The line that adds the product of two factors to the sums."""
+def _added(texts: Sequence[str], sums: _Sums) -> Statement:
+    """What adds the product of two factors to the sums."""
     if sums.tile.m == 1:
-        return f"total += {' * '.join(f'{text}.to(tl.float32)' for text in texts)}"
+        product = " * ".join(f"{text}.to(tl.float32)" for text in texts)
+        return Assign(("total",), product, "+=")
     exact = ""
     if sums.found.dtype == torch.float32:
         exact = f', input_precision="{"tf32" if sums.tile.tf32 else "ieee"}"'
-    return f"total = tl.dot({texts[0]}, {texts[1]}, total{exact})"
+    return Assign(("total",), f"tl.dot({texts[0]}, {texts[1]}, total{exact})")
 
 
 def _factor(scope: Emission, expr: Expr, sums: _Sums) -> str:
@@ -347,7 +348,7 @@ def _factor(scope: Emission, expr: Expr, sums: _Sums) -> str:
     if expr.dtype != dtype:
         return scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
     if sums.tile.tf32 and sums.tile.m > 1 and not rounded_ahead(expr, sums.constants):
-        return scope.assign("factor", f"nearest_tf32({name})")
+        return scope.assign("factor", scope.call("nearest_tf32", name))
     return name
 
 
@@ -359,7 +360,7 @@ def _write_few(out: Emission, found: Contraction, place: Place) -> None:
     for one in dict.fromkeys(fold.axes[0] for fold in found.short):
         if one.extent not in names:
             name = names[one.extent] = out.fresh("few")
-            out.lines.append(f"{name} = tl.arange(0, {next_power(one.extent)})[None, :]")
+            out.let(name, f"tl.arange(0, {next_power(one.extent)})[None, :]")
         out.spelled[one] = names[one.extent]
         if one.extent != next_power(one.extent):
             out.masks[one] = f"({names[one.extent]} < {one.extent})"

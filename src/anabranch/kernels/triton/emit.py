@@ -1,4 +1,4 @@
-"""Expressions as Triton: one line for each operation that has a name in the model.
+"""Expressions as Triton: one statement for each operation that has a name in the model.
 
     emit(max(f32(x[n, c]) + f32(bias[c]), 0), {n: "row", c: "col"}, masks={c: "col_in"})
         x = tl.load(x_ptr + (64 * row + col), mask=col_in, other=0.0).to(tl.float32)
@@ -49,6 +49,7 @@ from anabranch.kernels.dfg.index_expr import (
     Remainder,
     axes_of,
 )
+from anabranch.kernels.triton.statements import Assign, For, Statement, Value, Write
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float16: "tl.float16",
@@ -77,35 +78,25 @@ FORMS: dict[str, str] = {
             "sigmoid",
         )
     },
-    **{name: f"{name}({{}})" for name in ("tanh", "expm1", "log1p", "trunc", "floor", "ceil")},
-    "round": "round_even({})",
-    **{"as_f16": "as_f16({})", "as_bf16": "as_bf16({})"},
-    **{"div_rn": "tl.div_rn({}, {})", "sqrt_rn": "tl.sqrt_rn({})", "mul_rn": "product({}, {})"},
+    **{"div_rn": "tl.div_rn({}, {})", "sqrt_rn": "tl.sqrt_rn({})", "fma": "tl.fma({}, {}, {})"},
+}
+"""How each operation is written that Triton has."""
+CALLED: dict[str, str] = {
+    **{name: name for name in ("tanh", "expm1", "log1p", "trunc", "floor", "ceil")},
+    **{"as_f16": "as_f16", "as_bf16": "as_bf16", "round": "round_even", "mul_rn": "product"},
+    "pow": "libdevice.pow",
     **{
-        f"device_{name}": f"libdevice.{name}({{}})"
+        f"device_{name}": f"libdevice.{name}"
         for name in ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "expm1", "log1p")
     },
-    **{"pow": "libdevice.pow({}, {})", "fma": "tl.fma({}, {}, {})"},
 }
-"""How each operation is written. Names without `tl.` are functions of `functions.py`."""
+"""What is called for each other operation: of `functions.py`, or the device's library."""
 
 INTEGER_FORMS = {"neg": "-{}", "max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}
 LONG_LINE = 70
 FUNCTIONS = (
-    *(
-        "tanh",
-        "expm1",
-        "log1p",
-        "floor",
-        "ceil",
-        "trunc",
-        "fmod",
-        "round_even",
-        "larger",
-        "smaller",
-        "nearest_tf32",
-    ),
-    *("latest_largest", "latest_smallest"),
+    *("tanh", "expm1", "log1p", "floor", "ceil", "trunc", "fmod", "round_even", "larger"),
+    *("smaller", "nearest_tf32", "latest_largest", "latest_smallest"),
     *("fetch_ahead", "log_add_exp", "one_after_other", "as_f16", "as_bf16", "product"),
     "product_f64",
 )
@@ -120,8 +111,8 @@ def emit(
     names: Mapping[str, str] | None = None,
     taken: set[str] | None = None,
     reduce: Callable[[Reduce, Emission], str] | None = None,
-) -> tuple[list[str], str]:
-    """The lines that compute the expression, and what it is called after them.
+) -> tuple[list[Statement], str]:
+    """The statements that compute the expression, and what it is called after them.
 
     `names`: the identifier for each value of the body (by default its own name made one); the
     pointer to a value is that with `_ptr`. `taken`: identifiers in use, to which new ones are
@@ -131,11 +122,12 @@ def emit(
     emission.reduce = reduce
     emission.expect(expr)
     name = emission.value(expr)
-    return emission.lines, name
+    return emission.statements, name
 
 
 class Emission:
-    """One scope of a kernel being written: its lines, and what is called how already."""
+    """One scope of a kernel being written: its statements, and what is called how already. `calls`:
+    the functions that the kernel calls, of all its scopes."""
 
     def __init__(
         self,
@@ -146,7 +138,8 @@ class Emission:
     ) -> None:
         self.spelled, self.masks = dict(spelled), dict(masks)
         self.names, self.taken = names, taken
-        self.lines: list[str] = []
+        self.calls: set[str] = set()
+        self.statements: list[Statement] = []
         self.known: dict[Expr, str] = {}
         self.reduce: Callable[[Reduce, Emission], str] | None = None
         self.scan: Callable[[Scan, str, Emission], str] | None = None
@@ -179,7 +172,7 @@ class Emission:
             {**self.spelled, **spelled}, {**self.masks, **masks}, self.names, self.taken
         )
         scope.known, scope.reduce, scope.scan = dict(self.known), self.reduce, self.scan
-        scope._texts = dict(self._texts)
+        scope._texts, scope.calls = dict(self._texts), self.calls
         return scope
 
     def fresh(self, wanted: str) -> str:
@@ -187,10 +180,27 @@ class Emission:
         return fresh(wanted, self.taken)
 
     def assign(self, wanted: str, text: str) -> str:
-        """A line that gives the text a name."""
+        """Gives the text a name like the wanted one."""
         name = self.fresh(wanted)
-        self.lines.append(f"{name} = {text}")
+        self.let(name, text)
         return name
+
+    def let(self, name: str, value: Value, by: str = "=") -> None:
+        """Gives the value this name, or adds it to what has the name."""
+        self.statements.append(Assign((name,), value, by))
+
+    def named(self, function: str) -> str:
+        """The function of `functions.py`, or of the device's library, by its name."""
+        self.calls.add(function.partition(".")[0])
+        return function
+
+    def call(self, function: str, *args: str) -> str:
+        """A call of such a function."""
+        return f"{self.named(function)}({', '.join(args)})"
+
+    def loop(self, variable: str, span: str, scope: Emission) -> None:
+        """What the scope has, for each number of the span."""
+        self.statements.append(For(variable, span, tuple(scope.statements)))
 
     def value(self, expr: Expr) -> str:
         """What the expression is called, or its text where it needs no line of its own."""
@@ -206,8 +216,8 @@ class Emission:
         self.value(load)
 
     def store(self, store: Store, anchor: str = "", within: Within = ()) -> None:
-        """The line that stores, where the bounds hold; `anchor` is a tile of indices whose shape it
-        has if its address depends on no axis."""
+        """Stores, where the bounds hold; `anchor` is a tile of indices whose shape it has if its
+        address depends on no axis."""
         value, address = self.value(store.expr), store.address
         if not isinstance(store.expr, Const) and store.expr.dtype != store.type.dtype:
             value = f"{_operand(value)}.to({DTYPES[store.type.dtype]})"
@@ -215,7 +225,7 @@ class Emission:
         if not address.terms and anchor:
             text = f"{text} + 0 * {anchor}"
         mask = self._mask(dict.fromkeys(axes_of(address)), within)
-        self.lines.append(f"tl.store({text}, {value}{f', mask={mask}' if mask else ''})")
+        self.statements.append(Write(text, value, mask))
 
     def index(self, index: Index, wide: bool | None = None) -> str:
         """The index in Triton; `wide`: in 64 bits, by default where 32 are too few."""
@@ -289,22 +299,27 @@ class Emission:
 
     def _arith(self, part: Arith) -> str:
         floating = part.args[-1].dtype.is_floating_point
-        form = FORMS[part.op] if floating else INTEGER_FORMS.get(part.op, FORMS[part.op])
         given = [self.known[arg] for arg in part.args]
-        if part.op in ("div", "div_rn") and (inverse := _exact_inverse(part.args[1])) is not None:
-            form, given[1] = FORMS["mul"], literal(inverse)
         if part.op == "mul_rn" and part.dtype == torch.float64:
-            form = "product_f64({}, {})"
-        if part.op == "rem" and floating:
-            form = "fmod({}, {})"
-            given = list(map(_tensor, part.args, given))
-        if not form.endswith(")"):
-            given = [_operand(text) for text in given]
-        text = form.format(*given)
+            text = self.call("product_f64", *given)
+        elif part.op == "rem" and floating:
+            text = self.call("fmod", *map(_tensor, part.args, given))
+        elif part.op in CALLED:
+            text = self.call(CALLED[part.op], *given)
+        else:
+            text = self._formed(part, given, floating)
         among = part.args[1:] if part.op == "where" else part.args
         if all(isinstance(arg, Const) for arg in among):
             text = f"{_operand(text)}.to({DTYPES[part.dtype]})"
         return text
+
+    def _formed(self, part: Arith, given: list[str], floating: bool) -> str:
+        form = FORMS[part.op] if floating else INTEGER_FORMS.get(part.op, FORMS[part.op])
+        if part.op in ("div", "div_rn") and (inverse := _exact_inverse(part.args[1])) is not None:
+            form, given[1] = FORMS["mul"], literal(inverse)
+        if not form.endswith(")"):
+            given = [_operand(text) for text in given]
+        return form.format(*given)
 
     def _load(self, load: Load) -> str:
         axes = address_axes(load)

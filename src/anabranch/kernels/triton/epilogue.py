@@ -25,6 +25,7 @@ from anabranch.kernels.dfg.traversal import (
 from anabranch.kernels.triton.axis_layout import flattened
 from anabranch.kernels.triton.contraction_axes import Contraction
 from anabranch.kernels.triton.emit import Emission
+from anabranch.kernels.triton.statements import If
 
 READ_AHEAD = 64
 """Bytes that a thread may hold, while it multiplies, of what is added to its products."""
@@ -84,8 +85,9 @@ class Results:
             for store in found.of_rows:
                 scope.store(self.stores[store], anchor="row")
             if wide > 1:
-                out.lines.append(f"if tile % {wide} == 0:")
-            out.lines += [f"    {line}" if wide > 1 else line for line in scope.lines]
+                out.statements.append(If(f"tile % {wide} == 0", tuple(scope.statements)))
+            else:
+                out.statements += scope.statements
 
     def _write_blocks(self, out: Emission, shape: tuple[int, int], column: str) -> None:
         """The sums of blocks of columns, one of another if need be, and what is stored of them."""
@@ -104,12 +106,12 @@ class Results:
         whole, own = flattened(found.cols[:-1], "block")
         masks = {whole: "block_in"} if whole.extent % many else {}
         scope = out.inner({whole: "block"}, masks)
-        out.lines.append(f"block = ({column}) // {found.block} + tl.arange(0, {many})[None, :]")
+        out.let("block", f"({column}) // {found.block} + tl.arange(0, {many})[None, :]")
         if masks:
-            out.lines.append(f"block_in = block < {whole.extent}")
+            out.let("block_in", f"block < {whole.extent}")
         there = {**self.place, **own}
         for store in found.of_blocks:
             expr = substitute(replace_parts(store.expr, narrow), there)
             index = tuple(substitute_index(i, there, lambda expr: expr) for i in store.index)
             scope.store(replace(store, expr=expr, index=index))
-        out.lines += scope.lines
+        out.statements += scope.statements

@@ -40,16 +40,15 @@ from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.gemm_chain_axes import Pair, pair_of
 from anabranch.kernels.triton.gemm_chain_tiles import chosen
 from anabranch.kernels.triton.k_loop import KLoopSteps, walk
-from anabranch.kernels.triton.module_text import program
+from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.statements import Assign, GridPlace, KernelTree, Statement
 from anabranch.kernels.triton.weight_prefetch import Share, rounded_ahead
 
 OWN = split_k.OWN | {
     *("deep", "deep_down", "deep_in", "step", "tile", "part", "batch", "total"),
     *("between", "between_down", "chunk", "first"),
 }
-INDENT = "    "
 
 
 def tiles(body: Graph, spec: TargetSpec) -> list[GemmChainTile]:
@@ -58,7 +57,7 @@ def tiles(body: Graph, spec: TargetSpec) -> list[GemmChainTile]:
     return [] if isinstance(found, Refused) else chosen(found, spec)
 
 
-def write(body: Graph, tile: GemmChainTile) -> Program:
+def write(body: Graph, tile: GemmChainTile) -> KernelTree:
     """The kernel. ValueError where the body is no two products, or the tile does not suit it."""
     found = found_in(body)
     if isinstance(found, Refused):
@@ -80,17 +79,17 @@ def write(body: Graph, tile: GemmChainTile) -> Program:
     _write_results(out, cut)
     tiles = cut.tiles[0] * cut.tiles[1]
     count = tiles * found.batches
-    written = program(
+    return kernel_tree(
         body,
         found.dfg,
         "pair",
-        out.lines,
+        out,
         (tiles, split, found.batches),
         tile.warps,
+        tile.stages,
         scratch=count * split * tile.m * tile.n * 4 if split > 1 else 0,
         counters=count if split > 1 else 0,
     )
-    return replace(written, stages=tile.stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,41 +165,44 @@ def _cut(found: Pair, tile: GemmChainTile, constants: frozenset[str]) -> _Cut:
 def _write_indices(out: Emission, cut: _Cut, masks: dict[Axis, str]) -> None:
     """Rows and columns of the tile and lanes of both depths, as shapes that broadcast."""
     tile, (down, across) = cut.tile, cut.tiles
-    out.lines.append("tile = tl.program_id(0)")
+    out.let("tile", (GridPlace(0),))
     if cut.share.split > 1:
-        out.lines.append("part = tl.program_id(1)")
+        out.let("part", (GridPlace(1),))
     if cut.found.batches > 1:
-        out.lines.append("batch = tl.program_id(2)")
+        out.let("batch", (GridPlace(2),))
     rows, cols = f"tile // {across} * {tile.m}", f"tile % {across} * {tile.n}"
     if across == 1:
         rows, cols = f"tile * {tile.m}", "0"
     elif down == 1:
         rows, cols = "0", f"tile * {tile.n}"
     if cut.one:
-        out.lines.append(f"col = {cols} + tl.arange(0, {tile.n})[:, None]")
+        out.let("col", f"{cols} + tl.arange(0, {tile.n})[:, None]")
     else:
-        out.lines.append(f"row = {rows} + tl.arange(0, {tile.m})[:, None]")
-        out.lines.append(f"col = {cols} + tl.arange(0, {tile.n})[None, :]")
-    out.lines += [f"{name} = {name[:3]} < {axis.extent}" for axis, name in masks.items()]
-    out.lines.append(f"deep = tl.arange(0, {tile.k})[None, :]")
+        out.let("row", f"{rows} + tl.arange(0, {tile.m})[:, None]")
+        out.let("col", f"{cols} + tl.arange(0, {tile.n})[None, :]")
+    for axis, name in masks.items():
+        out.let(name, f"{name[:3]} < {axis.extent}")
+    out.let("deep", f"tl.arange(0, {tile.k})[None, :]")
     if not cut.one:
-        out.lines.append(f"deep_down = tl.arange(0, {tile.k})[:, None]")
-    out.lines.append(f"between = tl.arange(0, {tile.middle})[None, :]")
-    out.lines.append(f"between_down = tl.arange(0, {tile.middle})[:, None]")
+        out.let("deep_down", f"tl.arange(0, {tile.k})[:, None]")
+    out.let("between", f"tl.arange(0, {tile.middle})[None, :]")
+    out.let("between_down", f"tl.arange(0, {tile.middle})[:, None]")
 
 
 def _write_chunks(out: Emission, cut: _Cut) -> None:
     """The second product, `total`, and all that it is made of."""
     tile, share = cut.tile, cut.share
     shape = f"[{tile.n}, {tile.middle}]" if cut.one else f"[{tile.m}, {tile.n}]"
-    out.lines.append(f"total = tl.zeros({shape}, tl.float32)")
+    out.let("total", f"tl.zeros({shape}, tl.float32)")
     lanes = {Axis(name, tile.middle): name for name in ("between", "between_down")}
     scope = out.inner(lanes, {})
     scope.expect(cut.middle, cut.right)
     _write_first(scope, cut)
     _write_second(scope, cut)
     if share.each == 1:
-        out.lines += ["chunk = part"] * (share.split > 1) + scope.lines
+        if share.split > 1:
+            out.let("chunk", "part")
+        out.statements += scope.statements
     else:
         span = f"{share.count}"
         if share.split > 1:
@@ -208,9 +210,9 @@ def _write_chunks(out: Emission, cut: _Cut) -> None:
             if share.each * share.split != share.count:
                 end = f"tl.minimum({end}, {share.count})"
             span = f"part * {share.each}, {end}"
-        out.lines += [f"for chunk in range({span}):", *(f"{INDENT}{one}" for one in scope.lines)]
+        out.loop("chunk", span, scope)
     if cut.one:
-        out.lines.append("total = tl.sum(total, 1)[:, None]")
+        out.let("total", "tl.sum(total, 1)[:, None]")
 
 
 def _write_first(out: Emission, cut: _Cut) -> None:
@@ -220,21 +222,20 @@ def _write_first(out: Emission, cut: _Cut) -> None:
     lanes |= {Axis("deep_down", tile.k): "deep_down"}
     scope = out.inner(lanes, {Axis("deep", tile.k): "deep_in"} if steps.ragged else {})
     if steps.ragged:
-        scope.lines.append(f"deep_in = {scope.index(steps.at)} < {steps.extent}")
+        scope.let("deep_in", f"{scope.index(steps.at)} < {steps.extent}")
     image, weight = cut.image, cut.weight
     scope.expect(image, weight)
     kind = cut.found.dtypes[0]
     texts = (_factor(scope, image, kind, cut), _factor(scope, weight, kind, cut))
-    scope.lines.append(_added("first", texts, cut, kind))
+    scope.statements.append(_added("first", texts, cut, kind))
     shape = f"[{tile.middle}, {tile.k}]" if cut.one else f"[{tile.m}, {tile.middle}]"
-    out.lines.append(f"first = tl.zeros({shape}, tl.float32)")
+    out.let("first", f"tl.zeros({shape}, tl.float32)")
     if steps.count == 1:
-        out.lines += scope.lines
+        out.statements += scope.statements
     else:
-        out.lines.append(f"for step in range({steps.count}):")
-        out.lines += [f"{INDENT}{line}" for line in scope.lines]
+        out.loop("step", f"{steps.count}", scope)
     if cut.one:
-        out.lines.append("first = tl.sum(first, 1)[None, :]")
+        out.let("first", "tl.sum(first, 1)[None, :]")
 
 
 def _write_second(out: Emission, cut: _Cut) -> None:
@@ -249,19 +250,20 @@ def _write_second(out: Emission, cut: _Cut) -> None:
     name = text if text.isidentifier() else out.assign("middle", text)
     rounded = name if kind == torch.float32 else f"{name}.to({DTYPES[kind]})"
     if kind == torch.float32 and cut.tile.tf32:
-        rounded = f"nearest_tf32({name})"
+        rounded = out.call("nearest_tf32", name)
     other = _factor(out, cut.right, kind, cut)
-    out.lines.append(_added("total", (rounded, other), cut, kind))
+    out.statements.append(_added("total", (rounded, other), cut, kind))
 
 
-def _added(sums: str, texts: tuple[str, str], cut: _Cut, kind: torch.dtype) -> str:
-    """The line that adds the product of two factors to sums."""
+def _added(sums: str, texts: tuple[str, str], cut: _Cut, kind: torch.dtype) -> Statement:
+    """What adds the product of two factors to sums."""
     if cut.one:
-        return f"{sums} += {texts[0]}.to(tl.float32) * {texts[1]}.to(tl.float32)"
+        product = " * ".join(f"{text}.to(tl.float32)" for text in texts)
+        return Assign((sums,), product, "+=")
     exact = ""
     if kind == torch.float32:
         exact = f', input_precision="{"tf32" if cut.tile.tf32 else "ieee"}"'
-    return f"{sums} = tl.dot({texts[0]}, {texts[1]}, {sums}{exact})"
+    return Assign((sums,), f"tl.dot({texts[0]}, {texts[1]}, {sums}{exact})")
 
 
 def _factor(scope: Emission, expr: Expr, dtype: torch.dtype, cut: _Cut) -> str:
@@ -269,7 +271,7 @@ def _factor(scope: Emission, expr: Expr, dtype: torch.dtype, cut: _Cut) -> str:
     if expr.dtype != dtype:
         return scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
     if dtype == torch.float32 and cut.tile.tf32 and not rounded_ahead(expr, cut.constants):
-        return scope.assign("factor", f"nearest_tf32({name})")
+        return scope.assign("factor", scope.call("nearest_tf32", name))
     return name
 
 

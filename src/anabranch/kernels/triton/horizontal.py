@@ -17,22 +17,31 @@ and registers and shared memory those of the part that needs most.
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.tiles import HORIZONTAL, HorizontalTile, PartTile
-from anabranch.kernels.triton.module_text import entry_name, in_a_row, wrapped
+from anabranch.kernels.triton.module_text import IMPORTS, called, entry_name, function_text
 from anabranch.kernels.triton.names import names_of
 from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.statements import (
+    INDENT,
+    EndUnless,
+    For,
+    If,
+    KernelTree,
+    Spelled,
+    Statement,
+    in_a_row,
+    printed,
+    wrapped,
+)
 
 WARPS = (4, 8)
 """Of all parts."""
 ALIGNED = 16
 """Bytes that every part's scratch begins at a multiple of."""
-INDENT = "    "
 
 
 def joint_tiles(offers: Sequence[Sequence[PartTile]]) -> list[HorizontalTile]:
@@ -48,17 +57,17 @@ def joint_tiles(offers: Sequence[Sequence[PartTile]]) -> list[HorizontalTile]:
     return list(dict.fromkeys(found))
 
 
-def abreast(body: Graph, programs: Sequence[Program]) -> Program:
+def abreast(body: Graph, trees: Sequence[KernelTree]) -> Program:
     """The parts' kernels as one. ValueError where they cannot be."""
-    if len(programs) < 2 or len({program.warps for program in programs}) > 1:
+    if len(trees) < 2 or len({tree.warps for tree in trees}) > 1:
         raise ValueError("kernels abreast are several, of equally many warps")
     names, table = names_of(body), types(body)
-    values = tuple(dict.fromkeys(name for program in programs for name in program.pointers))
-    scratch, counters = _sums([-(-p.scratch // ALIGNED) * ALIGNED for p in programs], programs)
-    functions: dict[str, str] = {}
-    stages = max(program.stages for program in programs)
-    for at, program in enumerate(programs):
-        functions |= dict(_functions(program, f"part_{at}", stages))
+    values = tuple(dict.fromkeys(name for tree in trees for name in tree.pointers))
+    scratch, counters = _sums([-(-tree.scratch // ALIGNED) * ALIGNED for tree in trees], trees)
+    functions: dict[str, None] = {}
+    stages = max(tree.stages for tree in trees)
+    for at, tree in enumerate(trees):
+        functions |= dict.fromkeys([*called(tree), _part(tree, f"part_{at}", stages)])
     given = [f"{names[name]}_ptr" for name in values]
     given += ["scratch_ptr"] * bool(scratch[-1]) + ["counters_ptr"] * bool(counters[-1])
     entry = entry_name(HORIZONTAL, body)
@@ -66,30 +75,27 @@ def abreast(body: Graph, programs: Sequence[Program]) -> Program:
     lines += [f"{INDENT}# {names[name]}: {table[name].text}" for name in values]
     lines.append(f"{INDENT}cta = tl.program_id(0)")
     first = 0
-    for at, program in enumerate(programs):
-        pointers = [f"{names[name]}_ptr" for name in program.pointers]
-        pointers += [f"scratch_ptr + {scratch[at]}"] * bool(program.scratch)
-        pointers += [f"counters_ptr + {counters[at]}"] * bool(program.counters)
-        last = at == len(programs) - 1
-        test = "else" if last else f"{'elif' if at else 'if'} cta < {first + program.ctas}"
+    for at, tree in enumerate(trees):
+        pointers = [f"{names[name]}_ptr" for name in tree.pointers]
+        pointers += [f"scratch_ptr + {scratch[at]}"] * bool(tree.scratch)
+        pointers += [f"counters_ptr + {counters[at]}"] * bool(tree.counters)
+        last = at == len(trees) - 1
+        test = "else" if last else f"{'elif' if at else 'if'} cta < {first + tree.ctas}"
         place = f"cta - {first}" if at else "cta"
         call = f"{INDENT}{INDENT}part_{at}({', '.join([*pointers, place])})"
         lines += [f"{INDENT}{test}:", *wrapped(call)]
-        first += program.ctas
-    text = "\n\n\n".join(
-        ["import triton\nimport triton.language as tl", *functions.values(), "\n".join(lines)]
-    )
+        first += tree.ctas
     return Program(
-        text + "\n",
-        entry,
-        values,
-        tuple(table[name].dtype for name in values),
-        (first, 1, 1),
-        programs[0].warps,
-        stages,
-        scratch[-1],
-        counters[-1],
-        all(program.pdl for program in programs),
+        text="\n\n\n".join([IMPORTS, *functions, "\n".join(lines)]) + "\n",
+        entry=entry,
+        pointers=values,
+        dtypes=tuple(table[name].dtype for name in values),
+        grid=(first, 1, 1),
+        warps=trees[0].warps,
+        stages=stages,
+        scratch=scratch[-1],
+        counters=counters[-1],
+        pdl=all(tree.pdl for tree in trees),
     )
 
 
@@ -100,52 +106,43 @@ def _with_warps(offer: Sequence[PartTile], warps: int, rank: int) -> PartTile:
     return replace(chosen, warps=warps)
 
 
-def _sums(scratch: Sequence[int], programs: Sequence[Program]) -> tuple[list[int], list[int]]:
+def _sums(scratch: Sequence[int], trees: Sequence[KernelTree]) -> tuple[list[int], list[int]]:
     """Where each part's scratch and counters begin, and where all end."""
     starts, counters = [0], [0]
-    for size, program in zip(scratch, programs, strict=True):
+    for size, tree in zip(scratch, trees, strict=True):
         starts.append(starts[-1] + size)
-        counters.append(counters[-1] + program.counters)
+        counters.append(counters[-1] + tree.counters)
     return starts, counters
 
 
-def _functions(program: Program, name: str, stages: int) -> Iterator[tuple[str, str]]:
-    """A program's functions by name; its entry as one of them, with the CTA's number added.
-    `stages`: of loops that say nothing."""
-    lines = program.text.splitlines()
-    for node in ast.parse(program.text).body:
-        if isinstance(node, ast.FunctionDef):
-            first = min(decorator.lineno for decorator in node.decorator_list)
-            own = lines[first - 1 : node.end_lineno]
-            if node.name == program.entry:
-                if program.stages != stages:
-                    own = [_staged(line, program.stages) for line in own]
-                yield name, "\n".join(_numbered(own, program, name))
-            else:
-                yield node.name, "\n".join(own)
+def _part(tree: KernelTree, name: str, stages: int) -> str:
+    """The kernel as a function of its pointers and the number of its CTA. `stages`: of loops that
+    say nothing."""
+    statements = tree.statements
+    if tree.stages != stages:
+        statements = _staged(statements, tree.stages)
+    lines = _one_way_out(statements, in_a_row(tree.grid, "cta"))
+    return function_text(name, tree, lines, ("cta",))
 
 
-def _staged(line: str, stages: int) -> str:
-    """The head of a loop that says how many steps ahead it loads; any other line as it is."""
-    return re.sub(
-        r"^(\s*for \w+ in) range\((.*)\):$", rf"\1 tl.range(\2, num_stages={stages}):", line
-    )
+def _staged(statements: tuple[Statement, ...], stages: int) -> tuple[Statement, ...]:
+    """Loops say how many steps ahead they load."""
+
+    def staged(one: Statement) -> Statement:
+        if isinstance(one, For) and one.over == "range":
+            return replace(one, body=_staged(one.body, stages), stages=stages)
+        return replace(one, body=_staged(one.body, stages)) if isinstance(one, For | If) else one
+
+    return tuple(map(staged, statements))
 
 
-def _numbered(lines: Sequence[str], program: Program, name: str) -> list[str]:
-    """The entry as a function of its pointers and the number of its CTA."""
-    text = "\n".join(lines).replace(f"def {program.entry}(", f"def {name}(")
-    text = in_a_row(text, program.grid, "cta")
-    head, _, rest = text.partition("):\n")
-    return _without_returns(f"{head}, cta):\n{rest}".splitlines())
-
-
-def _without_returns(lines: Sequence[str]) -> list[str]:
-    """What follows an early return stands in a condition: Triton writes functions into their
-    callers, and a branch there has one way out."""
-    for at, line in enumerate(lines):
-        if line.strip() == "return" and lines[at - 1].startswith(f"{INDENT}if "):
-            test = lines[at - 1].replace("!=", "==")
-            rest = _without_returns(lines[at + 1 :])
-            return [*lines[: at - 1], test, *(f"{INDENT}{later}" for later in rest)]
-    return list(lines)
+def _one_way_out(statements: Sequence[Statement], spelled: Spelled) -> Iterator[str]:
+    """Lines in which what follows an early end stands in a condition: Triton writes functions into
+    their callers, and a branch there has one way out."""
+    for at, one in enumerate(statements):
+        if isinstance(one, EndUnless):
+            yield from printed(statements[:at], spelled)
+            yield f"if {one.name} == {one.value}:"
+            yield from (INDENT + line for line in _one_way_out(statements[at + 1 :], spelled))
+            return
+    yield from printed(statements, spelled)

@@ -20,18 +20,29 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from importlib import resources
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, types
 from anabranch.kernels.dfg.expr import Dfg, Expr
 from anabranch.kernels.dfg.traversal import loads
-from anabranch.kernels.triton.emit import FUNCTIONS
+from anabranch.kernels.triton.emit import FUNCTIONS, Emission
 from anabranch.kernels.triton.names import names_of
-from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.program import KernelCall, Program
+from anabranch.kernels.triton.statements import (
+    INDENT,
+    GridPlace,
+    KernelTree,
+    by_grid,
+    in_a_row,
+    printed,
+)
 
-WIDTH = 100
+IMPORTS = "import triton\nimport triton.language as tl"
+LIBRARY_CALLS = frozenset({"libdevice", "fmod"})
+"""Calls of the device's mathematical library, and functions of `functions.py` that have some."""
 LIBRARY = "\nfrom triton.language.extra import libdevice"
 """What imports the device's mathematical library."""
 MOST_ASIDE = 65_535
@@ -59,96 +70,70 @@ def entry_name(template: str, body: Graph) -> str:
     return re.sub(r"\W", "_", "_".join([template, *kinds]))[:LONGEST_NAME].strip("_")
 
 
-def program(
+def kernel_tree(
     body: Graph,
     dfg: Dfg,
     template: str,
-    lines: Sequence[str],
+    out: Emission,
     grid: tuple[int, int, int],
     warps: int,
+    stages: int = 1,
     scratch: int = 0,
     counters: int = 0,
     also: Sequence[Expr] = (),
-) -> Program:
-    """The kernel of these lines, still without the comment that says whose it is. Its parameters
-    are what the graph reads, and what `also` does, then what the graph stores, then scratch and
-    counters where it has them. A grid that is too long for CUDA becomes one row."""
-    if max(grid[1:]) > MOST_ASIDE:
-        lines = [in_a_row(line, grid, "tl.program_id(0)") for line in lines]
-        grid = (math.prod(grid), 1, 1)
-    names = names_of(body)
-    table = types(body)
-    entry = entry_name(template, body)
+) -> KernelTree:
+    """The kernel of what was emitted. Its parameters are what the graph reads, and what `also`
+    does, then what the graph stores, then scratch and counters where it has them."""
+    names, table = names_of(body), types(body)
     read = {load.value for load in loads(*(store.expr for store in dfg.stores), *also)}
     declared = [value.name for value in body.inputs] + [value.name for value in body.constants]
     pointers = [name for name in declared if name in read]
     pointers += dict.fromkeys(store.value for store in dfg.stores)
-    text = "\n".join(lines)
-    parameters = [f"{names[name]}_ptr" for name in pointers]
-    parameters += ["scratch_ptr"] * bool(scratch) + ["counters_ptr"] * bool(counters)
-    functions = [function(name) for name in FUNCTIONS if _calls(text, name)]
-    library = any("libdevice." in part for part in (text, *functions))
-    parts = [
-        "import triton\nimport triton.language as tl" + LIBRARY * library,
-        *functions,
-        "\n".join(
-            [
-                "@triton.jit",
-                f"def {entry}({', '.join(parameters)}):",
-                *(f"    # {names[name]}: {table[name].text}" for name in pointers),
-                *(f"    {part}" for line in lines for part in wrapped(line)),
-            ]
-        ),
-    ]
-    whole = "\n\n\n".join(parts) + "\n"
-    dtypes = tuple(table[name].dtype for name in pointers)
-    return Program(
-        whole,
-        entry,
-        tuple(pointers),
-        dtypes,
-        grid,
-        warps,
+    return KernelTree(
+        entry=entry_name(template, body),
+        pointers=tuple(pointers),
+        dtypes=tuple(table[name].dtype for name in pointers),
+        grid=grid,
+        warps=warps,
+        stages=stages,
         scratch=scratch,
         counters=counters,
+        parameters=tuple((names[name], table[name].text) for name in pointers),
+        statements=tuple(out.statements),
+        calls=frozenset(out.calls),
     )
 
 
-def _calls(text: str, name: str) -> bool:
-    """Whether it stands in the text as a word; most texts do not hold its letters either."""
-    return name in text and re.search(rf"(?<![\w.]){name}\b", text) is not None
+def module(tree: KernelTree) -> Program:
+    """The kernel as text, still without the comment that says whose it is. A grid that is too long
+    for CUDA becomes one row."""
+    long = max(tree.grid[1:]) > MOST_ASIDE
+    grid = (math.prod(tree.grid), 1, 1) if long else tree.grid
+    spelled = in_a_row(tree.grid, by_grid(GridPlace(0))) if long else by_grid
+    parts = [
+        IMPORTS + LIBRARY * bool(LIBRARY_CALLS & tree.calls),
+        *called(tree),
+        function_text(tree.entry, tree, printed(tree.statements, spelled)),
+    ]
+    launch = {field.name: getattr(tree, field.name) for field in fields(KernelCall)}
+    return Program(**{**launch, "grid": grid}, text="\n\n\n".join(parts) + "\n")
 
 
-def in_a_row(text: str, grid: tuple[int, int, int], cta: str) -> str:
-    """What a kernel computes of its place in the grid, computed of the number of its CTA."""
-    x, y, z = grid
-    ids = [f"({cta} % {x})", f"({cta} // {x} % {y})", f"({cta} // {x * y})"]
-    if y == z == 1:
-        ids = [cta, "0", "0"]
-    asked = re.compile(r"\btl\.(program_id|num_programs)\((\d)\)")
-
-    def told(found: re.Match[str]) -> str:
-        at = int(found[2])
-        return ids[at] if found[1] == "program_id" else str(grid[at])
-
-    return asked.sub(told, text)
+def called(tree: KernelTree) -> list[str]:
+    """The functions that a kernel calls."""
+    return [function(name) for name in FUNCTIONS if name in tree.calls]
 
 
-def wrapped(line: str) -> list[str]:
-    """A line that is too long as several, one for each argument of its first call."""
-    call = re.search(r"\w\(", line)
-    if len(line) <= WIDTH - 4 or call is None:
-        return [line]
-    start = call.end() - 1
-    indent, depth, at, pieces = line[: len(line) - len(line.lstrip())], 0, start + 1, list[str]()
-    for end, char in enumerate(line[start:], start):
-        depth += (char in "([") - (char in ")]")
-        if depth == 0 or (depth == 1 and char == ","):
-            pieces.append(f"{indent}    {line[at:end].strip()},")
-            at = end + 1
-        if depth == 0:
-            return [line[: start + 1], *pieces, indent + line[end:]]
-    return [line]
+def function_text(
+    name: str, tree: KernelTree, lines: Iterable[str], also: tuple[str, ...] = ()
+) -> str:
+    """The kernel as a function of this name and of these lines. `also`: parameters behind its
+    pointers."""
+    given = [f"{parameter}_ptr" for parameter, _ in tree.parameters]
+    given += ["scratch_ptr"] * bool(tree.scratch) + ["counters_ptr"] * bool(tree.counters)
+    head = ["@triton.jit", f"def {name}({', '.join([*given, *also])}):"]
+    head += [f"{INDENT}# {parameter}: {type}" for parameter, type in tree.parameters]
+    return "\n".join([*head, *(f"{INDENT}{line}" for line in lines)])
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from anabranch.ir.variant import PdlMode
 from anabranch.kernels.triton.pdl_hoist import early_first
-from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.statements import Effect, KernelTree, stores
 
 AT_ONCE = (PdlMode.TRIGGER_AT_WAIT, PdlMode.PREFETCH_L2_EARLY)
 """Modes that let the next kernel start right after the wait."""
@@ -27,27 +27,14 @@ ASKED = {PdlMode.PREFETCH_L2: 1, PdlMode.PREFETCH_L2_EARLY: 8}
 """Lines of weights that a thread asks for in a mode; 8 are 128 KiB of 4 warps, which few CTAs need,
 for they share what they read."""
 WAIT, TRIGGER = "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"
-INDENT = "    "
 
 
-def dependent(written: Program, mode: PdlMode, constants: frozenset[str] = frozenset()) -> Program:
+def dependent(tree: KernelTree, mode: PdlMode, constants: frozenset[str]) -> KernelTree:
     """The same kernel, launched in this mode. `constants`: which of its pointers no kernel writes
     to."""
-    lines = written.text.splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith(f"def {written.entry}("))
-    start += 1
-    while lines[start].startswith(f"{INDENT}#"):
-        start += 1
-    if mode in EARLY:
-        known = frozenset(at for at, name in enumerate(written.pointers) if name in constants)
-        first, rest = early_first(written.text, written.entry, known)
-        lines[start:] = [*first, *rest]
-        start += len(first)
-    added = [f"{INDENT}{WAIT}", *([f"{INDENT}{TRIGGER}"] if mode in AT_ONCE else [])]
+    first, rest = early_first(tree, constants) if mode in EARLY else ([], list(tree.statements))
     if mode not in (PdlMode.WAIT_ONLY, *AT_ONCE):
-        at = next(i for i in range(start, len(lines)) if "tl.store(" in lines[i])
-        while lines[at].startswith(f"{INDENT} "):  # in a loop: before the loop
-            at -= 1
-        lines.insert(at, f"{INDENT}{TRIGGER}")
-    lines[start:start] = added
-    return replace(written, text="\n".join(lines) + "\n", pdl=True)
+        # Where it first stores in a loop, before the loop.
+        rest.insert(next(at for at, one in enumerate(rest) if stores(one)), Effect(TRIGGER))
+    wait = [Effect(WAIT), *([Effect(TRIGGER)] if mode in AT_ONCE else [])]
+    return replace(tree, statements=(*first, *wait, *rest), pdl=True)

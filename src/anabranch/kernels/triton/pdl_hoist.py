@@ -15,72 +15,90 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from anabranch.kernels.triton.module_text import wrapped
+from anabranch.kernels.triton.statements import (
+    Assign,
+    Fetch,
+    For,
+    KernelTree,
+    Statement,
+    text_value,
+    walked,
+)
 
 MOST = 16
 """Loads that are taken to the front, at most: each holds registers from then on."""
-FETCH = "fetch_ahead"
-"""The function of `functions.py` that asks for memory and gives nothing back."""
 PURE = frozenset(
     {"program_id", "num_programs", "arange", "zeros", "full", "minimum", "maximum", "where", "to"}
 )
 """What indices are made with."""
-INDENT = "    "
 
 
-def early_first(text: str, entry: str, constants: frozenset[int]) -> tuple[list[str], list[str]]:
-    """The lines of a kernel's body that may stand before the wait, and the others, each part in
-    its order. `constants`: the places of parameters that point to what no kernel writes."""
-    lines = text.splitlines()
-    functions = [f for f in ast.parse(text).body if isinstance(f, ast.FunctionDef)]
-    (kernel,) = (function for function in functions if function.name == entry)
-    parameters = [argument.arg for argument in kernel.args.args]
-    names = [node for node in ast.walk(kernel) if isinstance(node, ast.Name)]
-    given = Counter(node.id for node in names if isinstance(node.ctx, ast.Store))
+def early_first(
+    tree: KernelTree, constants: frozenset[str]
+) -> tuple[list[Statement], list[Statement]]:
+    """The statements of a kernel that may stand before the wait, and the others, each part in its
+    order. `constants`: pointers to what no kernel writes."""
+    parameters = zip(tree.pointers, tree.parameters, strict=True)
+    given = Counter(_given(tree.statements))
     known = _Known(
         once={name for name, times in given.items() if times == 1},
-        pointers={parameters[at] for at in constants},
-        names={node.id for node in names},
+        pointers={f"{name}_ptr" for pointer, (name, _) in parameters if pointer in constants},
+        taken=set(given),
     )
-    first: list[str] = []
-    rest: list[str] = []
-    for statement in kernel.body:
-        own = lines[statement.lineno - 1 : statement.end_lineno]
-        now, later = _parted(statement, own, known)
+    first: list[Statement] = []
+    rest: list[Statement] = []
+    for statement in tree.statements:
+        now, later = _parted(statement, known)
         first += now
         rest += later
     return first, rest
 
 
+def _given(statements: Sequence[Statement]) -> Iterator[str]:
+    """The names that are given, each as often as it is."""
+    for statement in walked(statements):
+        if isinstance(statement, Assign):
+            yield from statement.names
+        elif isinstance(statement, For):
+            yield statement.variable
+
+
 @dataclass
 class _Known:
-    """once: names that are given once. pointers: parameters that point to constants. names: all
-    that occur. indices: names at the front, made of numbers. loads: how many are at the front."""
+    """once: names that are given once. pointers: parameters that point to constants. taken: names
+    in use. indices: names at the front, made of numbers. loads: how many are at the front."""
 
     once: set[str]
     pointers: set[str]
-    names: set[str]
+    taken: set[str]
     indices: set[str] = field(default_factory=lambda: {"tl"})
     loads: int = 0
 
 
-def _parted(statement: ast.stmt, lines: list[str], known: _Known) -> tuple[list[str], list[str]]:
-    """What of the statement stands at the front, and what stays."""
+Parted = tuple[list[Statement], list[Statement]]
+"""What of a statement stands at the front, and what stays."""
+
+
+def _parted(statement: Statement, known: _Known) -> Parted:
+    stays: Parted = [], [statement]
     match statement:
-        case ast.Expr(ast.Call(ast.Name(name), [place])) if name == FETCH:
-            return (lines, []) if _made_of(place, known.indices | known.pointers) else ([], lines)
-        case ast.Assign([ast.Name(name)], value) if name in known.once:
-            if _made_of(value, known.indices):
+        case Fetch(address):
+            early = _made_of(_parsed(address), known.indices | known.pointers)
+            return ([statement], []) if early else stays
+        case Assign((name,), value, "=") if name in known.once:
+            made = _parsed(text_value(value))
+            if _made_of(made, known.indices):
                 known.indices.add(name)
-                return lines, []
-            return _read(name, value, known) or ([], lines)
+                return [statement], []
+            return _read(name, made, known) or stays
         case _:
-            return [], lines
+            return stays
 
 
-def _read(name: str, value: ast.expr, known: _Known) -> tuple[list[str], list[str]] | None:
+def _read(name: str, value: ast.expr, known: _Known) -> Parted | None:
     """A load of a constant at the front, and its conversion where it stood; None for all else."""
     load, cast = value, ""
     match value:
@@ -93,11 +111,15 @@ def _read(name: str, value: ast.expr, known: _Known) -> tuple[list[str], list[st
         return None
     known.loads += 1
     held = f"{name}_read" if cast else name
-    while cast and held in known.names:
+    while cast and held in known.taken:
         held += "_"
-    known.names.add(held)
-    first = wrapped(f"{held} = {ast.unparse(load)}")
-    return [INDENT + line for line in first], [f"{INDENT}{name} = {held}.to({cast})"] * bool(cast)
+    known.taken.add(held)
+    converted = Assign((name,), f"{held}.to({cast})")
+    return [Assign((held,), ast.unparse(load))], [converted] * bool(cast)
+
+
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
 def _made_of(value: ast.expr, names: set[str]) -> bool:

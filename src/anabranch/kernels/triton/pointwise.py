@@ -18,9 +18,9 @@ from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.traversal import loads, reductions, scans, substitute_stores
 from anabranch.kernels.triton.axis_layout import elements_per_thread, flattened, ordered
 from anabranch.kernels.triton.emit import Emission
-from anabranch.kernels.triton.module_text import program
+from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.statements import GridPlace, KernelTree
 
 THREADS_PER_WARP = 32
 LARGEST_GRID = 2**31 - 1
@@ -47,7 +47,7 @@ def tiles(body: Graph, spec: TargetSpec) -> list[PointwiseTile]:
     return [PointwiseTile(elements, warps) for elements, warps in chosen]
 
 
-def write(body: Graph, tile: PointwiseTile) -> Program:
+def write(body: Graph, tile: PointwiseTile) -> KernelTree:
     """The kernel. ValueError where the body is no pointwise one."""
     dfg = found_in(body)
     if isinstance(dfg, Refused):
@@ -59,16 +59,16 @@ def write(body: Graph, tile: PointwiseTile) -> Program:
     out = Emission({flat: "i"}, {flat: "i_in"} if partial else {}, names_of(body), {*INDICES})
     wide = ".to(tl.int64)" if flat.extent > LARGEST_GRID else ""
     elements = tile.elements
-    out.lines.append(f"i = tl.program_id(0){wide} * {elements} + tl.arange(0, {elements})")
+    out.let("i", (GridPlace(0), f"{wide} * {elements} + tl.arange(0, {elements})"))
     if partial:
-        out.lines.append(f"i_in = i < {flat.extent}")
+        out.let("i_in", f"i < {flat.extent}")
     out.expect(*(store.expr for store in stores))
     for store in stores:
         out.value(store.expr)
     for store in stores:
         out.store(store, anchor="i")
     grid = (-(-flat.extent // elements), 1, 1)
-    return program(body, dfg, "pointwise", out.lines, grid, tile.warps)
+    return kernel_tree(body, dfg, "pointwise", out, grid, tile.warps)
 
 
 def _vector(dfg: Dfg) -> int:

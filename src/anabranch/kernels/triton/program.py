@@ -17,13 +17,13 @@ import torch
 from anabranch.ir.types import DTYPE_NAMES, DTYPES
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """One launch.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCall:
+    """How a kernel is called.
 
-    text: a Triton module. entry: the name of its kernel. pointers: the kernel's parameters in
-    order, as names of values of the task's body: inputs, constants, then what it writes. dtypes:
-    what each points to. grid: CTAs along three axes. warps, stages: as Triton counts them.
+    entry: the name of the kernel. pointers: the kernel's parameters in order, as names of values of
+    the task's body: inputs, constants, then what it writes. dtypes: what each points to. grid: CTAs
+    along three axes. warps, stages: as Triton counts them.
 
     scratch: bytes of memory that one run may use as it likes, one more pointer (to bytes) if not 0.
     counters: 32-bit integers that are 0 before the first run and that each run leaves at 0, one
@@ -33,7 +33,6 @@ class Program:
     capability 9.0 and up), so it may be launched while that one still runs.
     """
 
-    text: str
     entry: str
     pointers: tuple[str, ...]
     dtypes: tuple[torch.dtype, ...]
@@ -49,6 +48,13 @@ class Program:
         """CTAs of the launch."""
         x, y, z = self.grid
         return x * y * z
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program(KernelCall):
+    """A kernel as text: a Triton module, and how its kernel is called."""
+
+    text: str
 
 
 def facts_of(program: Program) -> dict[str, Any]:

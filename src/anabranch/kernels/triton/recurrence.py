@@ -54,9 +54,9 @@ from anabranch.kernels.dfg.traversal import (
 )
 from anabranch.kernels.triton.axis_layout import flattened, ordered
 from anabranch.kernels.triton.emit import DTYPES, Emission
-from anabranch.kernels.triton.module_text import program
+from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.statements import GridPlace, KernelTree
 
 TILES = ((32, 1), (128, 4), (256, 4), (512, 4))
 """Elements and warps of a CTA."""
@@ -105,7 +105,7 @@ def _may_be(body: Graph) -> bool:
     return len(body.nodes) >= 2 * LEAST_STEPS and not kinds & {"contract", "reduce", "opaque"}
 
 
-def write(body: Graph, tile: RecurrenceTile) -> Program:
+def write(body: Graph, tile: RecurrenceTile) -> KernelTree:
     """The kernel. ValueError where the body is no recurrence."""
     found, elements = found_in(body), tile.elements
     if isinstance(found, Refused):
@@ -115,14 +115,14 @@ def write(body: Graph, tile: RecurrenceTile) -> Program:
     partial = flat.extent % elements != 0
     out = Emission({flat: "i"}, {flat: "i_in"} if partial else {}, names_of(body), {*INDICES})
     wide = ".to(tl.int64)" if flat.extent > LARGEST_GRID else ""
-    out.lines.append(f"i = tl.program_id(0){wide} * {elements} + tl.arange(0, {elements})")
+    out.let("i", (GridPlace(0), f"{wide} * {elements} + tl.arange(0, {elements})"))
     if partial:
-        out.lines.append(f"i_in = i < {flat.extent}")
+        out.let("i_in", f"i < {flat.extent}")
     # What is one element in all is no tile: places that depend on the step alone are not either.
     shape = f"[{elements}]" if flat.extent > 1 else "[]"
     _write_steps(_flat(found, place), out, shape, tile.at_once, tile.ahead)
     grid = (-(-flat.extent // elements), 1, 1)
-    return program(body, found.dfg, "recurrence", out.lines, grid, tile.warps)
+    return kernel_tree(body, found.dfg, "recurrence", out, grid, tile.warps)
 
 
 def _flat(found: Recurrence, place: Place) -> Recurrence:
@@ -169,13 +169,13 @@ def _write_steps(found: Recurrence, out: Emission, shape: str, at_once: int, ahe
         start = at_once * axis(block.name, blocks)
         steps = _block(found, [start + k for k in range(at_once)], names)
         read = _read_first(steps, out, block) if ahead else {}
-        out.lines.append(f"for block in range(0, {blocks}):")
         scope = out.inner({block: "block"}, {})
         later = _read_next(read, scope, block)
         scope.known.update(read)
         _write_block(steps, scope, anchor)
-        scope.lines += [f"{name} = {text}" for name, text in later]
-        out.lines += [f"    {line}" for line in scope.lines]
+        for name, text in later:
+            scope.let(name, text)
+        out.loop("block", f"0, {blocks}", scope)
     else:
         left = found.step.extent
     if left:
@@ -186,7 +186,7 @@ def _write_steps(found: Recurrence, out: Emission, shape: str, at_once: int, ahe
     scope.expect(*(store.expr for store in after))
     for store in after:
         scope.store(store, anchor)
-    out.lines += scope.lines
+    out.statements += scope.statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ def _read_first(steps: _Block, out: Emission, block: Axis) -> dict[Expr, str]:
             scope.read(first)
             name = scope.known[first]
             read[load] = scope.assign("read", name) if first in out.known else name
-    out.lines += scope.lines
+    out.statements += scope.statements
     return read
 
 
@@ -235,14 +235,14 @@ def _read_next(read: Mapping[Expr, str], scope: Emission, block: Axis) -> list[t
     if not read:
         return []
     later = Axis("later", block.extent)
-    scope.lines.append(f"later = tl.minimum(block + 1, {block.extent - 1})")
+    scope.let("later", f"tl.minimum(block + 1, {block.extent - 1})")
     inner = scope.inner({later: "later"}, {})
     table = {one: substitute(one, {block: axis("later", block.extent)}) for one in read}
     inner.expect(*table.values())
     for there in table.values():
         if isinstance(there, Load):
             inner.read(there)
-    scope.lines += inner.lines
+    scope.statements += inner.statements
     return [(read[one], inner.known[there]) for one, there in table.items()]
 
 
@@ -259,8 +259,9 @@ def _write_block(steps: _Block, out: Emission, anchor: str) -> None:
     # All of them are there, and kept, before the first takes its new value.
     old = {_name(held) for held in steps.ends}
     new = [v if v.isidentifier() and v not in old else scope.assign("next", v) for v in values]
-    scope.lines += [f"{_name(held)} = {value}" for held, value in zip(steps.ends, new, strict=True)]
-    out.lines += scope.lines
+    for held, value in zip(steps.ends, new, strict=True):
+        scope.let(_name(held), value)
+    out.statements += scope.statements
 
 
 def _still(exprs: Sequence[Expr], step: Axis) -> list[Expr]:

@@ -31,16 +31,12 @@ from anabranch.kernels.dfg.index_expr import Axis, axis
 from anabranch.kernels.dfg.simplify import bounded, choose, const, least
 from anabranch.kernels.dfg.traversal import replace_parts, scans, substitute
 from anabranch.kernels.triton.emit import DTYPES, Emission, literal
+from anabranch.kernels.triton.statements import Assign
 
-FORMS = {
-    "sum": ("tl.cumsum({}, {}{})", "{} + {}"),
-    "prod": ("tl.cumprod({}, {}{})", "{} * {}"),
-    "max": ("tl.associative_scan({}, {}, latest_largest{})", "latest_largest({}, {})"),
-    "min": ("tl.associative_scan({}, {}, latest_smallest{})", "latest_smallest({}, {})"),
-    "logaddexp": ("tl.associative_scan({}, {}, log_add_exp{})", "log_add_exp({}, {})"),
-}
+FORMS = {"sum": ("tl.cumsum", "{} + {}"), "prod": ("tl.cumprod", "{} * {}")}
 """How a tile is folded along an axis, and what is carried over with what is folded."""
-STEP = "{}, {} = tl.associative_scan(tl.broadcast({}, {}), {}, one_after_other{})"
+SCANNED = {"max": "latest_largest", "min": "latest_smallest", "logaddexp": "log_add_exp"}
+"""The function that does both where Triton has no word for it."""
 
 
 def aligned(dfg: Dfg) -> Dfg | Refused:
@@ -114,11 +110,16 @@ def carry_on(
 ) -> str:
     """The lines that fold a block and carry its end over to the next; what the fold is called."""
     text, by = _folded(one, value, out, col, last, 1)
-    both = f"{by} * {carry} + {text}" if by else FORMS[one.op][1].format(carry, text)
+    if by:
+        both = f"{by} * {carry} + {text}"
+    elif one.op in FORMS:
+        both = FORMS[one.op][1].format(carry, text)
+    else:
+        both = out.call(SCANNED[one.op], carry, text)
     name = out.assign(_name(one, out), both)
     end = "start" if one.reverse else f"start + {width - 1}"
     found = f"tl.sum(tl.where(col == {end}, {name}, 0), 1)[:, None]"
-    out.lines.append(f"{carry} = {found}.to({DTYPES[one.dtype]})")
+    out.let(carry, f"{found}.to({DTYPES[one.dtype]})")
     return name
 
 
@@ -133,11 +134,16 @@ def _folded(
     what each step multiplies by what came before the first."""
     back = ", reverse=True" if one.reverse else ""
     value = _whole(one.arg, value, least(one.op, one.dtype), one, out, along, last)
+    if one.by is None and one.op in FORMS:
+        return f"{FORMS[one.op][0]}({value}, {axis}{back})", ""
     if one.by is None:
-        return FORMS[one.op][0].format(value, axis, back), ""
+        function = out.named(SCANNED[one.op])
+        return f"tl.associative_scan({value}, {axis}, {function}{back})", ""
     by, name = out.fresh("by"), out.fresh(_name(one, out))
     factor = _whole(one.by, out.known[one.by], 1, one, out, along, last)
-    out.lines.append(STEP.format(by, name, factor, value, axis, back))
+    function = out.named("one_after_other")
+    steps = f"tl.associative_scan(tl.broadcast({factor}, {value}), {axis}, {function}{back})"
+    out.statements.append(Assign((by, name), steps))
     return name, by
 
 

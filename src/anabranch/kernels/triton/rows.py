@@ -37,11 +37,11 @@ from anabranch.kernels.dfg.traversal import reductions, scans
 from anabranch.kernels.triton import row_scans, split_k
 from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.emit import DTYPES, Emission, literal
-from anabranch.kernels.triton.module_text import program
+from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.rows_axes import LONGEST_TILE, Rows, rows_of
 from anabranch.kernels.triton.split_k import Total
+from anabranch.kernels.triton.statements import GridPlace, KernelTree
 
 OWN = split_k.OWN | {"tile", "part"}
 BLOCK = 1024
@@ -114,7 +114,7 @@ def _shareable(rows: Rows) -> bool:
     )
 
 
-def write(body: Graph, tile: RowsTile) -> Program:
+def write(body: Graph, tile: RowsTile) -> KernelTree:
     """The kernel. ValueError where the body is not of rows, or the tile does not suit it."""
     rows = found_in(body)
     if isinstance(rows, Refused):
@@ -125,14 +125,15 @@ def write(body: Graph, tile: RowsTile) -> Program:
         raise ValueError(f"{text_tile(tile)} shares rows that one CTA has to see whole")
     own = {*INDICES, *OWN} if split > 1 else {*INDICES}
     out = Emission({rows.row: "row"}, masks, names_of(body), own)
-    number = "tl.program_id(0)"
+    number: str | GridPlace = GridPlace(0)
     if split > 1:
-        out.lines += [f"tile = {number}", "part = tl.program_id(1)"]
+        out.let("tile", (number,))
+        out.let("part", (GridPlace(1),))
         number = "tile"
-    first = number + (f" * {height}" if height > 1 else "")
-    out.lines.append(f"row = {first} + tl.arange(0, {height})[:, None]")
+    each = f" * {height}" if height > 1 else ""
+    out.let("row", (number, f"{each} + tl.arange(0, {height})[:, None]"))
     if masks:
-        out.lines.append(f"row_in = row < {rows.row.extent}")
+        out.let("row_in", f"row < {rows.row.extent}")
     if width >= rows.col.extent:
         _one_tile(rows, out, width)
     elif rows.both_ways:
@@ -140,11 +141,11 @@ def write(body: Graph, tile: RowsTile) -> Program:
     else:
         _in_blocks(rows, out, height, width, split)
     blocks, folds = -(-rows.row.extent // height), len(reductions(*(s.expr for s in rows.stores)))
-    return program(
+    return kernel_tree(
         body,
         rows.dfg,
         "rows",
-        out.lines,
+        out,
         (blocks, split, 1),
         tile.warps,
         scratch=blocks * split * height * folds * 4 if split > 1 else 0,
@@ -159,11 +160,11 @@ def found_in(body: Graph) -> Rows | Refused:
 
 def _one_tile(rows: Rows, out: Emission, width: int) -> None:
     partial = width != rows.col.extent
-    out.lines.append(f"col = tl.arange(0, {width})[None, :]")
+    out.let("col", f"tl.arange(0, {width})[None, :]")
     if partial:
-        out.lines.append(f"col_in = col < {rows.col.extent}")
+        out.let("col_in", f"col < {rows.col.extent}")
     scope = out.inner({rows.col: "col"}, {rows.col: "col_in"} if partial else {})
-    scope.lines = out.lines
+    scope.statements = out.statements
     scope.expect(*(store.expr for store in rows.stores))
 
     def reduce(fold: Reduce, inner: Emission) -> str:
@@ -172,7 +173,7 @@ def _one_tile(rows: Rows, out: Emission, width: int) -> None:
             return _repeated(fold, value, rows.col.extent)
         if partial:
             value = f"tl.where(col_in, {value}, {_neutral(fold)})"
-        return _across(fold, value)
+        return _across(fold, value, inner)
 
     def scan(one: Scan, value: str, inner: Emission) -> str:
         return row_scans.write_scan(one, value, inner, rows.col, "col_in" if partial else "")
@@ -195,16 +196,16 @@ def _in_blocks(rows: Rows, out: Emission, height: int, width: int, split: int) -
         for fold, total in totals.items():
             dtype = DTYPES[fold.dtype]
             tile = f"tl.full([{height}, {width}], {_neutral(fold)}, {dtype})"
-            out.lines.append(f"{total} = {tile}")
+            out.let(total, tile)
         args = [fold.arg for fold in level]
-        scope = _block(rows, out, args, height, width, split)
+        scope, variable, span = _block(rows, out, args, height, width, split)
         scope.expect(*args)
         for fold, total in totals.items():
             _accumulate(fold, total, scope, rows.col.extent % width != 0)
-        out.lines += [f"    {line}" for line in scope.lines]
+        out.loop(variable, span, scope)
         for fold, total in totals.items():
             name = out.names.get(fold.made, "") or "total"
-            out.known[fold] = out.assign(name, _across(fold, total))
+            out.known[fold] = out.assign(name, _across(fold, total, out))
         if split > 1:
             whole = [Total(out.known[fold], _neutral(fold), _joined(fold)) for fold in level]
             split_k.write_meeting(out, (height, 1), split, whole, DTYPES[level[0].dtype])
@@ -215,11 +216,11 @@ def _in_blocks(rows: Rows, out: Emission, height: int, width: int, split: int) -
             out.store(store, anchor="row")
     if after:
         exprs = [store.expr for store in after]
-        scope = _block(rows, out, exprs, height, width)
+        scope, variable, span = _block(rows, out, exprs, height, width)
         scope.expect(*exprs)
         for store in after:
             scope.store(store, anchor="row")
-        out.lines += [f"    {line}" for line in scope.lines]
+        out.loop(variable, span, scope)
 
 
 def _settle(col: Axis, exprs: list[Expr], out: Emission) -> None:
@@ -235,9 +236,9 @@ def _settle(col: Axis, exprs: list[Expr], out: Emission) -> None:
 
 def _block(
     rows: Rows, out: Emission, exprs: Sequence[Expr], height: int, width: int, split: int = 1
-) -> Emission:
-    """The loop over the blocks of a row, or of a CTA's part of it, in which these are computed; its
-    body is the scope that is returned."""
+) -> tuple[Emission, str, str]:
+    """The loop over the blocks of a row, or of a CTA's part of it, in which these are computed: its
+    body, its variable and its span."""
     partial = rows.col.extent % width != 0
     carried = {one: row_scans.begin(one, out, height) for one in row_scans.below(exprs, out)}
     span = f"0, {rows.col.extent}"
@@ -245,27 +246,26 @@ def _block(
         each = -(-rows.col.extent // (width * split)) * width
         span = f"part * {each}, tl.minimum((part + 1) * {each}, {rows.col.extent})"
     back = any(one.reverse for one in carried)
-    out.lines.append(f"for {'back' if back else 'start'} in range({span}, {width}):")
     scope = out.inner({rows.col: "col"}, {rows.col: "col_in"} if partial else {})
     if back:
-        scope.lines.append(f"start = {(rows.col.extent - 1) // width * width} - back")
+        scope.let("start", f"{(rows.col.extent - 1) // width * width} - back")
 
     def scan(one: Scan, value: str, inner: Emission) -> str:
         last = "col_in" if partial else ""
         return row_scans.carry_on(one, value, inner, rows.col, carried[one], width, last)
 
     scope.scan = scan
-    scope.lines.append(f"col = start + tl.arange(0, {width})[None, :]")
+    scope.let("col", f"start + tl.arange(0, {width})[None, :]")
     if partial:
-        scope.lines.append(f"col_in = col < {rows.col.extent}")
-    return scope
+        scope.let("col_in", f"col < {rows.col.extent}")
+    return scope, "back" if back else "start", f"{span}, {width}"
 
 
 def _accumulate(fold: Reduce, total: str, scope: Emission, partial: bool) -> None:
     value = scope.value(fold.arg)
     if partial:
         value = f"tl.where(col_in, {value}, {_neutral(fold)})"
-    scope.lines.append(f"{total} = {_joined(fold).format(total, value)}")
+    scope.let(total, _joined(fold).format(total, value))
 
 
 def _joined(fold: Reduce) -> str:
@@ -275,14 +275,15 @@ def _joined(fold: Reduce) -> str:
     return f"tl.{fold.op}imum({{}}, {{}}{_nan(fold)})"
 
 
-def _across(fold: Reduce, value: str) -> str:
+def _across(fold: Reduce, value: str, out: Emission) -> str:
     """The reduction of a tile along its columns; one column of a tile is left."""
     if fold.op == "sum":
         return f"tl.sum({value}, axis=1)[:, None]"
     if not fold.dtype.is_floating_point:
         return f"tl.{fold.op}({value}, axis=1)[:, None]"
     # tl.max and tl.min forget what is not a number.
-    return f"tl.reduce({value}, 1, {'larger' if fold.op == 'max' else 'smaller'})[:, None]"
+    larger = out.named("larger" if fold.op == "max" else "smaller")
+    return f"tl.reduce({value}, 1, {larger})[:, None]"
 
 
 def _repeated(fold: Reduce, value: str, times: int) -> str:

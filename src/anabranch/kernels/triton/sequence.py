@@ -53,9 +53,9 @@ from anabranch.kernels.triton.contraction_axes import multiplied_in, plain
 from anabranch.kernels.triton.contraction_tiles import has_cores, peak_of
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.k_loop import walk
-from anabranch.kernels.triton.module_text import program
+from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.statements import GridPlace, KernelTree
 from anabranch.kernels.triton.weight_prefetch import Share, Side, rounded_ahead, write_fetches
 
 OWN = {"tile", "batch", "row", "row_in", "col", "col_in", "deep", "deep_right", "deep_in"}
@@ -148,12 +148,12 @@ def least_us(found: Layer, spec: TargetSpec) -> float | None:
     return next((limit.us for _, limit in ranked(found, spec)), None)
 
 
-def write(body: Graph, tile: SequenceTile) -> Program:
+def write(body: Graph, tile: SequenceTile) -> KernelTree:
     """The kernel. ValueError where the body is no such layer, or the tile does not suit it."""
     return _written(body, tile, 0)
 
 
-def early(body: Graph, tile: SequenceTile, asked: int) -> Program:
+def early(body: Graph, tile: SequenceTile, asked: int) -> KernelTree:
     """The kernel, ready to ask for its weights before it waits, `asked` lines of memory a thread at
     most."""
     return _written(body, tile, asked)
@@ -237,7 +237,7 @@ def _with_roles(
     return Layer(dfg, tuple(folds), left, rights, steps, cols, batch, ordered(depth, guide))
 
 
-def _written(body: Graph, tile: SequenceTile, asked: int) -> Program:
+def _written(body: Graph, tile: SequenceTile, asked: int) -> KernelTree:
     found = found_in(body)
     if isinstance(found, Refused):
         raise ValueError(found.sentence)
@@ -252,19 +252,19 @@ def _written(body: Graph, tile: SequenceTile, asked: int) -> Program:
     out = Emission(
         {row: "row", col: "col", batch: "batch"}, masks, names_of(body), {*INDICES, *OWN}
     )
-    out.lines.append("tile = tl.program_id(0)")
+    out.let("tile", (GridPlace(0),))
     if found.batches > 1:
-        out.lines.append("batch = tl.program_id(1)")
-    out.lines.append(f"row = tl.arange(0, {tile.m})[:, None]")
-    out.lines.append(f"col = tile * {tile.n} + tl.arange(0, {tile.n})[None, :]")
-    out.lines += [f"{name} = {one.name} < {one.extent}" for one, name in masks.items()]
+        out.let("batch", (GridPlace(1),))
+    out.let("row", f"tl.arange(0, {tile.m})[:, None]")
+    out.let("col", f"tile * {tile.n} + tl.arange(0, {tile.n})[None, :]")
+    for one, name in masks.items():
+        out.let(name, f"{one.name} < {one.extent}")
     totals = [out.fresh("total") for _ in found.folds]
     constants = frozenset(constant.name for constant in body.constants)
     _write_products(out, found, tile, place, totals, constants, asked)
     _write_results(out, found, place, row, totals)
     grid = (-(-col.extent // tile.n), found.batches, 1)
-    written = program(body, found.dfg, "sequence", out.lines, grid, tile.warps)
-    return replace(written, stages=tile.stages)
+    return kernel_tree(body, found.dfg, "sequence", out, grid, tile.warps, tile.stages)
 
 
 def _write_products(
@@ -281,24 +281,22 @@ def _write_products(
     each = [walk(found.depth, tile.k, lane.name) for lane in lanes]
     left = substitute(plain(found.left), {**place, **each[0].place})
     rights = [substitute(plain(one), {**place, **each[1].place}) for one in found.rights]
-    out.lines.append(f"deep = tl.arange(0, {tile.k})[None, :]")
-    out.lines.append(f"deep_right = tl.arange(0, {tile.k})[:, None]")
+    out.let("deep", f"tl.arange(0, {tile.k})[None, :]")
+    out.let("deep_right", f"tl.arange(0, {tile.k})[:, None]")
     if asked and each[1].count > 1 and not each[1].ragged:  # those of a single step are read
         held = [one for one in rights if isinstance(one, Load) and one.value in constants]
         side = Side(Axis("col", found.n), f"tile * {tile.n}", tile.n, "0", 1, 1)
         most = asked * 32 * tile.warps // len(rights)
         for weight in held:
             write_fetches(out, weight, lanes[1], side, Share(each[1].count, 1), most)
-    zeros = f"tl.zeros([{tile.m}, {tile.n}], tl.float32)"
-    out.lines += [f"{total} = {zeros}" for total in totals]
+    for total in totals:
+        out.let(total, f"tl.zeros([{tile.m}, {tile.n}], tl.float32)")
     ragged, alone = each[0].ragged, each[0].count == 1
-    if not alone:
-        out.lines.append(f"for step in range({each[0].count}):")
     masks = dict(zip(lanes, ("deep_in", "deep_right_in"), strict=True)) if ragged else {}
     spelled = {**{lane: lane.name for lane in lanes}, Axis("step", each[0].count): "step"}
     scope = out.inner(spelled, masks)
     for steps, name in zip(each, masks.values(), strict=False):
-        scope.lines.append(f"{name} = {scope.index(steps.at)} < {steps.extent}")
+        scope.let(name, f"{scope.index(steps.at)} < {steps.extent}")
     scope.expect(left, *rights)
 
     def factor(expr: Expr, inside: str) -> str:
@@ -306,7 +304,7 @@ def _write_products(
         if expr.dtype != found.dtype:
             name = scope.assign("factor", f"{name}.to({DTYPES[found.dtype]})")
         elif tile.tf32 and not rounded_ahead(expr, constants):
-            name = scope.assign("factor", f"nearest_tf32({name})")
+            name = scope.assign("factor", scope.call("nearest_tf32", name))
         if ragged and not isinstance(expr, Load):
             return scope.assign("factor", f"tl.where({inside}, {name}, 0.0)")
         return name
@@ -317,9 +315,11 @@ def _write_products(
     shared = factor(left, "deep_in")
     for total, right in zip(totals, rights, strict=True):
         product = f"tl.dot({shared}, {factor(right, 'deep_right_in')}, {total}{exact})"
-        scope.lines.append(f"{total} = {product}")
-    # What stands in no loop may be read before the kernel waits.
-    out.lines += [line if alone else f"    {line}" for line in scope.lines]
+        scope.let(total, product)
+    if alone:  # what stands in no loop may be read before the kernel waits
+        out.statements += scope.statements
+    else:
+        out.loop("step", f"{each[0].count}", scope)
 
 
 def _write_results(

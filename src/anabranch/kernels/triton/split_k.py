@@ -14,8 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anabranch.kernels.triton.emit import Emission
+from anabranch.kernels.triton.statements import (
+    Assign,
+    Effect,
+    EndUnless,
+    For,
+    GridPlace,
+    Statement,
+    Write,
+)
 
-INDENT = "    "
 OWN = frozenset({"place", "sums", "counter", "arrived", "other"})
 """The names of its variables."""
 
@@ -40,36 +48,31 @@ def write_meeting(
     totals: Sequence[Total] = (SUM,),
     dtype: str = "tl.float32",
 ) -> None:
-    """Lines that leave the totals, each of this shape and dtype, in scratch. All but the last of
-    the `split` CTAs of a tile end there; the last one goes on with those of all."""
+    """Leaves the totals, each of this shape and dtype, in scratch. All but the last of the `split`
+    CTAs of a tile end there; the last one goes on with those of all."""
     m, n = shape
-    where = "tl.program_id(2) * tl.num_programs(0) + tile"
+    where = (GridPlace(2), " * ", GridPlace(0, count=True), " + tile")
     places = ["place", *(f"place + {k * split * m * n}" for k in range(1, len(totals)))]
-    out.lines += [
-        f"place = tl.arange(0, {m})[:, None] * {n} + tl.arange(0, {n})[None, :]",
-        f"sums = scratch_ptr.to(tl.pointer_type({dtype}))",
-        f"sums += ({where}) * {len(totals) * split * m * n}",
-    ]
+    out.let("place", f"tl.arange(0, {m})[:, None] * {n} + tl.arange(0, {n})[None, :]")
+    out.let("sums", f"scratch_ptr.to(tl.pointer_type({dtype}))")
+    out.let("sums", ("(", *where, f") * {len(totals) * split * m * n}"), "+=")
     for total, place in zip(totals, places, strict=True):
-        out.lines.append(f"tl.store(sums + part * {m * n} + {place}, {total.name})")
-    out.lines += [
-        "tl.debug_barrier()",
-        f"counter = counters_ptr + {where}",
-        'arrived = tl.atomic_add(counter, 1, sem="acq_rel")',
-        f"if arrived != {split - 1}:",
-        f"{INDENT}return",
-        "tl.debug_barrier()",
-    ]
+        out.statements.append(Write(f"sums + part * {m * n} + {place}", total.name))
+    out.statements.append(Effect("tl.debug_barrier()"))
+    out.let("counter", ("counters_ptr + ", *where))
+    out.let("arrived", 'tl.atomic_add(counter, 1, sem="acq_rel")')
+    out.statements += [EndUnless("arrived", split - 1), Effect("tl.debug_barrier()")]
     for total in totals:
         new = f"tl.full([{m}, {n}], {total.start}, {dtype})"
         if not total.start:
             new = f"tl.zeros([{m}, {n}], {dtype})"
-        out.lines.append(f"{total.name} = {new}")
-    out.lines.append(f"for other in tl.static_range({split}):")
+        out.let(total.name, new)
+    added: list[Statement] = []
     for total, place in zip(totals, places, strict=True):
         found = f'tl.load(sums + other * {m * n} + {place}, cache_modifier=".cg")'
         if total.joined == SUM.joined:
-            out.lines.append(f"{INDENT}{total.name} += {found}")
+            added.append(Assign((total.name,), found, "+="))
         else:
-            out.lines.append(f"{INDENT}{total.name} = {total.joined.format(total.name, found)}")
-    out.lines.append("tl.store(counter, 0)")
+            added.append(Assign((total.name,), total.joined.format(total.name, found)))
+    out.statements.append(For("other", f"{split}", tuple(added), over="tl.static_range"))
+    out.statements.append(Write("counter", "0"))

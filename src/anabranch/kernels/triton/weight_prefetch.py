@@ -22,6 +22,7 @@ from anabranch.kernels.dfg.traversal import loads, substitute, substitute_index
 from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.contraction_axes import Contraction, plain
 from anabranch.kernels.triton.emit import Emission, identifier
+from anabranch.kernels.triton.statements import Fetch
 
 FEW = 2
 """Steps of a CTA that are written out."""
@@ -102,7 +103,7 @@ def at_step(expr: Expr, share: Share, at: int) -> Expr:
 def write_fetches(
     out: Emission, factor: Expr, lane: Axis, side: Side, share: Share, most: int
 ) -> None:
-    """The lines that ask for the constant factor: its steps, the lines of memory in each, and the
+    """Asks for the constant factor: its steps, the lines of memory in each, and the
     places across, as one range: of one step, or of as many as `most` lines allow. Where a step does
     not begin at a line of memory, its last line is not asked for. `lane`: the factor's axis along
     the depth."""
@@ -130,7 +131,8 @@ def write_fetches(
     place |= {lane: axis("line", lines) * per_line}
     address = substitute_index(factor.address, place, lambda expr: expr)
     name = out.names.get(factor.value, identifier(factor.value))
-    out.lines.append(f"fetch_ahead({name}_ptr + ({out.inner(spelled, {}).index(address)}))")
+    out.named("fetch_ahead")
+    out.statements.append(Fetch(f"{name}_ptr + ({out.inner(spelled, {}).index(address)})"))
 
 
 def _step(nth: str, side: Side, share: Share, turns: int, steps: int) -> str:

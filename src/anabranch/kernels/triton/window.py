@@ -54,9 +54,9 @@ from anabranch.kernels.triton.axis_layout import (
     slides,
 )
 from anabranch.kernels.triton.emit import Emission
-from anabranch.kernels.triton.module_text import program
+from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.statements import GridPlace, KernelTree
 from anabranch.kernels.triton.window_prologue import JOINED, count, taps
 
 MOST_TAPS = 64
@@ -104,7 +104,7 @@ def tiles(body: Graph, spec: TargetSpec) -> list[WindowTile]:
     return list(dict.fromkeys(tile for _, tile in offers))[:6]
 
 
-def write(body: Graph, tile: WindowTile) -> Program:
+def write(body: Graph, tile: WindowTile) -> KernelTree:
     """The kernel. ValueError where the body has no small windows."""
     found = found_in(body)
     if isinstance(found, Refused):
@@ -112,16 +112,19 @@ def write(body: Graph, tile: WindowTile) -> Program:
     pixels, lanes, together = tile.pixels, tile.lanes, tile.together
     pixel, _, _ = _pixels(found, together)
     masked = pixel.extent % pixels > 0, found.lane.extent % lanes > 0
-    lines = [f"pixel = tl.program_id(0) * {pixels} + tl.arange(0, {pixels})[:, None]"]
+    out = Emission({}, {}, {}, set())
+    out.let("pixel", (GridPlace(0), f" * {pixels} + tl.arange(0, {pixels})[:, None]"))
     if masked[0]:
-        lines.append(f"pixel_in = pixel < {pixel.extent}")
+        out.let("pixel_in", f"pixel < {pixel.extent}")
     shape = f"tl.zeros([{pixels}, 1], tl.int32)"
-    lines.append(f"lane = tl.program_id(1) * {lanes} + tl.arange(0, {lanes})[None, :] + {shape}")
+    out.let("lane", (GridPlace(1), f" * {lanes} + tl.arange(0, {lanes})[None, :] + {shape}"))
     if masked[1]:
-        lines.append(f"lane_in = lane < {found.lane.extent}")
-    lines += _lines(body, together, *masked)
+        out.let("lane_in", f"lane < {found.lane.extent}")
+    inner = _neighbours(body, together, *masked)
+    out.statements += inner.statements
+    out.calls |= inner.calls
     grid = (-(-pixel.extent // pixels), -(-found.lane.extent // lanes), 1)
-    return program(body, found.dfg, "window", lines, grid, tile.warps)
+    return kernel_tree(body, found.dfg, "window", out, grid, tile.warps)
 
 
 def _pixels(found: Windows, together: int) -> tuple[Axis, dict[Axis, Index], Axis | None]:
@@ -133,9 +136,9 @@ def _pixels(found: Windows, together: int) -> tuple[Axis, dict[Axis, Index], Axi
 
 
 @functools.lru_cache(maxsize=256)
-def _lines(body: Graph, together: int, pixel_in: bool, lane_in: bool) -> tuple[str, ...]:
+def _neighbours(body: Graph, together: int, pixel_in: bool, lane_in: bool) -> Emission:
     """What a thread does with its pixels and lanes, however many they are: tiles differ in their
-    first lines alone, and some only in what they need not ask."""
+    first statements alone, and some only in what they need not ask."""
     found = found_in(body)
     assert isinstance(found, Windows), "it has small windows"
     pixel, place, group = _pixels(found, together)
@@ -144,7 +147,7 @@ def _lines(body: Graph, together: int, pixel_in: bool, lane_in: bool) -> tuple[s
         masks[found.lane] = "lane_in"
     out = Emission({pixel: "pixel", found.lane: "lane"}, masks, names_of(body), {*INDICES})
     _write_neighbours(found, out, place, group, together)
-    return tuple(out.lines)
+    return out
 
 
 @functools.lru_cache(maxsize=1024)
@@ -252,6 +255,6 @@ def _unroll(alike: dict[Reduce, list[Expr]], out: Emission) -> None:
         for fold, total in totals.items():
             text = out.value(alike[fold][k])
             joined = JOINED[fold.op].format(total, text) if k else text
-            out.lines.append(f"{total} = {joined}")
+            out.let(total, joined)
     for fold, total in totals.items():
         out.known[fold] = total

@@ -40,14 +40,14 @@ def count(fold: Reduce) -> int:
 
 
 def write_taps(fold: Reduce, out: Emission) -> str:
-    """The window's value as text, all taps but the last one in lines before; `Emission.reduce` asks
+    """The window's value as text, all taps but the last one before it; `Emission.reduce` asks
     for this."""
     found = taps(fold)
     out.expect(*found)
     total, name = out.value(found[0]), out.fresh("window")
     for tap in found[1:]:
-        text = out.value(tap)  # its lines first
-        out.lines.append(f"{name} = {total}")
+        text = out.value(tap)  # its statements first
+        out.let(name, total)
         total = JOINED[fold.op].format(name, text)
     return total
 

@@ -37,9 +37,10 @@ from anabranch.kernels.triton import (
     window,
 )
 from anabranch.kernels.triton.horizontal import abreast, joint_tiles
-from anabranch.kernels.triton.module_text import header
+from anabranch.kernels.triton.module_text import header, module
 from anabranch.kernels.triton.pdl import ASKED, EARLY, dependent
 from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.statements import KernelTree
 from anabranch.options import Pruning
 
 
@@ -54,8 +55,8 @@ class Template:
 
     tiles: Callable[[Graph, TargetSpec], Sequence[PartTile]]
     found_in: Callable[[Graph], object]
-    write: Callable[[Graph, Any], Program]
-    early: Callable[[Graph, Any, int], Program] | None = None
+    write: Callable[[Graph, Any], KernelTree]
+    early: Callable[[Graph, Any, int], KernelTree] | None = None
     limited: Callable[[Graph, TargetSpec], Sequence[PartTile]] | None = None
 
 
@@ -147,15 +148,21 @@ def _program(body: Graph, variant: Variant) -> Program:
     """The kernel of a body whose names are positions: equal layers are written once."""
     if (body, variant) in LEARNED:
         return LEARNED[body, variant]
-    tile, mode = variant.tile, variant.pdl
+    tile = variant.tile
     if isinstance(tile, HorizontalTile):
-        return abreast(body, [_program(part, one) for part, one in _parts(body, tile, mode)])
-    template = TEMPLATES[variant.template]
+        return abreast(body, [_tree(part, one) for part, one in _parts(body, tile, variant.pdl)])
+    return module(_tree(body, variant))
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _tree(body: Graph, variant: Variant) -> KernelTree:
+    """The kernel before it is text, of one template."""
+    template, tile, mode = TEMPLATES[variant.template], variant.tile, variant.pdl
     if mode is None:
         return template.write(body, tile)
     early = template.early if mode in EARLY else None
-    written = early(body, tile, ASKED.get(mode, 0)) if early else _program(body, Variant(tile))
-    return dependent(written, mode, frozenset(constant.name for constant in body.constants))
+    tree = early(body, tile, ASKED.get(mode, 0)) if early else _tree(body, Variant(tile))
+    return dependent(tree, mode, frozenset(constant.name for constant in body.constants))
 
 
 @functools.lru_cache(maxsize=1 << 14)
