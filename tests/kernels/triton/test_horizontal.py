@@ -121,3 +121,16 @@ def test_they_compile_without_spills(mode: PdlMode | None, capability: int, tmp_
     assert stack <= SPILLED and not local, found["usage"]
     assert found["ptx"].count("griddepcontrol.wait") == (3 if mode else 0)
     assert "call.uni" not in found["ptx"], "a part is a function still"
+
+
+def test_the_mathematical_library_is_imported_for_a_part() -> None:
+    body = read("""
+    graph remainders {
+      input %x: f32[300]
+      input %y: f32[300]
+      %r: f32[300] = aten.fmod.Scalar(%x, 3.0)
+      %s: f32[300] = aten.relu.default(%y)
+      return %r, %s
+    }""")
+    text = program(body, "abreast:pointwise:128.w4+pointwise:128.w4").text
+    assert "libdevice.fmod(" in text and "\nfrom triton.language.extra import libdevice\n" in text

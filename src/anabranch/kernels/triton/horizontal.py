@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.tiles import HORIZONTAL, HorizontalTile, PartTile
-from anabranch.kernels.triton.module_text import IMPORTS, called, entry_name, function_text
+from anabranch.kernels.triton.module_text import called, entry_name, function_text, module_text
 from anabranch.kernels.triton.names import names_of
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.statements import (
@@ -86,7 +86,9 @@ def abreast(body: Graph, trees: Sequence[KernelTree]) -> Program:
         lines += [f"{INDENT}{test}:", *wrapped(call)]
         first += tree.ctas
     return Program(
-        text="\n\n\n".join([IMPORTS, *functions, "\n".join(lines)]) + "\n",
+        text=module_text(
+            frozenset().union(*(tree.calls for tree in trees)), [*functions, "\n".join(lines)]
+        ),
         entry=entry,
         pointers=values,
         dtypes=tuple(table[name].dtype for name in values),

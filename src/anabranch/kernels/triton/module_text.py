@@ -20,7 +20,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import fields
 from importlib import resources
 
@@ -40,11 +40,8 @@ from anabranch.kernels.triton.statements import (
     printed,
 )
 
-IMPORTS = "import triton\nimport triton.language as tl"
 LIBRARY_CALLS = frozenset({"libdevice", "fmod"})
 """Calls of the device's mathematical library, and functions of `functions.py` that have some."""
-LIBRARY = "\nfrom triton.language.extra import libdevice"
-"""What imports the device's mathematical library."""
 MOST_ASIDE = 65_535
 """CTAs along the second axis of a grid, and along the third, at most."""
 LONGEST_NAME = 60
@@ -110,18 +107,21 @@ def module(tree: KernelTree) -> Program:
     long = max(tree.grid[1:]) > MOST_ASIDE
     grid = (math.prod(tree.grid), 1, 1) if long else tree.grid
     spelled = in_a_row(tree.grid, by_grid(GridPlace(0))) if long else by_grid
-    parts = [
-        IMPORTS + LIBRARY * bool(LIBRARY_CALLS & tree.calls),
-        *called(tree),
-        function_text(tree.entry, tree, printed(tree.statements, spelled)),
-    ]
-    launch = {field.name: getattr(tree, field.name) for field in fields(KernelCall)}
-    return Program(**{**launch, "grid": grid}, text="\n\n\n".join(parts) + "\n")
+    entry = function_text(tree.entry, tree, printed(tree.statements, spelled))
+    call = {field.name: getattr(tree, field.name) for field in fields(KernelCall)}
+    return Program(**{**call, "grid": grid}, text=module_text(tree.calls, [*called(tree), entry]))
 
 
 def called(tree: KernelTree) -> list[str]:
     """The functions that a kernel calls."""
     return [function(name) for name in FUNCTIONS if name in tree.calls]
+
+
+def module_text(calls: Set[str], functions: Iterable[str]) -> str:
+    """The module of these functions, with what it imports for all that they call."""
+    imports = ["import triton", "import triton.language as tl"]
+    imports += ["from triton.language.extra import libdevice"] * bool(LIBRARY_CALLS & calls)
+    return "\n\n\n".join(["\n".join(imports), *functions]) + "\n"
 
 
 def function_text(
