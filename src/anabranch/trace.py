@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -70,12 +71,22 @@ class Trace:
         event = Event(
             kind, where, what, why, time.perf_counter() - self._start, tuple(data.items())
         )
+        self._append(event, not self._quiet)
+
+    def warn(self, where: str, what: str, why: str) -> None:
+        """A warning that is also one of Python's, which shows it: the logger need not, too."""
+        elapsed = time.perf_counter() - self._start
+        self._append(Event("warning", where, what, why, elapsed), False)
+        warnings.warn(f"{what}: {why}", stacklevel=3)
+
+    def _append(self, event: Event, warns: bool) -> None:
         self.events.append(event)
-        logger = logging.getLogger(f"anabranch.{where.partition('.')[0]}")
+        kind, what, why = event.kind, event.what, event.why
+        logger = logging.getLogger(f"anabranch.{event.where.partition('.')[0]}")
         loud = LEVELS[kind] <= self._level
         level = logging.INFO if loud else logging.DEBUG
         if kind in ("warning", "fallback"):
-            level = logging.DEBUG if self._quiet else logging.WARNING
+            level = logging.WARNING if warns else logging.DEBUG
         seconds = f" {dict(event.data)['seconds']:.2f} s" if kind == "stage" else ""
         logger.log(level, "%s: %s%s%s", kind, what, f": {why}" if why else "", seconds)
         for listener in self._listeners:

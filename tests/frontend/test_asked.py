@@ -53,6 +53,19 @@ def test_another_way_while_exporting_is_told(name: str, fake: bool) -> None:
     assert "goes the way for True" in told
 
 
+def test_it_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """By Python's warnings, and not by the logger too, which shows its own on the same screen."""
+
+    class Twice(Asks):
+        def forward(self, x: Tensor) -> Tensor:
+            again = x.clamp(max=self.limits[0] if self.question() else self.limits[1])
+            return again + super().forward(x)
+
+    (told,) = said(Twice(QUESTIONS["torch.compiler.is_compiling()"], (5.0, 6.0)))
+    assert told.count("torch.compiler.is_compiling()") == 1
+    assert not [one for one in caplog.records if one.levelname == "WARNING"]
+
+
 @pytest.mark.parametrize("name", ASKS)
 def test_the_same_way_is_not(name: str) -> None:
     assert said(Asks(ASKS[name], (5.0, 5.0))) == []

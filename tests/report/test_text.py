@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -42,6 +43,16 @@ def test_little_is_enough(parts: Build) -> None:
     assert text.startswith("small on NVIDIA H200, f16[1,32,56,56]\n  6 tasks (6 kernels) on ")
     assert "Fused: " in text
     assert "Schedules" not in text
+
+
+def test_each_time_says_what_it_is_of(parts: Build) -> None:
+    given = parts["small"]()
+    text = explain(**given)
+    assert "us measured over whole runs, schedule" in text and "us each run alone (" in text
+    assert "us, forecast from recorded times of tasks;" in text
+    assert "us, one run, watched task by task;" in text and "not for speed" not in text
+    given["plan"] = replace(given["plan"], spec=replace(given["plan"].spec, kind="cpu"))
+    assert "the CPU target is for checking, not for speed" in explain(**given)
 
 
 def test_how_kernels_overlap(parts: Build) -> None:

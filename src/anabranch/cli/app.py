@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -79,7 +80,9 @@ def main(words: Sequence[str] | None = None) -> int:
         events.addHandler(logging.NullHandler())
     given = [word for word in given if word != "--debug"]
     try:
-        status = _run(given)
+        with warnings.catch_warnings():  # of a model: `watch` shows these, too
+            warnings.filterwarnings("ignore", category=UserWarning, module=r"anabranch\.frontend")
+            status = _run(given)
         if status == INTERRUPTED:  # some versions of the parser catch Ctrl-C and say only this
             raise KeyboardInterrupt
         sys.stdout.flush()

@@ -25,6 +25,7 @@ from anabranch.compiled.entry import Entry, signature_of
 from anabranch.errors import InputError
 from anabranch.frontend.structure import PLAIN, fits, lies_there, place_of, same_literal
 from anabranch.ir.ambient import differs
+from anabranch.ir.asked import differs_from
 from anabranch.ir.types import DTYPE_NAMES, TensorType
 
 TRACED = ("FakeTensor", "FunctionalTensor")
@@ -65,6 +66,10 @@ def bind(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundC
             )
         else:
             found.tensors.append(given)
+    for asked in signature_of(entry).asked:
+        path, given = places.get(asked.leaf, ("", None))
+        if isinstance(given, Tensor) and given.__class__ in PLAIN:
+            found.differences += filter(None, [differs_from(asked, given, path)])
     if other := differs(signature_of(entry).ambient):
         found.differences.append(other)
     return found

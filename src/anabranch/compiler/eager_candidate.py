@@ -99,7 +99,8 @@ def _as_captured(
 ) -> Compilation | None:
     """The captured graph as it is; None where the plan turns out to be as fast."""
     name = made.plan.tasks.name
-    told = f"the plan takes {verdict.plan.us:.2f} us, the eager model {verdict.model.us:.2f}"
+    both = f"{verdict.plan.us:.2f} us, the eager model {verdict.model.us:.2f}"
+    told = f"side by side the plan takes {both}"
     options = job.options.model_copy(update=PLAIN)
     trace = job.trace
     asked = replace(job, options=options, captured=made.captured, trace=trace.child())

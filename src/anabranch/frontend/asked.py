@@ -64,8 +64,12 @@ def asked(frame: FrameType, called: Any = None) -> str | None:
 
 
 def of_export(questions: Iterable[str]) -> list[str]:
-    """Those that torch.export answers in a way of its own."""
-    return [one for one in questions if not one.startswith((DEFAULT_DTYPE, DETERMINISTIC))]
+    """Those that torch.export answers in a way of its own, each with the first place of it."""
+    first: dict[str, str] = {}
+    for one in questions:
+        if not one.startswith((DEFAULT_DTYPE, DETERMINISTIC)):
+            first.setdefault(one.partition(" at ")[0], one)
+    return list(first.values())
 
 
 def relied_on(ambient: Ambient, questions: Iterable[str], under: Surroundings) -> Ambient:

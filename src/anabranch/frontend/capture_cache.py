@@ -25,7 +25,8 @@ from anabranch.frontend.asked import OTHER_WAY, as_exported, of_export, relied_o
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import check_values, check_writes, rebuilt
 from anabranch.frontend.fingerprint import fingerprint
-from anabranch.frontend.from_torch import capture, check
+from anabranch.frontend.from_torch import apart, capture, check
+from anabranch.frontend.input_questions import CLASS, InputQuestions, Question, answered
 from anabranch.frontend.observe import Observed, fails, observe
 from anabranch.frontend.program import name_of
 from anabranch.frontend.rebind import rebind
@@ -67,7 +68,7 @@ class _Stored:
     signature: Signature
 
 
-CAPTURED: Table[_Stored] = Table("graphs", "captured 5", nouns(_Stored))
+CAPTURED: Table[_Stored] = Table("graphs", "captured 6", nouns(_Stored))
 CONTENTS: Table[dict[str, torch.Tensor]] = Table(
     "graphs",
     "contents 5",
@@ -128,6 +129,10 @@ def capture_model(
             signature = captured.signature
             ambient = relied_on(signature.ambient, seen.asks, calling.under)
             captured = replace(captured, signature=replace(signature, ambient=ambient))
+        if seen is not None and seen.questions:
+            exported = apart((args, dict(kwargs)))
+            asked = answered(captured, (args, kwargs), exported, seen.questions)
+            captured = replace(captured, signature=replace(captured.signature, asked=asked))
         if seen is not None and seen.written is not None:
             check_writes(captured, (args, kwargs), seen.written)
             if not calling.fake:
@@ -176,9 +181,36 @@ def _seen(
     questions = of_export(seen.asks)
     if trace is not None and questions and _goes_another_way(seen, call, calling):
         warn(trace, name_of(model), f"forward asks {', '.join(questions)}, {OTHER_WAY}")
-    if trace is not None and seen.reads:
-        warn(trace, name_of(model), f"forward reads {', '.join(seen.reads)}: {NOT_READ}")
+    reads = seen.reads
+    if trace is not None and seen.mentions:
+        about_inputs, more = _asked_of_inputs(seen, call)
+        seen, reads = replace(seen, questions=about_inputs), (*reads, *more)
+    if trace is not None and reads:
+        warn(trace, name_of(model), f"forward reads {', '.join(reads)}: {NOT_READ}")
     return seen
+
+
+def _asked_of_inputs(
+    seen: Observed, call: Callable[..., Observed]
+) -> tuple[tuple[Question, ...], tuple[str, ...]]:
+    """What the model asks of its inputs and goes another way for, and what it reads of tensors that
+    no call can be checked against."""
+    asking = InputQuestions()
+    plain = call(asking=asking)
+    flipped = asking.told and _unlike(plain, lambda: call(asking=InputQuestions(flipped=True)))
+    questions, reads = asking.kept(flipped)
+    if not seen.mentions.isdisjoint(CLASS) and _unlike(seen, lambda: call(parameters=True)):
+        questions += asking.of_classes()
+    return questions, reads
+
+
+def _unlike(seen: Observed, other: Callable[[], Observed]) -> bool:
+    """Whether another call of the model calls other operators, or that cannot be told. Results tell
+    nothing: another limit, say, need not show in the sample's."""
+    try:
+        return seen.digest is None or other().digest != seen.digest
+    except Exception:
+        return True
 
 
 def _goes_another_way(seen: Observed, call: Callable[..., Observed], calling: Calling) -> bool:
@@ -189,10 +221,7 @@ def _goes_another_way(seen: Observed, call: Callable[..., Observed], calling: Ca
         with calling.precise(), as_exported():
             yield
 
-    try:
-        return call(precise=exported).digest != seen.digest
-    except Exception:
-        return True
+    return _unlike(seen, lambda: call(precise=exported))
 
 
 def _store(cache: Cache, name: str, captured: Captured, calls: str) -> None:

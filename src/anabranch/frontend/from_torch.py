@@ -108,7 +108,7 @@ def _export(
 ) -> tuple[ExportedProgram, torch.device]:
     """The program, and the device of its weights and inputs."""
     device = check(module, args, kwargs)
-    args, kwargs = _apart((args, dict(kwargs)))
+    args, kwargs = apart((args, dict(kwargs)))
     stage = trace.stage("frontend.export")
     model = module.function if isinstance(module, _Function) else module
     agreed = precision(tf32=False)  # torch.export reads switches, resets some, reads them again
@@ -134,12 +134,12 @@ def _state(module: nn.Module) -> Iterator[torch.Tensor]:
     return itertools.chain(module.parameters(), module.buffers())
 
 
-def _apart(given: Any) -> Any:
+def apart(given: Any) -> Any:
     """The example inputs, each element in memory of its own: of the next call's nobody knows that
     they repeat each other, or are the same as those of another input."""
     seen: list[torch.Tensor] = []
 
-    def apart(tensor: torch.Tensor) -> torch.Tensor:
+    def own(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
         if overlaps(type_of(tensor)):
             return tensor.clone(memory_format=torch.contiguous_format)
@@ -150,7 +150,7 @@ def _apart(given: Any) -> Any:
         seen.append(tensor)
         return tensor
 
-    return pytree.tree_map_only(torch.Tensor, apart, given)
+    return pytree.tree_map_only(torch.Tensor, own, given)
 
 
 def _moved(tensor: torch.Tensor) -> torch.Tensor:
@@ -317,6 +317,15 @@ def _explained(error: Exception) -> CaptureError:
             f"one graph serves every input of these shapes ({first})",
             "use torch.where or masks instead of `if tensor:`, .item() or boolean indexing, or "
             "compile the parts before and after, as torch.compile(model, backend='anabranch') does",
+            source,
+        )
+    if "Cannot access data pointer" in str(error):
+        return CaptureError(
+            "the model reads where a tensor lies in memory (data_ptr())",
+            "the next call's tensors lie elsewhere, and a graph is captured of tensors without "
+            "memory",
+            "do without the address, or put what needs it into an operator of its own "
+            "(torch.library.custom_op)",
             source,
         )
     if _packs(error):

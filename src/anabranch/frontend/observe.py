@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -30,6 +31,12 @@ from torch.utils import _pytree as pytree
 from anabranch.errors import CaptureError
 from anabranch.frontend.asked import asked
 from anabranch.frontend.effects import changed, leaves_of, replaced
+from anabranch.frontend.input_questions import (
+    InputQuestions,
+    Question,
+    as_parameter,
+    mentioned,
+)
 from anabranch.frontend.python_state import PythonState
 from anabranch.frontend.recorder import CallRecorder
 from anabranch.frontend.source import is_users, raised_at
@@ -51,7 +58,8 @@ class Observed:
     """What a call showed; `digest` and `written` are None where the list of operators does not
     tell all. `written`: by name the inputs that were written to, as they were left; `replaced`:
     buffers that the model has made or exchanged; `asks`: what the user's code asks torch about the
-    call, where such questions were looked out for."""
+    call, `mentions`: which questions about tensors its lines may ask, where such were looked out
+    for; `questions`: those about inputs that count."""
 
     results: Any = field(repr=False)
     digest: str | None
@@ -60,6 +68,8 @@ class Observed:
     written: Mapping[str, Tensor] | None = field(default=None, repr=False)
     replaced: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()
+    mentions: frozenset[str] = frozenset()
+    questions: tuple[Question, ...] = ()
 
 
 def observe(
@@ -71,14 +81,16 @@ def observe(
     fake: bool = False,
     watch: bool = False,
     record: bool = True,
+    asking: InputQuestions | None = None,
+    parameters: bool = False,
 ) -> Observed:
     """Call the model on tensors of its own, in the user's surroundings and without gradients.
 
     precise: a context in which the model rounds as little as it can. watch: look out for clocks,
-    and for questions about the call, too. record: list its operators. Raises whatever the model
-    raises.
+    and for questions about the call, too. record: list its operators. asking: takes down what is
+    asked of tensors. parameters: give inputs as parameters. Raises whatever the model raises.
     """
-    recorder, reads, asks = None, list[str](), list[str]()
+    recorder, reads, asks, names = None, list[str](), list[str](), set[str]()
     try:
         with (
             unchanged(model, args, kwargs) as state,
@@ -88,18 +100,24 @@ def observe(
             precise(),
         ):
             args, kwargs = own_inputs(args, kwargs)
+            if parameters:
+                args, kwargs = pytree.tree_map(as_parameter, (args, kwargs))
             before, weights = leaves_of(args, kwargs), _weights(model)
             given = {name: leaf for name, leaf in before.items() if isinstance(leaf, Tensor)}
             recorder, drawn = CallRecorder(weights, given.values()), _drawn()
             listed = recorder if record else nullcontext()
-            with listed, _watched(reads, asks) if watch else nullcontext():
+            listening = asking.about(given, weights) if asking is not None else nullcontext()
+            watched = _watched(reads, asks, names) if watch else nullcontext()
+            with listening, listed, watched:
                 results = model(*args, **kwargs)
             reads += _differs(drawn, _drawn())
             digest = recorder.digest(results) if record else None
             inputs = changed(before, leaves_of(args, kwargs))
             other = (*state.changes(), *inputs, *dict.fromkeys(recorder.written))
-            names, told = list(given), record and not recorder.opaque
-            written = {names[i]: given[names[i]] for i in sorted(recorder.written_inputs)}
+            inputs_named, told = list(given), record and not recorder.opaque
+            written = {
+                inputs_named[i]: given[inputs_named[i]] for i in sorted(recorder.written_inputs)
+            }
             return Observed(
                 results,
                 digest,
@@ -108,6 +126,7 @@ def observe(
                 written if told else None,
                 replaced(model, weights),
                 tuple(dict.fromkeys(asks)),
+                frozenset(names),
             )
     finally:
         if recorder is not None:
@@ -208,11 +227,16 @@ def _differs(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[str]:
 
 
 @contextmanager
-def _watched(reads: list[str], asks: list[str]) -> Iterator[None]:
-    """Notes where the user's code asks for the time, or about the call that it runs in; not under a
-    profiler of somebody else's."""
+def _watched(reads: list[str], asks: list[str], names: set[str]) -> Iterator[None]:
+    """Notes where the user's code asks for the time, or about the call that it runs in, and which
+    questions about tensors its lines name; not under a profiler of somebody else's."""
+    seen: dict[int, CodeType] = {}
 
     def profile(frame: Any, event: str, called: Any) -> None:
+        if event == "call" and id(frame.f_code) not in seen:
+            seen[id(frame.f_code)] = frame.f_code
+            if is_users(frame.f_code.co_filename):
+                names.update(mentioned(frame.f_code))
         if event in ("call", "c_call"):
             question = asked(frame, called if event == "c_call" else None)
             asks.extend([question] if question is not None else ())

@@ -11,6 +11,7 @@ that are registered with pytree) or says what differs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch.utils._pytree import TreeSpec
 
 from anabranch.frontend.structure import fits, lies_there, same_literal
 from anabranch.ir.ambient import holds
+from anabranch.ir.asked import heard
 from anabranch.ir.graph import Input
 from anabranch.ir.plan import Leaf, Signature
 
@@ -36,7 +38,8 @@ def reader(
     device: torch.device | None = None,
 ) -> Reader:
     """What makes the tensors of a call, in the order of the graph's `inputs`, out of its
-    arguments; None for a call under other switches of torch than the plan was captured under.
+    arguments; None for a call under other switches of torch than the plan was captured under, or
+    with tensors that answer otherwise what the model asks them.
     Tensors on the CPU are read more quickly where that is the `device`."""
     like = _numbered(tree)
     if not _plain(like):
@@ -56,6 +59,8 @@ def reader(
     host = device is not None and device.type == "cpu"
     strided = torch.strided
     ambient = holds(signature.ambient)
+    numbers = list(accumulate((leaf.ref is not None for leaf in signature.inputs), initial=0))
+    answers = heard(signature.asked, numbers) if signature.asked else None
 
     def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Tensor] | None:
         leaves: Any = args
@@ -85,6 +90,8 @@ def reader(
         except RuntimeError:  # a nested tensor, which has no shape
             return None
         if counted and not all(map(lies_there, tensors, offsets, types_read)):
+            return None
+        if answers is not None and not answers(tensors):
             return None
         return tensors
 

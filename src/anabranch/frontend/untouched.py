@@ -46,8 +46,7 @@ def warn(trace: Trace, model: str, why: str) -> None:
     known = (event.why.split()[:2] for event in trace.events if event.where == WHERE)
     if why.split()[:2] in known:
         return
-    trace.add("warning", WHERE, model, why)
-    warnings.warn(f"{model}: {why}", stacklevel=2)
+    trace.warn(WHERE, model, why)
 
 
 def warn_of_changes(trace: Trace, model: str, changed: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from anabranch.ir.ambient import Ambient
+from anabranch.ir.asked import Asked
 from anabranch.ir.graph import Ref
 from anabranch.ir.recipe import Recipe
 from anabranch.ir.schedule import Schedule
@@ -65,7 +66,8 @@ class Leaf:
 class Signature:
     """How calls look: the tree of (args, kwargs) and of the result as torch's pytree text, and
     their leaves in order. `mutations`: inputs that the model writes to, and the value they get.
-    `ambient`: torch's switches that calls are made under."""
+    `ambient`: torch's switches that calls are made under; `asked`: what else of the inputs must be
+    as it was, for the model asked."""
 
     input_tree: str
     inputs: tuple[Leaf, ...]
@@ -73,6 +75,7 @@ class Signature:
     outputs: tuple[Leaf, ...]
     mutations: tuple[tuple[str, Ref], ...] = ()
     ambient: Ambient = field(default_factory=Ambient)
+    asked: tuple[Asked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ class Headline:
     where known, the error allowed. `batch`: what all inputs have as their first size. `cut_short`:
     in words, "" where nothing was. `as_captured`: the plan is the eager model. `called`: of a call
     of the plan, the host included, timed beside calls of its rivals, None where it was not.
-    `unmeasured`: rivals that nobody has timed, and why, "" where that is not known."""
+    `unmeasured`: rivals that nobody has timed, and why, "" where that is not known. `on_cpu`: the
+    plan runs on a CPU."""
 
     machine: str
     setting: tuple[str, ...]
@@ -59,6 +60,7 @@ class Headline:
     as_captured: bool = False
     called: float | None = None
     unmeasured: tuple[tuple[str, str], ...] = ()
+    on_cpu: bool = False
 
 
 def headline(parts: ReportParts) -> Headline:
@@ -95,6 +97,7 @@ def headline(parts: ReportParts) -> Headline:
         facts.get("as_captured") is True,
         _called(facts),
         _unmeasured(parts),
+        spec.kind == "cpu",
     )
 
 

@@ -1,10 +1,10 @@
 """The report as plain text, at most 100 columns wide and about as many lines: Parts -> str.
 
 net on NVIDIA H200, f16, batch 1
-  1.84 ms measured, schedule ios: 2.31x eager (4.25 ms), 1.22x sequential (2.24 ms)
+  1.84 ms measured over whole runs, schedule ios: 2.31x eager (4.25 ms), 1.22x sequential (2.24 ms)
   specialised: kernels, schedule and memory were chosen for batch 1 on NVIDIA H200; ...
 ...
-Chosen: the 20 slowest of 94 tasks, 71% of 2.24 ms alone (measured); --task NAME tells more
+Chosen: the 20 slowest of 94 tasks, 71% of 2.24 ms each run alone (measured); --task NAME tells more
   task            us   part  kernel           runner-up                 stream  origin
 """
 
@@ -38,6 +38,10 @@ SLOWEST = 20
 GROUPS = 12
 """Lines given to each list that could be long; what is left out is counted."""
 UNDECIDED = 4
+ON_CPU = (
+    "the CPU target is for checking, not for speed: a plan calls each operator from Python, and "
+    "the eager model may be faster"
+)
 
 
 def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts]) -> str:
@@ -73,10 +77,13 @@ def _result(name: str, head: Headline) -> list[str]:
             for b in head.baselines
             if b.speedup
         ]
-        result = f"{duration(head.us)} {head.source}, schedule {head.scheduler}"
+        runs = "measured over whole runs" if head.source == "measured" else head.source
+        result = f"{duration(head.us)} {runs}, schedule {head.scheduler}"
         lines += wrapped(result + (f": {', '.join(than)}" if than else ""))
     if head.as_captured:
         lines += wrapped("this is the eager model, operator by operator: nothing tried was faster")
+    if head.on_cpu:
+        lines += wrapped(ON_CPU)
     counts = f"{count(head.tasks, 'task')} ({count(head.launches, 'kernel')}) on "
     lines.append(
         f"  {counts}{count(head.streams, 'stream')} with {count(head.waits, 'event wait')}"
@@ -159,7 +166,8 @@ def _chosen(found: Sequence[TaskRow]) -> list[str]:
         )
         stream = str(row.launch.stream)
         table.append((row.task.name, significant(us), row.kernel, other, stream, row.place))
-    title = f"Chosen: {title} {duration(whole)} alone ({_sources(found)}); --task NAME tells more"
+    took = f"{duration(whole)} each run alone ({_sources(found)})"
+    title = f"Chosen: {title} {took}; --task NAME tells more"
     return [title, *columns(table, "<><<>", (NAMED, 7, 19, 24, 6))]
 
 
@@ -207,11 +215,16 @@ def _timelines(parts: ReportParts) -> list[str]:
         spans = [span for span in timeline.spans if position.get(span.task) in chain]
         running = sum(span.end - span.start for span in spans)
         used = ", ".join(f"{100 * part:.0f}%" for part in busy(timeline).values())
-        lines += wrapped(
-            f"{name}: {duration(timeline.latency)} {timeline.source}; its critical chain is "
-            f"{count(len(spans), 'task')} that run {duration(running)}; streams busy {used}"
-        )
+        chained = f"{count(len(spans), 'task')} that run {duration(running)}"
+        took = f"{duration(timeline.latency)}, {_meaning(name, timeline.source)}"
+        lines += wrapped(f"{name}: {took}; its critical chain is {chained}; streams busy {used}")
     return lines
+
+
+def _meaning(name: str, source: str) -> str:
+    """What the times of a timeline are of."""
+    watched = name == "measured"
+    return "one run, watched task by task" if watched else f"forecast from {source} times of tasks"
 
 
 def _refused(parts: ReportParts) -> list[str]:

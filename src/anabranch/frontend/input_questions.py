@@ -1,0 +1,161 @@
+"""What the user's code asks of tensors in one call of the model, beside their numbers.
+
+    x.is_contiguous()      of an input: what a call is checked against       net.py:7 in forward
+    (x + 1).stride()       of a value: the strides of all inputs are, for it has its own of them
+    x.data_ptr()           nothing that a call could be checked against: a warning
+
+A question is looked for only where a line of the code that ran says its name. One that is answered
+by yes or no counts where the model computes something else for the opposite; whether an input is a
+plain tensor or a parameter, where it does so for parameters.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from anabranch.errors import CaptureError
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.effects import Given, leaves_of
+from anabranch.frontend.source import is_users
+from anabranch.ir.asked import Asked, What, answer_of, differs_from
+
+LAID: dict[str, What] = {
+    **{"stride": "stride", "is_contiguous": "is_contiguous", "dim_order": "stride"},
+    **{"storage_offset": "storage_offset"},
+}
+"""How a tensor lies in its memory."""
+OWN: dict[str, What] = {
+    **{"requires_grad": "requires_grad", "is_leaf": "is_leaf", "grad_fn": "grad_fn"},
+    **{"is_inference": "is_inference"},
+}
+"""What else a tensor tells of itself that can be asked of a call's."""
+NEVER = frozenset(
+    ("data_ptr", "untyped_storage", "storage", "_version", "_base", "_is_view", "is_pinned")
+)
+"""What no call could be checked against."""
+CLASS = frozenset(("type", "__class__", "Parameter"))
+METHODS = frozenset(
+    (
+        *("stride", "is_contiguous", "dim_order", "storage_offset", "is_inference", "data_ptr"),
+        *("untyped_storage", "storage", "_is_view", "is_pinned"),
+    )
+)
+METHODS_OF = (torch.overrides.__file__, torch._tensor.__file__)
+NAMES = frozenset((*LAID, *OWN, *NEVER, *CLASS))
+
+Question = tuple[str, What, str]
+"""The input by its name in messages, what is asked, and where."""
+
+
+def mentioned(code: CodeType) -> frozenset[str]:
+    """The questions whose names the code says."""
+    return NAMES.intersection(code.co_names)
+
+
+class InputQuestions(TorchFunctionMode):
+    """The questions that are asked within it. `flipped`: those of yes and no are answered by the
+    opposite. `found`: of inputs; `reads`: those that no call can be checked against; `told`:
+    whether one of them was of yes and no."""
+
+    def __init__(self, flipped: bool = False) -> None:
+        super().__init__()
+        self.flipped = flipped
+        self.found: dict[Question, bool] = {}
+        self.reads: dict[str, bool] = {}
+        self._inputs: dict[int, str] = {}
+        self._weights: set[int] = set()
+
+    def about(self, inputs: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> InputQuestions:
+        """Itself, for a call with these inputs of a model with these weights."""
+        self._inputs = {id(tensor): name for name, tensor in inputs.items()}
+        self._weights = {id(tensor) for tensor in weights.values()}
+        return self
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            name = getattr(getattr(func, "__self__", None), "__name__", "")
+        if name not in NAMES or not args or not isinstance(args[0], Tensor):
+            return result
+        frame = sys._getframe(1)
+        while frame.f_code.co_filename in METHODS_OF and frame.f_back is not None:
+            frame = frame.f_back  # some methods of tensors are Python
+        code = frame.f_code
+        if not is_users(code.co_filename) or id(args[0]) in self._weights:
+            return result
+        place = f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
+        boolean = isinstance(result, bool)
+        self._note(name, args[0], bool(len(args) > 1 or kwargs), place, boolean)
+        return not result if self.flipped and boolean else result
+
+    def _note(self, name: str, tensor: Tensor, special: bool, place: str, boolean: bool) -> None:
+        mine = self._inputs.get(id(tensor))
+        what = LAID.get(name) or OWN.get(name)
+        if what is None or (mine is None and name in OWN):
+            called = f"{name}()" if name in METHODS else name
+            self.reads[f"{called} of a tensor at {place}"] = boolean
+        elif mine is not None:
+            # Whether it is contiguous in a format that is named depends on nothing but strides.
+            own: What = "stride" if special and what == "is_contiguous" else what
+            self.found[mine, own, place] = boolean
+        else:
+            for input in self._inputs.values():
+                self.found[input, "layout", place] = boolean
+                if what == "storage_offset":
+                    self.found[input, what, place] = boolean
+
+    @property
+    def told(self) -> bool:
+        """Whether there was a question of yes and no."""
+        return any((*self.found.values(), *self.reads.values()))
+
+    def kept(self, matter: bool) -> tuple[tuple[Question, ...], tuple[str, ...]]:
+        """Questions of inputs, and reads. `matter`: those of yes and no are among them."""
+        return (
+            tuple(one for one, boolean in self.found.items() if matter or not boolean),
+            tuple(one for one, boolean in self.reads.items() if matter or not boolean),
+        )
+
+    def of_classes(self) -> tuple[Question, ...]:
+        """The question for the class of each input."""
+        return tuple((name, "class", "") for name in self._inputs.values())
+
+
+def answered(
+    captured: Captured, given: Given, exported: Given, questions: Sequence[Question]
+) -> tuple[Asked, ...]:
+    """The questions with the answers that the graph was captured for, those of the tensors that
+    were `exported`. CaptureError where those that the user has given answer otherwise."""
+    named: dict[int, list[str]] = {}
+    for name, leaf in leaves_of(*given).items():
+        named.setdefault(id(leaf), []).append(name)
+    mine, theirs = (captured.trees[0].flatten_up_to((a, dict(k))) for a, k in (given, exported))
+    found = []
+    for place, (own, leaf) in enumerate(zip(mine, theirs, strict=True)):
+        for name, what, where in questions:
+            if name in named.get(id(own), ()):
+                asked = Asked(place, what, answer_of(what, leaf), where)
+                if wrong := differs_from(asked, own, name):
+                    raise CaptureError(
+                        f"the model asks of its inputs what is not so in its graph: {wrong}",
+                        "torch.export gives it inputs without gradients, that share no memory",
+                        "give an example as calls will be: x.detach(), or x.contiguous()",
+                    )
+                found.append(asked)
+    return tuple(found)
+
+
+def as_parameter(value: Any) -> Any:
+    """A tensor as a parameter of the same numbers; anything else as it is."""
+    return torch.nn.Parameter(value, requires_grad=False) if isinstance(value, Tensor) else value

@@ -1,0 +1,96 @@
+"""Asked: what a model's Python code asks of its input tensors beside their numbers, and what it
+heard.
+
+    if not x.is_contiguous():     Asked(0, "is_contiguous", "True", "net.py:7 in forward")
+        x = x * 2
+
+A graph is captured for one answer. A plan of it answers calls with the same answer alone; all other
+strides, gradients and classes of its inputs are the caller's own affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+What = Literal[
+    "stride",
+    "layout",
+    "is_contiguous",
+    "storage_offset",
+    "requires_grad",
+    "is_leaf",
+    "grad_fn",
+    "is_inference",
+    "class",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`leaf`: which of the leaves of a call, counted as the signature does; `answer`: as Python
+    writes it; `where`: the user's line."""
+
+    leaf: int
+    what: What
+    answer: str
+    where: str = field(default="", compare=False)
+
+
+def _layout(tensor: Tensor) -> tuple[int, ...]:
+    """Strides, but for those of dimensions with one index, which nothing depends on."""
+    sides = zip(tensor.shape, tensor.stride(), strict=True)
+    return tuple(stride if size != 1 else 0 for size, stride in sides)
+
+
+def _class(tensor: Tensor) -> str:
+    return tensor.__class__.__name__
+
+
+ANSWERS: Mapping[What, Callable[[Tensor], object]] = {
+    "stride": lambda tensor: tuple(tensor.stride()),
+    "layout": _layout,
+    "is_contiguous": lambda tensor: tensor.is_contiguous(),
+    "storage_offset": lambda tensor: tensor.storage_offset(),
+    "requires_grad": lambda tensor: tensor.requires_grad,
+    "is_leaf": lambda tensor: tensor.is_leaf,
+    "grad_fn": lambda tensor: tensor.grad_fn is not None,
+    "is_inference": lambda tensor: tensor.is_inference(),
+    "class": _class,
+}
+TOLD: Mapping[What, str] = {
+    "stride": "{}.stride() is",
+    "layout": "the strides of {}, without those of size 1, are",
+    "is_contiguous": "{}.is_contiguous() is",
+    "storage_offset": "{}.storage_offset() is",
+    "requires_grad": "{}.requires_grad is",
+    "is_leaf": "{}.is_leaf is",
+    "grad_fn": "{}.grad_fn is there:",
+    "is_inference": "{}.is_inference() is",
+    "class": "the class of {} is",
+}
+"""The beginning of a sentence that the answer ends, around what a person calls the tensor."""
+
+
+def answer_of(what: What, tensor: Tensor) -> str:
+    """What the tensor answers now."""
+    return repr(ANSWERS[what](tensor))
+
+
+def differs_from(asked: Asked, tensor: Tensor, path: str) -> str:
+    """What is not as it was captured of the tensor that a person calls `path`; "" if it is."""
+    now = answer_of(asked.what, tensor)
+    if now == asked.answer:
+        return ""
+    at = f" at {asked.where}" if asked.where else ""
+    return f"{TOLD[asked.what].format(path)} {now}, compiled for {asked.answer}: it is asked{at}"
+
+
+def heard(asked: Sequence[Asked], places: Sequence[int]) -> Callable[[Sequence[Tensor]], bool]:
+    """Whether the tensors of a call answer as those did that a graph was captured with. `places`:
+    for each leaf of a call its number among the tensors."""
+    wanted = [(places[one.leaf], ANSWERS[one.what], one.answer) for one in asked]
+    return lambda tensors: all(repr(get(tensors[at])) == was for at, get, was in wanted)

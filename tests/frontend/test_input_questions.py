@@ -1,0 +1,154 @@
+"""What a model asks of its inputs beside their numbers: a call that answers otherwise is refused in
+words, or runs right where the answer decides nothing; what cannot be checked is warned about."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import anabranch
+from anabranch.errors import CaptureError, InputError
+
+QUICK: dict[str, Any] = {
+    **{"target": "cpu", "cache_dir": None, "search": "none"},
+    **{"abreast": "none", "overlap": "none"},
+}
+X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+
+
+def others() -> Iterator[Tensor]:
+    """Tensors of the example's shape and dtype that are not as it is."""
+    yield X + 1
+    yield torch.randn(6, 4).t()
+    yield torch.randn(30)[5:29].view(4, 6)
+    yield torch.randn(4, 12)[:, ::2]
+    yield torch.randn(1, 6).expand(4, 6)
+    yield nn.Parameter(X.clone())
+    yield nn.Parameter(X.clone()) * 1
+    with torch.inference_mode():
+        made = X + 1
+    yield made
+
+
+class Asks(nn.Module):
+    def __init__(self, question: Callable[[Tensor], bool]) -> None:
+        super().__init__()
+        self.question = question
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if self.question(x) else x * 3
+
+
+QUESTIONS: dict[str, Callable[[Tensor], bool]] = {
+    "x.stride() is": lambda x: x.stride()[0] > 1,
+    "x.is_contiguous() is": lambda x: x.is_contiguous(),
+    "x.stride()  is": lambda x: x.is_contiguous(memory_format=torch.contiguous_format),
+    "the strides of x, without those of size 1, are": lambda x: (x + 1).is_contiguous(),
+    "x.stride()   is": lambda x: x.dim_order() == (0, 1),
+    "x.storage_offset() is": lambda x: x.storage_offset() == 0,
+    "x.requires_grad is": lambda x: x.requires_grad,
+    "x.is_leaf is": lambda x: x.is_leaf,
+    "x.grad_fn is there:": lambda x: x.grad_fn is None,
+    "x.is_inference() is": lambda x: x.is_inference(),
+    "the class of x is": lambda x: isinstance(x, nn.Parameter),
+}
+
+
+def quietly(call: Callable[[], Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return call()
+
+
+@pytest.mark.parametrize("told", QUESTIONS)
+def test_another_answer_is_refused_in_words(told: str, tmp_path: Path) -> None:
+    model = Asks(QUESTIONS[told]).eval()
+    fast = anabranch.compile(model, (X,), **QUICK)
+    fast.save(tmp_path / "plan")
+    loaded = anabranch.load(tmp_path / "plan", target="cpu")
+    refused = 0
+    for x in others():
+        for one in (fast, loaded):
+            try:
+                got = quietly(lambda one=one, x=x: one(x))  # type: ignore[misc]
+            except InputError as error:
+                refused += 1
+                assert " ".join(told.split()) in error.why
+                assert "test_input_questions.py:" in error.why or "class" in told
+            else:
+                assert torch.equal(got, model(x))
+    assert refused >= 2 and refused % 2 == 0
+    fast.add((torch.randn(6, 4).t(),))  # as another signature: both are answered
+    assert torch.equal(fast(X), model(X))
+
+
+def test_what_decides_nothing_is_not_checked() -> None:
+    class Lays(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if not x.is_contiguous():
+                x = x.contiguous()
+            _ = x.requires_grad, isinstance(x, nn.Parameter)
+            return x * 2
+
+    fast = anabranch.compile(Lays().eval(), (X,), **QUICK)
+    for x in others():
+        assert torch.equal(quietly(lambda x=x: fast(x)), x * 2)  # type: ignore[misc]
+
+
+def test_what_the_example_does_not_show_is_checked() -> None:
+    class Limits(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.clamp(max=50.0 if x.is_contiguous() else 60.0)
+
+    fast = anabranch.compile(Limits().eval(), (X,), **QUICK)
+    with pytest.raises(InputError, match=r"x.is_contiguous\(\) is False"):
+        fast(torch.randn(6, 4).t())
+
+
+def test_questions_about_weights_are_none_about_inputs() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale if self.scale.stride() == (1,) else x
+
+    fast = anabranch.compile(Own().eval().requires_grad_(False), (X,), **QUICK)
+    for x in others():
+        assert torch.equal(quietly(lambda x=x: fast(x)), x)  # type: ignore[misc]
+
+
+def test_what_no_call_can_be_checked_against_is_warned_about() -> None:
+    with pytest.warns(UserWarning, match=r"forward reads _version of a tensor at test_input_quest"):
+        anabranch.compile(Asks(lambda x: x._version == 0).eval(), (X,), **QUICK)
+    with (
+        pytest.warns(UserWarning, match=r"forward reads data_ptr\(\) of a tensor at test_input"),
+        pytest.raises(CaptureError, match="the model reads where a tensor lies in memory"),
+    ):
+        anabranch.compile(Asks(lambda x: x.data_ptr() % 16 == 0).eval(), (X,), **QUICK)
+
+
+def test_an_example_that_is_not_what_is_captured_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"args\[0\].requires_grad is True, compiled for False"):
+        anabranch.compile(Asks(lambda x: x.requires_grad).eval(), (nn.Parameter(X),), **QUICK)
+
+
+def test_inputs_by_name_and_in_containers() -> None:
+    class Nested(nn.Module):
+        def forward(self, pair: list[Tensor], *, more: dict[str, Tensor]) -> Tensor:
+            scale = 2 if more["y"].is_contiguous() else 3
+            return (pair[0] + pair[1] + more["x"]) * scale + more["y"]
+
+    model, turned = Nested().eval(), torch.randn(6, 4).t()
+    fast = anabranch.compile(model, ([X, X + 1],), {"more": {"x": X, "y": X + 2}}, **QUICK)
+    given = [turned, X], {"x": turned, "y": X}
+    assert torch.equal(fast(given[0], more=given[1]), model(given[0], more=given[1]))
+    with pytest.raises(InputError, match=r"more\['y'\].is_contiguous\(\) is False"):
+        fast([X, X], more={"x": X, "y": turned})
