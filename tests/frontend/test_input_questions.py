@@ -152,3 +152,26 @@ def test_inputs_by_name_and_in_containers() -> None:
     assert torch.equal(fast(given[0], more=given[1]), model(given[0], more=given[1]))
     with pytest.raises(InputError, match=r"more\['y'\].is_contiguous\(\) is False"):
         fast([X, X], more={"x": X, "y": turned})
+
+
+@pytest.mark.parametrize("looks", [lambda x, y: x is y, lambda x, y: id(x) == id(y)])
+def test_one_tensor_in_two_places(looks: Callable[[Tensor, Tensor], bool]) -> None:
+    class Pair(nn.Module):
+        def forward(self, x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+            return (x if looks(x, y) else x * 2) + (0 if mask is None else mask)
+
+    model, mask = Pair().eval(), torch.ones(6)
+    fast = anabranch.compile(model, (X, X + 1, mask), **QUICK)
+    assert torch.equal(fast(X, X + 1, mask), model(X, X + 1, mask))
+    with pytest.raises(InputError, match=r"x and y are one tensor, which the model looks for"):
+        fast(X, X, mask)
+
+
+def test_two_places_that_nobody_compares_may_be_one_tensor() -> None:
+    class Pair(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            _ = self.training is x.requires_grad
+            return x * 2 + y
+
+    fast = anabranch.compile(Pair().eval(), (X, X + 1), **QUICK)
+    assert torch.equal(fast(X, X), X * 2 + X)

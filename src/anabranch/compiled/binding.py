@@ -70,9 +70,24 @@ def bind(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundC
         path, given = places.get(asked.leaf, ("", None))
         if isinstance(given, Tensor) and given.__class__ in PLAIN:
             found.differences += filter(None, [differs_from(asked, given, path)])
+    if signature_of(entry).distinct:
+        found.differences += _one_in_two_places(places)
     if other := differs(signature_of(entry).ambient):
         found.differences.append(other)
     return found
+
+
+def _one_in_two_places(places: Mapping[int, tuple[str, Any]]) -> list[str]:
+    """What is said of inputs that are one tensor, of a model that looks whether they are."""
+    first: dict[int, str] = {}
+    said = []
+    for path, given in places.values():
+        if isinstance(given, Tensor) and first.setdefault(id(given), path) != path:
+            said.append(
+                f"{first[id(given)]} and {path} are one tensor, which the model looks for (`is`), "
+                "compiled for two"
+            )
+    return said
 
 
 def refusal(

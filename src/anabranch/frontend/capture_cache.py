@@ -26,7 +26,13 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import check_values, check_writes, rebuilt
 from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import apart, capture, check
-from anabranch.frontend.input_questions import CLASS, InputQuestions, Question, answered
+from anabranch.frontend.input_questions import (
+    CLASS,
+    IDENTITY,
+    InputQuestions,
+    Question,
+    answered,
+)
 from anabranch.frontend.observe import Observed, fails, observe
 from anabranch.frontend.program import name_of
 from anabranch.frontend.rebind import rebind
@@ -133,6 +139,8 @@ def capture_model(
             exported = apart((args, dict(kwargs)))
             asked = answered(captured, (args, kwargs), exported, seen.questions)
             captured = replace(captured, signature=replace(captured.signature, asked=asked))
+        if seen is not None and seen.distinct:
+            captured = replace(captured, signature=replace(captured.signature, distinct=True))
         if seen is not None and seen.written is not None:
             check_writes(captured, (args, kwargs), seen.written)
             if not calling.fake:
@@ -184,7 +192,9 @@ def _seen(
     reads = seen.reads
     if trace is not None and seen.mentions:
         about_inputs, more = _asked_of_inputs(seen, call)
-        seen, reads = replace(seen, questions=about_inputs), (*reads, *more)
+        distinct = not seen.mentions.isdisjoint(IDENTITY) and _tells_apart(call)
+        seen = replace(seen, questions=about_inputs, distinct=distinct)
+        reads = (*reads, *more)
     if trace is not None and reads:
         warn(trace, name_of(model), f"forward reads {', '.join(reads)}: {NOT_READ}")
     return seen
@@ -202,6 +212,11 @@ def _asked_of_inputs(
     if not seen.mentions.isdisjoint(CLASS) and _unlike(seen, lambda: call(parameters=True)):
         questions += asking.of_classes()
     return questions, reads
+
+
+def _tells_apart(call: Callable[..., Observed]) -> bool:
+    """Whether the model looks which of its inputs are one tensor, and goes another way then."""
+    return _unlike(call(united="names"), lambda: call(united="tensors"))
 
 
 def _unlike(seen: Observed, other: Callable[[], Observed]) -> bool:

@@ -11,6 +11,7 @@ plain tensor or a parameter, where it does so for parameters.
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ LAID: dict[str, What] = {
 """How a tensor lies in its memory."""
 OWN: dict[str, What] = {
     **{"requires_grad": "requires_grad", "is_leaf": "is_leaf", "grad_fn": "grad_fn"},
-    **{"is_inference": "is_inference"},
+    **{"is_inference": "is_inference", "is_conj": "is_conj", "is_neg": "is_neg"},
 }
 """What else a tensor tells of itself that can be asked of a call's."""
 NEVER = frozenset(
@@ -45,10 +46,12 @@ CLASS = frozenset(("type", "__class__", "Parameter"))
 METHODS = frozenset(
     (
         *("stride", "is_contiguous", "dim_order", "storage_offset", "is_inference", "data_ptr"),
-        *("untyped_storage", "storage", "_is_view", "is_pinned"),
+        *("untyped_storage", "storage", "_is_view", "is_pinned", "is_conj", "is_neg"),
     )
 )
 METHODS_OF = (torch.overrides.__file__, torch._tensor.__file__)
+IDENTITY = frozenset(("is",))
+IS, CONSTANT = dis.opmap["IS_OP"], dis.opmap["LOAD_CONST"]
 NAMES = frozenset((*LAID, *OWN, *NEVER, *CLASS))
 
 Question = tuple[str, What, str]
@@ -56,8 +59,15 @@ Question = tuple[str, What, str]
 
 
 def mentioned(code: CodeType) -> frozenset[str]:
-    """The questions whose names the code says."""
-    return NAMES.intersection(code.co_names)
+    """The questions whose names the code says, and whether it compares by `is`."""
+    named = NAMES.intersection(code.co_names)
+    return named | IDENTITY if _compares(code) or "id" in code.co_names else named
+
+
+def _compares(code: CodeType) -> bool:
+    """Whether there is an `is` that is not about None or another constant."""
+    words = code.co_code[::2]
+    return any(word == IS and words[i - 1] != CONSTANT for i, word in enumerate(words) if i)
 
 
 class InputQuestions(TorchFunctionMode):
@@ -159,3 +169,9 @@ def answered(
 def as_parameter(value: Any) -> Any:
     """A tensor as a parameter of the same numbers; anything else as it is."""
     return torch.nn.Parameter(value, requires_grad=False) if isinstance(value, Tensor) else value
+
+
+def first_of_type(tensors: Sequence[Tensor]) -> list[int]:
+    """For each the number of the first that has its shape, strides, dtype and device."""
+    kinds = [(one.shape, one.stride(), one.dtype, one.device) for one in tensors]
+    return [kinds.index(kind) for kind in kinds]

@@ -16,12 +16,12 @@ import datetime
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ from anabranch.frontend.input_questions import (
     InputQuestions,
     Question,
     as_parameter,
+    first_of_type,
     mentioned,
 )
 from anabranch.frontend.python_state import PythonState
@@ -59,7 +60,8 @@ class Observed:
     tell all. `written`: by name the inputs that were written to, as they were left; `replaced`:
     buffers that the model has made or exchanged; `asks`: what the user's code asks torch about the
     call, `mentions`: which questions about tensors its lines may ask, where such were looked out
-    for; `questions`: those about inputs that count."""
+    for; `questions`: those about inputs that count; `distinct`: whether two inputs that are one
+    tensor send it another way."""
 
     results: Any = field(repr=False)
     digest: str | None
@@ -70,6 +72,7 @@ class Observed:
     asks: tuple[str, ...] = ()
     mentions: frozenset[str] = frozenset()
     questions: tuple[Question, ...] = ()
+    distinct: bool = False
 
 
 def observe(
@@ -83,12 +86,14 @@ def observe(
     record: bool = True,
     asking: InputQuestions | None = None,
     parameters: bool = False,
+    united: Literal["", "names", "tensors"] = "",
 ) -> Observed:
     """Call the model on tensors of its own, in the user's surroundings and without gradients.
 
     precise: a context in which the model rounds as little as it can. watch: look out for clocks,
     and for questions about the call, too. record: list its operators. asking: takes down what is
-    asked of tensors. parameters: give inputs as parameters. Raises whatever the model raises.
+    asked of tensors. parameters: give inputs as parameters. united: call inputs of one type by one
+    name in the list; or have them be one tensor, too. Raises whatever the model raises.
     """
     recorder, reads, asks, names = None, list[str](), list[str](), set[str]()
     try:
@@ -104,7 +109,12 @@ def observe(
                 args, kwargs = pytree.tree_map(as_parameter, (args, kwargs))
             before, weights = leaves_of(args, kwargs), _weights(model)
             given = {name: leaf for name, leaf in before.items() if isinstance(leaf, Tensor)}
-            recorder, drawn = CallRecorder(weights, given.values()), _drawn()
+            numbers = None
+            if united:
+                numbers = first_of_type(list(given.values()))
+                if united == "tensors":
+                    args, kwargs = _as_one((args, kwargs), list(given.values()), numbers)
+            recorder, drawn = CallRecorder(weights, given.values(), numbers), _drawn()
             listed = recorder if record else nullcontext()
             listening = asking.about(given, weights) if asking is not None else nullcontext()
             watched = _watched(reads, asks, names) if watch else nullcontext()
@@ -208,6 +218,12 @@ def _own(tensor: Tensor) -> Tensor:
     memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     place = tensor.storage_offset(), tensor.shape, tensor.stride()
     return memory.set_(tensor.untyped_storage().clone(), *place)  # type: ignore[no-untyped-call]
+
+
+def _as_one(inputs: Any, tensors: Sequence[Tensor], numbers: Sequence[int]) -> Any:
+    """The inputs, where each of these tensors is the one of the number beside it."""
+    first = {id(one): tensors[number] for one, number in zip(tensors, numbers, strict=True)}
+    return pytree.tree_map_only(Tensor, lambda tensor: first[id(tensor)], inputs)
 
 
 def _numpy_random() -> Any:

@@ -61,6 +61,7 @@ def reader(
     ambient = holds(signature.ambient)
     numbers = list(accumulate((leaf.ref is not None for leaf in signature.inputs), initial=0))
     answers = heard(signature.asked, numbers) if signature.asked else None
+    distinct = signature.distinct
 
     def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Tensor] | None:
         leaves: Any = args
@@ -92,6 +93,8 @@ def reader(
         if counted and not all(map(lies_there, tensors, offsets, types_read)):
             return None
         if answers is not None and not answers(tensors):
+            return None
+        if distinct and len(set(map(id, tensors))) < len(tensors):
             return None
         return tensors
 

@@ -15,7 +15,7 @@ undone by `restore`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,11 +52,17 @@ class OpaqueError(Exception):
 class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The calls made within it. `weights`: tensors by the path under which the model has them;
     `inputs`: those of the call, in order; `written_inputs`: the numbers of those that are written
-    to. `opaque`: why the list does not tell all, "" if it does."""
+    to. `opaque`: why the list does not tell all, "" if it does. `numbers`: by which
+    inputs are called, where two shall not be told apart."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, weights: Mapping[str, Tensor], inputs: Iterable[Tensor]) -> None:
+    def __init__(
+        self,
+        weights: Mapping[str, Tensor],
+        inputs: Iterable[Tensor],
+        numbers: Sequence[int] | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._lines: list[str] = []
         self._named: dict[int, tuple[weakref.ref[Tensor], str]] = {}
@@ -72,7 +78,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.written_inputs: set[int] = set()
         self._inputs: dict[int, int] = {}
         for number, tensor in enumerate(inputs):
-            self._name(tensor, f"i:{number}")
+            self._name(tensor, f"i:{number if numbers is None else numbers[number]}")
             if tensor.layout is torch.strided:
                 self._inputs[tensor.untyped_storage()._cdata] = number
         for path, tensor in weights.items():

@@ -25,6 +25,8 @@ What = Literal[
     "is_leaf",
     "grad_fn",
     "is_inference",
+    "is_conj",
+    "is_neg",
     "class",
 ]
 
@@ -59,6 +61,8 @@ ANSWERS: Mapping[What, Callable[[Tensor], object]] = {
     "is_leaf": lambda tensor: tensor.is_leaf,
     "grad_fn": lambda tensor: tensor.grad_fn is not None,
     "is_inference": lambda tensor: tensor.is_inference(),
+    "is_conj": lambda tensor: tensor.is_conj(),
+    "is_neg": lambda tensor: tensor.is_neg(),
     "class": _class,
 }
 TOLD: Mapping[What, str] = {
@@ -70,6 +74,8 @@ TOLD: Mapping[What, str] = {
     "is_leaf": "{}.is_leaf is",
     "grad_fn": "{}.grad_fn is there:",
     "is_inference": "{}.is_inference() is",
+    "is_conj": "{}.is_conj() is",
+    "is_neg": "{}.is_neg() is",
     "class": "the class of {} is",
 }
 """The beginning of a sentence that the answer ends, around what a person calls the tensor."""

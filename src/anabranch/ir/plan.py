@@ -67,7 +67,8 @@ class Signature:
     """How calls look: the tree of (args, kwargs) and of the result as torch's pytree text, and
     their leaves in order. `mutations`: inputs that the model writes to, and the value they get.
     `ambient`: torch's switches that calls are made under; `asked`: what else of the inputs must be
-    as it was, for the model asked."""
+    as it was, for the model asked; `distinct`: no two of them may be one tensor, for the model goes
+    another way then."""
 
     input_tree: str
     inputs: tuple[Leaf, ...]
@@ -76,6 +77,7 @@ class Signature:
     mutations: tuple[tuple[str, Ref], ...] = ()
     ambient: Ambient = field(default_factory=Ambient)
     asked: tuple[Asked, ...] = ()
+    distinct: bool = False
 
 
 @dataclass(frozen=True, slots=True)
