@@ -72,7 +72,7 @@ def test_schedulers_that_merge_plan_the_merged_graph() -> None:
 def test_measured_on_the_cpu() -> None:
     record = run(ScheduleMatrix(("zoo:deepfm/tiny",), NAMES, dtypes=("fp32",), target="cpu"))
     named = [row["scheduler"] for row in record["rows"] if row["scheduler"] not in VARIANTS]
-    assert named == list(NAMES)  # where local takes several streams, variants stand beside it
+    assert named == list(NAMES)  # where local takes several streams, refinements stand beside it
     assert all(row["source"] == "measured" and row["us"] > 0 for row in record["rows"])
 
 

@@ -53,8 +53,8 @@ from anabranch.models.load import load_model
 from anabranch.options import Options
 from anabranch.schedule import BEST, scheduler
 from anabranch.schedule.ios.merge_stages import MERGING
+from anabranch.schedule.refinements import refinements
 from anabranch.schedule.task_weights import times
-from anabranch.schedule.variants import variants
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.build import bounded_costs
@@ -291,7 +291,7 @@ def compared(
     own: Own | None = None,
 ) -> list[ScheduleRow]:
     """A row for each of these schedulers on one task graph, of no model yet; with `OWN` one more
-    for each of its variants, and one for what `compile` would make of all that it tries, with
+    for each of its refinements, and one for what `compile` would make of all that it tries, with
     kernels `launched` as is best. `seconds`: of each search. `own`: the tasks of those that merge,
     which else plan the given ones."""
     for task in tasks.tasks:  # nobody's search pays for what all need
@@ -327,8 +327,8 @@ def _planned(
     seconds: float | None,
     own: Own | None,
 ) -> tuple[dict[str, _Made], dict[str, str]]:
-    """What these schedulers made, ours in its variants, too; and why others made nothing. One that
-    was stopped is not compared: it would have found more."""
+    """What these schedulers made, ours with its refinements, too; and why others made nothing. One
+    that was stopped is not compared: it would have found more."""
     found: dict[str, _Made] = {}
     failures: dict[str, str] = {}
     for name in names:
@@ -350,13 +350,13 @@ def _planned(
         except (AnabranchError, VerifyError) as failed:
             failures[name] = str(failed).partition("\n")[0]
     if OWN in found:
-        for variant in variants(found[OWN].schedule, dag_of(tasks), times(tasks, costs)):
-            found[variant.scheduler] = _Made(variant, 0.0, tasks)
+        for refined in refinements(found[OWN].schedule, dag_of(tasks), times(tasks, costs)):
+            found[refined.scheduler] = _Made(refined, 0.0, tasks)
     return found, failures
 
 
 def _place(names: Sequence[str]) -> Callable[[str], tuple[int, int]]:
-    """What variants of ours stand behind it."""
+    """What refinements of ours stand behind it."""
     return lambda name: (
         names.index(OWN if name not in names else name),
         OURS.index(name) if name in OURS else 0,

@@ -28,12 +28,12 @@ from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
 from anabranch.schedule import SCHEDULERS, scheduler
+from anabranch.schedule.refinements import refinements
 from anabranch.schedule.task_weights import times
-from anabranch.schedule.variants import variants
 from anabranch.trace import RECALLED, Trace
 
-VARIED = "local"
-"""The scheduler whose plan stands there in its variants as well."""
+REFINED = "local"
+"""The scheduler whose plan stands there with its refinements as well."""
 
 
 Candidates = tuple[tuple[Schedule, Cost], ...]
@@ -128,8 +128,8 @@ def _different(
             same = found.setdefault(schedule.launches, schedule)
             if same is not schedule:
                 limits.trace.add("refused", "schedule", name, f"the same plan as {same.scheduler}")
-    ours = [schedule for schedule in found.values() if schedule.scheduler == VARIED]
-    return [*found.values(), *(v for s in ours for v in variants(s, dag, times(tasks, costs)))]
+    ours = [schedule for schedule in found.values() if schedule.scheduler == REFINED]
+    return [*found.values(), *(v for s in ours for v in refinements(s, dag, times(tasks, costs)))]
 
 
 def _tried(name: str, tasks: TaskGraph, dag: Dag, costs: Costs, limits: Limits) -> Schedule | None:

@@ -27,8 +27,8 @@ from anabranch.schedule import list_scheduling
 from anabranch.schedule.baselines import nimble, opara, opara_paper, wavefront
 from anabranch.schedule.ios import scheduler as ios
 from anabranch.schedule.local.assignment import Placing, placing_of, schedule_of
+from anabranch.schedule.refinements import refinements
 from anabranch.schedule.task_weights import times
-from anabranch.schedule.variants import variants
 from anabranch.trace import Trace
 
 PUBLISHED: dict[str, Scheduler] = {
@@ -60,7 +60,7 @@ def settled(
     least = min(forecast.values())
     near = {launches for launches, us in forecast.items() if us <= least * (1 + MARGIN)}
     good = [s for launches, s in found.items() if s is mine or launches in near]
-    good += variants(mine, dag, times(tasks, costs))
+    good += refinements(mine, dag, times(tasks, costs))
     prices = costs.rank(tasks, good)
     if any(cost.source == "measured" for cost in prices):
         chosen = good[_first(prices)]

@@ -1,4 +1,4 @@
-"""Variants: a schedule -> others of the same streams that a device may run faster.
+"""Refinements: a schedule -> others of the same streams that a device may run faster.
 
 Which one does is left to the device, or to the model where there is none: `urgent` streams that
 are critical, and `rooted` ones that do not start by themselves.
@@ -14,7 +14,7 @@ from anabranch.schedule.single_root import rooted
 from anabranch.schedule.stream_priority import urgent
 
 
-def variants(schedule: Schedule, dag: Dag, us: Sequence[float]) -> Iterator[Schedule]:
+def refinements(schedule: Schedule, dag: Dag, us: Sequence[float]) -> Iterator[Schedule]:
     """Under names of their own, where there are any. `us`: of each task, as in the dag."""
     for changed in (urgent, rooted):
         found = changed(schedule, dag, us)
