@@ -25,8 +25,8 @@ from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.pipeline import compile_model
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable
-from anabranch.ir.task import Task, variant_of
-from anabranch.ir.variant import WHOLE_PERCENT, PdlMode
+from anabranch.ir.task import Task
+from anabranch.ir.variant import WHOLE_PERCENT, PdlMode, Variant
 from anabranch.kernels.triton import pdl, write
 from anabranch.options import Options
 from anabranch.targets.cuda.target import CudaTarget
@@ -86,12 +86,11 @@ def _plain(task: Task) -> Task:
     """The task with its kernel in no mode."""
     if task.kernel is None or not generated(task):
         return task
-    launched = variant_of(task.kernel)
-    if launched is None:
+    if not isinstance(task.kernel.variant, Variant):
         return task
-    variant = replace(launched, pdl=None, carveout=WHOLE_PERCENT)
+    variant = replace(task.kernel.variant, pdl=None, carveout=WHOLE_PERCENT)
     source = write.program(task.kernel.body, variant).text
-    kernel = replace(task.kernel, variant=str(variant), source=source)
+    kernel = replace(task.kernel, variant=variant, source=source)
     return replace(task, kernel=kernel)
 
 

@@ -44,8 +44,8 @@ def planned(graph: Graph) -> Plan:
 
 def generated(carveout: int = WHOLE_PERCENT) -> tuple[Graph, Plan]:
     """A graph of one task, with a generated kernel and what a probe said of it."""
-    variant, text = SAMPLES["pointwise"]
-    body, variant = parse_graph(text), str(replace(parse_variant(variant), carveout=carveout))
+    sample, text = SAMPLES["pointwise"]
+    body, variant = parse_graph(text), replace(parse_variant(sample), carveout=carveout)
     kernel = Kernel(
         "triton", "pointwise", body, variant, True, resources=Resources(8, 128, 30, 0),
         source=write.program(body, variant).text,
@@ -118,7 +118,7 @@ def test_what_equal_layers_share_is_told_once(carveout: int) -> None:
     graph = parse_graph(
         "\n".join(["graph g {", "  input %y0: f32[256]", *lines, "  return %y6", "}"])
     )
-    tasks, variant = forced(graph), str(Variant(PointwiseTile(256, 2), carveout=carveout))
+    tasks, variant = forced(graph), Variant(PointwiseTile(256, 2), carveout=carveout)
     layers = tuple(
         replace(task, kernel=Kernel(
             "triton", "pointwise", task.body, variant, True,

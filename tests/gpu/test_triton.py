@@ -23,6 +23,7 @@ from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.schedule import Launch, Schedule, sequential_launches
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
+from anabranch.ir.variant import Variant
 from anabranch.kernels.triton import Program
 from anabranch.memory import pack
 from anabranch.targets.cuda import driver
@@ -134,9 +135,9 @@ PROGRAMS = {
 }
 
 
-def write(body: Graph, variant: str) -> Program:
+def write(body: Graph, variant: Variant | str) -> Program:
     """The program of a variant, for values of the body's own names."""
-    written = PROGRAMS[variant][1]
+    written = PROGRAMS[str(variant)][1]
     names = (*(v.name for v in body.inputs), *(ref.name for ref in body.outputs))
     return replace(written, pointers=names)
 

@@ -22,6 +22,7 @@ from anabranch.ir.schedule import Launch, Schedule, Source, Span, Timeline, sequ
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph, value_types
 from anabranch.ir.types import TensorType
+from anabranch.ir.variant import parse_variant
 from anabranch.memory.lifetime import lifetimes
 from anabranch.report.parts import ReportParts
 from anabranch.trace import Event, Kind
@@ -111,7 +112,9 @@ class Builder:
             shape=",".join(map(str, body.nodes[-1].type.shape)),
         )
         aten = Kernel("aten", "aten", body, writes_out=True, launches=len(ops))
-        generated = Kernel("triton", "fused", body, "rows:64x64.w4", writes_out=True, source=text)
+        generated = Kernel(
+            "triton", "fused", body, parse_variant("rows:64x64.w4"), writes_out=True, source=text
+        )
         tried = [Candidate(aten, cost(1.6)), Candidate(generated, cost(1.0))]
         if "convolution" in ops[0]:
             engine = Kernel("cudnn", "convolution", body, "0", writes_out=True, workspace=4096)
@@ -335,7 +338,7 @@ def tiled(given: ReportParts) -> ReportParts:
     spec = replace(given["plan"].spec, peak_flops=(("f16", 9.9e14),), bandwidth=4.8e12)
     tasks = given["plan"].tasks.tasks
     stem = next(task for task in tasks if task.name == "stem")
-    variant = "contraction:16x32x32.k1.w2.s3"
+    variant = parse_variant("contraction:16x32x32.k1.w2.s3")
     kernel = Kernel("triton", "contraction", stem.body, variant, True, source="text")
     won = next(c for c in given["candidates"]["stem"] if c.chosen)
     assert won.cost is not None

@@ -61,9 +61,7 @@ def test_a_generated_kernel_has_a_limit_and_a_launch_shape_before_it_ever_ran(
     spec = replace(given["plan"].spec, peak_flops=(("f16", 9.9e14),), bandwidth=4.8e12)
     spec = replace(spec, capability=(9, 0))
     variant = next(v for v in variants(task.body, spec) if v.template == "contraction")
-    kernel = Kernel(
-        "triton", "contraction", task.body, str(variant), writes_out=True, source="text"
-    )
+    kernel = Kernel("triton", "contraction", task.body, variant, writes_out=True, source="text")
     tasks = tuple(replace(t, kernel=kernel) if t is task else t for t in given["plan"].tasks.tasks)
     plan = replace(given["plan"], spec=spec, tasks=replace(given["plan"].tasks, tasks=tasks))
     told = kernel_facts(plan, "a", given["candidates"], ())

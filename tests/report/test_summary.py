@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.task import Kernel, Task, TaskGraph, read_variant
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.l1_carveout import carveout_of
 from anabranch.report.summary import _modes
@@ -20,7 +20,7 @@ graph g {
 def tasks(*kernels: tuple[str, str]) -> TaskGraph:
     """Of providers and variants."""
     made = tuple(
-        Task(f"t{i}", BODY, Kernel(provider, "k", BODY, variant))
+        Task(f"t{i}", BODY, Kernel(provider, "k", BODY, read_variant(provider, variant)))
         for i, (provider, variant) in enumerate(kernels)
     )
     return TaskGraph("g", BODY.inputs, (), made, (), BODY.outputs)

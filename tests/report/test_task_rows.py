@@ -10,6 +10,7 @@ import torch
 
 from anabranch.ir.graph import Graph, Node
 from anabranch.ir.types import TensorType
+from anabranch.ir.variant import parse_variant
 from anabranch.report.parts import ReportParts
 from anabranch.report.task_rows import kind_of, ops_text, rows
 
@@ -92,7 +93,10 @@ def test_a_kernel_is_the_same_however_it_is_launched(parts: Build, launched: str
     given = parts["small"]()
     before = {row.task.name: row for row in rows(given)}
     tasks = tuple(
-        replace(task, kernel=replace(task.kernel, variant=f"{task.kernel.variant}{launched}"))
+        replace(
+            task,
+            kernel=replace(task.kernel, variant=parse_variant(f"{task.kernel.variant}{launched}")),
+        )
         if task.kernel and task.kernel.provider == "triton"
         else task
         for task in given["plan"].tasks.tasks

@@ -81,7 +81,7 @@ def us(task: Task, kernel: Kernel) -> float:
         return 1.5
     if kernel.provider == "cudnn":
         return 5.0 if strided(task) else 1.9
-    return 4.0 if kernel.provider == "aten" else 2.0 + len(kernel.variant) / 100
+    return 4.0 if kernel.provider == "aten" else 2.0 + len(str(kernel.variant)) / 100
 
 
 def chosen_by(costs: Given, check: Callable[[Task], str] = lambda task: "") -> SelectionConfig:

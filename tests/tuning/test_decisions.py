@@ -13,6 +13,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
+from anabranch.ir.variant import Variant
 from anabranch.kernels import sources
 from anabranch.trace import Trace
 from anabranch.tuning import decisions
@@ -43,8 +44,8 @@ class Fake:
         self.asked.append("all")
         return [Kernel("fake", "k", task.body, v, source=f"# {task.name}\n{v}") for v in "abc"]
 
-    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
-        self.asked.append(variant)
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
+        self.asked.append(str(variant))
         return Kernel("fake", name, task.body, variant, source=f"# {task.name}\n{variant}")
 
 
@@ -58,7 +59,7 @@ def chosen(
     us = {"a": 3.0, "b": 2.0, "c": None}
 
     def trial(tasks: Sequence[Task]) -> list[Cost | None]:
-        times = [us[task.kernel.variant] for task in tasks if task.kernel]
+        times = [us[str(task.kernel.variant)] for task in tasks if task.kernel]
         return [None if t is None else Cost(t, source, 0.01) for t in times]  # type: ignore[arg-type]
 
     two = tuple(Task(name, body(name)) for name in ("one", "two"))

@@ -13,6 +13,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
+from anabranch.ir.variant import Variant
 from anabranch.kernels import PROVIDERS
 from anabranch.trace import Trace
 from anabranch.tuning.select import (
@@ -55,7 +56,7 @@ class Fake:
             for letter in self.letters
         ]
 
-    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         return next(kernel for kernel in self.kernels(task, spec) if kernel.name == name)
 
 

@@ -80,7 +80,7 @@ def check_places(plan: Plan) -> None:
     _unless(plan.arena_bytes <= row, f"its arena of {plan.arena_bytes} B holds values of {row} B")
     for task in plan.tasks.tasks:
         if task.kernel is not None:
-            _check_variant(task.kernel.variant, task.name)
+            _check_variant(str(task.kernel.variant), task.name)
     if plan.spec.kind == "cpu":
         need, most = _need(plan, table), _memory()
         _unless(need <= most, f"it takes {need:,} B of memory, and this machine has {most:,} B")

@@ -37,7 +37,7 @@ from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref
 from anabranch.ir.plan import Plan, Signature, Slot, Workspace
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
+from anabranch.ir.task import Kernel, Resources, Task, TaskGraph, read_variant
 from anabranch.ir.text import parse_graph, parse_type, text_graph
 from anabranch.ir.types import TensorType, type_of
 from anabranch.ir.verify import verify_graph, verify_schedule, verify_tasks
@@ -230,7 +230,7 @@ def _write_task(task: Task, number: Mapping[str, int]) -> TaskModel:
         provider=kernel.provider,
         name=kernel.name,
         body=None if kernel.body == task.body else _write_graph(kernel.body),
-        variant=kernel.variant,
+        variant=str(kernel.variant),
         writes_out=kernel.writes_out,
         workspace=kernel.workspace,
         temporary=kernel.temporary,
@@ -332,7 +332,7 @@ def _read_task(
         kernel.provider,
         kernel.name,
         body if kernel.body is None else _read_body(kernel.body, values, asked),
-        variant=kernel.variant,
+        variant=read_variant(kernel.provider, kernel.variant),
         writes_out=kernel.writes_out,
         workspace=kernel.workspace,
         temporary=kernel.temporary,

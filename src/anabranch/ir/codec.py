@@ -22,7 +22,7 @@ import torch
 from anabranch.cache.codec import Codec, Form, values
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, types
 from anabranch.ir.price import Price, parse_price
-from anabranch.ir.task import Kernel, Resources, Task
+from anabranch.ir.task import Kernel, Resources, Task, read_variant
 from anabranch.ir.text import parse_node, parse_type, text_node
 from anabranch.ir.types import DTYPE_NAMES, DTYPES, TensorType
 
@@ -53,7 +53,7 @@ NOTHING = Beside({}, {}, {})
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """A kernel without its text, which its variant says. `body` None: the task's own."""
+    """A kernel without its source, which its variant says. `body` None: the task's own."""
 
     provider: str
     name: str
@@ -118,7 +118,7 @@ def _write_kernel(kernel: Kernel, own: Graph = UNTOLD) -> _Kernel:
         kernel.provider,
         kernel.name,
         None if kernel.body == own else kernel.body,
-        kernel.variant,
+        str(kernel.variant),
         kernel.writes_out,
         kernel.workspace,
         kernel.temporary,
@@ -132,7 +132,7 @@ def _read_kernel(told: _Kernel, own: Graph = UNTOLD) -> Kernel:
         told.provider,
         told.name,
         own if told.body is None else told.body,
-        told.variant,
+        read_variant(told.provider, told.variant),
         told.writes_out,
         told.workspace,
         told.temporary,

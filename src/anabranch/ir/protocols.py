@@ -16,6 +16,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Schedule, Source, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
+from anabranch.ir.variant import Variant
 from anabranch.trace import Trace
 
 
@@ -193,7 +194,7 @@ class Provider(Protocol):
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         """All its ways to run the task on such a machine; empty if it has none."""
 
-    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """The one of them with this name and variant. ValueError if it has none."""
 
 

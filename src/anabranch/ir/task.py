@@ -63,13 +63,13 @@ class Kernel:
     `writes_out`: it writes into the memory it is given; otherwise it allocates its results.
     `workspace`: bytes it must be given to run; `temporary`: bytes it allocates by itself while it
     runs. `launches`: GPU kernels in it. `variant`: which of a provider's several, "" if there is
-    one: a library's engine, or the text of a generated kernel's `Variant`.
+    one: the `Variant` of a generated kernel, or the name of a library's engine.
     """
 
     provider: str
     name: str
     body: Graph
-    variant: str = ""
+    variant: Variant | str = ""
     writes_out: bool = False
     workspace: int = 0
     temporary: int = 0
@@ -102,15 +102,13 @@ class Task:
         return next((node.origin for node in self.body.nodes if node.origin), "")
 
 
-def variant_of(kernel: Kernel) -> Variant | None:
-    """The variant of a generated kernel; None for a library's, and for a text of a plan that
-    another version wrote, which is refused when its program is asked for."""
-    if kernel.provider != GENERATED:
-        return None
+def read_variant(provider: str, text: str) -> Variant | str:
+    """The variant of a kernel of this provider, of its text. One of a plan that another version
+    wrote may be none here: it stays a text, which is refused when its program is asked for."""
     try:
-        return parse_variant(kernel.variant)
+        return parse_variant(text) if provider == GENERATED else text
     except ValueError:
-        return None
+        return text
 
 
 def runs_body(task: Task) -> bool:

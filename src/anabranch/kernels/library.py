@@ -24,6 +24,7 @@ from anabranch.ir.protocols import Provider
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import PLAIN, Kernel, Task
 from anabranch.ir.types import TensorType
+from anabranch.ir.variant import Variant
 from anabranch.kernels import sources
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.kernels.writers import writes_there
@@ -48,7 +49,7 @@ class AtenProvider:
         """The body itself as one kernel; none is refused."""
         return [aten_kernel("aten", task.body)]
 
-    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """`PLAIN`: as eager runs it, with memory of its own for all results."""
         if (name, variant) == ("aten", PLAIN):
             return replace(aten_kernel("aten", task.body), variant=PLAIN, writes_out=False)
@@ -78,7 +79,7 @@ class FusedAtenProvider:
             if body is not None
         ]
 
-    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """That kernel of the task; ValueError if there is none of the name and variant."""
         return _named(self.kernels(task, spec), name, variant)
 
@@ -107,7 +108,7 @@ class CudnnProvider:
             for engine in range(self.engines)
         ]
 
-    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """That kernel of the task; ValueError if there is none of the name and variant."""
         return _named(self.kernels(task, spec), name, variant)
 
@@ -136,7 +137,7 @@ def aten_kernel(name: str, body: Graph) -> Kernel:
     return Kernel("aten", name, body, writes_out=writes_out, launches=launches)
 
 
-def _named(found: Sequence[Kernel], name: str, variant: str) -> Kernel:
+def _named(found: Sequence[Kernel], name: str, variant: Variant | str) -> Kernel:
     for kernel in found:
         if (kernel.name, kernel.variant) == (name, variant):
             return kernel

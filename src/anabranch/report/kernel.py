@@ -27,8 +27,9 @@ from anabranch.errors import OptionError
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel, Task, variant_of
+from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_graph, text_kernel
+from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.limits import upper_limit
 from anabranch.kernels.triton.write import program
 from anabranch.report.lines import cut, printable, wrapped
@@ -104,8 +105,8 @@ def kernel_facts(
 
 def limit_facts(body: Graph, kernel: Kernel, spec: TargetSpec) -> dict[str, Any] | None:
     """The performance upper limit of a kernel with its terms, None where its template has none."""
-    variant = variant_of(kernel)
-    found = upper_limit(body, variant, spec) if variant is not None else None
+    variant = kernel.variant
+    found = upper_limit(body, variant, spec) if isinstance(variant, Variant) else None
     if found is None:
         return None
     terms = {name: getattr(found, name) for name in ("memory", "shared", "tail", "fits")}
@@ -138,11 +139,10 @@ def _launch(task: Task, kernel: Kernel) -> tuple[int | None, int | None]:
     """CTAs and threads of each: as a run has told, or as the text of a generated kernel says."""
     if kernel.resources is not None:
         return kernel.resources.ctas, kernel.resources.threads
-    variant = variant_of(kernel)
-    if variant is None:
+    if not isinstance(kernel.variant, Variant):
         return None, None
     try:
-        written = program(task.body, variant)
+        written = program(task.body, kernel.variant)
     except ValueError:  # of a file that another version wrote
         return None, None
     return written.ctas, written.warps * WARP

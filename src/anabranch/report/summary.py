@@ -41,8 +41,9 @@ from anabranch.deadline import TIME
 from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
-from anabranch.ir.task import TaskGraph, variant_of
+from anabranch.ir.task import TaskGraph
 from anabranch.ir.types import DTYPE_NAMES
+from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.l1_carveout import carveout_of
 from anabranch.rewrite.rules import ALL, PUBLISHED
 from anabranch.search.engine.backtracking import RewriteStep
@@ -108,8 +109,9 @@ def _versions() -> dict[str, str]:
 
 def _modes(tasks: TaskGraph) -> dict[str, int]:
     kernels = [task.kernel for task in tasks.tasks if generated(task)]
-    variants = [variant_of(kernel) for kernel in kernels if kernel]
-    return dict(Counter(str(one.pdl) if one and one.pdl else "none" for one in variants))
+    variants = [kernel.variant for kernel in kernels if kernel]
+    modes = (one.pdl for one in variants if isinstance(one, Variant))
+    return dict(Counter(str(mode or "none") for mode in modes))
 
 
 def _dtype(job: Job, made: Compilation) -> str:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 from anabranch.ir.schedule import Launch, Timeline
-from anabranch.ir.task import Kernel, Task, variant_of
+from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_kernel, text_node
 from anabranch.ir.tiles import Tile
+from anabranch.ir.variant import Variant
 from anabranch.report.parts import ReportParts
 from anabranch.tuning.decisions import Candidate
 
@@ -147,8 +148,8 @@ def is_chosen(task: Task, candidate: Candidate) -> bool:
 
 def _name(kernel: Kernel) -> tuple[str, str, Tile | str]:
     """However it is launched: modes and carve-outs are settled when all kernels are chosen."""
-    variant = variant_of(kernel)
-    return kernel.provider, kernel.name, variant.tile if variant else kernel.variant
+    variant = kernel.variant
+    return kernel.provider, kernel.name, variant.tile if isinstance(variant, Variant) else variant
 
 
 def _runner_up(task: Task, tried: Sequence[Candidate]) -> Candidate | None:

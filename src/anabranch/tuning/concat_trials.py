@@ -18,6 +18,7 @@ from anabranch.ir.key import digest_text, structure_text
 from anabranch.ir.protocols import Cost, Costs, Provider
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph, leaves, wholes
+from anabranch.ir.variant import Variant
 from anabranch.trace import Trace
 from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.select import MOST_KERNELS, Selection, SelectionConfig, select
@@ -50,7 +51,7 @@ class Writing:
         known = sorted((key, sorted(names)) for key, names in self.known.items())
         return f"{self.of.version} writing {digest_text(repr((known, sorted(self.free))))}"
 
-    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """That kernel, told to write into the concatenation; ValueError if it cannot."""
         found = self.of.kernel(task, spec, name, variant)
         told = found if structure_text(task.body) in self.free else _told(found)
@@ -189,7 +190,7 @@ def _fast(tried: Sequence[Candidate]) -> frozenset[tuple[str, str, str]]:
 
 
 def _name(kernel: Kernel) -> tuple[str, str, str]:
-    return kernel.provider, kernel.name, kernel.variant
+    return kernel.provider, kernel.name, str(kernel.variant)
 
 
 def _with_kernels(tasks: TaskGraph, chosen: TaskGraph) -> TaskGraph:

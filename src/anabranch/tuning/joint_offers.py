@@ -20,7 +20,7 @@ from anabranch.ir.components import components
 from anabranch.ir.key import digest_text, structure_text
 from anabranch.ir.protocols import Provider
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import GENERATED, Kernel, Resources, Task, TaskGraph, variant_of
+from anabranch.ir.task import GENERATED, Kernel, Resources, Task, TaskGraph
 from anabranch.ir.tiles import HORIZONTAL, HorizontalTile, PartTile
 from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.horizontal import joint_tiles
@@ -36,7 +36,7 @@ SLOWER = 1.3
 as long."""
 EACH = 2
 """Kernels that are offered for one group."""
-Offers = Mapping[str, tuple[str, ...]]
+Offers = Mapping[str, tuple[Variant, ...]]
 """Variants to try, by structure."""
 
 
@@ -67,7 +67,7 @@ class Sharing:
         """The provider's version with all offers, for they decide which kernels there are."""
         return f"{self.of.version} abreast {digest_text(repr(sorted(self.offers.items())))}"
 
-    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """As the provider writes it."""
         return self.of.kernel(task, spec, name, variant)
 
@@ -119,13 +119,14 @@ def grouped(
     return list(found.values())
 
 
-def offers(groups: Sequence[Group], known: Mapping[str, JointPart]) -> dict[str, tuple[str, ...]]:
+def offers(
+    groups: Sequence[Group], known: Mapping[str, JointPart]
+) -> dict[str, tuple[Variant, ...]]:
     """By structure of the whole the variants to try."""
-    table: dict[str, tuple[str, ...]] = {}
+    table: dict[str, tuple[Variant, ...]] = {}
     for group in groups:
         tiles = joint_tiles([known[task.name].tiles for task in group])[:EACH]
-        texts = tuple(str(Variant(tile)) for tile in tiles)
-        table.setdefault(structure_text(joint(group).body), texts)
+        table.setdefault(structure_text(joint(group).body), tuple(map(Variant, tiles)))
     return table
 
 
@@ -159,8 +160,8 @@ def _written(tried: Sequence[Candidate]) -> list[tuple[float, PartTile]]:
     """Times and tiles of the generated kernels, the fastest first."""
     found: list[tuple[float, PartTile]] = []
     for one in tried:
-        variant = variant_of(one.kernel)
-        if one.cost is None or one.refused or variant is None:
+        variant = one.kernel.variant
+        if one.cost is None or one.refused or not isinstance(variant, Variant):
             continue
         if not isinstance(variant.tile, HorizontalTile):
             found.append((one.cost.us, variant.tile))
@@ -171,7 +172,7 @@ def _resources(task: Task, tile: PartTile) -> Resources:
     """Of the task's fastest generated kernel; what nobody has told is taken as of a middling
     contraction."""
     written = program(task.body, Variant(tile))
-    same = task.kernel is not None and variant_of(task.kernel) == Variant(tile)
+    same = task.kernel is not None and task.kernel.variant == Variant(tile)
     told = task.kernel.resources if task.kernel and same else None
     held = told or CONTRACT
     return Resources(written.ctas, 32 * written.warps, held.registers, held.shared)

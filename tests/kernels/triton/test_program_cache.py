@@ -14,6 +14,7 @@ from anabranch.cache import Cache
 from anabranch.ir.graph import Graph
 from anabranch.ir.task import Kernel
 from anabranch.ir.text import parse_graph
+from anabranch.ir.variant import parse_variant
 from anabranch.kernels.triton import program_cache, write
 from anabranch.kernels.triton.write import program
 
@@ -25,7 +26,7 @@ def kernel(name: str) -> Kernel:
 
 def kernel_of(body: Graph, variant: str) -> Kernel:
     name = variant.partition(":")[0]
-    return Kernel("triton", name, body, variant, source=program(body, variant).text)
+    return Kernel("triton", name, body, parse_variant(variant), source=program(body, variant).text)
 
 
 KERNELS = [kernel(name) for name in SAMPLES]
@@ -41,7 +42,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_written_is_recalled_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    again = [replace(k, variant=f"{k.variant}.c50") for k in KERNELS]
+    again = [replace(k, variant=parse_variant(f"{k.variant}.c50")) for k in KERNELS]
     with Cache.open(tmp_path) as cache:
         missing = program_cache.recall(cache, [*KERNELS, *again])
         assert len(missing) == len({(k.body, k.variant) for k in KERNELS})
@@ -87,7 +88,7 @@ def test_what_cannot_be_read_is_written_anew(tmp_path: Path) -> None:
 
 def test_a_library_has_none(tmp_path: Path) -> None:
     with Cache.open(tmp_path) as cache:
-        assert program_cache.recall(cache, [replace(KERNELS[0], provider="aten")]) == {}
+        assert program_cache.recall(cache, [replace(KERNELS[0], provider="aten", variant="")]) == {}
 
 
 def test_what_is_remembered_of_a_kernel_keeps_no_weights_alive() -> None:

@@ -14,7 +14,7 @@ from tests.kernels.triton.samples import SAMPLES
 from anabranch.frontend import capture
 from anabranch.ir.key import canonical, code
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Task, variant_of
+from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
 from anabranch.ir.tiles import GRAMMARS
 from anabranch.kernels.triton.contraction_tiles import ADDED_FIRST, KEPT
@@ -81,7 +81,7 @@ def test_variants_are_few_and_written(name: str) -> None:
 def test_the_provider_offers_each_variant() -> None:
     body = parse_graph(SAMPLES["window"][1])
     kernels = TritonProvider().kernels(Task("depth", body), H200)
-    assert [variant_of(k) for k in kernels] == variants(body, gpu(132))
+    assert [k.variant for k in kernels] == variants(body, gpu(132))
     assert {(k.provider, k.name, k.writes_out, k.launches) for k in kernels} == {
         ("triton", "window", True, 1)
     }
@@ -96,7 +96,7 @@ def test_a_provider_that_prunes_by_the_limit_offers_other_tiles_under_another_ve
     task = Task("product", parse_graph(SAMPLES["contraction"][1]))
     usual, limited = TritonProvider(), TritonProvider(pruning="limit")
     assert usual.version != limited.version
-    offered = [variant_of(kernel) for kernel in limited.kernels(task, H200)]
+    offered = [kernel.variant for kernel in limited.kernels(task, H200)]
     assert offered == variants(task.body, H200, "limit")
     assert offered and offered != variants(task.body, H200)
     depth = Task("depth", parse_graph(SAMPLES["window"][1]))

@@ -15,6 +15,7 @@ from anabranch.errors import TargetError
 from anabranch.ir.graph import Graph
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
+from anabranch.ir.variant import Variant
 from anabranch.kernels.triton import Program
 from anabranch.targets.cuda import sharing
 from anabranch.targets.cuda.driver import LaunchConfig
@@ -60,11 +61,11 @@ PROGRAMS = {
 }
 
 
-def write(body: Graph, variant: str) -> Program:
+def write(body: Graph, variant: Variant | str) -> Program:
     """A writer of these programs."""
-    if variant not in PROGRAMS:
+    if str(variant) not in PROGRAMS:
         raise TargetError(f"no variant {variant}", "this writer has few", "ask for another")
-    return PROGRAMS[variant]
+    return PROGRAMS[str(variant)]
 
 
 def kernel(variant: str, source: str | None = None) -> Kernel:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from anabranch.ir.task import Kernel, variant_of
+from anabranch.ir.task import Kernel
+from anabranch.ir.variant import Variant
 
 
 def letter_of(kernel: Kernel) -> str:
     """The letter of its mode of dependent launch, "" for none."""
-    variant = variant_of(kernel)
-    assert variant is not None, kernel
-    return variant.pdl or ""
+    assert isinstance(kernel.variant, Variant), kernel
+    return kernel.variant.pdl or ""

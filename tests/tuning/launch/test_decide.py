@@ -19,9 +19,9 @@ from anabranch.deadline import TIME, Deadline
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel, Task, TaskGraph, variant_of
+from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
-from anabranch.ir.variant import WHOLE_PERCENT, PdlMode
+from anabranch.ir.variant import WHOLE_PERCENT, PdlMode, Variant, parse_variant
 from anabranch.kernels.triton.l1_carveout import LESS
 from anabranch.kernels.triton.write import program
 from anabranch.memory import pack
@@ -31,7 +31,8 @@ from anabranch.tuning.launch import decide
 from anabranch.tuning.launch.decide import overlapped
 from anabranch.tuning.launch.pdl import compiling
 
-VARIANT, TEXT = SAMPLES["pointwise"]
+SAMPLE, TEXT = SAMPLES["pointwise"]
+VARIANT = parse_variant(SAMPLE)
 BODY = parse_graph(TEXT)
 KERNEL = Kernel("triton", "pointwise", BODY, VARIANT, source=program(BODY, VARIANT).text)
 TASKS = TaskGraph(
@@ -84,8 +85,8 @@ def run(machine: Any, cache: Cache | None = None) -> tuple[str, Cost | None]:
 
 def launched(kernel: Kernel) -> str:
     """Its mode, and its carve-out if it is not the usual one."""
-    variant = variant_of(kernel)
-    assert variant is not None
+    variant = kernel.variant
+    assert isinstance(variant, Variant)
     end = "" if variant.carveout == WHOLE_PERCENT else f".c{variant.carveout}"
     return f"{letter_of(kernel)}{end}"
 

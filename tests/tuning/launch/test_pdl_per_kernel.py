@@ -25,7 +25,7 @@ from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
-from anabranch.ir.variant import PdlMode
+from anabranch.ir.variant import PdlMode, parse_variant
 from anabranch.kernels.triton.write import program
 from anabranch.memory import pack
 from anabranch.memory.race_check import check_plan
@@ -35,7 +35,8 @@ from anabranch.tuning.launch.loaded_variants import LoadedVariants, Modes
 from anabranch.tuning.launch.pdl import in_modes
 from anabranch.tuning.launch.pdl_per_kernel import own_modes, slots_of
 
-VARIANT, TEXT = SAMPLES["pointwise"]
+SAMPLE, TEXT = SAMPLES["pointwise"]
+VARIANT = parse_variant(SAMPLE)
 COUNT = 6
 
 

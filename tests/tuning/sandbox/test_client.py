@@ -20,6 +20,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
+from anabranch.ir.variant import parse_variant
 from anabranch.kernels.triton import Program, write
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.targets.cuda.compile_pool import Process
@@ -145,7 +146,7 @@ def test_the_next_process_begins_where_one_died(
     ask = sandboxed._answers
 
     def noted(tasks: Mapping[str, Task], _: object) -> Iterator[tuple[str, Verdict | None]]:
-        asked.append([task.kernel.variant for task in tasks.values() if task.kernel])
+        asked.append([str(task.kernel.variant) for task in tasks.values() if task.kernel])
         return ask(tasks, None)
 
     monkeypatch.setattr(sandboxed, "_answers", noted)
@@ -155,8 +156,8 @@ def test_the_next_process_begins_where_one_died(
 
 
 def test_what_was_written_here_is_not_written_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    variant, text = SAMPLES["pointwise"]
-    body = parse_graph(text)
+    sample, text = SAMPLES["pointwise"]
+    body, variant = parse_graph(text), parse_variant(sample)
     kernel = Kernel("triton", "k", body, variant, True, source=write.program(body, variant).text)
     told = json.loads(json.dumps(sandbox_worker.written(Task("sum", body, kernel))))
     learned: dict[tuple[Graph, str], Program] = {}
@@ -230,7 +231,7 @@ def test_only_what_passed_is_tried(sandboxed: SandboxClient) -> None:
     tried: list[str] = []
 
     def trial(tasks: Sequence[Task]) -> list[Cost | None]:
-        tried.extend(t.kernel.variant for t in tasks if t.kernel)
+        tried.extend(str(t.kernel.variant) for t in tasks if t.kernel)
         return [Cost(float(len(tried)), "measured") for _ in tasks]
 
     costs = sandboxed.before(trial)([task("fine"), task("raises"), task("dies", source="")])

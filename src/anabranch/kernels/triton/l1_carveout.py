@@ -17,8 +17,8 @@ take as long, or less where kernels had been in each other's way (243 to 227 us)
 
 from __future__ import annotations
 
-from anabranch.ir.task import TaskGraph, variant_of
-from anabranch.ir.variant import WHOLE_PERCENT
+from anabranch.ir.task import TaskGraph
+from anabranch.ir.variant import Variant
 
 LIBRARY = 25
 """Where no kernel of a plan was generated. A kernel that needs more gets more."""
@@ -29,6 +29,5 @@ def carveout_of(tasks: TaskGraph) -> int:
     """What the kernels of a plan ask for, in percent: what the generated ones say, the most where
     they do not agree."""
     kernels = [task.kernel for task in tasks.tasks if task.kernel is not None]
-    generated = (variant_of(kernel) for kernel in kernels if kernel.provider == "triton")
-    said = (WHOLE_PERCENT if variant is None else variant.carveout for variant in generated)
+    said = (k.variant.carveout for k in kernels if isinstance(k.variant, Variant))
     return max(said, default=LIBRARY)

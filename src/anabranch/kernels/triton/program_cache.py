@@ -17,7 +17,7 @@ from anabranch.cache import Cache, Table
 from anabranch.ir.codec import nouns
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical
-from anabranch.ir.task import Kernel, variant_of
+from anabranch.ir.task import Kernel
 from anabranch.ir.text import text_graph
 from anabranch.ir.variant import Variant, without_carveout
 from anabranch.kernels import sources
@@ -32,9 +32,8 @@ def recall(cache: Cache, kernels: Iterable[Kernel]) -> dict[str, Kernel]:
     text to come, is for `keep`, once all are known to be what is written here."""
     wanted: dict[tuple[Graph, Variant], Kernel] = {}
     for kernel in kernels:
-        variant = variant_of(kernel)
-        if variant is not None:  # else it is a library's, or refused where it is loaded
-            same = canonical(kernel.body, content=False), without_carveout(variant)
+        if isinstance(kernel.variant, Variant):  # else it is a library's
+            same = canonical(kernel.body, content=False), without_carveout(kernel.variant)
             wanted.setdefault(same, kernel)
     ours = f"{sources.digest(*sources.PROGRAMS)} {torch.__version__}"
     missing = {

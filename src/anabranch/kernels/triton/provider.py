@@ -43,10 +43,10 @@ class TritonProvider:
             return []
         return [_kernel(task, variant) for variant in variants(task.body, spec, self.pruning)]
 
-    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: str) -> Kernel:
-        """The kernel of the variant of this text, whether it is among those that are offered or
-        not; ValueError if it is no variant, or no template writes it."""
-        return _kernel(task, parse_variant(variant))
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
+        """The kernel of this variant, whether it is among those that are offered or not; ValueError
+        for a text that is none, or where no template writes it."""
+        return _kernel(task, parse_variant(variant) if isinstance(variant, str) else variant)
 
 
 def _kernel(task: Task, variant: Variant) -> Kernel:
@@ -55,7 +55,7 @@ def _kernel(task: Task, variant: Variant) -> Kernel:
         "triton",
         variant.template,
         task.body,
-        str(variant),
+        variant,
         writes_out=True,
         workspace=written.scratch,
         source=written.text,

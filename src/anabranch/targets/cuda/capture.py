@@ -38,8 +38,8 @@ from anabranch.ir.ambient import without_autocast
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import HeldMemory
 from anabranch.ir.schedule import Launch
-from anabranch.ir.task import Task, alias_roots, variant_of
-from anabranch.ir.variant import without_carveout
+from anabranch.ir.task import Task, alias_roots
+from anabranch.ir.variant import Variant, without_carveout
 from anabranch.kernels.triton.l1_carveout import carveout_of
 from anabranch.targets.calling import alone, running, without_gradients
 from anabranch.targets.cuda import nodes
@@ -379,13 +379,13 @@ def _forked(plan: Plan) -> TargetError:
     )
 
 
-def _named(task: Task) -> tuple[str, str, str, str]:
+def _named(task: Task) -> tuple[str, str, str, Variant | str]:
     """A kernel on the memory of a task: its text depends on nothing else, and the carve-out is
     said to the graph."""
     kernel = task.kernel
     assert kernel is not None, f"task {task.name} has no kernel"
-    variant = variant_of(kernel)
-    base = str(without_carveout(variant)) if variant else kernel.variant
+    variant = kernel.variant
+    base = without_carveout(variant) if isinstance(variant, Variant) else variant
     return task.name, kernel.provider, kernel.name, base
 
 

@@ -73,7 +73,7 @@ class Cudnn:
 
     def engine(self, kernel: Kernel) -> Engine:
         """The engine a kernel names, built on first use. TargetError if cuDNN has none such."""
-        key = (structure_text(kernel.body), kernel.variant)
+        key = (structure_text(kernel.body), str(kernel.variant))
         if key not in self._engines:
             self._engines[key] = self._attempt(kernel)
         found = self._engines[key]
@@ -88,7 +88,7 @@ class Cudnn:
         built is also kept; `machine` is part of its keys. Engines that fail are heard when they are
         asked for."""
         wanted = {
-            (structure_text(kernel.body), kernel.variant): kernel
+            (structure_text(kernel.body), str(kernel.variant)): kernel
             for kernel in kernels
             if kernel.provider == "cudnn"
         }
@@ -150,7 +150,7 @@ class Cudnn:
     def _build(self, kernel: Kernel) -> Engine:
         try:
             graph = self._describe(kernel.body)
-            index = int(kernel.variant or 0)
+            index = int(str(kernel.variant) or 0)
             if index >= graph.get_execution_plan_count():
                 raise TargetError(
                     f"cuDNN has no engine {index} for this convolution",

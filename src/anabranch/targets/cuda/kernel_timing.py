@@ -71,7 +71,7 @@ class Bench:
     def _kernels(self, batch: Batch) -> list[Kernel]:
         body, variants = batch
         task, provider = Task("tried", body), TritonProvider()
-        return [provider.kernel(task, self.spec, "", str(variant)) for variant in variants]
+        return [provider.kernel(task, self.spec, "", variant) for variant in variants]
 
     def _timed(self, batch: Batch, each: float) -> Times:
         body, _ = batch
@@ -84,11 +84,11 @@ class Bench:
                 call = self.triton.runner(Task("tried", body, kernel), dict(values), None)
                 why = wrong(body, values, call, wanted)
                 if why:
-                    found[kernel.variant] = why
+                    found[str(kernel.variant)] = why
                 else:
-                    ready[kernel.variant] = chain(call)
+                    ready[str(kernel.variant)] = chain(call)
             except (AnabranchError, RuntimeError) as failed:
-                found[kernel.variant] = " ".join(str(failed).split())[:WHY]
+                found[str(kernel.variant)] = " ".join(str(failed).split())[:WHY]
                 torch.cuda.synchronize()  # raises where the GPU is lost to this process
         samples = interleaved(list(ready.values()), each * len(ready))
         for variant, taken in zip(ready, samples, strict=True):

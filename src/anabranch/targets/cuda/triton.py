@@ -33,6 +33,7 @@ from anabranch.ir.key import code
 from anabranch.ir.protocols import Probe
 from anabranch.ir.task import Kernel, Resources, Task
 from anabranch.ir.types import TensorType, type_of
+from anabranch.ir.variant import Variant
 from anabranch.kernels.triton import Program
 from anabranch.kernels.triton.write import program
 from anabranch.targets.cuda.compile_pool import Crew
@@ -50,7 +51,7 @@ from anabranch.targets.cuda.driver import Driver, LaunchConfig, open_driver
 from anabranch.targets.loading import Call
 from anabranch.trace import Trace
 
-Writer = Callable[[Graph, str], Program]
+Writer = Callable[[Graph, Variant | str], Program]
 ALIGNMENT = 16
 """Bytes: what Triton's widest loads and stores need."""
 MOST_SAID = 400

@@ -21,8 +21,8 @@ from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.schedule import text_schedule
-from anabranch.ir.task import Task, TaskGraph, variant_of
-from anabranch.ir.variant import WHOLE_PERCENT
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.variant import WHOLE_PERCENT, Variant
 from anabranch.kernels.triton.l1_carveout import LESS
 from anabranch.trace import Trace
 from anabranch.tuning.launch.pdl import generated
@@ -80,7 +80,7 @@ def _timed(plan: Plan, target: Target) -> tuple[Cost, ...] | None:
 
 def _changed(task: Task, percent: int) -> Task:
     assert task.kernel is not None
-    variant = variant_of(task.kernel)
-    assert variant is not None, f"the kernel of {task.name} is no generated one"
-    text = str(replace(variant, carveout=percent))
-    return replace(task, kernel=replace(task.kernel, variant=text))
+    variant = task.kernel.variant
+    assert isinstance(variant, Variant), f"the kernel of {task.name} is no generated one"
+    asked = replace(variant, carveout=percent)
+    return replace(task, kernel=replace(task.kernel, variant=asked))

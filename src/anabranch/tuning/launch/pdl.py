@@ -24,9 +24,9 @@ from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Plans, Target
 from anabranch.ir.schedule import text_schedule
-from anabranch.ir.task import GENERATED, Kernel, Task, TaskGraph, variant_of
+from anabranch.ir.task import GENERATED, Kernel, Task, TaskGraph
 from anabranch.ir.threads import Pool
-from anabranch.ir.variant import PdlMode
+from anabranch.ir.variant import PdlMode, Variant
 from anabranch.kernels.triton.write import program
 from anabranch.trace import Trace
 
@@ -209,11 +209,10 @@ def generated(task: Task) -> bool:
 def _changed(task: Task, mode: PdlMode) -> Task:
     kernel = task.kernel
     assert kernel is not None
-    variant = variant_of(kernel)
-    assert variant is not None, f"the kernel of {task.name} is no generated one"
-    launched = replace(variant, pdl=mode)
+    assert isinstance(kernel.variant, Variant), f"the kernel of {task.name} is no generated one"
+    launched = replace(kernel.variant, pdl=mode)
     text = program(kernel.body, launched).text
-    return replace(task, kernel=replace(kernel, variant=str(launched), source=text))
+    return replace(task, kernel=replace(kernel, variant=launched, source=text))
 
 
 def _kernels(graphs: Iterable[TaskGraph]) -> list[Kernel]:

@@ -21,8 +21,8 @@ import numpy as np
 from anabranch.deadline import TIME, Deadline
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
-from anabranch.ir.task import Task, TaskGraph, variant_of
-from anabranch.ir.variant import PdlMode
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.variant import PdlMode, Variant
 from anabranch.kernels.triton.write import unnamed
 from anabranch.tuning.launch.loaded_variants import LoadedVariants, Modes
 from anabranch.tuning.launch.pdl import generated
@@ -111,8 +111,8 @@ def _different(task: Task, mode: PdlMode | None) -> tuple[Modes, str]:
     """The modes in which the kernel's text is another, `mode` first, and its text without any."""
     kernel = task.kernel
     assert kernel is not None
-    variant = variant_of(kernel)
-    assert variant is not None, f"the kernel of {task.name} is no generated one"
+    variant = kernel.variant
+    assert isinstance(variant, Variant), f"the kernel of {task.name} is no generated one"
     texts: dict[tuple[str, bool], PdlMode | None] = {}
     plain = unnamed(kernel.body, variant).text
     for pdl in dict.fromkeys((mode, None, *PdlMode)):

@@ -33,9 +33,10 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.proof import Answer, answer, answered
 from anabranch.ir.protocols import Target
 from anabranch.ir.schedule import Schedule, sequential_launches
-from anabranch.ir.task import Kernel, Task, TaskGraph, variant_of
+from anabranch.ir.task import Kernel, Task, TaskGraph, read_variant
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.tolerances import Screen
+from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.program import facts_of, program_of
 from anabranch.kernels.triton.write import learn, unnamed
 from anabranch.memory import pack
@@ -207,16 +208,16 @@ def written(task: Task, values: Sequence[Tensor] | None = None) -> dict[str, Any
     `values`: what it reads on the example, if they are few enough to be sent."""
     kernel = task.kernel
     assert kernel is not None
-    variant = variant_of(kernel)
+    generated = isinstance(kernel.variant, Variant)
     return {
         "task": task.name,
         "body": text_graph(task.body, origins=False),
-        "kernel": [kernel.provider, kernel.name, kernel.variant, kernel.source],
+        "kernel": [kernel.provider, kernel.name, str(kernel.variant), kernel.source],
         "kernel_body": text_graph(kernel.body, origins=False),
         "writes_out": kernel.writes_out,
         "workspace": kernel.workspace,
         "values": _sent(values),
-        "program": facts_of(unnamed(kernel.body, variant)) if variant else None,
+        "program": facts_of(unnamed(kernel.body, kernel.variant)) if generated else None,
     }
 
 
@@ -243,12 +244,12 @@ def read(item: dict[str, Any]) -> Task:
     provider, name, variant, source = item["kernel"]
     body, kernel_body = (_parsed(item[text]) for text in ("body", "kernel_body"))
     if item["program"] is not None:
-        learn(kernel_body, variant, program_of(item["program"]))
+        learn(kernel_body, read_variant(provider, variant), program_of(item["program"]))
     kernel = Kernel(
         provider,
         name,
         kernel_body,
-        variant,
+        read_variant(provider, variant),
         item["writes_out"],
         item["workspace"],
         source=source,
