@@ -22,6 +22,7 @@ from anabranch.compiled.progress import Progress, telling
 from anabranch.errors import ArtifactError, TargetError
 from anabranch.frontend.alone import alone
 from anabranch.frontend.checks import check_call
+from anabranch.frontend.dynamic_shapes import program_shapes
 from anabranch.frontend.program import opened
 from anabranch.frontend.surroundings import neutral
 from anabranch.ir.gc_pause import uncollected
@@ -35,6 +36,8 @@ def compile(
     args: Sequence[Any] | Tensor = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    dynamic_shapes: Any = None,
+    sizes: Any = None,
     target: str = "auto",
     trace: Trace | None = None,
     stop: threading.Event | None = None,
@@ -51,6 +54,13 @@ def compile(
         args: Example inputs, whose shapes, dtypes and Python values the plan is made for; a lone
             tensor is one argument.
         kwargs: Example inputs that are passed by name.
+        dynamic_shapes: What varies in the inputs' shapes, as torch.export takes it:
+            `{"x": {0: Dim("batch", max=64)}}`. An exported program has its own. A few sizes are
+            compiled, and a call runs the next larger one, if padding is proved harmless.
+        sizes: Which sizes: a list, a histogram (a dict from size to share, or the path of a JSON
+            file) from which at most `buckets` are chosen by forecast times, or None for the whole
+            range. With several dimensions a size is a tuple. Without `dynamic_shapes` it is that of
+            the first axis of all inputs.
         target: auto, cuda, cuda:N, cpu, sim:h200 or sim:FILE.json. "auto" is the GPU where there
             is one, and the CPU elsewhere.
         trace: Gets every event of the compilation.
@@ -72,12 +82,17 @@ def compile(
     chosen = Options.read(options)
     check_call(model, args, kwargs)
     given = (args,) if isinstance(args, Tensor) else tuple(args)
+    if isinstance(model, ExportedProgram) and dynamic_shapes is None:
+        dynamic_shapes = program_shapes(model)
     module, given, kwargs = opened(model, given, kwargs)
     progress = Progress(type(module).__name__ if isinstance(module, nn.Module) else "a function")
     listened = trace or Trace(progress, level=chosen.debug)
     compiled = Compiled(module, resolve(target, chosen.tf32), chosen, listened)
     with telling(progress) if trace is None else nullcontext():
-        compiled.add(given, kwargs, stop=stop)
+        if dynamic_shapes is None and sizes is None:
+            compiled.add(given, kwargs, stop=stop)
+        else:
+            compiled.add_sizes(given, kwargs, dynamic_shapes, sizes, stop)
     return compiled
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -59,6 +60,9 @@ SEARCHES: tuple[str, ...] = get_args(Search)
 SEEDS = 2**63
 PUBLISHED = frozenset({"autograph-paper", "taso-paper"})
 """Searches that do as their papers say."""
+SIZE = re.compile(r"([0-9.]+) *([kmg]i?b|b|)", re.IGNORECASE)
+UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 PREFIX = "ANABRANCH_"
 """What the names of environment variables begin with."""
 DEFAULT_CACHE_DIR = Path(platformdirs.user_cache_dir("anabranch"))
@@ -94,8 +98,26 @@ class Options(BaseModel):
     )
     batch: Literal["pad", "refuse"] = Field(
         default="refuse",
-        description='A batch between two compiled ones is refused, or, with "pad", padded up to '
-        "the larger one, for models whose rows are proved to be independent.",
+        description='"pad" says that the first axis of all inputs varies, as '
+        "`dynamic_shapes` does: a batch between two compiled ones is padded up to the larger one. "
+        "A model for which that is not proved harmless is refused.",
+    )
+    buckets: int = Field(
+        default=8,
+        ge=1,
+        description="How many sizes are compiled at most, where sizes vary.",
+    )
+    unseen: Literal["eager", "refuse"] = Field(
+        default="refuse",
+        description="A call of a size that was not compiled, and that is not proved to be harmless "
+        'to pad: "eager" runs the model as it is, "refuse" is an error that says why.',
+    )
+    memory_limit: int | None = Field(
+        default=None,
+        gt=0,
+        description='Bytes that all plans may hold on the device, also as text ("2GiB"). Of sizes '
+        "that vary fewer are compiled; a plan that does not fit is refused before it is loaded. "
+        "What tuning takes for a while does not count.",
     )
     strict: bool = Field(default=False, description="A fallback is an error.")
     verify: bool = Field(
@@ -276,6 +298,13 @@ class Options(BaseModel):
     def _nowhere(cls, given: Any) -> Any:
         """An empty name is no folder, as in the environment, and not the current one."""
         return None if given == "" else given
+
+    @field_validator("memory_limit", mode="before")
+    @classmethod
+    def _bytes(cls, given: Any) -> Any:
+        """A number, or a number with a unit."""
+        found = SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
+        return int(float(found[1]) * UNITS[found[2].lower()]) if found else given
 
     @field_validator("search_size_u")
     @classmethod

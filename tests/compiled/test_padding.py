@@ -12,7 +12,7 @@ from torch import nn
 
 import anabranch
 from anabranch.compiled.calls import Compiled
-from anabranch.compiled.padding import read_rows
+from anabranch.compiled.sized import read_back, written
 from anabranch.errors import InputError, OptionError
 
 X = torch.randn(4, 3)
@@ -42,16 +42,15 @@ def test_rows_are_added_and_cut_off_again(tmp_path: Path) -> None:
     fast = padded(net)
     fast.save(tmp_path / "plan")
     loaded = anabranch.load(tmp_path / "plan", target="cpu")
-    with pytest.raises(InputError, match=r"compiled: \(x=f32\[4,3\]\)"):
-        loaded(X[:3])
-    for one in (fast, pickle.loads(pickle.dumps(fast))):
+    for one in (fast, loaded, pickle.loads(pickle.dumps(fast))):
         for batch in (1, 2, 3, 4):
             got, want = one(x=X[:batch]), net(X[:batch])
             assert got["n"] == want["n"] == 3
             for name in ("y", "parts", "table", "x"):
                 torch.testing.assert_close(got[name], want[name])
-        with pytest.raises(InputError, match="not larger than the largest"):
-            one(torch.randn(5, 3))
+        x = torch.randn(9, 3)  # in pieces of four rows, and one
+        torch.testing.assert_close(one(x)["parts"], net(x)["parts"])
+        assert one(x)["table"].shape == (4, 2)
 
 
 def test_environments_cannot_make_a_plan_pad_that_was_not_proved(
@@ -61,19 +60,21 @@ def test_environments_cannot_make_a_plan_pad_that_was_not_proved(
     anabranch.compile(lambda x: x - x.mean(0), X, **quick).save(tmp_path / "plan")
     monkeypatch.setenv("ANABRANCH_BATCH", "pad")
     fast = anabranch.load(tmp_path / "plan", target="cpu")
-    with pytest.raises(InputError, match="nobody proved that rows do not mix"):
+    with pytest.raises(InputError, match=r"compiled for f32\[4,3\]"):
         fast(X[:3])
 
 
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (lambda x: x - x.mean(0), r"aten\.mean\.dim may mix rows of the batch"),
-        (lambda x: x[:, :1].squeeze(), r"aten\.squeeze\.default may mix"),
-        (lambda x: x * 2 if len(x) == 1 else x, "something else of its first 1 rows"),
-        (lambda x: x.tanh() if len(x) == 3 else x.sin(), "something else of its first 3 rows"),
-        (lambda x: x.view(4, 3) * 2, "with a batch of 5"),
-        (lambda x: x + torch.randn(4, 1), "with a batch of 5"),
+        (
+            lambda x: x - x.mean(0),
+            r"aten\.mean\.dim: it works along the padded axis",
+        ),
+        (lambda x: x[:, :1].squeeze(), r"aten\.squeeze\.default: it works along"),
+        (lambda x: x.tanh() if len(x) < 3 else x.sin(), "makes a constant of the size"),
+        (lambda x: x.view(4, 3) * 2, "does not keep the dimension"),
+        (lambda x: x + torch.randn(4, 1), "does not keep the dimension"),
     ],
 )
 def test_models_that_mix_rows_are_refused(model: Any, words: str) -> None:
@@ -87,7 +88,20 @@ def test_inputs_without_a_common_first_axis_are_refused() -> None:
         padded(lambda x, y: x + y, X, torch.randn(3))
 
 
-def test_what_a_file_says_of_rows_fits_its_results() -> None:
-    assert read_rows([1, 0], 2) == (1, 0)
-    for wrong in (None, [1], [1, -1], [1, True], "10", {"a": 1}):
-        assert read_rows(wrong, 2) is None
+def test_a_model_that_does_something_else_with_one_row_is_not_padded_from_it() -> None:
+    fast = padded(lambda x: x * 2 if x.shape[0] == 1 else x + 1)
+    assert torch.equal(fast(X[:2]), X[:2] + 1)
+    with pytest.raises(InputError, match="batch is 1, and calls with fewer than 2 are not padded"):
+        fast(X[:1])
+
+
+def test_what_a_file_says_of_sizes_fits_its_plan() -> None:
+    entry = padded(lambda x: (x, 3)).entries[0]
+    told = written(entry.sized, entry.at)
+    assert told is not None and read_back(told, [2], 2) == (entry.sized, (4,))
+    wrong: list[Any] = [None, [], "sizes", {}, {**told, "at": [4, 4]}, {**told, "at": [-1]}]
+    wrong += [{**told, "extents": [[[2, 0, 1, 0]]]}, {**told, "extents": [[[0, 1, 1, 0]]]}]
+    wrong += [{**told, "dimensions": [["batch", 0, 2]]}, {**told, "proofs": [{"zeros": []}]}]
+    for one in wrong:
+        assert read_back(one, [2], 2) == (None, ())
+    assert read_back(told, [2], 3) == (None, ()) == read_back(told, [2, 2], 2)

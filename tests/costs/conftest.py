@@ -99,6 +99,10 @@ class FakeRun:
     ) -> tuple[torch.Tensor, ...]:
         raise NotImplementedError
 
+    @property
+    def arena(self) -> torch.Tensor:
+        return torch.empty(0)
+
     def replay(self) -> None: ...
 
     def writing(self) -> Any:

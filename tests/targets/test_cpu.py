@@ -204,7 +204,7 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
             return all((got.numpy() == wanted.numpy()).all() for got, wanted in pairs)
 
         assert in_child(lambda: right() and right())
-        with run._lock:
+        with run.turn.lock:
             assert in_child(lambda: right() and in_child(right))
         assert right()
     finally:

@@ -11,7 +11,7 @@ in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter
 from typing import Any
@@ -40,15 +40,22 @@ class BoundCall:
     differences: list[str] = field(default_factory=list)
 
 
-def bind(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundCall:
-    """What a plan makes of a call. InputError for one that the model's own signature refuses."""
+def bind(
+    entry: Entry,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    free: Sequence[Collection[int]] = (),
+) -> BoundCall:
+    """What a plan makes of a call. InputError for one that the model's own signature refuses.
+    `free`: for each tensor the axes that may have any size."""
     found = BoundCall()
     places = _places(entry, args, kwargs, found.differences)
     if places is None:
         return found
-    types = iter(entry.plan.tasks.inputs)
+    types, axes = iter(entry.plan.tasks.inputs), iter(free)
     for number, expected in enumerate(signature_of(entry).inputs):
         type = None if expected.ref is None else next(types).type
+        sizes = () if type is None else next(axes, ())
         if number not in places:
             continue  # said where it was looked for
         path, given = places[number]
@@ -56,7 +63,7 @@ def bind(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundC
             if not same_literal(given, expected.literal):
                 said = f"{path} is {told(given)}, compiled for {expected.literal!r}"
                 found.differences.append(said)
-        elif not fits(given, type, entry.device):
+        elif not fits(given, type, entry.device, sizes):
             found.differences.append(f"{path} is {_unlike(given, type, entry.device)}")
         elif not lies_there(given, expected.offset, type):
             here, there = given.storage_offset(), expected.offset
@@ -91,9 +98,14 @@ def _one_in_two_places(places: Mapping[int, tuple[str, Any]]) -> list[str]:
 
 
 def refusal(
-    entries: Sequence[Entry], args: Sequence[Any], kwargs: Mapping[str, Any], more: str
+    entries: Sequence[Entry],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    more: str,
+    why: str = "",
 ) -> InputError:
-    """Why a call fits no plan: what differs from the nearest, and all that there are."""
+    """Why a call fits no plan: what differs from the nearest, and all that there are. `why`: what
+    is known beside that."""
     try:
         nearest = min((bind(entry, args, kwargs).differences for entry in entries), key=len)
     except InputError as refused:
@@ -103,7 +115,7 @@ def refusal(
         given += [f"{name}={told(value)}" for name, value in kwargs.items()]
         what = f"this call was not compiled: ({', '.join(given)})"
     known = "; ".join(map(shapes, entries))
-    return InputError(what, "; ".join(nearest), f"compiled: {known}. {more}")
+    return InputError(what, why or "; ".join(nearest), f"compiled: {known}. {more}")
 
 
 def shapes(entry: Entry) -> str:

@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,15 @@ from torch.nn.modules import module as hooks
 from anabranch.artifact import file as artifact_file
 from anabranch.artifact.owned import Shared, owned, shared_of
 from anabranch.cache import Cache
-from anabranch.compiled import arguments, gradients, padding, refit, stored
+from anabranch.compiled import arguments, gradients, refit, sized, stored
 from anabranch.compiled.answer import Answer, answering
+from anabranch.compiled.between import Buckets, answer_between
 from anabranch.compiled.binding import bind, refusal
 from anabranch.compiled.elsewhere import resettled
 from anabranch.compiled.entry import Entry
 from anabranch.compiled.memory import MemoryUse, memory_of
 from anabranch.compiled.module import Fixed, leave_alone, not_recorded, probe
-from anabranch.compiled.padding import padded, proved, read_rows
+from anabranch.compiled.sized import SizedCalls, batched
 from anabranch.compiled.sources import sources
 from anabranch.compiled.weights import (
     Stamps,
@@ -106,9 +108,9 @@ class Compiled(Fixed):
     """A compiled model: one plan per input signature. Calls may come from several threads.
 
     A call is bound as the model's own are. One whose shapes or values were not compiled is refused
-    with the list of those that were, or padded to the next larger batch, as `Options.batch` says;
-    nothing is ever compiled during a call. It is an nn.Module in eval mode: `compiled.module` has
-    the table of what that means for weights, devices, hooks and copies.
+    with the list of those that were; where sizes vary it is padded to the next larger one, if that
+    is proved harmless; nothing is ever compiled during a call. It is an nn.Module in eval mode:
+    `compiled.module` has the table of what that means for weights, devices, hooks and copies.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class Compiled(Fixed):
         self.trace = trace or Trace(level=options.debug)
         self.entries: list[Entry] = []
         self._answers: list[Answer] = []
+        self._buckets: list[Buckets] = []
         self._refitted: list[Stamps] = []  # a list, which copies with the same plans have, too
 
     @property
@@ -202,16 +205,48 @@ class Compiled(Fixed):
             OptionError: The plan was loaded from a file, which holds no model.
         """
         if self.model is None:
-            raise OptionError(
-                "a loaded plan cannot be compiled for other inputs",
-                "the file holds kernels and weights, not the model",
-                "compile the model again with anabranch.compile",
-            )
+            raise _no_model()
         check_call(self.model, args, kwargs)
         _check_parts(self.model)
         # A graph that torch.compile hands over is not captured, and its lock is held by then.
         with alone() if captured is None else nullcontext():
             self._add(args, kwargs or {}, captured, stop, shared)
+        return self
+
+    def add_sizes(
+        self,
+        args: Sequence[Any] | Tensor = (),
+        kwargs: Mapping[str, Any] | None = None,
+        dynamic_shapes: Any = None,
+        sizes: Any = None,
+        stop: threading.Event | None = None,
+    ) -> Compiled:
+        """Compile for calls whose sizes vary, as `anabranch.compile` does with the same arguments:
+        for several sizes, largest first, which share weights and one arena.
+
+        Returns:
+            This object, with a plan for each size.
+
+        Raises:
+            OptionError: As `add`; or the dimensions or sizes mean nothing here.
+        """
+        if self.model is None:
+            raise _no_model()
+        check_call(self.model, args, kwargs)
+        _check_parts(self.model)
+        args = (args,) if isinstance(args, Tensor) else tuple(args)
+        with alone(), neutral(), Cache.open(self.options.cache_dir) as cache:
+            job = self._job(args, kwargs or {}, cache, stop=stop)
+            found, chosen = sized.chosen(job, dynamic_shapes, sizes)
+            for number, at in enumerate(chosen):
+                example = found.shapes.resized(args, dict(kwargs or {}), at)
+                try:
+                    self._add(*example, None, stop, None, found, at)
+                except OptionError as refused:
+                    if not number or "memory_limit" not in refused.what:
+                        raise
+                    told = ", ".join(map(str, at))
+                    self.trace.add("warning", "load", told, f"{refused.what}: {refused.why}")
         return self
 
     def _add(
@@ -221,28 +256,18 @@ class Compiled(Fixed):
         captured: Captured | None,
         stop: threading.Event | None,
         shared: Shared | None,
+        calls: SizedCalls | None = None,
+        at: tuple[int, ...] = (),
     ) -> None:
-        """`add`, of inputs that have been looked at."""
+        """`add`, of inputs that have been looked at. `calls`: what varies in such calls, and `at`:
+        the sizes of this one."""
         if self.fitted is not None and (name := self._changed()):
             raise other_weights(name)
-        # What torch.compile hands over has its casts in it, and knows no default dtype.
-        found = surroundings() if captured is None else Surroundings()
         with neutral(), Cache.open(self.options.cache_dir) as cache:
-            job = Job(
-                self.model,
-                (args,) if isinstance(args, Tensor) else tuple(args),
-                kwargs,
-                self.target,
-                self.options,
-                cache,
-                self.trace,
-                captured,
-                Deadline(stop=stop),
-                shared=shared if shared is not None else self.owned(),
-                found=found,
-            )
+            job = self._job(args, kwargs, cache, captured, stop, shared)
             was = attributes(self.model)
-            rows = proved(job) if self.options.batch == "pad" else None
+            if self.options.batch == "pad" and calls is None:
+                calls, at = batched(job, self._known_form(job))
             compilation = compile_model(job)
         if self.fitted is None:
             check_alike(self.entries, compilation)
@@ -256,11 +281,13 @@ class Compiled(Fixed):
                 arguments.model_signature(self.model),
                 self._device(compilation.run),
                 gradients.trained(self.model, compilation.captured),
-                rows,
+                calls,
+                at,
                 was,
                 job,
             )
         )
+        self._share_arena()
         if self.options.dump is not None:
             self.report(self.options.dump / "report.html")
 
@@ -283,23 +310,95 @@ class Compiled(Fixed):
             self.trace.add("warning", "load", source, unknown_class(name))
         trees = (read_tree(signature.input_tree), read_tree(signature.output_tree, plain=True))
         call = arguments.read_back(facts.get(arguments.KEY))
-        rows = read_rows(facts.get(padding.KEY), len(signature.outputs))
+        ranks = [len(value.type.shape) for value in plan.tasks.inputs]
+        calls, at = sized.of_facts(facts, ranks, len(signature.outputs))
         find, device = (lambda eager=True: dict(facts)), self._device(run)
         was = read_attributes(facts.get(KEY))
-        self._take(Entry(plan, run, find, trees, None, call, device, frozenset(), rows, was))
+        self._take(Entry(plan, run, find, trees, None, call, device, frozenset(), calls, at, was))
 
     def _take(self, entry: Entry) -> None:
         """One more plan, from now on."""
-        self._answers.append((entry.read, answering(entry, self.options)))
         self.entries.append(entry)
+        self._answers.append((entry.read, answering(entry, self.options)))
+        self._gather()
+
+    def _gather(self) -> None:
+        """Which plans answer calls of one form."""
+        self._buckets.clear()
+        for entry, answer in zip(self.entries, self._answers, strict=True):
+            if entry.sized is None:
+                continue
+            same = [b for b in self._buckets if b.sized == entry.sized and b.alike(entry)]
+            if not same:
+                same = [Buckets(entry.sized)]
+                self._buckets += same
+            same[0].add(entry, answer)
+
+    def _answer_all(self) -> None:
+        self._answers[:] = [(one.read, answering(one, self.options)) for one in self.entries]
+        self._gather()
+
+    def _job(
+        self,
+        args: Sequence[Any] | Tensor,
+        kwargs: Mapping[str, Any],
+        cache: Cache | None,
+        captured: Captured | None = None,
+        stop: threading.Event | None = None,
+        shared: Shared | None = None,
+    ) -> Job:
+        limit = self.options.memory_limit
+        return Job(
+            self.model,
+            (args,) if isinstance(args, Tensor) else tuple(args),
+            kwargs,
+            self.target,
+            self.options,
+            cache,
+            self.trace,
+            captured,
+            Deadline(stop=stop),
+            shared=shared if shared is not None else self.owned(),
+            beside=self._widest(),
+            room=None if limit is None else limit - self.memory().total,
+            # What torch.compile hands over has its casts in it, and knows no default dtype.
+            found=surroundings() if captured is None else Surroundings(),
+        )
+
+    def _known_form(self, job: Job) -> tuple[SizedCalls, tuple[int, ...]] | None:
+        """What varies in calls of this form, if it is known, and the sizes of this one."""
+        for group in self._buckets:
+            tensors = group.tensors(job.args, job.kwargs)
+            at = group.sized.shapes.sizes_of(tensors) if tensors is not None else None
+            if at is not None:
+                return group.sized, at
+        return None
+
+    def _widest(self) -> Executable | None:
+        runs = [entry.run for entry in self.entries if entry.run is not None]
+        return max(runs, key=lambda run: run.arena.numel(), default=None)
+
+    def _share_arena(self) -> None:
+        """All plans use the arena of the largest one: those that came before it are loaded anew."""
+        widest = self._widest()
+        if widest is None or all(
+            e.run is None or e.run.arena is widest.arena for e in self.entries
+        ):
+            return
+        with neutral():
+            for number, entry in enumerate(self.entries):
+                if entry.run is not None and entry.run.arena is not widest.arena:
+                    run = self.target.load(entry.plan, beside=widest)
+                    self.entries[number] = replace(entry, run=run)
+        self._answer_all()
 
     def _device(self, run: Executable | None) -> torch.device | None:
         return None if run is None else self.target.device
 
     def facts_of(self, entry: Entry, eager: bool = False) -> dict[str, Any]:
         """What is known of one plan, as it is saved: the names of the model's arguments, too."""
-        rows = None if entry.rows is None else list(entry.rows)
-        known = {arguments.KEY: arguments.written(entry.call), padding.KEY: rows}
+        sizes = sized.written(entry.sized, entry.at)
+        known = {arguments.KEY: arguments.written(entry.call), sized.KEY: sizes}
         return {**entry.find_facts(eager), **known, KEY: dict(entry.attributes)}
 
     @property
@@ -336,7 +435,14 @@ class Compiled(Fixed):
         if task is not None:
             return Text(kernel.kernel_text(self.about(task)))
         told = text.explain(whole, width, **self._pieces())
-        return Text(f"{told.rstrip()}\n\nHeld on the device: {self.memory()}")
+        held = self.memory()
+        lines = [f"  {name}: {use}" for name, use in held.buckets.items()]
+        lines = ["", "Sizes:", *self._told_sizes(), *lines] if lines else lines
+        return Text("\n".join([told.rstrip(), *lines, "", f"Held on the device: {held}"]))
+
+    def _told_sizes(self) -> list[str]:
+        """What varies in calls, and what is done to a size between two plans."""
+        return [f"  {line}" for group in self._buckets for line in group.sized.told()]
 
     def searched(self) -> list[dict[str, Any]]:
         """Of each round of the search what it took before and after, in microseconds, its steps,
@@ -435,10 +541,12 @@ class Compiled(Fixed):
                 found = bind(entry, args, kwargs)
                 if not found.differences:
                     return answer(found.tensors)
-        if self.options.batch == "pad":
-            return padded(self.entries, self._answers, args, kwargs)
+        eager = self.model if self.options.unseen == "eager" else None
+        done, found = answer_between(self._buckets, args, kwargs, eager)
+        if done:
+            return found
         more = "Add yours with .add(...)" if self.model is not None else "Compile the model for it"
-        raise refusal(self.entries, args, kwargs, more)
+        raise refusal(self.entries, args, kwargs, more, found)
 
     def _weights(self) -> dict[str, Tensor]:
         return weights_of(self.model, self.entries, self.fitted)
@@ -477,7 +585,7 @@ class Compiled(Fixed):
         assert recipe is not None, "what has none cannot be refitted"
         self.fitted = stamps_of(refit.tensors_by_name(weights, recipe))
         if not self._answers:  # an earlier refit was cut off half way
-            self._answers = [(one.read, answering(one, self.options)) for one in self.entries]
+            self._answer_all()
         return self
 
     def owned(self) -> Shared:
@@ -498,6 +606,14 @@ class Compiled(Fixed):
         held = [constant.type.dtype for constant in tasks.constants]
         kinds = held or [value.type.dtype for value in tasks.inputs]
         return [probe(dtype, self.target.device) for dtype in dict.fromkeys(kinds)]
+
+
+def _no_model() -> OptionError:
+    return OptionError(
+        "a loaded plan cannot be compiled for other inputs",
+        "the file holds kernels and weights, not the model",
+        "compile the model again with anabranch.compile",
+    )
 
 
 leave_alone(Compiled.__call__, Compiled.forward)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from anabranch.compiled.fitting import Fitting, fitting
+from anabranch.compiled.sized import SizedCalls
 from anabranch.compiler.compilation import Compilation
 from anabranch.frontend.plain import Assembler, Reader, assembler, reader
 from anabranch.ir.plan import Plan, Signature
@@ -25,9 +26,9 @@ class Entry:
     """One plan of a Compiled, loaded unless the target is simulated; facts are found on demand.
     `call`: the model's own signature, None where Python knows of none; `device`: where inputs are,
     None where nothing runs; `trained`: places of results for which the model itself would find
-    gradients of its weights; `rows`: for each leaf of the result how many indices of its first axis
-    one row of the batch has, None where nobody proved that the rows are independent; `attributes`:
-    what the model's modules were, beside their tensors, as the plan was made; `job`: what it was
+    gradients of its weights; `sized`: what varies in calls like those of this plan, and `at`: the
+    sizes that it has, None and () where nothing does; `attributes`: what the model's modules were,
+    beside their tensors, as the plan was made; `job`: what it was
     compiled for, None for a loaded one."""
 
     plan: Plan
@@ -38,7 +39,8 @@ class Entry:
     call: inspect.Signature | None = None
     device: torch.device | None = None
     trained: frozenset[int] = frozenset()
-    rows: tuple[int, ...] | None = None
+    sized: SizedCalls | None = None
+    at: tuple[int, ...] = ()
     attributes: Mapping[str, str] = field(default_factory=dict)
     job: Job | None = field(default=None, repr=False, compare=False)
     read: Reader = field(init=False)

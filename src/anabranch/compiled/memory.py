@@ -6,8 +6,8 @@ weights 102,228,128 B, inputs 301,056 B, arena 2,408,448 B, pool 0 B, kernels 64
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from anabranch.compiled.entry import Entry
 from anabranch.ir.plan import Plan
@@ -24,7 +24,8 @@ class MemoryUse:
     kernels outside the arena. libraries: what cuBLAS keeps for the streams that products were
     captured on, for as long as the process lives, also when the model is gone. Results that a call
     hands out as clones, and what the driver takes for code and contexts, are not in it. Of a
-    simulated target: as planned, `kernels` unknown.
+    simulated target: as planned, `kernels` unknown. `buckets`: by the sizes of each plan, where
+    sizes vary, what it uses itself: of weights and of the arena the most is others' as well.
     """
 
     weights: int
@@ -33,24 +34,42 @@ class MemoryUse:
     pool: int
     kernels: int
     libraries: int = 0
+    buckets: Mapping[str, MemoryUse] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def total(self) -> int:
         """Bytes of all kinds together."""
-        return sum(astuple(self))
+        return sum(getattr(self, kind) for kind in KINDS)
 
     def __str__(self) -> str:
-        return ", ".join(f"{f.name} {getattr(self, f.name):,} B" for f in fields(self))
+        return ", ".join(f"{kind} {getattr(self, kind):,} B" for kind in KINDS)
+
+
+KINDS = ("weights", "inputs", "arena", "pool", "kernels", "libraries")
 
 
 def memory_of(entries: Sequence[Entry]) -> MemoryUse:
     """What the plans of these entries hold together."""
+    whole = _together(entries)
+    sized = [entry for entry in entries if entry.sized is not None]
+    return replace(whole, buckets={named(entry): _together([entry]) for entry in sized})
+
+
+def named(entry: Entry) -> str:
+    """What a bucket is called: "batch 8, seq 128"."""
+    assert entry.sized is not None
+    dimensions = entry.sized.shapes.dimensions
+    return ", ".join(f"{one.name} {n}" for one, n in zip(dimensions, entry.at, strict=True))
+
+
+def _together(entries: Sequence[Entry]) -> MemoryUse:
     seen: set[int] = set()
-    found = dict.fromkeys((f.name for f in fields(MemoryUse)), 0)
+    found = dict.fromkeys(KINDS, 0)
+    planned: set[tuple[str, str]] = set()
     for entry in entries:
         if entry.run is None:
-            for kind, count in _planned(entry.plan).items():
-                found[kind] += count
+            for kind, count in _planned(entry.plan, planned).items():
+                found[kind] = max(found[kind], count) if kind == "arena" else found[kind] + count
             continue
         held: HeldMemory = entry.run.held()
         for kind, places in held.places.items():
@@ -58,13 +77,18 @@ def memory_of(entries: Sequence[Entry]) -> MemoryUse:
             seen.update(places)
         found["pool"] += held.pool
         found["kernels"] += held.kernels
-    return MemoryUse(**found)
+    weights, inputs, arena, pool, kernels, libraries = (found[kind] for kind in KINDS)
+    return MemoryUse(weights, inputs, arena, pool, kernels, libraries)
 
 
-def _planned(plan: Plan) -> dict[str, int]:
+def _planned(plan: Plan, seen: set[tuple[str, str]]) -> dict[str, int]:
+    """`seen`: constants that other plans have as well; those of this one are put into it."""
     tasks = plan.tasks
+    new = {(c.digest, c.type.text): c.type.nbytes for c in tasks.constants}
+    own = {key: count for key, count in new.items() if key not in seen}
+    seen.update(own)
     return {
-        "weights": sum(constant.type.nbytes for constant in tasks.constants),
+        "weights": sum(own.values()),
         "inputs": sum(value.type.nbytes for value in tasks.inputs),
         "arena": plan.arena_bytes,
         "pool": plan.pool_bytes,

@@ -19,12 +19,13 @@ from anabranch.artifact.recipe import with_recipe
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.fallback import anything_recalled
 from anabranch.compiler.plan_cache import Outcome, PlanCache
-from anabranch.errors import NumericsError, TargetError
+from anabranch.errors import NumericsError, OptionError, TargetError
 from anabranch.frontend.capture_cache import capture_model
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.memory import check_example
 from anabranch.frontend.observe import Observed
 from anabranch.ir.graph import Graph
+from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable
 from anabranch.ir.tolerances import Errors
 from anabranch.options import Options
@@ -125,6 +126,7 @@ def load(
 ) -> tuple[Outcome, Executable | None]:
     """The plan with constants of its own, and what runs it, None on a simulated target. `graphs`:
     those on the way to the plan's."""
+    check_room(job, found.plan)
     theirs = [c.value for c in captured.graph.constants if c.value is not None]
     device = None if job.target.spec.simulated else job.target.device
     # The model may change from here on.
@@ -132,10 +134,31 @@ def load(
     plan = with_recipe(mine, captured.graph, (*graphs, found.graph), captured.state)
     kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
     job.target.prepare(kernels, job.cache, job.trace)
-    run = None if job.target.spec.simulated else job.target.load(plan)
+    run = None if job.target.spec.simulated else job.target.load(plan, beside=job.beside)
     if run is not None:
         fell_back(run, job.options, job.trace)
     return replace(found, plan=plan), run
+
+
+def check_room(job: Job, plan: Plan) -> None:
+    """Say what the plan takes before it is taken. OptionError where that is more than it may."""
+    tasks = plan.tasks
+    weights = {(c.digest, c.type): c.type.nbytes for c in tasks.constants}
+    known = job.beside.arena.numel() if job.beside is not None else 0
+    takes = {
+        "weights": sum(count for key, count in weights.items() if key not in job.shared),
+        "inputs": sum(value.type.nbytes for value in tasks.inputs),
+        "arena": max(0, plan.arena_bytes - known),
+        "pool": plan.pool_bytes,
+    }
+    told = ", ".join(f"{kind} {count:,} B" for kind, count in takes.items())
+    job.trace.add("chosen", "load", tasks.name, f"takes {told} beside what there is", **takes)
+    if job.room is not None and sum(takes.values()) > job.room:
+        raise OptionError(
+            f"{tasks.name} does not fit memory_limit",
+            f"it takes {told}, and {max(0, job.room):,} B are left",
+            "raise memory_limit, or compile for smaller inputs",
+        )
 
 
 def fell_back(run: Executable, options: Options, trace: Trace) -> None:

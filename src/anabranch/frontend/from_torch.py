@@ -71,9 +71,9 @@ def capture(
     """
     trace, found = trace or Trace(), found or surroundings()
     model, args, kwargs = opened(model, args, kwargs)
-    module = _module(model)
+    module = module_for(model)
     kwargs = in_order(module, kwargs)
-    name = name_of(module.function if isinstance(module, _Function) else module)
+    name = name_of(_own(module))
     # Weights that were made in inference mode can be exported in it alone.
     inference = any(tensor.is_inference() for tensor in _state(module))
     with neutral(), found.restored(), torch.inference_mode(inference):
@@ -90,9 +90,26 @@ def capture(
     return captured
 
 
+def export_dynamic(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    dynamic_shapes: dict[str, Any],
+    found: Surroundings,
+) -> ExportedProgram:
+    """The program of a `module_for` whose sizes vary as `dynamic_shapes` says, by the names of its
+    arguments. CaptureError, in torch's words, where torch.export does not keep them."""
+    kwargs = in_order(module, kwargs)
+    inference = any(tensor.is_inference() for tensor in _state(module))
+    with neutral(), found.restored(), torch.inference_mode(inference):
+        check(module, args, kwargs)
+        args, kwargs = apart((args, dict(kwargs)))
+        return _exported(module, args, kwargs, dynamic_shapes)[0]
+
+
 def check(model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.device:
     """The device of the model's weights and inputs. CaptureError for what cannot be captured."""
-    module = _module(model)
+    module = module_for(model)
     check_model(module)
     check_inputs(args, kwargs)
     state = itertools.chain(module.named_parameters(), module.named_buffers())
@@ -109,25 +126,39 @@ def _export(
     """The program, and the device of its weights and inputs."""
     device = check(module, args, kwargs)
     args, kwargs = apart((args, dict(kwargs)))
-    stage = trace.stage("frontend.export")
-    model = module.function if isinstance(module, _Function) else module
+    with trace.stage("frontend.export"):
+        program, seen = _exported(module, args, kwargs)
+    warn_of_changes(trace, name_of(_own(module)), seen if changed is None else changed)
+    return program, device
+
+
+def _exported(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    dynamic_shapes: dict[str, Any] | None = None,
+) -> tuple[ExportedProgram, Sequence[str]]:
+    """The program, and the Python state that the export changed, which is as it was again."""
     agreed = precision(tf32=False)  # torch.export reads switches, resets some, reads them again
     with (
-        stage,
         quiet(),
         agreed,
-        unchanged(model, args, kwargs) as state,
+        unchanged(_own(module), args, kwargs) as state,
         as_in_eager(),
         last_states_shaped(),
     ):
         try:
-            program: ExportedProgram = torch.export.export(module, args, dict(kwargs), strict=False)
+            program: ExportedProgram = torch.export.export(
+                module, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False
+            )
         except Exception as error:
             raise _explained(error) from error
-        if changed is None:
-            changed = state.changes()
-    warn_of_changes(trace, name_of(model), changed)
-    return program, device
+        return program, state.changes()
+
+
+def _own(module: nn.Module) -> Any:
+    """The user's function or module."""
+    return module.function if isinstance(module, _Function) else module
 
 
 def _state(module: nn.Module) -> Iterator[torch.Tensor]:
@@ -256,7 +287,7 @@ def _outputs(program: ExportedProgram, output: fx.Node, translation: Translation
     return leaves
 
 
-def _module(model: nn.Module | Callable[..., Any]) -> nn.Module:
+def module_for(model: nn.Module | Callable[..., Any]) -> nn.Module:
     """The module itself, without the wrapper of torch.compile; a function becomes a module."""
     return unwrapped(model) if isinstance(model, nn.Module) else _Function(model)
 

@@ -10,7 +10,7 @@ that are registered with pytree) or says what differs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any
@@ -36,11 +36,12 @@ def reader(
     inputs: Sequence[Input],
     tree: TreeSpec,
     device: torch.device | None = None,
+    free: Sequence[Collection[int]] = (),
 ) -> Reader:
     """What makes the tensors of a call, in the order of the graph's `inputs`, out of its
     arguments; None for a call under other switches of torch than the plan was captured under, or
-    with tensors that answer otherwise what the model asks them.
-    Tensors on the CPU are read more quickly where that is the `device`."""
+    with tensors that answer otherwise what the model asks them. Tensors on the CPU are read more
+    quickly where that is the `device`. `free`: for each tensor the axes that may have any size."""
     like = _numbered(tree)
     if not _plain(like):
         return lambda args, kwargs: None
@@ -50,13 +51,14 @@ def reader(
     counted = any(leaf.offset is not None for leaf in signature.inputs)
     offsets = [leaf.offset for leaf in signature.inputs if leaf.ref is not None]
     types_read = [value.type for value in inputs]
+    axes = iter(free)
     parts = [
-        (type and type.dtype, type and type.shape, type, literal)
+        (type and type.dtype, type and type.shape, type, literal, next(axes, ()) if type else ())
         for type, literal in zip(wanted, literals, strict=True)
     ]
     count = len(wanted)
     flat = like == (tuple(range(count)), {})
-    host = device is not None and device.type == "cpu"
+    host = device is not None and device.type == "cpu" and not free
     strided = torch.strided
     ambient = holds(signature.ambient)
     numbers = list(accumulate((leaf.ref is not None for leaf in signature.inputs), initial=0))
@@ -75,7 +77,7 @@ def reader(
             return None
         tensors = []
         try:
-            for leaf, (dtype, shape, type, literal) in zip(leaves, parts):  # noqa: B905
+            for leaf, (dtype, shape, type, literal, any_size) in zip(leaves, parts):  # noqa: B905
                 if host and leaf.__class__ is Tensor and type is not None:
                     # As `fits`, without a call of it, which takes as long as two questions.
                     fit = leaf.is_cpu and leaf.dtype == dtype and leaf.layout == strided
@@ -85,7 +87,7 @@ def reader(
                     if not same_literal(leaf, literal):
                         return None
                     continue
-                elif not fits(leaf, type, device):
+                elif not fits(leaf, type, device, any_size):
                     return None
                 tensors.append(leaf)
         except RuntimeError:  # a nested tensor, which has no shape

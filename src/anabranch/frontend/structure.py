@@ -9,7 +9,7 @@ Trees are torch's pytrees, so every class registered there works.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -61,20 +61,33 @@ def flatten_call(
     return tensors
 
 
-def fits(given: Any, type: TensorType, device: torch.device | None = None) -> bool:
+def fits(
+    given: Any,
+    type: TensorType,
+    device: torch.device | None = None,
+    free: Collection[int] = (),
+) -> bool:
     """Whether a plan that was compiled for a tensor of this type may be given this: a plain dense
-    tensor, on the plan's `device` unless that is None or it is a single number on the CPU."""
+    tensor, on the plan's `device` unless that is None or it is a single number on the CPU. `free`:
+    axes that may have any size."""
     try:
         return (
             given.__class__ in PLAIN
             and given.dtype == type.dtype
-            and given.shape == type.shape
+            and (given.shape == type.shape or _same_but(given.shape, type.shape, free))
             and given.layout == torch.strided
             and not given.is_meta
             and (device is None or given.device == device or (given.is_cpu and not type.shape))
         )
     except RuntimeError:  # a nested tensor, which has no shape
         return False
+
+
+def _same_but(shape: Sequence[int], wanted: Sequence[int], free: Collection[int]) -> bool:
+    if not free or len(shape) != len(wanted):
+        return False
+    sizes = enumerate(zip(shape, wanted, strict=True))
+    return all(a == b or i in free for i, (a, b) in sizes)
 
 
 def lies_there(given: torch.Tensor, offset: int | None, type: TensorType) -> bool:

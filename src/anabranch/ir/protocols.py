@@ -93,6 +93,10 @@ class Executable(Protocol):
     failure: str
     """Why it runs in a slower way than the target has (no graph), "" if it does not."""
 
+    @property
+    def arena(self) -> torch.Tensor:
+        """The memory of its values, bytes of the device; another executable may use it, too."""
+
     def __call__(
         self, inputs: Sequence[torch.Tensor], clone: bool = False
     ) -> tuple[torch.Tensor, ...]:
@@ -141,11 +145,17 @@ class Target(Protocol):
         is loaded."""
 
     def load(
-        self, plan: Plan, repeat: int = 1, given: Mapping[str, torch.Tensor] | None = None
+        self,
+        plan: Plan,
+        repeat: int = 1,
+        given: Mapping[str, torch.Tensor] | None = None,
+        beside: Executable | None = None,
     ) -> Executable:
         """The plan, ready to run; with `repeat` > 1 a call runs it that often in a row, for timing
         short plans; with 0 nothing is made ready for speed, for a single run. `given`: what input
-        buffers hold until the first call, by name, instead of drawn numbers. TargetError if the
+        buffers hold until the first call, by name, instead of drawn numbers. `beside`: another
+        one whose arena it uses as well, if that is no smaller than the plan's: the two run one at a
+        time, and each overwrites what the other has left there. TargetError if the
         plan is for another kind of machine or cannot run here."""
 
     def again(self, run: Executable, plan: Plan) -> Executable:

@@ -2,6 +2,7 @@
 
     alone(run, name, call)       refuses a call that an operator of the same plan makes
     operators.wait_for(lock)     waits for another call, but not for ever for an operator in it
+    Turn                         what executables share whose plans use one arena
     without_gradients(call)      gradients are off in it, and as they were after it, also on Ctrl-C
 
 A plan runs one call at a time. An operator that calls its own plan would wait for itself, so the
@@ -16,12 +17,13 @@ of torch may take as long as they like.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -72,6 +74,38 @@ def _with(run: object, name: str) -> tuple[int, ...]:
 def _marked(running: tuple[int, ...], call: Callable[[], _T]) -> _T:
     _running.set(running)
     return call()
+
+
+class Turn:
+    """Executables that use one arena run one at a time: they share this. `left`: what an
+    interrupted call of one of them has left running; `writer`: the thread that writes to constants,
+    which may do so for several of them."""
+
+    def __init__(self) -> None:
+        self.lock, self.writer = threading.Lock(), 0
+        self.left: Sequence[Any] = ()
+        self._process = os.getpid()
+
+    def after_fork(self) -> None:
+        """In a forked process, who held the lock stayed with the parent."""
+        if self._process != os.getpid():
+            self._process, self.lock, self.left = os.getpid(), threading.Lock(), ()
+
+    @contextmanager
+    def writing(self, name: str, wait: Callable[[], None]) -> Iterator[bool]:
+        """Within it no call runs. False if this thread writes already. `wait`: what comes before
+        the lock is asked for."""
+        if self.writer == threading.get_ident():
+            yield False
+            return
+        with running(self, name):
+            wait()
+            with self.lock:
+                self.writer = threading.get_ident()
+                try:
+                    yield True
+                finally:
+                    self.writer = 0
 
 
 class UserOperators:

@@ -74,12 +74,15 @@ def place(
     device: torch.device,
     runners: Mapping[str, Runner],
     given: Mapping[str, Tensor] | None = None,
+    arena: Tensor | None = None,
 ) -> Placed:
     """Allocate the arena, constants and input buffers of a plan and prepare its tasks. `given`:
     what buffers hold at first; the others hold numbers that operators may read, as far as those
-    are known that read them."""
+    are known that read them. `arena`: that of another plan, used here as well if it is no smaller
+    than this plan's."""
     tasks = plan.tasks
-    arena = torch.full((plan.arena_bytes,), POISON, dtype=torch.uint8, device=device)
+    if arena is None or arena.numel() < plan.arena_bytes:
+        arena = torch.full((plan.arena_bytes,), POISON, dtype=torch.uint8, device=device)
     values: dict[str, Tensor] = {}
     readable: dict[str, Domain] = {}
     for task in tasks.tasks:
@@ -122,12 +125,13 @@ def place(
     return Placed(arena, values, inputs, calls, call, operators)
 
 
-def held_at(plan: Plan, placed: Placed) -> dict[str, dict[int, int]]:
-    """By kind the bytes at each address that a placed plan holds."""
+def held_at(plan: Plan, placed: Placed, arena: bool = True) -> dict[str, dict[int, int]]:
+    """By kind the bytes at each address that a placed plan holds; without the `arena` where that is
+    another plan's."""
     kinds = {
         "weights": [placed.values[constant.name] for constant in plan.tasks.constants],
         "inputs": list(placed.inputs),
-        "arena": [placed.arena],
+        "arena": [placed.arena] if arena else [],
     }
     return {kind: _storages(tensors) for kind, tensors in kinds.items()}
 

@@ -59,10 +59,14 @@ class SampledTarget:
         return found
 
     def load(
-        self, plan: Plan, repeat: int = 1, given: Mapping[str, Tensor] | None = None
+        self,
+        plan: Plan,
+        repeat: int = 1,
+        given: Mapping[str, Tensor] | None = None,
+        beside: Executable | None = None,
     ) -> Executable:
         given = self.given(plan) if given is None else given
-        return self.inner.load(plan, repeat, given) if given else self.inner.load(plan, repeat)
+        return self.inner.load(plan, repeat, given or None, beside)
 
     def again(self, run: Executable, plan: Plan) -> Executable:
         return self.inner.again(run, plan)

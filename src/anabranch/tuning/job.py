@@ -17,7 +17,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.structure import flatten_call
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.ir.graph import Graph
-from anabranch.ir.protocols import Limits, Target
+from anabranch.ir.protocols import Executable, Limits, Target
 from anabranch.ir.samples import Samples
 from anabranch.options import Options
 from anabranch.targets.sampled import sampled
@@ -30,9 +30,10 @@ class Job:
     """What is to be compiled, for what, where to look things up and say what happened, and until
     when searching and measuring may go on. `begun`: when it began, of `time.monotonic`.
     `sandbox`: the process in which generated kernels run first, while it is compiled. `shared`:
-    constants that other plans of the same Compiled own. `found`: torch's switches, under which the
-    model is captured and called. `anew`: what the cache has of this model is not trusted. `wanted`:
-    the options as they were given, where a further attempt does less."""
+    constants that other plans of the same Compiled own. `beside`: one of these, whose arena is
+    used if it is large enough. `room`: bytes that the plan may take on the device. `found`: torch's
+    switches, under which the model is captured and called. `anew`: what the cache has of this model
+    is not trusted. `wanted`: the options as they were given, where a further attempt does less."""
 
     model: Any
     args: tuple[Any, ...]
@@ -46,6 +47,8 @@ class Job:
     begun: float = field(default_factory=time.monotonic)
     sandbox: SandboxProcess | None = None
     shared: Shared = field(default_factory=dict)
+    beside: Executable | None = None
+    room: int | None = None
     found: Surroundings = field(default_factory=Surroundings)
     anew: bool = False
     wanted: Options | None = None

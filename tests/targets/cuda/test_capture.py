@@ -70,7 +70,7 @@ def test_an_operator_that_calls_its_own_plan_is_refused(run: CudaExecutable) -> 
     run._graph, run._fill = None, fill
     with pytest.raises(TargetError, match="calls that plan itself"):
         run([x])
-    assert not run._lock.locked()
+    assert not run.turn.lock.locked()
 
 
 def test_a_capture_takes_no_input_that_a_graph_cannot_copy(

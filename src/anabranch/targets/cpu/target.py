@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from anabranch.ir.schedule import Launch, Span, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel
 from anabranch.ir.types import copy_into
-from anabranch.targets.calling import alone, running, without_gradients
+from anabranch.targets.calling import Turn, alone, without_gradients
 from anabranch.targets.cpu.streams import Flag, StreamWork, Workers
 from anabranch.targets.loading import (
     Placed,
@@ -57,10 +56,13 @@ class CpuExecutable:
     """A plan loaded on the CPU. Calls from several threads wait for each other. An interrupted call
     leaves nothing behind: what its threads still do is waited for by the next one."""
 
-    def __init__(self, plan: Plan, placed: Placed, repeat: int = 1) -> None:
+    def __init__(
+        self, plan: Plan, placed: Placed, repeat: int = 1, turn: Turn | None = None
+    ) -> None:
+        """`turn`: of other executables with the same arena."""
         self.plan, self.repeat, self.failure, self._placed = plan, repeat, "", placed
         self._process = self._loaded_by = os.getpid()
-        self._lock = threading.Lock()
+        self.turn = turn or Turn()
         numbers = dict.fromkeys(launch.stream for launch in plan.schedule.launches)
         self._lanes = [
             [launch for launch in plan.schedule.launches if launch.stream == number]
@@ -68,7 +70,6 @@ class CpuExecutable:
         ]
         self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
         self._workers, self._own = Workers("anabranch-stream"), Workers("anabranch-call")
-        self._left: Sequence[StreamWork] = ()
         self._told = False
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
@@ -83,16 +84,21 @@ class CpuExecutable:
     @contextmanager
     def writing(self) -> Iterator[Callable[[Sequence[Tensor]], tuple[Tensor, ...]]]:
         self._after_fork()
-        with running(self, self.plan.tasks.name):
-            self._placed.operators.wait_for(self._lock)
-            with self._lock:
-                for job in self._left:  # of a call that was interrupted
-                    job.settle()
+        with self.turn.writing(self.plan.tasks.name, self._wait):
+            for job in self.turn.left:  # of a call that was interrupted
+                job.settle()
 
-                def call(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-                    return self._here(lambda: without_gradients(lambda: self._called(inputs, True)))
+            def call(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+                return self._here(lambda: without_gradients(lambda: self._called(inputs, True)))
 
-                yield call
+            yield call
+
+    def _wait(self) -> None:
+        self._placed.operators.wait_for(self.turn.lock)
+
+    @property
+    def arena(self) -> Tensor:
+        return self._placed.arena
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
@@ -129,19 +135,19 @@ class CpuExecutable:
         self._after_fork()
 
         def locked() -> _T:
-            with self._lock:
+            with self.turn.lock:
                 return without_gradients(call)
 
         def entered() -> _T:
-            self._placed.operators.wait_for(self._lock)
+            self._wait()
             return self._here(locked)
 
-        return alone(self, self.plan.tasks.name, entered)
+        return alone(self.turn, self.plan.tasks.name, entered)
 
     def _after_fork(self) -> None:
-        """In a forked process, who held the lock stayed with the parent."""
         if self._process != os.getpid():
-            self._process, self._lock, self._left = os.getpid(), threading.Lock(), ()
+            self._process = os.getpid()
+            self.turn.after_fork()
             self._placed.operators.forget()
 
     def _here(self, call: Callable[[], _T]) -> _T:
@@ -167,7 +173,7 @@ class CpuExecutable:
         self, spans: list[Span] | None = None, pause: Callable[[str], float] | None = None
     ) -> None:
         """Whoever asks has the lock."""
-        for job in self._left:
+        for job in self.turn.left:
             job.settle()
         for _ in range(max(1, self.repeat)):
 
@@ -185,7 +191,7 @@ class CpuExecutable:
             self._tell()
             return False
         works = [partial(copy_context().run, run.lane, lane) for lane in others]
-        jobs = self._left = [StreamWork(work) for work in works]
+        jobs = self.turn.left = [StreamWork(work) for work in works]
         try:
             try:
                 for number, job in enumerate(jobs):
@@ -204,7 +210,7 @@ class CpuExecutable:
             for job in jobs:
                 job.settle()
             raise
-        self._left = ()
+        self.turn.left = ()
         for job in jobs:
             if job.failure is not None:
                 raise job.failure
@@ -294,7 +300,11 @@ class CpuTarget:
         yield list(range(len(kernels)))
 
     def load(
-        self, plan: Plan, repeat: int = 1, given: Mapping[str, Tensor] | None = None
+        self,
+        plan: Plan,
+        repeat: int = 1,
+        given: Mapping[str, Tensor] | None = None,
+        beside: Executable | None = None,
     ) -> CpuExecutable:
         if plan.spec.kind != "cpu":
             raise TargetError(
@@ -308,8 +318,13 @@ class CpuTarget:
             f"on a CPU kernels of {', '.join(RUNNERS)} run",
             "compile the model again for target='cpu'",
         )
+        shared = beside.arena if beside is not None else None
         with torch.no_grad():
-            return CpuExecutable(plan, place(plan, self.device, RUNNERS, given), repeat)
+            placed = place(plan, self.device, RUNNERS, given, shared)
+        turn = None
+        if isinstance(beside, CpuExecutable) and placed.arena is shared:
+            turn = beside.turn
+        return CpuExecutable(plan, placed, repeat, turn)
 
     def again(self, run: Executable, plan: Plan) -> CpuExecutable:
         return self.load(plan, run.repeat)

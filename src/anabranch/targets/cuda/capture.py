@@ -23,7 +23,6 @@ All kernels of the graph, a library's too, ask for one carve-out of L1
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -41,7 +40,7 @@ from anabranch.ir.schedule import Launch
 from anabranch.ir.task import Task, alias_roots
 from anabranch.ir.variant import Variant, without_carveout
 from anabranch.kernels.triton.l1_carveout import carveout_of
-from anabranch.targets.calling import alone, running, without_gradients
+from anabranch.targets.calling import Turn, alone, without_gradients
 from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.call_order import Turns
 from anabranch.targets.cuda.capturing import captured
@@ -83,9 +82,11 @@ class CudaExecutable:
         warm_ups: int = WARM_UPS,
         later: bool = False,
         kernel_bytes: int = 0,
+        beside: CudaExecutable | None = None,
     ) -> None:
         """`later`: nothing runs before the first call, whose inputs are the first that its
-        operators may read. `kernel_bytes`: memory that kernels hold for themselves."""
+        operators may read. `kernel_bytes`: memory that kernels hold for themselves. `beside`:
+        another one with the same arena."""
         self.plan, self.repeat, self.failure, self._warm_ups = plan, repeat, "", warm_ups
         self._placed, self._streams, self._urgent = placed, streams, urgent
         self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
@@ -95,16 +96,28 @@ class CudaExecutable:
         self._sealed: tuple[Tensor, ...] = ()
         self._replay_graph: Callable[[], None] | None = None
         self._pool_bytes, self._kernel_bytes = 0, kernel_bytes
-        self._lock, self._process = threading.Lock(), os.getpid()
+        self.turn: Turn = Turn() if beside is None else beside.turn
+        self._process = os.getpid()
         self._device = placed.arena.device
         self.libraries: Mapping[int, int] = {}
         """Bytes that libraries keep for streams of the target, by the stream's handle."""
-        self._turns = Turns(self._device)
+        self._turns: Turns = Turns(self._device) if beside is None else beside._turns
         self._fill = filler(placed.inputs)
         self._made = {_named(task): placed.calls[task.name] for task in plan.tasks.tasks}
         self._later = later
-        if not later:
+        if not later and beside is None:
             self._prepare()
+        elif not later:
+            self._prepare_alone()
+
+    def _prepare_alone(self) -> None:
+        """No other call uses the arena meanwhile: capturing runs the plan."""
+        with self.turn.lock:
+            stream = self._turns.take()
+            try:
+                self._prepare()
+            finally:
+                self._turns.leave(stream)
 
     def unmade(self, plan: Plan) -> list[Task]:
         """Those tasks of `again` whose kernels have not been made ready yet."""
@@ -128,12 +141,16 @@ class CudaExecutable:
         if self._process != os.getpid():
             raise _forked(self.plan)
         if self._graph is None:  # operators run in Python, and may call this very plan
-            return alone(self, self.plan.tasks.name, lambda: self._waited_for(inputs, clone))
+            return alone(self.turn, self.plan.tasks.name, lambda: self._waited_for(inputs, clone))
         return self._locked(inputs, clone)
 
     def _waited_for(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
-        self._placed.operators.wait_for(self._lock)
+        self._wait()
         return self._locked(inputs, clone)
+
+    def _wait(self) -> None:
+        if self._graph is None:
+            self._placed.operators.wait_for(self.turn.lock)
 
     def seal(self, seal: Callable[[Sequence[Tensor]], Sequence[Tensor]]) -> None:
         """From now on copies of results that are made in grad mode have the history that `seal`
@@ -142,7 +159,7 @@ class CudaExecutable:
             self._sealed = tuple(seal(self._outputs))
 
     def _locked(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
-        with self._lock:
+        with self.turn.lock:
             if torch.is_grad_enabled():
                 if self._may_leave_history(inputs):
                     return without_gradients(lambda: self._run(inputs, clone))
@@ -212,15 +229,21 @@ class CudaExecutable:
     @contextmanager
     def writing(self) -> Iterator[Callable[[Sequence[Tensor]], tuple[Tensor, ...]]]:
         """The captured graph reads constants where they are: it needs no capturing again."""
-        with running(self, self.plan.tasks.name):
-            if self._graph is None:
-                self._placed.operators.wait_for(self._lock)
-            with self._lock, torch.cuda.device(self._placed.arena.device), torch.no_grad():
-                stream = self._turns.take()
-                try:
-                    yield lambda inputs: self._run(inputs, clone=True)
-                finally:
+        with (
+            self.turn.writing(self.plan.tasks.name, self._wait) as first,
+            torch.cuda.device(self._device),
+            torch.no_grad(),
+        ):
+            stream = self._turns.take() if first else None
+            try:
+                yield lambda inputs: self._run(inputs, clone=True)
+            finally:
+                if first:
                     self._turns.leave(stream)
+
+    @property
+    def arena(self) -> Tensor:
+        return self._placed.arena
 
     def _may_leave_history(self, inputs: Sequence[Tensor]) -> bool:
         """Whether a call must turn gradients off, which takes as long as all else in Python."""
@@ -259,7 +282,7 @@ class CudaExecutable:
                 torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
             call()
 
-        with self._lock, torch.cuda.device(self._device):
+        with self.turn.lock, torch.cuda.device(self._device):
             self.launch_all(delayed)
             return self._current_outputs()
 

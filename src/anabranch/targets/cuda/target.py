@@ -100,7 +100,11 @@ class CudaTarget:
             yield from self._triton.ready(kernels, cache)
 
     def load(
-        self, plan: Plan, repeat: int = 1, given: Mapping[str, torch.Tensor] | None = None
+        self,
+        plan: Plan,
+        repeat: int = 1,
+        given: Mapping[str, torch.Tensor] | None = None,
+        beside: Executable | None = None,
     ) -> CudaExecutable:
         """One CUDA graph. Where capture fails the executable launches eagerly and says why in
         `failure`; the caller reports it. What may not run on numbers that are drawn is captured
@@ -127,12 +131,21 @@ class CudaTarget:
             self._own_workspaces(plan)
             self.prepare([task.kernel for task in plan.tasks.tasks if task.kernel])
             before = torch.cuda.memory_allocated(self.device)
-            placed = place(plan, self.device, self._runners, given)
+            shared = beside.arena if beside is not None else None
+            placed = place(plan, self.device, self._runners, given, shared)
             taken = torch.cuda.memory_allocated(self.device) - before
-            own = max(0, taken - sum(sum(at.values()) for at in held_at(plan, placed).values()))
+            together = beside if placed.arena is shared else None
+            fresh = held_at(plan, placed, arena=together is None)
+            own = max(0, taken - sum(sum(at.values()) for at in fresh.values()))
             later = not given and needs_values(plan)
             streams = self._streams, self._urgent
-            run = CudaExecutable(plan, placed, *streams, repeat, later=later, kernel_bytes=own)
+            assert together is None or isinstance(together, CudaExecutable)
+            run = CudaExecutable(
+                *(plan, placed, *streams, repeat),
+                later=later,
+                kernel_bytes=own,
+                beside=together,
+            )
             run.libraries = self._workspaces
             return run
 

@@ -51,7 +51,11 @@ class SimTarget:
         """Nothing is built ahead here."""
 
     def load(
-        self, plan: Plan, repeat: int = 1, given: Mapping[str, torch.Tensor] | None = None
+        self,
+        plan: Plan,
+        repeat: int = 1,
+        given: Mapping[str, torch.Tensor] | None = None,
+        beside: Executable | None = None,
     ) -> Executable:
         raise self._absent("run a plan")
 

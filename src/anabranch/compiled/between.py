@@ -1,0 +1,204 @@
+"""Calls whose sizes no plan has: padded up to the next bucket, answered in pieces, by the model as
+it is, or refused.
+
+    buckets 1, 8, 64     call 8   the plan for 8
+                         call 5   the plan for 8, padded where that is proved harmless, cut again
+                         call 70  64 rows and 6 more, where rows stay apart
+    else                 unseen="eager": the model as it is; "refuse": an error with the reason
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from anabranch.compiled.answer import Answer
+from anabranch.compiled.binding import bind
+from anabranch.compiled.entry import Entry, signature_of
+from anabranch.compiled.sized import SizedCalls
+from anabranch.errors import InputError
+from anabranch.frontend.padding_proof import PaddingProof
+from anabranch.frontend.plain import Reader, reader
+from anabranch.frontend.structure import same_literal
+
+
+@dataclass(slots=True)
+class Buckets:
+    """The plans of calls of one form, and how each is answered."""
+
+    sized: SizedCalls
+    entries: list[Entry] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    read: Reader = field(init=False)
+
+    def add(self, entry: Entry, answer: Answer) -> None:
+        """One more size."""
+        if not self.entries:
+            signature, inputs = signature_of(entry), entry.plan.tasks.inputs
+            self.read = reader(signature, inputs, entry.trees[0], entry.device, self.free)
+        self.entries.append(entry)
+        self.answers.append(answer)
+
+    @property
+    def free(self) -> list[frozenset[int]]:
+        """For each tensor the axes whose sizes vary."""
+        return [frozenset(one.axis for one in at) for at in self.sized.shapes.extents]
+
+    def alike(self, entry: Entry) -> bool:
+        """Whether the plan answers calls that differ from those of these plans in sizes alone."""
+        first = self.entries[0]
+        one, other = signature_of(first), signature_of(entry)
+        literals = [[leaf.literal for leaf in each.inputs] for each in (one, other)]
+        dtypes = [[x.type.dtype for x in each.plan.tasks.inputs] for each in (first, entry)]
+        return (
+            first.trees == entry.trees
+            and all(map(same_literal, *literals))
+            and dtypes[0] == dtypes[1]
+            and one.ambient == other.ambient
+        )
+
+    def sizes(self) -> list[tuple[int, ...]]:
+        """Those that there are plans for, the smallest first."""
+        return sorted(entry.at for entry in self.entries)
+
+    def tensors(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Tensor] | None:
+        """The tensors of a call, of whatever sizes; None for a call of another form."""
+        found = self.read(args, kwargs)
+        if found is not None:
+            return found
+        try:
+            bound = bind(self.entries[0], args, kwargs, self.free)
+        except InputError:
+            return None
+        return None if bound.differences else bound.tensors
+
+    def answered(self, tensors: Sequence[Tensor], sizes: tuple[int, ...]) -> tuple[bool, Any]:
+        """Whether there is a result, and the result; else why there is none, in words."""
+        refused = [why for i, n in enumerate(sizes) if (why := self._out_of_range(i, n))]
+        if refused:
+            return False, refused[0]
+        fitting = [
+            number
+            for number, entry in enumerate(self.entries)
+            if all(size <= full for size, full in zip(sizes, entry.at, strict=True))
+        ]
+        why = ""
+        for number in sorted(fitting, key=lambda i: _work(self.entries[i])):
+            full = self.entries[number].at
+            why = next(
+                (said for i in range(len(sizes)) if (said := self._kept(i, sizes, full))), ""
+            )
+            if not why:
+                return True, self._padded(number, tensors, sizes)
+        return self._in_pieces(tensors, sizes) if not fitting else (False, why)
+
+    def _out_of_range(self, number: int, size: int) -> str:
+        one = self.sized.shapes.dimensions[number]
+        return "" if size >= one.least else f"{one.name} is {size}, and was said to be {one}"
+
+    def _kept(self, number: int, sizes: Sequence[int], full: Sequence[int]) -> str:
+        """Why a call may not be padded along this dimension; "" if it may, or need not be."""
+        size, proof = sizes[number], self.sized.proofs[number]
+        name = self.sized.shapes.dimensions[number].name
+        if size == full[number]:
+            return ""
+        if isinstance(proof, str):
+            return f"{name} is {size}, and no call is padded along it: {proof}"
+        if size < proof.least:
+            return f"{name} is {size}, and calls with fewer than {proof.least} are not padded"
+        return ""
+
+    def _padded(self, number: int, tensors: Sequence[Tensor], sizes: Sequence[int]) -> Any:
+        full, answer = self.entries[number].at, self.answers[number][1]
+        if tuple(sizes) == full:
+            return answer(tensors)
+        leaves, tree = pytree.tree_flatten(answer(self.sized.padded(tensors, sizes, full)))
+        return pytree.tree_unflatten(self.sized.cut(leaves, sizes, full), tree)
+
+    def _in_pieces(self, tensors: Sequence[Tensor], sizes: tuple[int, ...]) -> tuple[bool, Any]:
+        """A call with more rows than any plan has, along a dimension whose rows stay apart."""
+        dimensions = self.sized.shapes.dimensions
+        largest = [max(at[i] for at in self.sizes()) for i in range(len(sizes))]
+        beyond = [i for i, size in enumerate(sizes) if size > largest[i]]
+        told = ", ".join(f"{dimensions[i].name} is {sizes[i]}" for i in beyond)
+        most = ", ".join(f"{largest[i]}" for i in beyond)
+        why = f"{told}, and the largest that was compiled is {most}"
+        if len(beyond) != 1:
+            return False, why if beyond else "no bucket is as large in all dimensions"
+        (number,) = beyond
+        proof, rows = self.sized.proofs[number], self.sized.shapes.rows(number)
+        if isinstance(proof, str) or not proof.apart or rows is None:
+            more = proof if isinstance(proof, str) else "its rows meet, so it is not cut in pieces"
+            return False, f"{why}; {more}"
+        made: list[list[Any]] = []
+        tree = None
+        for begin, count in _cuts(sizes[number], largest[number], proof.least):
+            piece = [_piece(x, at, begin, count) for x, at in zip(tensors, rows, strict=True)]
+            part = tuple(count if i == number else size for i, size in enumerate(sizes))
+            done, result = self.answered(piece, part)
+            if not done:
+                return False, result
+            leaves, tree = pytree.tree_flatten(result)
+            made.append(leaves)
+        assert tree is not None
+        return True, pytree.tree_unflatten(_joined(made, proof), tree)
+
+
+def _cuts(size: int, most: int, least: int) -> Iterator[tuple[int, int]]:
+    """Where pieces begin, and how many rows they have: as many as may be, and none too few."""
+    begin = 0
+    while begin < size:
+        count = min(most, size - begin)
+        rest = size - begin - count
+        count -= least - rest if 0 < rest < least < count else 0
+        yield begin, count
+        begin += count
+
+
+def _work(entry: Entry) -> tuple[float, int]:
+    """What a call of this plan takes, as far as is known."""
+    made = entry.compilation
+    return made.cost.us if made is not None else 0.0, math.prod(entry.at)
+
+
+def _piece(tensor: Tensor, at: Sequence[tuple[int, int, int]], begin: int, count: int) -> Tensor:
+    for axis, _, inner in at:
+        tensor = tensor.narrow(axis, begin * inner, count * inner)
+    return tensor
+
+
+def _joined(made: Sequence[Sequence[Any]], proof: PaddingProof) -> list[Any]:
+    """Results of pieces, one behind the other; those without rows are the same in all."""
+    joined = []
+    for leaves, at in zip(zip(*made, strict=True), proof.results, strict=True):
+        joined.append(torch.cat(leaves, at[0][0]) if at else leaves[0])
+    return joined
+
+
+def answer_between(
+    groups: Sequence[Buckets],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    eager: Callable[..., Any] | None,
+) -> tuple[bool, Any]:
+    """Whether a call that is no plan's has a result, and the result; else why it has none, "" where
+    it is of no form that was compiled. `eager`: the model as it is, where it may answer."""
+    why = ""
+    for group in groups:
+        tensors = group.tensors(args, kwargs)
+        sizes = group.sized.shapes.sizes_of(tensors) if tensors is not None else None
+        if tensors is None or sizes is None:
+            continue
+        done, found = group.answered(tensors, sizes)
+        if done:
+            return True, found
+        why = why or found
+        if eager is not None:
+            return True, eager(*args, **kwargs)
+    return False, why

@@ -1,0 +1,336 @@
+"""What a Compiled knows of calls whose sizes vary: dimensions, and whether padding is harmless.
+
+    dimensions  batch 1..64, seq 2..128
+    proofs      batch: harmless, rows stay apart; seq: aten.mean.dim works along it (model.py:41)
+
+The proof is made of two captures (`frontend.padding_proof`). Beside it the model itself is called
+with few rows and with padded ones: torch.export takes a size of 1 for a special case that never
+comes, and the model's code may do something else then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from anabranch.compiler.buckets import buckets
+from anabranch.errors import AnabranchError, OptionError
+from anabranch.frontend.capture_cache import capture_model
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.dynamic_shapes import (
+    Dimension,
+    DynamicShapes,
+    Extent,
+    leading_batch,
+    read_dynamic_shapes,
+)
+from anabranch.frontend.observe import unchanged
+from anabranch.frontend.padded_tensors import padded, without_padding
+from anabranch.frontend.padding_proof import PaddingProof, UnprovenError, padding_proof
+from anabranch.ir.tolerances import relative_error
+from anabranch.trace import Trace
+from anabranch.tuning.job import Job, calling_of
+from anabranch.tuning.verify.plan import EAGER_TOLERANCE
+
+KEY = "sizes"
+"""Under which name facts of a saved plan have them."""
+MOST = 1 << 40
+"""Of a size, or of an axis, that a saved plan may say."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizedCalls:
+    """Calls of one form. `proofs`: for each dimension that padding is harmless, or why nobody knows
+    that it is."""
+
+    shapes: DynamicShapes
+    proofs: tuple[PaddingProof | str, ...]
+
+    def padded(
+        self, tensors: Sequence[Tensor], sizes: Sequence[int], full: Sequence[int]
+    ) -> list[Tensor]:
+        """The tensors of a call with the rows of a larger bucket, dimension by dimension."""
+        found = list(tensors)
+        for number, (size, more) in enumerate(zip(sizes, full, strict=True)):
+            rows, proof = self.shapes.rows(number), self.proofs[number]
+            if size == more:
+                continue
+            assert isinstance(proof, PaddingProof) and rows is not None
+            for place, (at, zeros) in enumerate(zip(rows, proof.zeros, strict=True)):
+                for one in at:
+                    found[place] = padded(found[place], one, size, more, zeros)
+        return found
+
+    def cut(self, leaves: Sequence[Any], sizes: Sequence[int], full: Sequence[int]) -> list[Any]:
+        """The leaves of a result without padding, in memory of their own where that is not the end
+        of them."""
+        found = list(leaves)
+        for number, (size, more) in enumerate(zip(sizes, full, strict=True)):
+            proof = self.proofs[number]
+            if size == more:
+                continue
+            assert isinstance(proof, PaddingProof)
+            for place, at in enumerate(proof.results):
+                for one in at:
+                    found[place] = without_padding(found[place], one, size, more)
+        return [
+            leaf.contiguous() if isinstance(leaf, Tensor) and leaf is not was else leaf
+            for leaf, was in zip(found, leaves, strict=True)
+        ]
+
+    def told(self) -> list[str]:
+        """A line for each dimension: its range, and what is known of padding."""
+        lines = []
+        for one, proof in zip(self.shapes.dimensions, self.proofs, strict=True):
+            if isinstance(proof, str):
+                lines.append(f"{one}: not padded, {proof}")
+                continue
+            how = "its rows stay apart" if proof.apart else "no row of a call reads padding"
+            least = f", from {proof.least} rows on" if proof.least > 1 else ""
+            lines.append(f"{one}: padded{least}, {how}")
+        return lines
+
+
+def chosen(job: Job, dynamic_shapes: Any, sizes: Any) -> tuple[SizedCalls, list[tuple[int, ...]]]:
+    """What varies in calls of the job's model, and the sizes to compile, largest first. Where calls
+    between them are not padded, it is said why."""
+    shapes = dynamic_shapes
+    if shapes is None:
+        shapes = leading_batch(job.args, job.kwargs)
+        if shapes is None:
+            raise OptionError(
+                "sizes were given, and nobody says of what",
+                "the inputs have no first axis of one size, which would be the batch",
+                "give dynamic_shapes, as torch.export takes it",
+            )
+    given = job.args, job.kwargs
+    shapes = read_dynamic_shapes(job.model, *given, shapes, job.found, job.trace)
+    calls = proved(job, shapes)
+    paddable = [isinstance(proof, PaddingProof) for proof in calls.proofs]
+    at = buckets(job, shapes, sizes, paddable)
+    told = "run the model as it is" if job.options.unseen == "eager" else "are refused"
+    for one, proof in zip(shapes.dimensions, calls.proofs, strict=True):
+        if isinstance(proof, str):
+            why = f"calls with another {one.name} than was compiled {told}: {proof}"
+            job.trace.add("warning", "capture", one.name, why)
+    return calls, at
+
+
+def batched(
+    job: Job, known: tuple[SizedCalls, tuple[int, ...]] | None
+) -> tuple[SizedCalls, tuple[int, ...]]:
+    """What `batch="pad"` says: the first axis of all inputs varies. `known`: what is known of such
+    calls, and the size of this one. OptionError where padding is not proved harmless."""
+    if known is not None:
+        return known
+    shapes, why = leading_batch(job.args, job.kwargs), ""
+    if job.captured is not None:
+        why = "torch.compile hands over a graph for one batch, and compiles others itself"
+    elif shapes is None:
+        why = "its inputs have no first axis of one size, which would be the batch"
+    else:
+        given = job.args, job.kwargs
+        shapes = read_dynamic_shapes(job.model, *given, shapes, job.found, Trace(quiet=True))
+        calls = proved(job, shapes)
+        at = shapes.sizes_of(_tensors(job.args, job.kwargs))
+        if at is not None and isinstance(calls.proofs[0], PaddingProof):
+            return calls, at
+        why = str(calls.proofs[0])
+    raise OptionError(
+        'the model cannot be compiled with batch="pad"',
+        why,
+        'compile it with batch="refuse", and add a plan for each batch with .add(...)',
+    )
+
+
+def proved(job: Job, shapes: DynamicShapes) -> SizedCalls:
+    """What is known of padding along each dimension of calls like the job's."""
+    proofs = [_proved(job, shapes, number) for number in range(len(shapes.dimensions))]
+    for one, proof in zip(shapes.dimensions, proofs, strict=True):
+        if isinstance(proof, str):
+            job.trace.add("refused", "capture", one.name, f"calls are not padded: {proof}")
+    return SizedCalls(shapes, tuple(proofs))
+
+
+def _proved(job: Job, shapes: DynamicShapes, number: int) -> PaddingProof | str:
+    if why := shapes.specialised or shapes.uneven:
+        return why
+    rows = shapes.rows(number)
+    if rows is None:
+        return "an axis has its size and some more"
+    given = shapes.sizes_of(_tensors(job.args, job.kwargs))
+    assert given is not None, "read_dynamic_shapes looks at them"
+    dimension = shapes.dimensions[number]
+    size = max(given[number], 2, dimension.least)
+    sizes = (size, size + 1)
+    if dimension.most is not None and size + 1 > dimension.most:
+        sizes = (dimension.most - 1, dimension.most)
+    if sizes[0] < dimension.least:
+        return "it has one size alone"
+    try:
+        one, other = (_captured(job, shapes, _with(given, number, n)) for n in sizes)
+        proof = padding_proof(one, other, sizes, rows)
+    except UnprovenError as unproven:
+        return str(unproven)
+    except AnabranchError as failed:
+        return f"with other sizes: {failed.what}: {failed.why}"
+    if sizes[0] < proof.least:
+        return f"a call has {proof.least} rows at least"
+    return _compared(job, SizedCalls(shapes, _only(shapes, number, proof)), given, number, sizes[1])
+
+
+def _only(
+    shapes: DynamicShapes, number: int, proof: PaddingProof
+) -> tuple[PaddingProof | str, ...]:
+    return tuple(proof if i == number else "" for i in range(len(shapes.dimensions)))
+
+
+def _with(sizes: Sequence[int], number: int, size: int) -> tuple[int, ...]:
+    return tuple(size if i == number else one for i, one in enumerate(sizes))
+
+
+def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+
+
+def _captured(job: Job, shapes: DynamicShapes, sizes: Sequence[int]) -> Captured:
+    args, kwargs = shapes.resized(job.args, dict(job.kwargs), sizes)
+    calling = replace(calling_of(job), fake=True)
+    return capture_model(job.model, args, kwargs, job.cache, job.trace, calling)[0]
+
+
+def _compared(
+    job: Job, sized: SizedCalls, given: Sequence[int], number: int, full: int
+) -> PaddingProof | str:
+    """The proof, if the model itself agrees: few rows alone, and with padding."""
+    proof, dimension = sized.proofs[number], sized.shapes.dimensions[number]
+    assert isinstance(proof, PaddingProof)
+    for few in sorted({max(dimension.least, proof.least), max(dimension.least, full - 1)}):
+        sizes, whole = _with(given, number, few), _with(given, number, full)
+        if (differs := _differs(job, sized, sizes, whole)) and few > 1:
+            return f"with {few} rows {differs}"
+        if differs:
+            job.trace.add("refused", "capture", dimension.name, f"a single row: {differs}")
+            proof = replace(proof, least=2)
+    return proof
+
+
+def _differs(job: Job, sized: SizedCalls, sizes: Sequence[int], full: Sequence[int]) -> str:
+    """What is wrong with a padded call of the model itself; "" if nothing is."""
+    args, kwargs = sized.shapes.resized(job.args, dict(job.kwargs), sizes)
+    leaves, tree = pytree.tree_flatten((args, kwargs))
+    tensors = iter(sized.padded(_tensors(args, kwargs), sizes, full))
+    more = pytree.tree_unflatten(
+        [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in leaves], tree
+    )
+    try:
+        want, got = _called(job, args, kwargs), _called(job, *more)
+    except Exception as failed:  # whatever the user's model raises
+        first = (str(failed).strip() or type(failed).__name__).splitlines()[0]
+        return f"the model refuses: {first}"
+    alike = len(want) == len(got)
+    for one, other in zip(want, sized.cut(got, sizes, full), strict=True) if alike else ():
+        if isinstance(one, Tensor):
+            alike = alike and isinstance(other, Tensor) and other.shape == one.shape
+            allowed = EAGER_TOLERANCE.get(one.dtype, math.inf)
+            alike = alike and relative_error(other, one) <= allowed
+        else:
+            alike = alike and type(one) is type(other)
+    return "" if alike else "the model makes something else of them alone"
+
+
+def _called(job: Job, args: Any, kwargs: Any) -> list[Any]:
+    with torch.no_grad(), unchanged(job.model, args, kwargs), job.found.restored():
+        return pytree.tree_leaves(job.model(*args, **kwargs))
+
+
+def written(sized: SizedCalls | None, at: Sequence[int]) -> dict[str, Any] | None:
+    """As JSON has it, with the sizes of one bucket."""
+    if sized is None:
+        return None
+    shapes = sized.shapes
+    return {
+        "dimensions": [[one.name, one.least, one.most] for one in shapes.dimensions],
+        "extents": [[list(astuple(one)) for one in at] for at in shapes.extents],
+        "proofs": [proof if isinstance(proof, str) else _proof(proof) for proof in sized.proofs],
+        "at": list(at),
+    }
+
+
+def _proof(proof: PaddingProof) -> dict[str, Any]:
+    results = [[list(rows) for rows in at] for at in proof.results]
+    return {
+        "zeros": list(proof.zeros),
+        "results": results,
+        "least": proof.least,
+        "apart": proof.apart,
+    }
+
+
+def read_back(
+    given: Any, ranks: Sequence[int], results: int
+) -> tuple[SizedCalls | None, tuple[int, ...]]:
+    """What `written` wrote of a plan whose tensors have so many axes, and which has so many leaves
+    of results; nothing where it says something else."""
+    try:
+        dimensions = tuple(
+            Dimension(_text(name), _size(least), None if most is None else _size(most))
+            for name, least, most in given["dimensions"]
+        )
+        extents = tuple(
+            tuple(_extent(one, rank, len(dimensions)) for one in at)
+            for at, rank in zip(given["extents"], ranks, strict=True)
+        )
+        proofs = tuple(_read_proof(one, len(ranks), results) for one in given["proofs"])
+        at = tuple(_size(one) for one in given["at"])
+        if not dimensions or {len(dimensions)} != {len(proofs), len(at)}:
+            raise ValueError
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return None, ()
+    return SizedCalls(DynamicShapes(dimensions, extents), proofs), at
+
+
+def _read_proof(given: Any, tensors: int, results: int) -> PaddingProof | str:
+    if isinstance(given, str):
+        return given
+    zeros, found = given["zeros"], given["results"]
+    fits = len(zeros) == tensors and len(found) == results
+    if not fits or not all(type(one) is bool for one in (*zeros, given["apart"])):
+        raise ValueError
+    rows = tuple(
+        tuple((_size(axis, 0), _size(outer), _size(inner)) for axis, outer, inner in at)
+        for at in found
+    )
+    return PaddingProof(tuple(zeros), rows, _size(given["least"]), given["apart"])
+
+
+def _extent(given: Any, rank: int, dimensions: int) -> Extent:
+    axis, dimension, times, plus = given
+    if not (0 <= _size(axis, 0) < rank and 0 <= _size(dimension, 0) < dimensions):
+        raise ValueError
+    return Extent(axis, dimension, _size(times), _size(plus, -MOST))
+
+
+def _size(given: Any, least: int = 1) -> int:
+    if type(given) is not int or not least <= given <= MOST:
+        raise ValueError
+    return given
+
+
+def _text(given: Any) -> str:
+    if not isinstance(given, str) or len(given) > 200:
+        raise ValueError
+    return given
+
+
+def of_facts(
+    facts: Mapping[str, Any], ranks: Sequence[int], results: int
+) -> tuple[SizedCalls | None, tuple[int, ...]]:
+    """What facts of a saved plan say of sizes."""
+    return read_back(facts.get(KEY), ranks, results)

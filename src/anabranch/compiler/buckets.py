@@ -1,0 +1,264 @@
+"""Which sizes are compiled, of those that calls have: a few buckets, chosen by forecast times.
+
+    calls      1: 50%   2: 20%   7: 20%   64: 10%          limit 3
+    forecasts  9 us     9 us     12 us    41 us            of the simulated GPU, none is needed here
+    buckets    2, 7, 64                                    1 runs as 2, which costs nothing
+
+A call runs the smallest bucket that is no smaller than it. For one dimension the choice is exact,
+by dynamic programming over the sizes in order: the last bucket is the largest size, and what lies
+between two buckets costs what the upper one costs. For several dimensions one bucket is as large as
+the largest size of each; others are added as long as one pays, and exchanged while that is better.
+A bucket that saves less than `LEAST_GAIN` of the forecast time is left out. A dimension that is not
+padded has the sizes that are called most often.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from anabranch.compiler.pipeline import compile_model
+from anabranch.errors import AnabranchError, OptionError
+from anabranch.frontend.dynamic_shapes import Dimension, DynamicShapes
+from anabranch.targets import resolve
+from anabranch.trace import Trace
+from anabranch.tuning.job import Job
+
+Size = tuple[int, ...]
+Forecast = Callable[[Size], float]
+LEAST_GAIN = 0.01
+MOST_FORECAST = 6
+"""Sizes that are planned to forecast the others by interpolation: seconds each."""
+MOST_SIZES = 2048
+"""Sizes of a range that are looked at."""
+SIMULATED = "sim:h200"
+PLANNED: dict[str, Any] = {
+    **{"search": "none", "kernels": "library", "scheduler": "sequential", "abreast": "none"},
+    **{"overlap": "none", "dump": None, "check": 0, "verify": False},
+}
+FORMS = "give a list of sizes, a dict from size to share, or a JSON file of either"
+
+
+def buckets(
+    job: Job,
+    shapes: DynamicShapes,
+    sizes: Any,
+    paddable: Sequence[bool],
+    forecast: Forecast | None = None,
+) -> list[Size]:
+    """The sizes to compile, largest first, `Options.buckets` of them at most. `sizes`: a list of
+    sizes, a histogram (a dict, or the path of a JSON file), or None for the whole range; with
+    several dimensions a size is a tuple. `paddable`: for each dimension whether calls may be padded
+    along it. `forecast`: microseconds of a size; by default planned for a simulated GPU."""
+    limit = job.options.buckets
+    histogram, listed = read_sizes(sizes, shapes.dimensions)
+    if histogram is None:
+        histogram = _range(shapes.dimensions)
+    if listed and len(histogram) <= limit:
+        found = list(histogram)
+    elif not all(paddable):
+        found = most_frequent(histogram, limit)
+    else:
+        found = choose(histogram, forecast or forecasts(job, shapes, histogram), limit)
+    return sorted(found, key=lambda size: (math.prod(size), size), reverse=True)
+
+
+def choose(histogram: Mapping[Size, float], forecast: Forecast, limit: int) -> list[Size]:
+    """At most so many buckets, under which a call drawn from the histogram takes the least time.
+    Every size of the histogram fits one of them."""
+    if all(len(size) == 1 for size in histogram):
+        return _exact([(n, histogram[(n,)]) for (n,) in sorted(histogram)], forecast, limit)
+    return _greedy(histogram, forecast, limit)
+
+
+def expected(histogram: Mapping[Size, float], found: Iterable[Size], forecast: Forecast) -> float:
+    """Microseconds of a call drawn from the histogram, with these buckets."""
+    costs = {size: forecast(size) for size in found}
+    total = sum(histogram.values())
+    return sum(share * _cost(size, costs) for size, share in histogram.items()) / total
+
+
+def most_frequent(histogram: Mapping[Size, float], limit: int) -> list[Size]:
+    """Those that are called most often, of equal ones the larger."""
+    order = sorted(histogram, key=lambda size: (histogram[size], math.prod(size)), reverse=True)
+    return order[:limit]
+
+
+def _exact(sizes: Sequence[tuple[int, float]], forecast: Forecast, limit: int) -> list[Size]:
+    """best[k][j]: the least cost of the first j + 1 sizes with k buckets, the last of them j."""
+    costs = [forecast((n,)) for n, _ in sizes]
+    shares = [0.0, *itertools.accumulate(share for _, share in sizes)]
+    count = len(sizes)
+    best = [[shares[j + 1] * costs[j] for j in range(count)]]
+    came: list[list[int]] = [[-1] * count]
+    for _ in range(1, min(limit, count)):
+        row, back = list(best[-1]), [-1] * count
+        for j in range(1, count):
+            tried = [best[-1][i] + (shares[j + 1] - shares[i + 1]) * costs[j] for i in range(j)]
+            least = min(range(j), key=tried.__getitem__)
+            row[j], back[j] = tried[least], least
+        best.append(row)
+        came.append(back)
+    few = 0
+    for k in range(1, len(best)):
+        if best[k][-1] < (1 - LEAST_GAIN) * best[few][-1]:
+            few = k
+    found: list[Size] = []
+    j = count - 1
+    for k in range(few, -1, -1):
+        found.append((sizes[j][0],))
+        j = came[k][j]
+        if j < 0:
+            break
+    return found
+
+
+def _greedy(histogram: Mapping[Size, float], forecast: Forecast, limit: int) -> list[Size]:
+    whole = tuple(max(n) for n in zip(*histogram, strict=True))
+    costs = {size: forecast(size) for size in {*histogram, whole}}
+
+    def total(found: Iterable[Size]) -> float:
+        own = {size: costs[size] for size in found}
+        return sum(share * _cost(size, own) for size, share in histogram.items())
+
+    found = [whole]
+    while len(found) < limit:
+        rest = [size for size in costs if size not in found]
+        more = min(rest, key=lambda size: total([*found, size]), default=None)
+        if more is None or total([*found, more]) >= (1 - LEAST_GAIN) * total(found):
+            break
+        found.append(more)
+        for place, other in itertools.product(range(1, len(found)), rest):
+            tried = [*found[:place], other, *found[place + 1 :]]
+            if other not in found and total(tried) < total(found):
+                found = tried
+    return found
+
+
+def _cost(size: Size, costs: Mapping[Size, float]) -> float:
+    fitting = (
+        cost for one, cost in costs.items() if all(a <= b for a, b in zip(size, one, strict=True))
+    )
+    return min(fitting, default=math.inf)
+
+
+def forecasts(job: Job, shapes: DynamicShapes, sizes: Iterable[Size]) -> Forecast:
+    """Microseconds of any of these sizes: some are planned for a simulated GPU, the others lie
+    between. Where one cannot be planned, time grows with the number of elements."""
+    order = sorted({*sizes}, key=lambda size: (math.prod(size), size))
+    step = max(1, math.ceil((len(order) - 1) / (MOST_FORECAST - 1)))
+    planned = list(dict.fromkeys([*order[::step], order[-1]]))
+    try:
+        known = [(math.prod(size), forecast_us(job, shapes, size)) for size in planned]
+    except AnabranchError as failed:
+        job.trace.add("refused", "capture", "buckets", f"no forecast: {failed.what}: {failed.why}")
+        return lambda size: float(math.prod(size))
+    works = [work for work, _ in known]
+    times = list(itertools.accumulate((us for _, us in known), max))  # more never takes less
+    told = ", ".join(f"{size}: {us:.1f} us" for size, us in zip(planned, times, strict=True))
+    job.trace.add("chosen", "capture", "buckets", f"forecast {told}")
+
+    def forecast(size: Size) -> float:
+        work = math.prod(size)
+        place = min(max(bisect.bisect_left(works, work), 1), len(works) - 1)
+        if len(works) == 1 or works[place] == works[place - 1]:
+            return times[-1]
+        share = (work - works[place - 1]) / (works[place] - works[place - 1])
+        return times[place - 1] + share * (times[place] - times[place - 1])
+
+    return forecast
+
+
+def forecast_us(job: Job, shapes: DynamicShapes, size: Size) -> float:
+    """Microseconds of the model at one size on a simulated GPU, planned in little time: library
+    kernels, one after another."""
+    args, kwargs = shapes.resized(job.args, dict(job.kwargs), size)
+    target = job.target if job.target.spec.simulated else resolve(SIMULATED, job.options.tf32)
+    options = job.options.model_copy(update=PLANNED)
+    asked = replace(
+        job, args=args, kwargs=kwargs, target=target, options=options, trace=Trace(quiet=True)
+    )
+    (_, cost), *_ = compile_model(asked, stop_after="schedule").candidates
+    return float(cost.us)
+
+
+def read_sizes(
+    given: Any, dimensions: Sequence[Dimension]
+) -> tuple[dict[Size, float] | None, bool]:
+    """The share of each size, and whether it was given as a list of sizes to compile. None for no
+    sizes at all. OptionError for sizes that the dimensions do not have."""
+    if given is None:
+        return None, False
+    listed = not isinstance(given, (str, PathLike, Mapping))
+    found = _from_file(given) if isinstance(given, (str, PathLike)) else given
+    if isinstance(found, Mapping):
+        pairs: list[tuple[Any, Any]] = list(found.items())
+    elif isinstance(found, (list, tuple)):
+        pairs = [(one, 1.0) for one in found]
+    else:
+        raise _no_sizes(f"they are a {type(found).__name__}")
+    shares: Counter[Size] = Counter()
+    for size, share in pairs:
+        if type(share) not in (int, float) or not 0 <= share < math.inf:
+            raise _no_sizes(f"the share of {size} is {share!r}")
+        shares[_size(size, dimensions)] += share
+    if not shares or not sum(shares.values()):
+        raise _no_sizes("there are none")
+    return dict(shares), listed
+
+
+def _from_file(path: str | PathLike[str]) -> Any:
+    try:
+        return json.loads(Path(path).read_text())
+    except (OSError, ValueError) as failed:
+        raise _no_sizes(f"{path} cannot be read: {str(failed).splitlines()[0]}") from None
+
+
+def _size(given: Any, dimensions: Sequence[Dimension]) -> Size:
+    """A size as a number, a tuple, or as text in JSON: "8", "8,128"."""
+    parts = given.split(",") if isinstance(given, str) else given
+    parts = parts if isinstance(parts, (list, tuple)) else (parts,)
+    try:
+        size = tuple(int(part) if isinstance(part, str) else part for part in parts)
+    except ValueError:
+        raise _no_sizes(f"{given!r} is no size") from None
+    names = ", ".join(map(str, dimensions))
+    if len(size) != len(dimensions) or any(type(n) is not int for n in size):
+        raise _no_sizes(f"{given!r} is no size of {names}")
+    for n, one in zip(size, dimensions, strict=True):
+        if n < one.least or (one.most is not None and n > one.most):
+            raise _no_sizes(f"{given!r} is not among {names}")
+    return size
+
+
+def _no_sizes(why: str) -> OptionError:
+    return OptionError("these are no sizes to choose buckets from", why, FORMS)
+
+
+def _range(dimensions: Sequence[Dimension]) -> dict[Size, float]:
+    """All sizes of the dimensions alike; of a large range, and of several, in steps that grow."""
+    for one in dimensions:
+        if one.most is None:
+            raise OptionError(
+                f"nobody says how large {one.name} may be",
+                "memory is planned for the largest size",
+                f"write Dim({one.name!r}, max=64), or give sizes=[...]",
+            )
+    ranges = [range(one.least, (one.most or 0) + 1) for one in dimensions]
+    if math.prod(map(len, ranges)) > MOST_SIZES or len(ranges) > 1:
+        ranges = [_ladder(one.start, one.stop - 1) for one in ranges]  # type: ignore[misc]
+    return dict.fromkeys(itertools.product(*ranges), 1.0)
+
+
+def _ladder(least: int, most: int) -> list[int]:
+    """Powers of two, and the ends."""
+    powers = (1 << k for k in range(most.bit_length()))
+    return sorted({least, most, *(n for n in powers if least < n < most)})

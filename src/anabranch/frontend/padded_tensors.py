@@ -1,0 +1,43 @@
+"""Tensors with padding: rows added behind a call's own, and cut off a result again.
+
+padded(x[3,5], (0, 1, 1), 3, 4)           x[4,5], the last row a copy of the third
+without_padding(y[4,5], (0, 1, 1), 3, 4)  y[3,5]
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from anabranch.frontend.padding_proof import Rows
+
+
+def padded(tensor: Tensor, rows: Rows, size: int, full: int, zeros: bool = False) -> Tensor:
+    """The tensor with `full` rows where it has `size`: zeros, or copies of its last row, for those
+    are sure to be such as the model takes."""
+    axis, outer, inner = rows
+    apart = _apart(tensor, axis, (outer, size, inner)) if outer > 1 else tensor
+    at, more = (axis + 1, full - size) if outer > 1 else (axis, (full - size) * inner)
+    shape = [*apart.shape]
+    if zeros:
+        shape[at] = more
+        tail = apart.new_zeros(shape)
+    else:
+        count = 1 if outer > 1 else inner
+        last = apart.narrow(at, apart.shape[at] - count, count)
+        tail = torch.cat([last] * (full - size), at)
+    whole = torch.cat([apart, tail], at)
+    return whole.flatten(axis, axis + 2) if outer > 1 else whole
+
+
+def without_padding(tensor: Tensor, rows: Rows, size: int, full: int) -> Tensor:
+    """The first `size` of `full` rows."""
+    axis, outer, inner = rows
+    if outer == 1:
+        return tensor.narrow(axis, 0, size * inner)
+    apart = _apart(tensor, axis, (outer, full, inner)).narrow(axis + 1, 0, size)
+    return apart.flatten(axis, axis + 2)
+
+
+def _apart(tensor: Tensor, axis: int, sizes: tuple[int, int, int]) -> Tensor:
+    return tensor.reshape(*tensor.shape[:axis], *sizes, *tensor.shape[axis + 1 :])

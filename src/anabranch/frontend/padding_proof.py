@@ -1,0 +1,536 @@
+"""Is padding harmless? A proof over the captured graph, or the operator that lets it through.
+
+    capture at sizes n and m of one axis   what is the axis' shows in the sizes that differ
+    walk both graphs together              each value: which of its axes have the rows, and what
+                                           number their padding has, where that is known
+    every result                           has its rows on known axes, or is none of the axis
+
+The claim of a value: what the graph computes of a padded call has, in the rows of the call, what it
+computes of the call alone. It holds where rows stay apart (`padded_axes`), and where an operator
+that works along the axis finds the padding neutral (`padded_sums`): masked with -inf before a
+softmax, 0 before a sum. Two captures tell a size from a number that happens to be equal; what a
+model does in Python with the size (`x / len(x)`) is a number that differs, and refuses the model.
+
+    rows of a batch                apart: a row of a result depends on the same row of inputs alone
+    a sequence, masked or causal   not apart, and padding is harmless all the same
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.padded_axes import (
+    CARRIED,
+    MADE,
+    POINTWISE,
+    RULES,
+    SIZED,
+    VIEWS,
+    MixedRowsError,
+    Number,
+    PaddedAxis,
+    PaddedCall,
+    dims_of,
+    regrouped,
+)
+from anabranch.frontend.padded_sums import SUMS
+from anabranch.ir import ops
+from anabranch.ir.graph import Arg, Node, Ref
+from anabranch.ir.ops import arguments, packet_name
+from anabranch.ir.types import TensorType
+
+Shapes = dict[str, tuple[int, ...]]
+Rows = tuple[int, int, int]
+"""Where a tensor has rows: the axis, and of its indices `[outer, size, inner]` outer and inner."""
+KEPT = (*CARRIED, *POINTWISE, "aten.cat", "aten.stack", "aten.index")
+"""Operators whose results have numbers of their operands, or are looked at apart (`_fill`)."""
+COMPARISONS = ("aten.le", "aten.lt", "aten.ge", "aten.gt", "aten.eq", "aten.ne")
+
+
+class UnprovenError(Exception):
+    """Padding may change what a call returns. `origin`: the user's line of the operator."""
+
+    def __init__(self, why: str, origin: str = "") -> None:
+        super().__init__(why)
+        self.why, self.origin = why, origin
+
+    def __str__(self) -> str:
+        return f"{self.why} ({self.origin})" if self.origin else self.why
+
+
+@dataclass(frozen=True, slots=True)
+class PaddingProof:
+    """Padding along one dynamic axis is harmless. `zeros`: for each tensor of a call whether it is
+    padded with zeros; else with copies of its last row. `results`: for each leaf of the result
+    where it has rows. `least`: rows that a call has at least. `apart`: rows do not meet at all, so
+    a call may also be answered in pieces."""
+
+    zeros: tuple[bool, ...]
+    results: tuple[tuple[Rows, ...], ...]
+    least: int = 1
+    apart: bool = False
+
+
+def padding_proof(
+    one: Captured, other: Captured, sizes: tuple[int, int], rows: Sequence[Sequence[Rows]]
+) -> PaddingProof:
+    """That calls may be padded along the axis that has these two `sizes` in the two captures.
+    `rows`: for each tensor of a call where it has rows. Masks are padded with zeros where copies
+    of the last row would not do. UnprovenError if they would not do either."""
+    first: UnprovenError | None = None
+    for zeros in _paddings([value.type for value in one.graph.inputs], rows):
+        try:
+            return _Walk(one, other, sizes).proof(rows, zeros)
+        except UnprovenError as unproven:
+            first = first or unproven
+    assert first is not None
+    raise first
+
+
+def _paddings(
+    types: Sequence[TensorType], rows: Sequence[Sequence[Rows]]
+) -> Iterator[tuple[bool, ...]]:
+    """Which inputs are padded with zeros: none, truth values, also integers, all."""
+    kinds = [
+        0 if not at else 1 if t.dtype == torch.bool else 3 if t.dtype.is_floating_point else 2
+        for t, at in zip(types, rows, strict=True)
+    ]
+    tried = [tuple(0 < kind <= most for kind in kinds) for most in range(4)]
+    yield from dict.fromkeys(tried)
+
+
+@dataclass(slots=True)
+class _Walk:
+    one: Captured
+    other: Captured
+    sizes: tuple[int, int]
+    axes: dict[str, tuple[PaddedAxis, ...]] = field(default_factory=dict)
+    content: dict[str, Number] = field(default_factory=dict)
+    """Values all of whose elements, padding aside, are one number."""
+    types: dict[str, TensorType] = field(default_factory=dict)
+    shapes: Shapes = field(default_factory=dict)
+    wide: Shapes = field(default_factory=dict)
+    met: set[str] = field(default_factory=set)
+    """Values in which rows met."""
+    spoiled: set[str] = field(default_factory=set)
+    least: int = 1
+
+    def proof(self, rows: Sequence[Sequence[Rows]], zeros: tuple[bool, ...]) -> PaddingProof:
+        graph, twin = self.one.graph, self.other.graph
+        if self.one.signature.mutations:
+            raise UnprovenError("the model writes to its inputs, and padding would be written, too")
+        if _differ(self.one, self.other):
+            raise UnprovenError("its code does something else for another size")
+        for constant in graph.constants:
+            self._declare(constant.name, constant.type, constant.type)
+            if constant.type.numel == 1 and not constant.source and constant.value is not None:
+                self.content[constant.name] = constant.value.item()
+        for value, same, at, zero in zip(graph.inputs, twin.inputs, rows, zeros, strict=True):
+            self._declare(value.name, value.type, same.type)
+            fill = (False if value.type.dtype == torch.bool else 0) if zero else None
+            found = tuple(PaddedAxis(*one, fill=fill) for one in at)
+            self._check_sizes(f"the input {value.name}", found, value.name)
+            if found:
+                self.axes[value.name] = found
+        for node, alike in zip(graph.nodes, twin.nodes, strict=True):
+            try:
+                self._step(node, alike)
+            except MixedRowsError as mixed:
+                raise UnprovenError(f"{node.op}: {mixed}", node.origin) from None
+        return self._proved(zeros)
+
+    def _proved(self, zeros: tuple[bool, ...]) -> PaddingProof:
+        results, apart = [], True
+        for leaf in self.one.signature.outputs:
+            name = leaf.ref.name if leaf.ref is not None else ""
+            if name in self.spoiled:
+                raise UnprovenError(f"the result %{name} is of the last row, which is padding")
+            results.append(tuple((a.axis, a.outer, a.inner) for a in self.axes.get(name, ())))
+            plain = len(results[-1]) < 2 and all(outer == 1 for _, outer, _ in results[-1])
+            apart = apart and name not in self.met and plain
+        return PaddingProof(zeros, tuple(results), self.least, apart)
+
+    def _declare(self, name: str, type: TensorType, wide: TensorType) -> None:
+        self.types[name], self.shapes[name], self.wide[name] = type, type.shape, wide.shape
+
+    def _check_sizes(self, what: str, axes: Sequence[PaddedAxis], name: str) -> None:
+        try:
+            varying = self._varying(name)
+        except MixedRowsError:
+            raise UnprovenError(f"the size of {what} is no multiple of the axis'") from None
+        told = {one.axis: one.outer * one.inner for one in axes}
+        if told != varying:
+            raise UnprovenError(f"{what} has other axes of this size than it says")
+
+    def _varying(self, name: str) -> dict[int, int]:
+        """By axis of a value, how many indices it has for each row, where its size differs."""
+        found = {}
+        size, more = self.sizes
+        for axis, (a, b) in enumerate(zip(self.shapes[name], self.wide[name], strict=True)):
+            if a != b:
+                times = a // size
+                if (a, b) != (times * size, times * more):
+                    raise MixedRowsError("the size of its result is no multiple of the axis'")
+                found[axis] = times
+        return found
+
+    def _step(self, node: Node, twin: Node) -> None:
+        for result, type, wide in zip(node.results, node.types, twin.types, strict=True):
+            if len(type.shape) != len(wide.shape):
+                raise MixedRowsError("it has other axes for another size")
+            self._declare(result, type, wide)
+        if used := next((value for value in node.uses if value in self.spoiled), None):
+            raise MixedRowsError(f"it reads %{used}, which is of the last row, and that is padding")
+        name, call = packet_name(node.op), self._call(node)
+        made = not any(value in self.axes for value in node.uses)
+        self._check_numbers(name, node, twin, made)
+        if any(value in self.met for value in node.uses):
+            self.met.update(node.results)
+        if ops.info(node.op).random and any(self._varying(one) for one in node.results):
+            raise MixedRowsError("it draws random numbers")
+        found = self._moved(name, node, call) if not made else {}
+        for number, result in enumerate(node.results):
+            self._place(name, node, call, found, number, result)
+        if made or name in CARRIED or name in POINTWISE:
+            self._fill(name, node, call)
+
+    def _call(self, node: Node) -> PaddedCall:
+        return PaddedCall(arguments(node), self.axes, self.shapes, node.types[0].shape)
+
+    def _check_numbers(self, name: str, node: Node, twin: Node, made: bool) -> None:
+        if _same((node.args, node.kwargs), (twin.args, twin.kwargs)):
+            return
+        grown = any(self._varying(result) for result in node.results)
+        if not (grown and _same_but(MADE.get(name), node, twin) if made else name in SIZED):
+            raise MixedRowsError("one of its numbers depends on the size of the axis")
+        if name == "aten.slice" and not _same_but("end", node, twin):
+            raise MixedRowsError("where it begins depends on the size of the axis")
+
+    def _moved(self, name: str, node: Node, call: PaddedCall) -> dict[int, list[PaddedAxis]]:
+        """By axis of the first result, those of operands that come to lie there."""
+        if name in VIEWS:
+            return self._viewed(node)
+        rule = RULES.get(name)
+        if rule is None:
+            raise MixedRowsError("nobody knows what it does to rows")
+        found: dict[int, list[PaddedAxis]] = {}
+        sums: list[tuple[str, PaddedAxis]] = []
+        for argument in call.arguments:
+            for value in call.refs(argument):
+                for rows in self.axes.get(value, ()):
+                    axis = rule(call, argument, value, rows.axis)
+                    if axis is None:
+                        sums.append((argument, rows))
+                    else:
+                        kept = rows if name in KEPT and argument != "indices" else _bare(rows)
+                        found.setdefault(axis, []).append(replace(kept, axis=axis))
+        if sums:
+            self.met.update(node.results)
+            self._summed(name, node, call, sums, found)
+        return found
+
+    def _summed(
+        self,
+        name: str,
+        node: Node,
+        call: PaddedCall,
+        sums: Sequence[tuple[str, PaddedAxis]],
+        found: dict[int, list[PaddedAxis]],
+    ) -> None:
+        """Where an operator works along the axis: it must find the padding neutral."""
+        rule = SUMS.get(name)
+        if rule is None:
+            raise MixedRowsError("it works along the padded axis")
+        operands = [argument for argument, _ in sums]
+        squares = name in ("aten.tril", "aten.triu")
+        if len(set(operands)) < len(operands) and not squares:
+            raise MixedRowsError("it works along two axes that are padded alike")
+        if name == "aten.scaled_dot_product_attention":
+            sums = [one for one in sums if one[0] != "attn_mask"]
+        groups = {(rows.outer, rows.inner) for _, rows in sums}
+        if len(groups) > 1:
+            raise MixedRowsError("its operands have the rows in different orders")
+        told, refusal = [], None
+        for _, rows in sums:
+            try:
+                told.append(rule(call, rows))
+            except MixedRowsError as mixed:
+                refusal = mixed
+        either = len(sums) > 1 and not squares and name != "aten.scaled_dot_product_attention"
+        if refusal is not None and not (either and told):  # one side of a product with 0 will do
+            raise refusal
+        for along in told:
+            self.least = max(self.least, along.least)
+            self.spoiled.update(node.results[i] for i in along.spoiled if i < len(node.results))
+            if along.axis is not None:
+                found.setdefault(along.axis.axis, []).append(along.axis)
+
+    def _viewed(self, node: Node) -> dict[int, list[PaddedAxis]]:
+        """Views move nothing: the rows are where as many numbers lie before and in them."""
+        (value,), result = set(node.uses), node.results[0]
+        found: dict[int, list[PaddedAxis]] = {}
+        for rows in self.axes[value]:
+            for axis in self._varying(result):
+                there = regrouped(rows, self.shapes[value], axis, self.shapes[result])
+                also = regrouped(rows, self.wide[value], axis, self.wide[result])
+                if there is not None and there == also and axis not in found:
+                    found[axis] = [there]
+                    break
+            else:
+                if self.types[result].numel:
+                    raise MixedRowsError("it takes rows of the axis apart")
+        return found
+
+    def _place(
+        self,
+        name: str,
+        node: Node,
+        call: PaddedCall,
+        found: Mapping[int, Sequence[PaddedAxis]],
+        number: int,
+        result: str,
+    ) -> None:
+        """Notes where one result has its rows. MixedRowsError unless sizes say the same."""
+        varying = self._varying(result)
+        if number and result not in self.spoiled and varying:
+            places = sorted(found)
+            if len(places) != len(varying):
+                raise MixedRowsError("its results have rows on different axes")
+            moved = zip(places, sorted(varying), strict=True)
+            found = {new: [replace(a, axis=new) for a in found[old]] for old, new in moved}
+        if result in self.spoiled:
+            return
+        axes = []
+        for axis, times in varying.items():
+            if axis in found:
+                axes.append(_together(found[axis], times, name == "aten.index"))
+            else:
+                axes.append(self._grown(name, node, call, axis, times))
+        lost = [axis for axis in found if axis not in varying]
+        if lost and self.types[result].numel and number == 0:
+            raise MixedRowsError("its result has no axis for the rows")
+        if axes:
+            self.axes[result] = tuple(axes)
+
+    def _grown(self, name: str, node: Node, call: PaddedCall, axis: int, times: int) -> PaddedAxis:
+        """An axis of the size that no operand has: copies, numbers, or the first of a table."""
+        used = node.uses[0] if node.uses else None
+        if name == "aten.slice" and dims_of(call, len(call.result)) == [axis]:
+            return PaddedAxis(axis, 1, times)
+        if name in ("aten.expand", "aten.repeat"):
+            assert used is not None
+            before = axis - len(call.result) + len(self.shapes[used])
+            if before < 0 or self.shapes[used][before] == 1 or name == "aten.repeat":
+                whole = before < 0 or self.shapes[used][before] == 1
+                return PaddedAxis(axis, 1, times, self.content.get(used), alike=whole)
+        if name == "aten.arange":
+            given = call.arguments
+            start, step = given.get("start", 0), given.get("step", 1)
+            counts = start if isinstance(start, int) and (step, times) == (1, 1) else None
+            return PaddedAxis(axis, 1, times, counts=counts)
+        if not node.uses and name in MADE:
+            return PaddedAxis(axis, 1, times, alike=True)
+        raise MixedRowsError("its result has an axis of this size that its operands do not have")
+
+    def _fill(self, name: str, node: Node, call: PaddedCall) -> None:
+        """What is known of the numbers of a result: of all of it, and of its padding."""
+        result = node.results[0]
+        if name in CARRIED:
+            if node.uses and node.uses[0] in self.content:
+                self.content[result] = self.content[node.uses[0]]
+            return  # and their axes are as they were
+        whole = self._evaluated(name, node, self.content.get)
+        if whole is not None:
+            self.content[result] = whole
+        filled = []
+        for rows in self.axes.get(result, ()):
+            fill = self._evaluated(name, node, partial(self._at, rows=rows, node=node))
+            if fill is None and name in COMPARISONS:
+                fill = self._compared(name, node, call, rows)
+            counts = self._counted(name, node, call, rows)
+            filled.append(replace(rows, fill=fill, counts=counts))
+        if filled:
+            self.axes[result] = tuple(filled)
+
+    def _at(self, value: str, rows: PaddedAxis, node: Node) -> Number | None:
+        """The number that an operand has in the padding of this axis of the result."""
+        shift = len(node.types[0].shape) - len(self.shapes[value])
+        for own in self.axes.get(value, ()):
+            if own.axis + shift == rows.axis:
+                return own.fill
+        return self.content.get(value)
+
+    def _evaluated(
+        self, name: str, node: Node, get: Callable[[str], Number | None]
+    ) -> Number | None:
+        """The number that an operator makes of numbers; None where that is not known."""
+        if name in ("aten.arange", "aten.empty") or ops.info(node.op).random:
+            return None
+        known = {value: get(value) for value in node.uses}
+        if any(number is None for number in known.values()):
+            return _absorbed(name, arguments(node), known)
+        if not node.uses:
+            if name not in MADE and name != "aten.scalar_tensor":
+                return None
+            shape = {"aten.full": 1.0, "aten.zeros": 0, "aten.ones": 1}
+            given = arguments(node)
+            value = given.get("fill_value", given.get("s", shape.get(name)))
+            if not isinstance(value, (int, float)):
+                return None
+            return torch.tensor(value, dtype=node.types[0].dtype).item()
+        try:
+            tensors = {
+                value: torch.tensor(number, dtype=self.types[value].dtype)
+                for value, number in known.items()
+            }
+            (made, *_) = ops.call(node, tensors.__getitem__, torch.device("cpu"))
+            return made.item() if made.numel() == 1 else None
+        except Exception:  # an operator that wants axes, or other numbers than these
+            return None
+
+    def _compared(self, name: str, node: Node, call: PaddedCall, rows: PaddedAxis) -> bool | None:
+        """Two numbers of rows, of two axes: one of them is padding, and larger."""
+        given = [call.arguments.get(key) for key in ("self", "other")]
+        counted = [self._counts(one, node) for one in given]
+        if None in counted:
+            return None
+        (axis, a), (other, b) = counted  # type: ignore[misc]
+        if axis == other or rows.axis not in (axis, other):
+            return None
+        # The padding's number is larger by 1 at least; what is compared changes at 0 alone.
+        sign = 1 if rows.axis == axis else -1
+        least = 1 + sign * (a - b)
+        differences = [least, *(d for d in (0, 1) if d > least), math.inf]
+        truths = {_ORDER[name](sign * difference) for difference in differences}
+        return truths.pop() if len(truths) == 1 else None
+
+    def _counts(self, given: Arg, node: Node) -> tuple[int, int] | None:
+        """The axis of the result whose rows an operand counts, and from which number."""
+        if not isinstance(given, Ref):
+            return None
+        shift = len(node.types[0].shape) - len(self.shapes[given.name])
+        for own in self.axes.get(given.name, ()):
+            if own.counts is not None:
+                return own.axis + shift, own.counts
+        return None
+
+    def _counted(self, name: str, node: Node, call: PaddedCall, rows: PaddedAxis) -> int | None:
+        """Row numbers stay row numbers where they are copied, or moved by a number."""
+        if name == "aten.arange":
+            return rows.counts
+        own = self._counts(call.arguments.get("self"), node)
+        if own is None or own[0] != rows.axis:
+            return None
+        if name in ("aten._to_copy", "aten.clone", "aten.alias") and len(node.uses) == 1:
+            return own[1]
+        step = call.arguments.get("other")
+        step = self.content.get(step.name) if isinstance(step, Ref) else step
+        plain = type(step) is int and call.arguments.get("alpha", 1) == 1
+        if name in ("aten.add", "aten.sub") and plain:
+            assert isinstance(step, int)
+            return own[1] + (step if name == "aten.add" else -step)
+        return None
+
+
+_ORDER: Mapping[str, Callable[[float], bool]] = {
+    "aten.le": lambda d: d <= 0,
+    "aten.lt": lambda d: d < 0,
+    "aten.ge": lambda d: d >= 0,
+    "aten.gt": lambda d: d > 0,
+    "aten.eq": lambda d: d == 0,
+    "aten.ne": lambda d: d != 0,
+}
+
+
+def _bare(rows: PaddedAxis) -> PaddedAxis:
+    return replace(rows, fill=None, counts=None)
+
+
+def _together(given: Sequence[PaddedAxis], times: int, first: bool) -> PaddedAxis:
+    """The axis of a result that several operands have. `first`: the first one says what is known
+    of its numbers; else all must say the same."""
+    groups = {(one.outer, one.inner) for one in given if not one.alike} or {(1, times)}
+    if len(groups) > 1:
+        raise MixedRowsError("its operands have the rows in different orders")
+    ((outer, inner),) = groups
+    if outer * inner != times:
+        raise MixedRowsError("its result has other parts of the rows than its operands")
+    told = given[0]
+    if not first and any(
+        (one.fill, type(one.fill), one.counts) != (told.fill, type(told.fill), told.counts)
+        for one in given
+    ):
+        told = _bare(told)
+    alike = all(one.alike for one in given)
+    return replace(told, outer=outer, inner=inner, alike=alike)
+
+
+def _absorbed(
+    name: str, given: Mapping[str, Arg], known: Mapping[str, Number | None]
+) -> Number | None:
+    """The number of a result of which some operands are not known: 0 times anything, say."""
+
+    def number(key: str) -> Number | None:
+        value = given.get(key)
+        if isinstance(value, Ref):
+            return known[value.name]
+        return value if isinstance(value, (int, float)) else None
+
+    one, other = number("self"), number("other")
+    either = [value for value in (one, other) if value is not None]
+    plain = given.get("alpha", 1) == 1
+    match name.removeprefix("aten."):
+        case "mul" | "logical_and" | "bitwise_and" if any(value == 0 for value in either):
+            return False if any(value is False for value in either) and name != "aten.mul" else 0
+        case "logical_or" if any(either):
+            return True
+        case "bitwise_or" if any(value is True for value in either):
+            return True
+        case "add" if plain and (far := [v for v in either if math.isinf(v)]):
+            return far[0]
+        case "sub" if plain and one is not None and math.isinf(one):
+            return one
+        case "sub" if plain and other is not None and math.isinf(other):
+            return -other
+        case "minimum" if -math.inf in either:
+            return -math.inf
+        case "where" if (chosen := number("condition")) is not None:
+            return number("self" if chosen else "other")
+        case "masked_fill" if (chosen := number("mask")) is not None:
+            return number("value") if chosen else one
+    return None
+
+
+def _differ(one: Captured, other: Captured) -> bool:
+    """Whether two graphs have other operators, constants or results."""
+    first, second = one.graph, other.graph
+    return (
+        [node.op for node in first.nodes] != [node.op for node in second.nodes]
+        or [(c.type, c.digest) for c in first.constants]
+        != [(c.type, c.digest) for c in second.constants]
+        or len(first.inputs) != len(second.inputs)
+        or one.signature.inputs != other.signature.inputs
+        or one.signature.outputs != other.signature.outputs
+    )
+
+
+def _same_but(name: str | None, node: Node, twin: Node) -> bool:
+    """Whether only this argument differs."""
+    one, other = arguments(node), arguments(twin)
+    return name is not None and all(_same(one[key], other[key]) for key in one if key != name)
+
+
+def _same(one: Arg, other: Arg) -> bool:
+    """Whether two calls have the same numbers; names of values are those of both graphs."""
+    if isinstance(one, Ref):
+        return isinstance(other, Ref) and one == other
+    if isinstance(one, tuple):
+        alike = isinstance(other, tuple) and len(one) == len(other)
+        return alike and all(map(_same, one, other))  # type: ignore[arg-type]
+    return type(one) is type(other) and repr(one) == repr(other)  # NaN and -0.0 are themselves

@@ -1,0 +1,238 @@
+"""Sizes that vary: a few buckets, one copy of weights, one arena, and calls between them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.export import Dim
+
+import anabranch
+from anabranch.compiled.calls import Compiled
+from anabranch.errors import InputError, OptionError
+from anabranch.trace import Trace
+
+QUICK: dict[str, Any] = {"search": "none", "abreast": "none", "overlap": "none"}
+BATCH, SEQ = Dim("batch", min=1, max=64), Dim("seq", min=1, max=32)
+
+
+def compiled(model: Any, *args: Any, **options: Any) -> Compiled:
+    target = options.pop("target", "cpu")
+    return anabranch.compile(model, args, target=target, cache_dir=None, **QUICK, **options)
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(50, 50) for _ in range(3))
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
+        for layer in self.layers:
+            x = layer(x).relu()
+        return {"y": x * scale, "first": x[:, 0]}
+
+
+class Attending(nn.Module):
+    """A masked encoder layer: batch and sequence vary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.positions = nn.Parameter(torch.randn(32, 8))
+        self.project = nn.Linear(8, 24)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.embed(ids) + self.positions[: ids.shape[1]]
+        q, k, v = self.project(x).chunk(3, -1)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, :])
+        weights = mask[..., None].to(y.dtype)
+        return y, (y * weights).sum(1) / weights.sum(1)
+
+
+X = torch.randn(4, 50)
+BY_BATCH = {"x": {0: BATCH}}
+
+
+def net() -> Layers:
+    return Layers().eval()
+
+
+def test_buckets_share_weights_and_one_arena() -> None:
+    model = net()
+    fast = compiled(model, X, dynamic_shapes=BY_BATCH, sizes=[1, 8, 64])
+    assert [entry.at for entry in fast.entries] == [(64,), (8,), (1,)]
+    held = fast.memory()
+    weights = 3 * 4 * (50 * 50 + 50)
+    assert held.weights == weights and held.total < 1.1 * held.arena + weights + held.inputs
+    assert held.arena == max(entry.plan.arena_bytes for entry in fast.entries)
+    assert len({entry.run.arena.data_ptr() for entry in fast.entries if entry.run}) == 1
+    assert list(held.buckets) == ["batch 64", "batch 8", "batch 1"]
+    assert held.buckets["batch 8"].weights == weights
+    told = fast.explain()
+    assert "batch 1..64: padded, its rows stay apart" in told and "batch 8: weights" in told
+    for n in (1, 2, 8, 9, 64, 65, 150):
+        x = torch.randn(n, 50)
+        got, want = fast(x), model(x)
+        assert got.keys() == want.keys() and got["first"].shape == (n,)
+        for name in want:
+            torch.testing.assert_close(got[name], want[name])
+    assert fast(scale=1.0, x=X)["y"].shape == X.shape  # by name, between buckets
+    with pytest.raises(InputError, match=r"scale is 2\.0, compiled for 1\.0"):
+        fast(X, 2.0)
+
+
+def test_plans_that_come_later_share_the_arena_too() -> None:
+    fast = compiled(net(), X)
+    runs = [entry.run for entry in fast.entries]
+    fast.add((torch.randn(32, 50),)).add((torch.randn(2, 50),))
+    assert len({entry.run.arena.data_ptr() for entry in fast.entries if entry.run}) == 1
+    assert fast.entries[0].run is not runs[0] and fast(X)["y"].shape == X.shape
+
+
+def test_one_bucket_runs_at_a_time() -> None:
+    model = net()
+    fast = compiled(model, X, dynamic_shapes=BY_BATCH, sizes=[4, 16, 64])
+    inputs = [torch.randn(n, 50) for n in (4, 13, 64, 16)]
+    wants = [model(x)["y"].detach() for x in inputs]
+    wrong: list[int] = []
+
+    def call(number: int) -> None:
+        for _ in range(40):
+            if not torch.allclose(fast(inputs[number])["y"], wants[number], atol=1e-5):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_batch_and_sequence_at_once() -> None:
+    model = Attending().eval()
+    ids, mask = torch.randint(0, 20, (4, 8)), torch.ones(4, 8, dtype=torch.bool)
+    given = {"ids": {0: BATCH, 1: SEQ}, "mask": {0: BATCH, 1: SEQ}}
+    fast = compiled(model, ids, mask, dynamic_shapes=given, sizes=[(2, 8), (8, 32), (4, 16)])
+    for batch, seq in ((2, 8), (1, 1), (3, 9), (8, 32), (7, 31), (20, 5)):
+        ids, mask = torch.randint(0, 20, (batch, seq)), torch.rand(batch, seq) > 0.3
+        mask[:, 0] = True
+        got, want = fast(ids, mask), model(ids, mask)
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one, other)
+    with pytest.raises(InputError, match="seq is 33, and the largest that was compiled is 32; its"):
+        fast(torch.zeros(1, 33, dtype=torch.int64), torch.ones(1, 33, dtype=torch.bool))
+
+
+def test_derived_sizes() -> None:
+    def pairs(x: Tensor, y: Tensor) -> Tensor:
+        return x + y.view(-1, 2, 50).sum(1)
+
+    fast = compiled(pairs, X, torch.randn(8, 50), sizes=[2, 16], **{"dynamic_shapes": DERIVED})
+    for n in (1, 2, 5, 16, 20):
+        x, y = torch.randn(n, 50), torch.randn(2 * n, 50)
+        torch.testing.assert_close(fast(x, y), pairs(x, y))
+    with pytest.raises(InputError):
+        fast(X, torch.randn(7, 50))
+
+
+DERIVED = ({0: BATCH}, {0: 2 * BATCH})
+
+
+class Centred(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+@pytest.mark.parametrize("unseen", ["eager", "refuse"])
+def test_what_is_not_proved_is_not_padded(unseen: Any) -> None:
+    trace = Trace(quiet=True)
+    fast = compiled(
+        Centred().eval(), X, dynamic_shapes=BY_BATCH, sizes=[4, 16], unseen=unseen, trace=trace
+    )
+    told = "run the model as it is" if unseen == "eager" else "are refused"
+    (warned,) = [event.why for event in trace.events if event.kind == "warning"]
+    assert told in warned and "aten.mean.dim: it works along the padded axis" in warned
+    assert "test_sizes.py" in warned and "not padded, aten.mean.dim" in fast.explain()
+    torch.testing.assert_close(fast(X), Centred()(X))
+    for n in (3, 17):
+        x = torch.randn(n, 50)
+        if unseen == "eager":
+            torch.testing.assert_close(fast(x), Centred()(x))
+            continue
+        with pytest.raises(InputError, match=rf"batch is {n}.*aten.mean.dim"):
+            fast(x)
+    with pytest.raises(InputError, match=r"compiled: \(x=f32\[16,50\]\)"):
+        fast(torch.randn(4, 7))
+
+
+def test_models_that_torch_export_specialises_have_a_plan_for_each_size() -> None:
+    def branching(x: Tensor) -> Tensor:
+        return x * 2 if x.shape[0] > 5 else x.relu()
+
+    trace = Trace(quiet=True)
+    fast = compiled(branching, X, dynamic_shapes=BY_BATCH, sizes=[4, 16], trace=trace)
+    assert any("each size is captured alone" in event.why for event in trace.events)
+    for x in (X, torch.randn(16, 50)):
+        torch.testing.assert_close(fast(x), branching(x))
+    with pytest.raises(InputError, match="does not keep the dimension"):
+        fast(torch.randn(6, 50))
+
+
+def test_exported_programs_bring_their_dimensions() -> None:
+    model = net()
+    program = torch.export.export(model, (X,), dynamic_shapes=BY_BATCH)
+    fast = compiled(program, sizes=[8, 64])
+    x = torch.randn(5, 50)
+    torch.testing.assert_close(fast(x)["y"], model(x)["y"])
+
+
+def test_a_range_and_a_histogram_become_buckets(tmp_path: Any) -> None:
+    fast = compiled(net(), X, dynamic_shapes=BY_BATCH, target="sim:h200", buckets=3)
+    assert fast.entries[0].at == (64,) and len(fast.entries) <= 3
+    (tmp_path / "sizes.json").write_text('{"1": 0.9, "63": 0.1}')
+    fast = compiled(net(), X, sizes=tmp_path / "sizes.json", target="sim:h200")
+    assert fast.entries[0].at == (63,)
+    with pytest.raises(OptionError, match="nobody says how large batch may be"):
+        compiled(net(), X, dynamic_shapes={"x": {0: Dim("batch")}})
+    with pytest.raises(OptionError, match=r"is not among batch 1\.\.64"):
+        compiled(net(), X, dynamic_shapes=BY_BATCH, sizes=[1, 65])
+
+
+def test_memory_is_limited() -> None:
+    whole = compiled(net(), X, dynamic_shapes=BY_BATCH, sizes=[1, 8, 64]).memory()
+    trace = Trace(quiet=True)
+    fewer = compiled(
+        *(net(), X),
+        dynamic_shapes=BY_BATCH,
+        sizes=[1, 8, 64],
+        trace=trace,
+        memory_limit=whole.total - 1,
+    )
+    assert [entry.at for entry in fewer.entries] == [(64,), (8,)]
+    assert fewer.memory().total < whole.total
+    assert any("does not fit memory_limit" in event.why for event in trace.events)
+    told = [event for event in trace.events if "beside what there is" in event.why]
+    assert dict(told[0].data)["arena"] == fewer.memory().arena
+    with pytest.raises(OptionError, match="does not fit memory_limit"):
+        compiled(net(), X, dynamic_shapes=BY_BATCH, sizes=[64], memory_limit="10KiB")
+
+
+def test_new_weights_are_those_of_all_buckets(tmp_path: Any) -> None:
+    model, other = net(), net()
+    fast = compiled(model, X, dynamic_shapes=BY_BATCH, sizes=[1, 8, 64])
+    fast.refit(other, check=True)
+    copies = [fast, copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))]
+    for one in copies:
+        for n in (1, 5, 64, 70):
+            x = torch.randn(n, 50)
+            torch.testing.assert_close(one(x)["y"], other(x)["y"])
+        torch.testing.assert_close(one.state_dict(), dict(other.state_dict()))
+    fast.load_state_dict(model.state_dict())
+    torch.testing.assert_close(fast(X)["y"], model(X)["y"])

@@ -1,0 +1,312 @@
+"""Padding: where rows of an axis stay apart, or masks keep them so, it is proved harmless; all else
+is refused, with the operator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.frontend.models import Net, f
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from anabranch.errors import CaptureError
+from anabranch.frontend import capture
+from anabranch.frontend.padded_tensors import padded, without_padding
+from anabranch.frontend.padding_proof import PaddingProof, UnprovenError, padding_proof
+from anabranch.models.zoo import ZOO
+
+B = 3
+
+
+def proof(model: Any, *args: torch.Tensor) -> PaddingProof:
+    module = model if isinstance(model, nn.Module) else Net(lambda net, *given: model(*given))
+    wide = tuple(torch.cat([x, x[-1:]]) for x in args)
+    module, rows = module.eval(), [[(0, 1, 1)]] * len(args)
+    return padding_proof(capture(module, args), capture(module, wide), (B, B + 1), rows)
+
+
+def proved(model: Any, *args: torch.Tensor) -> tuple[int, ...]:
+    """How many indices of its axis each result has for a row, where rows stay apart."""
+    found = proof(model, *args)
+    assert found.apart and found.least == 1
+    return tuple(one[0][1] * one[0][2] if one else 0 for one in found.results)
+
+
+X, Y = f(B, 4, 6), f(B, 4, 6)
+W, TABLE = f(6, 5), f(10, 6)
+INDEX = torch.tensor([[1, 2], [3, 0], [5, 4]])
+IMAGE = f(B, 4, 8, 8)
+ENCODER = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True).eval()
+FIRST = nn.GRU(6, 5, batch_first=True)
+LAST = nn.LSTM(6, 5)
+
+
+def heads(x: torch.Tensor) -> torch.Tensor:
+    q = x.view(B if x.shape[0] == B else B + 1, 4, 2, 3).transpose(1, 2)
+    y = F.scaled_dot_product_attention(q, q, q)
+    return y.transpose(1, 2).reshape(x.shape)
+
+
+def merged(x: torch.Tensor) -> torch.Tensor:
+    q = x.view(-1, 4, 2, 3).permute(0, 2, 1, 3).reshape(-1, 4, 3)
+    return (q @ q.transpose(1, 2)).softmax(-1).view(x.shape[0], 2, 4, 4).sum(1)
+
+
+def last_of(x: torch.Tensor) -> torch.Tensor:
+    at = x[:, :, 0].argmax(1)
+    return x[torch.arange(x.shape[0]), at]
+
+
+APART: list[Callable[..., Any]] = [
+    lambda x: x - x.mean(1, keepdim=True),
+    lambda x: x.softmax(-1) @ W,
+    lambda x: (x.sum((1, 2)), x.amax(-1), x.var(1), x.max(2).values),
+    lambda x: torch.cat([x, x.flip(1)], 2).view(x.shape[0], -1).relu(),
+    lambda x: x.transpose(1, 2) + torch.ones(x.shape[0], 1, 1) * 2,
+    lambda x: x.reshape(-1, 6) @ W,
+    lambda x: (x.reshape(-1, 6) @ W).view(x.shape[0], 4, 5).cumsum(1),
+    lambda x: x + torch.zeros(4, 6) + torch.arange(4)[:, None],
+    lambda x: x.permute(1, 0, 2).permute(1, 2, 0)[:, ::2].unsqueeze(1).squeeze(1),
+    lambda x: torch.stack([x[:, 0], x[:, 1]], 1).unbind(1),
+    lambda x: torch.where(x > 0, x, torch.full((x.shape[0], 1, 1), 3.0)),
+    lambda x: F.layer_norm(x, (6,)) * x.sigmoid() + F.pad(x, (1, -1)),
+    lambda x: x[:, [0, 2]].sort(-1).indices,
+    lambda x: torch.einsum("bij,bkj->bik", x, x).tril(),
+    lambda x: TABLE[x.argmax(-1)].unbind(1),
+    lambda x: x + torch.arange(x.shape[0])[:, None, None],
+    lambda x: x[:, :, 0].expand(2, 4, 4) if x.dim() == 2 else x[:, :1].expand(-1, 4, 6),
+    lambda x: torch.gather(x, 2, x.argsort(2)).scatter(1, torch.zeros_like(x).long(), 1.0),
+    *(heads, merged, last_of, ENCODER, lambda x: FIRST(x)[0]),
+    lambda x: LAST(x.transpose(0, 1))[0].transpose(0, 1),
+]
+HARMLESS: list[Callable[..., Any]] = [
+    lambda x: x / x.norm(),
+    lambda x: x.cumsum(0),
+    lambda x: (x[:1] + x, x[0]),
+    lambda x: (x[:, 0].t() @ x[:, 0], x.sum(0)),
+    lambda x: x[:, :, 0] @ x[:, :, 0].t(),
+    lambda x: x.transpose(0, 1).reshape(-1, 6),
+    lambda x: LAST(x)[0],
+    lambda x: x.abs().amax((0, 1)) if x.dim() == 2 else x.cumprod(0),
+]
+"""Rows meet, and rows of padding change nothing of the others."""
+MIXED: list[tuple[Callable[..., Any], str]] = [
+    (lambda x: x - x.mean(0), r"mean.*works along the padded axis"),
+    (lambda x: x.exp().sum(0), "padding is not 0"),
+    (lambda x: x.softmax(0), "padding is not -inf"),
+    (lambda x: x / x.shape[0], "numbers depends on the size"),
+    (lambda x: x * torch.full((x.shape[0], 1, 1), 1 / x.shape[0]), "numbers depends"),
+    (lambda x: x * torch.linspace(0, 1, x.shape[0])[:, None, None], "numbers depends"),
+    (lambda x: x + (x.shape[0] - torch.arange(x.shape[0]))[:, None, None], "numbers depends"),
+    (lambda x: x.flip(0), "flip"),
+    (lambda x: x.roll(1, 0), "roll"),
+    (lambda x: x[-1:] * 2, "slice.*from the last"),
+    (lambda x: x[-1], "select.*from the last"),
+    (lambda x: torch.cat([x, x]), "cat"),
+    (lambda x: x.repeat(2, 1, 1), "repeat"),
+    (lambda x: x.reshape(4, -1, 6), "apart|something else"),
+    (lambda x: x.transpose(0, 1).reshape(-1, 6) + x.reshape(-1, 6), "different orders"),
+    (lambda x: x.transpose(0, 1).reshape(x.shape[0], 4, 6) + x, "something else"),
+    (lambda x: torch.einsum("bij,ckj->bcik", x, x).exp().sum(1), "padding is not 0"),
+    (lambda x: x.sort(0).values, "sort"),
+    (lambda x: x[x[:, 0, 0].abs().long().clamp(0, 1)], "picks rows of the padded axis"),
+    (lambda x: x[torch.arange(x.shape[0]) * 0], "picks rows of the padded axis"),
+    (lambda x: x.index_select(0, torch.zeros(x.shape[0]).long()), "picks rows"),
+    (lambda x: F.scaled_dot_product_attention(*3 * [x.transpose(0, 1)]), "attends to the padding"),
+    (lambda x: F.batch_norm(x, None, None, training=True), "works along"),
+    (lambda x: LAST(x)[1][0], "last row"),
+    (lambda x: LAST(x)[1][0] * 2, "last row"),
+    (lambda x: x.argmax(), "argmax"),
+    (lambda x: (x, x.shape[0]), "something else for another size"),
+    (lambda x: x.relu() if x.shape[0] == B else x.tanh(), "something else for another size"),
+    (lambda x: x + torch.randn(x.shape[0], 1, 1), "numbers depends"),
+    (
+        lambda x: F.conv2d(x, torch.ones(2, x.shape[0], 1, 1)),
+        "depends on the padded|something else",
+    ),
+    (lambda x: torch.linalg.inv(x[:, :4, :4]), "nobody knows"),
+    (lambda x: torch.vander(x[:, 0, 0]), "nobody knows"),
+    (lambda x: F.pad(x, (0, 0, 0, 0, 1, 0)), "pad"),
+    (lambda x: x.add_(1), "writes to its inputs"),
+    (lambda x: torch.as_strided(x, (x.shape[0], 4), (24, 1)), "nobody knows|multiple"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(APART)))
+def test_rows_that_do_not_meet(number: int) -> None:
+    """And the model agrees: other rows are changed, and the first one is as it was."""
+    model = APART[number]
+    found = proved(model, X)
+    changed = torch.cat([X[:1], f(B - 1, 4, 6)])
+    with torch.no_grad():
+        one, other = (tree_leaves(model(x)) for x in (X, changed))
+    for times, a, b in zip(found, one, other, strict=True):
+        assert times and not torch.equal(a, b)
+        torch.testing.assert_close(a[:times], b[:times])
+
+
+def check(model: Any, found: PaddingProof, at: Any, *args: torch.Tensor, full: int = 5) -> None:
+    """The model itself on padded inputs, cut, with what it makes of the call alone. What is added
+    is as a call adds it, or is made of other numbers yet."""
+    size = next(x.shape[axis] for x, rows in zip(args, at, strict=True) for axis, _, _ in rows)
+    for other in (False, True):
+        whole = []
+        for x, rows, zeros in zip(args, at, found.zeros, strict=True):
+            for one in rows:
+                x = padded(x, one, size, full, zeros)
+            if other and rows and not zeros and x.is_floating_point():
+                x = x.clone()
+                x.narrow(rows[0][0], size, full - size).uniform_(-3, 3)
+            whole.append(x)
+        with torch.no_grad():
+            want, got = tree_leaves(model(*args)), tree_leaves(model(*whole))
+        for rows, a, b in zip(found.results, want, got, strict=True):
+            for one in rows:
+                b = without_padding(b, one, size, full)
+            torch.testing.assert_close(b, a)
+
+
+@pytest.mark.parametrize("number", range(len(HARMLESS)))
+def test_rows_that_meet_harmlessly(number: int) -> None:
+    model = HARMLESS[number]
+    found = proof(model, X)
+    assert not found.apart
+    check(model, found, [[(0, 1, 1)]], X)
+
+
+@pytest.mark.parametrize("number", range(len(MIXED)))
+def test_rows_that_meet(number: int) -> None:
+    model, words = MIXED[number]
+    with pytest.raises(UnprovenError, match=words):
+        proof(model, X)
+
+
+def causal(x: torch.Tensor) -> torch.Tensor:
+    """By hand: a triangle of -inf on the scores."""
+    scores = x @ x.transpose(1, 2)
+    hidden = torch.full((x.shape[1], x.shape[1]), -math.inf).triu(1)
+    return (scores + hidden).softmax(-1) @ x
+
+
+def counted(x: torch.Tensor) -> torch.Tensor:
+    """By row numbers, as transformers does, with positions."""
+    rows = torch.arange(x.shape[1])
+    seen = (rows[None, :] <= rows[:, None])[None]
+    x = x + POSITIONS[rows]
+    return torch.where(seen, x @ x.transpose(1, 2), -math.inf).softmax(-1) @ x
+
+
+def masked(x: torch.Tensor, mask: torch.Tensor) -> Any:
+    """Attention, sums and means of what a mask shows."""
+    y = F.scaled_dot_product_attention(x, x, x, attn_mask=mask[:, None, :])
+    weights = mask[..., None].to(x.dtype)
+    return y, (y * weights).sum(1) / weights.sum(1), y[:, 0]
+
+
+def hidden(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    scores = (x @ x.transpose(1, 2)).masked_fill(~mask[:, None, :], -math.inf)
+    return scores.softmax(-1) @ x
+
+
+def both(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    rows = torch.arange(x.shape[1])
+    seen = (rows[None, :] <= rows[:, None])[None] & (mask.to(torch.int64)[:, None, :] == 1)
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=seen)
+
+
+def looked_up(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The mask by index, as transformers makes it."""
+    batch = torch.arange(x.shape[0])[:, None, None]
+    shown = mask[batch, torch.arange(x.shape[1])[None, None, :]].expand(-1, x.shape[1], -1)
+    return F.scaled_dot_product_attention(x, x, x, attn_mask=shown)
+
+
+POSITIONS = f(16, 6)
+MASK = torch.tensor([[True] * 4, [True, True, False, False], [True] * 4])
+DECODER = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True).eval()
+SEQUENCES: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
+    (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), (X,)),
+    *((causal, (X,)), (counted, (X,))),
+    *((masked, (X, MASK)), (hidden, (X, MASK)), (both, (X, MASK)), (looked_up, (X, MASK))),
+    (lambda x: LAST(x.transpose(0, 1))[0], (X,)),
+    (lambda x: (x + POSITIONS[: x.shape[1]]).relu(), (X,)),
+    (lambda x: (x[:, 0], x.tril(), F.layer_norm(x, (6,)).flatten(0, 1)), (X,)),
+    (lambda x, m: DECODER(x, src_key_padding_mask=~m), (X, MASK)),
+    (lambda x, m: x.masked_fill(~m[..., None], -math.inf).amax(1), (X, MASK)),
+]
+LEAKING: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = [
+    (lambda x: F.scaled_dot_product_attention(x, x, x), (X,), "attends to the padding"),
+    (lambda x, m: (x + m[..., None]).mean(1), (X, MASK), "works along"),
+    (lambda x, m: (x @ x.mT + torch.where(m, 0.0, -1e4)[:, None]).softmax(-1), (X, MASK), "-inf"),
+    (lambda x: F.conv1d(x.transpose(1, 2), f(6, 6, 3), padding=1), (X,), "works along"),
+    (
+        lambda x: (x @ x.mT + torch.full((4, 4), -math.inf).triu(1)).softmax(-1),
+        (X,),
+        "could not capture",
+    ),
+    (lambda x: x[:, : x.shape[1] // 2], (X,), "multiple"),
+    (lambda x: torch.tril(x @ x.mT, 1).exp().sum(-1), (X,), "padding is not 0"),
+    (lambda x: nn.GRU(6, 3, bidirectional=True, batch_first=True)(x)[0], (X,), "from its end"),
+]
+
+
+def sequence(model: Any, args: tuple[torch.Tensor, ...]) -> PaddingProof:
+    module = Net(lambda net, *given: model(*given)).eval()
+    wide = tuple(torch.cat([x] * 2 + [x[:, :1]], 1) for x in args)
+    rows = [[(1, 1, 1)]] * len(args)
+    return padding_proof(capture(module, args), capture(module, wide), (4, 9), rows)
+
+
+@pytest.mark.parametrize("number", range(len(SEQUENCES)))
+def test_sequences_that_masks_keep_apart(number: int) -> None:
+    model, args = SEQUENCES[number]
+    check(model, sequence(model, args), [[(1, 1, 1)]] * len(args), *args, full=7)
+
+
+@pytest.mark.parametrize("number", range(len(LEAKING)))
+def test_sequences_whose_padding_leaks(number: int) -> None:
+    model, args, words = LEAKING[number]
+    with pytest.raises((UnprovenError, CaptureError), match=words):
+        sequence(model, args)
+
+
+def test_a_call_has_the_rows_that_are_picked() -> None:
+    assert sequence(lambda x: x[:, 2], (X,)).least == 3
+    assert sequence(lambda x: x[:, :2] + 1, (X,)).least == 2
+
+
+def test_images() -> None:
+    net = nn.Sequential(
+        *(nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.GroupNorm(2, 6), nn.Upsample(scale_factor=2), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        nn.Linear(6, 2),
+    )
+    assert proved(net, IMAGE) == (True,)
+    grid = F.affine_grid(torch.eye(2, 3).expand(1, 2, 3), [1, 4, 8, 8], align_corners=False)
+
+    def warp(x: torch.Tensor) -> torch.Tensor:
+        return F.grid_sample(x, grid.expand(x.shape[0], -1, -1, -1), align_corners=False)
+
+    assert proved(warp, IMAGE) == (True,)
+    assert proved(lambda x: F.instance_norm(x), IMAGE) == (True,)
+    with pytest.raises(UnprovenError, match="works along"):
+        proved(lambda x: F.avg_pool2d(x.transpose(0, 2), 2).transpose(0, 2), f(B, 4, 8, 8))
+
+
+def test_several_inputs() -> None:
+    table = nn.Embedding(10, 6)
+    assert proved(lambda x, i: (x + table(i).mean(1, keepdim=True), i), X, INDEX) == (True, True)
+    assert proved(lambda x, y: torch.bmm(x, y.transpose(1, 2)), X, Y) == (True,)
+    pairs = proof(lambda x, y: x.sum(1)[:, None] + y.sum(1)[None], X, Y)
+    assert pairs.results == (((0, 1, 1), (1, 1, 1)),) and not pairs.apart
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "bert_base"])
+def test_the_zoos_networks(name: str) -> None:
+    network = ZOO[name]
+    assert all(proved(network.build("tiny"), *network.inputs("tiny", B)))
