@@ -120,7 +120,10 @@ def test_padding_that_would_show_is_refused() -> None:
     def writes(x: torch.Tensor) -> torch.Tensor:
         return x.add_(1)
 
-    for function, words in ((together, "mean.*along the padded axis"), (writes, "writes to its inputs")):
+    for function, words in (
+        (together, "mean.*along the padded axis"),
+        (writes, "writes to its inputs"),
+    ):
         with pytest.raises(anabranch.OptionError, match=words):
             anabranch.compile(function, (torch.ones(4, 3),), **quick(batch="pad"))
 

@@ -53,7 +53,9 @@ def test_the_dynamic_programme_is_exact(limit: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.randperm(40, generator=generator)[:8] + 1
     shares = torch.rand(8, generator=generator)
-    histogram = {(int(n),): float(s) for n, s in zip(sizes, shares, strict=True)}
+    histogram: dict[tuple[int, ...], float] = {
+        (int(n),): float(s) for n, s in zip(sizes, shares, strict=True)
+    }
     found = choose(histogram, linear, limit)
     assert len(found) <= limit and found[0] == max(histogram)
     least = brute(histogram, limit, linear)
