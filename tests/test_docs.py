@@ -222,16 +222,22 @@ def test_the_page_of_the_api_has_every_fact(elsewhere: Path) -> None:
     assert told == set(fast.known)
 
 
-def test_links_of_the_readme_lead_somewhere_outside_of_the_repository() -> None:
-    """As the package's metadata has them: hatch replaces what leads into the repository."""
+def test_the_packaged_readme_names_files_instead_of_linking_to_them() -> None:
+    """As the package's metadata has it: there is no repository around it for a link to lead into.
+    The files it names are in the source distribution."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    hook = settings["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    hatch = settings["tool"]["hatch"]
+    hook = hatch["metadata"]["hooks"]["fancy-pypi-readme"]
     text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!\w+:|#)([^)]+)\)", text)
     for one in hook["substitutions"]:
         text = re.sub(one["pattern"], one["replacement"], text)
-    links = re.findall(r"\]\(([^)]+)\)", text)
-    home = settings["project"]["urls"]["Source"]
-    assert len(links) > 5 and all(link.startswith(f"{home}/") for link in links)
+    assert len(links) > 5 and not re.findall(r"\]\((?!\w+:|#)", text)
+    packed = {name.strip("/") for name in hatch["build"]["targets"]["sdist"]["include"]}
+    for link in links:
+        assert f"(`{link}`)" in text
+        assert (ROOT / link).exists()
+        assert link.partition("/")[0] in packed or (link.endswith(".md") and "*.md" in packed)
 
 
 def test_tables_are_made_from_the_records() -> None:
