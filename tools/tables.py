@@ -308,7 +308,9 @@ def _schedulers() -> Iterator[str]:
     yield (
         "Microseconds of one plan on an H200, 2026-11-22: all schedulers on the same tasks with "
         "the same kernels, in one interleaved run. `local` is ours; `local-overlap` is its plan "
-        "with kernels that start before those they follow have ended, which no published one has."
+        "with kernels that start before those they follow have ended, which no published one has. "
+        "All plans were packed within 1.25 times the sequential plan's arena, which adds waits; "
+        "published schedulers have no such bound."
     )
     yield ""
     yield f"| network | batch | {' | '.join(SCHEDULERS)} |"

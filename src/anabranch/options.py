@@ -33,25 +33,28 @@ from anabranch.errors import OptionError
 
 _LIBRARY = {"kernels": "library", "search": "none"}
 _ALONE = {"abreast": "none", "overlap": "none"}
+_UNBOUNDED = {"memory_limit": None}
+_NIMBLE = {"scheduler": "nimble", "max_streams": None, **_UNBOUNDED}
 SYSTEMS: dict[str, dict[str, Any]] = {
     "anabranch": {},
-    "autograph": {"kernels": "library", "scheduler": "nimble", "search": "autograph-paper"},
+    "autograph": {"kernels": "library", **_NIMBLE, "search": "autograph-paper"},
     "deepcuts": {
         **{"fusion": "climb", "pruning": "limit"},
         **{"scheduler": "sequential", **_ALONE, "search": "none"},
     },
-    "ios": {**_LIBRARY, "scheduler": "ios-both"},
-    "opara": {**_LIBRARY, "scheduler": "opara-paper"},
-    "nimble": {**_LIBRARY, "scheduler": "nimble"},
+    "ios": {**_LIBRARY, **_UNBOUNDED, "scheduler": "ios-both"},
+    "opara": {**_LIBRARY, **_UNBOUNDED, "scheduler": "opara-paper"},
+    "nimble": {**_LIBRARY, **_NIMBLE},
     "taso": {"kernels": "library", "scheduler": "sequential", "search": "taso-paper"},
-    "taso-nimble": {"kernels": "library", "scheduler": "nimble", "search": "taso-paper"},
+    "taso-nimble": {"kernels": "library", **_NIMBLE, "search": "taso-paper"},
     "cudagraph": {**_LIBRARY, "scheduler": "sequential"},
 }
 """Published systems, by what each of them decides; the rest is done alike for all. AutoGraph
 launches on several streams as Nimble does; DeepCuts, like TASO, runs one kernel after another: it
 begins with each operator alone and merges consecutive ones while that is faster, by a generated
 kernel, whose tiles are pruned by their limit, or the library's; it has no concatenations that cost
-nothing, and does no work twice. With Nimble's streams TASO's graph is the same: chosen for its sum,
+nothing, and does no work twice. Published schedulers get no waits that bound memory, and Nimble no
+limit on streams. With Nimble's streams TASO's graph is the same: chosen for its sum,
 whatever streams make of it."""
 
 Pruning = Literal["time", "limit"]
@@ -241,7 +244,19 @@ class Options(BaseModel):
         description="Seconds that the search may take. None: 45, or fewer where the compilation "
         "has taken long by then.",
     )
-    max_streams: int = Field(default=16, ge=1, le=64, description="Streams of a plan.")
+    max_streams: int | None = Field(
+        default=16,
+        ge=1,
+        le=64,
+        description="Streams of a plan. None: as many as the scheduler asks for.",
+    )
+    memory_limit: float | None = Field(
+        default=1.25,
+        ge=1,
+        allow_inf_nan=False,
+        description="How many times the sequential plan's arena a plan's may be: event waits are "
+        "added to keep it. None: as much as the schedule takes.",
+    )
     cuda_graph: bool = Field(
         default=True,
         description="A plan on a GPU is captured as one CUDA graph. False: each call launches all "

@@ -12,14 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
+import anabranch
 from anabranch.bench import schedules
 from anabranch.bench.schedules import REPLAYS, ScheduleMatrix, must_agree, run
 from anabranch.bench.verdicts import OVERLAP, OWN, VARIANTS
+from anabranch.compiler import stages
 from anabranch.errors import NumericsError, OptionError, ScheduleError
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Costs, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
+from anabranch.options import Options
 from anabranch.schedule import BEST, SCHEDULERS
 from anabranch.trace import Trace
 
@@ -48,14 +51,83 @@ def test_all_schedulers_on_the_simulated_gpu() -> None:
         assert list(cell) == names and (batch > 1 or saved[0] == len(names))
         assert all(row["failure"] == "" and row["search_s"] >= 0 for row in cell.values())
         assert min(row["ratio"] for row in cell.values()) == 1.0
-        assert cell["sequential"]["streams"] == 1 and cell["sequential"]["waits"] == 0
+        assert cell["sequential"]["streams"] == 1
+        assert cell["sequential"]["scheduled"]["waits"] == 0
+        assert cell["sequential"]["scheduled"] == cell["sequential"]["packed"]
         assert cell["sequential"]["us"] == pytest.approx(
             cell["sequential"]["ratio"] * min(row["us"] for row in cell.values())
         )
         assert all(
-            cell["local"]["us"] <= row["us"] * 1.005 for name, row in cell.items() if name in BEST
+            cell["local"]["scheduled"]["us"] <= row["scheduled"]["us"] * 1.005
+            for name, row in cell.items()
+            if name in BEST
         )
     assert record["means"]["best"]["sequential"] > 1
+
+
+class _Fan(torch.nn.Module):
+    """`width` chains of two products of one value, large between them and small behind, summed."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        sizes = [(64, 256), (256, 8)] * width
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(*size) for size in sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        halves = zip(self.layers[::2], self.layers[1::2], strict=True)
+        ends = [second(first(x).sigmoid()).relu() for first, second in halves]
+        return torch.stack(ends).sum(0)
+
+
+def fan() -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
+    torch.manual_seed(0)
+    return _Fan(20).eval(), (torch.randn(512, 64),)
+
+
+def test_published_schedulers_count_as_published_and_ours_as_packed() -> None:
+    """Twenty chains side by side keep twenty large values alive, where the sequential plan keeps
+    one: packing adds waits. Nimble has a stream for each chain."""
+    names = ("sequential", "nimble", "local")
+    matrix = ScheduleMatrix((f"{__file__}:fan",), names, target="sim:h200", kernels="library")
+    rows = json.loads(json.dumps(run(matrix)))["rows"]
+    plain, nimble, local = (row for row in rows if row["scheduler"] in names)
+    assert nimble["streams"] >= 20
+    bound = max(1.25 * plain["packed"]["arena_bytes"], 16 << 10)
+    assert nimble["packed"]["arena_bytes"] <= bound < nimble["scheduled"]["arena_bytes"]
+    assert nimble["packed"]["waits"] > nimble["scheduled"]["waits"]
+    assert (nimble["counts"], nimble["us"]) == ("scheduled", nimble["scheduled"]["us"])
+    assert (local["counts"], local["us"]) == ("packed", local["packed"]["us"])
+    assert local["packed"]["arena_bytes"] <= local["scheduled"]["arena_bytes"]
+
+
+def test_published_systems_have_no_bound_on_memory() -> None:
+    """As users run them by name: the plan is the one that their scheduler made."""
+    model, args = fan()
+    given = {"target": "sim:h200", "scheduler": "nimble", "search": "none", "kernels": "library"}
+    bound, free = (
+        anabranch.compile(model, args, **given, memory_limit=limit) for limit in (1.25, None)
+    )
+    assert free.entries[-1].plan.arena_bytes > bound.entries[-1].plan.arena_bytes
+    assert free.entries[-1].plan.schedule.waits < bound.entries[-1].plan.schedule.waits
+    for name in ("nimble", "opara", "ios", "autograph", "taso-nimble"):
+        assert Options.read({"system": name}).memory_limit is None
+    assert Options.read({"system": "nimble"}).max_streams is None
+
+
+def test_a_model_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all of its schedulers, those that merge among them."""
+    captured: list[object] = []
+    capture = stages.capture_model
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        captured.append(args)
+        return capture(*args, **kwargs)
+
+    monkeypatch.setattr(stages, "capture_model", counted)
+    names = ("sequential", "ios-merge", "ios-both", "local")
+    models = ("zoo:squeezenet_bypass/tiny",)
+    run(ScheduleMatrix(models, names, target="sim:h200", kernels="library"))
+    assert len(captured) == 1
 
 
 def test_schedulers_that_merge_plan_the_merged_graph() -> None:

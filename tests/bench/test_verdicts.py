@@ -25,6 +25,18 @@ def test_geometric_means() -> None:
     assert found["best"]["local"] == pytest.approx(math.sqrt(2.0))
 
 
+def test_best_is_what_users_get() -> None:
+    """Of version 2, whose rows say what packing costs: nimble counts as it was scheduled, and what
+    `best` would choose of it as packed. A plan that could not run is not chosen."""
+
+    def both(name: str, scheduled: float, packed: float | None) -> dict[str, Any]:
+        held = {"scheduled": {"us": scheduled}, "packed": packed and {"us": packed}}
+        return {**row("a", name, scheduled), **held}
+
+    found = means([both("nimble", 8, 12), both("wavefront", 9, None), both("critical", 10, 10)])
+    assert found["best"] == pytest.approx({"nimble": 0.8, "wavefront": 0.9, "critical": 1.0})
+
+
 def test_ours_against_the_fastest_other() -> None:
     """Ties are within both spreads; ours with priorities is no other."""
     rows = [row("a", "local", 10, 0.2), row("a", "nimble", 9.5, 0.3), row("a", "ios", 20)]

@@ -85,7 +85,7 @@ def test_the_zoo_on_the_cpu(network: str) -> None:
     asked = job(network, budget=1, check=1)
     made = compile_model(asked)
     assert made.errors and all(error <= allowed for error, allowed in made.errors)
-    bound = max(build.MEMORY_LEAST, build.MEMORY_LIMIT * made.found.sequential.arena_bytes)
+    bound = max(build.MEMORY_LEAST, 1.25 * made.found.sequential.arena_bytes)
     told = any("however tasks wait" in event.why for event in asked.trace.events)
     assert made.plan.arena_bytes <= bound or told
 

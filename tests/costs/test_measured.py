@@ -104,6 +104,18 @@ def test_plans_of_several_graphs_race_side_by_side(make: Any, another: Any, prep
     assert costs.race([]) == []
 
 
+def test_times_of_plans_that_are_packed_otherwise_are_kept_apart(
+    make: Any, another: Any, prepare: Any, tmp_path: Path
+) -> None:
+    target = another(lambda plan: 10.0 * len(plan.schedule.launches))
+    graph = make.graph(make.relu("a"), make.relu("b"))
+    for packing in ("", "no limit", "no limit"):
+        with Cache.open(tmp_path) as cache:
+            costs = Measured(target, prepare, cache, packing=packing)
+            costs.rank(graph, [ONE, TWO])
+    assert len(target.batches) == 2
+
+
 def test_a_race_of_several_captures_is_another_one(make: Any, another: Any, prepare: Any) -> None:
     target = another(lambda plan: 10.0 * len(plan.schedule.launches))
     costs = Measured(target, prepare)

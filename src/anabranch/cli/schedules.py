@@ -1,9 +1,11 @@
 """anabranch bench --schedulers: what every scheduler makes of the same tasks.
 
-scheduler    us       spread   source     streams   waits   search s   / fastest
-local        391.0       0.0   recorded         3      22       1.26        1.00
-critical     395.5       0.0   recorded         4      54       0.00        1.01
+scheduler    us    streams   us scheduled   waits    arena   us packed   waits    arena   / fastest
+local     391.0          3          391.0      22   5.4 MB       391.0      22   5.4 MB       1.000
+nimble    395.5          4          395.5      54   6.9 MB       401.2      60   5.6 MB       1.012
 ...
+scheduled: as its scheduler made it; packed: with waits added until the arena is bounded. Ours count
+as packed, all others as scheduled.
 geometric means over 13 models: nimble takes 1.06 x local's time, ...
 model           local us   fastest other      us   / local
 zoo:googlenet      391.0   critical        395.5       tie
@@ -21,6 +23,7 @@ from anabranch.cli import screen
 from anabranch.cli.chosen_target import place
 from anabranch.cli.stopping import stoppable
 from anabranch.cli.watch import Watch
+from anabranch.report import units
 from anabranch.trace import Trace
 
 COLUMNS = (
@@ -32,7 +35,12 @@ COLUMNS = (
     "spread",
     "<source",
     "streams",
+    "us scheduled",
     "waits",
+    "arena",
+    "us packed",
+    "waits",
+    "arena",
     "search s",
     "/ fastest",
     "<note",
@@ -118,11 +126,19 @@ def _row(row: dict[str, Any]) -> list[str]:
         f"{row['spread']:.1f}" if measured else "-",
         row["source"],
         str(row["streams"]) if measured else "-",
-        str(row["waits"]) if measured else "-",
+        *_packed(row["scheduled"]),
+        *_packed(row["packed"]),
         f"{row['search_s']:.2f}" if measured else "-",
         f"{row['ratio']:.3f}" if measured else "-",
         row["failure"],
     ]
+
+
+def _packed(time: dict[str, Any] | None) -> list[str]:
+    """Microseconds, waits and arena of a schedule as it is packed."""
+    if time is None:
+        return ["-", "-", "-"]
+    return [f"{time['us']:.1f}", str(time["waits"]), units.size(time["arena_bytes"])]
 
 
 def _ratio(value: float | None) -> str:

@@ -44,6 +44,7 @@ OPTIONS = (
     "max_streams",
     "max_group_size",
     "max_groups",
+    "memory_limit",
     "abreast",
     "overlap",
     "cuda_graph",

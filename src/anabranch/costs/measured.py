@@ -58,7 +58,8 @@ Prepare = Callable[[TaskGraph, Schedule], Plan]
 class Measured:
     """Costs of a target that is at hand.
 
-    `prepare` packs a plan; `until`: when it is over, nothing more is measured; `each`: seconds for
+    `prepare` packs a plan; `packing`: in which way, where that is not the usual one: times of plans
+    are kept apart by it. `until`: when it is over, nothing more is measured; `each`: seconds for
     one candidate. Not safe for concurrent use.
     """
 
@@ -71,8 +72,10 @@ class Measured:
         until: Deadline = ENDLESS,
         each: float = TIME.schedule_s,
         fallback: Costs | None = None,
+        packing: str = "",
     ) -> None:
         self.target = target
+        self._packing = f"packed with {packing}\n" if packing else ""
         self._prepare, self._cache = prepare, cache
         self._trace = trace or Trace()
         self._stopwatch = Stopwatch(target, self._trace, until, each)
@@ -197,7 +200,7 @@ class Measured:
         if not by_text:
             return []
         named = sorted(by_text)
-        key = TIMINGS.key(self._machine, what, "".join(named))
+        key = TIMINGS.key(self._machine, self._packing + what, "".join(named))
         if self._unknown([key]):
             trials = [self._schedule_trial(*plan, in_a_row) for plan in by_text.values()] * captures
             compared = len(trials) if least is None else min(least, len(trials))

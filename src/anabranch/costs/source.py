@@ -19,13 +19,15 @@ def costs_of(
     trace: Trace | None = None,
     until: Deadline = ENDLESS,
     each: float = TIME.schedule_s,
+    packing: str = "",
 ) -> Costs:
     """`Measured` for a target that can run plans, until this is over, with so many seconds for
-    each candidate; `Recorded` for one that carries a profile."""
+    each candidate; `Recorded` for one that carries a profile. `packing`: how `prepare` packs a
+    schedule where that is not the usual way, for the keys of times."""
     profile = getattr(target, "profile", None)
     if isinstance(profile, Profile):
         return Recorded(profile, spec=target.spec)
-    return Measured(target, prepare, cache, trace, until, each)
+    return Measured(target, prepare, cache, trace, until, each, packing=packing)
 
 
 def name_of(target: Target) -> str:

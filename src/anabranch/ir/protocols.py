@@ -3,6 +3,7 @@ must be able to do. Tables of them are literal dicts in the rooms that own them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -212,13 +213,18 @@ A_LARGE_GPU = TargetSpec("cuda", "a GPU of 132 multiprocessors", sms=132)
 """What schedulers assume where nobody says which machine it is."""
 
 
+ANY_STREAMS = sys.maxsize
+"""`Limits.max_streams` where a plan may have as many streams as a scheduler asks for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a scheduler may use. `max_group_size` and `max_groups` are IOS's pruning r and s; None
     for no pruning where that can be afforded. `deadline`: what is best when it is over is the
     answer. `spec`: the machine, of which schedulers use the size and the cost of a fork.
     `compared`: whoever asks compares the plan with those of the other schedulers, which then need
-    not be done before. `trace` gets what was refused and why."""
+    not be done before. `packing`: how plans are packed where that is not the usual way, for the
+    keys of what is remembered. `trace` gets what was refused and why."""
 
     max_streams: int = 16
     max_group_size: int | None = None
@@ -226,6 +232,7 @@ class Limits:
     deadline: Deadline = ENDLESS
     spec: TargetSpec = A_LARGE_GPU
     compared: bool = False
+    packing: str = ""
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)
 
 

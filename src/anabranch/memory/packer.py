@@ -18,10 +18,15 @@ from anabranch.trace import Trace
 
 
 class Packer:
-    """Plans of `tasks` whose arenas keep to `limit_bytes` where waits can do that."""
+    """Plans of `tasks` whose arenas keep to `limit_bytes` where waits can do that; None: to no
+    limit."""
 
     def __init__(
-        self, tasks: TaskGraph, spec: TargetSpec, signature: Signature | None, limit_bytes: int
+        self,
+        tasks: TaskGraph,
+        spec: TargetSpec,
+        signature: Signature | None,
+        limit_bytes: int | None,
     ) -> None:
         self._tasks, self._spec, self._signature = tasks, spec, signature
         self._limit = limit_bytes

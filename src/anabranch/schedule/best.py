@@ -104,7 +104,7 @@ def remembered_best(
 
 def _key(tasks: TaskGraph, names: Sequence[str], limits: Limits) -> str:
     lines = [limits.spec.fingerprint, " ".join(names)]
-    lines += [f"{limits.max_streams} {limits.max_group_size} {limits.max_groups}"]
+    lines += [f"{limits.max_streams} {limits.max_group_size} {limits.max_groups} {limits.packing}"]
     for task in tasks.tasks:
         resources = task.kernel.resources if task.kernel else None
         lines.append(f"{task.name} {task.reads} {task.writes} {resources}\n{task_text(task)}")

@@ -24,7 +24,8 @@ from anabranch.search.result import Path
 PATHS: Table[Path] = Table("graphs", "search 9", nouns(Path))
 NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
 APART = {
-    *("scheduler", "max_streams", "max_group_size", "max_groups", "abreast", "overlap"),
+    *("scheduler", "max_streams", "max_group_size", "max_groups", "memory_limit"),
+    *("abreast", "overlap"),
     *("search_alpha", "search_overheads", "search_waists"),
 }
 """What a search does not depend on that goes by the sum, and tries its graphs one kernel after

@@ -20,7 +20,7 @@ from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.plan import Plan, Signature
-from anabranch.ir.protocols import Cost, Costs
+from anabranch.ir.protocols import ANY_STREAMS, Cost, Costs
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.memory import pack
@@ -40,10 +40,8 @@ from anabranch.tuning.sandbox.client import compile_ahead
 from anabranch.tuning.select import MOST_KERNELS, Selection
 from anabranch.tuning.tuner import SelectionVariant, Tuner, settled, with_probes
 
-MEMORY_LIMIT = 1.25
-"""A parallel plan may take this much of the sequential plan's arena; waits are added to keep it."""
 MEMORY_LEAST = 16 << 10
-"""Bytes that any plan may take: less is not worth a wait, or a warning."""
+"""Bytes that any plan's arena may take: less is not worth a wait, or a warning."""
 TRIAL = ("sequential", "critical")
 """Who schedules a graph that is only tried out, where the fastest of several was asked for."""
 
@@ -204,7 +202,7 @@ def _in_sight(
     if len(ways) < 2:
         return list(ways)
     options, spec = job.options, job.target.spec
-    streams = 1 if options.scheduler == "sequential" else options.max_streams
+    streams = 1 if options.scheduler == "sequential" else options.max_streams or ANY_STREAMS
     foreseen = [outlook_of(way.selection.tasks, us, spec, streams) for way in ways]
     return [way for way, us in zip(ways, foreseen, strict=True) if us <= NEAR * min(foreseen)]
 
@@ -283,14 +281,16 @@ def bounded_costs(
     spec = job.target.spec
     plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
     sequential = pack(tasks, plain, spec, signature)
-    most = max(MEMORY_LEAST, int(MEMORY_LIMIT * sequential.arena_bytes))
+    limit = job.options.memory_limit
+    most = None if limit is None else max(MEMORY_LEAST, int(limit * sequential.arena_bytes))
     packer = Packer(tasks, spec, signature, most)
 
     def prepare(asked: TaskGraph, schedule: Schedule) -> Plan:
         quiet()
         return packer.any(asked, schedule)
 
-    return sequential, packer, costs_of(job.target, prepare, job.cache, job.trace, job.deadline)
+    asked = job.target, prepare, job.cache, job.trace, job.deadline
+    return sequential, packer, costs_of(*asked, packing=limits_of(job).packing)
 
 
 def schedule_seconds(trace: Trace) -> float:

@@ -17,7 +17,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.structure import flatten_call
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.ir.graph import Graph
-from anabranch.ir.protocols import Executable, Limits, Target
+from anabranch.ir.protocols import ANY_STREAMS, Executable, Limits, Target
 from anabranch.ir.samples import Samples
 from anabranch.options import Options
 from anabranch.targets.sampled import sampled
@@ -83,12 +83,13 @@ def calling_of(job: Job) -> Calling:
 
 def limits_of(job: Job) -> Limits:
     """What schedulers may use."""
-    options = job.options
+    options, usual = job.options, Options.model_fields["memory_limit"].default
     return Limits(
-        max_streams=options.max_streams,
+        max_streams=options.max_streams or ANY_STREAMS,
         max_group_size=options.max_group_size,
         max_groups=options.max_groups,
         deadline=job.deadline,
         spec=job.target.spec,
+        packing="" if options.memory_limit == usual else f"an arena of {options.memory_limit}",
         trace=job.trace,
     )

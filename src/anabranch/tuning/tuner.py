@@ -36,7 +36,7 @@ from anabranch.fusion.unrolled_loops import recurrences
 from anabranch.fusion.vertical import one_call
 from anabranch.ir.graph import Graph, Node
 from anabranch.ir.key import structure_text
-from anabranch.ir.protocols import Cost, Costs, Limits, Provider, Target
+from anabranch.ir.protocols import ANY_STREAMS, Cost, Costs, Limits, Provider, Target
 from anabranch.ir.refused import Refused
 from anabranch.ir.task import GENERATED, Task, TaskGraph
 from anabranch.kernels import ALL, LIMITED, PROVIDERS
@@ -187,7 +187,8 @@ class Tuner:
         options, spec = self.options, self.target.spec
         if options.scheduler == "sequential":
             return None
-        return lambda tasks, us: outlook_of(tasks, us, spec, options.max_streams)
+        streams = options.max_streams or ANY_STREAMS
+        return lambda tasks, us: outlook_of(tasks, us, spec, streams)
 
     def _unwritten(
         self, group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
