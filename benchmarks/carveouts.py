@@ -19,8 +19,8 @@ from unittest import mock
 
 import torch
 
+from anabranch.bench.jobs import job_of
 from anabranch.bench.provenance import provenance, versions
-from anabranch.bench.schedules import job_of
 from anabranch.cache import Cache
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs.measured import Measured

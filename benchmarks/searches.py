@@ -5,7 +5,7 @@
 A first search compiles kernels of graphs that nobody has compiled, and a search of a minute may end
 before it has built any. So each network is compiled `--passes` times, `--most` at once, and after
 each pass graphs and plans are forgotten (`anabranch cache clear`) and kernels with their times are
-not. Then one after the other `anabranch bench MODEL --rivals none --systems anabranch+search=none`,
+not. Then one after the other `anabranch bench systems MODEL --systems anabranch+search=none`,
 a file each, and a line each: with, without, their ratio, seconds of the search. What stands behind
 `--` is for both commands. What the folder holds already is not run again; what is not begun after
 so many seconds is left out.
@@ -72,9 +72,9 @@ def compiled(
 
 def measured(model: str, out: Path, rest: Sequence[str]) -> None:
     file = place(out, model)
-    ours = ("--rivals", "none", "--systems", "anabranch+search=none", "--json", str(file))
+    ours = ("--systems", "anabranch+search=none", "--json", str(file))
     with file.with_suffix(".log").open("wb") as log:
-        command = [*MODULE, "bench", model, *rest, *ours]
+        command = [*MODULE, "bench", "systems", model, *rest, *ours]
         subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
 
 

@@ -3,11 +3,12 @@
     PYTHONPATH=src python3 benchmarks/together.py zoo:sru zoo:deepfm zoo:bert_base --most 3 \\
         --out FOLDER --seconds 550 -- --dtype tf32 --batch 1 --rivals cudagraph,inductor-max
 
-A network is a process, and a file in the folder. Building a rival takes minutes of which most use
-one core, and what a benchmark reports waits until none builds (`targets/cuda/sharing`). So those
-that run together should take about as long to build. What is not done after so many seconds is
-ended with all that it started; of several batches those that were done are in its file. What the
-file says of networks done before is left alone: the same command goes on where one was ended.
+What stands behind `--` is for `anabranch bench`, a verb of it first if it is not `speed`. A network
+is a process, and a file in the folder. Building a rival takes minutes of which most use one core,
+and what a benchmark reports waits until none builds (`targets/cuda/sharing`). So those that run
+together should take about as long to build. What is not done after so many seconds is ended with
+all that it started; of several batches those that were done are in its file. What the file says of
+networks done before is left alone: the same command goes on where one was ended.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def done(file: Path) -> bool:
     """Whether it holds rows already, of all that was asked for."""
     try:
         record = json.loads(file.read_text("utf-8"))
-        return bool(record["rows"]) and not record.get("stopped", False)
+        return bool(record["rows"]) and not (record.get("cut_short") or record.get("stopped"))
     except (OSError, ValueError, KeyError):
         return False
 
@@ -94,7 +95,9 @@ def done(file: Path) -> bool:
 def start(model: str, folder: Path, rest: list[str]) -> Run:
     """In a session of its own, so that it can be ended with all that it started."""
     file = place(folder, model)
-    command = [sys.executable, "-m", "anabranch", "bench", model, *rest, "--json", str(file)]
+    verb = rest[:1] if rest and not rest[0].startswith("-") else ["speed"]
+    words = [*verb, model, *rest[rest[:1] == verb :], "--json", str(file)]
+    command = [sys.executable, "-m", "anabranch", "bench", *words]
     with file.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True

@@ -2,8 +2,8 @@
 
 python examples/compare_schedulers.py
 
-Without a GPU this plans for the recorded H200, so times are predicted; `anabranch bench MODEL
---schedulers all` measures the same on a GPU.
+Without a GPU this plans for the recorded H200, so times are predicted; `anabranch bench schedulers
+MODEL` measures the same on a GPU.
 """
 
 import torch

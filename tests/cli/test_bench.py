@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.bench import rivals, suite
+from anabranch.bench import rivals, speed
 from anabranch.bench.machine import Machine
 from anabranch.costs.observed import load_observations
 from anabranch.costs.recorded import load_profile
@@ -16,13 +16,13 @@ from anabranch.costs.recorded import load_profile
 def test_rows_on_screen_and_in_files(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
     out, page = tmp_path / "out.json", tmp_path / "out.md"
     words = ("--dtype", "fp32", "--target", "cpu", "--rivals", "eager,cudagraph")
-    more = ("--schedulers", "opara", "--seconds", "0.01")
+    more = ("-O", "scheduler=opara", "--seconds", "0.01")
     ran = cli("bench", model, *words, *more, "--json", out, "--markdown", page)
     assert ran.status == 0, ran.err
     record = json.loads(out.read_text())
     systems = [row["system"] for row in record["rows"]]
-    ours = ["anabranch", "anabranch-call", "anabranch:opara"]
-    assert systems == [*ours, "eager", "cudagraph"]
+    assert systems == ["anabranch", "anabranch-call", "eager", "cudagraph"]
+    assert record["rows"][0]["facts"]["scheduler"] == "opara"
     failed = record["rows"][-1]
     assert failed["median_ms"] is None and "no CUDA graphs" in failed["failure"]
     assert "no CUDA graphs" in ran.out
@@ -36,30 +36,36 @@ def test_json_on_stdout_is_json_alone(cli: Callable[..., Any], model: str) -> No
     assert [row["system"] for row in ran.json["rows"]] == ["anabranch", "anabranch-call"]
 
 
-@pytest.mark.parametrize("words", [("--rivals", "none"), ("--target", "sim:h200")])
-def test_a_matrix_of_nothing_is_wrong_usage(
-    cli: Callable[..., Any], model: str, words: tuple[str, ...]
-) -> None:
-    ran = cli("bench", model, "--without-ours", *words)
+def test_a_matrix_of_nothing_is_wrong_usage(cli: Callable[..., Any], model: str) -> None:
+    ran = cli("bench", "systems", model, "--systems", "none", "--without-ours")
     assert ran.status == 2 and not ran.out
     assert "there is nothing to run" in ran.err and "--systems published" in ran.err
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        (),
-        ("--systems", "anabranch+search=none"),
-        ("--systems", "autograph", "--summary"),
-        ("--systems", "autograph", "--schedulers", "opara"),
-    ],
-)
 def test_seconds_of_searches_that_nobody_makes_are_wrong_usage(
-    cli: Callable[..., Any], model: str, words: tuple[str, ...]
+    cli: Callable[..., Any], model: str
 ) -> None:
-    ran = cli("bench", model, "--target", "sim:h200", "--search-seconds", "5", *words)
+    words = ("--systems", "anabranch+search=none", "--search-seconds", "5")
+    ran = cli("bench", "systems", model, "--target", "sim:h200", *words)
     assert ran.status == 2 and not ran.out
-    assert "--search-seconds limits nothing here" in ran.err and "--budget" in ran.err
+    assert "--search-seconds limits nothing here" in ran.err and "-O search_seconds" in ran.err
+
+
+def test_a_word_that_is_neither_a_verb_nor_a_model(cli: Callable[..., Any]) -> None:
+    ran = cli("bench", "scheduler", "zoo:deepfm")
+    assert ran.status == 2 and not ran.out
+    assert "no verb 'scheduler'" in ran.err and "did you mean schedulers?" in ran.err
+    assert cli("bench").status == 2
+    assert cli("bench", "-h").status == 0
+    for verb in ("speed", "systems", "ablate", "schedulers", "batches", "delays", "summary"):
+        shown = cli("bench", verb, "-h")
+        assert shown.status == 0
+        assert shown.out.count(" --") < 16  # few enough to read
+        assert cli("bench", verb).status == 2
+
+
+def test_without_a_verb_models_are_timed_beside_eager_and_inductor() -> None:
+    assert rivals.USUAL["cuda"] == ("eager", "inductor")
 
 
 def test_what_was_done_before_an_interrupt_is_kept(
@@ -87,9 +93,9 @@ def test_what_was_done_before_an_interrupt_is_kept(
     assert cli("bench", model, *words, "--json", out).status == 130
     record = json.loads(out.read_text())
     found = {(row["dtype"], row["system"]): row for row in record["rows"]}
-    assert record["stopped"] and {dtype for dtype, _ in found} == {"fp32", "bf16"}
+    assert record["cut_short"] and {dtype for dtype, _ in found} == {"fp32", "bf16"}
     assert found["bf16", "anabranch"]["median_ms"] and found["fp32", "eager"]["median_ms"]
-    assert found["bf16", "eager"]["failure"] == suite.STOPPED
+    assert found["bf16", "eager"]["failure"] == speed.STOPPED
 
 
 def test_a_folder_that_went_meanwhile(
@@ -152,12 +158,12 @@ def test_calibrate_says_what_it_needs(cli: Callable[..., Any], model: str, tmp_p
 
 def test_delays_change_no_bit(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    words = ("--delays", "--schedulers", "sequential,nimble", "--target", "cpu", "--dtype", "fp32")
-    ran = cli("bench", model, *words, "--runs", "3", "--json", out)
+    words = ("--schedulers", "sequential,nimble", "--target", "cpu", "--dtype", "fp32")
+    ran = cli("bench", "delays", model, *words, "--runs", "3", "--json", out)
     assert ran.status == 0, ran.err
     assert "no bit differed in 6 runs" in ran.out
     assert [row["runs"] for row in json.loads(out.read_text())["rows"]] == [3, 3]
-    assert cli("bench", model, "--delays", "--target", "sim:h200").status == 2
+    assert cli("bench", "delays", model, "--target", "sim:h200").status == 2
 
 
 def test_records_of_schedulers_are_summed_up(
@@ -166,38 +172,55 @@ def test_records_of_schedulers_are_summed_up(
     words = ("--schedulers", "sequential,local", "--target", "cpu", "--kernels", "library")
     files = [tmp_path / f"{dtype}.json" for dtype in ("fp32", "bf16")]
     for file in files:
-        ran = cli("bench", model, *words, "--budget", "5", "--dtype", file.stem, "--json", file)
+        more = ("--budget", "5", "--dtype", file.stem, "--json", file)
+        ran = cli("bench", "schedulers", model, *words, *more)
         assert ran.status == 0, ran.err
-    ran = cli("bench", "--summary", *files, "--json", "-")
+    ran = cli("bench", "summary", *files, "--json", "-")
     assert ran.status == 0, ran.err
     assert [found["dtype"] for found in ran.json["verdicts"]] == ["fp32", "bf16"]
-    assert "geometric means over 2" in cli("bench", "--summary", *files).out
-    assert cli("bench", "--summary", files[0], files[0]).status == 2
-    assert cli("bench", "--summary", tmp_path / "none.json").status == 2
+    assert "geometric means over 2" in cli("bench", "summary", *files).out
+    assert cli("bench", "summary", files[0], files[0]).status == 2
+    assert cli("bench", "summary", tmp_path / "none.json").status == 2
+    assert cli("bench", "summary", *files, "--markdown", tmp_path / "table.md").status == 2
 
 
 def test_schedulers_side_by_side(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     words = ("--schedulers", "sequential,nimble,local", "--target", "cpu", "--dtype", "fp32")
-    ran = cli("bench", model, *words, "--batch", "1", "--json", out)
+    ran = cli("bench", "schedulers", model, *words, "--batch", "1", "--json", out)
     assert ran.status == 0, ran.err
-    assert "geometric means over 1" in ran.out
+    assert "geometric means over 1" in ran.out and "us packed" in ran.out
     record = json.loads(out.read_text())
+    assert record["kind"] == "schedulers" and record["machine"]["target"] == "cpu"
     assert [row["scheduler"] for row in record["rows"]] == ["sequential", "nimble", "local"]
     assert set(record["means"]["local"]) == {"sequential", "nimble"}
     for unknown in ("fifo", "", " , "):
-        assert cli("bench", model, "--schedulers", unknown).status == 2
-    refused = cli("bench", model, *words, "--search", "none")
-    assert refused.status == 2 and "--search has no part" in refused.err
+        assert cli("bench", "schedulers", model, "--schedulers", unknown).status == 2
 
 
 def test_systems_side_by_side_and_their_summary(cli: Callable[..., Any], tmp_path: Path) -> None:
     record, table = tmp_path / "net.json", tmp_path / "table.md"
-    asked = ("bench", "zoo:deepfm/tiny", "--systems", "nimble", "--target", "sim:h200")
+    asked = ("bench", "systems", "zoo:deepfm/tiny", "--systems", "nimble", "--target", "sim:h200")
     assert cli(*asked, "--search-seconds", "1", "--json", record).status == 0
     held = json.loads(record.read_text())
     assert [row["system"] for row in held["rows"]] == ["anabranch", "anabranch:nimble"]
     assert held["settings"]["search_seconds"] == 1.0
-    shown = cli("bench", record, "--summary", "--markdown", table)
+    shown = cli("bench", "summary", record, "--markdown", table)
     assert shown.status == 0 and "| ms | nimble | anabranch |" in shown.out
     assert "| ms | nimble | anabranch |" in table.read_text()
+    assert cli("bench", "summary", record, "--json", "-").status == 2
+
+
+def test_schedules_of_one_batch_at_another(cli: Callable[..., Any], tmp_path: Path) -> None:
+    words = ("--batch", "1,8", "--scheduler", "critical", "--target", "sim:h200", "--json", "-")
+    ran = cli("bench", "batches", "zoo:googlenet/tiny", *words)
+    assert ran.status == 0, ran.err
+    assert [(row["batch"], row["made_for"]) for row in ran.json["rows"]] == [
+        *((1, 1), (1, 8), (8, 1), (8, 8))
+    ]
+    assert cli("bench", "batches", "zoo:googlenet/tiny", "--batch", "4").status == 2
+
+
+def test_an_unknown_group_of_ablations(cli: Callable[..., Any]) -> None:
+    ran = cli("bench", "ablate", "zoo:deepfm/tiny", "--of", "colours")
+    assert ran.status == 2 and "parts, settings" in ran.err

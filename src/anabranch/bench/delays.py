@@ -14,15 +14,16 @@ that all have had about as many when time is up.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from anabranch.bench.provenance import provenance, versions
-from anabranch.bench.schedules import job_of
+from anabranch.bench import harness
+from anabranch.bench.bits import same_bits
+from anabranch.bench.harness import Cell, Save, cells_of, label
+from anabranch.bench.jobs import job_of
 from anabranch.cache import Cache
 from anabranch.compiler.pipeline import compile_model
 from anabranch.deadline import Deadline
@@ -39,15 +40,12 @@ from anabranch.trace import Trace
 from anabranch.tuning.build import bounded_costs
 from anabranch.tuning.job import limits_of
 
-VERSION = 1
 RUNS = 200
 LEAST = 200
 """Runs of a network in all, by whatever schedulers, however little time there is."""
 SCHEDULING = 0.4
 """Part of the budget that all schedulers together may take, about."""
 OFTEN, LONGEST_US = 0.2, 20.0
-
-Save = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,39 +88,26 @@ def run(
     trace = trace or Trace()
     for name in matrix.schedulers:
         scheduler(name)
-    spec = resolve(matrix.target).spec
-    if spec.simulated:
+    if resolve(matrix.target).spec.simulated:
         raise OptionError(
             f"nothing can be delayed on {matrix.target}",
             "a simulated target runs no kernels",
             "take --target cpu, or a machine with a GPU",
         )
-    rows: list[DelayRow] = []
-    record: dict[str, Any] = {
-        "version": VERSION,
-        **provenance(),
-        "target": matrix.target,
-        "device": spec.name,
-        "versions": versions(),
-        "settings": asdict(matrix),
-    }
-    cells = [(m, d, b) for m in matrix.models for d in matrix.dtypes for b in matrix.batches]
-    for done, (model, dtype, batch) in enumerate(cells):
-        trace.progress("delays", done, len(cells), f"{model} {dtype} batch {batch}")
-        rows += _cell(matrix, model, dtype, batch, trace)
-        record |= {"rows": [asdict(row) for row in rows], "different": total(rows)}
-        if save is not None:
-            save(record)
-    trace.progress("delays", len(cells), len(cells))
-    return record
+    return harness.run(
+        "delays",
+        matrix.target,
+        matrix,
+        cells_of(matrix.models, matrix.dtypes, matrix.batches),
+        lambda cell: _cell(matrix, cell, trace),
+        trace,
+        save,
+        lambda rows: {"different": sum(row["different"] for row in rows)},
+    )
 
 
-def total(rows: Sequence[DelayRow]) -> int:
-    """All runs that differed."""
-    return sum(row.different for row in rows)
-
-
-def _cell(matrix: DelayMatrix, model: str, dtype: str, batch: int, trace: Trace) -> list[DelayRow]:
+def _cell(matrix: DelayMatrix, cell: Cell, trace: Trace) -> list[DelayRow]:
+    model, dtype, batch = cell
     until = Deadline.after(matrix.budget)
     rows = {name: DelayRow(model, dtype, batch, name) for name in matrix.schedulers}
     try:
@@ -143,7 +128,7 @@ def _cell(matrix: DelayMatrix, model: str, dtype: str, batch: int, trace: Trace)
     except OptionError:
         raise
     except AnabranchError as failed:
-        trace.add("warning", "delays", f"{model} {dtype} batch {batch}", failed.what)
+        trace.add("warning", "bench", label(cell), failed.what)
         for row in rows.values():
             row.failure = row.failure or failed.what
     return list(rows.values())
@@ -188,14 +173,5 @@ def _shake(
                 return
             got = run.shaken(pause)
             rows[name].runs += 1
-            rows[name].different += not all(map(same_bits, got, want))
+            rows[name].different += not same_bits(got, want)
             count += 1
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether all bytes are equal, those of NaNs and zeros too."""
-    return torch.equal(_bytes(a), _bytes(b))
-
-
-def _bytes(x: Tensor) -> Tensor:
-    return x.detach().contiguous().reshape(-1).view(torch.uint8)

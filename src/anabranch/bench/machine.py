@@ -64,6 +64,14 @@ def machine(target: str) -> Machine:
     return MACHINES[target]()
 
 
+def described(target: str) -> dict[str, Any]:
+    """What a record says of the machine: the target, the device, and of one that is here what it is
+    and has installed."""
+    here = machine(target)
+    known = {"target": here.target, "device": resolve(here.target).spec.name}
+    return known if here.simulated else {**known, **here.survey()}
+
+
 def _cuda() -> Machine:
     if not cuda.available():
         raise TargetError(

@@ -20,10 +20,10 @@ from dataclasses import replace
 from functools import partial
 
 from anabranch.bench.experiments import Experiment, copies, lone, pair, steps, tiny
+from anabranch.bench.jobs import job_of
 from anabranch.bench.machine import machine
 from anabranch.bench.proposals import proposals
 from anabranch.bench.recorder import ObservationRecorder, Subject
-from anabranch.bench.schedules import job_of
 from anabranch.cache import Cache
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs.measured import Measured

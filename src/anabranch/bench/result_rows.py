@@ -2,8 +2,7 @@
 
     BenchmarkMatrix: networks x dtypes x batches, and the systems  ->  a BenchmarkRow each
 
-"autograph+search_dp=false" is a published system with an option of its own; `LINEUPS` names lists
-of them that belong together.
+"autograph+search_dp=false" is a published system with an option of its own.
 
 >>> variant("autograph+search_dp=false")
 {'system': 'autograph', 'search_dp': 'false'}
@@ -11,7 +10,7 @@ of them that belong together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,17 +37,15 @@ SETTINGS: tuple[tuple[str, tuple[object, ...]], ...] = (
 )
 """Of a search, what its paper gives no number for: less and more than the default."""
 
-LINEUPS: dict[str, tuple[str, ...]] = {
-    "published": (
-        *("cudagraph", "taso", "taso-nimble", "nimble", "ios", "autograph"),
-        f"{OURS}+search=none",
-    ),
-    "ablations": (
-        *("taso", "taso-nimble", "nimble", "autograph"),
-        *("autograph+search_dp=false", "autograph+search_partition=false"),
-        *(f"autograph+search_alpha={alpha}" for alpha in ALPHAS),
-    ),
-    "own-ablations": (
+PUBLISHED_SYSTEMS = (
+    *("cudagraph", "taso", "taso-nimble", "nimble", "ios", "autograph"),
+    f"{OURS}+search=none",
+)
+"""Those of AutoGraph's table, and what TASO starts from. Who searches in sum is first: others begin
+with what it found."""
+
+ABLATIONS: dict[str, tuple[str, ...]] = {
+    "parts": (
         *(f"{OURS}+search_dp=false", f"{OURS}+search_partition=false"),
         *(f"{OURS}+search_alpha={alpha}" for alpha in ALPHAS),
         f"{OURS}+search=none",
@@ -57,11 +54,8 @@ LINEUPS: dict[str, tuple[str, ...]] = {
         *(f"{OURS}+search_{name}={value}" for name, values in SETTINGS for value in values),
         f"{OURS}+search=none",
     ),
-    "batches": ("taso-nimble", "nimble", "autograph"),
 }
-"""Those of AutoGraph's table, and what TASO starts from; its parts left out one by one; the same of
-ours, beside what users get; our search with other settings; and what a published search gains, for
-several batches. Who searches in sum is first: others begin with what it found."""
+"""Our search with its parts left out one by one, and with other settings, beside what users get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +64,9 @@ class BenchmarkMatrix:
     more with each of these schedulers, and as each of these published systems ("autograph", or
     with options "anabranch+search=none"). seconds: of timing per system; rival_timeout: of
     building one. cold: ours starts with an empty cache, so that its compile time is that of a
-    first compilation. ours: what users get is a row, too. budget: that option, for all of ours;
-    search: that option, but for `systems`, which name their own; search_seconds: for published
-    systems, whose searches build whole networks alone."""
+    first compilation. ours: what users get is a row, too. options: of `anabranch.Options`, for ours
+    but not for `systems`, which name their own; search_seconds: for published systems, whose
+    searches build whole networks alone."""
 
     models: Sequence[str]
     dtypes: Sequence[str] = ("fp16",)
@@ -85,8 +79,7 @@ class BenchmarkMatrix:
     rival_timeout: float | None = 540.0
     cold: bool = False
     ours: bool = True
-    budget: float | None = None
-    search: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     search_seconds: float | None = None
     trust: bool = False
 

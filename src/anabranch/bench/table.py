@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from anabranch.bench.harness import device_of
 from anabranch.report.units import significant
 
 Cells = Mapping[str, Mapping[str, Any]]
@@ -77,7 +78,7 @@ def _measured_on(record: Mapping[str, Any]) -> str:
 
 def _facts(record: Mapping[str, Any]) -> Iterator[str]:
     here = record["machine"]
-    yield f"on {here.get('gpu') or here.get('cpu') or here['target']}"
+    yield f"on {device_of(record)}"
     yield record["date"][:10]
     for name in ("torch", "triton", "anabranch"):
         if name in record["versions"]:

@@ -5,7 +5,7 @@
     means                        nimble 1.04   opara 1.05   ios 1.05
 
 The last two columns are ours with kernels that overlap those before them, which no published
-scheduler has. Others are taken as they made their schedules, ours as packed (`schedules`), and so
+scheduler has. Others are taken as they made their schedules, ours as packed (`schedulers`), and so
 is what `best` tries, for that is what users get. A difference of no more than both spreads together
 is a tie. `merged` makes one record of several, so that models may be measured by several processes,
 each on its GPU; numbers of one model are never taken from two of them.
@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from anabranch.bench.harness import device_of
 from anabranch.costs import tied
 from anabranch.errors import OptionError
 from anabranch.ir.protocols import Cost
@@ -106,8 +107,8 @@ def merged(paths: Sequence[str]) -> dict[str, Any]:
     first = records[0]
     rows: list[Row] = []
     for path, record in zip(paths, records, strict=True):
-        if record["device"] != first["device"]:
-            both = f"{first['device']} and {record['device']}"
+        if device_of(record) != device_of(first):
+            both = f"{device_of(first)} and {device_of(record)}"
             raise OptionError(f"{path} does not fit", f"records of {both}", "merge those of one")
         twice = cells(rows).keys() & cells(record["rows"]).keys()
         if twice:
@@ -123,10 +124,10 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _read(path: str) -> dict[str, Any]:
-    advice = "name files that `anabranch bench MODEL --schedulers all --json FILE` wrote"
+    advice = "name files that `anabranch bench schedulers MODEL --json FILE` wrote"
     try:
         record = json.loads(Path(path).read_text())
-        cells(record["rows"]), record["device"]
+        cells(record["rows"]), device_of(record)
     except (OSError, ValueError, KeyError, TypeError) as broken:
         why = f"{type(broken).__name__}: {broken}"
         raise OptionError(f"cannot read the record {path}", why, advice) from None

@@ -29,6 +29,7 @@ from anabranch.cli import (
     fuzz,
     precompile,
     record,
+    reproduce,
     screen,
     space,
 )
@@ -44,7 +45,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("compile")(compile.run)
-app.command("bench")(bench.run)
+app.add_typer(bench.app, name="bench")
+app.command("reproduce")(reproduce.run)
 app.command("explain")(explain.run)
 app.command("space")(space.run)
 app.command("precompile")(precompile.run)

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from anabranch.bench.schedules import job_of
+from anabranch.bench.jobs import job_of
 from anabranch.cache import Cache
 from anabranch.cli import flags, screen
 from anabranch.cli.watch import Watch

@@ -13,10 +13,12 @@ at every batch, which it is with the library's kernels; a schedule of other task
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from anabranch.bench.provenance import provenance, versions
+from anabranch.bench import harness
+from anabranch.bench.harness import Save
+from anabranch.bench.jobs import captured_once, job_of
 from anabranch.cache import Cache
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import tied
@@ -26,7 +28,6 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
-from anabranch.models.load import load_model
 from anabranch.options import Options
 from anabranch.schedule.best import Choice
 from anabranch.targets import resolve
@@ -34,11 +35,9 @@ from anabranch.trace import Trace
 from anabranch.tuning.build import bounded_costs
 from anabranch.tuning.job import Job
 
-VERSION = 1
-
 
 @dataclass(frozen=True, slots=True)
-class SpecialisedMatrix:
+class BatchMatrix:
     """What to compare. scheduler: who makes the schedules, "best" for the fastest of several."""
 
     models: Sequence[str]
@@ -51,12 +50,13 @@ class SpecialisedMatrix:
 
 
 @dataclass(frozen=True, slots=True)
-class SpecialisedRow:
+class BatchRow:
     """The schedule made for one batch, run at another; numbers are None where `failure` says why.
     own: made for the batch it runs at. ratio: how many times as long as that one takes; tie: no
     difference."""
 
     model: str
+    dtype: str
     batch: int
     made_for: int
     scheduler: str = ""
@@ -69,8 +69,11 @@ class SpecialisedRow:
     failure: str = ""
 
 
-def run(matrix: SpecialisedMatrix, trace: Trace | None = None) -> dict[str, Any]:
-    """The record. OptionError for names that mean nothing, or fewer than two batches."""
+def run(
+    matrix: BatchMatrix, trace: Trace | None = None, save: Save | None = None
+) -> dict[str, Any]:
+    """The record; `save` gets it anew after every model. OptionError for names that mean nothing,
+    and for fewer than two batches."""
     if len(set(matrix.batches)) < 2:
         raise OptionError(
             "one batch cannot be compared with itself",
@@ -78,34 +81,28 @@ def run(matrix: SpecialisedMatrix, trace: Trace | None = None) -> dict[str, Any]
             "give several, such as --batch 1,32,128",
         )
     trace = trace or Trace()
-    rows: list[SpecialisedRow] = []
-    for done, model in enumerate(matrix.models):
-        trace.progress("bench", done, len(matrix.models), model)
-        rows += _model(matrix, model, trace)
-    trace.progress("bench", len(matrix.models), len(matrix.models))
-    return {
-        "version": VERSION,
-        **provenance(),
-        "target": matrix.target,
-        "device": resolve(matrix.target).spec.name,
-        "versions": versions(),
-        "settings": asdict(matrix),
-        "rows": [asdict(row) for row in rows],
-    }
+    return harness.run(
+        "batches",
+        matrix.target,
+        matrix,
+        [(model, matrix.dtype, max(matrix.batches)) for model in matrix.models],
+        lambda cell: _model(matrix, cell[0], trace),
+        trace,
+        save,
+    )
 
 
-def _model(matrix: SpecialisedMatrix, model: str, trace: Trace) -> list[SpecialisedRow]:
+def _model(matrix: BatchMatrix, model: str, trace: Trace) -> list[BatchRow]:
     """Compiled for each batch, and each schedule run at each batch."""
     given = {"tf32": matrix.dtype == "tf32", "budget": matrix.budget, "search": "none"}
     options = Options.read({**given, "kernels": "library", "scheduler": matrix.scheduler})
     target = resolve(matrix.target, options.tf32)
-    device = "cpu" if target.device.type == "meta" else target.device
-    rows: list[SpecialisedRow] = []
+    rows: list[BatchRow] = []
     with Cache.open(options.cache_dir) as cache:
         made: dict[int, tuple[Job, TaskGraph, Schedule]] = {}
         for batch in matrix.batches:
-            loaded, args = load_model(model, batch, matrix.dtype, device, trust=matrix.trust)
-            job = Job(loaded, args, {}, target, options, cache, trace)
+            asked = model, matrix.dtype, batch, target, options, cache, trace, matrix.trust
+            job = captured_once(job_of(*asked)[0])
             tasks: TaskGraph = compile_model(job, stop_after="probe")
             choice: Choice = compile_model(job, stop_after="schedule")
             made[batch] = job, tasks, choice.schedule
@@ -117,7 +114,8 @@ def _model(matrix: SpecialisedMatrix, model: str, trace: Trace) -> list[Speciali
             for other, schedule in schedules.items():
                 why = _misfit(schedule, tasks)
                 cost = priced.get(other)
-                rows.append(_row(model, batch, other, schedule, cost, priced.get(batch), why))
+                place = model, matrix.dtype, batch, other
+                rows.append(_row(place, schedule, cost, priced.get(batch), why))
     return rows
 
 
@@ -131,21 +129,18 @@ def _misfit(schedule: Schedule, tasks: TaskGraph) -> str:
 
 
 def _row(
-    model: str,
-    batch: int,
-    made_for: int,
+    place: tuple[str, str, int, int],
     schedule: Schedule,
     cost: Cost | None,
     own: Cost | None,
     why: str,
-) -> SpecialisedRow:
+) -> BatchRow:
+    _, _, batch, made_for = place
     if cost is None or own is None:
         why = why or f"there is no schedule for batch {batch} to compare with"
-        return SpecialisedRow(model, batch, made_for, schedule.scheduler, failure=why)
-    return SpecialisedRow(
-        model,
-        batch,
-        made_for,
+        return BatchRow(*place, schedule.scheduler, failure=why)
+    return BatchRow(
+        *place,
         schedule.scheduler,
         cost.us,
         cost.spread,

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from anabranch.bench import specialised
-from anabranch.bench.specialised import SpecialisedMatrix, run
+from anabranch.bench import batches
+from anabranch.bench.batches import BatchMatrix, run
 from anabranch.compiler.pipeline import compile_model
 from anabranch.errors import OptionError
 from anabranch.ir.schedule import Schedule
@@ -19,9 +19,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_schedule_at_every_batch() -> None:
-    matrix = SpecialisedMatrix(
-        ("zoo:googlenet/tiny",), (1, 8), target="sim:h200", scheduler="critical"
-    )
+    matrix = BatchMatrix(("zoo:googlenet/tiny",), (1, 8), target="sim:h200", scheduler="critical")
     rows = json.loads(json.dumps(run(matrix)))["rows"]
     assert [(row["batch"], row["made_for"]) for row in rows] == [(1, 1), (1, 8), (8, 1), (8, 8)]
     assert [row["own"] for row in rows] == [True, False, False, True]
@@ -41,10 +39,8 @@ def test_a_schedule_of_other_tasks_is_a_failure(monkeypatch: pytest.MonkeyPatch)
             return type(made)(Schedule("short", tuple(rest)), made.candidates)
         return made
 
-    monkeypatch.setattr(specialised, "compile_model", other)
-    matrix = SpecialisedMatrix(
-        ("zoo:squeezenet/tiny",), (1, 2), target="sim:h200", scheduler="critical"
-    )
+    monkeypatch.setattr(batches, "compile_model", other)
+    matrix = BatchMatrix(("zoo:squeezenet/tiny",), (1, 2), target="sim:h200", scheduler="critical")
     failures = {(r["batch"], r["made_for"]): r["failure"] for r in run(matrix)["rows"]}
     assert not failures[1, 1]
     assert failures[1, 2] and failures[2, 2]
@@ -53,4 +49,4 @@ def test_a_schedule_of_other_tasks_is_a_failure(monkeypatch: pytest.MonkeyPatch)
 
 def test_one_batch_is_no_matrix() -> None:
     with pytest.raises(OptionError, match="one batch"):
-        run(SpecialisedMatrix(("zoo:squeezenet/tiny",), (4, 4)))
+        run(BatchMatrix(("zoo:squeezenet/tiny",), (4, 4)))

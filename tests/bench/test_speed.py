@@ -18,12 +18,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from anabranch.bench import rivals, suite, table
+from anabranch.bench import rivals, speed, table
 from anabranch.bench.machine import Machine, machine
 from anabranch.bench.provenance import commit, versions
 from anabranch.bench.result_rows import BenchmarkMatrix
 from anabranch.bench.rivals import Prepared
-from anabranch.bench.suite import run
+from anabranch.bench.speed import run
 from anabranch.errors import OptionError, TargetError
 from anabranch.trace import Trace
 
@@ -133,7 +133,7 @@ def test_times_are_taken_when_nobody_builds(
 
     here = machine("cpu")
     other = replace(here, building=building, alone=alone, sample=sampled)
-    monkeypatch.setattr(suite, "machine", lambda target: other)
+    monkeypatch.setattr(speed, "machine", lambda target: other)
     trace = Trace()
     run(quick(rivals=("eager",)), trace, compile=compiler)
     assert told == ["building", "built", "sampled", "timed"]
@@ -167,7 +167,8 @@ def test_inductor_times_its_candidates_in_turns(monkeypatch: pytest.MonkeyPatch)
 def test_a_record(compiler: Callable[..., Any]) -> None:
     record = run(quick(batches=(1, 2), rivals=("eager", "torchscript")), compile=compiler)
     record = json.loads(json.dumps(record))
-    assert {"version", "date", "command", "commit", "machine", "versions", "settings"} < set(record)
+    assert {"version", "date", "command", "commit", "versions", "settings"} < set(record)
+    assert record["kind"] == "speed" and record["machine"]["device"]
     assert record["machine"]["target"] == "cpu" and record["versions"]["torch"]
     rows = record["rows"]
     systems = ["anabranch", "anabranch-call", "eager", "torchscript"]
@@ -193,7 +194,7 @@ def test_a_record(compiler: Callable[..., Any]) -> None:
 def test_what_the_compiler_is_asked(
     compiler: Callable[..., Any], asked: list[dict[str, Any]]
 ) -> None:
-    matrix = quick(dtypes=("tf32",), schedulers=("ios",), cold=True, budget=7.0)
+    matrix = quick(dtypes=("tf32",), schedulers=("ios",), cold=True, options={"budget": 7.0})
     rows = run(matrix, compile=compiler)["rows"]
     assert [row["system"] for row in rows] == ["anabranch", "anabranch-call", "anabranch:ios"]
     assert rows[2]["note"] == "sequential was faster"
@@ -254,9 +255,9 @@ def test_who_is_stopped_while_rivals_are_built_has_those_that_stand(
     rows = {row["system"]: row for row in record["rows"]}
     assert {row["batch"] for row in record["rows"]} == {1}
     assert rows["eager"]["median_ms"] and rows["anabranch"]["median_ms"]
-    assert rows["pressed"]["failure"] == rows["torchscript"]["failure"] == suite.STOPPED
-    assert record["stopped"] and [one["stopped"] for one in saved] == [True]
-    assert not run(quick(), compile=compiler)["stopped"]
+    assert rows["pressed"]["failure"] == rows["torchscript"]["failure"] == speed.STOPPED
+    assert record["cut_short"] == "stop" == saved[0]["cut_short"] and len(saved) == 1
+    assert run(quick(), compile=compiler)["cut_short"] == ""
 
 
 def test_our_own_failure_is_a_row(compiler: Callable[..., Any]) -> None:
@@ -410,10 +411,12 @@ def test_the_search_of_what_users_get(
     compiler: Callable[..., Any], asked: list[dict[str, Any]]
 ) -> None:
     systems = ("nimble", "anabranch+search=taso")
-    record = run(quick(schedulers=("ios",), systems=systems, search="none"), compile=compiler)
+    record = run(
+        quick(schedulers=("ios",), systems=systems, options={"search": "none"}), compile=compiler
+    )
     assert [options.get("search") for options in asked] == ["none", "none", None, "taso"]
-    assert record["settings"]["search"] == "none"
+    assert record["settings"]["options"] == {"search": "none"}
     with pytest.raises(OptionError, match="is left out"):
-        run(quick(systems=systems, search="none", ours=False), compile=compiler)
+        run(quick(systems=systems, options={"search": "none"}, ours=False), compile=compiler)
     with pytest.raises(OptionError, match="search"):
-        run(quick(search="all"), compile=compiler)
+        run(quick(options={"search": "all"}), compile=compiler)

@@ -1,4 +1,4 @@
-"""The benchmark: models x dtypes x batches, each with all systems in one process -> a record.
+"""Systems side by side: models x dtypes x batches, with all systems in one process -> a record.
 
     for each model, dtype, batch:
       ours and every rival are built in turn       compile_s; a failure or a timeout is a row too
@@ -9,20 +9,14 @@
 
 `anabranch` is the replay of its CUDA graph, as `cudagraph` is of eager's, in the device's time;
 `anabranch-call` is the call that users make, inputs copied in and outputs copied out, the host
-included. On a simulated GPU nothing runs, and rows have the forecast of ours. A record is
-JSON-ready:
-
-    {"version": 1, "date": ..., "command": ..., "commit": ..., "machine": {...}, "versions": {...},
-     "settings": {...}, "rows": [{"model": "zoo:resnet50", "dtype": "fp16", "batch": 1,
-        "system": "anabranch", "median_ms": 0.31, ..., "failure": ""}, ...]}
-"""
+included. On a simulated GPU nothing runs, and rows have the forecast of ours."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +25,7 @@ from typing import Any
 import torch
 
 from anabranch import api
+from anabranch.bench import harness
 from anabranch.bench.built import (
     BenchmarkCase,
     Compile,
@@ -42,8 +37,8 @@ from anabranch.bench.built import (
     reason,
     told_apart,
 )
+from anabranch.bench.harness import Cell, Save, cells_of
 from anabranch.bench.machine import Machine, machine
-from anabranch.bench.provenance import provenance, versions
 from anabranch.bench.result_rows import CALL, OURS, BenchmarkMatrix, BenchmarkRow, variant
 from anabranch.bench.rivals import RIVALS, USUAL, forget_compiled
 from anabranch.bench.statistics import Ratio, Summary, paired, summary
@@ -56,8 +51,6 @@ from anabranch.targets import resolve
 from anabranch.targets.tf32 import precision
 from anabranch.trace import Trace
 
-VERSION = 1
-Save = Callable[[dict[str, Any]], None]
 STOPPED = "not built: stopped as asked"
 
 
@@ -69,41 +62,41 @@ def run(
 ) -> dict[str, Any]:
     """The record of the whole matrix. `save` gets it anew after every model, so that a run which
     is stopped leaves what it has done. Who is interrupted while rivals are built builds no more of
-    them, times those that stand beside ours, and ends with that: `stopped` in the record is true.
+    them, times those that stand beside ours, and ends with that: the record is cut short.
     OptionError for names that mean nothing."""
     trace, here = trace or Trace(), machine(matrix.target)
     systems = _rivals(matrix, here)
     _check_schedulers(matrix.schedulers)
     _check_systems(matrix, systems)  # before anything is built
-    record: dict[str, Any] = {
-        "version": VERSION,
-        **provenance(),
-        "machine": {"target": here.target, **here.survey()},
-        "versions": versions(),
-        "settings": {**asdict(matrix), "rivals": list(systems)},
-        "stopped": False,
-        "rows": [],
-    }
-    cells = [(m, d, b) for m in matrix.models for d in matrix.dtypes for b in matrix.batches]
-    for done, (name, dtype, batch) in enumerate(cells):
-        trace.progress("bench", done, len(cells), f"{name} {dtype} batch {batch}")
-        with torch.no_grad(), precision(dtype == "tf32"), TemporaryDirectory() as scratch:
-            rows = _cell(matrix, here, systems, (name, dtype, batch), Path(scratch), trace, compile)
-        record["rows"] += [asdict(row) for row in rows]
-        record["stopped"] = any(row.failure == STOPPED for row in rows)
-        if save is not None:
-            save(record)
-        if record["stopped"]:
-            break
-    trace.progress("bench", len(cells), len(cells))
-    return record
+    return harness.run(
+        "speed",
+        here.target,
+        replace(matrix, rivals=systems),
+        cells_of(matrix.models, matrix.dtypes, matrix.batches),
+        lambda cell: _cell(matrix, here, systems, cell, trace, compile),
+        trace,
+        save,
+        cut_short=lambda rows: "stop" if any(row.failure == STOPPED for row in rows) else "",
+    )
 
 
 def _cell(
     matrix: BenchmarkMatrix,
     here: Machine,
     rivals: Sequence[str],
-    place: tuple[str, str, int],
+    cell: Cell,
+    trace: Trace,
+    compile: Compile,
+) -> list[BenchmarkRow]:
+    with torch.no_grad(), precision(cell[1] == "tf32"), TemporaryDirectory() as scratch:
+        return _rows(matrix, here, rivals, cell, Path(scratch), trace, compile)
+
+
+def _rows(
+    matrix: BenchmarkMatrix,
+    here: Machine,
+    rivals: Sequence[str],
+    place: Cell,
     scratch: Path,
     trace: Trace,
     compile: Compile,
@@ -143,7 +136,6 @@ def _built(
 ) -> list[System]:
     """All that is asked for, one after the other."""
     options: dict[str, Any] = {"target": here.target, "tf32": cell.dtype == "tf32"}
-    options |= {"budget": matrix.budget} if matrix.budget is not None else {}
     options |= {"cache_dir": scratch} if matrix.cold else {}
     built: list[System] = []
     for asked in (
@@ -154,8 +146,8 @@ def _built(
         limits: dict[str, Any] = {}
         if _published(asked) and matrix.search_seconds is not None:
             limits |= {"search_seconds": matrix.search_seconds}
-        if matrix.search is not None and "system" not in asked:
-            limits |= {"search": matrix.search}
+        if "system" not in asked:
+            limits |= matrix.options
         ours = build_ours(cell, here, {**options, **limits}, asked, compile, trace)
         built += [told_apart(system, built) for system in ours]
     stopped = False
@@ -284,16 +276,15 @@ def _check_systems(matrix: BenchmarkMatrix, rivals: Sequence[str]) -> None:
         raise OptionError(
             "--search-seconds limits nothing here",
             "it is for the searches of published systems, and no row is asked for of one",
-            "name some, such as --systems autograph; for ours there is --budget",
+            "name some, such as --systems autograph; for ours there is -O search_seconds=30",
         )
-    if matrix.search is None:
-        return
-    Options.read({"search": matrix.search}, environment=False)
-    if not (matrix.ours or matrix.schedulers):
+    Options.read(matrix.options, environment=False)
+    if matrix.options and not (matrix.ours or matrix.schedulers):
+        first, value = next(iter(matrix.options.items()))
         raise OptionError(
-            "--search says nothing here",
+            "-O says nothing here",
             "it is for what users get, which is left out (--without-ours)",
-            f"write --systems {OURS}+search={matrix.search}",
+            f"write --systems {OURS}+{first}={value}",
         )
 
 

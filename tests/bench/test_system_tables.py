@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from anabranch.bench import rivals, systems
+from anabranch.bench import rivals, system_tables
 from anabranch.bench.machine import machine
-from anabranch.bench.result_rows import LINEUPS, variant
+from anabranch.bench.result_rows import ABLATIONS, PUBLISHED_SYSTEMS, variant
 from anabranch.errors import OptionError
 
 
@@ -41,7 +41,7 @@ def rows(model: str, gain: float) -> list[dict[str, Any]]:
 
 
 def test_tables_of_two_records() -> None:
-    text = systems.summary([{"rows": rows("zoo:one", 1.25)}, {"rows": rows("zoo:two", 1.0)}])
+    text = system_tables.summary([{"rows": rows("zoo:one", 1.25)}, {"rows": rows("zoo:two", 1.0)}])
     assert "| ms | torchscript (call) | nimble | autograph | search=none | anabranch |" in text
     assert "| one | - | 0.500 ± 0.01 | 0.400 ± 0.01 | 0.312 ± 0.01 | **0.250** ± 0.01 |" in text
     assert "| two | 0.800 (0.790 to 0.810) | - | 1.000 (0.900 to 1.000) tie |" in text
@@ -51,7 +51,7 @@ def test_tables_of_two_records() -> None:
 
 
 def test_a_graph_that_was_taken_as_it_is_says_so() -> None:
-    text = systems.summary([{"rows": [row("anabranch", 0.25)]}])
+    text = system_tables.summary([{"rows": [row("anabranch", 0.25)]}])
     assert "- net fp16 batch 1: the graph was taken as it is" in text
 
 
@@ -70,7 +70,7 @@ def test_a_call_is_compared_with_a_call_and_a_replay_with_a_replay() -> None:
         row("inductor", 0.31, against={"anabranch-call": tie, "anabranch": [1.2, 1.2, 1.3, False]}),
         row("eager", 0.32, against={"anabranch": tie}),
     ]
-    lines = systems.summary([{"rows": held}]).splitlines()
+    lines = system_tables.summary([{"rows": held}]).splitlines()
     head, places = lines[2].strip("| ").split(" | "), lines[4].strip("| ").split(" | ")
     assert dict(zip(head, places, strict=True)) == {
         "ms": "net",
@@ -104,26 +104,28 @@ def test_a_record_can_tell_by_its_name_what_a_rival_is(
 
 
 def test_a_rival_and_a_system_of_one_name_have_a_column_each() -> None:
-    text = systems.summary([{"rows": [row("cudagraph", 0.5), row("anabranch:cudagraph", 0.4)]}])
+    text = system_tables.summary(
+        [{"rows": [row("cudagraph", 0.5), row("anabranch:cudagraph", 0.4)]}]
+    )
     assert "| ms | cudagraph (rival) | cudagraph |" in text
     assert "| net | 0.500 ± 0.01 | **0.400** ± 0.01 |" in text
 
 
 def test_without_calls_nothing_is_said_of_them() -> None:
-    assert "call" not in systems.summary([{"rows": [row("anabranch", 0.25)]}])
+    assert "call" not in system_tables.summary([{"rows": [row("anabranch", 0.25)]}])
 
 
 def test_what_is_no_record(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_text(json.dumps({"rows": [row("anabranch", 1.0)]}))
     bad.write_text("[")
-    assert systems.is_record(systems.read([str(good)])[0])
-    assert not systems.is_record({"rows": [{"scheduler": "local"}]})
+    assert system_tables.is_record(system_tables.read([str(good)])[0])
+    assert not system_tables.is_record({"rows": [{"scheduler": "local"}]})
     with pytest.raises(OptionError):
-        systems.read([str(good), str(bad)])
+        system_tables.read([str(good), str(bad)])
 
 
-@pytest.mark.parametrize("name", LINEUPS)
-def test_every_listed_system_means_something(name: str) -> None:
-    assert all(variant(system) for system in LINEUPS[name])
-    assert len(set(LINEUPS[name])) == len(LINEUPS[name])
+@pytest.mark.parametrize("systems", [PUBLISHED_SYSTEMS, *ABLATIONS.values()])
+def test_every_listed_system_means_something(systems: tuple[str, ...]) -> None:
+    assert all(variant(system) for system in systems)
+    assert len(set(systems)) == len(systems)

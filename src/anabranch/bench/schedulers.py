@@ -11,7 +11,7 @@ plan that users get. No published scheduler has that bound, so their rows count 
 Nimble's has no limit on streams; ours count as packed (`counts`, and with it `us`, `spread`, the
 ratios, means and verdicts).
 
-    {"version": 2, ..., "target": "sim:h200", "rows": [{"model": "zoo:googlenet", "dtype": "fp16",
+    {"kind": "schedulers", ..., "rows": [{"model": "zoo:googlenet", "dtype": "fp16",
         "batch": 1, "scheduler": "local", "us": 391.0, "spread": 0.0, "source": "recorded",
         "counts": "packed",
         "scheduled": {"us": 391.0, "spread": 0.0, "waits": 22, "arena_bytes": 5619712},
@@ -27,12 +27,12 @@ leaves the same bits as the plan that it comes from, again and again.
 
 `ratio`: how many times as long as the fastest of its model. `means`: geometric means, over all
 models, of the others' latency over ours; "best" is the fastest of what `best` tries. `verdicts`:
-ours against the fastest of all others, model by model.
+ours against the fastest of all others, model by model. Rows of version 1 have one time, as packed,
+and `waits` as scheduled.
 """
 
 from __future__ import annotations
 
-import gc
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,10 +41,12 @@ from functools import partial
 from threading import Event
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from anabranch.bench.provenance import provenance, versions
+from anabranch.bench import harness
+from anabranch.bench.bits import same_bits
+from anabranch.bench.harness import Cell, Save, cells_of, label
+from anabranch.bench.jobs import captured_once, job_of
 from anabranch.bench.verdicts import OURS, OVERLAP, OWN, summary
 from anabranch.cache import Cache
 from anabranch.compiler.pipeline import compile_model
@@ -59,7 +61,6 @@ from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
 from anabranch.memory import pack
 from anabranch.memory.packer import Packer
-from anabranch.models.load import load_model
 from anabranch.options import Options
 from anabranch.schedule import BEST, scheduler
 from anabranch.schedule.ios.merge_stages import MERGING
@@ -72,12 +73,9 @@ from anabranch.tuning.job import Job, example_of, limits_of
 from anabranch.tuning.launch.decide import near, overlapped
 from anabranch.tuning.verify.plan import fresh
 
-VERSION = 2
-"""Rows of version 1 have one time, as packed; their `waits` are those before packing."""
 REPLAYS = 20
 """Of a plan whose kernels overlap, each compared: what is not ordered may come out right once."""
 
-Save = Callable[[dict[str, Any]], None]
 PROBED = ("stage", "probe")
 STOPPED = "stopped before it was done"
 
@@ -194,46 +192,33 @@ def run(
     """The record; `save` gets it anew after every model. OptionError for names that mean nothing;
     a model or a scheduler that fails is a row that says why. `stop`: once it is set, what was done
     is compared and no more is begun."""
-    trace = trace or Trace()
+    trace, deadline = trace or Trace(), Deadline(stop=stop)
     for name in matrix.schedulers:
         scheduler(name)
-    rows: list[ScheduleRow] = []
-    record: dict[str, Any] = {
-        "version": VERSION,
-        **provenance(),
-        "target": matrix.target,
-        "device": resolve(matrix.target).spec.name,
-        "versions": versions(),
-        "settings": asdict(matrix),
-        "cut_short": "",
-    }
-    deadline = Deadline(stop=stop)
-    cells = [(m, d, b) for m in matrix.models for d in matrix.dtypes for b in matrix.batches]
-    for done, (model, dtype, batch) in enumerate(cells):
-        trace.progress("bench", done, len(cells), f"{model} {dtype} batch {batch}")
-        rows += _cell(matrix, model, dtype, batch, trace, deadline)
-        told = [asdict(row) for row in rows]
-        record |= {"rows": told, **summary(told), "cut_short": deadline.cause()}
-        if save is not None:
-            save(record)
-        gc.collect()
-        if deadline.stopped():
-            break
-    trace.progress("bench", len(cells), len(cells))
-    return record
+    return harness.run(
+        "schedulers",
+        matrix.target,
+        matrix,
+        cells_of(matrix.models, matrix.dtypes, matrix.batches),
+        lambda cell: _cell(matrix, cell, trace, deadline),
+        trace,
+        save,
+        summary,
+        lambda rows: deadline.cause(),
+    )
 
 
 def _cell(
-    matrix: ScheduleMatrix, model: str, dtype: str, batch: int, trace: Trace, deadline: Deadline
+    matrix: ScheduleMatrix, cell: Cell, trace: Trace, deadline: Deadline
 ) -> list[ScheduleRow]:
+    model, dtype, batch = cell
     try:
         given = {"tf32": dtype == "tf32", "kernels": matrix.kernels, "search": "none"}
         options = Options.read(given)
         target = resolve(matrix.target, options.tf32)
         with Cache.open(options.cache_dir) as cache:
             job, _ = job_of(model, dtype, batch, target, options, cache, trace, matrix.trust)
-            job = replace(job, deadline=deadline)
-            job = replace(job, captured=compile_model(job, stop_after="capture"))
+            job = captured_once(replace(job, deadline=deadline))
             tasks: TaskGraph = compile_model(job, stop_after="probe")
             _, packer, costs = bounded_costs(job, tasks)
             plans = _Plans(job, tasks, packer)
@@ -244,28 +229,12 @@ def _cell(
     except OptionError:
         raise
     except AnabranchError as failed:
-        trace.add("warning", "bench", f"{model} {dtype} batch {batch}", failed.what)
+        trace.add("warning", "bench", label(cell), failed.what)
         rows = [ScheduleRow("", "", 0, name, failure=failed.what) for name in matrix.schedulers]
     return [
         ScheduleRow(**{**asdict(row), "model": model, "dtype": dtype, "batch": batch})
         for row in rows
     ]
-
-
-def job_of(
-    model: str,
-    dtype: str,
-    batch: int,
-    target: Target,
-    options: Options,
-    cache: Cache | None,
-    trace: Trace,
-    trust: bool = False,
-) -> tuple[Job, tuple[Any, ...]]:
-    """What is to be compiled, and the inputs it is compiled for."""
-    device = "cpu" if target.device.type == "meta" else target.device
-    loaded, args = load_model(model, batch, dtype, device, trust=trust)
-    return Job(loaded, args, {}, target, options, cache, trace), args
 
 
 def _merged(job: Job, name: str) -> tuple[TaskGraph, float]:
@@ -318,31 +287,19 @@ def must_agree(
     name, first = changed.tasks.name, target.load(plain)
     wants = [first(given, clone=True) for given in turns]
     again = [first(given, clone=True) for given in turns]
-    if not all(map(_same_bits, wants, again)):
+    if not all(map(same_bits, wants, again)):
         trace.add(
             "warning", "bench", name, "leaves other bits each time: not compared with overlap"
         )
         return
     run = target.load(changed)
     for done in range(REPLAYS):
-        if not _same_bits(run(turns[done % len(turns)]), wants[done % len(turns)]):
+        if not same_bits(run(turns[done % len(turns)]), wants[done % len(turns)]):
             raise NumericsError(
                 f"{changed.schedule.scheduler} of {name} leaves other bits",
                 f"in run {done + 1}, where its kernels overlap those before them",
                 "report the model; overlap='none' goes without",
             )
-
-
-def _same_bits(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """NaN is itself here, and -0 is not 0."""
-    return all(
-        x.shape == y.shape and torch.equal(_bytes(x), _bytes(y))
-        for x, y in zip(some, others, strict=True)
-    )
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _compared(

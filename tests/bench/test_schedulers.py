@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 import anabranch
-from anabranch.bench import schedules
-from anabranch.bench.schedules import REPLAYS, ScheduleMatrix, must_agree, run
+from anabranch.bench import schedulers
+from anabranch.bench.schedulers import REPLAYS, ScheduleMatrix, must_agree, run
 from anabranch.bench.verdicts import OVERLAP, OWN, VARIANTS
 from anabranch.compiler import stages
 from anabranch.errors import NumericsError, OptionError, ScheduleError
+from anabranch.frontend.capture_cache import capture_model
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Costs, Limits
 from anabranch.ir.schedule import Schedule
@@ -103,7 +104,12 @@ def test_published_schedulers_count_as_published_and_ours_as_packed() -> None:
 def test_published_systems_have_no_bound_on_memory() -> None:
     """As users run them by name: the plan is the one that their scheduler made."""
     model, args = fan()
-    given = {"target": "sim:h200", "scheduler": "nimble", "search": "none", "kernels": "library"}
+    given: dict[str, Any] = {
+        "target": "sim:h200",
+        "scheduler": "nimble",
+        "search": "none",
+        "kernels": "library",
+    }
     bound, free = (
         anabranch.compile(model, args, **given, memory_limit=limit) for limit in (1.25, None)
     )
@@ -117,7 +123,7 @@ def test_published_systems_have_no_bound_on_memory() -> None:
 def test_a_model_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For all of its schedulers, those that merge among them."""
     captured: list[object] = []
-    capture = stages.capture_model
+    capture = capture_model
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         captured.append(args)
@@ -225,7 +231,7 @@ def test_a_plan_that_overlaps_is_a_row_if_it_is_right(
         tasks = tuple(other if t is add and not right else t for t in plan.tasks.tasks)
         return replace(plan, tasks=replace(plan.tasks, tasks=tasks)), Cost(1.0, "measured")
 
-    monkeypatch.setattr(schedules, "overlapped", sooner)
+    monkeypatch.setattr(schedulers, "overlapped", sooner)
     models = ("zoo:squeezenet_bypass/tiny",)
     record = run(ScheduleMatrix(models, ("local",), dtypes=("fp32",), target="cpu"))
     (row,) = (row for row in record["rows"] if row["scheduler"] == OVERLAP)

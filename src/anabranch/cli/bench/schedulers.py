@@ -1,4 +1,4 @@
-"""anabranch bench --schedulers: what every scheduler makes of the same tasks.
+"""anabranch bench schedulers MODEL...: what every scheduler makes of the same tasks.
 
 scheduler    us    streams   us scheduled   waits    arena   us packed   waits    arena   / fastest
 local     391.0          3          391.0      22   5.4 MB       391.0      22   5.4 MB       1.000
@@ -13,17 +13,23 @@ zoo:googlenet      391.0   critical        395.5       tie
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
-from anabranch.bench import schedules
-from anabranch.bench.verdicts import merged
-from anabranch.cli import screen
+from anabranch.bench import schedulers as comparison
+from anabranch.bench.harness import device_of
+from anabranch.bench.schedulers import ScheduleMatrix
+from anabranch.cli import flags, screen
+from anabranch.cli.bench import arguments
+from anabranch.cli.bench.saved import saver
 from anabranch.cli.chosen_target import place
+from anabranch.cli.compile import check_folders
 from anabranch.cli.stopping import stoppable
 from anabranch.cli.watch import Watch
 from anabranch.report import units
+from anabranch.schedule import SCHEDULERS
 from anabranch.trace import Trace
 
 COLUMNS = (
@@ -47,43 +53,55 @@ COLUMNS = (
 )
 
 
-def run(matrix: schedules.ScheduleMatrix, json: str | None) -> None:
+Schedulers = Annotated[
+    str, typer.Option(help=f"all, or some of {', '.join(SCHEDULERS)}.", show_default="all")
+]
+
+
+def run(
+    models: arguments.Models,
+    schedulers: Schedulers = "all",
+    batch: arguments.Batches = "1",
+    dtype: arguments.Dtypes = "fp16",
+    target: arguments.Target = "auto",
+    kernels: arguments.Kernels = "all",
+    budget: arguments.EachBudget = None,
+    json: flags.Json = None,
+    trust: flags.Trust = False,
+) -> None:
+    """Time what every scheduler makes of the same kernels of MODELS."""
+    check_folders(screen.file_of(json))
+    matrix = ScheduleMatrix(
+        models=tuple(models),
+        schedulers=flags.words(schedulers, SCHEDULERS, "--schedulers"),
+        dtypes=flags.dtypes(dtype),
+        batches=flags.numbers(batch, int, "--batch"),
+        target=place(target)[0],
+        kernels=kernels,
+        budget=budget,
+        trust=trust,
+    )
+    compare(matrix, json)
+
+
+def compare(matrix: ScheduleMatrix, json: str | None) -> None:
     """Compare, show, and write what was asked for."""
-
-    def save(record: dict[str, Any]) -> None:
-        if json not in (None, screen.STDOUT):
-            screen.write_json(json, record)
-
-    with stoppable() as stop, Watch("schedules", "bench") as watch:
-        record = schedules.run(matrix, Trace(watch), save, stop)
-    _show(screen.console(json), record)
-    screen.write_json(json, record)
-
-
-def summarise(files: list[str], json: str | None) -> None:
-    """The records in these files as one."""
-    record = merged(files)
-    _summary(screen.console(json), record)
-    screen.write_json(json, record)
-
-
-def target_of(name: str) -> str:
-    """A target that schedules can be compared on: without a GPU auto is the simulated one."""
-    return place(name)[0]
-
-
-def _show(console: Console, record: dict[str, Any]) -> None:
+    with stoppable() as stop, Watch("schedulers", "bench") as watch:
+        record = comparison.run(matrix, Trace(watch), saver(json), stop)
+    console = screen.console(json)
     console.print(screen.table(COLUMNS, [_row(row) for row in record["rows"]]))
-    _summary(console, record)
+    show_summary(console, record)
+    screen.write_json(json, record)
 
 
-def _summary(console: Console, record: dict[str, Any]) -> None:
+def show_summary(console: Console, record: dict[str, Any]) -> None:
+    """The means over all models, and ours beside the fastest other of each."""
     models = {(row["model"], row["dtype"], row["batch"]) for row in record["rows"]}
     rows = [
         [name, *(_ratio(record["means"][own].get(name)) for own in record["means"])]
         for name in dict.fromkeys(row["scheduler"] for row in record["rows"])
     ]
-    title = f"geometric means over {len(models)}, on {record['device']}"
+    title = f"geometric means over {len(models)}, on {device_of(record)}"
     columns = ("<scheduler", *(f"/ {own}" for own in record["means"]))
     console.print(screen.table(columns, rows, title))
     if record["verdicts"]:

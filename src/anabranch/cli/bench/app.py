@@ -1,0 +1,56 @@
+"""The verbs of `anabranch bench`; models without a verb are timed beside eager and inductor.
+
+anabranch bench zoo:resnet50              as  anabranch bench speed zoo:resnet50
+anabranch bench schedulers zoo:resnet50
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from anabranch.cli.bench import ablate, batches, delays, schedulers, speed, summary, systems
+from anabranch.errors import OptionError
+
+USUAL = "speed"
+HELP = ("-h", "--help")
+
+
+class Verbs(TyperGroup):
+    """Verbs of which one is meant where none is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The words with the usual verb before them, unless they begin with one. OptionError for a
+        word that is neither a verb nor a model."""
+        if args and args[0] not in (*self.commands, *HELP):
+            self._check(args[0])
+            args = [USUAL, *args]
+        found: list[str] = super().parse_args(ctx, args)
+        return found
+
+    def _check(self, word: str) -> None:
+        if not word.startswith("-") and word.isidentifier():
+            near = difflib.get_close_matches(word, self.commands, 1)
+            known = f"did you mean {near[0]}? " if near else ""
+            raise OptionError(
+                f"bench has no verb {word!r}",
+                f"its verbs are {', '.join(self.commands)}; models are zoo:{word} or alike",
+                f"{known}anabranch bench --help says what each does",
+            )
+
+
+app = typer.Typer(
+    cls=Verbs,
+    help="Compare what takes how long. Without a verb: MODELS beside eager and inductor (speed).",
+    no_args_is_help=True,
+)
+app.command("speed")(speed.run)
+app.command("systems")(systems.run)
+app.command("ablate")(ablate.run)
+app.command("schedulers")(schedulers.run)
+app.command("batches")(batches.run)
+app.command("delays")(delays.run)
+app.command("summary")(summary.run)

@@ -1,0 +1,73 @@
+"""anabranch bench batches MODEL...: schedules made for one batch, run at the others.
+
+model               run at   made for 1   made for 32   made for 128
+zoo:inception_v3         1        182.1       +10.4%         +12.1%
+zoo:inception_v3        32        +8.0%        362.0           tie
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from anabranch.bench import batches as specialisation
+from anabranch.bench.batches import BatchMatrix
+from anabranch.bench.harness import device_of
+from anabranch.cli import flags, screen
+from anabranch.cli.bench import arguments
+from anabranch.cli.bench.saved import saver
+from anabranch.cli.chosen_target import place
+from anabranch.cli.compile import check_folders
+from anabranch.cli.watch import Watch
+from anabranch.trace import Trace
+
+
+def run(
+    models: arguments.Models,
+    batch: Annotated[str, typer.Option(help="Several.")] = "1,32,128",
+    dtype: flags.Dtype = "fp16",
+    scheduler: Annotated[str, typer.Option(help="best, or the name of one.")] = "best",
+    target: arguments.Target = "auto",
+    budget: flags.Budget = None,
+    json: flags.Json = None,
+    trust: flags.Trust = False,
+) -> None:
+    """Run schedules of MODELS made for one batch at the others, on the library's kernels."""
+    check_folders(screen.file_of(json))
+    matrix = BatchMatrix(
+        models=tuple(models),
+        batches=flags.numbers(batch, int, "--batch"),
+        dtype=flags.check_dtype(dtype) or "fp16",
+        scheduler=scheduler,
+        target=place(target)[0],
+        budget=budget,
+        trust=trust,
+    )
+    compare(matrix, json)
+
+
+def compare(matrix: BatchMatrix, json: str | None) -> None:
+    """Compare, show, and write what was asked for."""
+    with Watch("batches", "bench") as watch:
+        record = specialisation.run(matrix, Trace(watch), saver(json))
+    columns = ("<model", "run at", *(f"made for {batch}" for batch in matrix.batches))
+    rows = [
+        [model, str(batch), *(_cell(record["rows"], model, batch, o) for o in matrix.batches)]
+        for model in matrix.models
+        for batch in matrix.batches
+    ]
+    title = f"microseconds, on {device_of(record)}"
+    screen.console(json).print(screen.table(columns, rows, title))
+    screen.write_json(json, record)
+
+
+def _cell(rows: list[dict[str, Any]], model: str, batch: int, made_for: int) -> str:
+    row = next(
+        r for r in rows if (r["model"], r["batch"], r["made_for"]) == (model, batch, made_for)
+    )
+    if row["failure"]:
+        return "-"
+    if row["own"]:
+        return f"{row['us']:.1f}"
+    return "tie" if row["tie"] else f"{100 * (row['ratio'] - 1):+.1f}%"

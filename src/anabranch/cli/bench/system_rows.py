@@ -1,0 +1,59 @@
+"""What `speed`, `systems` and `ablate` do with their matrix: run it, show its rows, write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from anabranch.bench import result_rows, speed, table
+from anabranch.cli import screen
+from anabranch.cli.bench.saved import saver
+from anabranch.cli.compile import check_folders
+from anabranch.cli.watch import Watch
+from anabranch.report import units
+from anabranch.trace import Trace
+
+COLUMNS = (
+    "<model",
+    "<dtype",
+    "batch",
+    "<system",
+    "ms",
+    "p10",
+    "p90",
+    "/ ours",
+    "built in s",
+    "peak",
+    "<note",
+)
+
+
+def run(matrix: result_rows.BenchmarkMatrix, json: str | None, markdown: Path | None) -> None:
+    """Time all systems of the matrix; KeyboardInterrupt at the end of what was cut short."""
+    check_folders(markdown, screen.file_of(json))
+    with Watch("benchmark", "bench") as watch:
+        record = speed.run(matrix, Trace(watch), save=saver(json))
+    screen.console(json).print(screen.table(COLUMNS, [_row(row) for row in record["rows"]]))
+    screen.write_json(json, record)
+    if markdown is not None:
+        screen.write_file(str(markdown), table.markdown(record))
+    if record["cut_short"]:
+        raise KeyboardInterrupt
+
+
+def _row(row: dict[str, Any]) -> list[str]:
+    ratio = "-" if row["ratio"] is None else "tie" if row["tie"] else units.ratio(row["ratio"])
+    ours = row["system"] == result_rows.OURS
+    return [
+        row["model"],
+        row["dtype"],
+        str(row["batch"]),
+        row["system"],
+        screen.milliseconds(row["median_ms"]),
+        screen.milliseconds(row["p10_ms"]),
+        screen.milliseconds(row["p90_ms"]),
+        "" if ours else ratio,
+        "-" if row["compile_s"] is None else f"{row['compile_s']:.1f}",
+        "-" if row["peak_bytes"] is None else units.size(row["peak_bytes"]),
+        row["failure"] or row["note"],
+    ]

@@ -1,0 +1,74 @@
+"""anabranch reproduce PAPER TABLE: a published table, on the machine at hand.
+
+anabranch reproduce                     which tables there are
+anabranch reproduce ios schedulers      sequential, greedy and IOS's schedules, on IOS's networks
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from anabranch.bench.batches import BatchMatrix
+from anabranch.bench.reproduce import REPRODUCTIONS, asked_as, reproduction
+from anabranch.bench.result_rows import BenchmarkMatrix
+from anabranch.cli import flags, screen
+from anabranch.cli.bench import arguments, batches, schedulers, system_rows
+from anabranch.cli.chosen_target import place
+from anabranch.cli.compile import check_folders
+from anabranch.errors import OptionError
+
+
+def run(
+    paper: Annotated[
+        str | None,
+        typer.Argument(help=f"{', '.join(REPRODUCTIONS)}; none: all tables.", show_default=False),
+    ] = None,
+    table: Annotated[str | None, typer.Argument(help="Its table.", show_default=False)] = None,
+    models: Annotated[
+        str | None, typer.Option(help="One or more.", show_default="the paper's in the zoo")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="One.", show_default="the paper's")] = None,
+    target: arguments.Target = "auto",
+    search_seconds: Annotated[
+        float | None, typer.Option(help="Of each search of a published system.", min=0.1)
+    ] = None,
+    json: flags.Json = None,
+) -> None:
+    """Run what a published table compares, on this machine; without arguments list the tables."""
+    if paper is None:
+        rows = [
+            (name, title, found.says)
+            for name, tables in REPRODUCTIONS.items()
+            for title, found in tables.items()
+        ]
+        screen.console(json).print(screen.table(("<paper", "<table", "<shows"), rows))
+        screen.write_json(
+            json, {"tables": [{"paper": p, "table": t, "shows": s} for p, t, s in rows]}
+        )
+        return
+    if table is None:
+        known = ", ".join(REPRODUCTIONS.get(paper, ()))
+        raise OptionError(
+            "reproduce needs a table",
+            f"the paper {paper} alone does not say which",
+            f"choose from: {known}" if known else "anabranch reproduce lists all",
+        )
+    check_folders(screen.file_of(json))
+    found = reproduction(paper, table)
+    flags.check_dtype(dtype)
+    matrix = asked_as(found.matrix, flags.words(models), dtype, place(target)[0])
+    if isinstance(matrix, BenchmarkMatrix):
+        system_rows.run(replace(matrix, search_seconds=search_seconds), json, None)
+    elif search_seconds is not None:
+        raise OptionError(
+            "--search-seconds limits nothing here",
+            f"no graph is searched for {table} of {paper}",
+            "leave it out",
+        )
+    elif isinstance(matrix, BatchMatrix):
+        batches.compare(matrix, json)
+    else:
+        schedulers.compare(matrix, json)

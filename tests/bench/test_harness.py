@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from anabranch.bench import harness
+from anabranch.bench.harness import Cell, cells_of, device_of
+from anabranch.trace import Trace
+
+
+@dataclass(frozen=True)
+class Asked:
+    models: tuple[str, ...] = ("a", "b")
+
+
+@dataclass(frozen=True)
+class Row:
+    model: str
+    us: float
+
+
+def rows_of(cell: Cell) -> list[Row]:
+    return [Row(cell[0], 1.0 * cell[2]), Row(cell[0], 2.0 * cell[2])]
+
+
+def test_a_record_is_saved_after_every_cell_with_what_its_rows_say() -> None:
+    saved: list[tuple[int, float]] = []
+
+    def save(record: dict[str, Any]) -> None:
+        saved.append((len(record["rows"]), record["sum"]))
+
+    cells = cells_of(("a", "b"), ("fp32",), (1, 4))
+    assert cells == [("a", "fp32", 1), ("a", "fp32", 4), ("b", "fp32", 1), ("b", "fp32", 4)]
+    trace = Trace(quiet=True)
+    total = lambda rows: {"sum": sum(row["us"] for row in rows)}  # noqa: E731
+    record = harness.run("sums", "cpu", Asked(), cells, rows_of, trace, save, total)
+    assert saved == [(2, 3.0), (4, 15.0), (6, 18.0), (8, 30.0)]
+    assert record["kind"] == "sums" and record["settings"] == {"models": ("a", "b")}
+    assert record["machine"]["target"] == "cpu" and record["cut_short"] == ""
+    progress = [event.what for event in trace.events if event.kind == "progress"]
+    assert progress == [*(f"{m} fp32 batch {b}" for m in "ab" for b in (1, 4)), ""]
+
+
+def test_nothing_is_begun_once_it_is_cut_short() -> None:
+    cells = cells_of(("a", "b", "c"), ("fp32",), (1,))
+    trace = Trace(quiet=True)
+    reason = lambda rows: "stop" if rows[0].model == "b" else ""  # noqa: E731
+    record = harness.run("sums", "cpu", Asked(), cells, rows_of, trace, cut_short=reason)
+    assert record["cut_short"] == "stop"
+    assert [row["model"] for row in record["rows"]] == ["a", "a", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("record", "device"),
+    [
+        ({"target": "sim:h200", "device": "NVIDIA H200"}, "NVIDIA H200"),
+        ({"machine": {"target": "cuda", "gpu": "NVIDIA H100"}}, "NVIDIA H100"),
+        ({"machine": {"target": "cuda", "gpu": "x", "device": "NVIDIA H200"}}, "NVIDIA H200"),
+    ],
+)
+def test_records_of_all_versions_say_their_device(record: dict[str, Any], device: str) -> None:
+    assert device_of(record) == device
+
+
+def test_what_is_simulated_is_not_this_machine() -> None:
+    simulated = harness.run("sums", "sim:h200", Asked(), [], rows_of, Trace(quiet=True))["machine"]
+    assert simulated == {"target": "sim:h200", "device": "NVIDIA H200"}
