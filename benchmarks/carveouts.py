@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python3 benchmarks/carveouts.py zoo:randwire [--kernels library] [--json FILE]
 
-The same kernels and schedules, without overlap, captured several times: with what the driver
-chooses for each kernel by itself, and with all kernels in each carve-out.
+The same kernels and schedules, without dependent launches, captured several times: with what the
+driver chooses for each kernel by itself, and with all kernels in each carve-out.
 """
 
 from __future__ import annotations

@@ -37,15 +37,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         cache = given.cache or Path(folder)
         made = []
-        for abreast in ("none", "all"):
+        for sharing in ("none", "all"):
             start = time.perf_counter()
-            options = {"search": given.search, "cache_dir": cache, "abreast": abreast}
+            options = {"search": given.search, "cache_dir": cache, "horizontal_fusion": sharing}
             made.append(anabranch.compile(model, args, target="cuda", **options))
-            row[f"compile_s_{abreast}"] = round(time.perf_counter() - start, 2)
+            row[f"compile_s_{sharing}"] = round(time.perf_counter() - start, 2)
     runs = [fast.executable() for fast in made]
     assert runs[0] is not None and runs[1] is not None
     was, now = made[0].target.time([runs[0], runs[1]], SECONDS)
-    events = [event for event in made[1].trace.events if event.where == "abreast"]
+    events = [event for event in made[1].trace.events if event.where == "horizontal_fusion"]
     row |= {
         "us_without": round(was.us, 3),
         "us_with": round(now.us, 3),

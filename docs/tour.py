@@ -52,7 +52,7 @@ print(text_graph(graph))
 assert torch.allclose(before, after, rtol=1e-5, atol=1e-6)
 
 print("--- Tasks: what runs as one launch\n")
-print(text_tasks(stop_after("fuse")))
+print(text_tasks(stop_after("fusion")))
 
 print("--- A Schedule: the fastest of several, measured on this CPU\n")
 choice = stop_after("schedule")
@@ -62,7 +62,7 @@ print()
 print(text_schedule(choice.schedule))
 
 print("--- A Plan: a place for every byte\n")
-print(text_plan(stop_after("pack")))
+print(text_plan(stop_after("memory")))
 
 print("--- And all of it in one call\n")
 fast = anabranch.compile(model, (x,), target="cpu")

@@ -252,7 +252,7 @@ def test_a_second_compilation_exports_and_measures_nothing(tmp_path: Path) -> No
     recalled = [e.where for e in traces[1].events if e.why == "recalled from the cache"]
     assert recalled == ["capture", "rewrite", "recall"]
     stages = [event.what for event in traces[1].events if event.kind == "stage"]
-    assert not {"fuse", "kernels", "probe", "schedule", "pack"}.intersection(stages)
+    assert not {"fusion", "tuning", "probe", "schedule", "memory"}.intersection(stages)
 
 
 def test_changed_weights_are_seen_by_a_warm_start(tmp_path: Path) -> None:

@@ -22,6 +22,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+STAGES = {
+    **{"fuse": "fusion", "kernels": "tuning", "abreast": "horizontal_fusion", "pack": "memory"},
+    "overlap": "pdl",
+}
+"""Stages and places of events that had another name before 2026-11-26: files of a dump are named by
+stages, as in 02_fuse.txt, and events in JSON say where they are from."""
 START = "import sys; from anabranch.cli import main; sys.exit(main())"
 COMPARED = {".txt", ".py", ".json"}
 ALIKE = "40%"
@@ -83,24 +89,44 @@ def _compile(tree: Path, network: str, target: str, out: Path) -> bool:
 
 
 def _differences(before: Path, after: Path, renamed: Mapping[str, str]) -> list[str]:
-    names = sorted(
-        {
-            str(file.relative_to(side))
-            for side in (before, after)
-            for file in side.rglob("*")
-            if file.suffix in COMPARED and file.name != "repro.py"
-        }
-    )
+    was = {named(name): before / name for name in _files(before)}
+    now = {named(name): after / name for name in _files(after)}
     lines: list[str] = []
-    for name in names:
-        old, new = _read(before / name, renamed), _read(after / name, {})
+    for name in sorted(was.keys() | now.keys()):
+        old, new = _read(was.get(name), renamed), _read(now.get(name), {})
         lines += difflib.unified_diff(old, new, f"before/{name}", f"after/{name}", "", "", 2, "")
     return lines
 
 
-def _read(file: Path, renamed: Mapping[str, str]) -> list[str]:
-    """The lines of a text, modules that moved under their new names."""
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
+def _files(side: Path) -> list[str]:
+    files = (file for file in side.rglob("*") if file.suffix in COMPARED)
+    return [str(file.relative_to(side)) for file in files if file.name != "repro.py"]
+
+
+def named(name: str) -> str:
+    """A file of a dump, its stage as it is called now.
+
+    >>> named("02_fuse.txt"), named("02_fusion.txt"), named("kernels/conv.py")
+    ('02_fusion.txt', '02_fusion.txt', 'kernels/conv.py')
+    """
+    old = "|".join(STAGES)
+    return re.sub(rf"^(\d+_)({old})(?=[._])", lambda found: found[1] + STAGES[found[2]], name)
+
+
+def stages_renamed(text: str) -> str:
+    """The text with names of stages and places of events in it as they are now.
+
+    >>> stages_renamed('"where": "fuse", "what": "pack"')
+    '"where": "fusion", "what": "pack"'
+    """
+    old = "|".join(STAGES)
+    where = rf'("(?:where|room|stage)": ")({old})(?=["." ])'
+    return re.sub(where, lambda found: found[1] + STAGES[found[2]], text)
+
+
+def _read(file: Path | None, renamed: Mapping[str, str]) -> list[str]:
+    """The lines of a text, modules that moved and stages under their new names."""
+    text = stages_renamed(file.read_text(encoding="utf-8")) if file is not None else ""
     if renamed:
         names = "|".join(sorted(map(re.escape, renamed), key=len, reverse=True))
         text = re.sub(rf"(?<![\w./])({names})(?!\w)", lambda found: renamed[found[0]], text)

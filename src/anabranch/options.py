@@ -32,14 +32,14 @@ from pydantic_core import PydanticCustomError
 from anabranch.errors import OptionError
 
 _LIBRARY = {"kernels": "library", "search": "none"}
-_ALONE = {"abreast": "none", "overlap": "none"}
+_ALONE = {"horizontal_fusion": "none", "pdl": "off"}
 _UNBOUNDED = {"memory_limit": None}
 _NIMBLE = {"scheduler": "nimble", "max_streams": None, **_UNBOUNDED}
 SYSTEMS: dict[str, dict[str, Any]] = {
     "anabranch": {},
     "autograph": {"kernels": "library", **_NIMBLE, "search": "autograph-paper"},
     "deepcuts": {
-        **{"fusion": "climb", "pruning": "limit"},
+        **{"fusion": "deepcuts", "pruning": "limit"},
         **{"scheduler": "sequential", **_ALONE, "search": "none"},
     },
     "ios": {**_LIBRARY, **_UNBOUNDED, "scheduler": "ios-both"},
@@ -132,11 +132,11 @@ class Options(BaseModel):
         default="all",
         description='"library" leaves out generated kernels, and what only they can fuse.',
     )
-    fusion: Literal["cuts", "climb"] = Field(
+    fusion: Literal["cuts", "deepcuts"] = Field(
         default="cuts",
         description='How a graph is cut into launches. "cuts" compares a few cuts where they '
         "differ, with concatenations that cost nothing and cheap work that is done twice. "
-        '"climb" merges consecutive operators while that is faster, as DeepCuts does, by '
+        '"deepcuts" merges consecutive operators while that is faster, as DeepCuts does, by '
         "measurement; not where a scheduler merges convolutions.",
     )
     pruning: Pruning = Field(
@@ -145,16 +145,17 @@ class Options(BaseModel):
         'shortest "time" by a fitted estimate, or those with the highest performance upper '
         '"limit", as in DeepCuts.',
     )
-    abreast: Literal["likely", "all", "none"] = Field(
+    horizontal_fusion: Literal["likely", "all", "none"] = Field(
         default="likely",
         description='Whether independent tasks share a launch where that is faster. "likely" tries '
         "it where tasks are few or a forecast sees more to win than timing can miss, "
         '"all" tries whatever may pay (some ten seconds more), "none" nothing.',
     )
-    overlap: Literal["each", "alike", "none"] = Field(
-        default="each",
-        description="Whether a kernel may start before the one it follows has ended, where the GPU "
-        'can do that and it is faster: "each" in a mode of its own, "alike" all in the same.',
+    pdl: Literal["per_kernel", "uniform", "off"] = Field(
+        default="per_kernel",
+        description="Programmatic dependent launch: whether a kernel may start before the one it "
+        'follows has ended, where the GPU can do that and it is faster: "per_kernel" in a mode of '
+        'its own, "uniform" all in the same.',
     )
     folding: Literal["all", "exact"] = Field(
         default="all",
@@ -227,7 +228,7 @@ class Options(BaseModel):
     search_partition: bool = Field(
         default=True, description="Cut the graph into parts. False, for ablations: one part."
     )
-    search_waists: bool = Field(
+    search_cell_boundaries: bool = Field(
         default=True,
         description="Cut between cells first. False, for ablations: by minimum flow alone.",
     )

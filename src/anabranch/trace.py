@@ -5,7 +5,7 @@ trace's `level` (ANABRANCH_DEBUG: 1 stages, 2 chosen kernels, 3 what was applied
 DEBUG beyond it.
 
 >>> trace = Trace()
->>> trace.add("refused", "fuse", "conv2 + relu", "relu has 3 consumers")
+>>> trace.add("refused", "fusion", "conv2 + relu", "relu has 3 consumers")
 >>> trace.events[0].why
 'relu has 3 consumers'
 """

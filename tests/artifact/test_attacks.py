@@ -30,7 +30,12 @@ from anabranch.ir import ops
 from anabranch.ir.text import parse_node, parse_type
 
 Doc = dict[str, Any]
-FAST: dict[str, Any] = {"search": "none", "abreast": "none", "overlap": "none", "cache_dir": None}
+FAST: dict[str, Any] = {
+    "search": "none",
+    "horizontal_fusion": "none",
+    "pdl": "off",
+    "cache_dir": None,
+}
 
 
 class Branches(nn.Module):

@@ -6,7 +6,7 @@ import pytest
 from tests.kernels.triton.bodies import gpu
 
 from anabranch.bench.layer_chains import PAIRS
-from anabranch.bench.layers import ABREAST, LARGE, SAMPLE, attention
+from anabranch.bench.layers import INDEPENDENT, LARGE, SAMPLE, attention
 from anabranch.fusion import partition
 from anabranch.ir import ops
 from anabranch.ir.components import components
@@ -16,7 +16,7 @@ from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.write import program, variants
 from anabranch.trace import Trace
 
-LAYERS = {**SAMPLE, **LARGE, **ABREAST, **PAIRS, "attention": attention(3, 5, 7, 16, mask="b1")}
+LAYERS = {**SAMPLE, **LARGE, **INDEPENDENT, **PAIRS, "attention": attention(3, 5, 7, 16, mask="b1")}
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -36,9 +36,9 @@ def test_pairs_are_two_launches_or_one(name: str) -> None:
     assert len(apart.tasks) == 2 and variants(PAIRS[name], gpu())
 
 
-@pytest.mark.parametrize("name", ABREAST)
+@pytest.mark.parametrize("name", INDEPENDENT)
 def test_branches_have_kernels_abreast_whose_ctas_are_those_of_the_parts(name: str) -> None:
-    body = ABREAST[name]
+    body = INDEPENDENT[name]
     offers = [offer for offer in variants(body, gpu()) if offer.template == "abreast"]
     parts = components(body)
     assert offers and len(parts) > 1

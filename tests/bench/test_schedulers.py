@@ -15,7 +15,7 @@ from torch import Tensor
 import anabranch
 from anabranch.bench import schedulers
 from anabranch.bench.schedulers import REPLAYS, ScheduleMatrix, must_agree, run
-from anabranch.bench.verdicts import OVERLAP, OWN, VARIANTS
+from anabranch.bench.verdicts import OWN, PDL, VARIANTS
 from anabranch.compiler import stages
 from anabranch.errors import NumericsError, OptionError, ScheduleError
 from anabranch.frontend.capture_cache import capture_model
@@ -234,7 +234,7 @@ def test_a_plan_that_overlaps_is_a_row_if_it_is_right(
     monkeypatch.setattr(schedulers, "overlapped", sooner)
     models = ("zoo:squeezenet_bypass/tiny",)
     record = run(ScheduleMatrix(models, ("local",), dtypes=("fp32",), target="cpu"))
-    (row,) = (row for row in record["rows"] if row["scheduler"] == OVERLAP)
+    (row,) = (row for row in record["rows"] if row["scheduler"] == PDL)
     assert ("leaves other bits" in row["failure"]) == (not right)
     assert (row["us"] is None) == (not right)
 

@@ -142,7 +142,7 @@ def test_options_reach_the_compiler(cli: Callable[..., Any], model: str) -> None
 
 
 def test_any_option_can_be_given(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
-    words = ("-O", "search_alpha=8", "-O", "overlap=none", "--budget", "20", "-O", "budget=none")
+    words = ("-O", "search_alpha=8", "-O", "pdl=off", "--budget", "20", "-O", "budget=none")
     more = ("--option", "search_dp=false", "-O", f"dump={tmp_path}", "-O", "seed=3")
     for command in ("compile", "explain"):
         ran = cli(command, model, "--target", "cpu", *words, *more, "--json", "-")
@@ -150,7 +150,7 @@ def test_any_option_can_be_given(cli: Callable[..., Any], model: str, tmp_path: 
         said = ran.json["facts"] if command == "explain" else ran.json
         options = dict(said["options"])
         assert options.pop("cache_dir", None) is None and options.pop("dump") == str(tmp_path)
-        expected = {"search_alpha": 8.0, "overlap": "none", "search_dp": False, "seed": 3}
+        expected = {"search_alpha": 8.0, "pdl": "off", "search_dp": False, "seed": 3}
         assert options == expected
 
 

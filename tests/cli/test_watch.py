@@ -14,7 +14,7 @@ def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) ->
         trace = Trace(watch)
         trace.add("stage", "capture", "capture", seconds=0.5)
         trace.add("stage", "frontend.export", "frontend.export", seconds=0.4)
-        trace.add("refused", "fuse", "conv + relu", "3 consumers")
+        trace.add("refused", "fusion", "conv + relu", "3 consumers")
         trace.add("warning", "schedule", "[ios]", "it was slow")
         trace.add("warning", "schedule", "[ios]", "it was slow")
     captured = capsys.readouterr()
@@ -31,7 +31,7 @@ def test_debug_shows_more(
 ) -> None:
     monkeypatch.setenv("ANABRANCH_DEBUG", "3")
     with Watch("net") as watch:
-        Trace(watch).add("refused", "fuse", "conv + relu", "3 consumers")
+        Trace(watch).add("refused", "fusion", "conv + relu", "3 consumers")
     assert "refused fuse: conv + relu: 3 consumers" in capsys.readouterr().err
 
 

@@ -97,7 +97,7 @@ CASES: dict[str, tuple[Function, list[Any]]] = {
 
 def compiled(function: Function, args: Any) -> tuple[nn.Module, anabranch.Compiled]:
     model = Model(function).eval()
-    options: dict[str, Any] = {"search": "none", "abreast": "none", "cache_dir": None}
+    options: dict[str, Any] = {"search": "none", "horizontal_fusion": "none", "cache_dir": None}
     return model, anabranch.compile(model, args, target="cpu", **options)
 
 

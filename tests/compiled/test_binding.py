@@ -31,7 +31,7 @@ class Net(nn.Module):
 
 
 def compiled(model: Any, *args: Any, **kwargs: Any) -> Compiled:
-    quick: dict[str, Any] = {"search": "none", "abreast": "none", "overlap": "none"}
+    quick: dict[str, Any] = {"search": "none", "horizontal_fusion": "none", "pdl": "off"}
     return anabranch.compile(model, args, kwargs, target="cpu", cache_dir=None, **quick)
 
 

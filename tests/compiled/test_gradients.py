@@ -32,7 +32,7 @@ class Frozen(Net):
 
 
 def compiled(model: Any, *args: Any) -> Compiled:
-    quick: dict[str, Any] = {"search": "none", "abreast": "none", "overlap": "none"}
+    quick: dict[str, Any] = {"search": "none", "horizontal_fusion": "none", "pdl": "off"}
     return anabranch.compile(model, args or (X,), target="cpu", cache_dir=None, **quick)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import anabranch
 
-QUICK: dict[str, Any] = {"search": "none", "abreast": "none", "overlap": "none"}
+QUICK: dict[str, Any] = {"search": "none", "horizontal_fusion": "none", "pdl": "off"}
 
 
 class Layers(nn.Module):

@@ -19,7 +19,7 @@ from anabranch.errors import OptionError, TargetError
 
 QUICK: dict[str, Any] = {
     **{"target": "cpu", "cache_dir": None, "search": "none"},
-    **{"abreast": "none", "overlap": "none"},
+    **{"horizontal_fusion": "none", "pdl": "off"},
 }
 X = torch.randn(2, 4)
 TRACE: Any = torch.jit.trace

@@ -20,7 +20,7 @@ X = torch.randn(4, 3)
 
 def padded(model: Any, *args: Any) -> Compiled:
     quick: dict[str, Any] = {"target": "cpu", "cache_dir": None, "batch": "pad"}
-    quick |= {"search": "none", "abreast": "none", "overlap": "none"}
+    quick |= {"search": "none", "horizontal_fusion": "none", "pdl": "off"}
     return anabranch.compile(model, args or (X,), **quick)
 
 

@@ -10,7 +10,7 @@ import torch
 import anabranch
 from anabranch.errors import InputError
 
-QUICK: dict[str, Any] = {"search": "none", "abreast": "none", "overlap": "none"}
+QUICK: dict[str, Any] = {"search": "none", "horizontal_fusion": "none", "pdl": "off"}
 
 
 def compiled(model: Any, *args: Any, **options: Any) -> Any:

@@ -14,7 +14,7 @@ from anabranch.deadline import TIME
 from anabranch.ir.protocols import Cost
 from anabranch.targets.cpu.target import CpuTarget
 
-FAST: dict[str, Any] = {"search": "none", "abreast": "none", "overlap": "none"}
+FAST: dict[str, Any] = {"search": "none", "horizontal_fusion": "none", "pdl": "off"}
 
 
 class Net(nn.Module):

@@ -67,8 +67,8 @@ def two_layers() -> Job:
 def test_each_stage_gives_its_noun() -> None:
     nouns = {stage: compile_model(two_layers(), stage) for stage in STAGES}
     assert isinstance(nouns["rewrite"], Graph)
-    assert isinstance(nouns["fuse"], TaskGraph) and isinstance(nouns["probe"], TaskGraph)
-    assert isinstance(nouns["pack"], Plan)
+    assert isinstance(nouns["fusion"], TaskGraph) and isinstance(nouns["probe"], TaskGraph)
+    assert isinstance(nouns["memory"], Plan)
     assert nouns["recall"] is None and isinstance(nouns["load"], CpuExecutable)
     assert isinstance(nouns["verify"], Compilation) and isinstance(nouns["eager"], Compilation)
 
@@ -226,8 +226,8 @@ def test_seeds_of_the_caller_are_not_touched() -> None:
 def test_dumps_every_stage(tmp_path: Path) -> None:
     compile_model(job("squeezenet", dump=tmp_path / "out"))
     names = {file.name for file in (tmp_path / "out").iterdir()}
-    assert {"00_capture.txt", "02_fuse.txt", "05_schedule.txt", "08_pack.txt"} <= names
-    assert "arena" in (tmp_path / "out" / "08_pack.txt").read_text()
+    assert {"00_capture.txt", "02_fusion.txt", "05_schedule.txt", "08_memory.txt"} <= names
+    assert "arena" in (tmp_path / "out" / "08_memory.txt").read_text()
 
 
 def test_debug_logs_as_much_as_was_asked(caplog: pytest.LogCaptureFixture) -> None:

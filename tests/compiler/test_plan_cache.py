@@ -51,7 +51,7 @@ def found(trace: Trace) -> list[Event]:
     ]
 
 
-ROOMS = ("fuse", "kernels", "costs", "schedule", "pack", "overlap")
+ROOMS = ("fusion", "tuning", "costs", "schedule", "memory", "pdl")
 
 
 def recalled(trace: Trace) -> bool:
@@ -183,13 +183,13 @@ def test_the_question_says_what_decides(cache: Cache, monkeypatch: pytest.Monkey
     others: dict[str, Any] = {
         "scheduler": "ios",
         "kernels": "library",
-        "fusion": "climb",
+        "fusion": "deepcuts",
         "max_streams": 3,
         "max_group_size": 2,
         "max_groups": 2,
         "memory_limit": None,
-        "abreast": "none",
-        "overlap": "none",
+        "horizontal_fusion": "none",
+        "pdl": "off",
         "cuda_graph": False,
     }
     assert set(others) == set(plan_cache.OPTIONS)
@@ -242,10 +242,10 @@ def test_estimates_for_want_of_time_are_not_kept(cache: Cache) -> None:
 def test_stages_in_between_have_their_nouns(cache: Cache, tmp_path: Path) -> None:
     compile_model(job(cache, "squeezenet", "sim:h200", scheduler="critical"))
     one = job(cache, "squeezenet", "sim:h200", scheduler="critical")
-    assert isinstance(compile_model(one, "fuse"), TaskGraph)
-    assert isinstance(compile_model(one, "kernels"), Selection)
+    assert isinstance(compile_model(one, "fusion"), TaskGraph)
+    assert isinstance(compile_model(one, "tuning"), Selection)
     assert not recalled(one.trace)
-    assert isinstance(compile_model(one, "pack"), Plan) and recalled(one.trace)
+    assert isinstance(compile_model(one, "memory"), Plan) and recalled(one.trace)
     dumping = job(cache, "squeezenet", "sim:h200", scheduler="critical", dump=tmp_path)
     compile_model(dumping)
-    assert not recalled(dumping.trace) and (tmp_path / "08_pack.txt").exists()
+    assert not recalled(dumping.trace) and (tmp_path / "08_memory.txt").exists()

@@ -12,7 +12,7 @@ from anabranch.frontend import recorder
 from anabranch.frontend.observe import observe
 from anabranch.frontend.surroundings import surroundings
 
-FAST = {"search": "none", "abreast": "none", "overlap": "none"}
+FAST = {"search": "none", "horizontal_fusion": "none", "pdl": "off"}
 HELD = torch.ones(2)
 
 

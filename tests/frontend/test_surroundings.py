@@ -17,7 +17,7 @@ from anabranch.frontend import capture
 from anabranch.frontend.surroundings import neutral, surroundings
 from anabranch.ir.ambient import Ambient, differs, holds
 
-FAST: dict[str, Any] = {"search": "none", "abreast": "none", "target": "cpu"}
+FAST: dict[str, Any] = {"search": "none", "horizontal_fusion": "none", "target": "cpu"}
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
 

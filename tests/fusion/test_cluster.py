@@ -362,7 +362,7 @@ def test_networks_become_few_launches(network: str, most: int) -> None:
     net, inputs = ZOO[network].build("tiny"), ZOO[network].inputs("tiny", 1)
     options = Options.read({"cache_dir": None, "scheduler": "critical"}, environment=False)
     job = Job(net, inputs, {}, resolve("sim:h200"), options, None, Trace())
-    plan = compile_model(job, "pack")
+    plan = compile_model(job, "memory")
     assert len(plan.tasks.tasks) <= most
 
 

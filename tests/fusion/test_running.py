@@ -68,5 +68,5 @@ def test_they_are_one_launch(function: Callable[[Tensor], Tensor], x: Tensor) ->
 def test_a_plan_has_one_launch_of_ours(function: Callable[[Tensor], Tensor], x: Tensor) -> None:
     options = Options.read({"cache_dir": None, "scheduler": "critical"}, environment=False)
     job = Job(Model(function).eval(), (x,), {}, resolve("sim:h200"), options, None, Trace())
-    (task,) = compile_model(job, "pack").tasks.tasks
+    (task,) = compile_model(job, "memory").tasks.tasks
     assert task.kernel is not None and task.kernel.name == "rows"

@@ -192,6 +192,6 @@ def test_plans_have_one_launch_for_all_steps(
     )
     x = torch.randn(2, steps, 16)
     job = Job(model().eval(), (x,), {}, resolve("sim:h200"), options, None, Trace())
-    tasks = compile_model(job, "pack").tasks.tasks
+    tasks = compile_model(job, "memory").tasks.tasks
     assert len(tasks) == launches
     assert tasks[-1].kernel is not None and tasks[-1].kernel.name == "recurrence"

@@ -34,7 +34,7 @@ def other_weights(model: nn.Module) -> nn.Module:
 def compiled(request: pytest.FixtureRequest) -> tuple[Any, Tensor, Any]:
     model = ZOO["resnet50"].build("tiny").cuda().to(request.param).eval()
     x = ZOO["resnet50"].inputs("tiny", 1)[0].cuda().to(request.param)
-    options: dict[str, Any] = {"search": "none", "abreast": "none", "overlap": "none"}
+    options: dict[str, Any] = {"search": "none", "horizontal_fusion": "none", "pdl": "off"}
     options["budget"] = 30.0
     return model, x, anabranch.compile(model, (x,), cache_dir=shared_cache(), **options)
 

@@ -32,7 +32,7 @@ def test_each_schedule_is_packed_once(networks: Any, monkeypatch: pytest.MonkeyP
     assert asked == ["one", "two"]
     assert plans[0] is plans[2] is plans[3] and plans[1].schedule == two
     assert plans[0] == pack(tasks, one, networks.spec, None, None, 1 << 20)
-    assert [[event.where for event in trace.events] for trace in traces] == [["pack"]] * 2
+    assert [[event.where for event in trace.events] for trace in traces] == [["memory"]] * 2
 
 
 def test_only_a_plan_that_is_asked_for_with_a_trace_warns(

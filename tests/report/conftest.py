@@ -361,19 +361,21 @@ def story(net: Builder) -> list[Event]:
     tell("applied", "rewrite", "identities", f"{nodes - 3} -> {nodes - 4} nodes", ms=0.25)
     for i, name in enumerate(names[:400]):
         if i % 2:
-            tell("refused", "fuse", f"{name} + {names[i - 1]}", f"{name} has {2 + i % 3} consumers")
+            tell(
+                "refused", "fusion", f"{name} + {names[i - 1]}", f"{name} has {2 + i % 3} consumers"
+            )
         if i % 5 == 0:
             why = "error 3.10e-02 where 2.00e-03 is allowed"
-            tell("refused", "kernels", f"{name} by cudnn.convolution 4", why)
+            tell("refused", "tuning", f"{name} by cudnn.convolution 4", why)
     tell("refused", "schedule", "nimble", "the same plan as wave-2")
     if any("mylib" in node.op for task in net.tasks for node in task.body.nodes):
         why = "mylib.calibrate is not in the op table: it runs as a library call"
         tell("fallback", "frontend", "scores", why)
-        tell("warning", "pack", "wave-4", "arena 9,633,792 B on one stream already")
+        tell("warning", "memory", "wave-4", "arena 9,633,792 B on one stream already")
     for stage, seconds in (
         ("capture", 2.1),
         ("rewrite", 0.8),
-        ("kernels", 30.5),
+        ("tuning", 30.5),
         ("schedule", 7.7),
     ):
         tell("stage", stage, stage, "", seconds=seconds)

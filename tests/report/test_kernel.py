@@ -41,7 +41,7 @@ def test_every_loser_has_its_reason(parts: Build) -> None:
     text = kernel_text(told)
     assert "refused: error 3.10e-02" in text and "lost: as fast, and offered" in text
     assert "model.py:40 in forward (stem)" in text
-    assert "stem by cudnn" not in text and "fuse, refused: a + stem: a has 3 consumers" in text
+    assert "stem by cudnn" not in text and "fusion, refused: a + stem: a has 3 consumers" in text
 
 
 def test_what_a_plan_from_a_file_does_not_hold_is_said(parts: Build) -> None:

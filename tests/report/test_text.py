@@ -57,7 +57,7 @@ def test_each_time_says_what_it_is_of(parts: Build) -> None:
 
 def test_how_kernels_overlap(parts: Build) -> None:
     given = parts["small"]()
-    said = Event("applied", "overlap", "net", "2 kernels launched otherwise: 9.1 us, 9.9 alike", 0)
+    said = Event("applied", "pdl", "net", "2 kernels launched otherwise: 9.1 us, 9.9 alike", 0)
     facts = {**given["facts"], "modes": {"a": 4, "w": 1, "none": 1}}
     overlapping: ReportParts = {**given, "facts": facts, "events": [*given["events"], said]}
     text = explain(**overlapping)
@@ -75,7 +75,7 @@ def test_a_carve_out_is_told_where_it_is_not_the_usual(
     parts: Build, modes: dict[str, int], carveout: int | None, told: bool
 ) -> None:
     given = parts["small"]()
-    said = Event("applied", "overlap", "less shared memory", "50%; us by carve-out: 100% 9.9", 0)
+    said = Event("applied", "pdl", "less shared memory", "50%; us by carve-out: 100% 9.9", 0)
     facts = {**given["facts"], "modes": modes, "carveout": carveout}
     parted: ReportParts = {**given, "facts": facts, "events": [*given["events"], said]}
     text = explain(**parted)

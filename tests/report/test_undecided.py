@@ -13,7 +13,7 @@ SIM = replace(A_LARGE_GPU, simulated=True)
 
 
 def said(
-    what: str, why: str = ESTIMATED, where: str = "fuse", kind: Kind = "refused", **data: float
+    what: str, why: str = ESTIMATED, where: str = "fusion", kind: Kind = "refused", **data: float
 ) -> Event:
     return Event(kind, where, what, why, 0.0, tuple(data.items()))
 
@@ -23,9 +23,9 @@ EVENTS = [
     said("b, 2 parts", us=2.0, apart_us=4.0, pair=1),
     said("b, 2 parts", us=2.0, apart_us=4.0, pair=1),
     said("cat", f"{ESTIMATED}, the concatenation is known", us=9.0, apart_us=9.5),
-    said("x and y", f"{ESTIMATED}, where the times of its parts are known", "abreast"),
+    said("x and y", f"{ESTIMATED}, where the times of its parts are known", "horizontal_fusion"),
     said("c, 2 parts", "4.00 us > 3.00 us apart", us=4.0),
-    said("d by triton.rows", f"{ESTIMATED}, where others are known", "kernels"),
+    said("d by triton.rows", f"{ESTIMATED}, where others are known", "tuning"),
     said("e, 2 parts", "2.00 us in one launch, 3.00 in 2", kind="applied", us=1.0),
 ]
 

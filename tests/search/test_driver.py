@@ -181,19 +181,19 @@ def test_plans_that_are_compared_are_loaded_apart_where_there_is_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("alike", "spread", "tasks", "left", "able", "modes"),
+    ("uniform", "spread", "tasks", "left", "able", "modes"),
     [
-        (99.0, 0.1, 100, 60.0, True, ["alike", "each"]),
-        (96.0, 0.1, 100, 60.0, True, ["alike"]),  # clearly faster with one mode for all
-        (104.0, 0.1, 100, 60.0, True, ["alike"]),
-        (96.0, 5.0, 100, 60.0, True, ["alike", "each"]),
-        (99.0, 0.1, LARGE + 1, 60.0, True, ["alike"]),  # which gets no modes of its own
-        (99.0, 0.1, 100, 5.0, True, ["alike"]),  # and no time
-        (99.0, 0.1, 100, 5.0, False, ["each"]),  # which has no modes: once is enough
+        (99.0, 0.1, 100, 60.0, True, ["uniform", "per_kernel"]),
+        (96.0, 0.1, 100, 60.0, True, ["uniform"]),  # clearly faster with one mode for all
+        (104.0, 0.1, 100, 60.0, True, ["uniform"]),
+        (96.0, 5.0, 100, 60.0, True, ["uniform", "per_kernel"]),
+        (99.0, 0.1, LARGE + 1, 60.0, True, ["uniform"]),  # which gets no modes of its own
+        (99.0, 0.1, 100, 5.0, True, ["uniform"]),  # and no time
+        (99.0, 0.1, 100, 5.0, False, ["per_kernel"]),  # which has no modes: once is enough
     ],
 )
 def test_plans_get_modes_of_their_own_to_be_compared_where_it_is_close_and_there_is_time(
-    alike: float,
+    uniform: float,
     spread: float,
     tasks: int,
     left: float,
@@ -202,11 +202,11 @@ def test_plans_get_modes_of_their_own_to_be_compared_where_it_is_close_and_there
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked, trace = list[str](), Trace()
-    times = {"alike": alike, "each": 90.0}
+    times = {"uniform": uniform, "per_kernel": 90.0}
 
     def launched(self: Any, job: Any, plans: Any) -> list[Cost]:
-        asked.append(job.options.overlap)
-        now = Cost(times[job.options.overlap], "measured", spread)
+        asked.append(job.options.pdl)
+        now = Cost(times[job.options.pdl], "measured", spread)
         return [Cost(100.0, "measured", spread), now]
 
     monkeypatch.setattr(evaluation.CandidateEvaluator, "_launched", launched)
@@ -259,7 +259,7 @@ def test_a_plan_of_many_launches_is_tried_in_the_mode_of_the_first(
         return SimpleNamespace(packer=packer, tasks=many, choice=SimpleNamespace(schedule=None))
 
     monkeypatch.setattr(evaluation, "mode_of", mode_of)
-    options = SimpleNamespace(overlap="each")
+    options = SimpleNamespace(pdl="per_kernel")
     judge: Any = object.__new__(evaluation.CandidateEvaluator)
     judge._job = SimpleNamespace(options=options, target=None, cache=None)
     judge.child_job, judge._modes = SimpleNamespace(trace=None), {}

@@ -87,10 +87,10 @@ def test_the_same_twice_on_the_simulated_gpu() -> None:
 @pytest.mark.parametrize(
     "us, kept, ways",
     [
-        ((20.0, 19.0), True, ["alike"]),
-        ((19.0, 20.0), False, ["alike"]),
-        ((20.0, 19.7), True, ["alike", "each"]),
-        ((20.0, 20.1), False, ["alike", "each"]),
+        ((20.0, 19.0), True, ["uniform"]),
+        ((19.0, 20.0), False, ["uniform"]),
+        ((20.0, 19.7), True, ["uniform", "per_kernel"]),
+        ((20.0, 20.1), False, ["uniform", "per_kernel"]),
     ],
 )
 def test_what_decides_at_last_is_the_plan_as_it_is_launched(
@@ -102,7 +102,7 @@ def test_what_decides_at_last_is_the_plan_as_it_is_launched(
     launched_in: list[str] = []
 
     def launched(job: Job, made: BuiltPlan, plan: Plan) -> tuple[Plan, Cost]:
-        launched_in.append(job.options.overlap)
+        launched_in.append(job.options.pdl)
         return plan, Cost(1.0, "measured")
 
     def in_their_modes(plans: list[tuple[Plan, str]], target: Any) -> list[Cost]:
@@ -195,9 +195,9 @@ def test_work_is_asked_for_and_not_what_is_left() -> None:
 def test_the_schedule_of_what_is_found_has_its_time_within_the_limit() -> None:
     trace = Trace()
     trace.add("stage", "schedule", "schedule", seconds=6.5)
-    trace.add("stage", "fuse", "fuse", seconds=1.0)
+    trace.add("stage", "fusion", "fusion", seconds=1.0)
     trace.add("stage", "search", "search", seconds=60.0)
-    assert schedule_seconds(trace) == 6.5 and driver._took(trace, "fuse", "schedule") == 7.5
+    assert schedule_seconds(trace) == 6.5 and driver._took(trace, "fusion", "schedule") == 7.5
     assert schedule_seconds(Trace()) == driver._took(Trace(), "schedule") == 0.0
 
 

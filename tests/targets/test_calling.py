@@ -21,7 +21,7 @@ from anabranch.targets import calling
 
 QUICK: dict[str, Any] = {
     **{"target": "cpu", "cache_dir": None, "search": "none"},
-    **{"abreast": "none", "overlap": "none"},
+    **{"horizontal_fusion": "none", "pdl": "off"},
 }
 X = torch.arange(6.0).reshape(2, 3)
 WITHIN: list[Callable[[], object]] = []

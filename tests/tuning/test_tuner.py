@@ -169,7 +169,7 @@ def test_a_cut_is_chosen_with_the_joins_that_it_allows(us: float) -> None:
     else:
         assert not found.tasks.joins
         assert {"silu", "cat"} in ops
-    said = [e.what for e in way.trace.events if e.kind == "applied" and e.where == "fuse"]
+    said = [e.what for e in way.trace.events if e.kind == "applied" and e.where == "fusion"]
     assert ("cat" in said) == (us == 1.0)
 
 
@@ -226,7 +226,7 @@ def test_deepcuts_joins_nothing_and_computes_nothing_twice() -> None:
                 None,
                 Trace(),
             ),
-            stop_after="pack",
+            stop_after="memory",
         )
         for name in ("anabranch", "deepcuts")
     }
@@ -247,7 +247,7 @@ def test_merged_one_by_one_it_computes_what_the_model_does() -> None:
 def test_a_scheduler_that_merges_convolutions_finds_each_of_them() -> None:
     graph = GRAPHS["products"]
     for scheduler, cuts in (("ios-both", 1), ("sequential", 0)):
-        options = Options.read({"fusion": "climb", "scheduler": scheduler})
+        options = Options.read({"fusion": "deepcuts", "scheduler": scheduler})
         one = Tuner(resolve("sim:h200", False), options, None)
         assert one.climbs == (not cuts) and (len(one.cuts(graph, Trace())) > 1) == bool(cuts)
 
@@ -263,7 +263,7 @@ def test_what_is_merged_is_judged_as_it_will_be_scheduled(monkeypatch: pytest.Mo
     monkeypatch.setattr(tune, "outlook_of", none_pays)
 
     def merged(scheduler: str) -> int:
-        options = Options.read({"fusion": "climb", "scheduler": scheduler, "cache_dir": None})
+        options = Options.read({"fusion": "deepcuts", "scheduler": scheduler, "cache_dir": None})
         made, trace = Tuner(resolve("sim:h200", False), options, None), Trace()
         prepare = partial(pack, spec=made.target.spec)
         costs = costs_of(made.target, prepare, None, Trace(), each=TIME.kernel_s)

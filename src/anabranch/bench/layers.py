@@ -140,7 +140,7 @@ BATCHED: dict[str, Graph] = {
     "192 of 128x64 @ 64x128": products(192, 128, 64, 128),
 }
 """Layers at batch 16, of BERT, and 1x1 convolutions of ResNet-50 as products."""
-ABREAST: dict[str, Graph] = {
+INDEPENDENT: dict[str, Graph] = {
     "192x28x28 -> 64, 96, 16, pool": branches(192, 28, ((64, 1), (96, 1), (16, 1)), True),
     "480x14x14 -> 192, 96, 16, pool": branches(480, 14, ((192, 1), (96, 1), (16, 1)), True),
     "832x7x7 -> 256, 160, 32, pool": branches(832, 7, ((256, 1), (160, 1), (32, 1)), True),

@@ -87,7 +87,7 @@ def record(
         trace.progress("record", done, len(cells), what)
         model, args = load_model(name, batch, dtype, here.device)
         tf32 = dtype == "tf32"
-        options = {"target": target, "tf32": tf32, "search": search, "abreast": "none"}
+        options = {"target": target, "tf32": tf32, "search": search, "horizontal_fusion": "none"}
         if search == "none":  # a search is asked as users ask, so that what it found is recalled
             options["scheduler"] = "sequential"
         try:

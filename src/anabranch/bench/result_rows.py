@@ -33,7 +33,7 @@ SETTINGS: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("keep", (2, 8)),
     ("measured", (1, 15)),
     ("overheads", ("false",)),
-    ("waists", ("false",)),
+    ("cell_boundaries", ("false",)),
 )
 """Of a search, what its paper gives no number for: less and more than the default."""
 

@@ -20,7 +20,7 @@ ratios, means and verdicts).
      "means": {"local": {"nimble": 1.09, ...}, "best": {...}},
      "verdicts": [{"model": "zoo:googlenet", ..., "other": "critical", "ratio": 1.01, "tie": true}]}
 
-"local-overlap" is our plan with kernels that overlap those before them, which decide when the next
+"local-pdl" is our plan with kernels that overlap those before them, which decide when the next
 may start as part of the plan (`anabranch.tuning.launch`), under whichever of the usual schedules is
 the fastest then; all others launch a kernel when those it follows have ended. It counts only if it
 leaves the same bits as the plan that it comes from, again and again.
@@ -47,7 +47,7 @@ from anabranch.bench import harness
 from anabranch.bench.bits import same_bits
 from anabranch.bench.harness import Cell, Save, cells_of, label
 from anabranch.bench.jobs import captured_once, job_of
-from anabranch.bench.verdicts import OURS, OVERLAP, OWN, summary
+from anabranch.bench.verdicts import OURS, OWN, PDL, summary
 from anabranch.cache import Cache
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
@@ -298,7 +298,7 @@ def must_agree(
             raise NumericsError(
                 f"{changed.schedule.scheduler} of {name} leaves other bits",
                 f"in run {done + 1}, where its kernels overlap those before them",
-                "report the model; overlap='none' goes without",
+                "report the model; pdl='off' goes without",
             )
 
 
@@ -329,9 +329,9 @@ def _compared(
         try:
             plan, took = launched(found[ours].scheduled.schedule, usual)
         except AnabranchError as failed:
-            plan, failures[OVERLAP] = None, failed.what
+            plan, failures[PDL] = None, failed.what
         if plan is not None and plan.tasks is not tasks:
-            found[OVERLAP] = _Made(plans.keep(plan), plan, took)
+            found[PDL] = _Made(plans.keep(plan), plan, took)
             priced = _priced(found, side_by_side)
     fastest = min((_counted(name, *priced[name]).us for name in found), default=0.0)
     more = dict.fromkeys(name for name in (*found, *failures) if name not in names)

@@ -25,9 +25,11 @@ from anabranch.errors import OptionError
 from anabranch.ir.protocols import Cost
 from anabranch.schedule import BEST
 
-OWN, OVERLAP = "local", "local-overlap"
+OWN, PDL = "local", "local-pdl"
+NAMES = {"local-overlap": PDL}
+"""What records of version 1 call a scheduler."""
 VARIANTS = ("local-urgent", "local-rooted")
-OURS = (OWN, *VARIANTS, OVERLAP)
+OURS = (OWN, *VARIANTS, PDL)
 
 Row = Mapping[str, Any]
 Cell = tuple[str, str, int]
@@ -39,8 +41,13 @@ def cells(rows: Sequence[Row]) -> dict[Cell, dict[str, Row]]:
     for row in rows:
         if row["us"]:
             cell = (row["model"], row["dtype"], row["batch"])
-            found.setdefault(cell, {})[row["scheduler"]] = row
+            found.setdefault(cell, {})[name_of(row)] = row
     return found
+
+
+def name_of(row: Row) -> str:
+    """The scheduler of a row, as it is called now."""
+    return NAMES.get(row["scheduler"], str(row["scheduler"]))
 
 
 def verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -58,23 +65,23 @@ def verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 "dtype": dtype,
                 "batch": batch,
                 "us": ours["us"],
-                "other": best["scheduler"],
+                "other": name_of(best),
                 "other_us": best["us"],
                 "ratio": best["us"] / ours["us"],
                 "tie": tied(_cost(ours), _cost(best)),
-                **_overlapping(cell, best),
+                **_with_pdl(cell, best),
             }
         )
     return found
 
 
-def _overlapping(cell: Mapping[str, Row], best: Row) -> dict[str, Any]:
+def _with_pdl(cell: Mapping[str, Row], best: Row) -> dict[str, Any]:
     """The same of ours where kernels overlap; nothing where that was not tried."""
-    if OVERLAP not in cell:
+    if PDL not in cell:
         return {}
-    ours = cell[OVERLAP]
+    ours = cell[PDL]
     tie = tied(_cost(ours), _cost(best))
-    return {"overlap_us": ours["us"], "overlap_ratio": best["us"] / ours["us"], "overlap_tie": tie}
+    return {"pdl_us": ours["us"], "pdl_ratio": best["us"] / ours["us"], "pdl_tie": tie}
 
 
 def means(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
@@ -88,8 +95,8 @@ def means(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
         if tried:
             cell["best"] = min(tried)
         table.append(cell)
-    names = list(dict.fromkeys(row["scheduler"] for row in rows))
-    return {own: _mean_ratios(table, own, names) for own in (OWN, OVERLAP, "best")}
+    names = list(dict.fromkeys(map(name_of, rows)))
+    return {own: _mean_ratios(table, own, names) for own in (OWN, PDL, "best")}
 
 
 def packed_us(row: Row) -> float:

@@ -55,7 +55,7 @@ def run(
     cells = [(m, d, b) for m in models for d in dtypes for b in batches]
     rows: list[dict[str, Any]] = []
     path = ""
-    with Watch("precompiling", "kernels") as watch:
+    with Watch("precompiling", "tuning") as watch:
         for model, of, size in cells:
             options = Options.read({"tf32": of == "tf32", "search": "none"})
             place, trace = resolve(target, options.tf32), Trace(watch)

@@ -199,7 +199,7 @@ def _blocks(
             found = operators(compile_model(job, stop_after="capture").graph)
             tasks, whole = found.tasks, found.dag
         else:
-            fused = compile_model(job, stop_after="fuse")
+            fused = compile_model(job, stop_after="fusion")
             tasks, whole = fused.tasks, dag_of(fused)
     costs = Roofline(opened.spec)
     us = [costs.task(task).us for task in tasks]

@@ -1,6 +1,6 @@
 """The text of each stage's noun, one file a stage in the folder of `Options.dump`.
 
-00_capture.txt  01_rewrite.txt  02_fuse.txt ... 08_pack.txt
+00_capture.txt  01_rewrite.txt  02_fusion.txt ... 09_memory.txt
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from anabranch.tuning.verify.plan import OTHER_CLASS, WRONG_CAPTURE
 T = TypeVar("T")
 
 EXACT: dict[str, Any] = {"search": "none", "folding": "exact"}
-LIBRARY: dict[str, Any] = {**EXACT, "kernels": "library", "abreast": "none"}
+LIBRARY: dict[str, Any] = {**EXACT, "kernels": "library", "horizontal_fusion": "none"}
 PLAIN: dict[str, Any] = {
     **{**LIBRARY, "fuel": 0, "scheduler": "sequential"},
     **{"channels_last": False, "check": 0},
@@ -39,7 +39,7 @@ CAREFUL = {
 }
 """Where an optimisation went wrong: options under which less and less is done, at last nothing."""
 SPECIAL = "without the rules that change what NaN, infinities or signs of zero give"
-LAUNCHED: dict[str, Any] = {"cuda_graph": False, "scheduler": "sequential", "overlap": "none"}
+LAUNCHED: dict[str, Any] = {"cuda_graph": False, "scheduler": "sequential", "pdl": "off"}
 BY_EACH_CALL = "launched by each call, for operators that are not torch's may not be captured"
 """Some launch on the default stream, whatever the current one is: no capture sees that."""
 TORCHS = frozenset({"aten", "prims", "anabranch"})

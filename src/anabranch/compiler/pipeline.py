@@ -1,12 +1,12 @@
 """The pipeline: from a model to a loaded plan, one line per stage, in order.
 
-    capture -> rewrite -> recall -> fuse -> kernels -> probe -> schedule -> search
-                                     ^-----------------------------------------'
-        -> abreast -> pack -> load -> verify -> eager
+    capture -> rewrite -> recall -> fusion -> tuning -> probe -> schedule -> search
+                                      ^------------------------------------------'
+        -> horizontal_fusion -> memory -> load -> verify -> eager
 
 `_stages` is the only place that knows the order. A stage is a function of nouns; what stands around
 each (time, dumps, where to stop) is in `stage_runner`, what is tried when one fails in `fallback`.
-The search closes the outer loop: it judges a rewritten graph by running the stages from `fuse` to
+The search closes the outer loop: it judges a rewritten graph by running the stages from `fusion` to
 `schedule` on it.
 """
 
@@ -45,7 +45,7 @@ from anabranch.tuning.build import (
     simplified_or_recalled,
     tune,
 )
-from anabranch.tuning.horizontal.decide import abreast
+from anabranch.tuning.horizontal.decide import horizontal_fusion
 from anabranch.tuning.job import Job, with_samples
 from anabranch.tuning.sandbox.process import SandboxProcess
 
@@ -53,13 +53,13 @@ NOUNS: Mapping[str, Callable[[Any], Any]] = {
     "capture": itemgetter(0),
     "rewrite": lambda graph: graph,
     "recall": attrgetter("found"),
-    "fuse": itemgetter(-1),
-    "kernels": attrgetter("selection"),
+    "fusion": itemgetter(-1),
+    "tuning": attrgetter("selection"),
     "probe": attrgetter("tasks"),
     "schedule": attrgetter("choice"),
     "search": lambda made: made[0].graph,
-    "abreast": attrgetter("tasks"),
-    "pack": attrgetter("plan"),
+    "horizontal_fusion": attrgetter("tasks"),
+    "memory": attrgetter("plan"),
     "load": itemgetter(1),
     "verify": lambda compilation: compilation,
     "eager": lambda compilation: compilation,
@@ -101,33 +101,33 @@ def _attempt(job: Job, stage: StageRunner) -> Any:
 
 
 def _stages(job: Job, stage: StageRunner) -> Compilation:
-    """The whole line. Of a graph that an earlier process decided, the stages from `fuse` to `pack`
-    are recalled as one."""
+    """The whole line. Of a graph that an earlier process decided, the stages from `fusion` to
+    `memory` are recalled as one."""
     captured, seen = stage("capture", capture, job, pause_gc=True)
     refuse_known_wrong(job, captured)
     answers = Answers(job.cache, captured.graph)
     ask = answers.recall
     here = with_samples(job, captured, captured.graph)
     graph = stage("rewrite", simplified_or_recalled, here, captured.graph, ask, pause_gc=True)
-    whole = not stage.wants(*STAGES[STAGES.index("fuse") : STAGES.index("pack")])
+    whole = not stage.wants(*STAGES[STAGES.index("fusion") : STAGES.index("memory")])
     known = stage("recall", recall, here, captured, graph, ask, whole, pause_gc=True)
     begin, path, found, decisions = known.begin, known.path, known.found, None
     if found is not None:
-        stage.passed("pack", found)
+        stage.passed("memory", found)
     else:
         start_sandbox(job)
         answers.recall()
         line = with_samples(here, captured, begin)
-        cuts = stage("fuse", fuse, line, begin)
-        tuned = stage("kernels", tune, line, captured, begin, cuts)
+        cuts = stage("fusion", fuse, line, begin)
+        tuned = stage("tuning", tune, line, captured, begin, cuts)
         tuned = stage("probe", probe, line, captured, tuned)
         made = stage("schedule", schedule, line, tuned)
-        span = stage.span("fuse", "schedule")
+        span = stage.span("fusion", "schedule")
         made, path = stage("search", search, here, captured, graph, made, path, span)
-        made = stage("abreast", abreast, here, made)
-        found = stage("pack", pack, here, made)
+        made = stage("horizontal_fusion", horizontal_fusion, here, made)
+        found = stage("memory", pack, here, made)
         answers.keep()
-        decisions = stage.events_of("fuse", "pack")
+        decisions = stage.events_of("fusion", "memory")
         # They hold kernels and values on the device: loading needs the room.
         del line, cuts, tuned, made
     # What was decided anew left garbage that holds memory of the device: it may be collected.

@@ -45,8 +45,8 @@ OPTIONS = (
     "max_group_size",
     "max_groups",
     "memory_limit",
-    "abreast",
-    "overlap",
+    "horizontal_fusion",
+    "pdl",
     "cuda_graph",
 )
 """What of the options decides, beside what shows in the graph and in the target. The budget does
@@ -68,7 +68,7 @@ class KnownError(NumericsError):
 class Outcome:
     """What the stages from fuse to pack made of `graph`. `schedules`: all that were compared, best
     first, each kernel waiting for all before it; `cost`: that of the plan, as its kernels are
-    launched (`overlap`). `settled`: nothing was left out that might run another day;
+    launched (`pdl`). `settled`: nothing was left out that might run another day;
     `cut_short`: why searching and measuring ended before they were done, "" if they were. `kept`:
     names it in the cache, "" while it is not there."""
 

@@ -115,7 +115,9 @@ class _ClusterSearch:
         why = why_not_one_kernel(group, self.paths, self.facts)
         if not why:
             return [group]
-        trace.add("refused", "fuse", f"cluster of {len(nodes)} from %{nodes[0].name}", why.sentence)
+        trace.add(
+            "refused", "fusion", f"cluster of {len(nodes)} from %{nodes[0].name}", why.sentence
+        )
         half = len(parts) // 2
         return [*self._settled(parts[:half], trace), *self._settled(parts[half:], trace)]
 

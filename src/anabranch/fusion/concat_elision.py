@@ -45,7 +45,7 @@ def fitting(tasks: TaskGraph, trace: Trace) -> tuple[str, ...]:
             continue
         why = _why_not(task, tasks, nest)
         if why:
-            trace.add("refused", "fuse", task.name, why.sentence)
+            trace.add("refused", "fusion", task.name, why.sentence)
         else:
             nest.add(task.body.nodes[0])
             found.append(task.name)
@@ -172,13 +172,13 @@ def worth(
         said = f"{us[1]:.2f} us with {len(names)} tasks writing or reading slices"
         if us[1] < us[0] and not guess:
             why = f"{said}, {us[0]:.2f} with the concatenation"
-            trace.add("applied", "fuse", ", ".join(joins), why, us=us[0] - us[1])
+            trace.add("applied", "fusion", ", ".join(joins), why, us=us[0] - us[1])
             kept += joins
         else:
             why = f"{said} >= {us[0]:.2f} with the concatenation"
             told = {"us": us[1], "apart_us": us[0]} if guess else {}
             why = f"{ESTIMATED}, the concatenation is known" if guess else why
-            trace.add("refused", "fuse", ", ".join(joins), why, **told)
+            trace.add("refused", "fusion", ", ".join(joins), why, **told)
     return tuple(kept)
 
 

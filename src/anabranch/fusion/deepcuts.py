@@ -176,14 +176,14 @@ class _Climb:
                 apart = sum(self._cost(frozenset([name])).us for name in subset)
                 us = self._cost(subset).us
                 why = f"{us:.2f} us in one launch, {apart:.2f} in {len(subset)}"
-                trace.add("applied", "fuse", self._said(subset), why, us=apart - us)
+                trace.add("applied", "fusion", self._said(subset), why, us=apart - us)
         for a, b in self.consecutive(partition):
             what = f"{self._said(partition[a])} and {self._said(partition[b])}"
             refused = self._why_not(partition, (a, b)) or Refused("the whole would be no faster")
-            trace.add("refused", "fuse", what, refused.sentence)
+            trace.add("refused", "fusion", what, refused.sentence)
         tasks = len(partition)
         what = f"{len(self.nodes)} nodes -> {tasks} tasks, {len(self._costs)} structures evaluated"
-        trace.add("applied", "fuse", self.graph.name, what)
+        trace.add("applied", "fusion", self.graph.name, what)
 
     def _with(self, partition: Partition, merges: Sequence[_Merge]) -> Partition:
         """The partition with as many of the merges as share no subset and wait for each other in

@@ -89,7 +89,7 @@ def pairs(
     home = {node.name: at for at, group in enumerate(found) for node in group}
     for what, (one, other) in left.items():
         if home[one.name] != home[other.name]:
-            trace.add("refused", "fuse", what, "another pair of one of them gains more")
+            trace.add("refused", "fusion", what, "another pair of one of them gains more")
     return found
 
 
@@ -106,7 +106,7 @@ def _paired(
             left[what] = groups[offer.first][0], groups[offer.second][0]
             continue
         said = f"{offer.us:.1f} us expected in one launch, {offer.apart_us:.1f} in two"
-        trace.add("applied", "fuse", what, f"one launch: {said}")
+        trace.add("applied", "fusion", what, f"one launch: {said}")
         # What the first one makes is read in the second one alone, so it may as well run there.
         taken |= {offer.first: (), offer.second: offer.nodes}
     return [nodes for at, group in enumerate(groups) if (nodes := taken.get(at, group))], left
@@ -138,7 +138,7 @@ def _offers(
                 continue
             else:
                 why = Refused(f"{us:.1f} us expected in one launch, {apart:.1f} in two")
-        trace.add("refused", "fuse", _said(groups, at, other), why.sentence)
+        trace.add("refused", "fusion", _said(groups, at, other), why.sentence)
 
 
 def _suits(first: Group, second: Group, facts: FusionFacts) -> bool:

@@ -56,17 +56,17 @@ def choose(
         )
         if us < parts_us and not guess:
             why = f"{us:.2f} us in {_launches(groups)}, {parts_us:.2f} in {len(parts)}"
-            trace.add("applied", "fuse", names, why, us=parts_us - us)
+            trace.add("applied", "fusion", names, why, us=parts_us - us)
             tasks += groups
         else:
             what, why = f"{names}, {len(parts)} parts", f"{us:.2f} us > {parts_us:.2f} us apart"
             if math.isinf(us):
-                trace.add("refused", "fuse", what, "it is wanted in parts")
+                trace.add("refused", "fusion", what, "it is wanted in parts")
             elif guess:
                 pair = int(any(map(sure, groups)))
-                trace.add("refused", "fuse", what, ESTIMATED, us=us, apart_us=parts_us, pair=pair)
+                trace.add("refused", "fusion", what, ESTIMATED, us=us, apart_us=parts_us, pair=pair)
             else:
-                trace.add("refused", "fuse", what, why)
+                trace.add("refused", "fusion", what, why)
             tasks += parts
     return _ordered(tasks, coarse, fine) or min(
         (coarse, fine), key=lambda graph: sum(cost(task).us for task in graph.tasks)

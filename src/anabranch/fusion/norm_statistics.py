@@ -78,9 +78,9 @@ def _joined(
         why = _between(groups, {at, *summed}, reach)
         why = why or unwritten(nodes, facts, paths.outputs(nodes))
         if why:
-            trace.add("refused", "fuse", what, why.sentence)
+            trace.add("refused", "fusion", what, why.sentence)
             continue
-        trace.add("applied", "fuse", what, said)
+        trace.add("applied", "fusion", what, said)
         found |= {at: nodes, **dict.fromkeys(summed, ())}
         for other in summed:
             reach.merge(at, other)

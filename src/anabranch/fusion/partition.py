@@ -50,7 +50,7 @@ def partition(
     tasks = cut(graph, groups)
     trace.add(
         "applied",
-        "fuse",
+        "fusion",
         f"{graph.name} for {spec.name}",
         f"{len(graph.nodes)} nodes -> {len(tasks.tasks)} tasks, {len(tasks.aliases)} aliases",
     )

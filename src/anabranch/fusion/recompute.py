@@ -59,10 +59,10 @@ def computed_again(tasks: TaskGraph, spec: TargetSpec, trace: Trace) -> TaskGrap
         what = " + ".join(f"%{node.name}" for node in group)
         found = search.all_with(at, sorted(readers))
         if isinstance(found, Refused):
-            trace.add("refused", "fuse", what, found.sentence)
+            trace.add("refused", "fusion", what, found.sentence)
             continue
         why = f"computed again in {len(readers)} readers: no launch of its own"
-        trace.add("applied", "fuse", what, why)
+        trace.add("applied", "fusion", what, why)
         search.now.update(found)
         del search.now[at]
     if len(search.now) == len(tasks.tasks):

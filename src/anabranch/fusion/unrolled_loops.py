@@ -85,15 +85,15 @@ class LoopSearch:
             return
         what = f"{len(nodes)} nodes to %{end.name}"
         if len(outputs) > MOST_RESULTS:
-            trace.add("refused", "fuse", what, f"{len(outputs)} of them are read elsewhere")
+            trace.add("refused", "fusion", what, f"{len(outputs)} of them are read elsewhere")
             return
         found = found_in(body_of(group, self.facts, outputs))
         if not isinstance(found, Refused) and self.comes_back(group):
             found = Refused("what reads it, or another loop, is read by it as well")
         if isinstance(found, Refused):
-            trace.add("refused", "fuse", what, found.sentence)
+            trace.add("refused", "fusion", what, found.sentence)
             return
-        trace.add("applied", "fuse", what, f"a loop of {found.step.extent} steps")
+        trace.add("applied", "fusion", what, f"a loop of {found.step.extent} steps")
         self.taken.update(node.name for node in nodes)
         self.groups.append(group)
 

@@ -145,9 +145,9 @@ def _with_epilogue(
         else:
             why = why_not(chain, facts)
         if not why:
-            trace.add("applied", "fuse", _said(chain), "one call of a library")
+            trace.add("applied", "fusion", _said(chain), "one call of a library")
             return chain
-        trace.add("refused", "fuse", _said(chain), why.sentence)
+        trace.add("refused", "fusion", _said(chain), why.sentence)
     return [anchor]
 
 
@@ -196,7 +196,7 @@ def _join_reader(
         if not why and any(_takes_prologue(anchor, facts) for anchor in (*ours, *theirs)):
             why = unwritten(merged, facts)
     if why:
-        trace.add("refused", "fuse", _said([node, reader]), why.sentence)
+        trace.add("refused", "fusion", _said([node, reader]), why.sentence)
         return
     home.update((member.name, merged) for member in merged)
 

@@ -77,7 +77,7 @@ def pack(
         signature,
     )
     check_plan(plan)
-    trace.add("applied", "pack", tasks.name, _sentence(plan), arena=plan.arena_bytes)
+    trace.add("applied", "memory", tasks.name, _sentence(plan), arena=plan.arena_bytes)
     return plan
 
 
@@ -116,12 +116,12 @@ def _tightened(
     tightened, placement = tight
     if placement.total > limit_bytes:
         why = f"arena {placement.total:,} B however tasks wait, limit {limit_bytes:,} B"
-        trace.add("warning", "pack", schedule.scheduler, why)
+        trace.add("warning", "memory", schedule.scheduler, why)
     if placement.total >= loose.total:
         return schedule, loose
     added = tightened.waits - schedule.waits
     why = f"{added} waits added: arena {loose.total:,} -> {placement.total:,} B"
-    trace.add("applied", "pack", schedule.scheduler, why, waits=added)
+    trace.add("applied", "memory", schedule.scheduler, why, waits=added)
     return tightened, placement
 
 

@@ -70,7 +70,7 @@ def grouped(events: Sequence[Event], kind: str) -> list[Group]:
 def general(event: Event) -> str:
     """The sentence with a gap for what is particular: words of its subject, names, numbers.
 
-    >>> general(Event("refused", "fuse", "conv + relu", "relu is read by %add and 12 others"))
+    >>> general(Event("refused", "fusion", "conv + relu", "relu is read by %add and 12 others"))
     '… is read by … and … others'
     """
     subject = set(event.what.split()) - PLAIN

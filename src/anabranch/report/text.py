@@ -139,7 +139,7 @@ def _fused(parts: ReportParts, found: Sequence[TaskRow]) -> list[str]:
         row.task.kernel is not None and row.task.kernel.name == HORIZONTAL for row in found
     )
     for event in parts["events"]:
-        if shared and (event.kind, event.where) == ("applied", "abreast"):
+        if shared and (event.kind, event.where) == ("applied", "horizontal_fusion"):
             lines += wrapped(f"{count(shared, 'launch')} of independent tasks: {event.why}")
     most = fused.most_common(GROUPS)
     lines += columns([(f"{n}x", ops) for ops, n in most], ">", (6,))
@@ -199,7 +199,7 @@ def _overlapping(parts: ReportParts) -> list[str]:
     if modes and carveout != WHOLE_PERCENT:
         lines += [f"Carve-out: kernels ask for {carveout}% of L1 as shared memory"]
     for event in parts["events"] if lines else ():
-        if event.where == "overlap" and event.kind in ("chosen", "applied"):
+        if event.where == "pdl" and event.kind in ("chosen", "applied"):
             lines += wrapped(event.why)
     return lines
 
@@ -235,9 +235,9 @@ def _refused(parts: ReportParts) -> list[str]:
     for group in groups[:GROUPS]:
         event = group.events[0]
         said = f"{event.why or 'refused'} ({event.what}{_more(group)})"
-        first, *rest = textwrap.wrap(printable(said), WIDTH - 28, break_long_words=True)[:2] or [""]
-        lines.append(f"  {cut(group.where, 16):<16} {len(group.events):>5}x  {first}")
-        lines += [f"{'':<27}{line}" for line in rest]
+        first, *rest = textwrap.wrap(printable(said), WIDTH - 29, break_long_words=True)[:2] or [""]
+        lines.append(f"  {cut(group.where, 17):<17} {len(group.events):>5}x  {first}")
+        lines += [f"{'':<28}{line}" for line in rest]
     return [*lines, *_left_out(groups[GROUPS:])]
 
 

@@ -41,7 +41,7 @@ def undecided(events: Sequence[Event], spec: TargetSpec, most: int) -> list[str]
 
 
 def _left(event: Event) -> bool:
-    refused = event.kind == "refused" and event.where in ("fuse", "abreast")
+    refused = event.kind == "refused" and event.where in ("fusion", "horizontal_fusion")
     return refused and event.why.startswith(ESTIMATED)
 
 

@@ -122,7 +122,7 @@ def _searched(
     trace.add("chosen", "search", graph.name, f"the critical path weighs {alpha:g} times the sum")
     # The schedule of what is found has its time within the limit, too.
     until = until.earlier(_to_schedule(job, first, until))
-    each = trial + _took(trace, "fuse", "kernels") * NEW
+    each = trial + _took(trace, "fusion", "tuning") * NEW
     effort, evaluators = _effort(options, until, each), evaluator.evaluators(alpha, machine)
     settings = settings_of(options)
     rules = tables.PUBLISHED if options.search in PUBLISHED else tables.ALL

@@ -97,8 +97,8 @@ class CandidateEvaluator:
         with one mode for all kernels of each, and where that leaves it open, in modes of their
         own, if there is time for them."""
         any_modes = any(may_overlap(plan.tasks, self._job.target) for plan in plans)
-        if self.child_job.options.overlap == "each" and any_modes:
-            was, now = costs = self._launched(replaced(self.child_job, overlap="alike"), plans)
+        if self.child_job.options.pdl == "per_kernel" and any_modes:
+            was, now = costs = self._launched(replaced(self.child_job, pdl="uniform"), plans)
             clear = abs(now.us - was.us) > CLEAR * was.us and not tied(now, was)
             if clear or all(len(plan.tasks.tasks) > LARGE for plan in plans):
                 return costs  # the latter get no modes of their own
@@ -124,7 +124,7 @@ class CandidateEvaluator:
     def _mode(self, plan: BuiltPlan) -> PdlMode | None:
         """The best mode of its kernels; of a plan of many launches, which takes a second to load in
         each, the one that is best for the first."""
-        if self._job.options.overlap == "none":
+        if self._job.options.pdl == "off":
             return None
         if plan is not self._first and len(plan.tasks.tasks) > LARGE:
             plan = self._first

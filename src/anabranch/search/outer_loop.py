@@ -57,7 +57,7 @@ def settings_of(options: Options) -> Settings:
         keep=options.search_keep,
         dp=options.search_dp,
         partition=options.search_partition,
-        between_cells=options.search_waists and options.search not in PUBLISHED,
+        between_cells=options.search_cell_boundaries and options.search not in PUBLISHED,
         seed=options.seed,
     )
 

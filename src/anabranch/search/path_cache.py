@@ -25,8 +25,8 @@ PATHS: Table[Path] = Table("graphs", "search 9", nouns(Path))
 NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
 APART = {
     *("scheduler", "max_streams", "max_group_size", "max_groups", "memory_limit"),
-    *("abreast", "overlap"),
-    *("search_alpha", "search_overheads", "search_waists"),
+    *("horizontal_fusion", "pdl"),
+    *("search_alpha", "search_overheads", "search_cell_boundaries"),
 }
 """What a search does not depend on that goes by the sum, and tries its graphs one kernel after
 another."""

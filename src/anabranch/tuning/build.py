@@ -1,6 +1,6 @@
 """The stages from a rewritten graph to its schedule, one function each.
 
-    graph -> fuse -> kernels -> probe -> schedule -> BuiltPlan
+    graph -> fusion -> tuning -> probe -> schedule -> BuiltPlan
 
 The pipeline runs them on the graph that it was given, and a search on each graph that it would
 have instead.
@@ -119,12 +119,12 @@ class Tuned:
 
 
 def fuse(job: Job, graph: Graph) -> Sequence[TaskGraph]:
-    """The stage `fuse`: the graph cut into tasks in several ways, the last with the largest."""
+    """The stage `fusion`: the graph cut into tasks in several ways, the last with the largest."""
     return tuner_of(job).cuts(graph, job.trace)
 
 
 def tune(job: Job, captured: Captured, graph: Graph, cuts: Sequence[TaskGraph]) -> Tuned:
-    """The stage `kernels`: the fastest kernel of each task, and of the cuts the fastest."""
+    """The stage `tuning`: the fastest kernel of each task, and of the cuts the fastest."""
     prepare = partial(pack, spec=job.target.spec)
     costs = costs_of(job.target, prepare, job.cache, job.trace, job.deadline, TIME.kernel_s)
     signature = renamed(captured, graph)
@@ -140,7 +140,7 @@ def probe(job: Job, captured: Captured, tuned: Tuned) -> Tuned:
     graph, selection = tuned.graph, with_probes(tuned.selection, tuned.costs)
     if job.options.scheduler in MERGING and job.options.exact:
         why = "a smaller window is padded with zeros, which infinities are multiplied by"
-        job.trace.add("refused", "kernels", "merged convolutions", why)
+        job.trace.add("refused", "tuning", "merged convolutions", why)
     elif job.options.scheduler in MERGING:
         tuner = tuner_of(job)
         graph, selection = tuner.merged(graph, selection, tuned.costs, limits_of(job))
@@ -155,11 +155,11 @@ def schedule(job: Job, tuned: Tuned, trial: bool = False) -> BuiltPlan:
 
 
 def build_on_trial(job: Job, captured: Captured, graph: Graph) -> BuiltPlan:
-    """The stages from `fuse` to `schedule`, as a search runs them on a graph that it tries out."""
+    """The stages from `fusion` to `schedule`, as a search runs them on a graph that it tries."""
     job = with_samples(job, captured, graph)
-    with job.trace.stage("fuse"):
+    with job.trace.stage("fusion"):
         cuts = fuse(job, graph)
-    with job.trace.stage("kernels"):
+    with job.trace.stage("tuning"):
         tuned = tune(job, captured, graph, cuts)
     with job.trace.stage("probe"):
         tuned = probe(job, captured, tuned)
@@ -183,7 +183,7 @@ def _fastest(
         for way in ways
     ]
     plans = [(made.tasks, made.choice.schedule) for made in tried]
-    overlap = job.options.overlap != "none" and may_overlap(tried[0].tasks, job.target)
+    overlap = job.options.pdl != "off" and may_overlap(tried[0].tasks, job.target)
     mode = USUAL if overlap else None
     found = tried[0].costs.race(launched_in(mode, plans, job.target, job.cache, aside.trace))
     best = fastest(found)
@@ -191,7 +191,7 @@ def _fastest(
         if way is not ways[best]:
             what = f"{len(made.tasks.tasks)} tasks, {len(made.tasks.joins)} joins"
             why = f"{cost.us:.2f} us {cost.source} as a whole, {found[best].us:.2f} otherwise"
-            job.trace.add("refused", "fuse", what, why, us=cost.us)
+            job.trace.add("refused", "fusion", what, why, us=cost.us)
     return ways[best]
 
 
@@ -231,7 +231,7 @@ def _schedule(
 ) -> BuiltPlan:
     """`safe`: what was chosen so far would be chosen again."""
     options, tasks = job.options, selection.tasks
-    still = trial or options.overlap == "none" or job.deadline.stopped()
+    still = trial or options.pdl == "off" or job.deadline.stopped()
     ahead, interrupt = _nothing, _at_once
     if job.sandbox is not None:
         ahead, interrupt = partial(compile_ahead, sandbox=job.sandbox), job.sandbox.interrupt
@@ -257,9 +257,9 @@ def launched(job: Job, made: BuiltPlan, plan: Plan) -> tuple[Plan, Cost | None]:
     nobody knows. Where no scheduler was asked for by name, another schedule may come to be the
     fastest."""
     options, until = job.options, None
-    if options.overlap == "none" or job.deadline.stopped():
+    if options.pdl == "off" or job.deadline.stopped():
         return plan, None
-    if options.overlap == "each":
+    if options.pdl == "per_kernel":
         until = job.deadline
         if options.budget is None:
             until = until.within(max(0.0, TIME.pdl_per_kernel_end_s - job.taken))

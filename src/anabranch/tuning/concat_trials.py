@@ -85,11 +85,11 @@ def with_joins(
         cut = replace(whole, tasks=changed)
         picked = select(cut, replace(config, providers=again, most=MOST_KERNELS), trace)
     except TargetError as failed:
-        trace.add("refused", "fuse", ", ".join(names), str(failed).partition("\n")[0])
+        trace.add("refused", "fusion", ", ".join(names), str(failed).partition("\n")[0])
         return selection
     if unproved := [task.name for task in picked.tasks.tasks if _at_last(task)]:
         why = f"no kernel runs {unproved[0]} in slices, but eager's, which nothing has checked"
-        trace.add("refused", "fuse", ", ".join(names), why)
+        trace.add("refused", "fusion", ", ".join(names), why)
         return selection
     kept = worth(plain, _with_kernels(whole, picked.tasks), costs.task, trace, hopeful)
     if not kept:
@@ -143,7 +143,7 @@ def _promising(selection: Selection, cost: Callable[[Task], Cost], trace: Trace)
             inside = [name for name in names if homes.get(name, name) == home]
             why = _why_not_promising(inside, parts[home], selection, cost)
             if why:
-                trace.add("refused", "fuse", ", ".join(inside), why)
+                trace.add("refused", "fusion", ", ".join(inside), why)
                 left += [name for name in inside if name != home]
             else:
                 found += inside

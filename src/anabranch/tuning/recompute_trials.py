@@ -21,7 +21,7 @@ def with_again(selection: Selection, config: SelectionConfig, trace: Trace) -> S
     try:
         found = select(changed, config, trace)
     except TargetError as failed:
-        trace.add("refused", "fuse", whole.name, str(failed).partition("\n")[0])
+        trace.add("refused", "fusion", whole.name, str(failed).partition("\n")[0])
         return selection
     chosen = {task.name: task for task in found.tasks.tasks}
     tasks = replace(whole, tasks=tuple(chosen.get(task.name, task) for task in whole.tasks))

@@ -263,7 +263,7 @@ def _at_last(
         plain = config.providers[maker].kernel(task, config.spec, before.kernel.name, PLAIN)
         cost = before.cost or Cost(config.spec.launch_us * max(1, plain.launches), "estimated")
         why = f"nothing else passed: {tried[at].refused or 'it was not measured'}"
-        trace.add("warning", "kernels", task.name, f"run as eager runs it; {why}")
+        trace.add("warning", "tuning", task.name, f"run as eager runs it; {why}")
         return [*tried, Candidate(plain, cost, chosen=True)], (*makers, maker)
     return tried, makers
 
@@ -307,7 +307,7 @@ def _tell(trace: Trace, group: Sequence[Task], tried: Sequence[Candidate], won: 
     ]
     trace.add(
         "chosen",
-        "kernels",
+        "tuning",
         ", ".join(task.name for task in group),
         f"{text_kernel(won.kernel)} {won.cost.us:.2f} us ({won.cost.source})"
         + (f"; others: {', '.join(others)}" if others else ""),
@@ -316,4 +316,4 @@ def _tell(trace: Trace, group: Sequence[Task], tried: Sequence[Candidate], won: 
     for candidate in tried:
         if candidate.refused:
             name = text_kernel(candidate.kernel)
-            trace.add("refused", "kernels", f"{group[0].name} by {name}", candidate.refused)
+            trace.add("refused", "tuning", f"{group[0].name} by {name}", candidate.refused)

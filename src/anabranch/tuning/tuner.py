@@ -104,7 +104,7 @@ class Tuner:
     def climbs(self) -> bool:
         """Whether nodes are merged one by one. A scheduler that merges convolutions wants each of
         them in a task that it can find."""
-        return self.options.fusion == "climb" and self.options.scheduler not in MERGING
+        return self.options.fusion == "deepcuts" and self.options.scheduler not in MERGING
 
     @property
     def providers(self) -> Sequence[Provider]:
@@ -226,7 +226,7 @@ class Tuner:
             config = self._config(sandboxed, costs, partial(settled, costs, sandboxed))
             return select_all([*cuts, *changed], config, Trace())
 
-    def abreast(
+    def horizontal(
         self, tasks: Sequence[Task], offers: Offers, costs: Costs, trace: Trace
     ) -> Selection:
         """Of these tasks, each of independent parts, those that a generated kernel runs, with the
@@ -234,7 +234,7 @@ class Tuner:
         makers = [Sharing(provider, offers) for provider in ALL if provider.name == GENERATED]
         with self._sandboxed(trace) as sandboxed:
             config = self._config(sandboxed, costs, partial(settled, costs, sandboxed))
-            whole = TaskGraph("abreast", (), (), tuple(tasks), (), ())
+            whole = TaskGraph("horizontal_fusion", (), (), tuple(tasks), (), ())
             found = select_some(whole, replace(config, providers=makers), trace)
             return replace(found, settled=config.memory.settled())
 

@@ -61,7 +61,7 @@ def kinds(name: str) -> Iterator[tuple[tuple[str, ...], tuple[Graph, Variant]]]:
     target = resolve("sim:h200", False)
     model, args = load_model(f"zoo:{name}/tiny", 1, "fp16", "cpu")
     options = Options.read({"search": "none"}, environment=False)
-    tasks = compile_model(Job(model, args, {}, target, options, None, Trace(quiet=True)), "fuse")
+    tasks = compile_model(Job(model, args, {}, target, options, None, Trace(quiet=True)), "fusion")
     for task in tasks.tasks:
         offers = variants(task.body, target.spec)
         if offers:

@@ -1,4 +1,4 @@
-"""Models with branches get launches abreast where that is faster, chains and libraries never."""
+"""Models with branches share launches where that is faster, chains and libraries never."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def wide(made: Compilation) -> list[str]:
 
 
 def said(trace: Trace, kind: str) -> list[Event]:
-    return [event for event in trace.events if event.where == "abreast" and event.kind == kind]
+    return [
+        event for event in trace.events if event.where == "horizontal_fusion" and event.kind == kind
+    ]
 
 
 @pytest.fixture
@@ -102,23 +104,27 @@ def test_equal_groups_share_a_kernel_that_computes_what_its_parts_do() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"abreast": "none"}, {"kernels": "library"}, {"system": "deepcuts"}]
+    "options", [{"horizontal_fusion": "none"}, {"kernels": "library"}, {"system": "deepcuts"}]
 )
 def test_who_does_not_want_it_does_not_get_it(options: dict[str, Any]) -> None:
     asked = job(cells(), **options)
     assert wide(compile_model(asked)) == []
-    assert {event.kind for event in asked.trace.events if event.where == "abreast"} == {"stage"}
+    assert {event.kind for event in asked.trace.events if event.where == "horizontal_fusion"} == {
+        "stage"
+    }
 
 
 def test_a_chain_has_nothing_to_put_together() -> None:
     layers = [m for _ in range(4) for m in (nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())]
     asked = job(nn.Sequential(*layers).half().eval())
     assert wide(compile_model(asked)) == []
-    assert {event.kind for event in asked.trace.events if event.where == "abreast"} == {"stage"}
+    assert {event.kind for event in asked.trace.events if event.where == "horizontal_fusion"} == {
+        "stage"
+    }
 
 
 def test_what_is_no_faster_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = compile_model(job(cells(), abreast="none"))
+    plain = compile_model(job(cells(), horizontal_fusion="none"))
     for rest in (10.0, 11.0):
         monkeypatch.setattr(
             Recorded,
@@ -170,13 +176,13 @@ def test_where_it_fails_the_plan_stays_as_it_was(monkeypatch: pytest.MonkeyPatch
 def test_where_a_forecast_sees_little_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless all is asked for: then timing has the last word."""
     tried: list[str] = []
-    real = Tuner.abreast
+    real = Tuner.horizontal
 
     def noted(self: Tuner, *args: Any) -> Any:
-        tried.append(self.options.abreast)
+        tried.append(self.options.horizontal_fusion)
         return real(self, *args)
 
-    monkeypatch.setattr(Tuner, "abreast", noted)
+    monkeypatch.setattr(Tuner, "horizontal", noted)
     compile_model(job(cells()))
     assert tried == ["likely"]  # the forecast saw enough
     tried.clear()
@@ -188,7 +194,7 @@ def test_where_a_forecast_sees_little_nothing_is_compiled(monkeypatch: pytest.Mo
     asked = job(cells())
     assert wide(compile_model(asked)) == [] and tried == []
     assert "to be won by forecast, less than the noise" in said(asked.trace, "refused")[-1].why
-    assert len(wide(compile_model(job(cells(), abreast="all")))) == 2 and tried == ["all"]
+    assert len(wide(compile_model(job(cells(), horizontal_fusion="all")))) == 2 and tried == ["all"]
 
 
 def test_groups_that_shorten_nothing_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +225,7 @@ def test_the_next_process_recalls_the_same_plan(cache: Cache) -> None:
     assert [(e.what, e.why) for e in said(second.trace, "applied")] == [
         (e.what, e.why) for e in said(first.trace, "applied")
     ]
-    other = compile_model(job(cells(), cache, abreast="none"))
+    other = compile_model(job(cells(), cache, horizontal_fusion="none"))
     assert wide(other) == []
 
 

@@ -1,4 +1,4 @@
-"""Random models with launches abreast wherever they can be: what they compute stays the same."""
+"""Random models with shared launches wherever they can be: what they compute stays the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anabranch.ir.verify import verify_tasks
 from anabranch.trace import Trace
 from anabranch.tuning.build import BuiltPlan
 from anabranch.tuning.horizontal import propose
-from anabranch.tuning.horizontal.decide import abreast
+from anabranch.tuning.horizontal.decide import horizontal_fusion
 from anabranch.tuning.job import Job
 
 
@@ -30,7 +30,7 @@ def test_whatever_shares_a_launch_is_right(monkeypatch: pytest.MonkeyPatch) -> N
         return [Cost(float(len(tasks.tasks)), "recorded") for tasks, _ in plans]
 
     def noted(job: Job, made: BuiltPlan) -> BuiltPlan:
-        found = abreast(job, made)
+        found = horizontal_fusion(job, made)
         verify_tasks(found.tasks)
         changed.append(found is not made)
         assert len(found.tasks.tasks) <= len(made.tasks.tasks)
@@ -38,7 +38,7 @@ def test_whatever_shares_a_launch_is_right(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(Recorded, "race", fewest)
     monkeypatch.setattr(propose, "UNTOLD", 1e6)
-    monkeypatch.setattr(pipeline, "abreast", noted)
+    monkeypatch.setattr(pipeline, "horizontal_fusion", noted)
     options = {"scheduler": "critical", "search": "none", "cache_dir": None, "check": 1}
     setting = TrialSetting("sim:h200", torch.float16, options)
     tally = campaign.run(5, 5, setting, Trace(), None)

@@ -236,7 +236,11 @@ def test_a_damaged_memory_is_no_memory(tmp_path: Path) -> None:
     class Worn(Cache):
         def get(self, table: str, key: str) -> str | None:
             kept = super().get(table, key)
-            return json.dumps([["l"], [[1.0, 0.0]]]) if kept and key.startswith("each") else kept
+            return (
+                json.dumps([["l"], [[1.0, 0.0]]])
+                if kept and key.startswith("pdl per kernel")
+                else kept
+            )
 
     with Worn.open(tmp_path) as cache:
         first = run(Machine(two_differ), cache, 4.0)

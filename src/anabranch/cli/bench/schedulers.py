@@ -21,6 +21,7 @@ from rich.console import Console
 from anabranch.bench import schedulers as comparison
 from anabranch.bench.harness import device_of
 from anabranch.bench.schedulers import ScheduleMatrix
+from anabranch.bench.verdicts import name_of
 from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments
 from anabranch.cli.bench.saved import saver
@@ -99,7 +100,7 @@ def show_summary(console: Console, record: dict[str, Any]) -> None:
     models = {(row["model"], row["dtype"], row["batch"]) for row in record["rows"]}
     rows = [
         [name, *(_ratio(record["means"][own].get(name)) for own in record["means"])]
-        for name in dict.fromkeys(row["scheduler"] for row in record["rows"])
+        for name in dict.fromkeys(map(name_of, record["rows"]))
     ]
     title = f"geometric means over {len(models)}, on {device_of(record)}"
     columns = ("<scheduler", *(f"/ {own}" for own in record["means"]))
@@ -113,8 +114,8 @@ def show_summary(console: Console, record: dict[str, Any]) -> None:
             "<fastest other",
             "us",
             "/ local",
-            "overlap us",
-            "/ overlap",
+            "pdl us",
+            "/ pdl",
         )
         console.print(screen.table(columns, [_verdict(found) for found in record["verdicts"]]))
 
@@ -128,8 +129,8 @@ def _verdict(found: dict[str, Any]) -> list[str]:
         found["other"],
         f"{found['other_us']:.1f}",
         "tie" if found["tie"] else _ratio(found["ratio"]),
-        f"{found['overlap_us']:.1f}" if "overlap_us" in found else "-",
-        "tie" if found.get("overlap_tie") else _ratio(found.get("overlap_ratio")),
+        f"{found['pdl_us']:.1f}" if "pdl_us" in found else "-",
+        "tie" if found.get("pdl_tie") else _ratio(found.get("pdl_ratio")),
     ]
 
 

@@ -179,7 +179,7 @@ class Triton:
                     self._keep({recipe: keys[recipe]}, cache)
                     if trace is not None:
                         kernel = kernels[wanted[recipe][0]]
-                        trace.progress("kernels", done, len(missing), "kernels compiled")
+                        trace.progress("tuning", done, len(missing), "kernels compiled")
                         _tell(trace, f"{kernel.name} {kernel.variant}", built)
                     yield wanted[recipe]
         self._keep(keys, cache)
@@ -336,12 +336,10 @@ def _agrees(task: Task, name: str, tensor: Tensor, declared: TensorType) -> None
 
 def _tell(trace: Trace, name: str, built: Built) -> None:
     if isinstance(built, str):
-        trace.add(
-            "refused", "kernels", name, f"not compiled: {' '.join(built.split())[:MOST_SAID]}"
-        )
+        trace.add("refused", "tuning", name, f"not compiled: {' '.join(built.split())[:MOST_SAID]}")
     elif built.spilled:
         why = f"{built.spilled} bytes a thread did not fit into {built.registers} registers"
-        trace.add("applied", "kernels", name, f"compiled, but {why}")
+        trace.add("applied", "tuning", name, f"compiled, but {why}")
 
 
 def _version() -> str:

@@ -3,7 +3,7 @@
     offers --> the best of what was tried --> scheduled in earnest --> | the plan as it was
                                                                        | the best with them
 The plan as it was is always among those compared, and wins every tie. On machines where kernels may
-overlap those before them, the last word is that of plans in which they do (`overlap`).
+overlap those before them, the last word is that of plans in which they do (`pdl`).
 """
 
 from __future__ import annotations
@@ -27,17 +27,21 @@ from anabranch.tuning.job import Job
 from anabranch.tuning.launch.pdl import in_their_modes, may_overlap, mode_of
 from anabranch.tuning.tuner import with_probes
 
-RACED: Table[tuple[Cost, ...]] = Table("plans", "abreast 4", nouns(tuple[Cost, ...]))
+RACED: Table[tuple[Cost, ...]] = Table("plans", "horizontal fusion 5", nouns(tuple[Cost, ...]))
 """What two plans take in their modes."""
 
 
-def abreast(job: Job, made: BuiltPlan) -> BuiltPlan:
+def horizontal_fusion(job: Job, made: BuiltPlan) -> BuiltPlan:
     """The plan with independent tasks in common launches, if that is faster; else the very same."""
     options = job.options
-    if options.abreast == "none" or not tuner_of(job).generates or options.scheduler in MERGING:
+    if (
+        options.horizontal_fusion == "none"
+        or not tuner_of(job).generates
+        or options.scheduler in MERGING
+    ):
         return made
     if job.deadline.over():
-        job.trace.add("refused", "abreast", made.tasks.name, "no time is left to try it")
+        job.trace.add("refused", "horizontal_fusion", made.tasks.name, "no time is left to try it")
         return made
     until = _until(job)
     offers = proposed(job, made, until)
@@ -47,7 +51,7 @@ def abreast(job: Job, made: BuiltPlan) -> BuiltPlan:
     trial = best(made, offers, until.left, job.trace)
     if trial is None:
         names = ", ".join(offer.names for offer in offers)
-        job.trace.add("refused", "abreast", names, "no plan with them is faster")
+        job.trace.add("refused", "horizontal_fusion", names, "no plan with them is faster")
         return made
     aside = replace(job, trace=job.trace.child())
     enough = until.left() > schedule_seconds(job.trace)
@@ -56,14 +60,14 @@ def abreast(job: Job, made: BuiltPlan) -> BuiltPlan:
         found = _in_earnest(aside, made, trial, enough)
         was, now = compared(job, made, found)
     except AnabranchError as failed:  # there is a plan already
-        job.trace.add("refused", "abreast", names, f"{failed.what}: {failed.why}")
+        job.trace.add("refused", "horizontal_fusion", names, f"{failed.what}: {failed.why}")
         return made
     why = f"{now.us:.2f} us {now.source}, {was.us:.2f} with a launch for each"
     if now.us >= was.us or tied(now, was):
         noise = ": a tie" if now.us < was.us else ""
-        job.trace.add("refused", "abreast", names, why + noise)
+        job.trace.add("refused", "horizontal_fusion", names, why + noise)
         return made
-    job.trace.add("applied", "abreast", names, why, us=was.us - now.us)
+    job.trace.add("applied", "horizontal_fusion", names, why, us=was.us - now.us)
     for event in aside.trace.events:
         if event.kind == "chosen":
             job.trace.add(event.kind, event.where, event.what, event.why, **dict(event.data))
@@ -99,7 +103,7 @@ def compared(job: Job, made: BuiltPlan, found: BuiltPlan) -> tuple[Cost, Cost]:
     pair = [(plan.tasks, plan.choice.schedule) for plan in (made, found)]
     was, now = made.costs.race(pair)
     slower = now.us > was.us and not tied(now, was)
-    able = job.options.overlap != "none" and may_overlap(found.tasks, job.target)
+    able = job.options.pdl != "off" and may_overlap(found.tasks, job.target)
     if slower or not able:
         return was, now
     texts = [f"{tasks_text(tasks)}\n{text_schedule(schedule)}" for tasks, schedule in pair]

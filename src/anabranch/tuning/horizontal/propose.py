@@ -104,13 +104,15 @@ def proposed(job: Job, made: BuiltPlan, until: Deadline) -> list[Offer]:
         most = min(most, int(MEMORY * spec.memory_bytes / held))
     _tell(job, alike, likely, most)
     kept = _apart_first(likely)[:most]
-    if kept and job.options.abreast == "likely" and len(made.tasks.tasks) > FEW:
+    if kept and job.options.horizontal_fusion == "likely" and len(made.tasks.tasks) > FEW:
         saved = base - _together_us(kept, base, made, known, works)
         if saved < GAIN * base:
             why = (
                 f"{max(saved, 0.0):.1f} us of {base:.1f} to be won by forecast, less than the noise"
             )
-            job.trace.add("refused", "abreast", f"{len(kept)} sets of independent tasks", why)
+            job.trace.add(
+                "refused", "horizontal_fusion", f"{len(kept)} sets of independent tasks", why
+            )
             return []
     return _with_kernels(job, made, kept, known) if kept else []
 
@@ -119,11 +121,11 @@ def _tell(job: Job, alike: Sequence[object], likely: Sequence[object], most: int
     """Say what is left out."""
     if len(likely) < len(alike):
         what = f"{len(alike) - len(likely)} of {len(alike)} sets of independent tasks"
-        job.trace.add("refused", "abreast", what, "little to save, or slower by forecast")
+        job.trace.add("refused", "horizontal_fusion", what, "little to save, or slower by forecast")
     if len(likely) > most:
         what = f"{len(likely) - most} of {len(likely)} sets of independent tasks"
         why = "others promise more" if most == MOST else "there is no time or memory to try them"
-        job.trace.add("refused", "abreast", what, why)
+        job.trace.add("refused", "horizontal_fusion", what, why)
 
 
 def _apart_first(likely: Sequence[list[Group]]) -> list[list[Group]]:
@@ -200,7 +202,7 @@ def _with_kernels(
     costs = costs_of(job.target, prepare, job.cache, job.trace, job.deadline, TIME.kernel_s)
     every = [group for groups in alike for group in groups]
     tuner = tuner_of(job)
-    picked = tuner.abreast(list(map(joint, every)), offers(every, known), costs, job.trace)
+    picked = tuner.horizontal(list(map(joint, every)), offers(every, known), costs, job.trace)
     safe = picked.settled and settled(costs)
     tasks = {task.name: task for task in picked.tasks.tasks}
     found: list[Offer] = []
@@ -208,13 +210,15 @@ def _with_kernels(
         own = [tasks[name_of(group)] for group in groups if name_of(group) in tasks]
         if len(own) < len(groups):
             names = ", ".join(map(name_of, groups))
-            job.trace.add("refused", "abreast", names, "no kernel runs them in one launch")
+            job.trace.add(
+                "refused", "horizontal_fusion", names, "no kernel runs them in one launch"
+            )
             continue
         own = [_held(task, group, known) for task, group in zip(own, groups, strict=True)]
         offer = Offer(tuple(groups), tuple(own), picked.candidates[own[0].name], safe)
         why = _hopeless(offer, made.costs, costs, Roofline(job.target.spec))
         if why:
-            job.trace.add("refused", "abreast", offer.names, why)
+            job.trace.add("refused", "horizontal_fusion", offer.names, why)
         else:
             found.append(offer)
     return found

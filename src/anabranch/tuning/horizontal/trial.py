@@ -62,7 +62,7 @@ def best(
     for trial, cost in zip(alone, costs[1:], strict=True):
         if cost.us >= costs[0].us:
             why = f"{cost.us:.2f} us {cost.source}, {costs[0].us:.2f} with a launch for each"
-            trace.add("refused", "abreast", trial.offers[0].names, why)
+            trace.add("refused", "horizontal_fusion", trial.offers[0].names, why)
     ranked = sorted(zip(costs[1:], alone, strict=True), key=lambda pair: pair[0].us)
     paying = [trial.offers[0] for cost, trial in ranked if cost.us < costs[0].us]
     last = [trial for trial in (most, one) if trial is not None]

@@ -56,7 +56,7 @@ class OwnModes:
         return len(self.modes) == count
 
 
-OWN_MODES: Table[OwnModes] = Table("plans", "each 6", nouns(OwnModes))
+OWN_MODES: Table[OwnModes] = Table("plans", "pdl per kernel 7", nouns(OwnModes))
 OF_SCHEDULES: Table[tuple[Cost, ...]] = Table("plans", "of schedules 6", nouns(tuple[Cost, ...]))
 
 
@@ -80,7 +80,7 @@ def overlapped(
     found = None
     if until is not None and len(plan.schedule.launches) > LARGE:
         why = f"of more than {LARGE} launches too little is learned in the time"
-        trace.add("refused", "overlap", "modes kernel by kernel", why)
+        trace.add("refused", "pdl", "modes kernel by kernel", why)
     elif until is not None:
         found = _each(plan, mode, target, cache, trace, until)
     if found is not None:
@@ -145,7 +145,7 @@ def _schedule(
         return plan, mode, cost
     found, how = tried[least]
     why = f"{now.us:.1f} us in mode {how or 'none'}, {plan.schedule.scheduler} {was.us:.1f}"
-    trace.add("chosen", "overlap", found.schedule.scheduler, f"faster where kernels overlap: {why}")
+    trace.add("chosen", "pdl", found.schedule.scheduler, f"faster where kernels overlap: {why}")
     return found, how, now
 
 
@@ -174,14 +174,14 @@ def _each(
     found = own_modes(plan, mode, target, until)
     if found is None:
         why = f"no modes of their own are faster than {mode or 'none'} for all"
-        trace.add("refused", "overlap", name, why)
+        trace.add("refused", "pdl", name, why)
     else:
         modes, now, was = found
         others = sum(
             m != mode and generated(t) for m, t in zip(modes, plan.tasks.tasks, strict=True)
         )
         why = f"{others} kernels launched otherwise: {now.us:.1f} us, {was.us:.1f} with all alike"
-        trace.add("applied", "overlap", name, why, us=was.us - now.us)
+        trace.add("applied", "pdl", name, why, us=was.us - now.us)
     if not until.stopped():
         OWN_MODES.put(cache, keys[-1], OwnModes(*found[:2]) if found else OwnModes())
     return found[:2] if found else None

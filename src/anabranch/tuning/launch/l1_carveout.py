@@ -49,11 +49,11 @@ def parted(
     said = ", ".join(f"{p}% {c.us:.1f}" for p, c in zip((WHOLE_PERCENT, *LESS), costs, strict=True))
     if not surely_faster(others[least], was):
         why = f"none is faster than all; us by carve-out: {said}"
-        trace.add("refused", "overlap", "less shared memory", why)
+        trace.add("refused", "pdl", "less shared memory", why)
         return plan, cost
     percent = LESS[least]
     why = f"{percent}%; us by carve-out: {said}"
-    trace.add("applied", "overlap", "less shared memory", why, us=was.us - others[least].us)
+    trace.add("applied", "pdl", "less shared memory", why, us=was.us - others[least].us)
     return replace(plan, tasks=in_carveout(plan.tasks, percent)), others[least]
 
 

@@ -35,7 +35,7 @@ USUAL = PdlMode.PREFETCH_L2_EARLY
 """The mode in which most plans are fastest, where it is not known yet: on an H200 BERT takes 280 us
 in it and 289 in the next, GoogLeNet 90 and 95, ResNet-50 173 in two."""
 MODE_OF: Table[tuple[PdlMode | None, Cost]] = Table(
-    "plans", "overlap 7", nouns(tuple[PdlMode | None, Cost])
+    "plans", "pdl uniform 8", nouns(tuple[PdlMode | None, Cost])
 )
 """The fastest mode for all kernels of a plan, and what it takes in it."""
 WAITED = "schedule.compile"
@@ -55,7 +55,7 @@ def mode_of(
     if known is not None:
         mode, cost = known
         why = f"{mode or 'none'}, {cost.us:.1f} us; recalled from the cache"
-        trace.add("chosen", "overlap", plan.tasks.name, why)
+        trace.add("chosen", "pdl", plan.tasks.name, why)
         return mode, cost
     found = _fastest(plan, target, cache, trace)
     if found is None:
@@ -84,7 +84,7 @@ def compiling(
         return
     kernels = _kernels(in_mode(tasks, mode) for mode in PdlMode)
     failed, waited = Event(), list[float]()
-    with Pool(1, "anabranch-overlap") as pool:
+    with Pool(1, "anabranch-pdl") as pool:
 
         def compile_all() -> None:
             if cache is not None:
@@ -183,9 +183,7 @@ def _fastest(
             other = replace(plan, tasks=changed)
             run = target.again(runs[None], other) if None in runs else target.load(other)
         except TargetError as failed:
-            trace.add(
-                "refused", "overlap", f"mode {mode or 'none'}", str(failed).partition("\n")[0]
-            )
+            trace.add("refused", "pdl", f"mode {mode or 'none'}", str(failed).partition("\n")[0])
             continue
         if not run.failure:
             runs[mode] = run
@@ -197,7 +195,7 @@ def _fastest(
     if plain.us - costs[best].us <= max(plain.spread, costs[best].spread):
         best = None
     said = ", ".join(f"{mode or 'none'} {cost.us:.1f}" for mode, cost in costs.items())
-    trace.add("chosen", "overlap", tasks.name, f"{best or 'none'}; us by mode: {said}")
+    trace.add("chosen", "pdl", tasks.name, f"{best or 'none'}; us by mode: {said}")
     return best, costs[best]
 
 

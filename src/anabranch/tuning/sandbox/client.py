@@ -80,7 +80,7 @@ class SandboxClient:
         for those of the others that may be the fastest of their task."""
 
         def both(tasks: Sequence[Task]) -> Sequence[Cost | None]:
-            with self._trace.stage("kernels.rehearse"):
+            with self._trace.stage("tuning.sandbox"):
                 verdicts = self.verdicts(tasks, partial(self._prepare_library, tasks))
             left = [i for i in range(len(tasks)) if i not in verdicts or not verdicts[i].why]
             rough = {
@@ -88,7 +88,7 @@ class SandboxClient:
                 for at, i in enumerate(left)
                 if i in verdicts
             }
-            with self._trace.stage("kernels.time"):
+            with self._trace.stage("tuning.time"):
                 found = successive_halving([tasks[i] for i in left], rough, trial)
             costs = dict(zip(left, found, strict=True))
             return [costs.get(i) for i in range(len(tasks))]
@@ -124,7 +124,7 @@ class SandboxClient:
             kernel = tasks[i].kernel
             if verdict.why and kernel is not None:
                 what = f"{tasks[i].name} by {text_kernel(kernel)}"
-                self._trace.add("refused", "kernels", what, verdict.why)
+                self._trace.add("refused", "tuning", what, verdict.why)
         return found
 
     def _run(self, left: dict[str, Task], meanwhile: Callable[[], None] | None) -> None:
@@ -138,7 +138,7 @@ class SandboxClient:
                 if verdict is not None:
                     del left[key]
                     self._learn(key, verdict)
-                    self._trace.progress("kernels", total - len(left), total, "kernels rehearsed")
+                    self._trace.progress("tuning", total - len(left), total, "kernels rehearsed")
             if self._until.over():
                 break  # whatever it is at now is not to blame
             if fresh and len(left) == count:
@@ -159,7 +159,7 @@ class SandboxClient:
 
     def _not_started(self, left: Iterable[str], died: str) -> None:
         why = f"no process could be started to run kernels in: {died}"
-        self._trace.add("warning", "kernels", "generated kernels", why)
+        self._trace.add("warning", "tuning", "generated kernels", why)
         self._leave_out(left, why)
 
     def _leave_out(self, left: Iterable[str], why: str) -> None:

@@ -1,4 +1,5 @@
-"""Launches abreast on a GPU: right in every plan, inside a graph, and never slower than without."""
+"""Independent tasks in one launch on a GPU: right in every plan, inside a graph, and never slower
+than without."""
 
 from __future__ import annotations
 
@@ -111,7 +112,13 @@ def test_plans_with_common_launches_are_right(number: int, late: bool, mode: str
 
 
 def compiled(model: Any, args: tuple[Tensor, ...], cache: Path, **options: Any) -> Any:
-    given = {"search": "none", "scheduler": "critical", "strict": True, "abreast": "all", **options}
+    given = {
+        "search": "none",
+        "scheduler": "critical",
+        "strict": True,
+        "horizontal_fusion": "all",
+        **options,
+    }
     return anabranch.compile(model, args, target="cuda", cache_dir=cache, **given)
 
 
@@ -120,7 +127,7 @@ def test_branches_that_share_a_launch(tmp_path: Path) -> None:
     """Whether they do is for the clock to say; what comes out is right, no slower, and found again
     by the next process."""
     model, x = cells(4, 32).cuda(), torch.randn(1, 32, 14, 14, device="cuda").half()
-    plain = compiled(model, (x,), tmp_path, abreast="none")
+    plain = compiled(model, (x,), tmp_path, horizontal_fusion="none")
     fast = compiled(model, (x,), tmp_path)
     again = compiled(model, (x,), tmp_path)
     with torch.no_grad():
@@ -130,7 +137,7 @@ def test_branches_that_share_a_launch(tmp_path: Path) -> None:
     made = fast.entries[0].compilation
     assert wide(plain.entries[0].compilation) == []
     assert again.entries[0].plan == fast.entries[0].plan
-    told = [event for event in fast.trace.events if event.where == "abreast"]
+    told = [event for event in fast.trace.events if event.where == "horizontal_fusion"]
     assert any(event.kind in ("applied", "refused") for event in told)
     runs = [each.executable() for each in (plain, fast)]
 

@@ -1,6 +1,6 @@
-"""What independent layers gain from one launch: alone in a row, on streams, and abreast.
+"""What independent layers gain from one launch: alone in a row, on streams, and fused.
 
-    PYTHONPATH=src python3 benchmarks/abreast.py --json FILE
+    PYTHONPATH=src python3 benchmarks/horizontal.py --json FILE
 
 For each set of layers that do not depend on each other: the sum and the longest of their times
 alone (no schedule on streams is shorter than the longest, none needs be longer than the sum), and
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from anabranch.bench.layers import ABREAST
+from anabranch.bench.layers import INDEPENDENT
 from anabranch.bench.provenance import provenance, versions
 from anabranch.ir.components import components
 from anabranch.ir.graph import Graph
@@ -32,11 +32,11 @@ EACH = 0.03
 
 @dataclass
 class Row:
-    """Microseconds a call: the best kernel of each layer alone, the best of all abreast."""
+    """Microseconds a call: the best kernel of each layer alone, the best of all in one launch."""
 
     layers: str
     alone: list[float] = field(default_factory=list)
-    abreast: float = float("inf")
+    fused: float = float("inf")
     best: str = ""
     timed: dict[str, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -50,11 +50,11 @@ def main() -> int:
         print("no CUDA GPU here", file=sys.stderr)
         return 1
     bench, rows = Bench.of(), list[Row]()
-    print(f"{'layers':>34} {'sum':>7} {'longest':>7} {'abreast':>7}  variant")
-    for name, body in ABREAST.items():
+    print(f"{'layers':>34} {'sum':>7} {'longest':>7} {'fused':>7}  variant")
+    for name, body in INDEPENDENT.items():
         rows.append(measured(bench, name, body))
         row = rows[-1]
-        times = f"{sum(row.alone):7.2f} {max(row.alone, default=0.0):7.2f} {row.abreast:7.2f}"
+        times = f"{sum(row.alone):7.2f} {max(row.alone, default=0.0):7.2f} {row.fused:7.2f}"
         print(f"{name:>34} {times}  {row.best}", flush=True)
     if given.json:
         facts = provenance() | {"command": " ".join(sys.argv), "device": bench.spec.name}
@@ -81,7 +81,7 @@ def measured(bench: Bench, name: str, body: Graph) -> Row:
     row.timed = note(row, bench.times((body, list(dict.fromkeys(tried))), each=EACH), True)
     if row.timed:
         row.best = min(row.timed, key=row.timed.__getitem__)
-        row.abreast = row.timed[row.best]
+        row.fused = row.timed[row.best]
     return row
 
 

@@ -26,15 +26,15 @@ def test_the_same_bits(name: str, tmp_path: Path) -> None:
     fresh = [tuple(torch.randn_like(x) if x.is_floating_point() else x for x in args)
              for _ in range(5)]  # fmt: skip
     wants: list[tuple[torch.Tensor, ...]] = []
-    for overlap in ("none", "alike", "each"):
+    for pdl in ("off", "uniform", "per_kernel"):
         fast = anabranch.compile(
             model,
             args,
             target="cuda",
             search="none",
-            abreast="none",
+            horizontal_fusion="none",
             scheduler="critical",
-            overlap=overlap,
+            pdl=pdl,
             cache_dir=shared_cache(tmp_path),
             strict=True,
         )
@@ -45,7 +45,7 @@ def test_the_same_bits(name: str, tmp_path: Path) -> None:
         assert all(torch.equal(x, y) for x, y in zip(got, wants[0], strict=True))
         tasks = fast.entries[0].plan.tasks
         modes = {letter_of(task.kernel) for task in tasks.tasks if task.kernel}
-        if overlap == "none":
+        if pdl == "off":
             assert modes == {""}
             if not may_overlap(tasks, fast.target):
                 pytest.skip("kernels overlap from compute capability 9.0 on")
@@ -60,7 +60,7 @@ def test_a_plan_is_captured_anew_on_the_same_memory() -> None:
         args,
         target="cuda",
         search="none",
-        overlap="none",
+        pdl="off",
         cache_dir=shared_cache(),
         strict=True,
     )
