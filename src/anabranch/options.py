@@ -66,6 +66,13 @@ PUBLISHED = frozenset({"autograph-paper", "taso-paper"})
 SIZE = re.compile(r"([0-9.]+) *([kmg]i?b|b|)", re.IGNORECASE)
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+FORMER: dict[str, tuple[str, dict[str, str]]] = {
+    "abreast": ("horizontal_fusion", {}),
+    "overlap": ("pdl", {"each": "per_kernel", "alike": "uniform", "none": "off"}),
+    "fusion": ("fusion", {"climb": "deepcuts"}),
+    "search_waists": ("search_cell_boundaries", {}),
+}
+"""What options and their words were called before 2026-11-26, in what was pickled by then."""
 PREFIX = "ANABRANCH_"
 """What the names of environment variables begin with."""
 DEFAULT_CACHE_DIR = Path(platformdirs.user_cache_dir("anabranch"))
@@ -351,6 +358,19 @@ class Options(BaseModel):
             return Options(**values)
         except ValidationError as invalid:
             raise _invalid(invalid, told) from None
+
+
+def renamed(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as they were saved, by the names and words that they have now.
+
+    >>> renamed({"overlap": "each", "abreast": "all", "fusion": "cuts", "budget": 3.0})
+    {'pdl': 'per_kernel', 'horizontal_fusion': 'all', 'fusion': 'cuts', 'budget': 3.0}
+    """
+    found = {}
+    for name, value in saved.items():
+        now, words = FORMER.get(name, (name, {}))
+        found[now] = words.get(value, value) if isinstance(value, str) else value
+    return found
 
 
 def _invalid(refused: ValidationError, told: Collection[str]) -> OptionError:

@@ -1,10 +1,14 @@
-"""Benchmarks: the same model under every system, side by side in one process, with what it cost.
+"""Benchmarks: ours beside its rivals, and schedulers beside each other, on one machine.
 
-suite.py       models x dtypes x batches x systems -> a record
-built.py       one of the systems, built: what to call, and what that took
-rivals.py      the other systems, one function each
-machine.py     what is timed, and how: a CUDA GPU, or the CPU (for tests)
-statistics.py  samples -> median, percentiles, paired ratio, tie or not
-table.py       a record as a markdown table
-record.py      the zoo on this GPU -> a profile for the simulated one
+harness.py     cells, and what makes the rows of each -> one record, saved after every cell
+speed.py       models x dtypes x batches x systems, timed in common rounds
+schedulers.py  every scheduler on the same kernels, as scheduled and as packed
+batches.py     schedules made for one batch, run at others
+delays.py      a plan's bits under random delays
+reproduce.py   published tables, as one of these
+statistics.py  samples -> median, percentiles, ties
+rivals.py      the other systems, a function each
+machine.py     how calls are timed on a target
+table.py       a record -> markdown; system_tables.py and verdicts.py: several records as one
+record.py      the zoo on a GPU -> a profile for the simulated target
 """

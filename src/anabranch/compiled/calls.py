@@ -57,7 +57,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable, Target
 from anabranch.ir.trees import REGISTER, read_tree, unknown_class, unregistered
 from anabranch.kernels.triton import program_cache
-from anabranch.options import Options
+from anabranch.options import Options, renamed
 from anabranch.report import headline, kernel, page, text
 from anabranch.report.lines import WIDTH
 from anabranch.report.sides import rounds_told
@@ -82,7 +82,7 @@ def _check_parts(model: Any) -> None:
 
 def restored(kind: str, files: Sequence[bytes], options: Mapping[str, Any]) -> Compiled:
     """What `stored.stored` made bytes of."""
-    made = Compiled(None, resolve(kind, False), Options.read(options), None)
+    made = Compiled(None, resolve(kind, False), Options.read(renamed(options)), None)
     with tempfile.TemporaryDirectory() as folder:
         for number, content in enumerate(files):
             path = Path(folder) / str(number)
