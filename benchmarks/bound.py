@@ -82,8 +82,7 @@ def run() -> int:
     if not asked:
         print(f"no such layer; there are: {'; '.join(layers)}", file=sys.stderr)
         return 2
-    facts = provenance() | {"command": " ".join(sys.argv)}
-    record = load(path, spec, Provenance(**facts, versions=versions()))
+    record = load(path, spec, Provenance(**provenance(), versions=versions()))
     keep = partial(save, path=path)
     if not explore(record, asked, attempt, given.seconds, keep, most=given.most):
         print("out of time: call it again to go on", file=sys.stderr)

@@ -9,7 +9,6 @@ driver chooses for each kernel by itself, and with all kernels in each carve-out
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +18,8 @@ from unittest import mock
 
 import torch
 
+from anabranch.bench import harness
 from anabranch.bench.jobs import job_of
-from anabranch.bench.provenance import provenance, versions
 from anabranch.cache import Cache
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs.measured import Measured
@@ -79,10 +78,7 @@ def main() -> int:
         said = [f"{way} {c.us:.1f}" for (of, way), c in costs.items() if of == name]
         print(f"{name:<12} {', '.join(said)}")
     if given.json:
-        facts = provenance() | {"command": " ".join(sys.argv), "versions": versions()}
-        facts |= {"model": given.model, "dtype": given.dtype, "batch": given.batch}
-        facts |= {"kernels": given.kernels}
-        given.json.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n", "utf-8")
+        harness.write(given.json, "carveouts", "cuda", vars(given), rows)
     return 0
 
 

@@ -9,7 +9,6 @@ Both plans are then timed side by side. `seconds` is what trying it took.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import anabranch
-from anabranch.bench.provenance import provenance, versions
+from anabranch.bench import harness
 from anabranch.models.load import load_model
 
 SECONDS = 2.0
@@ -57,8 +56,7 @@ def main() -> int:
     print("\n".join(row["said"]), file=sys.stderr)
     print(", ".join(f"{name} {value}" for name, value in row.items() if name != "said"))
     if given.json:
-        facts = provenance() | {"command": " ".join(sys.argv), "versions": versions()}
-        given.json.write_text(json.dumps({**facts, "rows": [row]}, indent=1) + "\n", "utf-8")
+        harness.write(given.json, "common launches", "cuda", vars(given), [row])
     return 0
 
 

@@ -14,18 +14,17 @@ each mode of dependent launch, where each call follows the one before as in a pl
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from anabranch.bench import harness
 from anabranch.bench.layers import convolution
-from anabranch.bench.provenance import provenance, versions
 from anabranch.ir.graph import Graph
 from anabranch.ir.tiles import text_tile
 from anabranch.ir.variant import PdlMode, parse_variant
@@ -88,7 +87,8 @@ def main() -> int:
         print(line_of(rows[-1]), flush=True)
     print(total_of(rows))
     if given.json:
-        given.json.write_text(json.dumps(record_of(rows, bench), indent=1) + "\n", "utf-8")
+        settings = vars(given) | {"calls_a_graph": CHAIN}
+        harness.write(given.json, "convolutions", "cuda", settings, rows)
     return 0 if rows and all(row.timed for row in rows) else 1
 
 
@@ -172,12 +172,6 @@ def total_of(rows: Sequence[Row]) -> str:
         sums = {mode: sum(row.modes.get(mode, 0.0) for row in rows) for mode in ("plain", *PdlMode)}
         line += "; by mode: " + ", ".join(f"{mode} {us:.1f}" for mode, us in sums.items())
     return line
-
-
-def record_of(rows: Sequence[Row], bench: Bench) -> dict[str, Any]:
-    facts = provenance() | {"command": " ".join(sys.argv), "device": bench.spec.name}
-    layers = [asdict(row) for row in rows]
-    return {**facts, "versions": versions(), "calls_a_graph": CHAIN, "layers": layers}
 
 
 if __name__ == "__main__":

@@ -10,15 +10,14 @@ the best kernel that runs all of them in one launch, each in CUDA graphs of a ch
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
+from anabranch.bench import harness
 from anabranch.bench.layers import INDEPENDENT
-from anabranch.bench.provenance import provenance, versions
 from anabranch.ir.components import components
 from anabranch.ir.graph import Graph
 from anabranch.ir.tiles import HorizontalTile, PartTile
@@ -57,9 +56,7 @@ def main() -> int:
         times = f"{sum(row.alone):7.2f} {max(row.alone, default=0.0):7.2f} {row.fused:7.2f}"
         print(f"{name:>34} {times}  {row.best}", flush=True)
     if given.json:
-        facts = provenance() | {"command": " ".join(sys.argv), "device": bench.spec.name}
-        record = {**facts, "versions": versions(), "rows": [asdict(row) for row in rows]}
-        given.json.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        harness.write(given.json, "horizontal fusion", "cuda", vars(given), rows)
     return 0 if all(row.best for row in rows) else 1
 
 

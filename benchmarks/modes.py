@@ -10,7 +10,6 @@ and f, one plan for each number.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +17,8 @@ from unittest import mock
 
 import torch
 
+from anabranch.bench import harness
 from anabranch.bench.jobs import job_of
-from anabranch.bench.provenance import provenance, versions
 from anabranch.cache import Cache
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.pipeline import compile_model
@@ -59,12 +58,10 @@ def main() -> int:
     for name, cost in costs.items():
         print(f"{name:<10} {cost.us:8.1f} us +- {cost.spread:.1f}")
     if given.json:
-        facts = provenance() | {"command": " ".join(sys.argv), "versions": versions()}
-        facts |= {"model": given.model, "dtype": given.dtype, "batch": given.batch}
         rows = [
             {"way": n, "us": round(c.us, 3), "spread": round(c.spread, 3)} for n, c in costs.items()
         ]
-        given.json.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n", "utf-8")
+        harness.write(given.json, "launch modes", "cuda", vars(given), rows)
     return 0
 
 

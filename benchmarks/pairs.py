@@ -10,17 +10,16 @@ ranked tiles of each pair of products, beyond those that are offered: what the r
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
+from anabranch.bench import harness
 from anabranch.bench.layer_chains import PAIRS
-from anabranch.bench.provenance import provenance, versions
 from anabranch.costs import costs_of
 from anabranch.deadline import TIME
 from anabranch.errors import AnabranchError
@@ -73,9 +72,7 @@ def main() -> int:
             rows.append(measured(target, name, body, given.tiles))
             print(line(rows[-1]), flush=True)
     if given.json:
-        facts = provenance() | {"command": " ".join(sys.argv), "device": target.spec.name}
-        record = {**facts, "versions": versions(), "rows": [asdict(row) for row in rows]}
-        given.json.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        harness.write(given.json, "pairs", "cuda", vars(given), rows)
     return 0 if all(row.best for row in rows) else 1
 
 

@@ -29,7 +29,6 @@ import safetensors.torch
 import torch
 
 import anabranch
-from anabranch.bench.provenance import provenance, versions
 from anabranch.cache import Cache
 from anabranch.cli.chosen_target import place
 from anabranch.models.load import load_model
@@ -58,9 +57,9 @@ def main() -> int:
     each = [measured(given, model, ways) for model in given.models]
     rows = [row for found in each for row in found]
     if given.json:
-        facts = provenance() | {"command": " ".join(sys.argv)}
-        record = {**facts, "versions": versions(), "rows": rows}
-        given.json.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        from anabranch.bench import harness  # processes that are timed import what they need alone
+
+        harness.write(given.json, "starts", given.target, vars(given), rows)
     return 0 if all(len(found) == len(ways) for found in each) else 1
 
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,3 +70,15 @@ def test_records_of_all_versions_say_their_device(record: dict[str, Any], device
 def test_what_is_simulated_is_not_this_machine() -> None:
     simulated = harness.run("sums", "sim:h200", Asked(), [], rows_of, Trace(quiet=True))["machine"]
     assert simulated == {"target": "sim:h200", "device": "NVIDIA H200"}
+
+
+def test_a_script_writes_the_same_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks/rows.py", "--json", "out.json"])
+    file = tmp_path / "out.json"
+    harness.write(file, "rows", "cpu", {"json": file, "seconds": 2.0}, [Row("a", 1.0), {"us": 2}])
+    record = json.loads(file.read_text())
+    assert record["command"] == "benchmarks/rows.py --json out.json"
+    assert record["rows"] == [{"model": "a", "us": 1.0}, {"us": 2}]
+    assert record["settings"] == {"json": str(file), "seconds": 2.0}
+    run = harness.run("rows", "cpu", Asked(), [], rows_of, Trace(quiet=True))
+    assert run.keys() == record.keys()

@@ -13,15 +13,17 @@ spread. A record is JSON-ready:
      "settings": {...}, "cut_short": "", "rows": [{"model": "zoo:resnet50", ..., "failure": ""}]}
 
 `cut_short`: "stop" where somebody ended it before all cells were done. A row that could not be made
-says why in `failure`. Records of version 1 have no kind; their machine is under other names, which
-`device_of` knows.
+says why in `failure`. Scripts under benchmarks `write` their rows in the same form. Records of
+version 1 have no kind; their machine is under other names, which `device_of` knows.
 """
 
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from anabranch.bench.machine import described
@@ -58,17 +60,7 @@ def run(
     """The record. `settings`: a dataclass, what was asked for; `save` gets the record anew after
     every cell; `summary`: what it says of all its rows; `cut_short`: of the rows of the last cell,
     why no more is begun, "" if there is no reason."""
-    record: dict[str, Any] = {
-        "version": VERSION,
-        "kind": kind,
-        **provenance(),
-        "machine": described(target),
-        "versions": versions(),
-        "settings": asdict(settings),
-        "cut_short": "",
-        "rows": [],
-        **summary(()),
-    }
+    record = header(kind, target, asdict(settings)) | {"rows": [], **summary(())}
     for done, cell in enumerate(cells):
         trace.progress("bench", done, len(cells), label(cell))
         rows = rows_of(cell)
@@ -81,6 +73,31 @@ def run(
             break
     trace.progress("bench", len(cells), len(cells))
     return record
+
+
+def header(kind: str, target: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A record without rows: what of, when, where and with what they are taken."""
+    return {
+        "version": VERSION,
+        "kind": kind,
+        **provenance(),
+        "machine": described(target),
+        "versions": versions(),
+        "settings": dict(settings),
+        "cut_short": "",
+    }
+
+
+def write(
+    file: Path, kind: str, target: str, settings: Mapping[str, Any], rows: Sequence[Any]
+) -> None:
+    """A record of rows, dataclasses or mappings, that a script took; `settings`: its arguments."""
+    told = [dict(row) if isinstance(row, Mapping) else asdict(row) for row in rows]
+    plain = {
+        name: str(value) if isinstance(value, Path) else value for name, value in settings.items()
+    }
+    record = header(kind, target, plain) | {"rows": told}
+    file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def label(cell: Cell) -> str:

@@ -18,9 +18,16 @@ def provenance() -> dict[str, str]:
     """Date and command of this process, and the commit of the package ("" if it is in none)."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["anabranch", *sys.argv[1:]]),
+        "command": command(),
         "commit": commit(),
     }
+
+
+def command() -> str:
+    """The command line of this process: a script's own, or one of `anabranch`."""
+    script = Path(sys.argv[0])
+    ours = script.suffix != ".py" or script.name == "__main__.py"
+    return " ".join(["anabranch" if ours else sys.argv[0], *sys.argv[1:]])
 
 
 def versions() -> dict[str, str]:

@@ -131,7 +131,7 @@ RIVALS: dict[str, Rival] = {
 CAPTURED = ("cudagraph", "cudagraph-tuned", "inductor-graph", "inductor-max-graph")
 """Those of which a graph's replay is timed: records, of failures as well, tell them by name."""
 
-USUAL = {"cuda": ("eager", "inductor"), "cpu": ("eager", "inductor-default")}
+USUAL = {"cuda": ("eager", "inductor"), "cpu": ("eager", "inductor")}
 """Compared with unless told otherwise, by target; nobody on a simulated one."""
 
 
