@@ -260,9 +260,9 @@ def test_one_budget_for_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels, schedules and their measurements share it: nobody is given the whole twice."""
     given: list[Deadline] = []
 
-    def costs_of(*args: Any) -> Any:
+    def costs_of(*args: Any, **named: Any) -> Any:
         given.append(args[4])
-        return measured(*args)
+        return measured(*args, **named)
 
     monkeypatch.setattr(build, "costs_of", costs_of)
     asked = job("squeezenet", budget=60)
