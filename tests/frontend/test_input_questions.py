@@ -17,7 +17,7 @@ from anabranch.errors import CaptureError, InputError
 
 QUICK: dict[str, Any] = {
     **{"target": "cpu", "cache_dir": None, "search": "none"},
-    **{"abreast": "none", "overlap": "none"},
+    **{"horizontal_fusion": "none", "pdl": "off"},
 }
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 
