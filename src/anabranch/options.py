@@ -33,7 +33,7 @@ from anabranch.errors import OptionError
 
 _LIBRARY = {"kernels": "library", "search": "none"}
 _ALONE = {"horizontal_fusion": "none", "pdl": "off"}
-_UNBOUNDED = {"memory_limit": None}
+_UNBOUNDED = {"arena_ratio": None}
 _NIMBLE = {"scheduler": "nimble", "max_streams": None, **_UNBOUNDED}
 SYSTEMS: dict[str, dict[str, Any]] = {
     "anabranch": {},
@@ -258,7 +258,7 @@ class Options(BaseModel):
         le=64,
         description="Streams of a plan. None: as many as the scheduler asks for.",
     )
-    memory_limit: float | None = Field(
+    arena_ratio: float | None = Field(
         default=1.25,
         ge=1,
         allow_inf_nan=False,

@@ -111,12 +111,12 @@ def test_published_systems_have_no_bound_on_memory() -> None:
         "kernels": "library",
     }
     bound, free = (
-        anabranch.compile(model, args, **given, memory_limit=limit) for limit in (1.25, None)
+        anabranch.compile(model, args, **given, arena_ratio=limit) for limit in (1.25, None)
     )
     assert free.entries[-1].plan.arena_bytes > bound.entries[-1].plan.arena_bytes
     assert free.entries[-1].plan.schedule.waits < bound.entries[-1].plan.schedule.waits
     for name in ("nimble", "opara", "ios", "autograph", "taso-nimble"):
-        assert Options.read({"system": name}).memory_limit is None
+        assert Options.read({"system": name}).arena_ratio is None
     assert Options.read({"system": "nimble"}).max_streams is None
 
 

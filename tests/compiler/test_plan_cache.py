@@ -187,7 +187,7 @@ def test_the_question_says_what_decides(cache: Cache, monkeypatch: pytest.Monkey
         "max_streams": 3,
         "max_group_size": 2,
         "max_groups": 2,
-        "memory_limit": None,
+        "arena_ratio": None,
         "horizontal_fusion": "none",
         "pdl": "off",
         "cuda_graph": False,

@@ -41,8 +41,8 @@ MOST_SIZES = 2048
 """Sizes of a range that are looked at."""
 SIMULATED = "sim:h200"
 PLANNED: dict[str, Any] = {
-    **{"search": "none", "kernels": "library", "scheduler": "sequential", "abreast": "none"},
-    **{"overlap": "none", "dump": None, "check": 0, "verify": False},
+    **{"search": "none", "kernels": "library", "scheduler": "sequential"},
+    **{"horizontal_fusion": "none", "pdl": "off", "dump": None, "check": 0, "verify": False},
 }
 FORMS = "give a list of sizes, a dict from size to share, or a JSON file of either"
 

@@ -44,7 +44,7 @@ OPTIONS = (
     "max_streams",
     "max_group_size",
     "max_groups",
-    "memory_limit",
+    "arena_ratio",
     "horizontal_fusion",
     "pdl",
     "cuda_graph",

@@ -24,7 +24,7 @@ from anabranch.search.result import Path
 PATHS: Table[Path] = Table("graphs", "search 9", nouns(Path))
 NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
 APART = {
-    *("scheduler", "max_streams", "max_group_size", "max_groups", "memory_limit"),
+    *("scheduler", "max_streams", "max_group_size", "max_groups", "arena_ratio"),
     *("horizontal_fusion", "pdl"),
     *("search_alpha", "search_overheads", "search_cell_boundaries"),
 }

@@ -281,7 +281,7 @@ def bounded_costs(
     spec = job.target.spec
     plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
     sequential = pack(tasks, plain, spec, signature)
-    limit = job.options.memory_limit
+    limit = job.options.arena_ratio
     most = None if limit is None else max(MEMORY_LEAST, int(limit * sequential.arena_bytes))
     packer = Packer(tasks, spec, signature, most)
 

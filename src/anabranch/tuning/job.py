@@ -83,13 +83,13 @@ def calling_of(job: Job) -> Calling:
 
 def limits_of(job: Job) -> Limits:
     """What schedulers may use."""
-    options, usual = job.options, Options.model_fields["memory_limit"].default
+    options, usual = job.options, Options.model_fields["arena_ratio"].default
     return Limits(
         max_streams=options.max_streams or ANY_STREAMS,
         max_group_size=options.max_group_size,
         max_groups=options.max_groups,
         deadline=job.deadline,
         spec=job.target.spec,
-        packing="" if options.memory_limit == usual else f"an arena of {options.memory_limit}",
+        packing="" if options.arena_ratio == usual else f"an arena of {options.arena_ratio}",
         trace=job.trace,
     )
