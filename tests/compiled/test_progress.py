@@ -65,7 +65,7 @@ def test_the_stage_and_what_is_left_of_it() -> None:
     trace = Trace(heard)
     with trace.stage("capture"):
         pass
-    trace.progress("kernels", 5, 20)
+    trace.progress("tuning", 5, 20)
     line = heard.line(time.monotonic() + 10)
     assert line.startswith("compiling Net: rewrite, 5 of 20, 10 s so far, about 30 s more")
 

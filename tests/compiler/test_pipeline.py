@@ -287,7 +287,7 @@ class Pressed:
 
 
 @pytest.mark.parametrize("target", ["cpu", "sim:h200"])
-@pytest.mark.parametrize("stage", ["capture", "kernels", "schedule"])
+@pytest.mark.parametrize("stage", ["capture", "tuning", "schedule"])
 def test_stopped_it_returns_the_best_so_far(stage: str, target: str, tmp_path: Path) -> None:
     """A whole plan, proved like any other, that says what it is; the next one is not taken for
     done."""
@@ -316,7 +316,7 @@ def test_stopped_it_returns_the_best_so_far(stage: str, target: str, tmp_path: P
 
 def test_an_interrupt_is_not_swallowed() -> None:
     def interrupted(event: Event) -> None:
-        if event.kind == "stage" and event.what == "kernels":
+        if event.kind == "stage" and event.what == "tuning":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -1,6 +1,6 @@
 """Progress: events of a trace -> one moving line on a terminal, a line per stage elsewhere.
 
-    kernels  ━━━━━━━━━━╺━━━━━━━━━  41/94  0:00:07        capture   1.21 s
+    tuning   ━━━━━━━━━━╺━━━━━━━━━  41/94  0:00:07        capture   1.21 s
                                                          rewrite   0.08 s
 
 Warnings and fallbacks are always shown; ANABRANCH_DEBUG, or the option

@@ -1,6 +1,6 @@
 """What `compile` says to somebody who waits at a terminal: the stage, time so far, what to expect.
 
-    anabranch compiling Net: kernels, 41 of 94, 12 s so far, about 15 s more of this stage
+    anabranch compiling Net: tuning, 41 of 94, 12 s so far, about 15 s more of this stage
 
 Through the logger `anabranch`, at INFO: a program that configured logging gets it as it configured.
 Where nobody did, stderr has it, if it is a terminal, from the fifth second on; others see nothing.
