@@ -99,7 +99,7 @@ def compile(
 def load(
     path: str | os.PathLike[str], target: str = "auto", *, operators: Collection[str] = ()
 ) -> Compiled:
-    """A saved plan, ready to run: no code of the file's author runs, nothing is imported or tuned.
+    """Saved plans, ready to run: no code of the file's author runs, nothing is imported or tuned.
 
     A result of a class that this process has not imported is plain data with its fields.
 
@@ -118,13 +118,14 @@ def load(
         TargetError: The plan is sound and cannot run here.
     """
     with alone(), uncollected(), neutral():
-        plan, extra = artifact_file.load(path, operators=operators)
-        artifact_file.check_signature(path, plan)
-        opened = resolve(target, plan.spec.tf32)
-        artifact_file.check_kind(path, plan, opened.spec)
+        plans = artifact_file.load_all(path, operators=operators)
+        opened = resolve(target, plans[-1][0].spec.tf32)
+        for plan, _ in plans:
+            artifact_file.check_signature(path, plan)
+            artifact_file.check_kind(path, plan, opened.spec)
         compiled = Compiled(None, opened, Options.read(), None)
         try:
-            compiled.adopt(plan, extra, str(path))
+            compiled.adopt_all(plans, str(path))
         except artifact_file.REFUSALS as failed:
             if isinstance(failed, ArtifactError | TargetError):
                 raise

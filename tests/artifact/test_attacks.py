@@ -420,3 +420,48 @@ def test_kernels_are_not_called_with_what_they_would_trust(what: str) -> None:
     assert why_not(bad, TABLE)
     types = ops.infer(good.op, good.args, good.kwargs, TABLE)
     assert not why_not(replace(good, types=types), TABLE)
+
+
+@pytest.fixture(name="several")
+def _several(file: Path) -> Path:
+    """A file with plans for two sizes."""
+    fast = anabranch.compile(Branches().eval(), X, sizes=[4, 8], target="cpu", **FAST)
+    fast.save(file)
+    return file
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda members: members.pop("plan.json"),
+        lambda members: members.update({"plans/0002.json": b"{}"}),
+        lambda members: members.update({"plans/0007.json": members["plan.json"]}),
+        lambda members: members.update({"plans/../x.json": members["plan.json"]}),
+        lambda members: members.update({"plans/0001.json": b"{}"}),
+    ],
+)
+def test_other_plans_than_there_may_be(several: Path, edit: Any) -> None:
+    assert len(anabranch.load(several, target="cpu").entries) == 2
+    rewrite(several, edit)
+    refused(several)
+
+
+def test_a_second_plan_may_be_left_out(several: Path) -> None:
+    rewrite(several, lambda members: members.pop("plans/0001.json"))
+    assert len(anabranch.load(several, target="cpu").entries) == 1
+
+
+def test_one_digest_is_one_content(file: Path) -> None:
+    """Constants that say the same content are one in memory: one that was checked must not stand
+    for another."""
+
+    def edit(doc: Doc) -> None:
+        first, second = [w for w in doc["weights"] if "f32[16,16]" in w["constant"]][:2]
+        digest = first["constant"].rpartition(" ")[2]
+        old = second["constant"].rpartition(" ")[2]
+        text = json.dumps(doc).replace(old, digest)
+        doc.clear()
+        doc.update(json.loads(text))
+
+    change(file, edit)
+    assert "digest of another content" in refused(file).why

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -236,3 +238,27 @@ def test_new_weights_are_those_of_all_buckets(tmp_path: Any) -> None:
         torch.testing.assert_close(one.state_dict(), dict(other.state_dict()))
     fast.load_state_dict(model.state_dict())
     torch.testing.assert_close(fast(X)["y"], model(X)["y"])
+
+
+def test_all_buckets_are_one_file_with_one_copy_of_weights(tmp_path: Path) -> None:
+    model = net()
+    fast = compiled(model, X, dynamic_shapes=BY_BATCH, sizes=[1, 8, 64])
+    path = tmp_path / "all.anabranch"
+    fast.save(path)
+    compiled(model, X).save(tmp_path / "one.anabranch")
+    with zipfile.ZipFile(path) as whole, zipfile.ZipFile(tmp_path / "one.anabranch") as one:
+        assert {"plan.json", "plans/0001.json", "plans/0002.json"} <= set(whole.namelist())
+        sizes = [file.getinfo("weights.safetensors").file_size for file in (whole, one)]
+        assert sizes[0] == sizes[1]
+    loaded = anabranch.load(path, target="cpu")
+    assert [entry.at for entry in loaded.entries] == [(64,), (8,), (1,)]
+    assert loaded.memory() == fast.memory()
+    for n in (1, 3, 64, 70):
+        x = torch.randn(n, 50)
+        torch.testing.assert_close(loaded(x)["y"], model(x)["y"])
+    other = net()
+    loaded.refit(other)
+    torch.testing.assert_close(loaded(X)["y"], other(X)["y"])
+    loaded.save(tmp_path / "again.anabranch")
+    again = anabranch.load(tmp_path / "again.anabranch", target="cpu")
+    torch.testing.assert_close(again(X[:3])["y"], other(X[:3])["y"])

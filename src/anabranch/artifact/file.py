@@ -2,6 +2,7 @@
 
     manifest.json          format, version, machine, sha256 of every other member
     plan.json              tasks and graphs as text, schedule, slots, signature, extra
+    plans/0001.json        another plan, for other sizes: texts and weights are those of all
     weights.safetensors    constants, each as the flat memory behind its strides
     kernels/0000.txt       generated source text, one file for each different text
 
@@ -22,7 +23,7 @@ import os
 import struct
 import tempfile
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
@@ -41,9 +42,11 @@ from anabranch.memory.indices import check_indices
 from anabranch.memory.race_check import check_plan
 
 FORMAT = "anabranch plan"
-VERSION = 3
-"""2: task graphs have joins; 3: plans know how they take other weights. Older files are read as
-before."""
+VERSION = 4
+"""2: task graphs have joins; 3: plans know how they take other weights; 4: several plans. Older
+files are read as before, and a file with one plan is written as version 3."""
+ONE_PLAN = 3
+MAX_PLANS = 256
 EPOCH = (1980, 1, 1, 0, 0, 0)
 MAX_MEMBERS = 20_000
 MAX_DIRECTORY = 256 * MAX_MEMBERS
@@ -65,13 +68,31 @@ class Manifest(BaseModel):
 
 def save(plan: Plan, path: str | os.PathLike[str], extra: Mapping[str, JsonValue]) -> None:
     """Write the plan, and `extra` beside it, to `path`: completely or not at all."""
-    parts = schema.write(plan, dict(extra))
-    weights = safetensors.torch.save(dict(parts.tensors))
-    members = {"plan.json": parts.text.encode(), "weights.safetensors": weights}
+    save_all([(plan, extra)], path)
+
+
+def save_all(
+    plans: Sequence[tuple[Plan, Mapping[str, JsonValue]]], path: str | os.PathLike[str]
+) -> None:
+    """As `save`, of several plans, each with what is beside it. Weights that are one in memory are
+    written once. ArtifactError for more plans than a file may have."""
+    if len(plans) > MAX_PLANS:
+        raise ArtifactError(
+            f"{len(plans)} plans are more than a file may hold",
+            f"at most {MAX_PLANS} are read back",
+            "compile for fewer sizes",
+        )
+    parts: schema.PlanParts | None = None
+    members: dict[str, bytes] = {}
+    for number, (plan, extra) in enumerate(plans):
+        parts = schema.write(plan, dict(extra), parts)
+        members[plan_name(number)] = parts.text.encode()
+    assert parts is not None, "there is a plan"
+    members["weights.safetensors"] = safetensors.torch.save(dict(parts.tensors))
     members |= {source_name(i): text.encode() for i, text in enumerate(parts.sources)}
     manifest = Manifest(
         format=FORMAT,
-        version=VERSION,
+        version=VERSION if len(plans) > 1 else ONE_PLAN,
         machine=plan.spec.name,
         sha256={name: hashlib.sha256(data).hexdigest() for name, data in members.items()},
     )
@@ -106,7 +127,18 @@ def load(
     spec: TargetSpec | None = None,
     operators: Collection[str] = (),
 ) -> tuple[Plan, dict[str, JsonValue]]:
-    """The plan, equal to the one saved, with weights on the CPU, and what was saved beside it.
+    """The plan, equal to the one saved, with weights on the CPU, and what was saved beside it; of
+    several the last one. As `load_all`."""
+    return load_all(path, spec, operators)[-1]
+
+
+def load_all(
+    path: str | os.PathLike[str],
+    spec: TargetSpec | None = None,
+    operators: Collection[str] = (),
+) -> list[tuple[Plan, dict[str, JsonValue]]]:
+    """All plans of a file, each with what was saved beside it: weights that they share are one
+    tensor.
 
     `operators`: the user's own that the plan may call, as "mylib::attend". With `spec`, a plan for
     another kind of machine is refused; one for another GPU, or for other versions, is not: compare
@@ -119,10 +151,11 @@ def load(
         with Pool(1, "anabranch-check") as aside:
             whole = aside.submit(_check_whole, Path(path), members, manifest)
             try:
-                plan, extra = _parsed(members, asked)
-                check_kind(path, plan, spec)
-                check_plan(plan, MAX_STEPS)
-                check_indices(plan.tasks)
+                plans = _parsed(members, asked)
+                for plan, _ in plans:
+                    check_kind(path, plan, spec)
+                    check_plan(plan, MAX_STEPS // len(plans))
+                    check_indices(plan.tasks)
             finally:
                 whole.result()  # that it is damaged says more than what is wrong in it
     except ArtifactError:
@@ -141,18 +174,32 @@ def load(
         ) from None
     except REFUSALS as broken:
         raise _damaged(path, _reason(broken)) from None
-    return plan, extra
+    return plans
 
 
 def _parsed(
     members: Mapping[str, bytes], asked: frozenset[str]
-) -> tuple[Plan, dict[str, JsonValue]]:
-    texts = [members[source_name(i)] for i in range(len(members) - len(REQUIRED))]
+) -> list[tuple[Plan, dict[str, JsonValue]]]:
+    count = _plans_in(members)
+    texts = [members[source_name(i)] for i in range(len(members) - len(REQUIRED) - count + 1)]
     for text in texts:
         check_source(text)
     tensors = safetensors.torch.load(members["weights.safetensors"])
     sources = tuple(text.decode() for text in texts)
-    return schema.read(members["plan.json"], sources, tensors, asked)
+    named, plans = schema.Named(), []
+    for number in range(count):
+        plans.append(schema.read(members[plan_name(number)], sources, tensors, asked, named))
+    named.check(sources, tensors)
+    return plans
+
+
+def _plans_in(members: Collection[str]) -> int:
+    return 1 + sum(name.startswith("plans/") for name in members)
+
+
+def plan_name(number: int) -> str:
+    """The name, inside the file, of a plan by its number."""
+    return f"plans/{number:04}.json" if number else "plan.json"
 
 
 MEMBER = b"PK\x03\x04"
@@ -211,13 +258,15 @@ def _members(path: Path) -> tuple[dict[str, bytes], Manifest]:
             raise _damaged(path, "its members claim more bytes than the file has")
         manifest = _manifest(path, archive)
         expected = {"manifest.json", *manifest.sha256}
-        allowed = {*REQUIRED, *map(source_name, range(len(names) - 1 - len(REQUIRED)))}
+        plans = min(_plans_in(names), MAX_PLANS) if manifest.version >= VERSION else 1
+        allowed = {*REQUIRED, *map(plan_name, range(plans))}
+        allowed |= {*map(source_name, range(len(names) - 1 - len(allowed)))}
         if set(names) != expected or expected != {"manifest.json", *allowed}:
             odd = sorted((set(names) ^ expected) | (expected ^ {"manifest.json", *allowed}))
             raise _damaged(path, f"members missing, or not expected: {odd[:3]}")
         members = {info.filename: _stored(path, file, info) for info in infos}
     del members["manifest.json"]
-    if len(members["plan.json"]) > MAX_TEXT:
+    if sum(len(members[plan_name(number)]) for number in range(plans)) > MAX_TEXT:
         raise _damaged(path, f"plan.json is larger than {MAX_TEXT} B")
     return members, manifest
 

@@ -80,19 +80,18 @@ class RecipeModel(_Model):
     conditions: tuple[ConditionModel, ...]
 
 
-def write(plan: Plan) -> tuple[RecipeModel | None, dict[str, torch.Tensor]]:
-    """The plan's recipe and the tensors that it keeps; None where it has none, or none that can be
-    told."""
+def write(plan: Plan, tensors: dict[str, torch.Tensor]) -> RecipeModel | None:
+    """The plan's recipe; None where it has none, or none that can be told. The tensors that it
+    keeps go to `tensors`."""
     recipe = plan.recipe
     if recipe is None or not recipe.state or recipe.lost:
-        return None, {}
+        return None
     derived = [c for c in plan.tasks.constants if c.derived is not None and follows(c)]
     relied = [replace(c.constant, name=_name(i)) for i, c in enumerate(recipe.conditions)]
     try:
         steps = derive.write(recipe.given, (*derived, *relied))
     except ValueError:
-        return None, {}
-    tensors: dict[str, torch.Tensor] = {}
+        return None
     given = tuple(_given(constant, recipe, tensors) for constant in recipe.given)
     model = RecipeModel(
         state=tuple(
@@ -114,7 +113,7 @@ def write(plan: Plan) -> tuple[RecipeModel | None, dict[str, torch.Tensor]]:
             for c in recipe.conditions
         ),
     )
-    return model, tensors
+    return model
 
 
 def _name(number: int) -> str:
@@ -126,7 +125,7 @@ def _given(constant: Constant, recipe: Recipe, tensors: dict[str, torch.Tensor])
     kept = recipe.kept.get(constant.name)
     if kept is None or not kept.numel() or kept.dtype.is_complex:
         return GivenModel(constant=line, names=constant.source, type=None, tensor=None)
-    name = f"kept{len(tensors):05}"
+    name = f"kept{sum(one.startswith('kept') for one in tensors):05}"
     tensors[name] = flatten(kept)
     return GivenModel(constant=line, names=constant.source, type=type_of(kept).text, tensor=name)
 

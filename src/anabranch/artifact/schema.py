@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import torch
@@ -118,21 +118,28 @@ class Document(_Model):
 
 @dataclass(frozen=True, slots=True)
 class PlanParts:
-    """What `write` makes of a plan: JSON text, source texts, flat tensors by name."""
+    """What `write` makes of a plan: JSON text, source texts, flat tensors by name. Plans that are
+    written beside it share its texts and its tensors."""
 
     text: str
     sources: tuple[str, ...]
     tensors: Mapping[str, torch.Tensor]
+    stored: Mapping[tuple[int, TensorType], str]
+    """The name of the tensor at an address."""
 
 
-def write(plan: Plan, extra: dict[str, JsonValue]) -> PlanParts:
-    """The plan in parts. ArtifactError if a name or an argument has no text form."""
-    sources = dict.fromkeys(
+def write(plan: Plan, extra: dict[str, JsonValue], beside: PlanParts | None = None) -> PlanParts:
+    """The plan in parts; with those of the plans `beside` it, which it shares. ArtifactError if a
+    name or an argument has no text form."""
+    sources = dict.fromkeys(beside.sources if beside is not None else ())
+    sources |= dict.fromkeys(
         task.kernel.source for task in plan.tasks.tasks if task.kernel and task.kernel.source
     )
     number = {source: i for i, source in enumerate(sources)}
-    weights, tensors = _write_weights(plan)
-    recipe, kept = refits.write(plan)
+    tensors = dict(beside.tensors if beside is not None else {})
+    stored = dict(beside.stored if beside is not None else {})
+    weights = _write_weights(plan, tensors, stored)
+    recipe = refits.write(plan, tensors)
     border = plan.tasks
     document = Document(
         border=_write_graph(
@@ -151,7 +158,7 @@ def write(plan: Plan, extra: dict[str, JsonValue]) -> PlanParts:
         recipe=recipe,
         extra=extra,
     )
-    return PlanParts(document.model_dump_json(), tuple(sources), {**tensors, **kept})
+    return PlanParts(document.model_dump_json(), tuple(sources), tensors, stored)
 
 
 def read(
@@ -159,12 +166,15 @@ def read(
     sources: tuple[str, ...],
     tensors: Mapping[str, torch.Tensor],
     asked: frozenset[str] = frozenset(),
+    named: Named | None = None,
 ) -> tuple[Plan, dict[str, JsonValue]]:
     """The plan that `write` took apart. Raises what parsing and verifying raise. `asked`: operators
-    that the user names, as `artifact.operators.named` spells them."""
+    that the user names, as `artifact.operators.named` spells them. `named`: gets what the plan
+    names of texts and tensors that it shares with others; without it, it names all of them."""
     document = Document.model_validate_json(text)
     check_texts(text, lambda: document.model_dump_json(exclude={"extra"}).encode())
-    values = _read_weights(document, tensors)
+    whole, named = named is None, named or Named()
+    values = _read_weights(document, tensors, named)
     border = _read_graph(document.border, values, asked)
     tasks = TaskGraph(
         border.name,
@@ -175,7 +185,9 @@ def read(
         border.outputs,
         _read_graph(document.joins, values, asked).nodes if document.joins else (),
     )
-    _check_named(document, sources, tensors)
+    named.add(document)
+    if whole:
+        named.check(sources, tensors)
     check_counts(tasks, document.schedule)
     check_bodies(tasks, asked)
     verify_tasks(tasks)
@@ -210,16 +222,28 @@ def read(
     return plan, extra
 
 
-def _check_named(
-    document: Document, sources: tuple[str, ...], tensors: Mapping[str, torch.Tensor]
-) -> None:
-    """ValueError for texts and tensors that nothing in the plan names."""
-    read = {task.kernel.source for task in document.tasks if task.kernel is not None}
-    held = {weight.tensor for weight in document.weights}
-    if document.recipe is not None:
-        held |= {given.tensor for given in document.recipe.given}
-    if not set(range(len(sources))) <= read or not set(tensors) <= held:
-        raise ValueError("it holds texts or tensors that the plan does not name")
+@dataclass(slots=True)
+class Named:
+    """What the plans of one file name: texts of kernels by number, tensors by name; and the tensors
+    as they were read, one for all that name it in the same layout."""
+
+    texts: set[int | None] = field(default_factory=set)
+    tensors: set[str | None] = field(default_factory=set)
+    restored: dict[tuple[str, TensorType], torch.Tensor] = field(default_factory=dict)
+    contents: dict[tuple[str, TensorType], str | None] = field(default_factory=dict)
+    """The tensor of each digest and type: constants that say the same are one in memory."""
+
+    def add(self, document: Document) -> None:
+        """One more plan."""
+        self.texts |= {task.kernel.source for task in document.tasks if task.kernel is not None}
+        self.tensors |= {weight.tensor for weight in document.weights}
+        if document.recipe is not None:
+            self.tensors |= {given.tensor for given in document.recipe.given}
+
+    def check(self, sources: tuple[str, ...], tensors: Mapping[str, torch.Tensor]) -> None:
+        """ValueError for texts and tensors that nothing in the plans names."""
+        if not set(range(len(sources))) <= self.texts or not set(tensors) <= self.tensors:
+            raise ValueError("it holds texts or tensors that the plan does not name")
 
 
 def _write_task(task: Task, number: Mapping[str, int]) -> TaskModel:
@@ -270,15 +294,16 @@ def _constants(plan: Plan) -> Iterator[Constant]:
             yield from task.kernel.body.constants
 
 
-def _write_weights(plan: Plan) -> tuple[tuple[WeightModel, ...], dict[str, torch.Tensor]]:
+def _write_weights(
+    plan: Plan, tensors: dict[str, torch.Tensor], stored: dict[tuple[int, TensorType], str]
+) -> tuple[WeightModel, ...]:
     """One model for each different constant with content; tensors that are one in memory, or in
-    content as their digests say, are stored once."""
+    content as their digests say, are stored once, also those of several plans."""
     held: dict[Constant, torch.Tensor] = {}
     for constant in _constants(plan):
         if constant.value is not None and constant.value.device.type != "meta":
             held.setdefault(constant, constant.value)
-    models, tensors = [], {}
-    stored: dict[tuple[int, TensorType], str] = {}
+    models = []
     for constant, value in held.items():
         type = type_of(value)
         name: str | None = None
@@ -290,20 +315,24 @@ def _write_weights(plan: Plan) -> tuple[tuple[WeightModel, ...], dict[str, torch
                 tensors[name] = flat.view(torch.uint8) if type.dtype.is_complex else flat
         line = text_graph(Graph("g", (), (constant,), (), ())).splitlines()[1].strip()
         models.append(WeightModel(constant=line, held=type.text, tensor=name))
-    return tuple(models), tensors
+    return tuple(models)
 
 
 def _read_weights(
-    document: Document, tensors: Mapping[str, torch.Tensor]
+    document: Document, tensors: Mapping[str, torch.Tensor], named: Named
 ) -> dict[Constant, torch.Tensor]:
+    """`named`: what was read so far, filled in."""
+    restored = named.restored
     values: dict[Constant, torch.Tensor] = {}
-    restored: dict[tuple[str, TensorType], torch.Tensor] = {}
     for model in document.weights:
         (constant,) = parse_graph(model.constant).constants
         type = parse_type(model.held)
         _check_type(type)
         if (type.shape, type.dtype) != (constant.type.shape, constant.type.dtype):
             raise ValueError(f"constant %{constant.name} is {constant.type.text}, held {type.text}")
+        said = constant.digest, constant.type
+        if named.contents.setdefault(said, model.tensor) != model.tensor:
+            raise ValueError(f"constant %{constant.name} has the digest of another content")
         if model.tensor is None:
             values[constant] = torch.empty_strided(type.shape, type.strides, dtype=type.dtype)
             if type.numel:

@@ -80,15 +80,13 @@ def _check_parts(model: Any) -> None:
             )
 
 
-def restored(kind: str, files: Sequence[bytes], options: Mapping[str, Any]) -> Compiled:
+def restored(kind: str, content: bytes, options: Mapping[str, Any]) -> Compiled:
     """What `stored.stored` made bytes of."""
     made = Compiled(None, resolve(kind, False), Options.read(renamed(options)), None)
     with tempfile.TemporaryDirectory() as folder:
-        for number, content in enumerate(files):
-            path = Path(folder) / str(number)
-            path.write_bytes(content)
-            plan, facts = artifact_file.load(path, made.target.spec)
-            made.adopt(plan, facts, "a pickled plan")
+        path = Path(folder) / "plans"
+        path.write_bytes(content)
+        made.adopt_all(artifact_file.load_all(path, made.target.spec), "a pickled plan")
     return made
 
 
@@ -291,19 +289,26 @@ class Compiled(Fixed):
         if self.options.dump is not None:
             self.report(self.options.dump / "report.html")
 
-    def adopt(self, plan: Plan, facts: Mapping[str, Any], source: str) -> None:
-        """Take a plan made elsewhere; say so where it was tuned for another machine."""
+    def adopt_all(self, plans: Sequence[tuple[Plan, Mapping[str, Any]]], source: str) -> Compiled:
+        """Take plans made elsewhere, with their facts; say so where they were tuned for another
+        machine. A weight that is one tensor in several of them is one on the device, too."""
+        for plan, facts in plans:
+            self._adopt(plan, facts, source)
+        self._share_arena()
+        return self
+
+    def _adopt(self, plan: Plan, facts: Mapping[str, Any], source: str) -> None:
         signature = plan.signature
         assert signature is not None, "saved plans have signatures"
         run = None
         with Cache.open(self.options.cache_dir) as cache:
             plan = resettled(plan, self.target, cache, self.trace, source)
             if not self.target.spec.simulated:
-                plan = owned(plan, (), self.target.device, {})
+                plan = owned(plan, (), self.target.device, self.owned())
                 kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
                 missing = program_cache.recall(cache, kernels)
                 self.target.prepare(kernels, cache, self.trace)
-                run = self.target.load(plan)
+                run = self.target.load(plan, beside=self._widest())
                 program_cache.keep(cache, missing)
                 fell_back(run, self.options, self.trace)
         for name in unregistered(signature.output_tree):
@@ -476,16 +481,17 @@ class Compiled(Fixed):
         page.write(Path(path), **{**pieces, "facts": {**pieces["facts"], **(more or {})}})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the newest plan with its weights to one file, which `load` reads anywhere. What
-        was written of its kernels is kept: here, even the first `load` need not write it anew.
+        """Write all plans with their weights, once, to one file, which `load` reads anywhere. What
+        was written of their kernels is kept: here, even the first `load` need not write it anew.
 
         Raises:
             WriteError: The file cannot be written.
             OptionError: A class among the arguments or results has no name in torch's pytree.
         """
-        entry = self.entries[-1]
-        signature = entry.plan.signature
-        if signature is None or not (signature.input_tree and signature.output_tree):
+        for entry in self.entries:
+            signature = entry.plan.signature
+            if signature is not None and signature.input_tree and signature.output_tree:
+                continue
             inputs = signature is None or not signature.input_tree
             raise OptionError(
                 "this plan cannot be saved",
@@ -493,9 +499,12 @@ class Compiled(Fixed):
                 "torch's pytree that another process would know",
                 REGISTER,
             )
-        artifact_file.save(entry.plan, path, self.facts_of(entry, eager=True))
-        if entry.compilation is not None:  # what was loaded was kept then
-            kernels = [task.kernel for task in entry.plan.tasks.tasks if task.kernel]
+        newest = self.entries[-1]
+        plans = [(e.plan, self.facts_of(e, eager=e is newest)) for e in self.entries]
+        artifact_file.save_all(plans, path)
+        made = [entry for entry in self.entries if entry.compilation is not None]
+        kernels = [task.kernel for e in made for task in e.plan.tasks.tasks if task.kernel]
+        if made:  # what was loaded was kept then
             with Cache.open(self.options.cache_dir) as cache:
                 program_cache.keep(cache, program_cache.recall(cache, kernels))
 

@@ -1,6 +1,6 @@
 """Compiled models as bytes: what pickle, torch.save and deepcopy keep of one.
 
-Each plan in the form of a saved one, and how calls are answered. What comes back is as from
+The plans in the form of saved ones, and how calls are answered. What comes back is as from
 `anabranch.load`: it runs without the model, and cannot be compiled for other inputs. As with any
 pickle, only bytes from somebody trusted may be read; `Compiled.save` and `load` are for all others.
 """
@@ -17,7 +17,7 @@ from anabranch.compiled.entry import Entry
 from anabranch.errors import OptionError
 from anabranch.options import Options
 
-Kept = tuple[str, tuple[bytes, ...], dict[str, Any]]
+Kept = tuple[str, bytes, dict[str, Any]]
 """What `calls.restored` is called with."""
 
 
@@ -33,8 +33,7 @@ def stored(
             "save it with .save(path), and load it on the GPU",
         )
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / str(i) for i in range(len(entries))]
-        for entry, path in zip(entries, paths, strict=True):
-            artifact_file.save(entry.plan, path, facts(entry))
-        files = tuple(path.read_bytes() for path in paths)
-    return spec.kind, files, options.model_dump(mode="json", exclude_defaults=True)
+        path = Path(folder) / "plans"
+        artifact_file.save_all([(entry.plan, facts(entry)) for entry in entries], path)
+        content = path.read_bytes()
+    return spec.kind, content, options.model_dump(mode="json", exclude_defaults=True)
