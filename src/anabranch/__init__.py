@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         TargetError,
         WriteError,
     )
+    from anabranch.integrations.warming import warm
     from anabranch.options import Options
 
 __version__ = "0.1.0"
@@ -44,9 +45,16 @@ __all__ = [
     "WriteError",
     "compile",
     "load",
+    "warm",
 ]
 
-_OF_OTHERS = {"Compiled": "compiled.calls", "compile": "api", "load": "api", "Options": "options"}
+_OF_OTHERS = {
+    "Compiled": "compiled.calls",
+    "Options": "options",
+    "compile": "api",
+    "load": "api",
+    "warm": "integrations.warming",
+}
 """Where names are that are no errors."""
 _FILES = ("api", "errors", "options")
 """Which are there without being imported, as they would be if this file imported them."""

@@ -44,6 +44,7 @@ from anabranch.compiled.weights import (
     stamps_of,
     weights_of,
 )
+from anabranch.compiler.buckets import read_sizes
 from anabranch.compiler.pipeline import compile_model
 from anabranch.compiler.stages import fell_back
 from anabranch.deadline import Deadline
@@ -245,6 +246,29 @@ class Compiled(Fixed):
                         raise
                     told = ", ".join(map(str, at))
                     self.trace.add("warning", "load", told, f"{refused.what}: {refused.why}")
+        return self
+
+    def warm(self, sizes: Sequence[Any]) -> Compiled:
+        """Compile for more sizes of the dimensions that vary, or for the inputs of more calls: what
+        `anabranch.warm` does to a compiled model."""
+        for one in sizes:
+            at = one if isinstance(one, tuple) else (one,)
+            known = self._buckets[0] if self._buckets else None
+            if any(type(n) is not int for n in at):
+                args, kwargs = ((), one) if isinstance(one, dict) else (one, None)
+                self.add(args, kwargs)
+            elif known is None or known.entries[0].job is None:
+                raise OptionError(
+                    f"{one} is a size of nothing",
+                    "the model was compiled without dynamic_shapes, or loaded from a file",
+                    "give the inputs of a call, or compile it with dynamic_shapes",
+                )
+            elif at not in known.sizes():
+                job, dimensions = known.entries[0].job, known.sized.shapes.dimensions
+                read_sizes([at], dimensions)
+                example = known.sized.shapes.resized(job.args, dict(job.kwargs), at)
+                with alone():
+                    self._add(*example, None, None, None, known.sized, at)
         return self
 
     def _add(

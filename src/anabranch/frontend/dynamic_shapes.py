@@ -82,6 +82,15 @@ class DynamicShapes:
                     return None
         return tuple(found[i] for i in range(len(self.dimensions)))
 
+    def value_of(self, size: torch.SymInt, sizes: Sequence[int]) -> int | None:
+        """What a symbolic size is at these sizes; None if it is no affine function of one."""
+        expression = size.node.expr
+        named = {one.name: n for one, n in zip(self.dimensions, sizes, strict=True)}
+        free = {symbol: named.get(str(symbol)) for symbol in expression.free_symbols}
+        if any(n is None for n in free.values()):
+            return None
+        return int(expression.subs(free))
+
     def rows(self, dimension: int) -> list[list[Rows]] | None:
         """For each tensor where it has rows of a dimension; None if some of its axes have more."""
         if any(one.plus for at in self.extents for one in at if one.dimension == dimension):
@@ -169,6 +178,35 @@ def _words(refused: CaptureError) -> str:
         return "the model's code makes a constant of the size, as len(x) does; x.shape[0] does not"
     told = [line for line in lines if line.startswith(("Not all values", "solving the guards"))]
     return "; ".join(told[:2]) or refused.why
+
+
+def symbolic_shapes(values: Sequence[Any]) -> DynamicShapes | None:
+    """What varies in the inputs of a graph with symbolic sizes: `values`, its fake inputs, tensors
+    and numbers. Dimensions are called as the symbols are. None if no tensor's size varies, or one
+    is no affine function of a symbol."""
+    symbols: dict[Any, Dimension] = {}
+    extents = []
+    try:
+        for value in values:
+            if not isinstance(value, Tensor):
+                continue
+            at = []
+            for axis, size in enumerate(value.shape):
+                if type(size) is int:
+                    continue
+                symbol, times, plus = _affine(size, "")
+                if symbol not in symbols:
+                    ranges = _env(size).var_to_range.get(symbol)
+                    symbols[symbol] = _ranged(ranges, str(symbol))
+                at.append(Extent(axis, list(symbols).index(symbol), times, plus))
+            extents.append(tuple(at))
+    except OptionError:
+        return None
+    return DynamicShapes(tuple(symbols.values()), tuple(extents)) if symbols else None
+
+
+def _env(size: Any) -> Any:
+    return size.node.shape_env
 
 
 def program_shapes(program: ExportedProgram) -> DynamicShapes | None:
@@ -422,7 +460,10 @@ def _affine(size: Any, name: str) -> tuple[Any, int, int]:
 
 
 def _dimension(program: ExportedProgram, symbol: Any, name: str) -> Dimension:
-    ranges = program.range_constraints.get(symbol)
+    return _ranged(program.range_constraints.get(symbol), name)
+
+
+def _ranged(ranges: Any, name: str) -> Dimension:
     if ranges is None:
         return Dimension(name)
     most = ranges.upper

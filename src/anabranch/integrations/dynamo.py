@@ -5,7 +5,8 @@
 Dynamo hands over a graph with fake inputs, weights among them; AOTAutograd makes it functional. The
 plan is made at the first call, when the weights are real: those that AOTAutograd marks as static
 become constants, so that batch norms fold. Where shapes are symbolic, each concrete set of sizes
-gets a plan of its own.
+gets a plan of its own; after `anabranch.warm` no call compiles anything, and a size between two
+that have plans is padded to the larger one, if that is proved harmless.
 
 Plans follow their weights. A call that finds some of them replaced, or written to since the last
 call, refits all plans first, in their own memory (`compiled.refit`); only plans that are not right
@@ -21,6 +22,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from functorch.compile import make_boxed_func
@@ -33,10 +35,13 @@ from anabranch.compiled.calls import Compiled
 from anabranch.compiled.refit import refit
 from anabranch.compiled.weights import stamps_of
 from anabranch.errors import OptionError, WeightsError
+from anabranch.frontend.captured import Captured
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.memory import sharing
 from anabranch.frontend.strided import STRIDED
+from anabranch.integrations.symbolic import SymbolicCalls
 from anabranch.integrations.views import results_of, return_origins, views_of_results, with_views
+from anabranch.integrations.warming import called, frame_of, is_closed
 from anabranch.options import Options
 from anabranch.targets import resolve
 
@@ -52,6 +57,10 @@ SHARED = (
     "inputs share memory, the model writes to one of them, and it was compiled for inputs that do "
     "not (or others that do): this call runs uncompiled; give each a tensor of its own, for "
     "example with .clone()"
+)
+UNSEEN = (
+    "a call has a size that anabranch.warm was not given, and that is not proved to be harmless to "
+    "pad: it runs uncompiled; warm the model with such a call as well"
 )
 Boxed = Callable[[list[Any]], Sequence[Any]]
 VERSION = operator.attrgetter("_version")
@@ -113,6 +122,9 @@ class _Lazy:
 
     def __init__(self, graph: fx.GraphModule, static: frozenset[int], options: Options) -> None:
         self.graph, self.options = graph, options
+        self.frame, self.told = frame_of(), False
+        self.closed = is_closed(self.frame)
+        """Whether nothing is compiled any more, and whether somebody was told what that means."""
         self.count = sum(node.op == "placeholder" for node in graph.graph.nodes)
         targets = {str(node.target) for node in graph.graph.nodes}
         self.names: list[str] = []
@@ -129,6 +141,9 @@ class _Lazy:
         self.static = [i for i in range(self.count) if i in static]
         self.dynamic = [i for i in range(self.count) if i not in static]
         self.plans: dict[tuple[Any, ...], Compiled] = {}
+        placeholders = [node for node in self.graph.graph.nodes if node.op == "placeholder"]
+        self.symbolic = SymbolicCalls([placeholders[i] for i in self.dynamic])
+        self.sized: dict[tuple[int, ...], Compiled] = {}
         self.read: list[int] = []
         """Where the weights were that plans have, and how often they had been written to."""
 
@@ -146,14 +161,48 @@ class _Lazy:
         if read != self.read:
             self._follow(given)
             self.read = read
+        called(self)
         key = tuple(map(_kind, dynamic))
         if self.counted:
             key += tuple((v.storage_offset(), v.stride()) for v in dynamic if isinstance(v, Tensor))
         plan = self.plans.get(key)
+        if plan is None and self.closed:
+            return self._between(given, dynamic)
         if plan is None:
             plan = self.plans[key] = self._compile(given)
+            if (sizes := self.symbolic.sizes(dynamic)) is not None:
+                self.sized[sizes] = plan
         results: Sequence[Any] = plan(*dynamic)
         return with_views(results, self.views)[: self.results] if self.views else results
+
+    def _between(self, given: list[Any], dynamic: list[Any]) -> Sequence[Any]:
+        """A call that has no plan, after all that were to be made are."""
+
+        def whole(inputs: Sequence[Any]) -> list[Any]:
+            values = list(given)
+            for i, value in zip(self.dynamic, inputs, strict=True):
+                values[i] = value
+            return values
+
+        results = None
+        if not self.views and not self.counted and self.sized:
+            results = self.symbolic.answer(
+                *(dynamic, self.sized, lambda inputs: self.graph(*whole(inputs))),
+                lambda inputs: self._tensors_alone(whole(inputs)),
+            )
+        if results is not None:
+            return results
+        if not self.told:
+            self.told = True
+            warnings.warn(UNSEEN, stacklevel=3)
+        made: Sequence[Any] = self.graph(*given)
+        return made
+
+    def _tensors_alone(self, given: list[Any]) -> Captured:
+        """The graph at these sizes, as if numbers were not among its inputs."""
+        captured = self._captured(given)
+        leaves = tuple(leaf for leaf in captured.signature.inputs if leaf.ref is not None)
+        return replace(captured, signature=replace(captured.signature, inputs=leaves))
 
     def _follow(self, given: list[Any]) -> None:
         """Give all plans the weights as they are; none is kept that is not right for them."""
@@ -168,15 +217,20 @@ class _Lazy:
             refit(entries, plans[0].target, weights)
         except WeightsError:
             self.plans.clear()
+            self.sized.clear()
 
-    def _compile(self, given: list[Any]) -> Compiled:
+    def _captured(self, given: list[Any]) -> Captured:
         graph = self.graph
         if self.counted or any(not isinstance(value, Tensor) for value in given):
             graph = make_fx(graph, tracing_mode="fake")(*given)
         self.names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
         constants = {self.names[i]: given[i].detach() for i in self.static}
+        return capture_fx(graph, given, constants)
+
+    def _compile(self, given: list[Any]) -> Compiled:
+        graph = self.graph
         shared = {key: value for plan in self.plans.values() for key, value in plan.owned().items()}
-        captured = capture_fx(graph, given, constants)
+        captured = self._captured(given)
 
         def eager(*values: Any) -> Any:
             whole = list(given)

@@ -1,0 +1,123 @@
+"""Graphs with symbolic sizes, as torch.compile(dynamic=True) and mark_dynamic make them.
+
+What varies in their inputs, and calls between the sizes that have plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from anabranch.compiled.sized import SizedCalls, alike_results
+from anabranch.errors import AnabranchError
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.dynamic_shapes import DynamicShapes, symbolic_shapes
+from anabranch.frontend.padding_proof import PaddingProof, UnprovenError, padding_proof
+
+Capture = Callable[[list[Any]], Captured]
+
+
+class SymbolicCalls:
+    """Calls of one graph. Inputs are those that may differ from call to call, in its order:
+    tensors, and numbers that are sizes of them."""
+
+    def __init__(self, placeholders: Sequence[fx.Node]) -> None:
+        self._values = [node.meta.get("val") for node in placeholders]
+        self.shapes: DynamicShapes | None = symbolic_shapes(self._values)
+        self._calls: SizedCalls | None = None
+
+    def sizes(self, inputs: Sequence[Any]) -> tuple[int, ...] | None:
+        """The sizes of a call; None where nothing varies, or its numbers are no sizes."""
+        if self.shapes is None:
+            return None
+        sizes = self.shapes.sizes_of([x for x in inputs if isinstance(x, Tensor)])
+        if sizes is None or self._with_numbers(inputs, sizes) != [
+            None if isinstance(x, Tensor) else x for x in inputs
+        ]:
+            return None
+        return sizes
+
+    def answer(
+        self,
+        inputs: Sequence[Any],
+        plans: Mapping[tuple[int, ...], Callable[..., Any]],
+        graph: Callable[[list[Any]], Sequence[Any]],
+        capture: Capture,
+    ) -> Sequence[Any] | None:
+        """What the next larger plan makes of a call that is padded; None where there is none, or
+        padding is not proved harmless. `graph` runs the graph as it is, `capture` captures it."""
+        sizes = self.sizes(inputs)
+        fitting = [at for at in plans if sizes and all(map(int.__le__, sizes, at))]
+        if sizes is None or not fitting or self.shapes is None:
+            return None
+        full = min(fitting, key=lambda at: (torch.Size(at).numel(), at))
+        if self._calls is None:
+            proofs = [
+                self._proved(list(inputs), sizes, number, graph, capture)
+                for number in range(len(sizes))
+            ]
+            self._calls = SizedCalls(self.shapes, tuple(proofs))
+        for size, more, proof in zip(sizes, full, self._calls.proofs, strict=True):
+            if size != more and (isinstance(proof, str) or size < proof.least):
+                return None
+        results = plans[full](*self._padded(inputs, sizes, full, self._calls))
+        return self._calls.cut(list(results), sizes, full)
+
+    def _padded(
+        self, inputs: Sequence[Any], sizes: Sequence[int], full: Sequence[int], calls: SizedCalls
+    ) -> list[Any]:
+        tensors = iter(calls.padded([x for x in inputs if isinstance(x, Tensor)], sizes, full))
+        numbers = self._with_numbers(inputs, full)
+        pairs = zip(inputs, numbers, strict=True)
+        return [next(tensors) if isinstance(x, Tensor) else number for x, number in pairs]
+
+    def _with_numbers(self, inputs: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+        """The numbers among the inputs at these sizes; None for each tensor."""
+        assert self.shapes is not None
+        found: list[Any] = []
+        for value, given in zip(self._values, inputs, strict=True):
+            if isinstance(given, Tensor):
+                found.append(None)
+            elif isinstance(value, torch.SymInt):
+                found.append(self.shapes.value_of(value, sizes))
+            else:
+                found.append(given)
+        return found
+
+    def _resized(self, inputs: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
+        assert self.shapes is not None
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        made = iter(self.shapes.resized(tensors, {}, sizes)[0])
+        numbers = self._with_numbers(inputs, sizes)
+        pairs = zip(inputs, numbers, strict=True)
+        return [next(made) if isinstance(x, Tensor) else number for x, number in pairs]
+
+    def _proved(
+        self,
+        inputs: list[Any],
+        given: tuple[int, ...],
+        number: int,
+        graph: Callable[[list[Any]], Sequence[Any]],
+        capture: Capture,
+    ) -> PaddingProof | str:
+        assert self.shapes is not None
+        rows, size = self.shapes.rows(number), max(given[number], 2)
+        if rows is None:
+            return "an axis has its size and some more"
+        few = tuple(size if i == number else n for i, n in enumerate(given))
+        more = tuple(size + 1 if i == number else n for i, n in enumerate(given))
+        try:
+            one, other = (capture(self._resized(inputs, at)) for at in (few, more))
+            proof = padding_proof(one, other, (size, size + 1), rows)
+        except UnprovenError as unproven:
+            return str(unproven)
+        except AnabranchError as failed:
+            return failed.what
+        calls = SizedCalls(self.shapes, tuple(proof for _ in given))
+        call = self._resized(inputs, few)
+        want = graph(list(call))
+        got = calls.cut(list(graph(self._padded(call, few, more, calls))), few, more)
+        return proof if alike_results(want, got) else "the graph makes something else of padding"

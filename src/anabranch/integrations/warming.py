@@ -1,0 +1,118 @@
+"""Warming: all sizes are compiled before calls come, and no call compiles anything afterwards.
+
+    model = torch.compile(net, backend="anabranch", dynamic=True)
+    anabranch.warm(model, [(x1,), (x8,), (x64,)])     every graph of these calls has its plans
+    model(x5)                                         the plan for 8, padded, or the graph as it is
+
+The graphs that a model has are known once it is called, so warming calls it. A graph that Dynamo
+makes later of the same code (another dtype, a size of 1) is run as it is, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch._guards import CompileContext
+
+from anabranch.compiled.calls import Compiled
+from anabranch.errors import OptionError
+
+
+class Warmed(Protocol):
+    """A graph that compiles nothing more once it is closed. `frame`: Dynamo's number of the code
+    that it is of."""
+
+    closed: bool
+    frame: int | None
+
+
+_warming: ContextVar[list[Warmed] | None] = ContextVar("anabranch_warming", default=None)
+_frames: set[int] = set()
+"""Code, by Dynamo's number for it, of which all graphs are closed."""
+
+
+def called(graph: Warmed) -> None:
+    """A graph runs, perhaps while its model is warmed."""
+    graphs = _warming.get()
+    if graphs is not None and graph not in graphs:
+        graphs.append(graph)
+
+
+def is_closed(frame: int | None) -> bool:
+    """Whether this code was warmed before, and is not just being warmed."""
+    return _warming.get() is None and frame in _frames
+
+
+def frame_of() -> int | None:
+    """The code that is compiled now."""
+    number = CompileContext.current_compile_id()
+    return None if number is None else number.frame_id
+
+
+@contextmanager
+def _collected() -> Iterator[list[Warmed]]:
+    graphs: list[Warmed] = []
+    token = _warming.set(graphs)
+    try:
+        yield graphs
+    finally:
+        _warming.reset(token)
+
+
+def warm(model: Any, sizes: Sequence[Any]) -> Any:
+    """Compile for all of these sizes now, so that no call compiles anything.
+
+    Args:
+        model: What `torch.compile(..., backend="anabranch")` returned, or a compiled model.
+        sizes: The inputs of a call of each size: a tensor, a tuple of positional arguments, or a
+            dict of keyword arguments. For a model that was compiled with `dynamic_shapes` also
+            numbers, or tuples of them: more sizes of its dimensions.
+
+    Returns:
+        The model. Afterwards a call of another size runs the next larger plan, if that is proved
+        harmless, and else the model as it is, under torch.compile with one warning.
+
+    Raises:
+        OptionError: There are no sizes, or the model runs no graph of this backend.
+    """
+    if not sizes:
+        raise OptionError(
+            "there is nothing to warm", "no sizes were given", "give the inputs of each size"
+        )
+    if isinstance(model, Compiled):
+        model.warm(sizes)
+        return model
+    with _collected() as graphs, torch.no_grad():
+        for one in sizes:
+            args, kwargs = _call(one)
+            model(*args, **kwargs)
+    if not graphs:
+        what = type(model).__name__ if isinstance(model, nn.Module) else "the function"
+        raise OptionError(
+            f"{what} ran no graph that Anabranch compiles",
+            'warm takes what torch.compile(model, backend="anabranch") returns',
+            "give it that, or a model that anabranch.compile made",
+        )
+    for graph in graphs:
+        graph.closed = True
+        _frames.update([graph.frame] if graph.frame is not None else [])
+    return model
+
+
+def _call(one: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(one, dict):
+        return (), one
+    if isinstance(one, (tuple, list)):
+        return tuple(one), {}
+    if isinstance(one, Tensor):
+        return (one,), {}
+    raise OptionError(
+        f"{one!r:.80} is no call",
+        "a model of torch.compile is warmed by calls, for nobody else knows what its inputs are",
+        "give a tensor, a tuple of arguments, or a dict of keyword arguments",
+    )

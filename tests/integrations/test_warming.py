@@ -1,0 +1,129 @@
+"""Warming: all sizes are compiled ahead, and no call compiles anything."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+import anabranch
+from anabranch.errors import OptionError
+from anabranch.integrations import dynamo
+
+QUICK: dict[str, Any] = {"search": "none", "abreast": "none", "overlap": "none", "cache_dir": None}
+
+
+@pytest.fixture(name="made")
+def _made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many plans the backend has made."""
+    torch._dynamo.reset()
+    made: list[int] = []
+    compile = dynamo._Lazy._compile
+
+    def counted(self: Any, given: list[Any]) -> Any:
+        made.append(1)
+        return compile(self, given)
+
+    monkeypatch.setattr(dynamo._Lazy, "_compile", counted)
+    yield made
+    torch._dynamo.reset()
+
+
+def backend(model: nn.Module, **how: Any) -> Any:
+    return torch.compile(model.eval(), backend="anabranch", options=QUICK, **how)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.linear(x).relu()
+        return y, y.sum(-1)
+
+
+class Centred(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+def test_sizes_between_warmed_ones_are_padded(made: list[int]) -> None:
+    net = Net()
+    model = backend(net, dynamic=True)
+    assert anabranch.warm(model, [torch.randn(n, 8) for n in (4, 16)]) is model
+    assert len(made) == 2
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in (4, 16, 3, 9, 15):
+            x = torch.randn(n, 8)
+            for got, want in zip(model(x), net(x), strict=True):
+                torch.testing.assert_close(got, want)
+    assert len(made) == 2
+
+
+def test_what_cannot_be_padded_runs_as_it_is(made: list[int]) -> None:
+    net = Centred()
+    model = anabranch.warm(backend(net, dynamic=True), [torch.randn(n, 8) for n in (4, 16)])
+    count = len(made)
+    with torch.no_grad():
+        with pytest.warns(UserWarning, match="runs uncompiled"):
+            x = torch.randn(7, 8)
+            torch.testing.assert_close(model(x), net(x))
+        with warnings.catch_warnings():  # once told
+            warnings.simplefilter("error")
+            torch.testing.assert_close(model(x), net(x))
+        with pytest.warns(UserWarning, match="runs uncompiled"):
+            one = torch.randn(1, 8)  # a graph of its own
+            torch.testing.assert_close(model(one), net(one))
+    assert len(made) == count
+
+
+def test_sizes_that_dynamo_finds_out_itself(made: list[int]) -> None:
+    net = Net()
+    model = anabranch.warm(backend(net), [torch.randn(n, 8) for n in (3, 8, 32)])
+    count = len(made)
+    with torch.no_grad():
+        x = torch.randn(20, 8)
+        torch.testing.assert_close(model(x)[0], net(x)[0])
+    assert len(made) == count
+
+
+def test_mark_dynamic(made: list[int]) -> None:
+    net, x = Net(), torch.randn(16, 8)
+    torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
+    model = anabranch.warm(backend(net), [x])
+    with torch.no_grad():
+        few = torch.randn(5, 8)
+        torch.testing.assert_close(model(few)[1], net(few)[1])
+    assert len(made) == 1
+
+
+def test_compiled_models_are_warmed_with_sizes_or_calls() -> None:
+    net = Net().eval()
+    given: dict[str, Any] = {"dynamic_shapes": {"x": {0: Dim("n", max=64)}}, "sizes": [4]}
+    fast = anabranch.compile(net, (torch.randn(4, 8),), target="cpu", **given, **QUICK)
+    assert anabranch.warm(fast, [16, (8,), 4]) is fast
+    assert sorted(entry.at for entry in fast.entries) == [(4,), (8,), (16,)]
+    x = torch.randn(11, 8)
+    torch.testing.assert_close(fast(x)[0], net(x)[0])
+    plain = anabranch.compile(net, (torch.randn(4, 8),), target="cpu", **QUICK)
+    anabranch.warm(plain, [torch.randn(5, 8)])
+    assert len(plain.entries) == 2
+    for wrong, words in (([65], "is not among n"), ([], "nothing to warm")):
+        with pytest.raises(OptionError, match=words):
+            anabranch.warm(fast, wrong)
+    with pytest.raises(OptionError, match="a size of nothing"):
+        anabranch.warm(plain, [3])
+
+
+def test_what_cannot_be_warmed() -> None:
+    with pytest.raises(OptionError, match="ran no graph that Anabranch compiles"):
+        anabranch.warm(Net().eval(), [torch.randn(4, 8)])
+    with pytest.raises(OptionError, match="is no call"):
+        anabranch.warm(Net().eval(), [4])
