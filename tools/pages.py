@@ -67,8 +67,9 @@ def _values(field: FieldInfo) -> str:
     kinds = [
         kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not type(None)
     ]
-    if get_origin(field.annotation) is Literal:
-        return ", ".join(f"`{word}`" for word in get_args(field.annotation))
+    words = [kind for kind in (field.annotation, *kinds) if get_origin(kind) is Literal]
+    if words:
+        return ", ".join(f"`{word}`" for word in get_args(words[0]))
     names = {bool: "true or false", int: "integer", float: "number", Path: "folder", str: "name"}
     low, high = _bound(field, "ge"), _bound(field, "le")
     if low is not None and high is not None:

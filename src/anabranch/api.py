@@ -18,8 +18,9 @@ from torch.export import ExportedProgram
 
 from anabranch.artifact import file as artifact_file
 from anabranch.compiled.calls import Compiled
+from anabranch.compiled.cuts import CutModel
 from anabranch.compiled.progress import Progress, telling
-from anabranch.errors import ArtifactError, TargetError
+from anabranch.errors import ArtifactError, DataDependentError, TargetError
 from anabranch.frontend.alone import alone
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.dynamic_shapes import program_shapes
@@ -71,11 +72,14 @@ def compile(
 
     Returns:
         The compiled model: an `nn.Module` in eval mode that is called as the model is, and returns
-        results of the same structure, shapes and dtypes.
+        results of the same structure, shapes and dtypes. Of a model that asks for values of its
+        tensors (`.item()`, `nonzero`, boolean masks, an `if` on a tensor), unless `fullgraph` is
+        set, a `CutModel`: several plans, and steps between them that run as eager does.
 
     Raises:
         OptionError: An option, a target or the model's own form means nothing here.
-        CaptureError: The model could not be turned into a graph.
+        CaptureError: The model could not be turned into a graph, or nothing is left of it between
+            the steps that ask for values.
         TargetError: The machine lacks what was asked of it.
         NumericsError: `strict` is set, and the plan's numbers differ from the model's.
     """
@@ -87,13 +91,17 @@ def compile(
     module, given, kwargs = opened(model, given, kwargs)
     progress = Progress(type(module).__name__ if isinstance(module, nn.Module) else "a function")
     listened = trace or Trace(progress, level=chosen.debug)
-    compiled = Compiled(module, resolve(target, chosen.tf32), chosen, listened)
+    place = resolve(target, chosen.tf32)
     with telling(progress) if trace is None else nullcontext():
-        if dynamic_shapes is None and sizes is None:
-            compiled.add(given, kwargs, stop=stop)
-        else:
-            compiled.add_sizes(given, kwargs, dynamic_shapes, sizes, stop)
-    return compiled
+        try:
+            compiled = Compiled(module, place, chosen, listened)
+            if dynamic_shapes is None and sizes is None:
+                return compiled.add(given, kwargs, stop=stop)
+            return compiled.add_sizes(given, kwargs, dynamic_shapes, sizes, stop)
+        except DataDependentError:
+            if chosen.fullgraph or dynamic_shapes is not None or sizes is not None:
+                raise
+        return CutModel(module, place, chosen, listened).add(given, kwargs, stop=stop)
 
 
 def load(

@@ -51,6 +51,10 @@ class CaptureError(AnabranchError):
     """The model could not be turned into a graph."""
 
 
+class DataDependentError(CaptureError):
+    """The graph of the model depends on the values of a tensor: the model can be cut there."""
+
+
 class WeightsError(AnabranchError, ValueError):
     """Weights that do not fit a plan, or that it was not made for."""
 

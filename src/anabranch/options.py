@@ -117,10 +117,12 @@ class Options(BaseModel):
         ge=1,
         description="How many sizes are compiled at most, where sizes vary.",
     )
-    unseen: Literal["eager", "refuse"] = Field(
-        default="refuse",
-        description="A call of a size that was not compiled, and that is not proved to be harmless "
-        'to pad: "eager" runs the model as it is, "refuse" is an error that says why.',
+    unseen: Literal["eager", "refuse"] | None = Field(
+        default=None,
+        description="A call for which nothing was compiled: of a size that is not proved to be "
+        'harmless to pad, or of a way through a model that was cut which no example went. "eager" '
+        'runs the model as it is, "refuse" is an error that says why. None: "refuse" for a size, '
+        '"eager" for a way, which values decide that nobody knows beforehand.',
     )
     memory_limit: int | None = Field(
         default=None,
@@ -128,6 +130,11 @@ class Options(BaseModel):
         description='Bytes that all plans may hold on the device, also as text ("2GiB"). Of sizes '
         "that vary fewer are compiled; a plan that does not fit is refused before it is loaded. "
         "What tuning takes for a while does not count.",
+    )
+    fullgraph: bool = Field(
+        default=False,
+        description="A model that asks for values of its tensors (`.item()`, `nonzero`, boolean "
+        "masks, an `if` on a tensor) is refused, and not cut there into several plans.",
     )
     strict: bool = Field(default=False, description="A fallback is an error.")
     verify: bool = Field(

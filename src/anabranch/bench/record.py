@@ -88,6 +88,7 @@ def record(
         model, args = load_model(name, batch, dtype, here.device)
         tf32 = dtype == "tf32"
         options = {"target": target, "tf32": tf32, "search": search, "horizontal_fusion": "none"}
+        options["fullgraph"] = True
         if search == "none":  # a search is asked as users ask, so that what it found is recalled
             options["scheduler"] = "sequential"
         try:

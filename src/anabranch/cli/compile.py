@@ -126,6 +126,7 @@ def compiled_for(
     chosen, device = place(target)
     loaded, args = load_model(model, batch, dtype, device, seed, trust)
     level = Options.read(options).debug
+    options = {"fullgraph": True, **options}  # what is shown is about one plan
     with stoppable() as stop, Watch(model, level=level) as watch:
         trace = Trace(watch)
         compiled = api.compile(loaded, args, target=chosen, trace=trace, stop=stop, **options)
@@ -227,7 +228,8 @@ def _on_cpu(
     emulates half precision, a hundred times slower."""
     own = None if model.endswith(".pt2") else "fp32"
     loaded, args = load_model(model, batch, own, "cpu", seed, trust)
-    options = {name: value for name, value in options.items() if name != "tf32"}
+    options = {"fullgraph": True, **options}
+    options.pop("tf32", None)
     with stoppable(stop), Watch(f"{model} on the CPU") as watch:
         trace = Trace(watch)
         compiled = api.compile(loaded, args, target="cpu", trace=trace, stop=stop, **options)

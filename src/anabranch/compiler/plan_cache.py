@@ -53,7 +53,7 @@ OPTIONS = (
 not: what it cut short is not kept."""
 NOT_OF_VALUES = {
     *("cache_dir", "debug", "dump", "check", "strict", "outputs", "batch", "budget"),
-    *("buckets", "unseen", "memory_limit"),
+    *("buckets", "unseen", "memory_limit", "fullgraph"),
 }
 """Options that change nothing about what is computed; less time finds less that may be wrong."""
 TOLD_ANEW: tuple[Kind, ...] = ("stage", "progress", "time")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]  # torch's own, without types
+import sympy
 import torch
 from torch import Tensor, fx
 from torch.export import Dim, ExportedProgram

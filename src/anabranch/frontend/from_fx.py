@@ -29,13 +29,15 @@ def capture_fx(
     example_inputs: Sequence[Any],
     constants: Mapping[str, torch.Tensor | None] | None = None,
     name: str = "compiled",
+    sources: Mapping[str, str] | None = None,
 ) -> Captured:
     """The graph of an FX module of ATen operators.
 
     `example_inputs`: one (fake) tensor or number per placeholder. `constants`: the real tensor of
     each placeholder, by its name, whose content never changes; None or absence leaves an input.
+    `sources`: by placeholder what the model calls the constant, the placeholder's name by default.
     """
-    constants = constants or {}
+    constants, sources = constants or {}, sources or {}
     translation = Translation({node.name for node in module.graph.nodes})
     inputs: list[Leaf] = []
     outputs: list[Leaf] = []
@@ -43,7 +45,8 @@ def capture_fx(
     for node in module.graph.nodes:
         match node.op:
             case "placeholder":
-                inputs += _bind(translation, node, next(examples), constants.get(node.name))
+                constant, path = constants.get(node.name), sources.get(node.name, node.name)
+                inputs += _bind(translation, node, next(examples), constant, path)
             case "get_attr":
                 _bind_attribute(translation, module, node)
             case "call_function":
@@ -52,7 +55,7 @@ def capture_fx(
                 returned = node.args[0]
                 returned = returned if isinstance(returned, (tuple, list)) else (returned,)
                 outputs = [_leaf(translation, value) for value in returned]
-    held = {path: value for path, value in constants.items() if value is not None}
+    held = {sources.get(one, one): v for one, v in constants.items() if v is not None}
     in_tree = pytree.tree_flatten((tuple(range(len(inputs))), {}))[1]
     out_tree = pytree.tree_flatten(tuple(range(len(outputs))))[1]
     captured = Captured(
@@ -72,10 +75,14 @@ def capture_fx(
 
 
 def _bind(
-    translation: Translation, node: fx.Node, example: Any, constant: torch.Tensor | None
+    translation: Translation,
+    node: fx.Node,
+    example: Any,
+    constant: torch.Tensor | None,
+    path: str,
 ) -> list[Leaf]:
     if constant is not None:
-        translation.bind_constant(node, constant, node.name, source=True)
+        translation.bind_constant(node, constant, path, source=True)
         return []
     if isinstance(example, torch.Tensor):
         return [Leaf(translation.bind_input(node, example))]

@@ -24,7 +24,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from anabranch.errors import CaptureError
+from anabranch.errors import CaptureError, DataDependentError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
 from anabranch.frontend.direct import direct
@@ -35,7 +35,7 @@ from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.source import origin, raised_at
 from anabranch.frontend.state import attribute, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
-from anabranch.frontend.translate import Translation
+from anabranch.frontend.translate import CUT, Translation
 from anabranch.frontend.untouched import (
     as_in_eager,
     last_states_shaped,
@@ -53,6 +53,11 @@ from anabranch.trace import Trace
 Model = nn.Module | ExportedProgram | Callable[..., Any]
 UNKNOWN_RESULT = re.compile(r"Found <class '([\w.]+)'> in output")
 """What torch.export says of a class that torch's pytree does not know."""
+
+NO_FAKE = re.compile(
+    r"no fake impl|UnsupportedOperator|DynamicOutputShape|could not run .* meta", re.I
+)
+"""What torch says of an operator that nobody has told it the result of."""
 
 
 def capture(
@@ -339,17 +344,6 @@ def _explained(error: Exception) -> CaptureError:
     """What went wrong in torch.export, in the user's terms."""
     source = raised_at(error)
     first = (str(error).strip().splitlines() or [""])[0]
-    if any(
-        word in f"{type(error).__name__} {error}"
-        for word in ("DataDependent", "data-dependent", "Unbacked", "unbacked")
-    ):
-        return CaptureError(
-            "the model's control flow, or a shape in it, depends on the values of a tensor",
-            f"one graph serves every input of these shapes ({first})",
-            "use torch.where or masks instead of `if tensor:`, .item() or boolean indexing, or "
-            "compile the parts before and after, as torch.compile(model, backend='anabranch') does",
-            source,
-        )
     if "Cannot access data pointer" in str(error):
         return CaptureError(
             "the model reads where a tensor lies in memory (data_ptr())",
@@ -364,6 +358,24 @@ def _explained(error: Exception) -> CaptureError:
             "the model packs sequences of several lengths",
             "how many rows each step has depends on the lengths, and a graph has one shape",
             "give the recurrent layer the padded sequence, and mask or pick results by the lengths",
+            source,
+        )
+    if NO_FAKE.search(f"{type(error).__name__} {error}"):
+        return DataDependentError(
+            "the model calls an operator of which torch does not know what it gives without values",
+            f"{type(error).__name__}: {first}",
+            f"register what it gives (torch.library.register_fake), or {CUT}",
+            source,
+        )
+    if any(
+        word in f"{type(error).__name__} {error}"
+        for word in ("DataDependent", "data-dependent", "Unbacked", "unbacked")
+    ):
+        return DataDependentError(
+            "the model's control flow, or a shape in it, depends on the values of a tensor",
+            f"one graph serves every input of these shapes ({first})",
+            "use torch.where or masks instead of `if tensor:`, .item() or boolean indexing, or "
+            f"{CUT}",
             source,
         )
     if unknown := UNKNOWN_RESULT.search(str(error)):

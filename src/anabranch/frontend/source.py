@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import torch
 from torch import fx
@@ -38,6 +40,16 @@ def raised_at(error: BaseException) -> str:
             if is_users(frame.filename):
                 return _line(frame.filename, frame.lineno or 0, frame.name)
     return ""
+
+
+def running_at() -> str:
+    """The user's line that runs now, "" if it is not among the frames of this thread."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    return _line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 @functools.lru_cache(maxsize=4096)

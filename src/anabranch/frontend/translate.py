@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from anabranch.errors import CaptureError
+from anabranch.errors import CaptureError, DataDependentError
 from anabranch.frontend import strided
 from anabranch.frontend.default_dtype import declared, undeclared
 from anabranch.frontend.operators import ATTENTION, COPIES, DROPPED, FILLS, VIEWS
@@ -46,6 +46,8 @@ OF_TENSORS = {
     "Tensor": "Tensor",
 }
 """By the overload of an operator that takes a number, the one that takes a tensor there."""
+CUT = "leave fullgraph=True out: anabranch.compile cuts the model there"
+"""What else can be done where values decide."""
 HEADS = -3
 """The axis of heads in what attention reads."""
 
@@ -323,7 +325,9 @@ class Translation:
             arg, (bool, int, float, str, torch.dtype, torch.layout, torch.memory_format)
         ):
             return arg
-        raise CaptureError(
+        number = isinstance(arg, torch.SymInt | torch.SymFloat | torch.SymBool)
+        refusal = DataDependentError if number else CaptureError
+        raise refusal(
             f"{node.target} is called with {arg!r}, a {type(arg).__name__}",
             "a graph stores numbers, strings, dtypes and tensors as arguments, no other objects",
             "compute this part outside the model, or behind a custom operator that takes tensors",
@@ -371,7 +375,9 @@ def tensor_type(value: Any, what: str, source: str = "") -> TensorType:
     """The type of a (fake) tensor; CaptureError for what a TensorType cannot say."""
     if not isinstance(value, torch.Tensor):
         found = "nothing" if value is None else f"a {type(value).__name__}"
-        raise CaptureError(
+        number = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+        refusal = DataDependentError if number else CaptureError
+        raise refusal(
             f"{what} is {found}, not a tensor",
             "nodes of a graph compute tensors only",
             "compute this part outside the model, or behind a custom operator that returns tensors",
@@ -392,12 +398,12 @@ def tensor_type(value: Any, what: str, source: str = "") -> TensorType:
             source,
         )
     if not all(type(size) is int for size in (*value.shape, *value.stride())):
-        raise CaptureError(
+        raise DataDependentError(
             f"the shape of {what} is not known: {tuple(value.shape)}",
             "it depends on the values of a tensor, or was exported with a dynamic dimension; one "
             "graph serves one shape",
             "give the result a fixed size (masks instead of nonzero() or boolean indexing), or "
-            "compile the parts before and after",
+            f"{CUT}",
             source,
         )
     return TensorType(tuple(value.shape), value.dtype, tuple(value.stride()))
@@ -463,10 +469,10 @@ def _unsupported(node: fx.Node) -> CaptureError:
             "unroll it, use torch.where, or compile the parts it chooses from separately",
             origin(node),
         )
-    return CaptureError(
+    return DataDependentError(
         f"the model computes {name} on sizes or Python values that are not known in advance",
         "a dimension is dynamic or depends on the values of a tensor; one graph serves one shape",
-        "export without dynamic_shapes, and compile once per shape",
+        f"export without dynamic_shapes, and compile once per shape; or {CUT}",
         origin(node),
     )
 

@@ -103,7 +103,7 @@ def differences(
     model = build().eval().to(device, dtype)
     wide = build().eval().to(dtype).to(device, torch.float64)
     example = cast(inputs(0), device, dtype)
-    compiled = anabranch.compile(model, example, target=target, **options)
+    compiled = anabranch.compile(model, example, target=target, fullgraph=True, **options)
     keep(compiled)
     found: list[str] = []
     held: list[tuple[Tensor, Tensor]] = []

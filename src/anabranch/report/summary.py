@@ -94,7 +94,9 @@ def facts_of(job: Job, made: Compilation, moment: datetime, eager: bool = True) 
         "compiled_at": moment.astimezone(UTC).isoformat(timespec="seconds"),
         "made_with": _versions(),
         "versions": dict(job.target.spec.versions),
-        "options": job.options.model_dump(mode="json", exclude_defaults=True),
+        "options": job.options.model_dump(
+            mode="json", exclude_defaults=True, exclude={"fullgraph"}
+        ),
     }
 
 

@@ -1,0 +1,190 @@
+"""One way through a model that is cut: steps in turn, each a plan or what runs as eager does.
+
+    values {x}  --section--> {addmm, gt} --eager--> {index} --section--> ...
+
+A step reads values by name and gives others; a value is let go after its last reader. An eager step
+raises `Unseen` where the call goes another way than the example did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from anabranch.errors import NumericsError
+from anabranch.frontend.cut_checks import Cut, Unseen
+from anabranch.frontend.cut_sections import CutStep, has_random
+from anabranch.frontend.cut_trace import CutTrace
+from anabranch.ir.ambient import without_autocast
+from anabranch.ir.protocols import Cost
+from anabranch.ir.tolerances import relative_error
+from anabranch.tuning.verify.plan import EAGER_TOLERANCE
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """A step that is ready to run. `section`: the place of its plan among those of the model, None
+    for one that runs as eager does; `held`: the weights that such a one reads, by the model's
+    names; `cost`: None where it was not timed."""
+
+    step: CutStep
+    call: Callable[[Sequence[Any]], Sequence[Any]]
+    section: int | None
+    held: tuple[str, ...]
+    identity: str
+    cost: Cost | None = None
+    last: tuple[str, ...] = ()
+    """Values that nobody reads after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutPath:
+    """`leaves`: of the result, a value by name or what it is in every call."""
+
+    inputs: tuple[str, ...]
+    steps: tuple[RunStep, ...]
+    leaves: tuple[tuple[str | None, Any], ...]
+    out_tree: pytree.TreeSpec
+    cuts: tuple[Cut, ...] = field(compare=False)
+
+    def results(self, values: Mapping[str, Any]) -> list[Any]:
+        """The leaves of the result."""
+        return [given if name is None else values[name] for name, given in self.leaves]
+
+
+def run(paths: Sequence[CutPath], tensors: Sequence[Tensor]) -> tuple[CutPath, list[Any]]:
+    """The first of the paths that the call goes, and the leaves of its result. What a path begins
+    with that one before it began with, too, is not run again. Unseen where it goes none."""
+    unseen: Unseen | None = None
+    before: CutPath | None = None
+    values: Values = {}
+    came = 0
+    with torch.no_grad(), without_autocast():
+        for path in paths:
+            begin = min(came, _alike_at_first(before, path)) if before is not None else 0
+            if not begin:
+                values = dict(zip(path.inputs, tensors, strict=True))
+            came = begin
+            try:
+                for step in path.steps[begin:]:
+                    made = step.call([values[name] for name in step.step.reads])
+                    values.update(zip(step.step.gives, made, strict=True))
+                    if len(paths) == 1:
+                        for name in step.last:
+                            del values[name]
+                    came += 1
+            except Unseen as another:
+                unseen, before = another, path
+                continue
+            return path, path.results(values)
+    assert unseen is not None, "a call has a path"
+    raise unseen
+
+
+def _alike_at_first(one: CutPath, other: CutPath) -> int:
+    """How many steps two paths begin with alike."""
+    count = 0
+    for mine, theirs in zip(one.steps, other.steps, strict=False):
+        if mine.identity != theirs.identity:
+            break
+        count += 1
+    return count
+
+
+def leaves_of(trace: CutTrace) -> tuple[tuple[str | None, Any], ...]:
+    """What the result is made of."""
+    output = next(node for node in reversed(trace.graph.nodes) if node.op == "output")
+    given: Any = output.args[0]
+    return tuple(
+        (leaf.name, None) if isinstance(leaf, torch.fx.Node) else (None, leaf) for leaf in given
+    )
+
+
+def last_reads(
+    steps: Sequence[CutStep], leaves: Sequence[tuple[str | None, Any]]
+) -> list[tuple[str, ...]]:
+    """By step the values that nobody reads after it."""
+    kept = {name for name, _ in leaves}
+    found: list[tuple[str, ...]] = []
+    for step in reversed(steps):
+        named = dict.fromkeys((*step.reads, *step.gives))
+        found.append(tuple(name for name in named if name not in kept))
+        kept.update(named)
+    return found[::-1]
+
+
+def identity(step: CutStep) -> str:
+    """Steps of one identity compute the same of values and weights of the same names."""
+    kinds = []
+    for node in step.module.graph.nodes:
+        if "check" in node.meta:
+            kinds.append(node.meta["check"].text)
+        if node.op == "placeholder" and isinstance(node.meta.get("val"), Tensor):
+            value = node.meta["val"]
+            kinds.append(f"{value.dtype} {tuple(value.shape)} {tuple(value.stride())}")
+    return "\n".join((step.kind, *step.weights, *step.reads, *kinds, step.module.code))
+
+
+def same(one: CutPath, other: CutPath) -> bool:
+    """Whether two paths are the same steps with the same checks."""
+    return [step.identity for step in one.steps] == [step.identity for step in other.steps]
+
+
+def compare(trace: CutTrace, ours: Sequence[Any]) -> None:
+    """NumericsError where the trace, operator by operator, does not compute what the model did."""
+    if any(has_random(node) for node in trace.graph.nodes):
+        return
+    theirs, tree = pytree.tree_flatten(trace.results)
+    wrong = "" if tree == trace.out_tree else "the results have another structure"
+    for number, (mine, own) in enumerate(zip(ours, theirs, strict=False)):
+        if not isinstance(own, Tensor):
+            wrong = wrong or ("" if mine == own else f"result {number} is {mine}, and not {own}")
+            continue
+        if mine.shape != own.shape or mine.dtype != own.dtype:
+            wrong = wrong or f"result {number} has another shape or dtype"
+            continue
+        error = relative_error(mine, own)
+        if not error <= EAGER_TOLERANCE.get(own.dtype, 0.0):
+            wrong = wrong or f"result {number} has the relative error {error:.2e}"
+    if wrong:
+        raise NumericsError(
+            f"the model that was cut computes something else than the model: {wrong}",
+            "the model does something that a trace does not see",
+            "compile the parts before and after the cut, and report the model",
+        )
+
+
+def path_facts(path: CutPath) -> dict[str, Any]:
+    """Its steps and cuts, ready for JSON."""
+    return {
+        "steps": [
+            {
+                "kind": "plan" if step.section is not None else "eager",
+                "plan": None if step.section is None else step.section + 1,
+                "operators": list(step.step.operators),
+                "us": None if step.cost is None else step.cost.us,
+                "spread_us": None if step.cost is None else step.cost.spread,
+                "source": None if step.cost is None else step.cost.source,
+            }
+            for step in path.steps
+        ],
+        "cuts": [
+            {
+                "operator": cut.operator,
+                "step": next(
+                    i for i, step in enumerate(path.steps, 1) if cut.node.name in step.step.nodes
+                ),
+                "origin": cut.origin,
+                "why": cut.why,
+                "checks": [{"holds": one.text, "origin": one.origin} for one in cut.checks],
+            }
+            for cut in path.cuts
+        ],
+    }

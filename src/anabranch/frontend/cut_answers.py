@@ -1,0 +1,124 @@
+"""What operators answer that ask for values: a call of the model -> answers in their order.
+
+    y[y.sum(-1) > 0]        index    f32[5,8], strides (8, 1)
+    y.max().item()          item     2.5
+    (y > 0).nonzero()       nonzero  i64[7,2], strides (1, 7)
+
+A trace has no values, and takes these in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from anabranch.errors import CaptureError
+from anabranch.frontend.observe import own_inputs, unchanged
+from anabranch.frontend.source import running_at
+from anabranch.frontend.surroundings import Surroundings
+
+BY_VALUES = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output))
+PAST_OPERATORS = frozenset(
+    (Tensor.numpy, Tensor.data_ptr, Tensor.__dlpack__, Tensor.untyped_storage, Tensor.storage)
+)
+OWN = ("aten", "prims", "prim")
+"""Operators of torch, which say by tags whether they ask for values; others do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueAnswer:
+    """What an operator gave: a number, or of each tensor its shape and strides."""
+
+    op: Any
+    given: Any
+
+
+@dataclass(frozen=True, slots=True)
+class LaidTensor:
+    """How a tensor that an operator gave lies in memory."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+def answers_of(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    found: Surroundings,
+) -> tuple[list[ValueAnswer], Any]:
+    """What operators answer that may ask for values, in order, and the results of the call, which
+    is made on tensors of its own."""
+    with unchanged(model, args, kwargs), torch.no_grad(), found.restored():
+        args, kwargs = own_inputs(args, kwargs)
+        with ByNumbers(refuse=False), _Noting() as noting:
+            results = model(*args, **kwargs)
+    return noting.answers, results
+
+
+class ByNumbers(TorchFunctionMode):
+    """Reads lists of numbers one by one, for a trace sees each of these. `refuse`: CaptureError for
+    what reads memory past all operators: a trace has none to read."""
+
+    def __init__(self, refuse: bool) -> None:
+        super().__init__()
+        self._refuse = refuse
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.tolist:
+            return _listed(args[0])
+        if self._refuse and func in PAST_OPERATORS:
+            raise CaptureError(
+                f"the model calls {func.__name__} of a tensor",
+                "what reads the memory of a tensor by other ways than operators cannot be traced",
+                "compile the parts before and after it, or put it behind a custom operator",
+                running_at(),
+            )
+        return func(*args, **(kwargs or {}))
+
+
+def _listed(tensor: Tensor) -> Any:
+    return [_listed(one) for one in tensor] if tensor.dim() else tensor.item()
+
+
+class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch annotates none of it
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # as above
+        self.answers: list[ValueAnswer] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = func(*args, **(kwargs or {}))
+        if may_ask(func, args):
+            self.answers.append(ValueAnswer(func, pytree.tree_map_only(Tensor, _laid, given)))
+        return given
+
+
+def _laid(tensor: Tensor) -> LaidTensor:
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    return LaidTensor(shape, strides, tensor.dtype, tensor.device)
+
+
+def may_ask(func: Any, args: Sequence[Any]) -> bool:
+    """Whether what an operator gives may depend on values in more than values."""
+    if not isinstance(func, torch._ops.OpOverload):
+        return False
+    if func is torch.ops.aten.index.Tensor:
+        return by_mask(args[1])
+    return func.namespace not in OWN or bool(BY_VALUES.intersection(func.tags))
+
+
+def by_mask(indices: Sequence[Any]) -> bool:
+    """Whether one of these indices is a mask."""
+    masks = (torch.bool, torch.uint8)
+    return any(isinstance(one, Tensor) and one.dtype in masks for one in indices)

@@ -1,0 +1,269 @@
+"""A trace with cuts -> steps in turn: sections, which become plans, and what runs as eager does.
+
+    section   linear, relu, sum, gt           static shapes, no question: a plan
+    eager     index (cut), check, mul         what asks for values, or has a size that depends on
+                                              them
+    section   ...
+
+Each step takes all operators of its kind that can run by then, so that there are few steps. Nothing
+runs before a check that stood before it: what follows may be wrong, or fail, where that does not
+hold. A section of a few operators is not worth a launch of its own and runs as eager does.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx, nn
+
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.cut_answers import by_mask
+from anabranch.frontend.cut_simplify import has_effects
+from anabranch.frontend.cut_trace import CutTrace
+from anabranch.frontend.from_fx import capture_fx
+from anabranch.frontend.operators import ATTENTION
+from anabranch.frontend.state import with_state
+from anabranch.ir import ops
+from anabranch.ir.ops import packet_name
+
+Kind = Literal["section", "eager"]
+LEAST_WORK = 3
+"""Operators that compute, fewer of which are not worth a plan of their own: to copy what it reads,
+to launch it and to copy what it gives takes as many launches."""
+ASKING = frozenset(("aten.index_put", "aten.index_put_", "aten._index_put_impl_"))
+"""Operators that ask where a mask is true, though nobody sees it in their results."""
+
+SIZES = frozenset((torch.ops.aten.sym_size.int,))
+
+
+@dataclass(frozen=True, slots=True)
+class CutStep:
+    """Some operators of a trace, to be run at once. `module`: its forward takes the values named in
+    `weights` and then those in `reads`, and returns those in `gives`."""
+
+    kind: Kind
+    module: fx.GraphModule
+    weights: tuple[str, ...]
+    reads: tuple[str, ...]
+    gives: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """What it calls, without numbers of sizes and checks, in order."""
+        targets = [node.target for node in self.module.graph.nodes if node.op == "call_function"]
+        return tuple(
+            packet_name(str(target)).removeprefix("aten.")
+            for target in targets
+            if isinstance(target, torch._ops.OpOverload) and target not in SIZES
+        )
+
+
+def split(trace: CutTrace, refused: Collection[str] = ()) -> list[CutStep]:
+    """The steps of a trace. `refused`: nodes that must not be in a section."""
+    fixed = _fixed(trace)
+    kinds = _kinds(trace, {*refused}, fixed)
+    while True:
+        runs = _runs(trace.graph, kinds)
+        small = [
+            node
+            for kind, nodes in runs
+            if kind == "section" and sum(map(_works, nodes)) < LEAST_WORK
+            for node in nodes
+        ]
+        if not small:
+            break
+        kinds.update(dict.fromkeys(small, "eager"))
+    return _steps(trace, runs, fixed)
+
+
+def _fixed(trace: CutTrace) -> set[fx.Node]:
+    """What is computed of nothing but weights: each step that reads it computes it itself, a plan
+    once and for all."""
+    asking = {cut.node for cut in trace.cuts}
+    fixed: set[fx.Node] = set()
+    for node in trace.graph.nodes:
+        if node.op == "get_attr" or node.name in trace.weights:
+            fixed.add(node)
+        elif node.op == "call_function" and node not in asking and not has_effects(node):
+            getitem = node.target is operator.getitem
+            if fixed.issuperset(node.all_input_nodes) and (getitem or _static(node)):
+                fixed.add(node)
+    return fixed
+
+
+def _kinds(
+    trace: CutTrace, refused: Collection[str], fixed: Collection[fx.Node]
+) -> dict[fx.Node, Kind]:
+    asking = {cut.node for cut in trace.cuts}
+    kinds: dict[fx.Node, Kind] = {}
+    for node in trace.graph.nodes:
+        if node.op != "call_function" or node in fixed:
+            continue
+        source = node.args[0] if node.args else None
+        if node.target is operator.getitem and isinstance(source, fx.Node):
+            kinds[node] = kinds.get(source, "eager")
+        else:
+            plain = node not in asking and node.name not in refused and _static(node)
+            kinds[node] = "section" if plain else "eager"
+    return kinds
+
+
+def _static(node: fx.Node) -> bool:
+    """Whether a plan can run it: all sizes and numbers are known, and nothing is written to."""
+    if not isinstance(node.target, torch._ops.OpOverload) or _in_order(node):
+        return False
+    if packet_name(str(node.target)) in ASKING:
+        indices = [one.meta["val"] if isinstance(one, fx.Node) else one for one in node.args[1]]  # type: ignore[union-attr] # the schema says that these are a list
+        if by_mask(indices):
+            return False
+    return all(map(_known, (node, *node.all_input_nodes)))
+
+
+def _known(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    if node.op == "get_attr" and value is None:
+        return True
+    parts = value if isinstance(value, tuple | list) else (value,)
+    return all(
+        isinstance(part, Tensor)
+        and all(type(size) is int for size in (*part.shape, *part.stride()))
+        and part.layout == torch.strided
+        for part in parts
+    )
+
+
+def _runs(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> list[tuple[Kind, list[fx.Node]]]:
+    """The nodes in turns of one kind; each turn takes all that can run by then."""
+    waiting, behind, check = list(kinds), dict[fx.Node, fx.Node | None](), None
+    for node in waiting:
+        behind[node] = check
+        check = node if "check" in node.meta else check
+    runs: list[tuple[Kind, list[fx.Node]]] = []
+    done: set[fx.Node] = {node for node in graph.nodes if node not in kinds}
+    kind: Kind = "section"
+    while waiting:
+        taken: list[fx.Node] = []
+        left: list[fx.Node] = []
+        for node in waiting:
+            before = behind[node]
+            ready = (before is None or before in done) and done.issuperset(node.all_input_nodes)
+            if ready and kinds[node] == kind and not (left and _in_order(node)):
+                taken.append(node)
+                done.add(node)
+            else:
+                left.append(node)
+        if taken:
+            runs.append((kind, taken))
+        waiting, kind = left, "eager" if kind == "section" else "section"
+    return runs
+
+
+def _in_order(node: fx.Node) -> bool:
+    """Whether it runs after all that stands before it."""
+    mutable = isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    return mutable or has_random(node)
+
+
+def has_random(node: fx.Node) -> bool:
+    """Whether it draws random numbers: attention does where it drops something."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if str(target) in ATTENTION:
+        name = ATTENTION[str(target)][1]
+        place = [argument.name for argument in target._schema.arguments].index(name or "")
+        dropped = node.args[place] if place < len(node.args) else node.kwargs.get(name or "", 0.0)
+        return not isinstance(dropped, int | float) or dropped != 0.0
+    return torch.Tag.nondeterministic_seeded in target.tags
+
+
+def writes(step: CutStep) -> bool:
+    """Whether it writes to an input of the call, or draws random numbers."""
+    return any(map(_in_order, step.module.graph.nodes))
+
+
+def _works(node: fx.Node) -> bool:
+    """Whether it computes something of what the section reads, and is more than a view."""
+    if node.target is operator.getitem or not node.all_input_nodes:
+        return False
+    return ops.info(str(node.target)).kind != "view"
+
+
+def _steps(
+    trace: CutTrace, runs: Sequence[tuple[Kind, list[fx.Node]]], fixed: Collection[fx.Node]
+) -> list[CutStep]:
+    output = next(node for node in reversed(trace.graph.nodes) if node.op == "output")
+    home = {node: i for i, (_, nodes) in enumerate(runs) for node in nodes}
+    steps = []
+    for number, (kind, nodes) in enumerate(runs):
+        inside = _with_fixed(nodes, fixed)
+        outside = dict.fromkeys(
+            used for node in inside for used in node.all_input_nodes if used not in inside
+        )
+        weights = [node for node in outside if node.name in trace.weights]
+        reads = [node for node in outside if node.name not in trace.weights]
+        gives = [
+            node
+            for node in nodes
+            if any(user is output or home.get(user, number) > number for user in node.users)
+        ]
+        module = _module(trace.held, kind, [*weights, *reads], inside, gives)
+        names = [tuple(node.name for node in some) for some in (weights, reads, gives, nodes)]
+        steps.append(CutStep(kind, module, *names))
+    return steps
+
+
+def _with_fixed(nodes: Sequence[fx.Node], fixed: Collection[fx.Node]) -> dict[fx.Node, None]:
+    """The nodes, with what they read that is computed of weights alone; in an order to run in."""
+    found: dict[fx.Node, None] = {}
+
+    def add(node: fx.Node) -> None:
+        for used in node.all_input_nodes:
+            if used in fixed and used.op != "placeholder" and used not in found:
+                add(used)
+        found[node] = None
+
+    for node in nodes:
+        add(node)
+    return found
+
+
+def _module(
+    holder: nn.Module,
+    kind: Kind,
+    reads: Sequence[fx.Node],
+    nodes: Collection[fx.Node],
+    gives: Sequence[fx.Node],
+) -> fx.GraphModule:
+    graph = fx.Graph()
+    made: dict[fx.Node, fx.Node] = {}
+    for node in reads:
+        made[node] = graph.placeholder(node.name)
+        made[node].meta = dict(node.meta)
+    for node in nodes:
+        made[node] = graph.node_copy(node, made.__getitem__)
+        if kind == "eager" and node.target is torch.ops.aten.view.default:
+            # What is given with values may lie in memory in another way than without.
+            made[node].target = torch.ops.aten.reshape.default
+    graph.output(tuple(made[node] for node in gives))
+    return fx.GraphModule(holder, graph)
+
+
+def captured_section(
+    step: CutStep, weights: Mapping[str, Tensor], trace: CutTrace, model: Any
+) -> Captured:
+    """The graph of a section, with these weights as constants."""
+    examples = [node.meta["val"] for node in step.module.graph.nodes if node.op == "placeholder"]
+    found = capture_fx(step.module, examples, weights, trace.name, trace.weights)
+    return with_state(found, model)
+
+
+def own_constants(module: fx.GraphModule) -> None:
+    """Copy tensors that the model's code made or holds: nobody else may write to these."""
+    for name, tensor in [*module.named_buffers()]:
+        module.register_buffer(name, tensor.detach().clone())

@@ -1,0 +1,81 @@
+"""A trace with less to do: nothing is computed or asked twice, nothing that nobody reads.
+
+zeros_like(x)                      full([6, 8], 0)     reads nothing, and need not wait for x
+index(e, [m]), index(e, [m])       index(e, [m])       the host waits once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from anabranch.frontend.cut_answers import OWN
+from anabranch.frontend.operators import FILLS
+
+aten = torch.ops.aten
+
+
+def simplify(graph: fx.Graph) -> None:
+    """In place."""
+    _fill(graph)
+    _merge(graph)
+    graph.eliminate_dead_code(
+        lambda node: node.op in ("placeholder", "output") or has_effects(node)
+    )
+
+
+def _fill(graph: fx.Graph) -> None:
+    """Write what is filled with one number as what reads no tensor: it need not wait for one."""
+    for node in list(graph.nodes):
+        value = node.meta.get("val")
+        if str(node.target) not in FILLS or not isinstance(value, Tensor):
+            continue
+        number = FILLS[str(node.target)]
+        number = node.args[-1] if number is None else number
+        shape: Any = list(value.shape)
+        if str(node.target).startswith("aten.new_"):
+            shape = node.args[1]
+        elif not all(type(size) is int for size in shape) or not value.is_contiguous():
+            continue
+        with graph.inserting_before(node):
+            like: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
+            full = graph.call_function(aten.full.default, (shape, number), like)
+        full.meta = dict(node.meta)
+        node.replace_all_uses_with(full)
+        graph.erase_node(node)
+
+
+def _merge(graph: fx.Graph) -> None:
+    """Compute and ask once what is computed or asked several times."""
+    seen: dict[Any, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or has_effects(node):
+            continue
+        first = seen.setdefault((node.target, _key(node.args), _key(node.kwargs)), node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)
+
+
+def _key(arg: Any) -> Any:
+    if isinstance(arg, fx.Node):
+        return "node", arg
+    if isinstance(arg, list | tuple):
+        return tuple(map(_key, arg))
+    if isinstance(arg, Mapping):
+        return tuple((name, _key(value)) for name, value in sorted(arg.items()))
+    return type(arg), repr(arg)
+
+
+def has_effects(node: fx.Node) -> bool:
+    """Whether it does more than to give something, or gives something else each time."""
+    if "check" in node.meta:
+        return True
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags:
+        return True
+    return node.target.namespace not in OWN

@@ -1,0 +1,370 @@
+"""A model that asks for values -> one functional ATen graph with those questions in it.
+
+    y = self.a(x)                        %addmm  f32[6,8]
+    y = y[y.sum(-1) > 0]                 %index  f32[s0,8]    cut: its size depends on values
+    if y.shape[0] == 0:                  check   Ne(s0, 0)
+        return x
+    n = y.max().item()                   %item   zf1          cut: Python reads a number
+    return self.b(y / n)                 %addmm_1 f32[s0,8]
+
+The model is called twice. The first call has values, and what each operator answered that depends
+on values is noted. The second is traced without values, with these answers as symbols: a size or a
+number that is asked for in Python is a symbol that has the noted value as its hint (a backed symbol
+of torch), and what Python decides by it becomes a guard, here a *check*. A truth value is no
+symbol: it is taken as noted, and checked. So the graph is that of one way through the model, and
+says by itself when a call goes another way.
+
+torch.export makes such symbols without hints, and refuses what asks for their values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor, fx, nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.source import LocalSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call, functionalize
+from torch.fx.experimental.proxy_tensor import (
+    disable_proxy_modes_tracing,
+    fetch_object_proxy,
+    fetch_sym_proxy,
+    get_proxy_mode,
+    make_fx,
+    py_sym_types,
+    track_tensor_tree,
+)
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, free_unbacked_symbols
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from anabranch.errors import CaptureError
+from anabranch.frontend.cut_answers import ByNumbers, LaidTensor, ValueAnswer, answers_of, may_ask
+from anabranch.frontend.cut_checks import ITEM, Cut, CutRecord, checked
+from anabranch.frontend.cut_simplify import simplify
+from anabranch.frontend.observe import unchanged
+from anabranch.frontend.operators import decompositions
+from anabranch.frontend.program import in_order, name_of
+from anabranch.frontend.source import origin, raised_at, running_at
+from anabranch.frontend.state import unwrapped
+from anabranch.frontend.surroundings import Surroundings, neutral
+from anabranch.frontend.untouched import as_in_eager, last_states_shaped, quiet
+
+aten = torch.ops.aten
+SYMBOLIC: Any = torch.fx.experimental._config
+BY_VALUES = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output))
+OWN = ("aten", "prims", "prim")
+"""Operators of torch, which say by tags whether they ask for values; others do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutTrace:
+    """`graph`: functional, returns the leaves of the model's result; nodes that call a function
+    `check_N` raise Unseen. `held`: what its get_attr nodes name. `weights`: by placeholder the name
+    that the model has for it; `inputs`: the placeholders of the call's tensors. `results`: what the
+    model returned for the example, with values."""
+
+    name: str
+    graph: fx.Graph
+    held: nn.Module
+    weights: Mapping[str, str]
+    inputs: tuple[str, ...]
+    cuts: tuple[Cut, ...]
+    in_tree: pytree.TreeSpec
+    leaves: tuple[Any, ...]
+    """Of the call, tensors among them."""
+    out_tree: pytree.TreeSpec
+    results: Any = field(repr=False)
+
+
+def trace_cuts(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    found: Surroundings,
+) -> CutTrace:
+    """The way that `model(*args, **kwargs)` goes. `found`: torch's switches that it is called
+    under. CaptureError where it cannot be traced, whatever is cut: where Python works on the values
+    of a tensor in other ways than by numbers (NumPy, for instance)."""
+    model = unwrapped(model) if isinstance(model, nn.Module) else model
+    kwargs = in_order(model, kwargs) if isinstance(model, nn.Module) else dict(kwargs)
+    with neutral(), quiet(), as_in_eager(), last_states_shaped():
+        answers, results = answers_of(model, args, kwargs, found)
+        try:
+            with unchanged(model, args, kwargs), found.restored():
+                return _Trace(model, args, kwargs).run(answers, results)
+        except Exception as failed:
+            raise failed if isinstance(failed, CaptureError) else _untraced(failed) from failed
+
+
+def _untraced(failed: Exception) -> CaptureError:
+    first = (str(failed).strip().splitlines() or [""])[0]
+    return CaptureError(
+        "the model asks for values in a way that it cannot be cut at",
+        f"{type(failed).__name__}: {first}",
+        "compile the parts before and after, as torch.compile(model, backend='anabranch') does",
+        raised_at(failed),
+    )
+
+
+class _Trace:
+    """One trace: its symbols, and where they come from."""
+
+    def __init__(
+        self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        self.model = model
+        self.leaves, self.tree = pytree.tree_flatten((args, dict(kwargs)))
+        self.given = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor)]
+        self.state: dict[str, Tensor] = {}
+        if isinstance(model, nn.Module):
+            self.state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        self.shapes = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+        self.fake = FakeTensorMode(
+            shape_env=self.shapes, allow_non_fake_inputs=True, static_shapes=True
+        )
+        self.out_tree: pytree.TreeSpec | None = None
+
+    def run(self, answers: Sequence[ValueAnswer], results: Any) -> CutTrace:
+        """The graph, checks and common subexpressions seen to."""
+        names = [*self.state, *(f"input {i}" for i in self.given)]
+        tensors = [*self.state.values(), *(self.leaves[i] for i in self.given)]
+        fakes = [self.fake.from_tensor(_plain(one), static_shapes=True) for one in tensors]
+        cutting = _Cutting(self.fake, self.shapes, answers)
+
+        def whole(*values: Tensor) -> Any:
+            with cutting, ByNumbers(refuse=True):
+                return functionalize(self._call)(*values)
+
+        with (
+            self.fake,
+            torch.no_grad(),
+            enable_python_dispatcher(),
+            # A size that nobody has looked at is not taken for 0 or 1.
+            SYMBOLIC.patch(backed_size_oblivious=True),
+        ):
+            made = make_fx(
+                whole,
+                decomposition_table=decompositions(),
+                tracing_mode="real",
+                record_stack_traces=True,
+                _allow_non_fake_inputs=True,
+            )(*fakes)
+        placeholders = [node for node in made.graph.nodes if node.op == "placeholder"]
+        for node, name in zip(placeholders, names, strict=True):
+            _not_written(node, name if name in self.state else "")
+        _rename(made.graph, placeholders, [*self.state, *self._names()])
+        cuts = checked(made.graph, cutting.asked, self.shapes.guards)
+        simplify(made.graph)
+        live = set(made.graph.nodes)
+        assert self.out_tree is not None
+        return CutTrace(
+            name_of(self.model),
+            made.graph,
+            made,
+            {node.name: name for node, name in zip(placeholders, self.state, strict=False)},
+            tuple(node.name for node in placeholders[len(self.state) :]),
+            tuple(one for one in cuts if one.node in live),
+            self.tree,
+            tuple(self.leaves),
+            self.out_tree,
+            results,
+        )
+
+    def _call(self, *values: Any) -> Any:
+        leaves = list(self.leaves)
+        count = len(self.state)
+        for place, value in zip(self.given, values[count:], strict=True):
+            leaves[place] = value
+        args, kwargs = pytree.tree_unflatten(leaves, self.tree)
+        if isinstance(self.model, nn.Module):
+            state = dict(zip(self.state, values[:count], strict=True))
+            found = functional_call(self.model, state, args, kwargs)
+        else:
+            found = self.model(*args, **kwargs)
+        flat, self.out_tree = pytree.tree_flatten(found)
+        return flat
+
+    def _names(self) -> list[str]:
+        """What the user calls the tensors of the call, as far as that is known."""
+        names: list[str] = []
+        try:
+            function = getattr(self.model, "forward", self.model)
+            known = list(inspect.signature(function).parameters)
+        except (TypeError, ValueError):
+            known = []
+        example = pytree.tree_unflatten(list(range(len(self.leaves))), self.tree)
+        for path, number in pytree.tree_flatten_with_path(example)[0]:
+            if number not in self.given:
+                continue
+            rest = pytree.keystr(path[2:])
+            side: Any = path[0]
+            first: Any = path[1]
+            if side.idx == 1:
+                names.append(f"{first.key}{rest}")
+            else:
+                names.append(f"{known[first.idx] if first.idx < len(known) else 'input'}{rest}")
+        return names
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    with torch.no_grad():
+        return tensor.detach() if not tensor.is_inference() else tensor.clone()
+
+
+class _Cutting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch annotates none of it
+    """Stands below functionalisation and above the tracer. What may ask for values gets the answer
+    that was noted, in symbols."""
+
+    def __init__(
+        self, fake: FakeTensorMode, shapes: ShapeEnv, answers: Sequence[ValueAnswer]
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # as above
+        self.fake, self.shapes, self.answers = fake, shapes, iter(answers)
+        self.asked = CutRecord()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not may_ask(func, args):
+            return func(*args, **kwargs)
+        # With values the model may ask more, such as whether a mask hides anything.
+        answer = next((one for one in self.answers if one.op is func), None)
+        if answer is None:
+            raise CaptureError(
+                f"the model calls {func} without values, and something else with them",
+                "it looks at tensors in a way that a trace does not see",
+                "compile the part of the model that does without it",
+            )
+        if not isinstance(answer.given, LaidTensor | tuple | list):
+            return self._number(func, args, kwargs, answer.given)
+        return self._tensors(func, args, kwargs, answer.given)
+
+    def _number(self, func: Any, args: Any, kwargs: Any, value: Any) -> Any:
+        node = self._node(func, args, kwargs)
+        self._cut(node.node)
+        if type(value) not in (int, float):
+            self.asked.taken.append((node.node, value))
+            return value
+        source = LocalSource(f"cut_{len(self.asked.cuts)}")
+        dynamic = DimDynamic.DYNAMIC
+        if type(value) is int:
+            symbol = self.shapes.create_symbol(
+                value, source, dynamic, None, positive=None, do_not_specialize_zero_one=True
+            )
+            given: Any = self.shapes.create_symintnode(symbol, hint=value, source=source)
+        else:
+            symbol = self.shapes.create_unspecified_symbol(value, source, dynamic)
+            given = self.shapes.create_symfloatnode(symbol, hint=value, source=source)
+        self.asked.symbols[symbol] = node.node, None
+        track_tensor_tree(given, node, constant=None, tracer=_tracer())
+        return given
+
+    def _tensors(self, func: Any, args: Any, kwargs: Any, noted: Any) -> Any:
+        known: list[Any] | None
+        try:
+            with disable_proxy_modes_tracing(), self.shapes.ignore_fresh_unbacked_symbols():
+                given = func(*args, **kwargs)
+            known = [tuple(one.shape) for one in pytree.tree_leaves(given)]
+        except Exception:  # nobody has said what it gives without values
+            known = None
+        laid, tree = pytree.tree_flatten(noted, is_leaf=lambda leaf: isinstance(leaf, LaidTensor))
+        if known is not None and not any(
+            free_unbacked_symbols(size) for shape in known for size in shape
+        ):
+            return func(*args, **kwargs)
+        shapes, own = self._shapes([one.shape for one in laid], known)
+        with disable_proxy_modes_tracing():
+            made = [_empty(shape, one) for shape, one in zip(shapes, laid, strict=True)]
+        node = self._node(func, args, kwargs)
+        self._cut(node.node)
+        self.asked.unknown.update([node.node] if known is None else [])
+        self.asked.symbols.update({symbol: (node.node, place) for symbol, place in own.items()})
+        found = pytree.tree_unflatten(made, tree)
+        track_tensor_tree(found, node, constant=None, tracer=_tracer())
+        return found
+
+    def _shapes(
+        self, noted: Sequence[tuple[int, ...]], known: Sequence[tuple[Any, ...]] | None
+    ) -> tuple[list[list[Any]], dict[sympy.Symbol, tuple[int, int]]]:
+        """Sizes with a symbol for each that depends on values: all, where nobody knows which do."""
+        symbols: dict[Any, Any] = {}
+        own: dict[sympy.Symbol, tuple[int, int]] = {}
+        shapes: list[list[Any]] = []
+        for number, shape in enumerate(noted):
+            sizes: list[Any] = []
+            for dim, size in enumerate(shape):
+                declared = known[number][dim] if known is not None else None
+                if declared is not None and not free_unbacked_symbols(declared):
+                    sizes.append(declared)
+                    continue
+                key = (number, dim) if declared is None else declared.node.expr
+                if key not in symbols:
+                    source = LocalSource(f"cut_{len(self.asked.cuts) + 1}_{len(symbols)}")
+                    symbol = self.shapes.create_symbol(
+                        *(size, source, DimDynamic.DYNAMIC, None),
+                        positive=None,
+                        do_not_specialize_zero_one=True,
+                    )
+                    own[symbol] = number, dim
+                    symbols[key] = self.shapes.create_symintnode(symbol, hint=size, source=source)
+                sizes.append(symbols[key])
+            shapes.append(sizes)
+        return shapes, own
+
+    def _cut(self, node: fx.Node) -> None:
+        self.asked.cuts.append(node)
+        self.asked.origins[node] = running_at()
+
+    def _node(self, func: Any, args: Any, kwargs: Any) -> Any:
+        tracer = _tracer()
+
+        def proxy(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                found: Any = fetch_object_proxy(tracer, value)
+                return found.proxy if hasattr(found, "proxy") else found
+            return fetch_sym_proxy(tracer)(value) if isinstance(value, py_sym_types) else value
+
+        given, named = pytree.tree_map(proxy, (args, kwargs))
+        name = "item" if func is ITEM else func.overloadpacket.__name__
+        return tracer.create_proxy("call_function", func, given, named, name=name)
+
+
+def _tracer() -> Any:
+    mode = get_proxy_mode()
+    assert mode is not None, "a trace is under way"
+    return mode.tracer
+
+
+def _empty(shape: Sequence[Any], like: LaidTensor) -> Tensor:
+    """A tensor without values, dense, with its axes in the order in which `like` has them."""
+    axes = sorted(range(len(shape)), key=lambda axis: (-like.strides[axis], axis))
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(axes):
+        strides[axis] = step
+        step = step * shape[axis]
+    return torch.empty_strided(shape, strides, dtype=like.dtype, device=like.device)
+
+
+def _not_written(node: fx.Node, weight: str) -> None:
+    """CaptureError for a trace that writes to what the model holds."""
+    writes = [user for user in node.users if user.target is aten.copy_.default]
+    if weight and any(user.args[0] is node for user in writes):
+        raise CaptureError(
+            f"the model writes to its weight or buffer {weight}",
+            "these become constants, so the change would be lost after the first call",
+            "take the state as an input and return its new value, or leave this part out",
+            origin(writes[0]),
+        )
+
+
+def _rename(graph: fx.Graph, nodes: Sequence[fx.Node], names: Sequence[str]) -> None:
+    for node, name in zip(nodes, names, strict=True):
+        plain = re.sub(r"\W+", "_", name).strip("_")
+        node.name = graph._graph_namespace.create_name(plain, None)

@@ -1,0 +1,368 @@
+"""Models that ask for values: cut there, equal to eager, and still one compiled model."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.cuts import CALLS, MODELS, alike, made
+from tests.compiled.cut_drawings import Drawn, inputs
+from torch import Tensor, nn
+
+import anabranch
+from anabranch.compiled.cuts import CutModel
+from anabranch.errors import CaptureError, InputError, OptionError, TargetError, WeightsError
+
+QUICK: dict[str, Any] = {"cache_dir": None, "search": "none", "scheduler": "sequential"}
+CPU = torch.device("cpu")
+
+
+def compiled(model: nn.Module, *args: Any, target: str = "cpu", **options: Any) -> CutModel:
+    found = anabranch.compile(model, args, target=target, **{**QUICK, **options})
+    assert isinstance(found, CutModel)
+    return found
+
+
+class Masked(nn.Module):
+    """What it returns has a size that depends on values: the usual end of a detector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+
+    def forward(self, x: Tensor, least: float = 0.0) -> Tensor:
+        y: Tensor = self.layers(x)
+        return y[y.sum(-1) > least]
+
+
+class Branching(nn.Module):
+    """Two ways, of three layers each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.yes = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.no = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        found: Tensor = self.yes(y) if x.sum() > 0 else self.no(y)
+        return found
+
+
+class Numbered(nn.Module):
+    """A weight that a plan reads and an eager step reads too, and one that only the latter does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.late = nn.Parameter(torch.randn(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layers(x)
+        (kept,) = torch.nonzero(y[:, 0] > 0, as_tuple=True)
+        found: Tensor = self.layers[2](y[kept]) * self.late
+        return found
+
+
+def net(kind: type[nn.Module]) -> Any:
+    torch.manual_seed(0)
+    return kind().eval()
+
+
+def rows(sign: float = 1.0) -> Tensor:
+    return torch.full((6, 8), sign) + 0.1 * torch.randn(6, 8)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_are_equal_to_eager_whatever_the_values(name: str) -> None:
+    model, drawn = made(name, True, CPU, torch.float32)
+    fast = compiled(model, *drawn(0))
+    with torch.no_grad():
+        for seed in range(1, CALLS + 1):
+            assert alike(fast(*drawn(seed)), model(*drawn(seed))), seed
+    assert fast.unseen_calls == 0
+
+
+@pytest.mark.parametrize("name", ["router", "detector"])
+def test_models_are_planned_for_a_gpu_that_is_not_here(name: str) -> None:
+    model, drawn = made(name, True, CPU, torch.float32)
+    fast = compiled(model, *drawn(0), target="sim:h200")
+    assert all(step["source"] != "measured" for step in fast.known["forms"][0]["paths"][0]["steps"])
+    assert fast.memory().total > 0
+    with pytest.raises(TargetError, match="simulated"):
+        fast(*drawn(1))
+
+
+@pytest.mark.parametrize("seed", [3, 8, 12, 18, 20, 33])
+def test_drawn_models_are_equal_to_eager(seed: int) -> None:
+    model = Drawn(seed).eval()
+    fast = compiled(model, *inputs(0))
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # of ways that the example did not go
+        for number in range(CALLS):
+            torch.testing.assert_close(fast(*inputs(number)), model(*inputs(number)))
+
+
+def test_what_ends_in_a_mask_is_one_plan_and_one_eager_step() -> None:
+    model = net(Masked)
+    fast = compiled(model, rows())
+    assert len(fast.sections) == 1
+    (path,) = fast.known["forms"][0]["paths"]
+    assert [step["kind"] for step in path["steps"]] == ["plan", "eager"]
+    (cut,) = path["cuts"]
+    assert cut["operator"] == "index" and "test_cuts.py" in cut["origin"]
+    for sign in (1.0, -1.0):  # all rows, or none
+        torch.testing.assert_close(fast(rows(sign) * 0), model(rows(sign) * 0))
+        x = rows(sign)
+        torch.testing.assert_close(fast(x), model(x))
+
+
+def test_a_way_that_no_example_went_runs_the_model() -> None:
+    model = net(Branching)
+    fast = compiled(model, rows(1.0))
+    x = rows(-1.0)
+    with pytest.warns(UserWarning, match=r"item == True .*test_cuts.py"):
+        torch.testing.assert_close(fast(x), model(x))
+    assert fast.unseen_calls == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # said once
+        torch.testing.assert_close(fast(rows(1.0)).shape, torch.Size((6, 4)))
+        torch.testing.assert_close(fast(x), model(x))
+    assert fast.unseen_calls == 2
+
+
+def test_another_example_is_another_way() -> None:
+    model = net(Branching)
+    fast = compiled(model, rows(1.0), unseen="refuse")
+    with pytest.raises(InputError, match="item == True does not hold"):
+        fast(rows(-1.0))
+    fast.add((rows(-1.0),))
+    fast.add((rows(-1.0),))  # known by now
+    assert [len(form["paths"]) for form in fast.known["forms"]] == [2]
+    with torch.no_grad():
+        for sign in (-1.0, 1.0, -1.0):
+            x = rows(sign)
+            torch.testing.assert_close(fast(x), model(x))
+
+
+def test_other_shapes_are_one_more_form() -> None:
+    model = net(Masked)
+    fast = compiled(model, rows())
+    with pytest.raises(InputError, match=r"f32\[6,8\]"):
+        fast(torch.randn(5, 8))
+    fast.add((torch.randn(5, 8),))
+    for x in (torch.randn(5, 8), rows()):
+        torch.testing.assert_close(fast(x), model(x))
+
+
+def test_arguments_may_be_named() -> None:
+    model, x = net(Masked), rows()
+    fast = compiled(model, x, 0.5)
+    torch.testing.assert_close(fast(x=x, least=0.5), model(x, 0.5))
+    with pytest.raises(InputError, match=r"0\.5"):
+        fast(x, 0.25)
+
+
+def test_a_whole_graph_may_be_asked_for() -> None:
+    with pytest.raises(CaptureError, match=r"fullgraph=True") as refused:
+        anabranch.compile(net(Branching), (rows(),), target="cpu", fullgraph=True, **QUICK)
+    assert "test_cuts.py" in refused.value.source
+
+
+def test_nothing_left_to_compile_is_refused() -> None:
+    def count(x: Tensor) -> Tensor:
+        return x.nonzero()
+
+    with pytest.raises(CaptureError, match="nothing of the model is left"):
+        anabranch.compile(count, (rows(),), target="cpu", **QUICK)
+
+
+def test_a_buffer_that_is_written_to_is_refused() -> None:
+    class Counting(Masked):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor, least: float = 0.0) -> Tensor:
+            self.get_buffer("calls").add_(1)
+            return super().forward(x, least)
+
+    with pytest.raises(CaptureError, match="calls"):
+        anabranch.compile(net(Counting), (rows(),), target="cpu", **QUICK)
+
+
+def test_an_input_may_be_written_to() -> None:
+    class Writing(Masked):
+        def forward(self, x: Tensor, least: float = 0.0) -> Tensor:
+            found = super().forward(x, least)
+            x.mul_(2).add_(found.sum())
+            return found + x.sum()
+
+    model, x = net(Writing), rows()
+    fast = compiled(model, x.clone())
+    mine, theirs = x.clone(), x.clone()
+    torch.testing.assert_close(fast(mine), model(theirs))
+    torch.testing.assert_close(mine, theirs)
+    assert not torch.equal(mine, x)
+
+
+def test_weights_are_held_once() -> None:
+    model = net(Numbered)
+    fast = compiled(model, rows())
+    assert fast.memory().weights == sum(p.nbytes for p in model.parameters())
+
+
+def test_plans_use_one_arena() -> None:
+    model, drawn = made("router", True, CPU, torch.float32)
+    fast = compiled(model, *drawn(0))
+    sizes = [entry.plan.arena_bytes for entry in fast.entries]
+    assert len(sizes) == 2 and fast.memory().arena == max(sizes)
+    assert copy.deepcopy(fast).memory().arena == max(sizes)
+    x = drawn(1)[0]
+    fast.add((x[:12],))
+    arenas = {entry.run.arena.data_ptr() for entry in fast.entries if entry.run is not None}
+    assert len(fast.sections) == 4 and len(arenas) == 1
+    with torch.no_grad():
+        for given in (x, x[:12]):
+            torch.testing.assert_close(fast(given), model(given))
+
+
+def test_sizes_that_vary_are_refused() -> None:
+    fast = compiled(net(Masked), rows())
+    with pytest.raises(OptionError, match="example of each size"):
+        fast.add_sizes((rows(),), dynamic_shapes={"x": {0: 8}})
+
+
+def test_new_weights_reach_plans_and_eager_steps() -> None:
+    model, other, x = net(Numbered), Numbered().eval(), rows()
+    fast = compiled(model, x)
+    assert fast.state_dict().keys() == model.state_dict().keys()
+    fast.refit(other, check=True)
+    torch.testing.assert_close(fast(x), other(x))
+    for name, value in fast.state_dict().items():
+        torch.testing.assert_close(value, other.state_dict()[name])
+    fast.load_state_dict(model.state_dict())
+    torch.testing.assert_close(fast(x), model(x))
+    with pytest.raises(WeightsError, match=r"late"):
+        fast.refit({k: v for k, v in model.state_dict().items() if k != "late"})
+    torch.testing.assert_close(fast(x), model(x))
+
+
+def test_the_plans_own_their_weights() -> None:
+    model, x = net(Numbered), rows()
+    fast = compiled(model, x)
+    before = fast(x)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    torch.testing.assert_close(fast(x), before)
+    with pytest.raises(OptionError, match="refit"):
+        fast.add((torch.randn(3, 8),))
+
+
+def test_a_model_with_other_weights_does_not_stand_in() -> None:
+    model = net(Branching)
+    fast = compiled(model, rows(1.0))
+    with torch.no_grad():
+        model.yes[0].weight.add_(1)
+    with pytest.raises(WeightsError, match=r"yes\.0\.weight"):
+        fast(rows(-1.0))
+    fast.refit(model)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(fast(rows(-1.0)).shape, torch.Size((6, 4)))
+
+
+def test_a_copy_has_plans_and_weights_of_its_own() -> None:
+    model, other, x = net(Numbered), Numbered().eval(), rows()
+    fast = compiled(model, x)
+    copied = copy.deepcopy(fast)
+    copied.refit(other)
+    torch.testing.assert_close(copied(x), other(x))
+    torch.testing.assert_close(fast(x), model(x))
+    assert copy.copy(fast)(x).shape == model(x).shape
+
+
+def test_a_copy_refuses_ways_that_no_example_went() -> None:
+    copied = copy.deepcopy(compiled(net(Branching), rows(1.0)))
+    with pytest.raises(InputError, match="another way"):
+        copied(rows(-1.0))
+
+
+def test_what_is_for_one_plan_says_so(tmp_path: Any) -> None:
+    fast = compiled(net(Masked), rows())
+    with pytest.raises(OptionError, match="cannot be saved as one plan"):
+        fast.save(tmp_path / "cut.anabranch")
+    with pytest.raises(OptionError, match="cannot be pickled"):
+        pickle.dumps(fast)
+    with pytest.raises(OptionError, match=r"sections\[0\]"):
+        fast.report(tmp_path / "cut.html")
+    fast.sections[0].save(tmp_path / "plan.anabranch")
+    loaded = anabranch.load(tmp_path / "plan.anabranch", target="cpu")
+    x = rows()
+    torch.testing.assert_close(loaded(x)[0], fast.sections[0](x)[0])
+
+
+def test_what_it_is_cut_into_is_explained() -> None:
+    fast = compiled(net(Branching), rows(1.0))
+    told = str(fast.explain())
+    assert "cut in step" in told and "this way is taken where item == True" in told
+    assert "To read a number" in told or "to read a number" in told
+    assert "Plan 1" in told and "Held on the device" in told
+    assert "CutModel(Branching" in repr(fast)
+    assert fast.facts["sections"][0]["model"]
+
+
+def test_gradients_are_refused() -> None:
+    fast = compiled(net(Masked), rows())
+    found = fast(rows())
+    assert found.requires_grad
+    with pytest.raises(RuntimeError, match="backward"):
+        found.sum().backward()
+    with torch.no_grad():
+        assert not fast(rows()).requires_grad
+
+
+def test_threads_get_their_own_results() -> None:
+    model = net(Numbered)
+    fast = compiled(model, rows())
+    given = [torch.randn(6, 8) for _ in range(8)]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        with torch.no_grad():
+            for _ in range(20):
+                if not torch.allclose(fast(given[number]), model(given[number]), atol=1e-5):
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@torch.library.custom_op("cut_tests::head", mutates_args=())
+def head(x: Tensor, least: float) -> Tensor:
+    return x[: int((x[:, 0] > least).sum())].clone()
+
+
+def test_an_operator_that_says_nothing_of_its_result_is_a_cut() -> None:
+    class Headed(Masked):
+        def forward(self, x: Tensor, least: float = 0.0) -> Tensor:
+            found: Tensor = head(self.layers(x), least) * 2
+            return found
+
+    model = net(Headed)
+    fast = compiled(model, torch.randn(6, 8))
+    assert fast.known["forms"][0]["paths"][0]["cuts"][0]["operator"] == "cut_tests.head"
+    for _ in range(CALLS):
+        x = torch.randn(6, 8)
+        torch.testing.assert_close(fast(x), model(x))
