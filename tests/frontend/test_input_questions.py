@@ -111,6 +111,22 @@ def test_what_the_example_does_not_show_is_checked() -> None:
         fast(torch.randn(6, 4).t())
 
 
+def test_a_question_that_is_new_is_asked_of_a_graph_that_is_known(tmp_path: Path) -> None:
+    """The same operators are called of the example: the graph is recalled."""
+    looks = [False]
+
+    class Limits(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.clamp(max=60.0 if looks[0] and not x.is_contiguous() else 50.0)
+
+    for now in (False, True):
+        looks[0] = now
+        fast = anabranch.compile(Limits().eval(), (X,), **{**QUICK, "cache_dir": tmp_path})
+    assert any(event.what == "Limits" and "recalled" in event.why for event in fast.trace.events)
+    with pytest.raises(InputError, match=r"x.is_contiguous\(\) is False"):
+        fast(torch.randn(6, 4).t())
+
+
 def test_questions_about_weights_are_none_about_inputs() -> None:
     class Own(nn.Module):
         def __init__(self) -> None:

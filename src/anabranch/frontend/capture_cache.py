@@ -40,6 +40,7 @@ from anabranch.frontend.recorder import HELD
 from anabranch.frontend.state import with_state
 from anabranch.frontend.surroundings import Surroundings, surroundings
 from anabranch.frontend.untouched import warn, warn_of_changes
+from anabranch.ir.asked import Asked
 from anabranch.ir.codec import nouns
 from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Graph
@@ -114,7 +115,7 @@ def capture_model(
             trace.recalled("capture", found.graph.name)
             assert seen is not None
             warn_of_changes(trace, name_of(model), seen.changed)
-            return with_state(found, model), seen
+            return with_state(_with_answers(found, args, kwargs, seen, calling.under), model), seen
         if stored is not None:
             why = "it computes something else than when it was captured, or that cannot be told"
             trace.add("refused", "capture", type(model).__name__, f"captured anew: {why}")
@@ -131,16 +132,8 @@ def capture_model(
     try:
         changed = seen.changed if seen else None
         captured = capture(model, args, kwargs, trace, calling.under, changed)
-        if seen is not None and seen.asks:
-            signature = captured.signature
-            ambient = relied_on(signature.ambient, seen.asks, calling.under)
-            captured = replace(captured, signature=replace(signature, ambient=ambient))
-        if seen is not None and seen.questions:
-            exported = apart((args, dict(kwargs)))
-            asked = answered(captured, (args, kwargs), exported, seen.questions)
-            captured = replace(captured, signature=replace(captured.signature, asked=asked))
-        if seen is not None and seen.distinct:
-            captured = replace(captured, signature=replace(captured.signature, distinct=True))
+        if seen is not None:
+            captured = _with_answers(captured, args, kwargs, seen, calling.under)
         if seen is not None and seen.written is not None:
             check_writes(captured, (args, kwargs), seen.written)
             if not calling.fake:
@@ -152,6 +145,23 @@ def capture_model(
     if name is not None and cache is not None and seen is not None and seen.digest is not None:
         _store(cache, name, captured, seen.digest)
     return with_state(captured, model), None if calling.fake else _held(seen)
+
+
+def _with_answers(
+    captured: Captured,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    seen: Observed,
+    under: Surroundings,
+) -> Captured:
+    """With what the model asked in the call that was seen, and heard."""
+    signature, asked = captured.signature, tuple[Asked, ...]()
+    if seen.questions:
+        exported = apart((args, dict(kwargs)))
+        asked = answered(captured, (args, kwargs), exported, seen.questions)
+    ambient = relied_on(signature.ambient, seen.asks, under)
+    signature = replace(signature, ambient=ambient, asked=asked, distinct=seen.distinct)
+    return replace(captured, signature=signature)
 
 
 def _held(seen: Observed | None) -> Observed | None:
@@ -174,7 +184,7 @@ def _seen(
         observe, model, args, kwargs, calling.under, precise=calling.precise, fake=calling.fake
     )
     try:
-        seen = call(watch=trace is not None)
+        seen = call(watch=True)
     except torch.OutOfMemoryError:
         return None
     except Exception:
@@ -190,7 +200,7 @@ def _seen(
     if trace is not None and questions and _goes_another_way(seen, call, calling):
         warn(trace, name_of(model), f"forward asks {', '.join(questions)}, {OTHER_WAY}")
     reads = seen.reads
-    if trace is not None and seen.mentions:
+    if seen.mentions:
         about_inputs, more = _asked_of_inputs(seen, call)
         distinct = not seen.mentions.isdisjoint(IDENTITY) and _tells_apart(call)
         seen = replace(seen, questions=about_inputs, distinct=distinct)
@@ -206,7 +216,10 @@ def _asked_of_inputs(
     """What the model asks of its inputs and goes another way for, and what it reads of tensors that
     no call can be checked against."""
     asking = InputQuestions()
-    plain = call(asking=asking)
+    try:
+        plain = call(asking=asking)
+    except Exception:  # it does not bear to be listened to, and torch.export listens as well
+        return (), ()
     flipped = asking.told and _unlike(plain, lambda: call(asking=InputQuestions(flipped=True)))
     questions, reads = asking.kept(flipped)
     if not seen.mentions.isdisjoint(CLASS) and _unlike(seen, lambda: call(parameters=True)):
@@ -216,7 +229,10 @@ def _asked_of_inputs(
 
 def _tells_apart(call: Callable[..., Observed]) -> bool:
     """Whether the model looks which of its inputs are one tensor, and goes another way then."""
-    return _unlike(call(united="names"), lambda: call(united="tensors"))
+    try:
+        return _unlike(call(united="names"), lambda: call(united="tensors"))
+    except Exception:
+        return True
 
 
 def _unlike(seen: Observed, other: Callable[[], Observed]) -> bool:
