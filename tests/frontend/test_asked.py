@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import anabranch
 from anabranch.cache import Cache
+from anabranch.errors import InputError
 from anabranch.frontend.asked import as_exported
 from anabranch.frontend.capture_cache import Calling, capture_model
 from anabranch.frontend.surroundings import surroundings
 from anabranch.trace import Trace
 
+X = torch.ones(3)
 QUESTIONS: dict[str, Callable[[], bool]] = {
     "torch.compiler.is_compiling()": lambda: torch.compiler.is_compiling(),
     "torch.compiler.is_exporting()": lambda: torch.compiler.is_exporting(),
@@ -85,3 +91,51 @@ def test_answers_are_those_of_an_export_and_go_back() -> None:
         with as_exported():
             assert [question() for question in QUESTIONS.values()] == answers[0]
         assert [question() for question in QUESTIONS.values()] == before == [False] * 3
+
+
+@contextmanager
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+SETTINGS: dict[str, tuple[Callable[[], object], Callable[[], AbstractContextManager[Any]]]] = {
+    "torch.is_inference_mode_enabled()": (torch.is_inference_mode_enabled, torch.inference_mode),
+    "torch.get_default_device()": (torch.get_default_device, lambda: torch.device("meta")),
+    "torch.get_num_threads()": (torch.get_num_threads, threads),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_setting_that_is_asked_for_is_depended_on(name: str, warm: bool, tmp_path: Path) -> None:
+    question, other = SETTINGS[name]
+    usual = question()
+
+    class Looks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2 if question() == usual else x * 3
+
+    options: dict[str, Any] = {"target": "cpu", "search": "none", "cache_dir": tmp_path}
+    for _ in range(2 if warm else 1):
+        fast = anabranch.compile(Looks().eval(), (X,), **options)
+    assert torch.equal(fast(X), X * 2)
+    with other(), pytest.raises(InputError, match="the model asks, and it was") as refused:
+        fast(X)
+    assert name in refused.value.why
+
+
+def test_switches_that_a_capture_sets_itself_are_warned_about() -> None:
+    def reads(x: Tensor) -> Tensor:
+        fast = torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+        return x * 2 if fast or torch.get_float32_matmul_precision() == "high" else x * 3
+
+    with pytest.warns(UserWarning) as told:
+        anabranch.compile(reads, (X,), target="cpu", search="none", cache_dir=None)
+    (text,) = [str(one.message) for one in told if "forward reads" in str(one.message)]
+    for name in ("cuda.matmul.allow_tf32", "cudnn.allow_tf32", "get_float32_matmul_precision()"):
+        assert f"{name} at test_asked.py:" in text

@@ -9,6 +9,8 @@ what the graph depends on.
 
     x.to(torch.get_default_dtype())                     calls under another default are refused
     if torch.are_deterministic_algorithms_enabled():    calls under the other setting are refused
+    if torch.is_inference_mode_enabled():               the same
+    if torch.backends.cuda.matmul.allow_tf32:           warned about: capturing turns it off
 """
 
 from __future__ import annotations
@@ -17,26 +19,42 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import BuiltinFunctionType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any
 
 import torch
 
 from anabranch.frontend.source import is_users
 from anabranch.frontend.surroundings import Surroundings
-from anabranch.ir.ambient import Ambient, name_of
+from anabranch.ir.ambient import SWITCHES, Ambient, name_of
 
 _COMPILER: Any = torch.compiler
+FLAGS_IN = torch.backends.__path__[0]
 FLAGS = ("_is_compiling_flag", "_is_exporting_flag")
 ASKED = {name: getattr(_COMPILER, name).__code__ for name in ("is_compiling", "is_exporting")}
 """By name, for a code object takes as long to hash as it is long."""
 DEFAULT_DTYPE = "torch.get_default_dtype()"
 DETERMINISTIC = "torch.are_deterministic_algorithms_enabled()"
-SWITCHED = {
-    "are_deterministic_algorithms_enabled": torch.are_deterministic_algorithms_enabled.__code__,
-    "get_deterministic_debug_mode": torch.get_deterministic_debug_mode.__code__,
+MATMUL_PRECISION = "torch.get_float32_matmul_precision()"
+SWITCHED: dict[str, tuple[CodeType, str]] = {
+    function.__name__: (function.__code__, question)
+    for function, question in (
+        (torch.are_deterministic_algorithms_enabled, DETERMINISTIC),
+        (torch.get_deterministic_debug_mode, DETERMINISTIC),
+        (torch.get_default_device, "torch.get_default_device()"),
+        (torch.get_float32_matmul_precision, MATMUL_PRECISION),
+    )
 }
-BUILT_IN = {
+TF32: dict[Any, str] = {
+    torch._C._get_cublas_allow_tf32: "torch.backends.cuda.matmul.allow_tf32",
+    torch._C._get_cudnn_allow_tf32: "torch.backends.cudnn.allow_tf32",
+}
+UNSETTLED = (MATMUL_PRECISION, *TF32.values())
+"""What is captured under a setting of ours, whatever the user's is."""
+BUILT_IN: dict[Any, str] = {
+    torch.is_inference_mode_enabled: "torch.is_inference_mode_enabled()",
+    torch.get_num_threads: "torch.get_num_threads()",
+    **TF32,
     torch.is_grad_enabled: "torch.is_grad_enabled()",
     torch.get_default_dtype: DEFAULT_DTYPE,
     torch._C._get_deterministic_algorithms: DETERMINISTIC,
@@ -52,10 +70,13 @@ def asked(frame: FrameType, called: Any = None) -> str | None:
     one that is `called`; None where it is no such question of the user's."""
     if called is not None:
         question = BUILT_IN.get(called) if isinstance(called, BuiltinFunctionType) else None
+        if question and frame.f_back is not None and frame.f_code.co_filename.startswith(FLAGS_IN):
+            frame = frame.f_back  # what is read as an attribute there calls a function
         return _at(frame, question) if question else None
     name, caller = frame.f_code.co_name, frame.f_back
-    if SWITCHED.get(name) is frame.f_code and caller is not None:
-        return _at(caller, DETERMINISTIC)
+    code, question = SWITCHED.get(name, (None, ""))
+    if code is frame.f_code and caller is not None:
+        return _at(caller, question)
     if ASKED.get(name) is not frame.f_code or caller is None:
         return None
     if caller.f_code.co_name == "is_compiling" and caller.f_back is not None:
@@ -67,9 +88,14 @@ def of_export(questions: Iterable[str]) -> list[str]:
     """Those that torch.export answers in a way of its own, each with the first place of it."""
     first: dict[str, str] = {}
     for one in questions:
-        if not one.startswith((DEFAULT_DTYPE, DETERMINISTIC)):
+        if not one.startswith((DEFAULT_DTYPE, DETERMINISTIC, *SWITCHES, *UNSETTLED)):
             first.setdefault(one.partition(" at ")[0], one)
     return list(first.values())
+
+
+def unsettled(questions: Iterable[str]) -> list[str]:
+    """Those whose answer is none of the user's while the model is captured."""
+    return [one for one in questions if one.startswith(UNSETTLED)]
 
 
 def relied_on(ambient: Ambient, questions: Iterable[str], under: Surroundings) -> Ambient:
@@ -79,7 +105,13 @@ def relied_on(ambient: Ambient, questions: Iterable[str], under: Surroundings) -
         ambient = replace(ambient, default_dtype=name_of(under.dtype))
     if ambient.device and any(one.startswith(DETERMINISTIC) for one in told):
         ambient = replace(ambient, asks_deterministic="on" if under.deterministic else "off")
-    return ambient
+    with under.restored():
+        asked = tuple(
+            (name, repr(answer()))
+            for name, answer in SWITCHES.items()
+            if ambient.device and any(one.startswith(name) for one in told)
+        )
+    return replace(ambient, asked=asked)
 
 
 def _at(frame: FrameType, question: str) -> str | None:

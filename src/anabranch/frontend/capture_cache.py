@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from anabranch.cache import Cache, Codec, Table
 from anabranch.errors import CaptureError
-from anabranch.frontend.asked import OTHER_WAY, as_exported, of_export, relied_on
+from anabranch.frontend.asked import OTHER_WAY, as_exported, of_export, relied_on, unsettled
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import check_values, check_writes, rebuilt
 from anabranch.frontend.fingerprint import fingerprint
@@ -199,7 +199,7 @@ def _seen(
     questions = of_export(seen.asks)
     if trace is not None and questions and _goes_another_way(seen, call, calling):
         warn(trace, name_of(model), f"forward asks {', '.join(questions)}, {OTHER_WAY}")
-    reads = seen.reads
+    reads = (*seen.reads, *unsettled(seen.asks))
     if seen.mentions:
         about_inputs, more = _asked_of_inputs(seen, call)
         distinct = not seen.mentions.isdisjoint(IDENTITY) and _tells_apart(call)

@@ -8,6 +8,7 @@ it answers calls under the same setting alone:
     Ambient("cpu")                       captured without autocast; the default dtype is not asked
     Ambient("cuda", "float16")           captured under torch.autocast("cuda", torch.float16)
     Ambient("cpu", "", "float64")        the model makes tensors of the default dtype, float64 then
+    Ambient("cpu", asked=(("torch.get_num_threads()", "4"),))      the model asked, and heard that
     Ambient()                            depends on nothing: a graph that torch.compile made
 
 Under `torch.use_deterministic_algorithms(True)` torch's operators on a GPU choose other kernels, or
@@ -17,7 +18,7 @@ under it. On a CPU the operators look at the switch in every call, as eager's do
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,6 +30,13 @@ _any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 _dtype: Callable[[], torch.dtype] = torch.get_default_dtype
 _deterministic: Callable[[], bool] = torch._C._get_deterministic_algorithms
 
+SWITCHES: Mapping[str, Callable[[], object]] = {
+    "torch.is_inference_mode_enabled()": torch.is_inference_mode_enabled,
+    "torch.get_default_device()": torch.get_default_device,
+    "torch.get_num_threads()": torch.get_num_threads,
+}
+"""What else a model may ask, by how that is written."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ambient:
@@ -36,13 +44,15 @@ class Ambient:
     `autocast`: the dtype that autocast computes in there, "" if it is off; `default_dtype`: torch's
     default dtype, "" where the graph does not depend on it. Dtypes are named without "torch.".
     `deterministic`: under torch.use_deterministic_algorithms; `asks_deterministic`: what the model
-    heard when it asked whether it is on, "" if it did not ask."""
+    heard when it asked whether it is on, "" if it did not ask; `asked`: of `SWITCHES`, those that
+    it asked for, and what it heard, as Python writes it."""
 
     device: Literal["", "cpu", "cuda"] = ""
     autocast: Literal["", "float16", "bfloat16"] = ""
     default_dtype: Literal["", "float16", "bfloat16", "float32", "float64"] = ""
     deterministic: bool = False
     asks_deterministic: Literal["", "on", "off"] = ""
+    asked: tuple[tuple[str, str], ...] = ()
 
 
 def name_of(dtype: torch.dtype) -> Any:
@@ -62,7 +72,7 @@ def holds(ambient: Ambient) -> Callable[[], bool]:
     device, wanted = ambient.device, ambient.autocast
     if not device:
         return lambda: True
-    if ambient.default_dtype or ambient.asks_deterministic:
+    if ambient.default_dtype or ambient.asks_deterministic or ambient.asked:
         return lambda: not differs(ambient)
     free = not _chosen_without(ambient)
     if wanted:
@@ -95,6 +105,10 @@ def differs(ambient: Ambient) -> str:
             f"the model asks for it, and it was {ambient.asks_deterministic} when it was compiled"
         )
         return f"torch.use_deterministic_algorithms is {on}: {asks}"
+    for question, was in ambient.asked:
+        answer = repr(SWITCHES[question]())
+        if answer != was:
+            return f"{question} is {answer}: the model asks, and it was {was} when it was compiled"
     if _chosen_without(ambient) and _deterministic():
         chosen = "the kernels of the plan were chosen while it was off; compile under it"
         return f"torch.use_deterministic_algorithms(True) is on, and {chosen}"
