@@ -199,6 +199,22 @@ SIGNATURES = {
         "not an output to an input",
         edit("signature.mutations", [["q", {"name": "x"}]]),
     ),
+    "a question about nobody": (
+        "asked of leaf 9, no tensor",
+        edit("signature.asked", [{"leaf": 9, "what": "stride", "answer": "(1,)", "where": ""}]),
+    ),
+    "a question twice": (
+        "asked of an input twice",
+        edit("signature.asked", [{"leaf": 0, "what": "stride", "answer": "1", "where": ""}] * 2),
+    ),
+    "a question of another kind": (
+        "signature.asked",
+        edit("signature.asked", [{"leaf": 0, "what": "data_ptr", "answer": "1", "where": ""}]),
+    ),
+    "a setting of nobody's": (
+        "no setting of torch",
+        edit("signature.ambient.asked", [["os.system('x')", "0"]]),
+    ),
     "no structure": ("no structure", edit("signature.output_tree", "[1, 2]")),
     "waits without end": ("waits", edit("schedule.launches.1.waits", ["x"] * 300_000)),
     "an arena of terabytes": ("holds values of", edit("arena_bytes", (1 << 48) - 1)),

@@ -20,6 +20,7 @@ from pydantic import JsonValue
 
 from anabranch.errors import VerifyError, shown
 from anabranch.ir import ops
+from anabranch.ir.ambient import SWITCHES
 from anabranch.ir.graph import types
 from anabranch.ir.plan import ALIGNMENT, Plan, Signature
 from anabranch.ir.schedule import Schedule
@@ -176,6 +177,17 @@ def check_signature(signature: Signature, tasks: TaskGraph) -> None:
         old, new = inputs[name], table[ref.name]
         same = (old.shape, old.dtype) == (new.shape, new.dtype)
         _unless(same, f"it writes {new.text} to %{name}, which is {old.text}")
+    _check_asked(signature)
+
+
+def _check_asked(signature: Signature) -> None:
+    tensors = {place for place, leaf in enumerate(signature.inputs) if leaf.ref is not None}
+    once = len({(asked.leaf, asked.what) for asked in signature.asked}) == len(signature.asked)
+    _unless(once, "one thing is asked of an input twice")
+    for asked in signature.asked:
+        _unless(asked.leaf in tensors, f"{asked.what} is asked of leaf {asked.leaf}, no tensor")
+    for question, _ in signature.ambient.asked:
+        _unless(question in SWITCHES, f"{question!r} is no setting of torch that a model asks for")
 
 
 def check_texts(json: bytes, rest: Callable[[], bytes]) -> None:

@@ -151,7 +151,7 @@ def answered(
     for name, leaf in leaves_of(*given).items():
         named.setdefault(id(leaf), []).append(name)
     mine, theirs = (captured.trees[0].flatten_up_to((a, dict(k))) for a, k in (given, exported))
-    found = []
+    found: dict[tuple[int, What], Asked] = {}
     for place, (own, leaf) in enumerate(zip(mine, theirs, strict=True)):
         for name, what, where in questions:
             if name in named.get(id(own), ()):
@@ -162,8 +162,8 @@ def answered(
                         "torch.export gives it inputs without gradients, that share no memory",
                         "give an example as calls will be: x.detach(), or x.contiguous()",
                     )
-                found.append(asked)
-    return tuple(found)
+                found.setdefault((place, what), asked)
+    return tuple(found.values())
 
 
 def as_parameter(value: Any) -> Any:
