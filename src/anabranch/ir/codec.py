@@ -13,6 +13,7 @@ it. What is equal there is told by name; values with other strides, say, in full
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -110,7 +111,13 @@ def _write_node(node: Node, beside: Beside | None) -> str:
 
 
 def _read_node(told: str, beside: Beside | None) -> Node:
-    return parse_node(told) if told.startswith("%") else (beside or NOTHING).nodes[told]
+    return _parsed_node(told) if told.startswith("%") else (beside or NOTHING).nodes[told]
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _parsed_node(told: str) -> Node:
+    """All kernels of a task have its nodes."""
+    return parse_node(told)
 
 
 def _write_kernel(kernel: Kernel, own: Graph = UNTOLD) -> _Kernel:

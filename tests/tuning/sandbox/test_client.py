@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,10 +15,11 @@ from tests.kernels.triton.samples import SAMPLES
 from anabranch.cache import Cache
 from anabranch.deadline import ENDLESS, TIME, Deadline
 from anabranch.errors import TargetError
-from anabranch.ir.graph import Graph
+from anabranch.ir import codec
+from anabranch.ir.graph import Graph, Node
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Kernel, Task
-from anabranch.ir.text import parse_graph
+from anabranch.ir.text import parse_graph, parse_node
 from anabranch.ir.variant import parse_variant
 from anabranch.kernels.triton import Program, write
 from anabranch.targets.cpu.target import CpuTarget
@@ -31,7 +31,7 @@ from anabranch.tuning.sandbox import client as sandbox_client
 from anabranch.tuning.sandbox import worker as sandbox_worker
 from anabranch.tuning.sandbox.client import NO_TIME, SandboxClient, compile_ahead
 from anabranch.tuning.sandbox.process import START, SandboxProcess
-from anabranch.tuning.sandbox.worker import Verdict
+from anabranch.tuning.sandbox.worker import BATCHES, SandboxBatch, Verdict
 
 BODY = """\
 graph add {
@@ -159,10 +159,9 @@ def test_what_was_written_here_is_not_written_there(monkeypatch: pytest.MonkeyPa
     sample, text = SAMPLES["pointwise"]
     body, variant = parse_graph(text), parse_variant(sample)
     kernel = Kernel("triton", "k", body, variant, True, source=write.program(body, variant).text)
-    told = json.loads(json.dumps(sandbox_worker.written(Task("sum", body, kernel))))
     learned: dict[tuple[Graph, str], Program] = {}
     monkeypatch.setattr(write, "LEARNED", learned)
-    assert sandbox_worker.read(told) == Task("sum", body, kernel)
+    assert told_and_read(Task("sum", body, kernel)) == Task("sum", body, kernel)
     assert list(learned.values()) == [write.unnamed(body, variant)]
 
 
@@ -336,15 +335,23 @@ def test_bodies_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all kernels of a task the body is the same; what was read is equal to what was written."""
     read: list[str] = []
 
-    def noted(text: str) -> Graph:
+    def noted(text: str) -> Node:
         read.append(text)
-        return parse_graph(text)
+        return parse_node(text)
 
-    monkeypatch.setattr(sandbox_worker, "parse_graph", noted)
-    sandbox_worker._parsed.cache_clear()
+    monkeypatch.setattr(codec, "parse_node", noted)
+    codec._parsed_node.cache_clear()
     tasks = [task(f"v{i}") for i in range(5)]
-    assert [sandbox_worker.read(sandbox_worker.written(one)) for one in tasks] == tasks
+    assert list(map(told_and_read, tasks)) == tasks
     assert len(read) == 1
+
+
+def told_and_read(task: Task) -> Task:
+    """The task as the process has it."""
+    asked = BATCHES.write(SandboxBatch((sandbox_worker.written(task),), True), None)
+    assert b"\n" not in asked
+    (told,) = BATCHES.read(asked, None).tasks
+    return sandbox_worker.read(told)
 
 
 def test_what_dies_before_it_is_asked_is_started_again(trace: Trace) -> None:

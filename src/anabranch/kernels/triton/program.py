@@ -8,13 +8,9 @@ Sizes and strides are literals of the text, so that equal texts are equal kernel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
-
-from anabranch.ir.types import DTYPE_NAMES, DTYPES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +51,3 @@ class Program(KernelCall):
     """A kernel as text: a Triton module, and how its kernel is called."""
 
     text: str
-
-
-def facts_of(program: Program) -> dict[str, Any]:
-    """All fields, ready for JSON; `program_of` is the way back."""
-    lists = {"pointers": list(program.pointers), "grid": list(program.grid)}
-    dtypes = [DTYPE_NAMES[dtype] for dtype in program.dtypes]
-    return asdict(program) | lists | {"dtypes": dtypes}
-
-
-def program_of(facts: Mapping[str, Any]) -> Program:
-    """KeyError, TypeError or ValueError for facts of no program."""
-    lists = {"pointers": tuple(facts["pointers"]), "grid": tuple(facts["grid"])}
-    return Program(**{**facts, **lists, "dtypes": tuple(DTYPES[name] for name in facts["dtypes"])})

@@ -37,7 +37,7 @@ from anabranch.targets.sampled import values_of
 from anabranch.trace import Trace
 from anabranch.tuning.halving import Trial, successive_halving
 from anabranch.tuning.sandbox.process import SandboxProcess
-from anabranch.tuning.sandbox.worker import Verdict, written
+from anabranch.tuning.sandbox.worker import BATCHES, SandboxBatch, Verdict, written
 
 VERDICTS: Table[Verdict] = Table("kernels", "rehearsal 6", nouns(Verdict))
 NO_TIME = "no time was left to try it"
@@ -232,12 +232,10 @@ def _ask(
 ) -> None:
     """BrokenPipeError if it does not read on: what is asked may be more than a pipe holds."""
     assert process.stdin is not None
-    asked = {
-        "tasks": [written(task, known) for task, known in itertools.zip_longest(tasks, values)],
-        "run": run,
-    }
+    told = (written(task, known) for task, known in itertools.zip_longest(tasks, values))
+    asked = BATCHES.write(SandboxBatch(tuple(told), run), None)
     with _alive_for(process, TIME.sandbox_silence_s):
-        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        process.stdin.write(asked + b"\n")
         process.stdin.flush()
 
 

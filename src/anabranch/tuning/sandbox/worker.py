@@ -10,34 +10,34 @@ operators may not read drawn ones.
 from __future__ import annotations
 
 import base64
-import functools
 import itertools
 import json
 import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
-from anabranch.cache import Cache
+from anabranch.cache import Cache, Codec
 from anabranch.costs.measured import repeat_of
 from anabranch.deadline import TIME
 from anabranch.ir import tolerances
+from anabranch.ir.codec import nouns
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.proof import Answer, answer, answered
 from anabranch.ir.protocols import Target
 from anabranch.ir.schedule import Schedule, sequential_launches
-from anabranch.ir.task import Kernel, Task, TaskGraph, read_variant
-from anabranch.ir.text import parse_graph, text_graph
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.text import text_graph
 from anabranch.ir.tolerances import Screen
 from anabranch.ir.variant import Variant
-from anabranch.kernels.triton.program import facts_of, program_of
+from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.write import learn, unnamed
 from anabranch.memory import pack
 from anabranch.memory.guard_bytes import fence
@@ -48,6 +48,29 @@ SENT = 1 << 20
 """Bytes of values that a task is sent with, at most."""
 HELD, ANSWERS = 1 << 30, 64
 """Bytes that answers may take, about, and how many are held."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxTask:
+    """What the process is told of a task with its kernel. `source`: the kernel's text; `program`:
+    what a template wrote for it, which the process need not write again; `values`: what the task
+    reads on the example, None where it reads drawn numbers."""
+
+    task: Task
+    source: str
+    program: Program | None
+    values: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxBatch:
+    """Tasks to compile; `run`: and to try."""
+
+    tasks: tuple[SandboxTask, ...]
+    run: bool
+
+
+BATCHES: Codec[SandboxBatch] = nouns(SandboxBatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +195,12 @@ def main(device: str, tf32: str, folder: str, patience: str = "2") -> None:
     place = Path(folder) if folder else None
     with Cache.open(place, patience=float(patience)) as cache:
         for line in sys.stdin.buffer:
-            asked = json.loads(line)
-            tasks = [read(item) for item in asked["tasks"]]
-            values = [values_in(item) for item in asked["tasks"]]
+            asked = BATCHES.read(line, None)
+            tasks, values = list(map(read, asked.tasks)), list(map(_values, asked.tasks))
             kernels = [task.kernel for task in tasks if task.kernel]
             for number in itertools.chain.from_iterable(target.ready(kernels, cache)):
                 _say(answers, number)
-                if not asked["run"]:
+                if not asked.run:
                     continue
                 try:
                     verdict = try_kernel(tasks[number], target, oracle, values[number])
@@ -203,61 +225,38 @@ def _say(answers: BinaryIO, what: object) -> None:
     answers.flush()
 
 
-def written(task: Task, values: Sequence[Tensor] | None = None) -> dict[str, Any]:
-    """`program`: what a template wrote for the kernel, which its reader need not write again;
-    `values`: what it reads on the example, if they are few enough to be sent."""
+def written(task: Task, values: Sequence[Tensor] | None = None) -> SandboxTask:
+    """The task as the process is told of it. `values`: what it reads on the example, which are sent
+    if they are few enough."""
     kernel = task.kernel
     assert kernel is not None
     generated = isinstance(kernel.variant, Variant)
-    return {
-        "task": task.name,
-        "body": text_graph(task.body, origins=False),
-        "kernel": [kernel.provider, kernel.name, str(kernel.variant), kernel.source],
-        "kernel_body": text_graph(kernel.body, origins=False),
-        "writes_out": kernel.writes_out,
-        "workspace": kernel.workspace,
-        "values": _sent(values),
-        "program": facts_of(unnamed(kernel.body, kernel.variant)) if generated else None,
-    }
+    program = unnamed(kernel.body, kernel.variant) if generated else None
+    return SandboxTask(task, kernel.source, program, _sent(values))
 
 
-def _sent(values: Sequence[Tensor] | None) -> list[str] | None:
+def _sent(values: Sequence[Tensor] | None) -> tuple[str, ...] | None:
     if values is None or sum(value.nbytes for value in values) > SENT:
         return None
     flat = (value.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for value in values)
-    return [base64.b64encode(bytes(one.numpy())).decode() for one in flat]
+    return tuple(base64.b64encode(bytes(one.numpy())).decode() for one in flat)
 
 
-def values_in(item: dict[str, Any]) -> list[Tensor] | None:
+def _values(asked: SandboxTask) -> list[Tensor] | None:
     """The values that came with a task."""
-    if item["values"] is None:
+    if asked.values is None:
         return None
     found = []
-    for value, text in zip(_parsed(item["body"]).inputs, item["values"], strict=True):
+    for value, text in zip(asked.task.body.inputs, asked.values, strict=True):
         data = torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
         found.append(data.view(value.type.dtype).reshape(value.type.shape))
     return found
 
 
-def read(item: dict[str, Any]) -> Task:
-    """The task that `written` put into these fields, with its kernel and what it needs to run."""
-    provider, name, variant, source = item["kernel"]
-    body, kernel_body = (_parsed(item[text]) for text in ("body", "kernel_body"))
-    if item["program"] is not None:
-        learn(kernel_body, read_variant(provider, variant), program_of(item["program"]))
-    kernel = Kernel(
-        provider,
-        name,
-        kernel_body,
-        read_variant(provider, variant),
-        item["writes_out"],
-        item["workspace"],
-        source=source,
-    )
-    return Task(item["task"], body, kernel)
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _parsed(text: str) -> Graph:
-    """All kernels of a task have its body."""
-    return parse_graph(text)
+def read(asked: SandboxTask) -> Task:
+    """The task that `written` told of, with its kernel's text."""
+    kernel = asked.task.kernel
+    assert kernel is not None
+    if asked.program is not None:
+        learn(kernel.body, kernel.variant, asked.program)
+    return replace(asked.task, kernel=replace(kernel, source=asked.source))
