@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated
 
 import torch
@@ -32,12 +32,13 @@ from anabranch.artifact.operators import check_arguments, check_operator
 from anabranch.artifact.refits import RecipeModel
 from anabranch.artifact.weights import flatten, restore
 from anabranch.errors import ArtifactError
+from anabranch.ir.codec import ToldKernel, tell_kernel, told_kernel
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref
 from anabranch.ir.plan import Plan, Signature, Slot, Workspace
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel, Resources, Task, TaskGraph, read_variant
+from anabranch.ir.task import Resources, Task, TaskGraph
 from anabranch.ir.text import parse_graph, parse_type, text_graph
 from anabranch.ir.types import TensorType, type_of
 from anabranch.ir.verify import verify_graph, verify_schedule, verify_tasks
@@ -65,7 +66,7 @@ class GraphModel(_Model):
 
 
 class KernelModel(_Model):
-    """A kernel; `body` None: the task's own. `source`: the number of the source file."""
+    """What `ir.codec` tells of a kernel, its body as text; `source`: the number of its file."""
 
     provider: str
     name: str
@@ -250,18 +251,11 @@ def _write_task(task: Task, number: Mapping[str, int]) -> TaskModel:
     kernel = task.kernel
     if kernel is None:
         return TaskModel(name=task.name, body=_write_graph(task.body), kernel=None)
-    model = KernelModel(
-        provider=kernel.provider,
-        name=kernel.name,
-        body=None if kernel.body == task.body else _write_graph(kernel.body),
-        variant=str(kernel.variant),
-        writes_out=kernel.writes_out,
-        workspace=kernel.workspace,
-        temporary=kernel.temporary,
-        launches=kernel.launches,
-        resources=kernel.resources,
-        source=number[kernel.source] if kernel.source else None,
-    )
+    told = tell_kernel(kernel, task.body)
+    known = {one.name: getattr(told, one.name) for one in fields(told)}
+    known["body"] = None if told.body is None else _write_graph(told.body)
+    source = number[kernel.source] if kernel.source else None
+    model = KernelModel(**known, source=source)
     return TaskModel(name=task.name, body=_write_graph(task.body), kernel=model)
 
 
@@ -357,18 +351,11 @@ def _read_task(
         return Task(model.name, body)
     if kernel.source is not None and not 0 <= kernel.source < len(sources):
         raise ValueError(f"task {model.name} names source {kernel.source}, which is not there")
-    chosen = Kernel(
-        kernel.provider,
-        kernel.name,
-        body if kernel.body is None else _read_body(kernel.body, values, asked),
-        variant=read_variant(kernel.provider, kernel.variant),
-        writes_out=kernel.writes_out,
-        workspace=kernel.workspace,
-        temporary=kernel.temporary,
-        launches=kernel.launches,
-        resources=kernel.resources,
-        source="" if kernel.source is None else sources[kernel.source],
-    )
+    known = dict(kernel)
+    del known["source"]
+    known["body"] = None if kernel.body is None else _read_body(kernel.body, values, asked)
+    source = "" if kernel.source is None else sources[kernel.source]
+    chosen = replace(told_kernel(ToldKernel(**known), body), source=source)
     return Task(model.name, body, chosen)
 
 

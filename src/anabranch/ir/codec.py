@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -53,7 +53,7 @@ NOTHING = Beside({}, {}, {})
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernel:
+class ToldKernel:
     """A kernel without its source, which its variant says. `body` None: the task's own."""
 
     provider: str
@@ -71,7 +71,7 @@ class _Kernel:
 class _Task:
     name: str
     body: Graph
-    kernel: _Kernel | None = None
+    kernel: ToldKernel | None = None
 
 
 def nouns(kind: Any) -> Codec[Any]:
@@ -120,41 +120,27 @@ def _parsed_node(told: str) -> Node:
     return parse_node(told)
 
 
-def _write_kernel(kernel: Kernel, own: Graph = UNTOLD) -> _Kernel:
-    return _Kernel(
-        kernel.provider,
-        kernel.name,
-        None if kernel.body == own else kernel.body,
-        str(kernel.variant),
-        kernel.writes_out,
-        kernel.workspace,
-        kernel.temporary,
-        kernel.launches,
-        kernel.resources,
-    )
+def tell_kernel(kernel: Kernel, own: Graph = UNTOLD) -> ToldKernel:
+    """What is told of a kernel of a task with this body."""
+    told = {field.name: getattr(kernel, field.name) for field in fields(ToldKernel)}
+    told["body"] = None if kernel.body == own else kernel.body
+    return ToldKernel(**{**told, "variant": str(kernel.variant)})
 
 
-def _read_kernel(told: _Kernel, own: Graph = UNTOLD) -> Kernel:
-    return Kernel(
-        told.provider,
-        told.name,
-        own if told.body is None else told.body,
-        read_variant(told.provider, told.variant),
-        told.writes_out,
-        told.workspace,
-        told.temporary,
-        told.launches,
-        told.resources,
-    )
+def told_kernel(told: ToldKernel, own: Graph = UNTOLD) -> Kernel:
+    """The kernel that was told of, of a task with this body."""
+    known = {field.name: getattr(told, field.name) for field in fields(ToldKernel)}
+    known["body"] = own if told.body is None else told.body
+    return Kernel(**{**known, "variant": read_variant(told.provider, told.variant)})
 
 
 def _write_task(task: Task, _: Any) -> _Task:
-    kernel = None if task.kernel is None else _write_kernel(task.kernel, task.body)
+    kernel = None if task.kernel is None else tell_kernel(task.kernel, task.body)
     return _Task(task.name, task.body, kernel)
 
 
 def _read_task(told: _Task, _: Any) -> Task:
-    kernel = None if told.kernel is None else _read_kernel(told.kernel, told.body)
+    kernel = None if told.kernel is None else told_kernel(told.kernel, told.body)
     return Task(told.name, told.body, kernel)
 
 
@@ -172,7 +158,7 @@ FORMS: Mapping[Any, Form] = {
     Constant: Form(str, _write_constant, _read_constant),
     Node: Form(str, _write_node, _read_node),
     Kernel: Form(
-        _Kernel, lambda kernel, _: _write_kernel(kernel), lambda told, _: _read_kernel(told)
+        ToldKernel, lambda kernel, _: tell_kernel(kernel), lambda told, _: told_kernel(told)
     ),
     Task: Form(_Task, _write_task, _read_task),
 }
