@@ -107,7 +107,7 @@ REFUSED = [
         graph(X, conv("x", "w", dilation=2), conv("x", "v", padding=1, dilation=2)),
         "less a multiple of the dilation",
     ),
-    (PADDED, graph(X, conv("x", "u", groups=4), conv("x", "v")), "has 4 groups"),
+    (PADDED, graph(X, conv("x", "u", groups=4), conv("x", "v")), "they have 1 and 4 groups"),
     (
         ALTERNATE,
         graph(
@@ -164,7 +164,7 @@ REFUSED = [
     (
         OF_CAT,
         graph("x: 1,4,4,8 | w: 4,4,3,3", "cat.default([%x, %x], 2)", conv("n0", "w")),
-        "joined along another axis than the channels",
+        "along another axis than that of the channels",
     ),
     (
         OF_SUM,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from anabranch.ir import ops
+from anabranch.ir.axis_order import axis_order
 from anabranch.ir.graph import Constant, Derivation, Node
 from anabranch.ir.plan import Plan
 from anabranch.ir.recipe import follows, leaves
@@ -72,30 +73,15 @@ def _count(shape: tuple[int, ...]) -> int:
     return count
 
 
-def _swapped(value: Tensor, node: Node, _: tuple[int, ...]) -> Tensor:
-    given = ops.arguments(node)
-    one, other = given["dim0"], given["dim1"]
-    assert isinstance(one, int) and isinstance(other, int)
-    return value.transpose(one, other)
-
-
-def _turned(value: Tensor, node: Node, shape: tuple[int, ...]) -> Tensor:
-    dims = ops.arguments(node)["dims"]
-    assert isinstance(dims, tuple)
-    order = [dim % len(shape) for dim in dims if isinstance(dim, int)]
+def _permuted(value: Tensor, node: Node, shape: tuple[int, ...]) -> Tensor:
+    order = axis_order(ops.arguments(node), len(shape))
     return value.permute([order.index(i) for i in range(len(order))])
-
-
-def _flipped(value: Tensor, _: Node, __: tuple[int, ...]) -> Tensor:
-    return value.t()
 
 
 UNDO: Mapping[str, Callable[[Tensor, Node, tuple[int, ...]], Tensor | None]] = {
     **dict.fromkeys(("aten.alias", "aten.clone", "aten.detach", "aten.contiguous"), _same),
     **dict.fromkeys(("aten.view", "aten.reshape", "aten._unsafe_view", "aten.flatten"), _reshaped),
     **dict.fromkeys(("aten.unsqueeze", "aten.squeeze"), _reshaped),
-    "aten.transpose": _swapped,
-    "aten.permute": _turned,
-    "aten.t": _flipped,
+    **dict.fromkeys(("aten.transpose", "aten.permute", "aten.t"), _permuted),
 }
 """Moves of numbers, and how they are taken back."""

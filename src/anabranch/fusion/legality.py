@@ -288,7 +288,7 @@ def _linear(node: Node, rest: Sequence[Node]) -> Refused | None:
 
 def _dtype(node: Node) -> Refused | None:
     known = node.type.dtype in LIBRARY_DTYPES
-    return None if known else Refused(f"the library fuses nothing in {node.type.dtype}")
+    return Refused.unless(known, f"the library fuses nothing in {node.type.dtype}")
 
 
 _ANCHORS = {CONVOLUTION: _convolution, LINEAR: _linear, ADDMM: _linear}

@@ -9,7 +9,7 @@ Node i is bit i; nodes are numbered in a topological order, so `i < j` for every
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -108,14 +108,30 @@ def dag_of(tasks: TaskGraph) -> Dag:
 
 def minimum_equivalent(dag: Dag) -> Dag:
     """The fewest edges with the same reachability (transitive reduction)."""
-    ancestors = dag.ancestors()
-    edges = []
-    for v, direct in enumerate(dag.preds):
+    nodes = range(len(dag.names))
+    waits = enumerate(waited(dag, nodes, nodes))
+    return Dag.of(dag.names, [(u, v) for v, mask in waits for u in bits(mask)])
+
+
+def waited(dag: Dag, order: Sequence[int], stream_of: Sequence[int]) -> Iterator[int]:
+    """For each launch of the order the mask of those that it waits for: of its edges those that
+    neither stream order nor other edges imply."""
+    last: dict[int, int] = {}
+    before = [0] * len(dag.names)
+    for v in order:
+        stream, needed = stream_of[v], dag.preds[v]
         implied = 0
-        for u in bits(direct):
-            implied |= ancestors[u]
-        edges += [(u, v) for u in bits(direct & ~implied)]
-    return Dag.of(dag.names, edges)
+        if stream in last:
+            previous = last[stream]
+            implied = before[previous] | 1 << previous
+        waits = needed & ~implied
+        if waits:
+            for u in bits(waits):
+                implied |= before[u]
+            waits &= ~implied
+        before[v] = implied | needed
+        last[stream] = v
+        yield waits
 
 
 def width(dag: Dag) -> int:

@@ -4,7 +4,7 @@ A function that asks whether something may be done answers `Refused | None`; Non
 A refusal is true and None is not, so `or` gives the first refusal of several:
 
 >>> def fits(width: int) -> Refused | None:
-...     return None if width <= 8 else Refused(f"{width} columns are more than 8")
+...     return Refused.unless(width <= 8, f"{width} columns are more than 8")
 >>> def even(width: int) -> Refused | None:
 ...     return Refused("its columns do not pair") if width % 2 else None
 >>> print(fits(12) or even(12))
@@ -36,6 +36,15 @@ class Refused:
     def __str__(self) -> str:
         return self.sentence
 
+    @staticmethod
+    def unless(holds: bool, sentence: str) -> Refused | None:
+        """The refusal where something does not hold that must.
+
+        >>> print(Refused.unless(12 <= 8, "12 columns are more than 8"))
+        12 columns are more than 8
+        """
+        return None if holds else Refused(sentence)
+
 
 def unless(sentence: str, holds: Callable[[T], bool]) -> Callable[[T], Refused | None]:
     """The predicate as a function that refuses with this sentence where it does not hold.
@@ -46,6 +55,6 @@ def unless(sentence: str, holds: Callable[[T], bool]) -> Callable[[T], Refused |
 
     @wraps(holds)
     def refusal(given: T) -> Refused | None:
-        return None if holds(given) else Refused(sentence)
+        return Refused.unless(holds(given), sentence)
 
     return refusal

@@ -12,7 +12,7 @@ several roots, what depends on them is moved behind what does not.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from anabranch.ir.rule import (
 )
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.build import Builder, join_origins, rewrite
-from anabranch.rewrite.match import Refuse, match_at
+from anabranch.rewrite.match import Refuse, match_at, matches
 from anabranch.rewrite.match_index import reached
 
 
@@ -76,7 +76,7 @@ def _put(builder: Builder, rule: Rule, match: Match) -> dict[str, Ref]:
     built: dict[Call, Ref] = {}
     for pattern, (root, k) in zip(patterns, results, strict=True):
         try:
-            value = _build(builder, pattern, match, root.name, built)
+            value = build(builder, pattern, match, root.name, built)
         except (RuntimeError, TypeError, IndexError) as failed:
             raise ValueError(f"{_where(rule, match)} cannot be built: {_line(failed)}") from None
         if not isinstance(value, Ref):
@@ -142,9 +142,34 @@ def instantiate(rule: Rule, seed: int) -> Graph:
     constants where they are drawn so; a wildcard drawn as several tensors is as many inputs, one
     drawn as patterns is made of what else was drawn."""
     dice = random.Random(seed)
-    names = list(dict.fromkeys(wildcards(rule.roots)))
     shape = tuple(dice.randint(1, 4) for _ in range(dice.randint(1, 4)))
-    drawn = rule.draw(dice) if rule.draw else dict.fromkeys(names, TensorType(shape, torch.float32))
+    usual = dict.fromkeys(wildcards(rule.roots), TensorType(shape, torch.float32))
+    return _instance(rule, rule.draw(dice) if rule.draw else usual)
+
+
+def drawn_until_it_applies(rule: Rule) -> Rule:
+    """The rule, whose instances are drawn anew until it applies to one."""
+    draw = rule.draw
+    assert draw is not None
+
+    def fitting(dice: random.Random) -> Mapping[str, object]:
+        for _ in range(MOST_DRAWS):
+            drawn = draw(dice)
+            try:
+                graph = _instance(rule, drawn)
+            except RuntimeError:  # of sizes that its operators do not take
+                continue
+            if any(matches(graph, rule, lambda what, why: None)):
+                return drawn
+        raise ValueError(f"{rule.name}: {MOST_DRAWS} draws, and it applies to none")
+
+    return replace(rule, draw=fitting)
+
+
+MOST_DRAWS = 1000
+
+
+def _instance(rule: Rule, drawn: Mapping[str, object]) -> Graph:
     given: list[Input] = []
     spelled: dict[str, Any] = {name: one for name, one in drawn.items() if _is_spelled(one)}
     plain = {name: value for name, value in drawn.items() if name not in spelled}
@@ -153,9 +178,9 @@ def instantiate(rule: Rule, seed: int) -> Graph:
     builder = Builder(Graph("instance", tuple(given), held, (), ()))
     match, roots = Match((), bound, builder.known), list[Ref]()
     built: dict[Call, Ref] = {}
-    bound |= {name: _build(builder, one, match, "", built) for name, one in spelled.items()}
+    bound |= {name: build(builder, one, match, "", built) for name, one in spelled.items()}
     for pattern in rule.roots:
-        root = _build(builder, pattern, match, "root", built)
+        root = build(builder, pattern, match, "root", built)
         assert isinstance(root, Ref)
         roots += map(Ref, builder.nodes[root.name].results)
     return replace(builder.source, nodes=tuple(builder.nodes.values()), outputs=tuple(roots))
@@ -187,7 +212,7 @@ def _declared(name: str, drawn: object, inputs: list[Input]) -> Arg:
     return drawn  # type: ignore[return-value]
 
 
-def _build(
+def build(
     builder: Builder, pattern: Operand, match: Match, name: str, built: dict[Call, Ref]
 ) -> Arg:
     """The argument that a pattern stands for, its calls added to the builder, the root last.
@@ -197,7 +222,7 @@ def _build(
     if isinstance(pattern, Call):
         if pattern in built:
             return built[pattern]
-        args = tuple(_build(builder, arg, match, "", built) for arg in pattern.args)
+        args = tuple(build(builder, arg, match, "", built) for arg in pattern.args)
         if pattern.rest:
             rest = match.bound[pattern.rest]
             assert isinstance(rest, tuple)
@@ -207,7 +232,7 @@ def _build(
         built[pattern] = builder.call(pattern.op, *given, name=name, origin=origin, **named)
         return built[pattern]
     if isinstance(pattern, Result):
-        first = _build(builder, pattern.call, match, name, built)
+        first = build(builder, pattern.call, match, name, built)
         assert isinstance(first, Ref)
         return Ref(builder.nodes[first.name].results[pattern.at])
     if isinstance(pattern, tuple):
@@ -216,7 +241,7 @@ def _build(
             if isinstance(item, Each):
                 items += _instances(builder, item, match)
             else:
-                items.append(_build(builder, item, match, "", built))
+                items.append(build(builder, item, match, "", built))
         return tuple(items)
     assert not isinstance(pattern, Pattern)
     return pattern
@@ -229,7 +254,7 @@ def _instances(builder: Builder, each: Each, match: Match) -> Iterator[Arg]:
     assert len(many) == len(names), names
     for row in zip(*many.values(), strict=True):
         bound = {**match.bound, **dict(zip(many, row, strict=True))}
-        yield _build(builder, each.call, replace(match, bound=bound), "", {})
+        yield build(builder, each.call, replace(match, bound=bound), "", {})
 
 
 def _as_given(op: str, args: tuple[Arg, ...]) -> tuple[tuple[Arg, ...], dict[str, Arg]]:

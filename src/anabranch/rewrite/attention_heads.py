@@ -14,10 +14,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anabranch.ir.axis_order import order_of
 from anabranch.ir.graph import Node, Ref
 from anabranch.ir.rule import Known
 from anabranch.ir.types import TensorType, meta
-from anabranch.rewrite.transposes import turn_of
 
 Stack = tuple[int, int]
 """How many batches, and how many heads in each."""
@@ -117,7 +117,7 @@ def in_order(node: Node, known: Known) -> bool:
 
 def _order(node: Node, known: Known) -> list[int] | None:
     """In which order the axes of more than one element come out, of a node that turns axes."""
-    order = turn_of(node)
+    order = order_of(node)
     if order is None:
         return None
     shape = known.types[node.uses[0]].shape

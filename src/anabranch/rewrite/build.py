@@ -71,6 +71,10 @@ class Builder:
         self.changed = True
         return Ref(node.name)
 
+    def instead(self, node: Node, op: str, *args: Arg, **kwargs: Arg) -> Ref:
+        """A call in place of the node: it has the node's name, and comes from where that came."""
+        return self.call(op, *args, name=node.name, origin=node.origin, **kwargs)
+
     def replace(self, value: str, by: Ref) -> None:
         """Readers of the source's value read `by` from here on."""
         self._substitutes[value] = by.name

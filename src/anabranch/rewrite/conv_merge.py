@@ -8,10 +8,10 @@
                                         c = y                       read as it lies
 
 IOS's merge (MLSys 2021, section 3): the kernel is the largest along each axis, so is the padding,
-smaller weights get a rim of zeros, biases that are missing are zero. Members stand in the order in
-which a concatenation reads them, so that it finds them joined already (`rejoin`); else in graph
-order. Which convolutions may be merged at all is said in `conv_siblings`; whether it pays is asked
-elsewhere.
+smaller weights get a rim of zeros, biases that are missing are zero (`rules.conv_merging`). Members
+stand in the order in which a concatenation reads them, so that it finds them joined already
+(`rejoin`); else in graph order. Which convolutions may be merged at all is said in `conv_siblings`;
+whether it pays is asked elsewhere.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, Ref, types, users
 from anabranch.ir.refused import Refused
+from anabranch.ir.rule import Call, Match
+from anabranch.ir.types import TensorType
+from anabranch.rewrite.apply import build
 from anabranch.rewrite.build import Builder, drop_dead, join_origins, rewrite
 from anabranch.rewrite.conv_siblings import RELU, SiblingConv, why_apart
+from anabranch.rewrite.output_layout import check_readers
 from anabranch.rewrite.passes.fold_constants import evaluate
-from anabranch.rewrite.passes.layout import STRIDED
 from anabranch.rewrite.rejoin import rejoin
+from anabranch.rewrite.rules.conv_merging import whole
 
 
 def merge(graph: Graph, sets: Sequence[Sequence[SiblingConv]]) -> Graph:
@@ -57,8 +59,7 @@ def merge(graph: Graph, sets: Sequence[Sequence[SiblingConv]]) -> Graph:
         reason = str(failed).partition("\n")[0]
         raise ValueError(f"an operator does not take a slice: {reason}") from None
     after = rejoin(_evaluated(merged, computed))
-    if why := _sees_strides(graph, after):
-        raise ValueError(why)
+    _sees_strides(graph, after)
     return after
 
 
@@ -85,21 +86,23 @@ def _merged(
 ) -> dict[str, Ref]:
     """The merged convolution and its slices under their old names; nodes that make its weight and
     bias are noted as `computed`."""
-    first = members[0]
-    kernel = [max(sizes) for sizes in zip(*(m.kernel for m in members), strict=True)]
-    padding = tuple(max(sizes) for sizes in zip(*(m.padding for m in members), strict=True))
-    origin = join_origins(m.node for m in members)
-    name = name_of(members)
-    before = set(builder.nodes)
-    weight = _weight(builder, members, kernel, f"{name}_weight")
-    bias = _bias(builder, members, f"{name}_bias")
-    computed.update((n, builder.nodes[n]) for n in builder.nodes if n not in before)
+    first, nodes = members[0], tuple(member.node for member in members)
+    origin, name = join_origins(nodes), name_of(members)
     x = Ref(builder.substitute(first.node.uses[0]))
-    rest = (False, (0, 0), 1)
-    value = builder.call(
-        first.node.op, x, weight, bias, first.stride, padding, (1, 1), *rest, name=name,
-        origin=origin,
-    )  # fmt: skip
+    found = whole(
+        x,
+        [member.parts for member in members],
+        builder.known.types[x.name].shape[2:],
+        first.node.type.dtype,
+        any(channels_last(member.weight.type) for member in members),
+    )
+    assert not isinstance(found, Refused)
+    match, built, before = Match(nodes, {}, builder.known), dict[Call, Ref](), set(builder.nodes)
+    for arg, part in zip(found.args[1:3], ("weight", "bias"), strict=True):
+        build(builder, arg, match, f"{name}_{part}", built)
+    computed.update((n, builder.nodes[n]) for n in builder.nodes if n not in before)
+    value = build(builder, found, match, name, built)
+    assert isinstance(value, Ref)
     if first.last.op == RELU:
         relus = join_origins(m.last for m in members)
         value = builder.call(RELU, value, name=f"{name}_relu", origin=relus)
@@ -114,54 +117,19 @@ def _merged(
     return slices
 
 
-def _weight(builder: Builder, members: Sequence[SiblingConv], kernel: list[int], name: str) -> Ref:
-    """The weights one below the other along the output channels, each in the middle of a window of
-    the common size; in channels_last if one of them is."""
-    parts: list[Ref] = []
-    for member in members:
-        part = Ref(member.weight.name)
-        high, wide = ((most - size) // 2 for most, size in zip(kernel, member.kernel, strict=True))
-        if high or wide:
-            rim = (wide, wide, high, high)
-            part = builder.call("aten.constant_pad_nd.default", part, rim, 0, name=f"{name}_part")
-        parts.append(part)
-    joined = builder.call("aten.cat.default", tuple(parts), 0, name=name)
-    given = [member.weight.type for member in members]
-    if any(ops.channels_last(t) or t.strides == ops.channels_last_strides(t.shape) for t in given):
-        format = torch.channels_last
-        joined = builder.call("aten.clone.default", joined, name=name, memory_format=format)
-    return joined
+def channels_last(type: TensorType) -> bool:
+    """Also where sizes of one leave that open."""
+    return ops.channels_last(type) or type.strides == ops.channels_last_strides(type.shape)
 
 
-def _bias(builder: Builder, members: Sequence[SiblingConv], name: str) -> Ref | None:
-    """The biases one after the other, zeros where there is none; None if there is none at all."""
-    if all(member.bias is None for member in members):
-        return None
-    parts: list[Ref] = []
-    for member in members:
-        if member.bias is not None:
-            parts.append(Ref(member.bias.name))
-            continue
-        shape, dtype = (member.node.type.shape[1],), member.node.type.dtype
-        zeros = builder.call("aten.full.default", shape, 0.0, name=f"{name}_part", dtype=dtype)
-        parts.append(zeros)
-    return builder.call("aten.cat.default", tuple(parts), 0, name=name)
-
-
-def _sees_strides(before: Graph, after: Graph) -> Refused | None:
-    """Who depends on strides and finds others than before: an operator that is not known or asks
-    for them, or the caller, if anybody does."""
+def _sees_strides(before: Graph, after: Graph) -> None:
+    """ValueError if somebody depends on strides and finds others than before: an operator that is
+    not known or asks for them, or the caller."""
+    check_readers(after, before)
     was, now = types(before), types(after)
-    nodes = {node.name: node for node in after.nodes}
-    for node in before.nodes:
-        if (ops.info(node.op).kind == "opaque" or node.op in STRIDED) and node.name in nodes:
-            for old, new in zip(node.uses, nodes[node.name].uses, strict=True):
-                if not ops.same_layout(was[old], now[new]):
-                    return Refused(f"%{node.name} must find %{old} as it was, {was[old].text}")
     for given, ref in zip(before.outputs, after.outputs, strict=True):
         if not ops.same_layout(was[given.name], now[ref.name]):
-            return Refused(f"%{given.name} is returned as {was[given.name].text}")
-    return None
+            raise ValueError(f"%{given.name} is returned as {was[given.name].text}")
 
 
 def _evaluated(graph: Graph, computed: dict[str, Node]) -> Graph:

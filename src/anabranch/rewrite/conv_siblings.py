@@ -26,6 +26,8 @@ from anabranch.ir.graph import Constant, Graph, Node, Ref, users
 from anabranch.ir.refused import Refused
 from anabranch.ir.types import DTYPE_NAMES
 from anabranch.rewrite.refuse import refuse
+from anabranch.rewrite.rules.conv_merging import Member
+from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes, of_rest
 from anabranch.trace import Trace
 
 CONVOLUTION, RELU = "aten.convolution.default", "aten.relu.default"
@@ -40,15 +42,24 @@ class SiblingConv:
     last: Node
     weight: Constant
     bias: Constant | None
-    kernel: tuple[int, int]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
+    window: ConvWindow
+
+    @property
+    def kernel(self) -> Sizes:
+        """The size of its window."""
+        return self.weight.type.shape[2:]
+
+    @property
+    def parts(self) -> Member:
+        """As rules know it."""
+        bias = None if self.bias is None else Ref(self.bias.name)
+        return Member(Ref(self.weight.name), self.weight.type.shape, bias, self.window)
 
     @property
     def shift(self) -> tuple[int, ...]:
         """The sizes k - 2p along each axis: windows of equal shift begin at the same place once
         both are padded to one size."""
-        return tuple(k - 2 * p for k, p in zip(self.kernel, self.padding, strict=True))
+        return tuple(k - 2 * p for k, p in zip(self.kernel, self.window.padding, strict=True))
 
 
 def siblings(graph: Graph, trace: Trace) -> list[tuple[SiblingConv, ...]]:
@@ -80,8 +91,9 @@ def why_apart(a: SiblingConv, b: SiblingConv) -> Refused | None:
     """Why two convolutions of one input cannot be one."""
     if a.node.uses[0] != b.node.uses[0]:
         return Refused(f"one reads %{a.node.uses[0]}, the other %{b.node.uses[0]}")
-    if a.stride != b.stride:
-        return Refused(f"their strides are {_pair(a.stride)} and {_pair(b.stride)}")
+    if a.window.stride != b.window.stride:
+        strides = (_pair(m.window.stride) for m in (a, b))
+        return Refused(f"their strides are {' and '.join(strides)}")
     if a.node.type.dtype != b.node.type.dtype:
         return Refused(
             f"they are {DTYPE_NAMES[a.node.type.dtype]} and {DTYPE_NAMES[b.node.type.dtype]}"
@@ -90,7 +102,7 @@ def why_apart(a: SiblingConv, b: SiblingConv) -> Refused | None:
         if a.node.type.shape[2:] != b.node.type.shape[2:]:
             sizes = (_pair(m.node.type.shape[2:]) for m in (a, b))
             return Refused(f"their results are {' and '.join(sizes)}")
-        windows = (f"{_pair(m.kernel)} padded by {_pair(m.padding)}" for m in (a, b))
+        windows = (f"{_pair(m.kernel)} padded by {_pair(m.window.padding)}" for m in (a, b))
         return Refused(f"the windows {' and '.join(windows)} do not have one centre")
     if (a.last is a.node) != (b.last is b.node):
         plain = a if a.last is a.node else b
@@ -141,17 +153,8 @@ def _member(
     last = after[0] if len(after) == 1 and after[0].op == RELU else node
     if out := returned.intersection((node.name, last.name)):
         return Refused(f"%{out.pop()} is returned, and would be a part of a larger tensor")
-    stride, padding = given["stride"], given["padding"]
-    assert isinstance(stride, tuple) and isinstance(padding, tuple)
-    _, _, height, width = weight.type.shape
-    sides = (_integers(stride), _integers(padding))
-    return SiblingConv(node, last, weight, bias, (height, width), *sides)
-
-
-def _integers(sizes: tuple[object, ...]) -> tuple[int, ...]:
-    """One number for each of two axes."""
-    found = tuple(size for size in sizes if isinstance(size, int))
-    return found if len(found) == 2 else found * 2
+    window = of_rest(ops.in_order(node)[3:], 2)
+    return SiblingConv(node, last, weight, bias, window)
 
 
 def _pair(sizes: tuple[int, ...]) -> str:

@@ -27,7 +27,7 @@ def as_promised(graph: Graph, before: Graph) -> Graph:
     """The graph, equal to `before`, with results in the layout that they had there. ValueError with
     a sentence where somebody depends on strides that are gone."""
     was, now = types(before), types(graph)
-    _check_readers(graph, before)
+    check_readers(graph, before)
     wanted = [was[ref.name] for ref in before.outputs]
     pairs = zip(graph.outputs, wanted, strict=True)
     if all(same_layout(type, now[ref.name]) for ref, type in pairs):
@@ -58,7 +58,8 @@ def _copied(builder: Builder, ref: Ref, type: TensorType) -> Ref:
     return builder.call("aten.clone.default", ref, memory_format=format)
 
 
-def _check_readers(graph: Graph, before: Graph) -> None:
+def check_readers(graph: Graph, before: Graph) -> None:
+    """ValueError if an operator depends on strides and finds others than in `before`."""
     was, now = types(before), types(graph)
     nodes: dict[str, Node] = {node.name: node for node in graph.nodes}
     for node in before.nodes:

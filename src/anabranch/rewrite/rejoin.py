@@ -39,7 +39,7 @@ def rejoin(graph: Graph) -> Graph:
         parts = tuple(_joined(builder, run) for run in runs)
         if len(parts) == 1:
             return parts[0]
-        return builder.call(CAT, parts, 1, name=node.name, origin=node.origin)
+        return builder.instead(node, CAT, parts, 1)
 
     return rewrite(graph, visit)
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anabranch.ir import ops
+from anabranch.ir.axis_order import order_of
 from anabranch.ir.graph import Node
-from anabranch.rewrite.transposes import turn_of
 
 Factors = tuple[tuple[int, int], ...]
 """(size, stride) of what an axis is made of, the outer one first; none of size 1."""
@@ -59,7 +59,7 @@ class Shown:
             case "reshape" | "unsqueeze" | "squeeze":
                 return self._reshaped(node.type.shape)
             case "transpose" | "permute":
-                order = turn_of(node)
+                order = order_of(node)
                 assert order is not None
                 return self._turned(order)
             case "select":

@@ -17,9 +17,9 @@ across streams. Nimble's code and Opara wait on every cross-stream edge instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from anabranch.ir.dag import Dag, bits
+from anabranch.ir.dag import Dag, bits, waited
 from anabranch.ir.schedule import Launch
 
 
@@ -32,23 +32,3 @@ def launches(dag: Dag, order: Sequence[int], stream_of: Sequence[int]) -> tuple[
         stream = number.setdefault(stream_of[v], len(number))
         result.append(Launch(dag.names[v], stream, tuple(dag.names[u] for u in bits(waits))))
     return tuple(result)
-
-
-def waited(dag: Dag, order: Sequence[int], stream_of: Sequence[int]) -> Iterator[int]:
-    """For each launch of the order the mask of those that it waits for."""
-    last: dict[int, int] = {}
-    before = [0] * len(dag.names)
-    for v in order:
-        stream, needed = stream_of[v], dag.preds[v]
-        implied = 0
-        if stream in last:
-            previous = last[stream]
-            implied = before[previous] | 1 << previous
-        waits = needed & ~implied
-        if waits:
-            for u in bits(waits):
-                implied |= before[u]
-            waits &= ~implied
-        before[v] = implied | needed
-        last[stream] = v
-        yield waits

@@ -10,12 +10,14 @@ import torch
 
 from anabranch.ir.graph import Constant
 from anabranch.ir.ops import channels_last_strides
+from anabranch.ir.refused import Refused
 from anabranch.ir.types import TensorType
-from anabranch.rewrite.rules.conv_windows import of_rest, results
+from anabranch.rewrite.rules.conv_windows import of_rest, results, together
 from anabranch.rewrite.rules.shapes import (
     CONVOLUTION,
     GROUPED,
     KINDS,
+    TWO_WINDOWS,
     Draw,
     OneOf,
     WindowChoices,
@@ -93,6 +95,24 @@ def test_a_window_has_room(base: Mapping[str, object]) -> None:
     assert ways == {"padded", "plain", *((axes, g) for axes in (1, 2, 3) for g in groups)}
 
 
+def test_two_windows_fit_in_one_and_differ() -> None:
+    """Either may be the wider one along an axis, and not always by as much on both sides."""
+    ways = set[object]()
+    for one in drawn(shapes(TWO_WINDOWS)):
+        size, *kernels = (shape(one[name])[2:] for name in "xwv")
+        first, second = (
+            of_rest(one[name], len(size))  # type: ignore[arg-type]
+            for name in ("window", "other")
+        )
+        assert (kernels[0], first) != (kernels[1], second)
+        found = together(size, list(zip(kernels, (first, second), strict=True)))
+        assert not isinstance(found, Refused), found
+        for axis, rims in enumerate(zip(*found[1], strict=True)):
+            ways |= {(which, axis) for which, rim in enumerate(rims) if any(rim)}
+            ways |= {"on one side" for rim in rims if rim[0] != rim[1]}
+    assert ways == {"on one side", *((which, axis) for which in (0, 1) for axis in (0, 1, 2))}
+
+
 def test_a_transposed_window_is_not_padded() -> None:
     for one in drawn(shapes(CONVOLUTION, window=WindowChoices(transposed=True))):
         rest = one["window"]
@@ -125,7 +145,8 @@ def test_each_kind_is_drawn_in_all_its_ways() -> None:
     entries |= dict.fromkeys(("size", "place", "index", "upto"), "")
     entries |= {kind: f"N {kind}" for kind in ("size", "place", "index", "upto")}
     names = {f"n{i}": kind for i, kind in enumerate(entries)}
-    given = {name: entries[kind] for name, kind in names.items() if kind != "plain"}
+    windows = {"plain", "widened"}
+    given = {name: entries[kind] for name, kind in names.items() if kind not in windows}
     found = drawn(shapes(given, N=(3,), C=(5,)))
     seen = {kind: [one[name] for one in found] for name, kind in names.items() if name in given}
     assert all(isinstance(value, Constant) for value in seen["const"])

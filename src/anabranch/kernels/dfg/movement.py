@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from anabranch.ir.axis_order import axis_order
 from anabranch.ir.types import contiguous_strides
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Index, gathered, number
@@ -50,18 +51,8 @@ def _reshape(call: LoweringCall, point: Point) -> Point:
 
 
 def _permute(call: LoweringCall, point: Point) -> Point:
-    order = call.dims("dims")
+    order = axis_order(call.given, len(point))
     return tuple(point[order.index(d)] for d in range(len(point)))
-
-
-def _transpose(call: LoweringCall, point: Point) -> Point:
-    rank = len(point)
-    if rank < 2:
-        return point
-    a, b = (call.given.get(name, default) % rank for name, default in (("dim0", 0), ("dim1", 1)))
-    turned = list(point)
-    turned[a], turned[b] = turned[b], turned[a]
-    return tuple(turned)
 
 
 def _expand(call: LoweringCall, point: Point) -> Point:
@@ -249,9 +240,7 @@ MOVES: dict[str, Lowering] = {
         f"aten.{name}": moved(_reshape)
         for name in ("view", "reshape", "_unsafe_view", "flatten", "unflatten")
     },
-    "aten.permute": moved(_permute),
-    "aten.transpose": moved(_transpose),
-    "aten.t": moved(_transpose),
+    **{f"aten.{name}": moved(_permute) for name in ("permute", "transpose", "t")},
     "aten.expand": moved(_expand),
     "aten.slice": moved(_slice),
     "aten.select": moved(_select),

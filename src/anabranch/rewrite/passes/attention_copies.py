@@ -46,7 +46,7 @@ def uncopied(graph: Graph, trace: Trace) -> Graph:
         )
         builder.release(node)
         kwargs = dict(renamed.kwargs)
-        result = builder.call(node.op, *args, name=node.name, origin=node.origin, **kwargs)
+        result = builder.instead(node, node.op, *args, **kwargs)
         builder.replace(node.name, result)
     return builder.graph()
 

@@ -65,7 +65,7 @@ def _unexpanded(builder: Builder, node: Node) -> Ref | None:
     if not same:
         return None
     kwargs = dict(node.kwargs)
-    return builder.call(node.op, *args, name=node.name, origin=node.origin, **kwargs)
+    return builder.instead(node, node.op, *args, **kwargs)
 
 
 def _conv(spatial: int, transposed: bool = False) -> Form:
@@ -76,7 +76,8 @@ def _conv(spatial: int, transposed: bool = False) -> Form:
         alone = len(_shape(builder, x)) == spatial + 1
         if alone:
             x = builder.call("aten.unsqueeze.default", x, 0, origin=node.origin)
-        result = builder.call(
+        result = builder.instead(
+            node,
             "aten.convolution.default",
             x,
             w,
@@ -87,8 +88,6 @@ def _conv(spatial: int, transposed: bool = False) -> Form:
             transposed,
             _spread(given.get("output_padding", 0), spatial),
             given["groups"],
-            name=node.name,
-            origin=node.origin,
         )
         if alone:
             result = builder.call("aten.squeeze.dim", result, 0, origin=node.origin)
@@ -123,34 +122,25 @@ def _spread(arg: Arg, n: int) -> tuple[int, ...]:
 
 
 def _underscore_convolution(builder: Builder, node: Node) -> Ref | None:
-    return builder.call(
-        "aten.convolution.default", *node.args[:9], name=node.name, origin=node.origin
-    )
+    return builder.instead(node, "aten.convolution.default", *node.args[:9])
 
 
 def _reshape(builder: Builder, node: Node) -> Ref | None:
-    return builder.call(
-        "aten.reshape.default",
-        node.args[0],
-        node.type.shape,
-        name=node.name,
-        origin=node.origin,
-    )
+    return builder.instead(node, "aten.reshape.default", node.args[0], node.type.shape)
 
 
 def _batch_norm(builder: Builder, node: Node) -> Ref | None:
     given = ops.arguments(node)
     if given.get("training") is True or given["running_mean"] is None:
         return None
-    return builder.call(
+    return builder.instead(
+        node,
         "aten.batch_norm.default",
         *(given[key] for key in ("input", "weight", "bias", "running_mean", "running_var")),
         False,
         given["momentum"],
         given["eps"],
         True,
-        name=node.name,
-        origin=node.origin,
     )
 
 
@@ -165,9 +155,7 @@ def _addmm(builder: Builder, node: Node) -> Ref | None:
     if _shape(builder, bias) != (columns,):
         return None
     turned = builder.call("aten.t.default", w, origin=node.origin)
-    return builder.call(
-        "aten.linear.default", given["mat1"], turned, bias, name=node.name, origin=node.origin
-    )
+    return builder.instead(node, "aten.linear.default", given["mat1"], turned, bias)
 
 
 def _mm(builder: Builder, node: Node) -> Ref | None:
@@ -175,7 +163,7 @@ def _mm(builder: Builder, node: Node) -> Ref | None:
     if not _constant(builder, w) or _constant(builder, x):
         return None
     turned = builder.call("aten.t.default", w, origin=node.origin)
-    return builder.call("aten.linear.default", x, turned, name=node.name, origin=node.origin)
+    return builder.instead(node, "aten.linear.default", x, turned)
 
 
 def _constant(builder: Builder, *args: Arg) -> bool:
@@ -186,24 +174,15 @@ def _to(builder: Builder, node: Node) -> Ref | None:
     given = ops.arguments(node)
     keep = given.get("memory_format")
     layout: dict[str, Arg] = {} if keep is None else {"memory_format": keep}
-    return builder.call(
-        "aten._to_copy.default",
-        node.args[0],
-        name=node.name,
-        origin=node.origin,
-        dtype=node.type.dtype,
-        **layout,
+    return builder.instead(
+        node, "aten._to_copy.default", node.args[0], dtype=node.type.dtype, **layout
     )
 
 
 def _contiguous(builder: Builder, node: Node) -> Ref | None:
     layout = ops.arguments(node)["memory_format"]
-    return builder.call(
-        "aten.clone.default",
-        node.args[0],
-        name=node.name,
-        origin=node.origin,
-        memory_format=layout or torch.contiguous_format,
+    return builder.instead(
+        node, "aten.clone.default", node.args[0], memory_format=layout or torch.contiguous_format
     )
 
 
@@ -212,13 +191,8 @@ def _filled(value: float | None = None) -> Form:
         if not node.type.contiguous:
             return None
         fill = node.args[1] if value is None else value
-        return builder.call(
-            "aten.full.default",
-            node.type.shape,
-            fill,
-            name=node.name,
-            origin=node.origin,
-            dtype=node.type.dtype,
+        return builder.instead(
+            node, "aten.full.default", node.type.shape, fill, dtype=node.type.dtype
         )
 
     return form
@@ -232,7 +206,7 @@ def _with_number(builder: Builder, node: Node) -> Ref | None:
         args, named = args[:2], {"alpha": args[-1], **named}
     if named.get("alpha") == 1:
         del named["alpha"]
-    return builder.call(op, *args, name=node.name, origin=node.origin, **named)
+    return builder.instead(node, op, *args, **named)
 
 
 def _softmax(op: str) -> Form:
@@ -242,7 +216,7 @@ def _softmax(op: str) -> Form:
         assert isinstance(x, Ref)
         if wanted is not None and wanted != builder.known.types[x.name].dtype:
             x = builder.call("aten._to_copy.default", x, dtype=wanted, origin=node.origin)
-        return builder.call(op, x, given["dim"], False, name=node.name, origin=node.origin)
+        return builder.instead(node, op, x, given["dim"], False)
 
     return form
 

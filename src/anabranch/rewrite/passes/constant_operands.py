@@ -127,7 +127,7 @@ def _turned(builder: Builder, node: Node) -> Ref | None:
     made = builder.call(layer.op, *args, name=name, origin=node.origin, **dict(layer.kwargs))
     if rest is None:
         return made
-    return builder.call(ADD, made, rest, name=node.name, origin=node.origin)
+    return builder.instead(node, ADD, made, rest)
 
 
 def _sum(builder: Builder, node: Node) -> Ref | None:
@@ -143,7 +143,7 @@ def _sum(builder: Builder, node: Node) -> Ref | None:
     else:
         assert isinstance(c, int | float) and isinstance(alpha, int | float)
         other = -(c * alpha)
-    return builder.call(ADD, x, other, name=node.name, origin=node.origin)
+    return builder.instead(node, ADD, x, other)
 
 
 def _factor(builder: Builder, node: Node) -> Ref | None:
@@ -154,11 +154,11 @@ def _factor(builder: Builder, node: Node) -> Ref | None:
     limits = torch.finfo(torch.float32)
     if not limits.tiny <= abs(c) <= 1 / limits.tiny:
         return None
-    return builder.call(MUL, x, 1 / c, name=node.name, origin=node.origin)
+    return builder.instead(node, MUL, x, 1 / c)
 
 
 def _sign(builder: Builder, node: Node) -> Ref | None:
-    return builder.call(MUL, node.args[0], -1, name=node.name, origin=node.origin)
+    return builder.instead(node, MUL, node.args[0], -1)
 
 
 def _kept(builder: Builder, node: Node) -> Ref | None:

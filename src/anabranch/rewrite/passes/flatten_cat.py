@@ -53,7 +53,7 @@ def flatten_cat(graph: Graph, trace: Trace) -> Graph:
             builder.keep(node)
             continue
         builder.release(node)
-        builder.call(CAT, tuple(full), _axis(node), name=node.name, origin=node.origin)
+        builder.instead(node, CAT, tuple(full), _axis(node))
     return builder.graph()
 
 

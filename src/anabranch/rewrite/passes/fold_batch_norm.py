@@ -28,11 +28,11 @@ from collections.abc import Mapping
 import torch
 
 from anabranch.ir import ops
+from anabranch.ir.axis_order import PERMUTE, TRANSPOSE, order_of
 from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, users
 from anabranch.ir.refused import Refused
 from anabranch.rewrite.build import Builder, join_origins, rewrite
 from anabranch.rewrite.refuse import refuse
-from anabranch.rewrite.transposes import PERMUTE, TRANSPOSE, turn_of
 from anabranch.trace import Trace
 
 
@@ -96,7 +96,7 @@ def _source(
 
 def _axis_before(node: Node, shape: tuple[int, ...], axis: int) -> int | None:
     """Which axis of a move's operand, of this shape, is this one of its result; None if none is."""
-    order = turn_of(node)
+    order = order_of(node)
     if order is not None:
         return order[axis]
     after = math.prod(node.type.shape[axis + 1 :])
@@ -122,7 +122,7 @@ def _not_constant(builder: Builder, given: dict[str, Arg]) -> Refused | None:
         value = given[key]
         if isinstance(value, Ref) and value.name not in builder.known.constant:
             return Refused(f"its {key} %{value.name} is not constant")
-    return None if given["running_mean"] is not None else Refused("it has no running statistics")
+    return Refused.unless(given["running_mean"] is not None, "it has no running statistics")
 
 
 def _not_foldable(builder: Builder, node: Node, others: int, axis: int) -> Refused | None:
@@ -175,7 +175,7 @@ def _into(
         for view in reversed(between):
             kwargs = dict(view.kwargs)
             args = view.args[1:]
-            made = builder.call(view.op, made, *args, name=view.name, origin=view.origin, **kwargs)
+            made = builder.instead(view, view.op, made, *args, **kwargs)
         return made
     start, values = 0, list[Ref]()
     builder.remove(source)
@@ -256,9 +256,7 @@ def _pointwise(builder: Builder, node: Node, given: dict[str, Arg], dtype: torch
         _cast(builder, _reshaped(builder, value, channel, node.origin), dtype, node.origin)
         for value in (factor, term)
     )
-    made = builder.call(
-        "aten.addcmul.default", t, given["input"], s, name=node.name, origin=node.origin
-    )
+    made = builder.instead(node, "aten.addcmul.default", t, given["input"], s)
     return _cast(builder, made, node.type.dtype, node.origin)
 
 

@@ -33,16 +33,7 @@ def grouped_heads(graph: Graph, trace: Trace) -> Graph:
         heads = [Ref(builder.substitute(name)) for name in found]
         given = {key: arg for key, arg in node.kwargs if key != "enable_gqa"}
         builder.release(node)
-        result = builder.call(
-            node.op,
-            query,
-            *heads,
-            *rest,
-            name=node.name,
-            origin=node.origin,
-            enable_gqa=True,
-            **given,
-        )
+        result = builder.instead(node, node.op, query, *heads, *rest, enable_gqa=True, **given)
         builder.replace(node.name, result)
     return builder.graph()
 

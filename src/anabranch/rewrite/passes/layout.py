@@ -108,9 +108,7 @@ class _LayoutWalk:
             return
         w = self._copy(w, torch.channels_last)
         self.builder.release(node)
-        self.builder.call(
-            node.op, x, w, *rest, name=node.name, origin=node.origin, **dict(now.kwargs)
-        )
+        self.builder.instead(node, node.op, x, w, *rest, **dict(now.kwargs))
 
     def _strided(self, node: Node) -> None:
         """Keeps the node; what it reads is given to it in the strides it had before."""

@@ -11,9 +11,9 @@ stay as they were written.
 
 from __future__ import annotations
 
+from anabranch.ir.axis_order import PERMUTE, TRANSPOSE, order_of
 from anabranch.ir.graph import Graph, Node, Ref, producers, users
 from anabranch.rewrite.build import Builder, rewrite
-from anabranch.rewrite.transposes import PERMUTE, TRANSPOSE, turn_of
 from anabranch.trace import Trace
 
 MATRICES, BATCHES = "aten.mm.default", "aten.bmm.default"
@@ -31,12 +31,12 @@ def matrix_turns(graph: Graph, trace: Trace) -> Graph:
         around = [*readers.get(node.name, ()), *(made[x] for x in node.uses if x in made)]
         product = next((near.op for near in around if near.op in TURNS), "")
         order = (1, 0) if product == MATRICES else (0, 2, 1)
-        if not product or turn_of(node) != order:
+        if not product or order_of(node) != order:
             return None
         op, axes = TURNS[product]
         if (node.op, node.args[1:]) == (op, axes):
             return None
         source = builder.renamed(node).args[0]
-        return builder.call(op, source, *axes, name=node.name, origin=node.origin)
+        return builder.instead(node, op, source, *axes)
 
     return rewrite(graph, visit)

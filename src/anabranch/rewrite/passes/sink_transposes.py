@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from anabranch.ir import ops
+from anabranch.ir.axis_order import PERMUTE, TRANSPOSE, order_of
 from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, users
 from anabranch.rewrite.build import Builder
-from anabranch.rewrite.transposes import PERMUTE, TRANSPOSE, turn_of
 from anabranch.trace import Trace
 
 RESHAPE = "aten.reshape.default"
@@ -50,7 +50,7 @@ Side = tuple[Arg, tuple[int, ...] | None]
 def _of_product(turn: Node, made: Mapping[str, Node], single: Collection[str]) -> bool:
     """Whether the node turns what a contraction has made, or what is computed of that by then, and
     nobody else reads any of it."""
-    source = made.get(turn.uses[0]) if turn_of(turn) is not None else None
+    source = made.get(turn.uses[0]) if order_of(turn) is not None else None
     while source is not None and source.name in single:
         if ops.info(source.op).kind != "pointwise":
             return ops.info(source.op).kind == "contract"
@@ -117,6 +117,6 @@ def _turned(builder: Builder, value: Ref, turn: Node, dims: tuple[int, ...], ori
 
 
 def _order(turn: Node) -> tuple[int, ...]:
-    order = turn_of(turn)
+    order = order_of(turn)
     assert order is not None, "a turn"
     return order

@@ -63,10 +63,8 @@ def floating(*names: str) -> When:
         dtypes = {type.dtype for type in types}
         if len(dtypes) > 1:
             return Refused(f"{', '.join(names)} are of several dtypes")
-        return (
-            None
-            if all(d.is_floating_point for d in dtypes)
-            else Refused(f"{', '.join(names)} are whole numbers")
+        return Refused.unless(
+            all(d.is_floating_point for d in dtypes), f"{', '.join(names)} are whole numbers"
         )
 
     return holds
@@ -91,7 +89,7 @@ def matrices(*names: str) -> When:
 
     def holds(match: Match) -> Refused | None:
         vectors = [name for name in names if len(match.known.types[_name(match, name)].shape) < 2]
-        return None if not vectors else Refused(f"{vectors[0]} is a vector")
+        return Refused(f"{vectors[0]} is a vector") if vectors else None
 
     return holds
 
@@ -101,7 +99,7 @@ def number(name: str) -> When:
 
     def holds(match: Match) -> Refused | None:
         arg = match.bound[name]
-        return None if is_number(arg) else Refused(f"{name} is {text_arg(arg)} and no number")
+        return Refused.unless(is_number(arg), f"{name} is {text_arg(arg)} and no number")
 
     return holds
 
@@ -111,10 +109,9 @@ def positive(name: str) -> When:
 
     def holds(match: Match) -> Refused | None:
         arg = match.bound[name]
-        return (
-            None
-            if isinstance(arg, int | float) and is_number(arg) and arg > 0
-            else Refused(f"{name} is {text_arg(arg)}")
+        return Refused.unless(
+            isinstance(arg, int | float) and is_number(arg) and arg > 0,
+            f"{name} is {text_arg(arg)}",
         )
 
     return holds

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from anabranch.ir.graph import Arg
+from anabranch.ir.axis_order import axis_order
 from anabranch.ir.ops import same_layout
 from anabranch.ir.refused import unless
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
@@ -80,7 +80,8 @@ def tensor(*sizes: int) -> TensorType:
 
 def one_permutation(match: Match) -> Pattern:
     """The permutation p, then q, as one."""
-    first, second = _axes(match.p.arg), _axes(match.q.arg)
+    rank = len(match.root.type.shape)
+    first, second = (axis_order({"dims": match.bound[name]}, rank) for name in "pq")
     return permute(x, tuple(first[axis] for axis in second))
 
 
@@ -93,12 +94,6 @@ def keeps_rows(match: Match) -> bool:
 def of_rows_at_once(match: Match) -> Pattern:
     """The linear of what is reshaped once."""
     return linear(reshape(x, (*match.root.type.shape[:-1], match.w.shape[1])), w, b)
-
-
-def _axes(arg: Arg) -> tuple[int, ...]:
-    assert isinstance(arg, tuple)
-    axes = tuple(axis for axis in arg if isinstance(axis, int))
-    return tuple(axis % len(axes) for axis in axes)
 
 
 DROPOUTS = (

@@ -114,7 +114,7 @@ def not_too_large(match: Match) -> Refused | None:
         return why
     (kernel, channels) = average(match).kernel, match.x.shape[1]
     count = channels * channels * kernel[0] * kernel[1]
-    return None if count <= LARGEST else Refused(f"its weight would have {count} numbers")
+    return Refused.unless(count <= LARGEST, f"its weight would have {count} numbers")
 
 
 def taps(match: Match, *lead: int) -> Call:
@@ -144,9 +144,7 @@ def pointwise(match: Match) -> Refused | None:
         return Refused("the convolution is not 1x1")
     if len(match.x.shape) != 4:
         return Refused("the pooling has no axis of images")
-    return (
-        None if by.plain else Refused("the convolution has a stride or padding, or is transposed")
-    )
+    return Refused.unless(by.plain, "the convolution has a stride or padding, or is transposed")
 
 
 def composed(match: Match) -> Refused | None:
@@ -167,14 +165,14 @@ def passes(match: Match) -> Refused | None:
     if why := pointwise(match):
         return why
     free = match.b.type is None or average(match).sums_to_one
-    return None if free else Refused("the bias would be less at the rim, where zeros count")
+    return Refused.unless(free, "the bias would be less at the rim, where zeros count")
 
 
 def stops(match: Match) -> Refused | None:
     """Whether it is a bias that does not pass."""
-    if refused := pointwise(match):
-        return refused
-    return None if passes(match) else Refused("its bias passes the average")
+    return pointwise(match) or Refused.unless(
+        passes(match) is not None, "its bias passes the average"
+    )
 
 
 def average_last(match: Match) -> Call:
@@ -194,7 +192,7 @@ def fewer_at_the_rim(match: Match) -> Refused | None:
     by = average(match)
     if by.include or not any(by.padding) or by.divisor is not None:
         return Refused("it divides by as many at the rim as within")
-    return None if len(match.x.shape) == 4 else Refused("it has no axis of images")
+    return Refused.unless(len(match.x.shape) == 4, "it has no axis of images")
 
 
 def over_counts(match: Match) -> Call:

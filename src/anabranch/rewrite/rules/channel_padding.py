@@ -37,7 +37,7 @@ def wide(match: Match) -> Refused | None:
         return why
     if channels <= many:
         return Refused(f"{channels} channels are no more than a vector")
-    return None if channels % many > 0 else Refused(f"{channels} channels are whole vectors")
+    return Refused.unless(channels % many > 0, f"{channels} channels are whole vectors")
 
 
 def first_of_more(match: Match) -> Call:

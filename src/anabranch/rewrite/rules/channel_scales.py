@@ -18,6 +18,7 @@ from math import prod
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Binding, Call, Match, Operand, Pattern, Rule, When, Wild, wild
 from anabranch.rewrite.pattern_ops import call, convolution, linear, reshape
+from anabranch.rewrite.rules import layers
 from anabranch.rewrite.rules.conv_windows import Sizes, convolve, window
 from anabranch.rewrite.rules.pattern_parts import bias_of, bound, not_constant
 from anabranch.rewrite.rules.shapes import (
@@ -81,8 +82,8 @@ def joins(*names: str, axis: int = 1) -> When:
             if why := not_of_channels(match, name, shape, axis % len(shape)):
                 return why
         inner = match.nodes[1].type.shape
-        return not_constant(match, "w", "b") or (
-            None if inner == shape else Refused(f"it makes {shape} of {inner}")
+        return not_constant(match, "w", "b") or Refused.unless(
+            inner == shape, f"it makes {shape} of {inner}"
         )
 
     return when
@@ -170,15 +171,6 @@ def _with_term(match: Match) -> Call:
     return bias_of(match, b, match.w.shape[0]) + call("aten.sum.dim_IntList", into(match, t), axes)
 
 
-def has_bias(match: Match) -> Refused | None:
-    return None if match.b.type is not None else Refused("it has no bias")
-
-
-def bias_apart(match: Match) -> Call:
-    ones = (1 for _ in match.w.shape[2:])
-    return convolve(x, w, None, window(match)) + reshape(b, (1, -1, *ones))
-
-
 def linear_of_scaled(match: Match) -> Refused | None:
     if match.x.type is None:
         return Refused("x is no tensor")
@@ -186,7 +178,7 @@ def linear_of_scaled(match: Match) -> Refused | None:
     return (
         why
         or not_constant(match, "w")
-        or (None if len(match.w.shape) == 2 else Refused("the weight is a vector"))
+        or Refused.unless(len(match.w.shape) == 2, "the weight is a vector")
     )
 
 
@@ -257,13 +249,7 @@ RULES: tuple[Rule, ...] = (
         when=of_input("s", "t", padded=False),
         draw=shapes(GROUPED, "s: 1 G*C ones const; t: 1 G*C ones const", window=UNPADDED),
     ),
-    Rule(
-        "conv(x, w, b) -> conv(x, w) + b",
-        CONV,
-        bias_apart,
-        when=has_bias,
-        draw=shapes(GROUPED, "b: G*N maybe"),
-    ),
+    layers.bias_apart(layers.CONVOLUTIONS),
     Rule(
         "linear(x, w, b) + s -> linear(x, w, b + s)",
         find=LAYER + s,
@@ -271,13 +257,7 @@ RULES: tuple[Rule, ...] = (
         when=joins("s", axis=-1),
         draw=shapes(MATRICES, s=numbers_of("N", "1 N", "1")),
     ),
-    Rule(
-        "linear(x, w, b) -> linear(x, w) + b",
-        find=LAYER,
-        replace=linear(x, w) + b,
-        when=has_bias,
-        draw=shapes("x: ... K; w: N K maybe; b: N maybe"),
-    ),
+    layers.bias_apart(layers.LINEARS),
     *by_factor("*", MUL),
     *by_factor("/", "aten.div.Tensor"),
 )

@@ -75,10 +75,8 @@ def within(match: Match) -> Refused | None:
     low, high = _span(match, sum(shape[at] for shape in shapes))
     ends = list(accumulate((shape[at] for shape in shapes), initial=0))
     left = [1 for a, b in pairwise(ends) if max(a, low) < min(b, high)]
-    return (
-        None
-        if 0 < len(left) < len(shapes)
-        else Refused("it reads something of every part, or nothing")
+    return Refused.unless(
+        0 < len(left) < len(shapes), "it reads something of every part, or nothing"
     )
 
 
@@ -100,7 +98,7 @@ def across(match: Match) -> Refused | None:
     if isinstance(types := types_of(match, "parts"), Refused):
         return types
     apart = _axis(match, "axis", "parts") != _axis(match, "other", "parts")
-    return None if apart else Refused("it is cut along the axis along which it is joined")
+    return Refused.unless(apart, "it is cut along the axis along which it is joined")
 
 
 def each_sliced(match: Match) -> Pattern:
@@ -116,10 +114,8 @@ def stacked_parts(match: Match) -> Refused | None:
     rank = len(types[0].shape) + 1
     given, found = match.axis.arg, match.other.arg
     assert isinstance(given, int) and isinstance(found, int)
-    return (
-        None
-        if given % rank == found % rank
-        else Refused("it is read along another axis than stacked")
+    return Refused.unless(
+        given % rank == found % rank, "it is read along another axis than stacked"
     )
 
 
@@ -154,7 +150,7 @@ def neighbours(count: int, first: int) -> Rule:
         at, ((_, stop), (go, _)) = spans(match)
         if {_axis(match, name, "x") for name in "ij"} != {at}:
             return Refused("they are cut along another axis than joined")
-        return None if stop == go else Refused(f"one ends at {stop} and the other begins at {go}")
+        return Refused.unless(stop == go, f"one ends at {stop} and the other begins at {go}")
 
     def put(match: Match) -> Pattern:
         at, ((go, _), (_, stop)) = spans(match)
@@ -185,10 +181,8 @@ def paired(match: Match) -> Refused | None:
     """Whether both are joined along the same axis, part by part of one shape."""
     if _axis(match, "axis", "parts") != _axis(match, "other", "others"):
         return Refused("they are joined along different axes")
-    return (
-        None
-        if _shapes(match, "parts") == _shapes(match, "others")
-        else Refused("their parts differ in shape")
+    return Refused.unless(
+        _shapes(match, "parts") == _shapes(match, "others"), "their parts differ in shape"
     )
 
 
@@ -237,7 +231,7 @@ def _ref(match: Match, wildcard: Wild) -> str:
 def inside(match: Match) -> Refused | None:
     """Whether both slices go along one axis, the outer within the inner, by whole numbers."""
     same_axis = _axis(match, "axis", "x") == _axis(match, "other", "x")
-    return None if same_axis else Refused("they are cut along different axes")
+    return Refused.unless(same_axis, "they are cut along different axes")
 
 
 def one_slice(match: Match) -> Pattern:

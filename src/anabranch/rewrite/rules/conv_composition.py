@@ -11,21 +11,17 @@ launch.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Rule, wild
+from anabranch.rewrite.apply import drawn_until_it_applies
 from anabranch.rewrite.pattern_ops import call, convolution, reshape, transpose
-from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.conv_windows import ConvWindow, Rims, convolve, results, rimmed, window
+from anabranch.rewrite.rules.conv_windows import ConvWindow, convolve, results, rimmed, window
 from anabranch.rewrite.rules.draws import SIZES
-from anabranch.rewrite.rules.pattern_parts import not_constant
-from anabranch.rewrite.rules.shapes import GROUPED, PLAIN, WindowChoices, either, shapes
-
-Drawn = Mapping[str, object]
+from anabranch.rewrite.rules.pattern_parts import made, not_constant, refuses
+from anabranch.rewrite.rules.shapes import GROUPED, PLAIN, WindowChoices, either, ends, shapes
 
 x, w, v, b, c, pad = wild("x w v b c pad")
 
@@ -33,25 +29,12 @@ LARGEST = 64
 """How many times the numbers of both weights their product may have."""
 
 
-def own_padding(match: Match) -> Refused | None:
+def without_pad(match: Match) -> Call | Refused:
+    """The convolution with a window, and rims of its weight, that see the same without the padding
+    before; or why there are none. A rim behind is left out where the results are as many without
+    it."""
     if window(match).transposed:
         return Refused("it is transposed")
-    found = _window_of_padded(match)
-    if isinstance(found, Refused):
-        return found
-    return not_constant(match, "w") if any(map(any, found[1])) else None
-
-
-def without_pad(match: Match) -> Call:
-    found = _window_of_padded(match)
-    assert not isinstance(found, Refused)
-    by, rims = found
-    return convolve(x, rimmed(w, rims), b, by)
-
-
-def _window_of_padded(match: Match) -> tuple[ConvWindow, Rims] | Refused:
-    """The window and the rims of the weight that see the same without the padding before; or why
-    there are none. A rim behind is left out where the results are as many without it."""
     by, taps, size = window(match), match.w.shape[2:], match.x.shape[2:]
     ends = sides_of(match, len(size))
     if isinstance(ends, Refused):
@@ -73,7 +56,9 @@ def _window_of_padded(match: Match) -> tuple[ConvWindow, Rims] | Refused:
             return Refused(f"{after} zeros too many are no multiple of the dilation {d}")
         most.append(padding)
         rims.append((before // d, after // d))
-    return replace(by, padding=tuple(most)), tuple(rims)
+    if any(map(any, rims)) and (why := not_constant(match, "w")):
+        return why
+    return convolve(x, rimmed(w, tuple(rims)), b, replace(by, padding=tuple(most)))
 
 
 def sides_of(match: Match, axes: int) -> list[tuple[int, int]] | Refused:
@@ -85,26 +70,6 @@ def sides_of(match: Match, axes: int) -> list[tuple[int, int]] | Refused:
         return Refused("it pads the channels, too")
     ends = (ends + [0] * 2 * axes)[: 2 * axes]
     return list(zip(ends[-2::-2], ends[::-2], strict=True))
-
-
-def padded_input(dice: random.Random) -> Drawn:
-    axes, groups = draws.axes(dice), dice.choice((1, 1, 2, 3))
-    kernel, by = draws.kernel(dice, axes), draws.some_window(dice, axes, groups)
-    k, n = draws.size(dice), draws.size(dice)
-    sides = []
-    # What is too many on one side must be seen by whole taps, and what is cut away by none.
-    for d, p in zip(by.dilation[::-1], by.padding[::-1], strict=True):
-        least = dice.choice((0, 0, 1, 2) if p else (-1, 0, 0, 1, 2))
-        ends = [least, least + d * dice.choice((0, 0, 1))]
-        sides += ends if dice.random() < 0.7 else ends[::-1]
-    size = tuple(n + 2 for n in draws.room(dice, kernel, by))
-    return {
-        "x": draws.image(dice, draws.size(dice), groups * k, *size),
-        "pad": tuple(sides),
-        "w": draws.weight("w", groups * n, k, *kernel),
-        "b": draws.bias(dice, "b", groups * n),
-        "window": by.args,
-    }
 
 
 def followed_by_1x1(match: Match) -> Refused | None:
@@ -121,9 +86,7 @@ def followed_by_1x1(match: Match) -> Refused | None:
         return why
     size = match.v.shape[0] * match.x.shape[1] * prod(match.w.shape[2:])
     times = size // (prod(match.w.shape) + prod(match.v.shape))
-    return (
-        None if times <= LARGEST else Refused(f"its weight would be {times} times as large as both")
-    )
+    return Refused.unless(times <= LARGEST, f"its weight would be {times} times as large as both")
 
 
 def as_one(match: Match) -> Call:
@@ -160,12 +123,14 @@ def of_every_second(match: Match) -> Call:
 BEFORE_1X1 = {"window": WindowChoices(), "v": "N M ones const", "c": "N const?", "outer": "plain"}
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        "conv(pad(x), w, b) -> conv(x, pad(w), b) with padding of its own",
-        find=convolution(call("aten.constant_pad_nd.default", x, pad), w, b, rest="window"),
-        replace=without_pad,
-        when=own_padding,
-        draw=padded_input,
+    drawn_until_it_applies(
+        Rule(
+            "conv(pad(x), w, b) -> conv(x, pad(w), b) with padding of its own",
+            find=convolution(call("aten.constant_pad_nd.default", x, pad), w, b, rest="window"),
+            replace=made(without_pad),
+            when=refuses(without_pad),
+            draw=shapes(GROUPED, pad=ends(-1, 0, 0, 1, 2)),
+        )
     ),
     Rule(
         "conv1x1(conv(x, w, b), v, c) -> conv(x, v @ w, v @ b + c)",

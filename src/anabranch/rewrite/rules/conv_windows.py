@@ -113,6 +113,15 @@ def together(
     return whole, [tuple(zip(*rims, strict=True)) for rims in zip(before, after, strict=True)]
 
 
+def two_windows(match: Match) -> tuple[ConvWindow, list[Rims]] | Refused:
+    """The window in which those of w and v fit, `window` and `other`, or why there is none."""
+    one, two = window(match), window(match, "other")
+    if (one.transposed, one.groups) != (two.transposed, two.groups):
+        return Refused("one is transposed or has groups, the other not")
+    members = ((match.w.shape[2:], one), (match.v.shape[2:], two))
+    return together(match.x.shape[2:], members)
+
+
 def rimmed(weight: Operand, rims: Rims) -> Operand:
     """The weight with zeros around its taps."""
     if not any(end for rim in rims for end in rim):

@@ -17,8 +17,8 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat, convolution, relu
 from anabranch.rewrite.rules.algebra_conditions import values
-from anabranch.rewrite.rules.conv_channels import MOST_PARTS
 from anabranch.rewrite.rules.conv_windows import convolve, window
+from anabranch.rewrite.rules.layers import MOST_PARTS
 from anabranch.rewrite.rules.pattern_parts import bound, not_constant, slice_of
 from anabranch.rewrite.rules.shapes import WindowChoices, shapes
 
@@ -62,7 +62,7 @@ def _of_latest(equation: str, between: Between, scaled: bool, fewest: int) -> Ru
         if channels - {wanted}:
             return Refused(f"{sorted(channels)} are not a number for each channel")
         count = len(values(match, "parts"))
-        return None if count >= fewest else Refused(f"it has {count} parts, which may all go alone")
+        return Refused.unless(count >= fewest, f"it has {count} parts, which may all go alone")
 
     def put(match: Match) -> Pattern:
         *early, last = values(match, "parts")

@@ -95,7 +95,7 @@ def over_the_stack(match: Match) -> Refused | None:
     axis, dims = match.axis.arg, match.dims.arg
     assert isinstance(axis, int) and isinstance(dims, tuple)
     same = [dim % rank for dim in dims if isinstance(dim, int)] == [axis % rank]
-    return None if same else Refused("the sum is over other axes than the one of the stack")
+    return Refused.unless(same, "the sum is over other axes than the one of the stack")
 
 
 def one_by_one(match: Match) -> Pattern:

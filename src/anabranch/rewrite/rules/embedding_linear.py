@@ -289,7 +289,7 @@ def _apart(match: Match, row: LinearInput) -> Refused | None:
         return Refused("its indices are of several dtypes")
     rows = sum(height for height, _ in row.tables)
     fits = rows <= torch.iinfo(dtypes.pop()).max
-    return None if fits else Refused(f"{rows} rows are more than its indices count")
+    return Refused.unless(fits, f"{rows} rows are more than its indices count")
 
 
 def _unfit(match: Match, *names: str) -> Refused | None:
@@ -310,10 +310,9 @@ def _small(match: Match, rows: int) -> Refused | None:
     """Whether so many rows of products may be held."""
     assert match.w.type is not None
     total = rows * match.w.shape[0] * match.w.type.dtype.itemsize
-    return (
-        None
-        if total <= MOST_BYTES
-        else Refused(f"its tables times the weight are {total:,} bytes beside the model's own")
+    return Refused.unless(
+        total <= MOST_BYTES,
+        f"its tables times the weight are {total:,} bytes beside the model's own",
     )
 
 

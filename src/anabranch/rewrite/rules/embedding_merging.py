@@ -338,10 +338,8 @@ def _joinable(match: Match, refs: Sequence[Ref]) -> Refused | None:
         return Refused(f"its tables are {total:,} bytes, which would be held once more")
     rows = sum(type.shape[0] for type in types)
     index = match.known.types[values(match, "ids")[0].name].dtype
-    return (
-        None
-        if rows <= torch.iinfo(index).max
-        else Refused(f"{rows} rows are more than its indices count")
+    return Refused.unless(
+        rows <= torch.iinfo(index).max, f"{rows} rows are more than its indices count"
     )
 
 

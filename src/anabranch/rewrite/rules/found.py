@@ -174,23 +174,21 @@ def _fitting(shapes: Shapes, told: set[str]) -> When:
 def _one_group(match: Match) -> Refused | None:
     rest = match.bound[WINDOW]
     assert isinstance(rest, tuple)
-    return None if rest[3] is False and rest[5] == 1 else Refused("it is transposed or has groups")
+    return Refused.unless(rest[3] is False and rest[5] == 1, "it is transposed or has groups")
 
 
 def _whole_average(match: Match) -> Refused | None:
     rest = match.bound[AVERAGED]
     assert isinstance(rest, tuple)
-    return None if rest[3] is False else Refused("its last windows are cut short")
+    return Refused.unless(rest[3] is False, "its last windows are cut short")
 
 
 def _whole_largest(match: Match) -> Refused | None:
     rest = match.bound[LARGEST]
     assert isinstance(rest, tuple)
     dense = set(spread(rest[3], 2)) == {1}
-    return (
-        None
-        if dense and rest[4] is False
-        else Refused("it has windows that may see nothing but padding")
+    return Refused.unless(
+        dense and rest[4] is False, "it has windows that may see nothing but padding"
     )
 
 

@@ -53,16 +53,14 @@ def grouped(match: Match) -> Refused | None:
 
 def in_pairs(match: Match) -> Refused | None:
     groups = window(match).groups
-    return grouped(match) or (
-        None if groups % 2 == 0 else Refused(f"its {groups} groups do not pair")
-    )
+    return grouped(match) or Refused.unless(groups % 2 == 0, f"its {groups} groups do not pair")
 
 
 def in_one(match: Match) -> Refused | None:
     groups = window(match).groups
-    if why := grouped(match):
-        return why
-    return None if groups <= LARGEST else Refused(f"its weight would be {groups} times as large")
+    return grouped(match) or Refused.unless(
+        groups <= LARGEST, f"its weight would be {groups} times as large"
+    )
 
 
 def in_tiles(match: Match) -> Refused | None:
@@ -74,10 +72,8 @@ def in_tiles(match: Match) -> Refused | None:
         return Refused("its groups have one channel each: it is depthwise")
     if TILE // channels <= 2 or TILE % channels:
         return Refused(f"its groups have {channels} channels")
-    return (
-        None
-        if groups % (TILE // channels) == 0
-        else Refused(f"its {groups} groups do not fill tiles")
+    return Refused.unless(
+        groups % (TILE // channels) == 0, f"its {groups} groups do not fill tiles"
     )
 
 
@@ -106,9 +102,9 @@ def fewer(match: Match, count: int) -> Call:
 
 def few_groups(match: Match) -> Refused | None:
     groups = window(match).groups
-    if why := grouped(match):
-        return why
-    return None if groups <= MOST_GROUPS else Refused(f"it has {groups} groups: too many launches")
+    return grouped(match) or Refused.unless(
+        groups <= MOST_GROUPS, f"it has {groups} groups: too many launches"
+    )
 
 
 def apart(match: Match) -> Call:
@@ -123,8 +119,8 @@ def halves(match: Match) -> Call:
 
 
 def many_groups(match: Match) -> Refused | None:
-    return grouped(match) or (
-        None if window(match).groups > 2 else Refused("it has two groups: they come apart")
+    return grouped(match) or Refused.unless(
+        window(match).groups > 2, "it has two groups: they come apart"
     )
 
 
@@ -147,10 +143,8 @@ def of_parts(match: Match) -> Refused | None:
     if len(channels) < 2:
         return Refused("its input has one part")
     k = match.w.shape[1]
-    return (
-        None
-        if all(m % k == 0 for m in channels)
-        else Refused(f"a group reads two of the parts {channels}")
+    return Refused.unless(
+        all(m % k == 0 for m in channels), f"a group reads two of the parts {channels}"
     )
 
 

@@ -11,14 +11,10 @@ search to see whether computing them pays. Rules that might help.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
-
-from anabranch.ir.graph import Constant
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, convolution, linear, relu, reshape
-from anabranch.rewrite.rules import conv_merging, draws
+from anabranch.rewrite.rules import layers
 from anabranch.rewrite.rules.algebra_conditions import (
     alike,
     both,
@@ -26,11 +22,13 @@ from anabranch.rewrite.rules.algebra_conditions import (
     floating,
     positive,
 )
-from anabranch.rewrite.rules.conv_windows import convolve, rimmed, window
-from anabranch.rewrite.rules.pattern_parts import bound
+from anabranch.rewrite.rules.conv_windows import convolve, rimmed, two_windows, window
+from anabranch.rewrite.rules.layers import total_bias
+from anabranch.rewrite.rules.pattern_parts import made, refuses
 from anabranch.rewrite.rules.shapes import (
     GROUPED,
     LINEAR,
+    TWO_WINDOWS,
     UNPADDED,
     Draw,
     OneOf,
@@ -42,12 +40,6 @@ from anabranch.rewrite.rules.shapes import (
 x, y, w, v, b, c, s, rest = wild("x y w v b c s rest")
 
 
-def total_bias(match: Match) -> Operand:
-    """The sum of b and c, either of which may be None."""
-    given = [each for each in (b, c) if bound(match, each).type is not None]
-    return given[0] + given[1] if len(given) == 2 else given[0] if given else None
-
-
 def one_layer(match: Match) -> Pattern:
     """Its weight v @ w, its bias v @ b + c."""
     bias: Operand = c
@@ -57,36 +49,18 @@ def one_layer(match: Match) -> Pattern:
     return linear(x, call("aten.mm.default", v, w), bias)
 
 
-def one_window(match: Match) -> Refused | None:
-    """Whether the smaller window is a part of the larger, channel by channel."""
+def one_convolution(match: Match) -> Pattern | Refused:
+    """The smaller window as a part of the larger, channel by channel."""
     if match.w.shape[:2] != match.v.shape[:2]:
         return Refused(f"the weights are {match.w.shape} and {match.v.shape}")
-    ways = {(window(match, name).transposed, window(match, name).groups) for name in WINDOWS}
-    if len(ways) > 1 or window(match).transposed:
-        return Refused("one is transposed, or their groups differ")
-    found = conv_merging.one_window(match)
-    return found if isinstance(found, Refused) else None
-
-
-WINDOWS = ("window", "other")
-
-
-def one_convolution(match: Match) -> Pattern:
-    found = conv_merging.one_window(match)
-    assert not isinstance(found, Refused)
+    if window(match).transposed:
+        return Refused("one is transposed")
+    found = two_windows(match)
+    if isinstance(found, Refused):
+        return found
     by, (one, two) = found
     weight = call("aten.add.Tensor", rimmed(w, one), rimmed(v, two))
     return convolve(x, weight, total_bias(match), by)
-
-
-def two_windows(dice: random.Random) -> Mapping[str, object]:
-    """As for merging, but with as many channels in both."""
-    drawn = conv_merging.two_windows(dice)
-    one, two = drawn["w"], drawn["v"]
-    assert isinstance(one, Constant) and isinstance(two, Constant)
-    n, k = one.type.shape[:2]
-    again = {"v": draws.weight("v", n, k, *two.type.shape[2:]), "c": draws.bias(dice, "c", n)}
-    return {**drawn, **again}
 
 
 def pointwise_first(match: Match) -> Refused | None:
@@ -97,10 +71,8 @@ def pointwise_first(match: Match) -> Refused | None:
     if second.transposed or second.groups != 1:
         return Refused("the second has groups or is transposed")
     unseen = match.b.type is None or not any(second.padding)
-    return (
-        None
-        if unseen
-        else Refused("the second pads with zeros, which the first would not give: it has a bias")
+    return Refused.unless(
+        unseen, "the second pads with zeros, which the first would not give: it has a bias"
     )
 
 
@@ -129,40 +101,6 @@ def folds(name: str, op: str, draw: Draw) -> list[Rule]:
     ]
 
 
-def layer_rules(name: str, layer: Callable[..., Call], given: Mapping[str, object]) -> list[Rule]:
-    """Two inputs of one layer: their biases are two, and of one layer of a sum one."""
-    two_inputs = {name: drawn for name, drawn in given.items() if name != "c"}
-
-    def put(match: Match) -> Pattern:
-        return layer(x + y, total_bias(match))
-
-    return [
-        Rule(
-            f"{name}(x, w, b) + {name}(y, w, c) -> {name}(x + y, w, b + c)",
-            find=layer(x, b) + layer(y, c),
-            replace=put,
-            when=alike("x", "y"),
-            draw=shapes(given),
-        ),
-        Rule(
-            f"{name}(x + y, w, b) -> {name}(x, w, b) + {name}(y, w)",
-            find=layer(x + y, b),
-            replace=layer(x, b) + layer(y, None),
-            when=alike("x", "y"),
-            draw=shapes(two_inputs),
-        ),
-        Rule(
-            f"{name}(x, w, b) - {name}(y, w, b) -> {name}(x - y, w)",
-            find=layer(x, b) - layer(y, b),
-            replace=layer(x - y, None),
-            when=alike("x", "y"),
-            draw=shapes(two_inputs),
-        ),
-    ]
-
-
-LAYERS = LINEAR | {"y": "... K", "w": "N K maybe", "c": "N const?"}
-CONVOLUTIONS = GROUPED | {"y": "B G*C room image", "w": "G*N C taps maybe", "c": "G*N const?"}
 AFTER_1X1 = "x: B K room image; w: M K ones maybe; window: plain; v: N M taps maybe; c: N const?"
 ROWS = {"H": range(2, 9), "W": range(2, 9)}
 IMAGES = shapes(
@@ -177,8 +115,8 @@ ADAPTED = shapes("x: B C H W image; y: B C H W image", ROWS, rest=((1, 2),))
 SUMMED = shapes("x: A.. N B..; y: A.. N B..", rest=(("N of x",), OneOf(True, False), None))
 
 RULES: tuple[Rule, ...] = (
-    *layer_rules("linear", lambda x, b: linear(x, w, b), LAYERS),
-    *layer_rules("conv", lambda x, b: convolution(x, w, b, rest="window"), CONVOLUTIONS),
+    *layers.of_inputs(layers.LINEARS),
+    *layers.of_inputs(layers.CONVOLUTIONS),
     Rule(
         "linear(x, w, b) + linear(x, v, c) -> linear(x, w + v, b + c)",
         find=linear(x, w, b) + linear(x, v, c),
@@ -196,9 +134,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "conv(x, w, b) + conv(x, v, c) -> conv(x, pad(w) + pad(v), b + c)",
         find=convolution(x, w, b, rest="window") + convolution(x, v, c, rest="other"),
-        replace=one_convolution,
-        when=one_window,
-        draw=two_windows,
+        replace=made(one_convolution),
+        when=refuses(one_convolution),
+        draw=shapes(TWO_WINDOWS, GROUPED, "v: G*N C wider const; c: G*N const?"),
     ),
     Rule(
         "conv(conv1x1(x, w, b), v, c) -> conv(x, v @ w, sum(v) @ b + c)",

@@ -44,7 +44,7 @@ RANKS: Mapping[str, Sequence[int]] = {"mm": (0,), "bmm": (1,), "matmul": (0, 1)}
 def inner(match: Match) -> Refused | None:
     """Whether two matrices are joined along their columns."""
     last = len(match.x.shape) == 2 and match.axis.arg in (1, -1)
-    return None if last else Refused("what is joined are not columns of matrices")
+    return Refused.unless(last, "what is joined are not columns of matrices")
 
 
 def product_of_parts(dot: Product) -> Callable[[Match], Pattern]:
@@ -118,7 +118,7 @@ def rows_and_columns(match: Match) -> Refused | None:
     if any(len(bound(match, each).shape) != 2 for each in (x, y, a, b)):
         return Refused("one of them is no matrix")
     same = (match.x.shape[0], match.a.shape[1]) == (match.y.shape[0], match.b.shape[1])
-    return None if same else Refused("the results are not of one shape")
+    return Refused.unless(same, "the results are not of one shape")
 
 
 RULES: tuple[Rule, ...] = (

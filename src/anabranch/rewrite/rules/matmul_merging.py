@@ -19,7 +19,7 @@ from itertools import accumulate, pairwise
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, When, Wild, wild
 from anabranch.rewrite.pattern_ops import call, cat
-from anabranch.rewrite.rules.pattern_parts import bound, slice_of
+from anabranch.rewrite.rules.pattern_parts import bound, made, refuses, slice_of
 from anabranch.rewrite.rules.shapes import Draw, OneOf, either, shapes
 
 Put = Callable[[Match], tuple[Pattern, ...]]
@@ -35,38 +35,26 @@ def slices(whole: Call, axis: int, sizes: list[int]) -> tuple[Pattern, ...]:
     return tuple(slice_of(whole, axis, start, end) for start, end in pairwise(ends))
 
 
-def row_axis(match: Match, *axes: int) -> int | Refused:
-    """The axis of rows along which x and y can be joined, one of these; or why there is none."""
+def row_axis(match: Match) -> int | Refused:
+    """The axis along which x and y can be joined, one of those of x that are rows of its product
+    with w: of a matrix all but the last, of a batch of matrices the last but one."""
     one, two = match.x.shape, match.y.shape
+    if len(match.w.shape) < 2:
+        return Refused("the right side is a vector")
     if match.x.arg == match.y.arg:
         return Refused("it is one product twice")
     if len(one) == len(two):
-        for axis in (axis for axis in axes if axis < len(one) - 1):
+        for axis in range(0 if len(match.w.shape) == 2 else max(0, len(one) - 2), len(one) - 1):
             if one[:axis] + one[axis + 1 :] == two[:axis] + two[axis + 1 :]:
                 return axis
     return Refused(f"the left sides are {one} and {two}")
-
-
-def _axes_of(match: Match) -> range:
-    """The axes of x that are rows of its product with w: of a matrix all but the last, of a batch
-    of matrices the last but one."""
-    rank = len(match.x.shape)
-    return range(rank - 1) if len(match.w.shape) == 2 else range(rank - 2, rank - 1)
-
-
-def rows(match: Match) -> Refused | None:
-    if len(match.w.shape) < 2:
-        return Refused("the right side is a vector")
-    found = row_axis(match, *_axes_of(match))
-    return found if isinstance(found, Refused) else None
 
 
 def as_rows(product: Callable[[Operand], Call]) -> Put:
     """The results as slices of the product of x and y together."""
 
     def put(match: Match) -> tuple[Pattern, ...]:
-        axis = row_axis(match, *_axes_of(match))
-        assert isinstance(axis, int)
+        axis = made(row_axis)(match)
         sizes = [match.x.shape[axis], match.y.shape[axis]]
         back = axis - len(match.x.shape) + len(match.root.type.shape)
         return slices(product(cat((x, y), axis)), back, sizes)
@@ -78,7 +66,7 @@ def columns(match: Match) -> Refused | None:
     one, two = match.w.shape, match.v.shape
     if min(len(one), len(two)) < 2:
         return Refused("a right side is a vector")
-    return None if one[:-1] == two[:-1] else Refused(f"the right sides are {one} and {two}")
+    return Refused.unless(one[:-1] == two[:-1], f"the right sides are {one} and {two}")
 
 
 def as_columns(op: str) -> Put:
@@ -98,7 +86,7 @@ def sums(match: Match) -> Refused | None:
         return refused
     one, two = match.b.shape, match.c.shape
     wide = (one[-1:], two[-1:]) == ((match.w.shape[1],), (match.v.shape[1],))
-    return None if wide and one[:-1] == two[:-1] else Refused(f"what is added is {one} and {two}")
+    return Refused.unless(wide and one[:-1] == two[:-1], f"what is added is {one} and {two}")
 
 
 def as_sum(match: Match) -> tuple[Pattern, ...]:
@@ -125,7 +113,7 @@ def shared_right(op: str, name: str, draw: Draw) -> Rule:
         f"{name}(x, w), {name}(y, w) -> slices of {name}(cat(x, y), w)",
         find=(call(op, x, w), call(op, y, w)),
         replace=as_rows(lambda left: call(op, left, w)),
-        when=rows,
+        when=refuses(row_axis),
         draw=draw,
     )
 
@@ -137,7 +125,7 @@ def in_halves(side: Wild) -> When:
         shape, at = bound(match, side).shape, _free(side)
         if len(shape) < 2:
             return Refused("it is a vector")
-        return None if shape[at] > 1 else Refused("it has one row or column only")
+        return Refused.unless(shape[at] > 1, "it has one row or column only")
 
     return when
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from math import prod
 
+from anabranch.ir.axis_order import axis_order
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Rule, When, wild
 from anabranch.rewrite.pattern_ops import call, convolution, linear, permute, reshape, t, transpose
@@ -36,7 +37,7 @@ def pointwise(match: Match) -> Refused | None:
         return Refused("it is not 1x1")
     if by.groups > 1:
         return Refused(f"it has {by.groups} groups")
-    return None if by.plain else Refused("it has a stride or padding, or is transposed")
+    return Refused.unless(by.plain, "it has a stride or padding, or is transposed")
 
 
 def as_linear(match: Match) -> Call:
@@ -69,16 +70,9 @@ def between_permutations(match: Match) -> Refused | None:
     rank = len(match.x.shape)
     if not 3 <= rank <= 5:
         return Refused(f"no convolution has {rank - 2} axes of space")
-    wanted = (channels_last(rank), channels_first(rank))
-    if (_axes(match, "p"), _axes(match, "q")) != wanted:
-        return Refused("channels do not go behind space and come back")
-    return None
-
-
-def _axes(match: Match, name: str) -> tuple[int, ...]:
-    given = match.bound[name]
-    assert isinstance(given, tuple)
-    return tuple(axis % len(given) for axis in given if isinstance(axis, int))
+    found = [axis_order({"dims": match.bound[name]}, rank) for name in "pq"]
+    back = found == [channels_last(rank), channels_first(rank)]
+    return Refused.unless(back, "channels do not go behind space and come back")
 
 
 def as_convolution(match: Match) -> Call:
@@ -97,10 +91,8 @@ def along_space(match: Match) -> Refused | None:
     if inner.type.shape != (n, k, prod(size)):
         return Refused(f"{match.x.shape} becomes {inner.type.shape}, not {(n, k, prod(size))}")
     wanted = (n, match.w.shape[0], *size)
-    return (
-        None
-        if match.root.type.shape == wanted
-        else Refused(f"{match.root.type.shape} is not {wanted}")
+    return Refused.unless(
+        match.root.type.shape == wanted, f"{match.root.type.shape} is not {wanted}"
     )
 
 
@@ -109,7 +101,7 @@ def matrix(name: str) -> When:
 
     def when(match: Match) -> Refused | None:
         rank = len(getattr(match, name).shape)
-        return None if rank == 2 else Refused(f"it has {rank} axes, not two")
+        return Refused.unless(rank == 2, f"it has {rank} axes, not two")
 
     return when
 
@@ -136,11 +128,7 @@ def of_vectors(side: str) -> When:
             return Refused(f"it makes {count} rows or columns, not one")
         if not match.root.type.dtype.is_floating_point:
             return Refused(f"sums of {match.root.type.text} are of another type")
-        return (
-            None
-            if 0 < terms <= LONGEST
-            else Refused(f"it adds up {terms} terms, not 1 to {LONGEST}")
-        )
+        return Refused.unless(0 < terms <= LONGEST, f"it adds up {terms} terms, not 1 to {LONGEST}")
 
     return when
 

@@ -78,7 +78,7 @@ def may(match: Match) -> Refused | None:
     count, row = rows_of(match)
     if not 0 < count <= FEW or math.prod(row) <= LONGEST:
         return Refused("its rows are many, or short, or none")
-    return None if math.prod(parted(row)) > 1 else Refused("its rows cannot be cut into parts")
+    return Refused.unless(math.prod(parted(row)) > 1, "its rows cannot be cut into parts")
 
 
 def by_parts(match: Match) -> Pattern:

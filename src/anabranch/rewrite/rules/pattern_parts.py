@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from anabranch.ir.graph import Ref
+from collections.abc import Callable
+from typing import TypeVar
+
+from anabranch.ir.axis_order import axis_order
+from anabranch.ir.graph import Arg, Ref
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Binding, Call, Match, Operand, Pattern, Wild
+from anabranch.ir.rule import Binding, Call, Match, Operand, Pattern, When, Wild
 from anabranch.rewrite.pattern_ops import call, cat
+
+T = TypeVar("T")
 
 
 def slice_of(x: Operand, axis: int, start: int, end: int) -> Call:
@@ -37,8 +43,42 @@ def bias_of(match: Match, bias: Wild, channels: int) -> Pattern:
 def not_constant(match: Match, *names: str) -> Refused | None:
     """Which of these is computed on the way, so that joining it anew for each input would cost
     more than is saved; None if all are constants or not there."""
-    for name in names:
-        found = match.bound[name]
-        if isinstance(found, Ref) and found.name not in match.known.constant:
-            return Refused(f"%{found.name} is no constant: to join it would cost a copy each time")
+    return computed(match, *(match.bound[name] for name in names))
+
+
+def computed(match: Match, *args: Arg) -> Refused | None:
+    """The same of arguments."""
+    for arg in args:
+        if isinstance(arg, Ref) and arg.name not in match.known.constant:
+            return Refused(f"%{arg.name} is no constant: to join it would cost a copy each time")
     return None
+
+
+def swaps_last_two(match: Match) -> Refused | None:
+    """Whether i and j, or the permutation p, swap the last two axes of x, and no others."""
+    rank = len(match.x.shape)
+    names = {"dims": "p"} if "p" in match.bound else {"dim0": "i", "dim1": "j"}
+    order = axis_order({name: match.bound[wild] for name, wild in names.items()}, rank)
+    wanted = (*range(rank - 2), rank - 1, rank - 2)
+    return Refused.unless(order == wanted, "other axes are swapped than the last two")
+
+
+def refuses(make: Callable[[Match], T | Refused]) -> When:
+    """The condition that something can be made of the match."""
+
+    def when(match: Match) -> Refused | None:
+        found = make(match)
+        return found if isinstance(found, Refused) else None
+
+    return when
+
+
+def made(make: Callable[[Match], T | Refused]) -> Callable[[Match], T]:
+    """What is made of a match that this condition lets pass."""
+
+    def put(match: Match) -> T:
+        found = make(match)
+        assert not isinstance(found, Refused)
+        return found
+
+    return put

@@ -15,19 +15,16 @@ what it is told (`divisor_override`):
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping
-
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Rule, Wild, wild
+from anabranch.rewrite.apply import drawn_until_it_applies
 from anabranch.rewrite.pattern_ops import call
-from anabranch.rewrite.rules import draws
+from anabranch.rewrite.rules.algebra_conditions import both
 from anabranch.rewrite.rules.average_pooling import Average, average, pooled, steps
 from anabranch.rewrite.rules.conv_composition import sides_of
 from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes, results, spread
-from anabranch.rewrite.rules.shapes import OneOf, shapes
-
-Drawn = Mapping[str, object]
+from anabranch.rewrite.rules.pattern_parts import made, refuses
+from anabranch.rewrite.rules.shapes import OneOf, WindowChoices, ends, shapes
 
 x, pad, lowest = wild("x pad lowest")
 
@@ -39,16 +36,16 @@ RISING = ("aten.relu.default", "aten.sigmoid.default", "aten.tanh.default", "ate
 """Functions that never fall, of any further arguments."""
 
 
-def rising(op: str) -> tuple[Rule, Rule]:
+def rising(op: str) -> list[Rule]:
     """Both directions; further arguments are captured."""
     name = op.split(".")[1]
     inside = Call(op, (Call(MAXIMUM, (x,), "pool"),), "limits")
     outside = Call(MAXIMUM, (Call(op, (x,), "limits"),), "pool")
-    draw = maximum(op)
-    return (
-        Rule(f"{name}(max_pool(x)) -> max_pool({name}(x))", inside, outside, sees_some, draw),
-        Rule(f"max_pool({name}(x)) -> {name}(max_pool(x))", outside, inside, sees_some, draw),
-    )
+    texts, told = (f"{name}(max_pool(x))", f"max_pool({name}(x))"), LIMITS.get(op, ())
+    return [
+        drawn_until_it_applies(rule)
+        for rule in both(*texts, (inside, outside), sees_some, shapes(ANY, limits=told))
+    ]
 
 
 def sees_some(match: Match) -> Refused | None:
@@ -67,39 +64,12 @@ def sees_some(match: Match) -> Refused | None:
     return None
 
 
-def maximum(op: str) -> Callable[[random.Random], Drawn]:
-    """An image, how it is pooled, and further arguments of the function."""
-    limits = {"aten.hardtanh.default": (0, 6)}.get(op, ())
-
-    def draw(dice: random.Random) -> Drawn:
-        pool, size = _pool(dice)
-        sizes = [draws.size(dice), draws.size(dice), *size][dice.choice((0, 0, 1)) :]
-        return {"x": draws.image(dice, *sizes), "pool": pool, "limits": limits}
-
-    return draw
-
-
-def _pool(dice: random.Random) -> tuple[tuple[object, ...], Sizes]:
-    """Arguments of max_pool2d, and the size of an image for them."""
-    kernel = (dice.choice((1, 2, 3)), dice.choice((1, 2, 3, 5)))
-    stride = dice.choice(((), (1, 1), (2, 2), (3, 1), (2,)))
-    padding = tuple(dice.randint(0, taps // 2) for taps in kernel)
-    dilation = dice.choice(((1, 1), (1, 1), (1, 2), (2,)))
-    by, ceil = ConvWindow(steps(stride, kernel), padding, spread(dilation, 2)), dice.random() < 0.5
-    size = draws.room(dice, kernel, by)
-    if by.dilation != (1, 1):  # or taps may step over all of a small image
-        ceil, size = ceil and not any(padding), tuple(n + 2 for n in size)
-    return (kernel, stride, padding, dilation, ceil), size
-
-
 def at_steps(match: Match) -> Refused | None:
     by = average(match)
     if set(by.kernel) != {1}:
         return Refused("its window is not 1x1")
-    return (
-        None
-        if not any(by.padding) and by.count == 1
-        else Refused("it is padded, or divides by another number")
+    return Refused.unless(
+        not any(by.padding) and by.count == 1, "it is padded, or divides by another number"
     )
 
 
@@ -112,21 +82,10 @@ def every_second(match: Match) -> Call | Wild:
     return value
 
 
-def largest_padded(match: Match) -> Refused | None:
+def largest(match: Match) -> Call | Refused:
+    """The pooling with padding of its own, or why it can have none."""
     if match.lowest.arg != LOWEST:
         return Refused("zeros of the padding may be the largest")
-    found = _largest(match)
-    return found if isinstance(found, Refused) else None
-
-
-def largest(match: Match) -> Call:
-    found = _largest(match)
-    assert not isinstance(found, Refused)
-    return found
-
-
-def _largest(match: Match) -> Call | Refused:
-    """The pooling with padding of its own, or why it can have none."""
     rest = match.bound["pool"]
     assert isinstance(rest, tuple)
     kernel = spread(rest[0], 2)
@@ -166,18 +125,7 @@ def _results(size: Sizes, kernel: Sizes, by: ConvWindow, ceil: bool) -> Sizes:
     return tuple(n - ((n - 1) * s >= length + p) for n, length, s, p in sides)
 
 
-def mean_padded(match: Match) -> Refused | None:
-    found = _mean(match)
-    return found if isinstance(found, Refused) else None
-
-
-def mean(match: Match) -> Call:
-    found = _mean(match)
-    assert not isinstance(found, Refused)
-    return found
-
-
-def _mean(match: Match) -> Call | Refused:
+def mean(match: Match) -> Call | Refused:
     """The average that counts zeros of its own, or why there is none."""
     by = average(match)
     if by.ceil:
@@ -192,45 +140,37 @@ def _mean(match: Match) -> Call | Refused:
     return pooled(x, Average(by.kernel, by.stride, padding, ceil, True, divisor))
 
 
-def padded_pool(dice: random.Random, average: bool = False) -> dict[str, object]:
-    """Padding that a pooling of this size may have, and perhaps more on the right."""
-    while True:
-        kernel = (dice.choice((2, 3, 5)), dice.choice((1, 2, 3)))
-        stride = dice.choice(((), (1, 1), (2, 2), (3, 1), (2,)))
-        own = dice.choice((0, 0, 1)) if min(kernel) > 3 else 0
-        left = [dice.randint(0, taps // 2 - own) for taps in kernel]
-        right = [end + dice.choice((0, 0, 1)) for end in left]
-        by = ConvWindow(steps(stride, kernel), (own, own), (1, 1))
-        size = draws.room(dice, kernel, ConvWindow(by.stride, (0, 0), (1, 1)))
-        full = tuple(n + a + b for n, a, b in zip(size, left, right, strict=True))
-        padding = tuple(a + own for a in left)
-        whole = ConvWindow(by.stride, padding, (1, 1))
-        wanted = results(full, kernel, by)
-        if wanted in (_results(size, kernel, whole, False), _results(size, kernel, whole, True)):
-            break
-    last = (False, True, dice.choice((None, 7))) if average else ((1, 1), False)
-    return {
-        "x": draws.image(dice, draws.size(dice), draws.size(dice), *size),
-        "pad": (left[1], right[1], left[0], right[0]),
-        "pool": (kernel, stride, (own, own), *last),
-    }
-
+LIMITS = {"aten.hardtanh.default": (0, 6)}
+IMAGES: dict[str, object] = {
+    **{"WALK": WindowChoices((2,), (1, 2, 3, 5), (1, 2, 3), half=True), "x": "B C H W image"},
+    **{"H": range(2, 9), "W": range(2, 9)},
+}
+POOL = ("taps sizes", OneOf((), "strides sizes", (2,)), OneOf("paddings sizes", (0, 0), (1,)))
+ANY = IMAGES | {
+    "x": OneOf("B C H W image", "B C H W image", "C H W"),
+    "pool": (*POOL, OneOf((1, 1), (1, 1), (1, 2), (2,)), OneOf(True, False)),
+}
+PADDED = IMAGES | {"pad": ends(0, 0, 1, 2)}
 
 RULES: tuple[Rule, ...] = (
     *(rule for op in RISING for rule in rising(op)),
-    Rule(
-        "max_pool(pad(x, -inf)) -> max_pool(x) with padding of its own",
-        find=Call(MAXIMUM, (call(PAD, x, pad, lowest),), "pool"),
-        replace=largest,
-        when=largest_padded,
-        draw=lambda dice: {**padded_pool(dice), "lowest": LOWEST},
+    drawn_until_it_applies(
+        Rule(
+            "max_pool(pad(x, -inf)) -> max_pool(x) with padding of its own",
+            find=Call(MAXIMUM, (call(PAD, x, pad, lowest),), "pool"),
+            replace=made(largest),
+            when=refuses(largest),
+            draw=shapes(PADDED, pool=(*POOL, (1, 1), False), lowest=LOWEST),
+        )
     ),
-    Rule(
-        "avg_pool(pad(x)) -> avg_pool(x) with padding of its own",
-        find=Call(AVERAGE, (call(PAD, x, pad),), "pool"),
-        replace=mean,
-        when=mean_padded,
-        draw=lambda dice: padded_pool(dice, average=True),
+    drawn_until_it_applies(
+        Rule(
+            "avg_pool(pad(x)) -> avg_pool(x) with padding of its own",
+            find=Call(AVERAGE, (call(PAD, x, pad),), "pool"),
+            replace=made(mean),
+            when=refuses(mean),
+            draw=shapes(PADDED, pool=(*POOL, False, True, OneOf(None, 7))),
+        )
     ),
     Rule(
         "avg_pool(x) of one place -> x[::s, ::s]",

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from anabranch.ir import ops
 from anabranch.ir.rule import Rule
 from anabranch.rewrite.match_index import RuleSignature
+from anabranch.rewrite.rules.conv_merging import GROUPS
 from anabranch.rewrite.rules.grouped_convs import PAIRED
-from anabranch.rewrite.rules.interleaved_convs import GROUPS
 
 OPERATORS = frozenset(
     f"aten.{name}"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
+from anabranch.ir.axis_order import axis_order
 from anabranch.ir.graph import Ref
 from anabranch.ir.rule import Operand, Pattern
 from anabranch.ir.types import TensorType
@@ -133,14 +134,9 @@ def _sliced(given: Sequence[Whole], shape: Shape) -> Whole:
 
 
 def _permuted(given: Sequence[Whole], shape: Shape) -> Whole:
-    (x, at), order = _along(given), list(range(len(shape)))
-    if len(given) == 1:
-        order.reverse()
-    elif isinstance(given[1].value, tuple):
-        order = [d % len(shape) for d in given[1].value if isinstance(d, int)]
-    else:
-        a, b = (_number(one) for one in given[1:])
-        order[a], order[b] = order[b], order[a]
+    (x, at), (_, *more) = _along(given), [one.value for one in given]
+    names = ("dim0", "dim1") if len(more) == 2 else ("dims",)
+    order = axis_order(dict(zip(names, more, strict=False)), len(shape))
     there = [d + (d >= at) for d in order]
     return Whole(permute(x.value, (*there[:at], at, *there[at:])), shape, at)
 

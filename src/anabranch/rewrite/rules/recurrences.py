@@ -30,6 +30,7 @@ from anabranch.rewrite.pattern_ops import call, cat, linear
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.algebra_conditions import values
 from anabranch.rewrite.rules.embedding_merging import CAT, STACK
+from anabranch.rewrite.rules.pattern_parts import made, refuses
 from anabranch.rewrite.rules.recurrence_columns import ADDCMUL, FLIP, LEAST, Column, Columns
 from anabranch.rewrite.rules.recurrence_values import (
     SELECT,
@@ -120,21 +121,15 @@ def _within(pattern: Operand) -> tuple[Container[int], Container[str]]:
     return parts, read
 
 
-def _is_recurrence(match: Match) -> Refused | None:
-    found = rolled(match)
-    return found if isinstance(found, Refused) else None
-
-
 def _ends(match: Match) -> tuple[Node, ...]:
     """Last states, which may be read beside the steps."""
-    found = rolled(match)
-    assert isinstance(found, Rolled)
+    found = made(rolled)(match)
     return tuple(match.known.producers[name] for name in found.ends)
 
 
 def _put(match: Match) -> Patterns:
-    found = rolled(match)
-    assert isinstance(found, Rolled) and isinstance(found.steps, Pattern)
+    found = made(rolled)(match)
+    assert isinstance(found.steps, Pattern)
     return (found.steps, *found.ends.values())
 
 
@@ -183,7 +178,7 @@ RULES: tuple[Rule, ...] = (
         "stack([f[0] * c + u[0], ...]) -> recurrence(u, f, c)",
         find=call(STACK, parts, axis),
         replace=_put,
-        when=_is_recurrence,
+        when=refuses(rolled),
         also=_ends,
         draw=draw,
         throughout="first",
@@ -192,7 +187,7 @@ RULES: tuple[Rule, ...] = (
         "cat([f[0] * c + u[0], ...]) -> recurrence(u, f, c)",
         find=cat(parts, axis),
         replace=_put,
-        when=_is_recurrence,
+        when=refuses(rolled),
         also=_ends,
         draw=lambda dice: draw(dice, joins=True),
         throughout="first",

@@ -13,6 +13,8 @@ once are
                 range says (`MORE=(0, 1)` for "...", `A=(2,)` for "A..")
     taps room   the kernel of the window, and an input with at least one result along each axis
     whole       as room, for windows that leave nothing over
+    wider       the kernel of another window, with whose room it has as many results: around one of
+                the two there are more taps along each axis, `RIM=(0, 1)` of so many on either side
     ones        a one for each axis of the window
     strides     how it walks; `taps.0` is the first of such sizes alone
     paddings
@@ -29,7 +31,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
@@ -60,10 +62,11 @@ KINDS: Mapping[str, str] = {
     "index": "a place along an axis of this size, from either end",
     "upto": "a number from one to this size",
     "plain": "a window of one tap for as many axes as the other",
+    "widened": "the window of the kernel `wider`",
 }
-MORE, PARTS, DTYPE, GROUPS = "MORE", "PARTS", "DTYPE", "G"
+MORE, PARTS, DTYPE, GROUPS, RIM = "MORE", "PARTS", "DTYPE", "G", "RIM"
 """Ranges of how many further axes there are, and how many parts; the dtype of all that is not whole
-numbers; the letter for a window's groups if it is given a range."""
+numbers; the letter for a window's groups if it is given a range; taps beside those of a window."""
 SOME = 0.3
 """Of all draws: how often something is unusual."""
 MOST = 3
@@ -75,7 +78,7 @@ NUMBERS: Mapping[str, Callable[[random.Random, int], int]] = {
     "index": lambda dice, size: dice.randrange(-size, size),
     "upto": lambda dice, size: dice.randint(1, size),
 }
-WALKED = ("taps", "room", "whole", "ones", "strides", "paddings")
+WALKED = ("taps", "room", "whole", "wider", "ones", "strides", "paddings")
 OWN = re.compile(r"\[(\w+)\]")
 END = 2**63 - 1
 """Where a slice to the end ends."""
@@ -113,6 +116,10 @@ GROUPED: dict[str, object] = {
     **CONVOLUTION,
     **{"x": "B G*C room image", "w": "G*N C taps const", "b": "G*N const?", "G": ANY_GROUPS},
 }
+TWO_WINDOWS = CONVOLUTION | {
+    **{"v": "M C wider const", "c": "M const?", "other": "widened", "RIM": (0, 0, 1, 2)},
+}
+"""Of two convolutions of one input whose windows fit in one."""
 TRANSPOSED = GROUPED | {"w": "G*C N taps const", "window": WindowChoices(transposed=True)}
 LINEAR: dict[str, object] = {"x": "... K", "w": "N K const", "b": "N const?"}
 """Of layers by themselves."""
@@ -145,6 +152,11 @@ def either(*drawings: Draw) -> Draw:
     return lambda dice: dice.choice(drawings)(dice)
 
 
+def ends(*sizes: int) -> Callable[[Drawing], object]:
+    """So much before and behind each axis of a window, one of these."""
+    return lambda given: tuple(given.dice.choice(sizes) for _ in given.window[0] for _ in range(2))
+
+
 def pools(rest: tuple[object, ...], *given: str | Mapping[str, object], **more: object) -> Draw:
     """Of a pooling along two axes, whose arguments behind its padding these are (`pool`); its
     strides may be left out, or be one number."""
@@ -175,7 +187,8 @@ class Drawing:
     dice: random.Random
     entries: Mapping[str, object]
     known: Known = field(default_factory=dict)
-    _window: tuple[Sizes, ConvWindow] | None = None
+    _windows: list[tuple[Sizes, ConvWindow]] = field(default_factory=list)
+    _room: Sizes = ()
     _counts: dict[str, int] = field(default_factory=dict)
 
     def all(self) -> dict[str, object]:
@@ -190,7 +203,7 @@ class Drawing:
         if isinstance(entry, WindowChoices):
             return self.window[1].args
         if isinstance(entry, tuple):
-            return tuple(self.value(name, item) for item in entry)
+            return tuple(self.value(f"{name}{i}", item) for i, item in enumerate(entry))
         if callable(entry):
             return entry(self)
         return self._text(name, entry) if isinstance(entry, str) else entry
@@ -198,7 +211,7 @@ class Drawing:
     def _text(self, name: str, text: str) -> object:
         if (own := OWN.search(text)) is not None:
             each = (text.replace(own[0], str(size)) for size in self._several(own[0]))
-            return tuple(self._text(name, one) for one in each)
+            return tuple(self._text(f"{name}{i}", one) for i, one in enumerate(each))
         first, of, shape = text.partition(" of ")
         if of:
             return self._axis(first, shape)
@@ -208,6 +221,8 @@ class Drawing:
         if kind == "plain":
             ones = self._several("ones")
             return ConvWindow(ones, (0,) * len(ones), ones).args
+        if kind == "widened":
+            return self._both[1][1].args
         sizes = self.sizes(tokens)
         if kind in NUMBERS:
             return NUMBERS[kind](self.dice, *sizes)
@@ -267,8 +282,10 @@ class Drawing:
 
     def _walked(self, token: str) -> Sizes:
         kernel, by = self.window
+        if token == "wider":
+            return self._both[1][0]
         if token == "room":
-            return draws.room(self.dice, kernel, by)
+            return self._room or draws.room(self.dice, kernel, by)
         if token == "whole":
             sides = zip(self._several("room"), kernel, by.padding, by.stride, strict=True)
             return tuple(n + -(n + 2 * p - k) % s for n, k, p, s in sides)
@@ -332,11 +349,21 @@ class Drawing:
     @property
     def window(self) -> tuple[Sizes, ConvWindow]:
         """The kernel, and how it walks."""
-        if self._window is None:
-            (by,) = (entry for entry in self.entries.values() if isinstance(entry, WindowChoices))
+        return self._both[0]
+
+    @property
+    def _both(self) -> list[tuple[Sizes, ConvWindow]]:
+        """The window, and another one if taps are to stand around one of the two."""
+        if not self._windows:
+            by, *_ = (entry for entry in self.entries.values() if isinstance(entry, WindowChoices))
             groups = self.size(GROUPS) if GROUPS in self.entries else 1
-            self._window = _walk(self.dice, by, groups)
-        return self._window
+            one = _walk(self.dice, by, groups)
+            if RIM in self.entries:
+                self._room = draws.room(self.dice, *one)
+                self._windows = _widened(self.dice, one, self._room, self._range(RIM, ()))
+            else:
+                self._windows = [one]
+        return self._windows
 
 
 def _walk(dice: random.Random, by: WindowChoices, groups: int) -> tuple[Sizes, ConvWindow]:
@@ -351,6 +378,33 @@ def _walk(dice: random.Random, by: WindowChoices, groups: int) -> tuple[Sizes, C
     if by.transposed:
         return kernel, ConvWindow(stride, (0,) * axes, dilation, transposed=True, groups=groups)
     return kernel, ConvWindow(stride, padding, dilation, groups=groups)
+
+
+def _widened(
+    dice: random.Random, one: tuple[Sizes, ConvWindow], room: Sizes, rims: Sequence[int]
+) -> list[tuple[Sizes, ConvWindow]]:
+    """Two windows, along each axis this one in one of them, and one with taps around in the other.
+    Of one tap any dilation says the same."""
+    (kernel, by), axes = one, range(len(one[0]))
+    chosen = [dice.choice(rims) for _ in axes]
+    if any(rims) and not any(chosen):
+        chosen[0] = max(rims)
+    pairs = []
+    for k, s, p, d, n, before in zip(
+        kernel, by.stride, by.padding, by.dilation, room, chosen, strict=True
+    ):
+        d = d if k > 1 else dice.choice((1, 2, 3))
+        spare = (n + 2 * p - d * (k - 1) - 1) % s  # of these steps some may be taken behind
+        fit = [rim for rim in rims if 0 <= spare + d * (before - rim) < s]
+        after = before if dice.random() < 1 - SOME else dice.choice(fit)
+        pair = [(k, p, d), (k + before + after, p + before * d, d)]
+        pairs.append(pair if dice.random() < 1 - SOME else pair[::-1])
+    found = []
+    for sides in zip(*pairs, strict=True):
+        told = [(k, p, d if k > 1 else dice.choice((1, 2, 3))) for k, p, d in sides]
+        taps, padding, dilation = (tuple(side[i] for side in told) for i in range(3))
+        found.append((taps, replace(by, padding=padding, dilation=dilation)))
+    return found
 
 
 def _of_axis(ways: Ways, axis: int) -> Sequence[int]:

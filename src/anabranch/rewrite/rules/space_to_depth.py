@@ -12,16 +12,15 @@ not of 147 terms. The image changes its layout anyhow: that, the zeros and the s
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping
 from dataclasses import replace
 
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Rule, wild
+from anabranch.rewrite.apply import drawn_until_it_applies
 from anabranch.rewrite.pattern_ops import call, convolution
-from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes, convolve, results, window
+from anabranch.rewrite.rules.conv_windows import Sizes, convolve, results, window
 from anabranch.rewrite.rules.pattern_parts import not_constant
+from anabranch.rewrite.rules.shapes import CONVOLUTION, WindowChoices, either, shapes
 
 x, w, b = wild("x w b")
 
@@ -73,30 +72,16 @@ def _channels(value: Operand, side: int) -> Call:
     return call("aten.pixel_unshuffle.default", value, side)
 
 
-def images(dice: random.Random) -> Mapping[str, object]:
-    """A strided window over few channels; now and then rows are left out that zeros make up for."""
-    channels, out, stride = dice.choice((1, 2, 3, 4)), draws.size(dice), dice.choice((2, 2, 3))
-    kernel = tuple(dice.choice((3, 3, 4, 5)) for _ in range(2))
-    padding = tuple(dice.choice((0, 1, 2)) for _ in range(2))
-    by, size = ConvWindow((stride, stride), padding, (1, 1)), []
-    for k, p in zip(kernel, padding, strict=True):
-        least = max(1, -(-(2 * p - k + 1) // stride) + 1)
-        spare = dice.randint(0, min(stride - 1, -k % stride + p))
-        size.append(stride * (least + dice.randint(0, 2) - 1) + k - 2 * p + spare)
-    return {
-        "x": draws.image(dice, draws.size(dice), channels, *size),
-        "w": draws.weight("w", out, channels, *kernel),
-        "b": draws.bias(dice, "b", out),
-        "window": by.args,
-    }
-
+WINDOWS = [WindowChoices((2,), (3, 3, 4, 5), (step,), dilation=(1,)) for step in (2, 2, 3)]
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        "conv(x, w, b) of stride s -> conv(x in squares of s, w in squares of s, b)",
-        find=convolution(x, w, b, rest="window"),
-        replace=squares,
-        when=of_squares,
-        draw=images,
+    drawn_until_it_applies(
+        Rule(
+            "conv(x, w, b) of stride s -> conv(x in squares of s, w in squares of s, b)",
+            find=convolution(x, w, b, rest="window"),
+            replace=squares,
+            when=of_squares,
+            draw=either(*(shapes(CONVOLUTION, C=(1, 2, 3, 4), window=by) for by in WINDOWS)),
+        )
     ),
 )

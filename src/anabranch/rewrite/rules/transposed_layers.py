@@ -14,29 +14,14 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, linear, permute, reshape, transpose
 from anabranch.rewrite.rules.algebra_conditions import both, every, floating, matrices
+from anabranch.rewrite.rules.pattern_parts import swaps_last_two
 from anabranch.rewrite.rules.shapes import either, shapes
 
 x, y, w, b, i, j, p = wild("x y w b i j p")
 
 
-def swapped(match: Match) -> Refused | None:
-    """Whether the last two axes are swapped, and no others."""
-    given = match.bound
-    rank = len(match.x.shape)
-    if "p" in given:
-        axes = given["p"]
-        assert isinstance(axes, tuple)
-        order = [axis % rank for axis in axes if isinstance(axis, int)]
-    else:
-        order = list(range(rank))
-        one, two = (axis % rank for axis in (given["i"], given["j"]) if isinstance(axis, int))
-        order[one], order[two] = two, one
-    wanted = [*range(rank - 2), rank - 1, rank - 2]
-    return None if order == wanted else Refused("other axes are swapped than the last two")
-
-
 def deep(match: Match) -> Refused | None:
-    return None if len(match.x.shape) >= 2 else Refused("it is a vector")
+    return Refused.unless(len(match.x.shape) >= 2, "it is a vector")
 
 
 def columns(match: Match, turned: Pattern) -> Pattern:
@@ -69,7 +54,7 @@ def _turned(before: bool, permuted: bool) -> Rule:
         f"{found} -> {put}",
         find=linear(turn(x), w, b) if before else turn(linear(x, w, b)),
         replace=layer_of_turned if before else turned_layer,
-        when=every(matrices("w"), deep, swapped),
+        when=every(matrices("w"), deep, swaps_last_two),
         draw=either(*(shapes(given, turn) for turn in (orders if permuted else pairs))),
     )
 
@@ -85,7 +70,7 @@ RULES: tuple[Rule, ...] = (
             transpose(call(BMM, x, y), i, j),
             call(BMM, transpose(y, i, j), transpose(x, i, j)),
         ),
-        every(floating("x", "y"), swapped),
+        every(floating("x", "y"), swaps_last_two),
         either(
             shapes("x: B N M; y: B M O; i: N of x; j: M of x"),
             shapes("x: B N M; y: B M O; i: M of x; j: N of x"),

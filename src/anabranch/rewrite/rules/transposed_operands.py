@@ -10,8 +10,9 @@ cat([conv(x, w, b), conv(x, v, c)], 1)  =  conv(x, cat(w, v), cat(b, c))
 from __future__ import annotations
 
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Match, Operand, Pattern, Rule, wild
+from anabranch.ir.rule import Match, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat, convolution, linear, reshape, t, transpose
+from anabranch.rewrite.rules import conv_merging, layers
 from anabranch.rewrite.rules.algebra_conditions import (
     both,
     every,
@@ -19,9 +20,8 @@ from anabranch.rewrite.rules.algebra_conditions import (
     matrices,
     values,
 )
-from anabranch.rewrite.rules.conv_windows import convolve, window
-from anabranch.rewrite.rules.pattern_parts import joined_bias, not_constant
-from anabranch.rewrite.rules.shapes import CONVOLUTION, END, OneOf, either, shapes
+from anabranch.rewrite.rules.pattern_parts import swaps_last_two
+from anabranch.rewrite.rules.shapes import END, OneOf, either, shapes
 
 SLICE, SELECT = "aten.slice.Tensor", "aten.select.int"
 
@@ -32,21 +32,15 @@ x, y, w, v, b, c, shape, axis, index, start, end, step, parts, i, j = wild(
 
 def last_two(match: Match) -> Refused | None:
     """Whether both are of as many axes, and the last two of them are swapped."""
-    rank = len(match.x.shape)
-    if len(match.y.shape) != rank or rank < 2:
+    if len(match.y.shape) != len(match.x.shape) or len(match.x.shape) < 2:
         return Refused("the factors have different numbers of axes")
-    swapped = {axis % rank for axis in (match.i.arg, match.j.arg) if isinstance(axis, int)}
-    return (
-        None
-        if swapped == {rank - 2, rank - 1}
-        else Refused("other axes are swapped than those of the matrices")
-    )
+    return swaps_last_two(match)
 
 
 def rows_stay(match: Match) -> Refused | None:
     """Whether only the axes of rows are counted otherwise."""
     last = match.x.shape[-1:] == match.w.shape[1:]
-    return None if last else Refused("the axis that is multiplied is reshaped, too")
+    return Refused.unless(last, "the axis that is multiplied is reshaped, too")
 
 
 def reshaped_rows(match: Match) -> Pattern:
@@ -55,7 +49,7 @@ def reshaped_rows(match: Match) -> Pattern:
 
 def results_stay(match: Match) -> Refused | None:
     columns = match.root.type.shape[-1:] == (match.w.shape[0],)
-    return None if columns else Refused("columns of the result are counted as rows")
+    return Refused.unless(columns, "columns of the result are counted as rows")
 
 
 def before_linear(match: Match) -> Pattern:
@@ -66,7 +60,7 @@ def of_rows(match: Match) -> Refused | None:
     """Whether the axis is one of rows, and not the one that is multiplied."""
     at, rank = match.axis.arg, len(match.x.shape)
     assert isinstance(at, int)
-    return None if at % rank != rank - 1 else Refused("it is cut along the columns")
+    return Refused.unless(at % rank != rank - 1, "it is cut along the columns")
 
 
 def selected_row(match: Match) -> Pattern:
@@ -81,54 +75,12 @@ def sliced_rows(match: Match) -> Pattern:
     return linear(call(SLICE, x, at % len(match.x.shape), start, end, step), w, b)
 
 
-def of_columns(match: Match) -> Refused | None:
-    """Whether whole columns are read, along the axis that the weight's rows make."""
-    at, rank = match.axis.arg, len(match.root.type.shape)
-    assert isinstance(at, int)
-    if at % rank != rank - 1:
-        return Refused("it is cut along the rows")
-    return not_constant(match, "w", "b")
-
-
-def of_channels(match: Match) -> Refused | None:
-    if match.axis.arg not in (1, 1 - len(match.w.shape)):
-        return Refused("it is cut along another axis than the channels")
-    by = window(match)
-    if by.transposed or by.groups != 1:
-        return Refused("it is transposed or has groups")
-    return not_constant(match, "w", "b")
-
-
-def _cut(match: Match) -> tuple[Operand, Operand]:
-    """The rows of the weight that are read, and what belongs to them of the bias."""
-    given = (0, start, end, step)
-    bias = None if match.b.type is None else call(SLICE, b, *given)
-    return call(SLICE, w, *given), bias
-
-
-def beside(match: Match) -> Refused | None:
-    """Whether two convolutions stand side by side along their channels, both with their groups."""
-    if match.axis.arg not in (1, 1 - len(match.w.shape)):
-        return Refused("they are joined along another axis than the channels")
-    by = window(match)
-    if by.transposed or by.groups != 1:
-        return Refused("they are transposed or have groups")
-    if match.w.shape[1:] != match.v.shape[1:]:
-        return Refused(f"the weights are {match.w.shape} and {match.v.shape}")
-    return not_constant(match, "w", "v", "b", "c")
-
-
-def one_of_two(match: Match) -> Pattern:
-    bias = joined_bias(match, (b, match.w.shape[0]), (c, match.v.shape[0]))
-    return convolve(x, cat((w, v), 0), bias, window(match))
-
-
 def rows_joined(match: Match) -> Refused | None:
     """Whether what is joined are rows."""
     at = match.axis.arg
     assert isinstance(at, int)
     rank = len(match.known.types[values(match, "parts")[0].name].shape)
-    return None if at % rank != rank - 1 else Refused("columns are joined")
+    return Refused.unless(at % rank != rank - 1, "columns are joined")
 
 
 def each_part(match: Match) -> Pattern:
@@ -207,39 +159,9 @@ RULES: tuple[Rule, ...] = (
             step=OneOf(1, 2),
         ),
     ),
-    Rule(
-        "slice(linear(x, w, b), columns) -> linear(x, slice(w), slice(b))",
-        find=call(SLICE, LAYER, axis, start, end, step),
-        replace=lambda match: linear(x, *_cut(match)),
-        when=every(matrices("w"), of_columns),
-        draw=shapes(
-            "x: ... K O; w: N O const; b: N const?; axis: O of x",
-            MORE=(0, 1),
-            start=OneOf(0, None, "N/2 size"),
-            end=OneOf("N size", END),
-            step=OneOf(1, 1, 2),
-        ),
-    ),
-    Rule(
-        "slice(conv(x, w, b), channels) -> conv(x, slice(w), slice(b))",
-        find=call(SLICE, CONV, axis, start, end, step),
-        replace=lambda match: convolve(x, *_cut(match), window(match)),
-        when=of_channels,
-        draw=shapes(
-            CONVOLUTION,
-            "axis: C of x",
-            start=OneOf(0, "N/2 size"),
-            end=OneOf("N size", END),
-            step=1,
-        ),
-    ),
-    Rule(
-        "cat(conv(x, w, b), conv(x, v, c)) -> conv(x, cat(w, v), cat(b, c))",
-        find=cat((CONV, convolution(x, v, c, rest="window")), axis),
-        replace=one_of_two,
-        when=beside,
-        draw=shapes(CONVOLUTION, "v: M C taps const; c: M const?; axis: C of x"),
-    ),
+    layers.cut(layers.LINEARS, "columns"),
+    layers.cut(layers.CONVOLUTIONS, "channels"),
+    conv_merging.ONE_WINDOW.rules()[1],
     Rule(
         "linear(cat(rows), w, b) -> cat(linear(row, w, b))",
         find=linear(cat(parts, axis), w, b),

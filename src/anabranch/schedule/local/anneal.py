@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from anabranch.deadline import ENDLESS, Deadline
-from anabranch.ir.dag import Dag, bits
-from anabranch.schedule.event_waits import waited
+from anabranch.ir.dag import Dag, bits, waited
 from anabranch.schedule.local.assignment import AssignmentMoves, Placing, breaks
 from anabranch.schedule.local.evaluate import Latency
 
