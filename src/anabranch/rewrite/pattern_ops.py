@@ -12,6 +12,20 @@ out must have its default, or is captured as a whole under `rest`.
 from __future__ import annotations
 
 from anabranch.ir.rule import Call, Operand
+from anabranch.ir.rule_text import parse_pattern
+
+NAMES = "addmm alias bmm detach lift_fresh linear matmul mm relu t"
+WORDS = {name: f"aten.{name}.default" for name in NAMES.split()} | {
+    "transpose": "aten.transpose.int"
+}
+"""Operators by the names that equations have for them."""
+
+
+def pattern(text: str) -> Call:
+    """A call as it stands in an equation: `relu(x)*s + y`."""
+    found = parse_pattern(text, WORDS)
+    assert isinstance(found, Call), text
+    return found
 
 
 def call(op: str, *args: Operand, rest: str = "") -> Call:

@@ -9,13 +9,16 @@ side would be rounded elsewhere; whole numbers wrap around and booleans saturate
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Mapping
 
 from anabranch.ir.graph import Arg, Ref
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, When, wildcards
+from anabranch.ir.rule_text import parse_pattern
 from anabranch.ir.text import text_arg
 from anabranch.ir.types import TensorType
+from anabranch.rewrite.pattern_ops import WORDS, pattern
 from anabranch.rewrite.rules import draws
 
 Draw = Callable[[random.Random], Mapping[str, object]]
@@ -29,6 +32,24 @@ def both(left: str, right: str, sides: tuple[Call, Call], when: When, draw: Draw
         Rule(f"{left} -> {right}", find=one, replace=two, when=when, draw=draw),
         Rule(f"{right} -> {left}", find=two, replace=one, when=when, draw=draw),
     ]
+
+
+def equations(*texts: str, when: When | None = None, draw: Draw | None = None) -> list[Rule]:
+    """The rules that these say, `left -> right`, or with `left = right` both ways. The condition
+    and the draw hold for either side.
+
+    >>> [rule.name for rule in equations("x*s + y*s = (x + y)*s")]
+    ['x*s + y*s -> (x + y)*s', '(x + y)*s -> x*s + y*s']
+    """
+    rules: list[Rule] = []
+    for text in texts:
+        one, sign, two = re.split(" (=|->) ", text)
+        sides = [(one, two), (two, one)] if sign == "=" else [(one, two)]
+        for left, right in sides:
+            put = parse_pattern(right, WORDS)
+            assert isinstance(put, Pattern), text
+            rules.append(Rule(f"{left} -> {right}", pattern(left), put, when, draw))
+    return rules
 
 
 def every(*conditions: When) -> When:

@@ -16,8 +16,7 @@ from anabranch.ir.axis_order import axis_order
 from anabranch.ir.ops import same_layout
 from anabranch.ir.refused import unless
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
-from anabranch.ir.types import TensorType
-from anabranch.rewrite.pattern_ops import call, cat, linear, permute, reshape, t, transpose
+from anabranch.rewrite.pattern_ops import call, cat, linear, pattern, permute, reshape
 from anabranch.rewrite.rules.shapes import Drawing, OneOf, shapes
 
 Draw = Callable[[random.Random], Mapping[str, object]]
@@ -69,13 +68,11 @@ def in_any_order(given: Drawing) -> tuple[int, ...]:
     return tuple(given.dice.sample(range(4), 4))
 
 
-def identity(name: str, find: Call, draw: Draw | None = None) -> Rule:
-    """A rule find -> x, where x is given back unchanged."""
-    return Rule(name, find=find, replace=x, when=unless(CHANGED, unchanged), draw=draw)
-
-
-def tensor(*sizes: int) -> TensorType:
-    return TensorType(sizes, torch.float32)
+def identity(name: str, draw: Draw, find: Call | None = None) -> Rule:
+    """A rule find -> x, where x is given back unchanged; what is found is read from its name."""
+    left, _, _ = name.partition(" -> ")
+    when = unless(CHANGED, unchanged)
+    return Rule(name, find=find or pattern(left), replace=x, when=when, draw=draw)
 
 
 def one_permutation(match: Match) -> Pattern:
@@ -100,7 +97,8 @@ DROPOUTS = (
     *("aten.dropout.default", "aten.feature_dropout.default"),
     *("aten.alpha_dropout.default", "aten.feature_alpha_dropout.default"),
 )
-RENAMES = ("aten.alias.default", "aten.detach.default", "aten.lift_fresh.default")
+
+SWAPPED = shapes("x: N M K; a: 3 place", b=-1)
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -113,14 +111,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "x - 0 -> x", find=x - 0, replace=x, when=unless(CHANGED, added_nothing(0.0)), draw=sized()
     ),
-    identity("x * 1 -> x", x * 1, sized()),
-    identity("x / 1 -> x", x / 1, sized()),
-    identity("pow(x, 1) -> x", call("aten.pow.Tensor_Scalar", x, 1), sized()),
+    identity("x * 1 -> x", sized()),
+    identity("x / 1 -> x", sized()),
+    identity("pow(x, 1) -> x", sized(), call("aten.pow.Tensor_Scalar", x, 1)),
     *(
-        identity(f"{op.split('.')[1]}(x, p, eval) -> x", call(op, x, p, False), sized(p=0.5))
+        identity(f"{op.split('.')[1]}(x, p, eval) -> x", sized(p=0.5), call(op, x, p, False))
         for op in DROPOUTS
     ),
-    *(identity(f"{op.split('.')[1]}(x) -> x", call(op, x), sized()) for op in RENAMES),
+    *(identity(f"{op}(x) -> x", sized()) for op in ("alias", "detach", "lift_fresh")),
     Rule(
         "clone(x) -> x",
         find=call("aten.clone.default", x, rest="rest"),
@@ -130,31 +128,27 @@ RULES: tuple[Rule, ...] = (
     ),
     identity(
         "to(x, same) -> x",
-        call("aten._to_copy.default", x, rest="rest"),
         sized(rest=(torch.float32, None, None, None, False, None)),
+        call("aten._to_copy.default", x, rest="rest"),
     ),
     identity(
         "slice(x, all) -> x",
-        call("aten.slice.Tensor", x, rest="rest"),
         sized(rest=(0, 0, 2**63 - 1, 1)),
+        call("aten.slice.Tensor", x, rest="rest"),
     ),
     identity(
-        "expand(x, same) -> x", call("aten.expand.default", x, s), sized("x: ...; s: ... sizes")
+        "expand(x, same) -> x", sized("x: ...; s: ... sizes"), call("aten.expand.default", x, s)
     ),
-    identity("reshape(x, same) -> x", reshape(x, s), sized("x: ...; s: ... sizes")),
-    identity("permute(x, in order) -> x", permute(x, p), sized(p=in_order)),
-    identity("transpose(x, a, a) -> x", transpose(x, a, a), sized(a=0)),
-    identity("cat([x]) -> x", cat((x,), a), sized(a=0)),
-    identity("t(t(x)) -> x", t(t(x)), shapes("x: N M")),
-    identity(
-        "transpose(transpose(x, a, b), a, b) -> x",
-        transpose(transpose(x, a, b), a, b),
-        shapes("x: N M K; a: 3 place", b=-1),
-    ),
-    identity(
-        "transpose(transpose(x, a, b), b, a) -> x",
-        transpose(transpose(x, a, b), b, a),
-        shapes("x: N M K; a: 3 place", b=-1),
+    identity("reshape(x, same) -> x", sized("x: ...; s: ... sizes"), reshape(x, s)),
+    identity("permute(x, in order) -> x", sized(p=in_order), permute(x, p)),
+    identity("transpose(x, a, a) -> x", sized(a=0)),
+    identity("cat([x]) -> x", sized(a=0), cat((x,), a)),
+    identity("t(t(x)) -> x", shapes("x: N M")),
+    *(
+        identity(
+            f"transpose(transpose(x, a, b), {back}) -> x", shapes("x: N M K; a: 3 place", b=-1)
+        )
+        for back in ("a, b", "b, a")
     ),
     Rule(
         "permute(permute(x, p), q) -> permute(x, p[q])",

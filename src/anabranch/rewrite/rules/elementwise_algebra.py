@@ -10,13 +10,15 @@ stands for all spellings. Rules that might help.
 
 from __future__ import annotations
 
+import re
+
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, When, wild
-from anabranch.rewrite.pattern_ops import call
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
+from anabranch.rewrite.pattern_ops import call, pattern
 from anabranch.rewrite.rules.algebra_conditions import (
     Draw,
     alike,
-    both,
+    equations,
     every,
     floating,
     folded,
@@ -25,8 +27,7 @@ from anabranch.rewrite.rules.algebra_conditions import (
 )
 from anabranch.rewrite.rules.shapes import OneOf, shapes
 
-a, b, c, d, s, t, x, y, z = wild("a b c d s t x y z")
-parts, axis, dims = wild("parts axis dims")
+x, s, parts, axis, dims = wild("x s parts axis dims")
 LONGEST = 8
 """Terms of a sum that is balanced at once; a longer one is balanced in parts."""
 
@@ -40,38 +41,33 @@ def broadcast(*names: str, **more: object) -> Draw:
     return shapes(dict.fromkeys(names, "N ... broadcast"), more)
 
 
-def with_number(names: str, *numbers: str, holding: When | None = None) -> tuple[When, Draw]:
-    """Tensors of one floating dtype beside numbers."""
-    given = dict.fromkeys(numbers, OneOf(2, -3, 0.5, 1))
-    when = every(holding or floating(*names.split()), *map(number, numbers))
-    return when, broadcast(*names.split(), **given)
+NUMBERS = OneOf(2, -3, 0.5, 1)
+
+
+def laws(*texts: str) -> list[Rule]:
+    """Equations of tensors of one floating dtype, s a number."""
+    rules: list[Rule] = []
+    for text in texts:
+        names = dict.fromkeys(re.findall("[a-z]", text))
+        tensors, numbers = [n for n in names if n != "s"], [n for n in names if n == "s"]
+        when = every(floating(*tensors), *map(number, numbers))
+        draw = broadcast(*tensors, **dict.fromkeys(numbers, NUMBERS))
+        rules += equations(text, when=when, draw=draw)
+    return rules
 
 
 def balanced(terms: int) -> Rule:
     """A chain of sums as a tree."""
     leaves = wild(" ".join("abcdefgh"[:terms]))
     names = [leaf.name for leaf in leaves]
-    chain = leaves[0] + leaves[1]
-    for leaf in leaves[2:]:
-        chain = chain + leaf
+    chain = " + ".join(names)
     return Rule(
-        f"{' + '.join(names)} -> balanced",
-        find=chain,
+        f"{chain} -> balanced",
+        find=pattern(chain),
         replace=folded(plus, list(leaves)),
         when=floating(*names),
         draw=broadcast(*names),
     )
-
-
-def _regrouped(name: str, find: Call, replace: Pattern, names: str) -> Rule:
-    return Rule(name, find, replace, when=floating(*names.split()), draw=broadcast(*names.split()))
-
-
-def _scaled(
-    left: str, right: str, sides: tuple[Call, Call], names: str, *numbers: str
-) -> list[Rule]:
-    when, draw = with_number(names, *numbers)
-    return both(left, right, sides, when, draw)
 
 
 def one_more(match: Match) -> Pattern:
@@ -79,10 +75,6 @@ def one_more(match: Match) -> Pattern:
     factor = match.s.arg
     assert isinstance(factor, int | float)
     return x * (factor + 1)
-
-
-def _rsub(one: Operand, two: Operand) -> Call:
-    return call("aten.rsub.Scalar", one, two)
 
 
 def over_the_stack(match: Match) -> Refused | None:
@@ -107,10 +99,8 @@ def one_by_one(match: Match) -> Pattern:
     return total
 
 
-_number_when, _number_draw = with_number("x", "s")
-
 RULES: tuple[Rule, ...] = (
-    _regrouped("(a + b) + c -> a + (b + c)", (a + b) + c, a + (b + c), "a b c"),
+    *laws("(a + b) + c -> a + (b + c)"),
     Rule(
         "sum(stack([a, b, ...], i), i) -> a + b + ...",
         find=call("aten.sum.dim_IntList", call("aten.stack.default", parts, axis), dims),
@@ -122,51 +112,31 @@ RULES: tuple[Rule, ...] = (
             dims=("N of A.. N B..",),
         ),
     ),
-    _regrouped("(a * b) * c -> a * (b * c)", (a * b) * c, a * (b * c), "a b c"),
+    *laws("(a * b) * c -> a * (b * c)"),
     *map(balanced, range(4, LONGEST + 1)),
-    _regrouped("(a - b) - c -> a - (b + c)", (a - b) - c, a - (b + c), "a b c"),
-    _regrouped("a - (b + c) -> (a - b) - c", a - (b + c), (a - b) - c, "a b c"),
-    _regrouped("(a - b) + c -> (a + c) - b", (a - b) + c, (a + c) - b, "a b c"),
-    _regrouped("(a + c) - b -> (a - b) + c", (a + c) - b, (a - b) + c, "a b c"),
-    _regrouped("a - (b - c) -> (a + c) - b", a - (b - c), (a + c) - b, "a b c"),
-    _regrouped(
-        "(a + b) + (c + d) -> (a + c) + (b + d)", (a + b) + (c + d), (a + c) + (b + d), "a b c d"
-    ),
-    *both(
-        "x*a + x*b",
-        "x*(a + b)",
-        (x * a + x * b, x * (a + b)),
-        floating("x", "a", "b"),
-        broadcast("x", "a", "b"),
-    ),
-    *both(
-        "x*a - x*b",
-        "x*(a - b)",
-        (x * a - x * b, x * (a - b)),
-        floating("x", "a", "b"),
-        broadcast("x", "a", "b"),
-    ),
-    *_scaled("x*s + y*s", "(x + y)*s", (x * s + y * s, (x + y) * s), "x y", "s"),
-    *_scaled("x*s - y*s", "(x - y)*s", (x * s - y * s, (x - y) * s), "x y", "s"),
-    *_scaled("x/s + y/s", "(x + y)/s", (x / s + y / s, (x + y) / s), "x y", "s"),
-    *_scaled("(x*y)*s, number", "(x*s)*y", ((x * y) * s, (x * s) * y), "x y", "s"),
-    Rule("x + x -> x*2", find=x + x, replace=x * 2, when=floating("x")),
-    Rule("x*2 -> x + x", find=x * 2, replace=x + x, when=floating("x")),
-    Rule("x*s + x -> x*(s + 1)", x * s + x, one_more, _number_when, _number_draw),
-    Rule(
-        "x - x*y -> x*(1 - y)", x - x * y, x * _rsub(y, 1), floating("x", "y"), broadcast("x", "y")
+    *laws(
+        "(a - b) - c = a - (b + c)",
+        "(a - b) + c = (a + c) - b",
+        "a - (b - c) -> (a + c) - b",
+        "(a + b) + (c + d) -> (a + c) + (b + d)",
+        "x*a + x*b = x*(a + b)",
+        "x*a - x*b = x*(a - b)",
+        "x*s + y*s = (x + y)*s",
+        "x*s - y*s = (x - y)*s",
+        "x/s + y/s = (x + y)/s",
+        "(x*y)*s = (x*s)*y",
+        "x + x = x*2",
     ),
     Rule(
-        "x*s + y*(1 - s) -> y + s*(x - y)",
-        find=x * s + y * _rsub(s, 1),
-        replace=y + s * (x - y),
-        when=alike("x", "y", "s"),
-        draw=shapes("x: N ...; y: N ...; s: N ..."),
+        "x*s + x -> x*(s + 1)",
+        find=x * s + x,
+        replace=one_more,
+        when=every(floating("x"), number("s")),
+        draw=broadcast("x", s=NUMBERS),
     ),
-    Rule(
-        "y + s*(x - y) -> x*s + y*(1 - s)",
-        find=y + s * (x - y),
-        replace=x * s + y * _rsub(s, 1),
+    *laws("x - x*y -> x*(1 - y)"),
+    *equations(
+        "x*s + y*(1 - s) = y + s*(x - y)",
         when=alike("x", "y", "s"),
         draw=shapes("x: N ...; y: N ...; s: N ..."),
     ),

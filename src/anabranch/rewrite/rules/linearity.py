@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
-from anabranch.rewrite.pattern_ops import call, convolution, linear, relu, reshape
+from anabranch.rewrite.pattern_ops import call, convolution, linear, reshape
 from anabranch.rewrite.rules import layers
 from anabranch.rewrite.rules.algebra_conditions import (
     alike,
     both,
+    equations,
     every,
     floating,
     positive,
@@ -152,12 +153,10 @@ RULES: tuple[Rule, ...] = (
     *folds("adaptive_avg_pool", "aten.adaptive_avg_pool2d.default", ADAPTED),
     *folds("sum", "aten.sum.dim_IntList", SUMMED),
     *folds("mean", "aten.mean.dim", SUMMED),
-    *both(
-        "relu(x * s)",
-        "relu(x) * s",
-        (relu(x * s), relu(x) * s),
-        every(floating("x"), positive("s")),
-        shapes("x: M ...", s=OneOf(2, 0.5, 3)),
+    *equations(
+        "relu(x * s) = relu(x) * s",
+        when=every(floating("x"), positive("s")),
+        draw=shapes("x: M ...", s=OneOf(2, 0.5, 3)),
     ),
-    Rule("relu(relu(x)) -> relu(x)", find=relu(relu(x)), replace=relu(x), draw=shapes("x: M ...")),
+    *equations("relu(relu(x)) -> relu(x)", draw=shapes("x: M ...")),
 )

@@ -19,7 +19,7 @@ from anabranch.rewrite.pattern_ops import call, cat
 from anabranch.rewrite.rules.algebra_conditions import (
     Draw,
     alike,
-    both,
+    equations,
     every,
     floating,
     matrices,
@@ -57,30 +57,29 @@ def product_of_parts(dot: Product) -> Callable[[Match], Pattern]:
 
 def products(kind: str) -> list[Rule]:
     """Distributivity on both sides, both ways, and factors, for one kind of product."""
-    dot, more = product(kind), RANKS[kind]
-    right = shapes("x: ... N K; a: ... K M; b: ... K M", MORE=more)
-    left = shapes("x: ... N K; y: ... N K; w: ... K M", MORE=more)
-    scaled = every(floating("x", "w"), number("s"))
-    drawn = shapes("x: ... N K; w: ... K M", s=OneOf(2, -3, 0.5), MORE=more)
 
-    def law(one: str, two: str, sides: tuple[Call, Call], when: When, draw: Draw) -> list[Rule]:
-        return both(one.format(kind), two.format(kind), sides, when, draw)
+    def law(*texts: str, when: When, draw: Draw) -> list[Rule]:
+        return equations(*(text.replace("dot", kind) for text in texts), when=when, draw=draw)
 
-    whole = dot(x, w) * s
-    plus, minus = (dot(x, a) + dot(x, b), dot(x, a + b)), (dot(x, a) - dot(x, b), dot(x, a - b))
+    more = RANKS[kind]
     return [
-        *law("{0}(x, a) + {0}(x, b)", "{0}(x, a + b)", plus, alike("a", "b"), right),
-        *law("{0}(x, a) - {0}(x, b)", "{0}(x, a - b)", minus, alike("a", "b"), right),
         *law(
-            "{0}(x, w) + {0}(y, w)",
-            "{0}(x + y, w)",
-            (dot(x, w) + dot(y, w), dot(x + y, w)),
-            alike("x", "y"),
-            left,
+            "dot(x, a) + dot(x, b) = dot(x, a + b)",
+            "dot(x, a) - dot(x, b) = dot(x, a - b)",
+            when=alike("a", "b"),
+            draw=shapes("x: ... N K; a: ... K M; b: ... K M", MORE=more),
         ),
-        *law("{0}(x * s, w)", "{0}(x, w) * s", (dot(x * s, w), whole), scaled, drawn),
-        Rule(f"{kind}(x, w) * s -> {kind}(x, w * s)", whole, dot(x, w * s), scaled, drawn),
-        Rule(f"{kind}(x, w * s) -> {kind}(x, w) * s", dot(x, w * s), whole, scaled, drawn),
+        *law(
+            "dot(x, w) + dot(y, w) = dot(x + y, w)",
+            when=alike("x", "y"),
+            draw=shapes("x: ... N K; y: ... N K; w: ... K M", MORE=more),
+        ),
+        *law(
+            "dot(x * s, w) = dot(x, w) * s",
+            "dot(x, w) * s = dot(x, w * s)",
+            when=every(floating("x", "w"), number("s")),
+            draw=shapes("x: ... N K; w: ... K M", s=OneOf(2, -3, 0.5), MORE=more),
+        ),
     ]
 
 
@@ -89,12 +88,10 @@ def chains(kind: str) -> list[Rule]:
     dot = product(kind)
     apart = dot(x, a) + dot(y, b)
     return [
-        *both(
-            f"{kind}({kind}(x, y), z)",
-            f"{kind}(x, {kind}(y, z))",
-            (dot(dot(x, y), z), dot(x, dot(y, z))),
-            every(floating("x", "y", "z"), matrices("x", "y", "z")),
-            shapes("x: N K; y: K M; z: M P"),
+        *equations(
+            f"{kind}({kind}(x, y), z) = {kind}(x, {kind}(y, z))",
+            when=every(floating("x", "y", "z"), matrices("x", "y", "z")),
+            draw=shapes("x: N K; y: K M; z: M P"),
         ),
         Rule(
             f"{kind}(x, a) + {kind}(y, b) -> {kind}(cat(x, y), cat(a, b))",

@@ -20,6 +20,7 @@ from anabranch.ir.axis_order import axis_order
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Rule, When, wild
 from anabranch.rewrite.pattern_ops import call, convolution, linear, permute, reshape, t, transpose
+from anabranch.rewrite.rules.algebra_conditions import equations
 from anabranch.rewrite.rules.conv_windows import ConvWindow, convolve, window
 from anabranch.rewrite.rules.linear_after_norm import NARROW, widened
 from anabranch.rewrite.rules.shapes import CONVOLUTION, PLAIN, OneOf, either, shapes
@@ -145,9 +146,7 @@ def summed(match: Match) -> Call:
     return call("aten._to_copy.default", whole, type.dtype) if narrow else whole
 
 
-PRODUCT = shapes("x: ... K; a: K N maybe")
-
-MM, BMM, ADDMM = "aten.mm.default", "aten.bmm.default", "aten.addmm.default"
+BMM = "aten.bmm.default"
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -199,16 +198,14 @@ RULES: tuple[Rule, ...] = (
         when=matrix("w"),
         draw=shapes("x: ... K; w: N K maybe; b: N const?"),
     ),
-    Rule("x @ a -> linear(x, t(a))", x @ a, linear(x, t(a)), matrix("a"), PRODUCT),
-    Rule(
+    *equations("x @ a -> linear(x, t(a))", when=matrix("a"), draw=shapes("x: ... K; a: K N maybe")),
+    *equations(
         "x @ a + b -> linear(x, t(a), b)",
-        find=(x @ a) + b,
-        replace=linear(x, t(a), b),
         when=with_a_row,
         draw=shapes("x: ... K; a: K N maybe; b: N maybe"),
     ),
-    Rule("mm(x, a) -> x @ a", call(MM, x, a), x @ a, draw=shapes("x: M K; a: K N maybe")),
-    Rule("bmm(x, a) -> x @ a", call(BMM, x, a), x @ a, draw=shapes("x: B M K; a: B K N maybe")),
+    *equations("mm(x, a) -> x @ a", draw=shapes("x: M K; a: K N maybe")),
+    *equations("bmm(x, a) -> x @ a", draw=shapes("x: B M K; a: B K N maybe")),
     *(
         Rule(
             name,
@@ -223,10 +220,5 @@ RULES: tuple[Rule, ...] = (
             ("left", "bmm(row, a) -> sum(t(row) * a, 1)"),
         )
     ),
-    Rule(
-        "addmm(b, x, a) -> x @ a + b",
-        find=call(ADDMM, b, x, a),
-        replace=(x @ a) + b,
-        draw=shapes("x: M K; a: K N maybe; b: N maybe"),
-    ),
+    *equations("addmm(b, x, a) -> x @ a + b", draw=shapes("x: M K; a: K N maybe; b: N maybe")),
 )

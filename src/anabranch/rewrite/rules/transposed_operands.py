@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Match, Pattern, Rule, wild
-from anabranch.rewrite.pattern_ops import call, cat, convolution, linear, reshape, t, transpose
+from anabranch.rewrite.pattern_ops import call, cat, convolution, linear, reshape
 from anabranch.rewrite.rules import conv_merging, layers
 from anabranch.rewrite.rules.algebra_conditions import (
-    both,
+    equations,
     every,
     floating,
     matrices,
@@ -90,31 +90,20 @@ def each_part(match: Match) -> Pattern:
     return cat(tuple(linear(part, w, b) for part in refs), at % rank)
 
 
+PRODUCT = shapes("x: N K; y: K M")
 LAYER = linear(x, w, b)
 LAYER_SHAPES = {"w": "O K maybe", "b": "O const?"}
 CONV = convolution(x, w, b, rest="window")
 
 RULES: tuple[Rule, ...] = (
-    *both(
-        "t(mm(x, y))",
-        "mm(t(y), t(x))",
-        (t(call("aten.mm.default", x, y)), call("aten.mm.default", t(y), t(x))),
-        floating("x", "y"),
-        shapes("x: N K; y: K M"),
+    *equations("t(mm(x, y)) = mm(t(y), t(x))", when=floating("x", "y"), draw=PRODUCT),
+    *equations(
+        "t(x @ y) = t(y) @ t(x)", when=every(floating("x", "y"), matrices("x", "y")), draw=PRODUCT
     ),
-    *both(
-        "t(x @ y)",
-        "t(y) @ t(x)",
-        (t(x @ y), t(y) @ t(x)),
-        every(floating("x", "y"), matrices("x", "y")),
-        shapes("x: N K; y: K M"),
-    ),
-    *both(
-        "transpose(x @ y, i, j)",
-        "transpose(y, i, j) @ transpose(x, i, j)",
-        (transpose(x @ y, i, j), transpose(y, i, j) @ transpose(x, i, j)),
-        every(floating("x", "y"), last_two),
-        either(
+    *equations(
+        "transpose(x @ y, i, j) = transpose(y, i, j) @ transpose(x, i, j)",
+        when=every(floating("x", "y"), last_two),
+        draw=either(
             shapes("x: ... N K; y: ... K M; i: N of x; j: K of x", MORE=(0, 1, 2)),
             shapes("x: ... N K; y: ... K M; i: K of x; j: N of x", MORE=(0, 1, 2)),
         ),
