@@ -26,7 +26,7 @@ from anabranch.costs.measured import Measured
 from anabranch.ir.protocols import Executable, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
-from anabranch.kernels.triton.l1_carveout import LESS, WHOLE_PERCENT
+from anabranch.kernels.triton.l1_carveout import CARVEOUTS_PERCENT, WHOLE_PERCENT
 from anabranch.memory import pack
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS
@@ -66,7 +66,7 @@ def main() -> int:
     runs: dict[tuple[str, str], Executable] = {}
     for name, schedule in schedules.items():
         plan = pack(tasks, schedule, target.spec)
-        for percent in (None, WHOLE_PERCENT, *LESS):
+        for percent in (None, WHOLE_PERCENT, *CARVEOUTS_PERCENT):
             with asking(percent):
                 runs[name, DRIVERS if percent is None else f"{percent}%"] = target.load(plan)
     costs = dict(zip(runs, target.time(list(runs.values()), SECONDS), strict=True))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.costs.alpha_cost import ALONE, mixed_price
+from anabranch.costs.alpha_cost import WITHOUT_OVERLAP_COST, mixed_price
 from anabranch.costs.critical_path import longest_path
 from anabranch.costs.gpu_simulator import Simulator
 from anabranch.costs.resource_demand import Demand
@@ -34,7 +34,7 @@ def test_a_fork_and_a_join() -> None:
     """The example of the docstring."""
     short = path([4, 5, 3, 2], [[], [0], [0], [1, 2]])
     assert short == 4 + max(RELEASE + 5, FORK + LANE + 3 + LANE) + 2
-    assert longest_path([4, 5, 3, 2], [[], [0], [0], [1, 2]], ALONE) == 11
+    assert longest_path([4, 5, 3, 2], [[], [0], [0], [1, 2]], WITHOUT_OVERLAP_COST) == 11
 
 
 def test_nothing_is_made_ready_behind_a_short_launch() -> None:
@@ -71,7 +71,7 @@ def dags(draw: st.DrawFn) -> Dags:
 @given(dags())
 def test_between_the_bare_path_and_the_sum_of_all_that_costs(dag: Dags) -> None:
     times, preds = dag
-    bare = longest_path(times, preds, ALONE)
+    bare = longest_path(times, preds, WITHOUT_OVERLAP_COST)
     found = path(times, preds)
     most = len(times) * (len(times) * FORK + LANE + RELEASE)
     assert bare <= found <= bare + most

@@ -206,9 +206,8 @@ PADDED = "conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(pad(w), pad(v)),
 SUMMED = "conv(x, w, b) + conv(y, v, c) -> conv(cat(x, y), cat(w, v), b + c)"
 
 CHAINS = [
-    # An average of an Inception block joins the 1x1 convolutions beside it: as a convolution,
-    # as one with the 1x1 behind it, or behind that 1x1.
-    ("inception_v3", ("avg_pool(x) -> conv(x, 1/n on the diagonal)", PADDED)),
+    # An average of an Inception block joins the 1x1 convolutions beside it: as a convolution with
+    # the 1x1 behind it, or behind that 1x1.
     ("inception_v3", ("conv1x1(avg_pool(x), w, b) -> conv(x, w/n, b)", PADDED)),
     ("inception_v3", ("conv1x1(avg_pool(x), w, b) -> avg_pool(conv1x1(x, w)) + b", STACKED)),
     # A strided shortcut is summed with the branch beside it.
@@ -221,15 +220,7 @@ CHAINS = [
             "conv(x, w, b) -> cat(conv(x, w[:half], b[:half]), conv(x, w[half:], b[half:]))",
         ),
     ),
-    # NASNet's averages that count no zeros become plain ones, and those convolutions; a padded
-    # depthwise convolution takes in its padding and then the 1x1 behind it.
-    (
-        "nasnet_mobile",
-        (
-            "avg_pool(x) without zeros -> avg_pool(x) * 1/avg_pool(1)",
-            "avg_pool(x) -> depthwise(x, 1/n)",
-        ),
-    ),
+    # A padded depthwise convolution takes in its padding and then the 1x1 behind it.
     (
         "nasnet_mobile",
         (

@@ -30,7 +30,6 @@ BATCHES = "conv(x, w, b), conv(y, w, b) -> slices of conv(cat(x, y), w, b)"
 OF_CAT = "conv(cat(x, y), w, b) -> conv(x, w[:, :x], b) + conv(y, w[:, x:])"
 OF_SUM = "conv(x, w, b) + conv(y, v, c) -> conv(cat(x, y), cat(w, v), b + c)"
 PAIRS = "conv(x, w, b) of g groups -> conv(x, w in pairs, b) of g/2 groups"
-APART = "conv(x, w, b) of g groups -> cat of g convs"
 DENSE = "conv(x, w, b) of g groups -> conv(x, w on the diagonal, b) of one group"
 OWN_PAD = "conv(pad(x), w, b) -> conv(x, pad(w), b) with padding of its own"
 ONE = "conv1x1(conv(x, w, b), v, c) -> conv(x, v @ w, v @ b + c)"
@@ -185,11 +184,6 @@ REFUSED = [
         DENSE,
         graph("x: 1,70,8,8 | w: 70,1,3,3", conv("x", "w", groups=70)),
         "its weight would be 70 times as large",
-    ),
-    (
-        APART,
-        graph("x: 1,70,8,8 | w: 70,1,3,3", conv("x", "w", groups=70)),
-        "it has 70 groups: too many launches",
     ),
     # What stands before and behind.
     (

@@ -23,7 +23,7 @@ from anabranch.rewrite.match import match_at, matches
 from anabranch.rewrite.passes.identities import ALWAYS
 from anabranch.rewrite.prove import EXACT, different, integral, unlike
 from anabranch.rewrite.rules import CANDIDATES, always, average_pooling, channel_scales
-from anabranch.rewrite.rules.shapes import GROUPED, shapes
+from anabranch.rewrite.rules.shapes import GROUPED, OneOf, pools, shapes
 
 Draw = Callable[[random.Random], Mapping[str, object]]
 
@@ -161,10 +161,13 @@ def test_a_weight_is_copied_for_its_strides_of_size_one() -> None:
     assert match_at(graph.nodes[0], always.RULES[0], next(matches(graph, clone)).known) is None
 
 
+ANY_AVERAGE = pools((OneOf(True, False), OneOf(True, False), OneOf(None, 7)), "x: B C room image")
+
+
 @pytest.mark.parametrize(
     ("name", "draw"),
     [
-        ("avg_pool(x) -> depthwise(x, 1/n)", average_pooling.ANY),
+        ("avg_pool(x) -> depthwise(x, 1/n)", ANY_AVERAGE),
         ("conv1x1(avg_pool(x), w, b) -> conv(x, w/n, b)", average_pooling.passing(G=(1,))),
         (
             "conv1x1(avg_pool(x), w, b) -> avg_pool(conv1x1(x, w, b))",

@@ -30,7 +30,7 @@ from anabranch.ir.price import Price
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task, TaskGraph, task_producers
 
-ALONE = Calibration()
+WITHOUT_OVERLAP_COST = Calibration()
 """Of a machine on which what runs side by side costs nothing more."""
 LEAST_SHOWN = 0.05
 """A graph whose parallel run hides all work off the path may yet have more work than fits."""
@@ -40,7 +40,7 @@ def observed_alpha(
     tasks: TaskGraph,
     cost: Callable[[Task], Cost],
     latency: Cost,
-    machine: Calibration = ALONE,
+    machine: Calibration = WITHOUT_OVERLAP_COST,
 ) -> float:
     """The alpha by which the price of this graph is in proportion to what its schedule takes.
 
@@ -58,7 +58,10 @@ def observed_alpha(
 
 
 def mixed(
-    tasks: TaskGraph, cost: Callable[[Task], Cost], alpha: float, machine: Calibration = ALONE
+    tasks: TaskGraph,
+    cost: Callable[[Task], Cost],
+    alpha: float,
+    machine: Calibration = WITHOUT_OVERLAP_COST,
 ) -> Price:
     """The price of a task graph, given what each task takes alone."""
     producer = task_producers(tasks)
@@ -74,7 +77,7 @@ def mixed_price(
     times: Sequence[float],
     preds: Sequence[Iterable[int]],
     alpha: float,
-    machine: Calibration = ALONE,
+    machine: Calibration = WITHOUT_OVERLAP_COST,
     behind: float = 0.0,
 ) -> Price:
     """The same over bare times; `preds`: for each node the earlier ones that it waits for;

@@ -29,7 +29,7 @@ SHARES = ("bandwidth", "arithmetic")
 TAKEN: Limits = (0, 1 << 50)
 LARGEST_NUMBER = 1e308
 """What can be told of a number: integers may be larger than floats."""
-LONGEST = 300
+LONGEST_NAME = 300
 """Characters of a name."""
 
 
@@ -45,8 +45,10 @@ def disbelieved(spec: TargetSpec, taken: dict[str, Resources]) -> str:
             )
             return f"{name} is {told:.6g}, and from {low:g} to {high:g} are believed"
     texts = (spec.kind, spec.name, *(text for pair in spec.versions for text in pair))
-    if not all(text.isprintable() and len(text) <= LONGEST for text in texts):
-        return f"a name in its spec has more than {LONGEST} characters, or some that do not print"
+    if not all(text.isprintable() and len(text) <= LONGEST_NAME for text in texts):
+        return (
+            f"a name in its spec has more than {LONGEST_NAME} characters, or some that do not print"
+        )
     return ""
 
 

@@ -22,7 +22,7 @@ from anabranch.ir.graph import Node, types
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
 
-FEW = 3
+FEWEST_TASKS = 3
 """Known tasks that say something of those that are like them in little."""
 
 Timed = tuple[float, float]
@@ -56,13 +56,14 @@ class Corrected:
     @cached_property
     def error(self) -> float:
         """By what part of it such an estimate may be off: three of four of the known tasks are by
-        less, each estimated by those that are not the same. 0 if that tells of fewer than FEW."""
+        less, each estimated by those that are not the same. 0 if that tells of too
+        few tasks."""
         found = []
         for own, likenesses in self._each:
             ratio = self._by_others(own, likenesses)
             if ratio is not None:
                 found.append(abs(own[0] / (own[1] * ratio) - 1))
-        return sorted(found)[len(found) * 3 // 4] if len(found) >= FEW else 0.0
+        return sorted(found)[len(found) * 3 // 4] if len(found) >= FEWEST_TASKS else 0.0
 
     def _by_others(self, own: Timed, likenesses: Sequence[Hashable]) -> float | None:
         """By how much the estimate of a task would be changed if it were not known, None if none
@@ -93,7 +94,7 @@ def _likenesses(task: Task) -> Iterator[Hashable]:
 def _tell(likeness: Hashable, known: int) -> bool:
     """Whether so many known tasks say something of those that are alike so: one does where it says
     what is read, and not the operator alone."""
-    return known >= FEW or (isinstance(likeness, tuple) and len(likeness) > 1)
+    return known >= FEWEST_TASKS or (isinstance(likeness, tuple) and len(likeness) > 1)
 
 
 def _main(task: Task) -> Node | None:

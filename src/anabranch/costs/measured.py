@@ -46,7 +46,7 @@ TIMINGS: Table[tuple[Cost, ...]] = Table("timings", "timing 4", nouns(tuple[Cost
 PROBES: Table[Probe] = Table("kernels", "probe 4", nouns(Probe))
 BATCH = 32
 """Executables held at once while tasks are warmed: each has weights and buffers on the device."""
-LEAST = 2
+FEWEST_RANKED = 2
 """Of the schedules that are ranked: the first, and what promises most beside it."""
 REPEAT = ROW
 LONG_US = 100.0
@@ -167,7 +167,7 @@ class Measured:
         texts = [canonical_schedule(tasks, schedule) for schedule in schedules]
         plans = [(tasks, schedule) for schedule in schedules]
         what = f"schedules\n{tasks_text(tasks)}"
-        return self._side_by_side(what, texts, plans, least=LEAST)
+        return self._side_by_side(what, texts, plans, least=FEWEST_RANKED)
 
     def race(self, plans: Plans, in_a_row: int = 1, captures: int = 1) -> list[Cost]:
         """As `rank`, for schedules of several graphs."""

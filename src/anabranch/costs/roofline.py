@@ -7,7 +7,8 @@ consist of on a GPU: the launch, the ramp, and the serial length of the contract
 
 The constants are a least-squares fit to sixteen convolutions of ResNet-50 and Inception-v3 at
 batch 1 on an H200 (fp16, best of cuDNN and Triton, inside a CUDA graph: 2.4 to 6.6 us), which it
-meets within 21%. Groups too narrow for tensor cores are padded (`work.NARROW`). Each step of a
+meets within 21%. Groups too narrow for tensor cores are padded
+(`work.NARROW_GROUP_SHARE`). Each step of a
 library's recurrence counts as a launch, long rows and chains are walked (`serial_work`). On a CPU
 there is no ramp and no such length.
 """

@@ -31,7 +31,7 @@ PRODUCTS = frozenset(
 """ATen's matrix products, which cuBLAS runs."""
 WIDE = 16
 """Channels in a group that fill a tile of tensor cores: fewer cost as many."""
-NARROW = 0.15
+NARROW_GROUP_SHARE = 0.15
 """Of the peak, what convolutions in groups that do not fill a tile reach, counted as if they did.
 On an H200 in fp16 3x3 with 4 channels in a group takes 5.1 us, with 8 4.1, and 5x5 with 2 17.7; by
 a plain count of multiply-adds none would take 3. Depthwise ones do without tensor cores."""
@@ -108,7 +108,7 @@ def _padded_us(node: Node, table: Mapping[str, TensorType], spec: TargetSpec) ->
     if wide or rate <= dict(spec.peak_flops).get("f32", 0.0):
         return 0.0
     tiles = math.prod(max(WIDE, side) / side for side in sides)
-    return ops.flops(node, table) * tiles / (NARROW * rate) * 1e6
+    return ops.flops(node, table) * tiles / (NARROW_GROUP_SHARE * rate) * 1e6
 
 
 def _walked_us(nodes: Sequence[Node], table: Mapping[str, TensorType]) -> float:

@@ -44,7 +44,7 @@ MOST_VALUES = 64
 MOST_FOLDS = 8
 """Reductions in a cluster. A loop may have one in each step, each of which waits for those before:
 to see whether ever longer chains of them can be written takes minutes."""
-FEW = 1 << 16
+CHEAP_ELEMENTS = 1 << 16
 """Elements that are computed faster than a launch begins, however often."""
 MOST_AGAIN = 2.0
 """How often each element may be computed, on average."""
@@ -224,7 +224,7 @@ def _why_not_inside(
         if ops.packet_name(node.op) not in JOINS:
             continue
         joined = joined_by(node)
-        if size * len(joined) <= FEW:
+        if size * len(joined) <= CHEAP_ELEMENTS:
             continue
         sizes = {facts.types[name].shape for name in joined}
         if node is reader and len(sizes) > 1:
@@ -254,7 +254,7 @@ def _too_often(body: Graph) -> Refused | None:
     done = dfg.points * sum(1 for part in computed if part.made)
     each = (n.type.numel for n in body.nodes if ops.info(n.op).kind == "pointwise")
     least = max(sum(each), dfg.points)
-    if done > max(MOST_AGAIN * least, FEW):
+    if done > max(MOST_AGAIN * least, CHEAP_ELEMENTS):
         return Refused(f"{done} elements would be computed, where there are {least}")
     return None
 

@@ -29,7 +29,7 @@ from anabranch.ir.text import text_graph
 from anabranch.ir.tolerances import relative_error
 from anabranch.options import Options
 from anabranch.rewrite.passes.round_factors import ERROR
-from anabranch.rewrite.simplify import DEEP, simplify
+from anabranch.rewrite.simplify import ROUNDING_GAIN, simplify
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 
@@ -62,7 +62,7 @@ def walked(
     captured = capture(build().eval().to(dtype), example).graph
     allowed = max(RELATIVE, rounding(captured))
     if options.tf32:
-        allowed = max(allowed, DEEP * ERROR)
+        allowed = max(allowed, ROUNDING_GAIN * ERROR)
     kind = resolve(target, options.tf32).spec.kind
     stepper = Stepper(Trace(), check=options.check)
     path: list[Applied] = []

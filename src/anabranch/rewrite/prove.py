@@ -23,7 +23,7 @@ TRIALS = 3
 RELATIVE = 1e-9
 """Of the largest magnitude of a result; sums of a million doubles in another order stay below."""
 
-LARGEST = 3
+LARGEST_INTEGER = 3
 """Random integers are drawn from -3 to 3: products of five of them, summed over a million terms,
 stay far inside the 53 bits in which doubles are exact."""
 
@@ -132,7 +132,7 @@ def draw(type: TensorType, dice: torch.Generator, exact: bool = False) -> torch.
     if not type.dtype.is_floating_point:
         return torch.randint(0, 2, type.shape, generator=dice).to(type.dtype)
     if exact:
-        numbers = torch.randint(-LARGEST, LARGEST + 1, type.shape, generator=dice)
+        numbers = torch.randint(-LARGEST_INTEGER, LARGEST_INTEGER + 1, type.shape, generator=dice)
         return numbers.to(torch.float64)
     return torch.randn(type.shape, generator=dice, dtype=torch.float64)
 

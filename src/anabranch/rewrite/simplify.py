@@ -26,7 +26,7 @@ from anabranch.rewrite.passes.round_factors import ERROR, round_factors
 from anabranch.rewrite.rules import special
 from anabranch.trace import Trace
 
-DEEP = 8
+ROUNDING_GAIN = 8
 """How many times its own error a rounding may change a result that many layers lie behind."""
 ROUNDS = 10
 """More than any graph has needed; two passes that undo each other end here and not never."""
@@ -52,7 +52,7 @@ def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu"
             graph = stepper.step(graph, "depthwise", partial(depthwise, trace=stepper.trace))
     if kind == "cuda" and options.tf32 and options.kernels == "all":
         rounds = partial(round_factors, trace=stepper.trace)
-        graph = stepper.step(graph, "round_factors", rounds, tolerance=DEEP * ERROR)
+        graph = stepper.step(graph, "round_factors", rounds, tolerance=ROUNDING_GAIN * ERROR)
     return graph
 
 

@@ -25,7 +25,7 @@ from anabranch.trace import Trace
 
 Kind = Literal["survey", "price", "part timing", "build"]
 
-ALONE: tuple[Kind, ...] = ("survey", "price")
+ON_PROCESSOR: tuple[Kind, ...] = ("survey", "price")
 FEWEST_PRICES = 500
 """Prices without which a search of a network is not worth its beginning."""
 
@@ -131,7 +131,7 @@ class Meter:
             if self._work is not None:
                 self._work -= done
             if done:
-                told = max(done, TIME.pace_known_s) if kind in ALONE else done
+                told = max(done, TIME.pace_known_s) if kind in ON_PROCESSOR else done
                 self._pace[kind] = seconds / told
 
     def tell(self, trace: Trace, name: str) -> None:
@@ -147,7 +147,7 @@ class Meter:
         all that is done on the processor alone."""
         if kind in self._pace:
             return work * self._pace[kind]
-        usual = work * max(1.0, *(self._pace.get(done, 0.0) for done in ALONE))
+        usual = work * max(1.0, *(self._pace.get(done, 0.0) for done in ON_PROCESSOR))
         return max(0.0, max(usual, self._each) - self._slack) if kind == "build" else usual
 
     def _cut(self) -> str:

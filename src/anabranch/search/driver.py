@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from anabranch.costs import beside, tied
-from anabranch.costs.alpha_cost import ALONE, observed_alpha
+from anabranch.costs.alpha_cost import WITHOUT_OVERLAP_COST, observed_alpha
 from anabranch.costs.forecast import calibration_of
 from anabranch.deadline import TIME, Deadline
 from anabranch.frontend.captured import Captured
@@ -220,4 +220,4 @@ def _alpha(options: Options, tried: BuiltPlan, machine: Calibration) -> float:
 def _side_by_side(job: Job) -> Calibration:
     """What it costs to run side by side, in prices: nothing in the paper's."""
     bare = job.options.search in PUBLISHED or not job.options.search_overheads
-    return ALONE if bare else calibration_of(job.target.spec)
+    return WITHOUT_OVERLAP_COST if bare else calibration_of(job.target.spec)

@@ -22,7 +22,7 @@ from anabranch.search.protocols import Informed, PartEvaluators, T
 from anabranch.search.result import Round, rules_of
 from anabranch.search.state import CandidateGraph, SearchState
 
-LEAST = 0.01
+LEAST_GAIN = 0.01
 """Of what the best takes, what parts must have gained together for the whole to be built: what runs
 beside others gains less there, and less is not taken in the end (`search.driver.GAIN`). On an H200
 a part of NASNet-A Mobile gained 1.4 us; the whole was a tie at 219, and with the 22 seconds that it
@@ -80,7 +80,7 @@ def _together(state: SearchState[T], graph: Graph, paid: Mapping[str, Paid]) -> 
     except ValueError as why:
         state.trace.add("refused", WHERE, graph.name, str(why))
         return False
-    least = LEAST * state.best.built.cost.us
+    least = LEAST_GAIN * state.best.built.cost.us
     if 0 < found.gain.us < least:
         told = f"{found.gain.us:.2f} us less in parts: below the {least:.2f} that a whole must gain"
         state.trace.add("refused", "search", rules_of(found.steps), told)

@@ -7,7 +7,7 @@ import random
 import pytest
 from tests.rewrite.graphs import read
 
-from anabranch.costs.alpha_cost import ALONE
+from anabranch.costs.alpha_cost import WITHOUT_OVERLAP_COST
 from anabranch.fusion import partition
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph, Ref
@@ -59,7 +59,8 @@ def beginning(graph: Graph, count: int) -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("alpha", "machine"), [(0.0, ALONE), (1.0, ALONE), (1.0, CALIBRATIONS[9, 0])]
+    ("alpha", "machine"),
+    [(0.0, WITHOUT_OVERLAP_COST), (1.0, WITHOUT_OVERLAP_COST), (1.0, CALIBRATIONS[9, 0])],
 )
 @pytest.mark.parametrize("generates", [False, True])
 @pytest.mark.parametrize("seed", range(6))

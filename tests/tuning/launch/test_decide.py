@@ -22,7 +22,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import WHOLE_PERCENT, PdlMode, Variant, parse_variant
-from anabranch.kernels.triton.l1_carveout import LESS
+from anabranch.kernels.triton.l1_carveout import CARVEOUTS_PERCENT
 from anabranch.kernels.triton.write import program
 from anabranch.memory import pack
 from anabranch.memory.race_check import check_plan
@@ -112,7 +112,12 @@ def test_a_mode_that_fails_is_left_out() -> None:
 def test_it_is_found_once(tmp_path: Path) -> None:
     machine, cache = Machine(in_modes(10.0, 9.0, 12.0, 8.5, 8.0, 8.5, 8.5)), Cache.open(tmp_path)
     first = run(machine, cache)
-    assert machine.loaded == ["", *PdlMode, "e", *(f"e.c{percent}" for percent in LESS)]
+    assert machine.loaded == [
+        "",
+        *PdlMode,
+        "e",
+        *(f"e.c{percent}" for percent in CARVEOUTS_PERCENT),
+    ]
     loaded = len(machine.loaded)
     assert run(machine, cache) == first and len(machine.loaded) == loaded
 

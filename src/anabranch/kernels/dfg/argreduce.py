@@ -22,7 +22,7 @@ from anabranch.kernels.dfg.lowering_api import (
     Point,
 )
 from anabranch.kernels.dfg.reductions import count, fold, kept
-from anabranch.kernels.dfg.simplify import LEAST, arith, cast, const, position
+from anabranch.kernels.dfg.simplify import FOLD_STARTS, arith, cast, const, position
 
 LARGEST_INT32 = 2**31 - 1
 
@@ -128,7 +128,7 @@ def _logsumexp(call: LoweringCall) -> tuple[At, ...]:
             return cast(call.x.at(p, within), dtype)
 
         top = fold(call, "max", x, dims, here)
-        endless = arith("eq", arith("abs", top), LEAST["min"])
+        endless = arith("eq", arith("abs", top), FOLD_STARTS["min"])
         start = arith("where", endless, 0.0, top)
         total = fold(call, "sum", lambda p: arith("exp", arith("sub", x(p), start)), dims, here)
         return arith("add", arith("log", total), start)

@@ -48,7 +48,7 @@ FOLDED: dict[str, Callable[[Any, Any], Number]] = {
     **{"eq": operator.eq, "ne": operator.ne},
 }
 """What two numbers give without being computed on the device."""
-LEAST: dict[str, float] = {
+FOLD_STARTS: dict[str, float] = {
     **{"max": -float("inf"), "min": float("inf"), "sum": 0.0},
     **{"prod": 1.0, "logaddexp": -float("inf"), "step": 0.0},
 }
@@ -140,7 +140,7 @@ def reduce(op: str, axes: tuple[Axis, ...], arg: Expr) -> Expr:
 
 def least(op: str, dtype: torch.dtype) -> Number:
     """What changes nothing when it is folded too, of this type."""
-    value = LEAST[op]
+    value = FOLD_STARTS[op]
     if dtype.is_floating_point:
         return value
     if math.isfinite(value):
@@ -200,7 +200,7 @@ def _zero_outside(expr: Expr, within: Within) -> bool:
 
 
 __all__ = [
-    "LEAST",
+    "FOLD_STARTS",
     "KernelVariable",
     "Operand",
     "arith",

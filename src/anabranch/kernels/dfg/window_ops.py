@@ -16,7 +16,7 @@ from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis
 from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, NotLowered, Point, Value
 from anabranch.kernels.dfg.simplify import (
-    LEAST,
+    FOLD_STARTS,
     arith,
     both,
     bounded,
@@ -86,7 +86,7 @@ def _max_pool(rank: int) -> Lowering:
             image = window.points(point[lead:])
             there = inside(image, shape)
             x = call.x.at((*point[:lead], *image), both(within, there))
-            return reduce("max", window.axes, choose(there, x, LEAST["max"]))
+            return reduce("max", window.axes, choose(there, x, FOLD_STARTS["max"]))
 
         return (at,)
 
@@ -170,7 +170,7 @@ def _adaptive_max_pool(rank: int) -> Lowering:
         def at(point: Point, within: Within) -> Expr:
             image, there = windows.points(point[windows.lead :])
             x = call.x.at((*point[: windows.lead], *image), both(within, there))
-            return reduce("max", windows.axes, choose(there, x, LEAST["max"]))
+            return reduce("max", windows.axes, choose(there, x, FOLD_STARTS["max"]))
 
         return (at,)
 

@@ -38,7 +38,7 @@ from anabranch.kernels.triton.attention_axes import (
     attention_of,
     block_of,
 )
-from anabranch.kernels.triton.attention_tiles import LEAST, chosen
+from anabranch.kernels.triton.attention_tiles import LEAST_TILE, chosen
 from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.module_text import kernel_tree
@@ -106,7 +106,7 @@ class _Walk:
 
     @property
     def cols(self) -> int:
-        return max(next_power(self.found.cols), LEAST)
+        return max(next_power(self.found.cols), LEAST_TILE)
 
     @property
     def exact(self) -> str:
@@ -140,7 +140,7 @@ def _axes(found: Attention, tile: AttentionTile) -> dict[str, Axis]:
     def whole(n: int, by: int) -> int:
         return -(-n // by) * by
 
-    deep, cols = (max(next_power(n), LEAST) for n in (found.deep, found.cols))
+    deep, cols = (max(next_power(n), LEAST_TILE) for n in (found.deep, found.cols))
     places = whole(found.places, tile.places)
     sizes = {"row": whole(found.rows, tile.rows), "deep": deep, "deep_down": deep, "col": cols}
     sizes |= {"place": places, "place_down": places}

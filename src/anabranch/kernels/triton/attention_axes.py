@@ -32,7 +32,7 @@ OPERATOR = "aten.scaled_dot_product_attention.default"
 NAME = "attended"
 """What the result is called in a kernel, before anything is done with it."""
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-LONGEST = 256
+MOST_HEAD_CHANNELS = 256
 """Numbers of a head, at most: a block of queries and its sums lie in registers."""
 
 
@@ -141,8 +141,10 @@ def _why_not(call: LoweringCall, query: Value, key: Value, value: Value) -> Refu
     if len({one.type.dtype for one in (query, key, value)}) > 1:
         return Refused("query, key and value are of several types")
     for size in (query.shape[-1], value.shape[-1]):
-        if not 1 < size <= LONGEST:
-            return Refused(f"a head of {size} numbers has no kernel: it takes 2 to {LONGEST}")
+        if not 1 < size <= MOST_HEAD_CHANNELS:
+            return Refused(
+                f"a head of {size} numbers has no kernel: it takes 2 to {MOST_HEAD_CHANNELS}"
+            )
     heads = [one.shape[-3] if len(one.shape) > 2 else 1 for one in (query, key, value)]
     if given.get("enable_gqa"):
         if min(len(one.shape) for one in (query, key, value)) < 3:

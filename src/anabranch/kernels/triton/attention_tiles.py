@@ -31,7 +31,7 @@ from anabranch.kernels.triton.axis_layout import next_power
 
 ROWS, PLACES = (16, 32, 64, 128), (16, 32, 64, 128, 256)
 WARPS, STAGES = (1, 2, 4, 8), (2, 3)
-LEAST = 16
+LEAST_TILE = 16
 """What a tile of a product has of everything, at least."""
 KEPT, SHAPES = 8, 5
 """Tiles that are tried, and how many of them differ in rows or keys."""
@@ -73,7 +73,7 @@ class AttentionSizes:
 
     @staticmethod
     def of(found: Attention) -> AttentionSizes:
-        deep, cols = (max(next_power(n), LEAST) for n in (found.deep, found.cols))
+        deep, cols = (max(next_power(n), LEAST_TILE) for n in (found.deep, found.cols))
         return AttentionSizes(
             found.rows, found.places, deep, cols, found.batches, found.dtype, found.causal
         )
@@ -109,7 +109,7 @@ def space(sizes: AttentionSizes, spec: TargetSpec) -> Iterator[AttentionTile]:
     """All tiles that suit the sizes: none more than twice as large as what it covers."""
     tf32 = sizes.dtype == torch.float32 and spec.tf32
     for rows, places, warps in itertools.product(ROWS, PLACES, WARPS):
-        if rows >= 2 * max(sizes.rows, LEAST) or places >= 2 * max(sizes.places, LEAST):
+        if rows >= 2 * max(sizes.rows, LEAST_TILE) or places >= 2 * max(sizes.places, LEAST_TILE):
             continue
         for stages in STAGES if places < sizes.places else (1,):
             yield AttentionTile(rows, places, warps, stages, tf32)
@@ -130,7 +130,7 @@ def time_us(sizes: AttentionSizes, tile: AttentionTile, spec: TargetSpec) -> flo
     crowd = max(1.0, together * tile.warps / 16)
     issued = read / 512 / tile.warps * COPY_CLOCKS
     issued += tile.rows * tile.places / (WARP * tile.warps) * SOFTMAX_CLOCKS / 4
-    meet = MEET + ACROSS * math.log2(max(1.0, LEAST * tile.warps / tile.rows))
+    meet = MEET + ACROSS * math.log2(max(1.0, LEAST_TILE * tile.warps / tile.rows))
     step = meet + issued * crowd / CLOCK + _products(sizes, tile, spec) * together
     hidden = LATENCY / max(1, min(tile.stages - 1, steps)) if steps > 1 else 0.0
     return waves * (FIRST + OF_A_WARP * tile.warps + steps * max(step, load, hidden))

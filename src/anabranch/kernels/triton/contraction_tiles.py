@@ -26,7 +26,7 @@ from anabranch.kernels.triton.k_loop import steps_of
 
 SIDES, WIDE, DEPTHS = (16, 32, 64, 128), 256, (32, 64, 128)
 """Rows and columns, those of large products, and depths."""
-WHOLE = (256, 512)
+ONE_STEP_DEPTHS = (256, 512)
 """Depths that hold all channels of windows computed as they are read, and are walked in one step:
 nothing is loaded ahead then, all is asked for at once, and taps of neighbours may come from the
 first cache. On an H200 88 channels of 14 x 14 take 2.8 us in one step of 128."""
@@ -193,7 +193,7 @@ def space(found: ContractionSizes, spec: TargetSpec) -> Iterator[ContractionTile
         if n % found.block:
             continue
         steps = counts[k]
-        if k in WHOLE and steps > 1:
+        if k in ONE_STEP_DEPTHS and steps > 1:
             continue
         for split, warps, stages in itertools.product(SPLITS, WARPS, STAGES):
             sums = m * n // (warps * 32)
@@ -203,7 +203,7 @@ def space(found: ContractionSizes, spec: TargetSpec) -> Iterator[ContractionTile
 
 
 def _depths(reads: int) -> tuple[int, ...]:
-    return DEPTHS if reads == 1 else (*DEPTHS, *WHOLE)
+    return DEPTHS if reads == 1 else (*DEPTHS, *ONE_STEP_DEPTHS)
 
 
 def _of_row(k: int, batches: int) -> tuple[tuple[int, int, int], ...]:

@@ -46,7 +46,7 @@ MOST_REGISTERS = 200
 """Of a thread, by our own count: activations and addresses of both products take the rest."""
 MOST_AGAIN, MOST_AGAIN_OF_ROW = 4, 32
 """Tiles side by side, each of which computes the first product for itself, or its one row."""
-MANY = 64
+MOST_STAGE_STEPS = 64
 """Stages and steps where no step waits for a load."""
 KEPT = 5
 """Tiles that are tried."""
@@ -161,10 +161,10 @@ def _us(
         tile.n,
         tile.middle,
         blocks,
-        MANY,
+        MOST_STAGE_STEPS,
         each_of[1],
         tile.warps,
-        MANY,
+        MOST_STAGE_STEPS,
         tile.split,
         cores=cores[1],
     )

@@ -22,7 +22,7 @@ from anabranch.ir.variant import Variant
 
 LIBRARY = 25
 """Where no kernel of a plan was generated. A kernel that needs more gets more."""
-LESS = (75, 50, 25)
+CARVEOUTS_PERCENT = (75, 50, 25)
 
 
 def carveout_of(tasks: TaskGraph) -> int:

@@ -28,7 +28,7 @@ from anabranch.kernels.triton.statements import (
     walked,
 )
 
-MOST = 16
+MOST_LOADS = 16
 """Loads that are taken to the front, at most: each holds registers from then on."""
 PURE = frozenset(
     {"program_id", "num_programs", "arange", "zeros", "full", "minimum", "maximum", "where", "to"}
@@ -104,7 +104,11 @@ def _read(name: str, value: ast.expr, known: _Known) -> Parted | None:
     match value:
         case ast.Call(ast.Attribute(ast.Call() as inner, "to"), [dtype]):
             load, cast = inner, ast.unparse(dtype)
-    if known.loads == MOST or not isinstance(load, ast.Call) or ast.unparse(load.func) != "tl.load":
+    if (
+        known.loads == MOST_LOADS
+        or not isinstance(load, ast.Call)
+        or ast.unparse(load.func) != "tl.load"
+    ):
         return None
     asked = [*load.args, *(word.value for word in load.keywords)]
     if not all(_made_of(part, known.indices | known.pointers) for part in asked):

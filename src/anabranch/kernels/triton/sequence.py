@@ -60,7 +60,7 @@ from anabranch.kernels.triton.weight_prefetch import Share, Side, rounded_ahead,
 
 OWN = {"tile", "batch", "row", "row_in", "col", "col_in", "deep", "deep_right", "deep_in"}
 OWN |= {"deep_right_in", "step"}
-LONGEST = 128
+MOST_STEPS = 128
 """Steps that a tile holds, at most."""
 MOST_PRODUCTS = 4
 """Products that a tile holds, at most: the gates of a layer."""
@@ -181,8 +181,8 @@ def layer_of(dfg: Dfg | Refused) -> Layer | Refused:
     if len(along) > 1 or not along <= set(dfg.axes):
         return Refused("it runs along several axes, or along one of no result")
     (steps,) = along
-    if steps.extent > LONGEST:
-        return Refused(f"it has {steps.extent} steps, and a tile {LONGEST}")
+    if steps.extent > MOST_STEPS:
+        return Refused(f"it has {steps.extent} steps, and a tile {MOST_STEPS}")
     if len(folds) > MOST_PRODUCTS:
         return Refused(f"it has {len(folds)} products, and a tile {MOST_PRODUCTS}")
     factors = _factors(folds, steps)

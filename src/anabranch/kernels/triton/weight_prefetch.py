@@ -24,7 +24,7 @@ from anabranch.kernels.triton.contraction_axes import Contraction, plain
 from anabranch.kernels.triton.emit import Emission, identifier
 from anabranch.kernels.triton.statements import Fetch
 
-FEW = 2
+MOST_STEPS = 2
 """Steps of a CTA that are written out."""
 HELD = 128
 """Bytes of weights that a thread may hold through the wait."""
@@ -92,7 +92,7 @@ def few(share: Share, tile: ContractionTile, side: str, itemsize: int) -> bool:
     """Whether the CTA's steps are written out, its weights in registers."""
     across = tile.m if side == "left" else tile.n
     held = share.each * across * tile.k * itemsize
-    return share.whole and share.each <= FEW and held <= HELD * 32 * tile.warps
+    return share.whole and share.each <= MOST_STEPS and held <= HELD * 32 * tile.warps
 
 
 def at_step(expr: Expr, share: Share, at: int) -> Expr:

@@ -45,12 +45,12 @@ from anabranch.rewrite.refuse import refuse
 from anabranch.trace import Trace
 
 BMM, BADDBMM, SOFTMAX = "aten.bmm.default", "aten.baddbmm.default", "aten._softmax.default"
-HIDDEN = -1e4
+HIDDEN_SCORE = -1e4
 """What hides a score that it stands for: transformers in half precision fill in no less, and no
 scores of theirs lie near it."""
-STRONGEST = 128.0
+LARGEST_FACTOR = 128.0
 """A factor of a head that its queries take without growing out of half precision."""
-WIDEST = 256
+MOST_HEAD_CHANNELS = 256
 """Numbers of a head: beyond, no fused kernel keeps them."""
 
 
@@ -228,9 +228,9 @@ def _by_head(node: Node, facts: AttentionFacts) -> tuple[str, str] | None:
         known = facts.content(factor) if set(facts.shape(factor)[-2:]) <= {1} else None
         if known is not None and _leads_to_product(scores, facts):
             whole = facts.shape(scores) == node.type.shape and known.is_floating_point()
-            if not whole or not bool((known.abs() <= STRONGEST).all()):
+            if not whole or not bool((known.abs() <= LARGEST_FACTOR).all()):
                 return None
-            facts.rely(factor, "at_most", STRONGEST)
+            facts.rely(factor, "at_most", LARGEST_FACTOR)
             return scores, factor
     return None
 
@@ -249,7 +249,7 @@ def _masked(node: Node, facts: AttentionFacts) -> tuple[str, str, float | None]:
     if node.op == "aten.masked_fill.Scalar":
         value, mask = given["value"], _name(given["mask"])
         hidden = facts.content(mask)
-        if not isinstance(value, int | float) or not value <= HIDDEN:
+        if not isinstance(value, int | float) or not value <= HIDDEN_SCORE:
             raise Apart(f"%{node.name} fills in {value}, and scores may lie below")
         if facts.shape(_name(node.args[0])) != node.type.shape:
             raise Apart(f"%{mask} repeats the scores")
@@ -305,8 +305,8 @@ def _called(builder: Builder, node: Node, scores: Scores, facts: AttentionFacts)
     query, turned, value = (*map(_name, scores.product.args), _name(node.args[1]))
     if {types[query].dtype, types[value].dtype} != {node.type.dtype}:
         raise Apart("its factors are of several types")
-    if max(types[query].shape[-1], types[value].shape[-1]) > WIDEST:
-        raise Apart(f"its heads have more than {WIDEST} numbers")
+    if max(types[query].shape[-1], types[value].shape[-1]) > MOST_HEAD_CHANNELS:
+        raise Apart(f"its heads have more than {MOST_HEAD_CHANNELS} numbers")
     factors = query, turned, value
     stacks = _stacks(query, scores, facts)
     more = *scores.factors, *scores.masks

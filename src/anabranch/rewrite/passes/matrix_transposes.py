@@ -4,9 +4,8 @@
     permute(bmm(x, y), [0, 2, 1])      ->   transpose(bmm(x, y), 1, 2)
 
 `.T` is captured as a permutation, `.mT` as a transposition of the axes -2 and -1, and people write
-three more; rules that move turns through products (`rules/transposed_operands`,
-`rules/transposed_layers`) know one for matrices and one for batches. All are views. Elsewhere turns
-stay as they were written.
+three more; rules that move turns through products (`rules/transposed_operands`) know one for
+matrices and one for batches. All are views. Elsewhere turns stay as they were written.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ IMAGES = frozenset(
     )
 )
 """Of each channel of an image by itself."""
-USUAL = 1000.0
+LARGEST_NUMBER = 1000.0
 """The largest number that may be added to what comes of zeros, or be its factor; and one by the
 least divisor: fp16 ends at 65,504, which must not be reached where nobody looks."""
 
@@ -269,8 +269,10 @@ def _of_each_channel(node: Node) -> bool:
         if node.op not in ARITHMETIC:
             return True
         if node.op == DIV:
-            return not isinstance(node.args[1], Ref) and all(n >= 1 / USUAL for n in numbers)
-        return all(n <= USUAL for n in numbers)
+            return not isinstance(node.args[1], Ref) and all(
+                n >= 1 / LARGEST_NUMBER for n in numbers
+            )
+        return all(n <= LARGEST_NUMBER for n in numbers)
     if node.op == PAD:
         sides = node.args[1]
         return isinstance(sides, tuple) and len(sides) <= 2 * (len(node.type.shape) - 2)

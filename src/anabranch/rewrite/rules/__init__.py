@@ -10,7 +10,6 @@ from anabranch.rewrite.rules import (
     concat_slice,
     conv_composition,
     conv_merging,
-    dense_concat_convs,
     elementwise_algebra,
     embedding_linear,
     embedding_merging,
@@ -30,7 +29,6 @@ from anabranch.rewrite.rules import (
     recurrences,
     space_to_depth,
     special,
-    transposed_layers,
     transposed_operands,
 )
 
@@ -41,7 +39,6 @@ _WRITTEN: dict[str, tuple[Rule, ...]] = {
     "interleaved": conv_merging.INTERLEAVED,
     "activated": conv_merging.ACTIVATED,
     "channels": layers.CHANNELS,
-    "latest": dense_concat_convs.RULES,
     "groups": grouped_convs.RULES,
     "blocks": space_to_depth.RULES,
     "linears": linear_merging.RULES,
@@ -63,7 +60,6 @@ _WRITTEN: dict[str, tuple[Rule, ...]] = {
     "movement": movement.RULES,
     "vectors": channel_padding.RULES,
     "turns": transposed_operands.RULES,
-    "turned": transposed_layers.RULES,
     "sums": elementwise_algebra.RULES,
     "found": found.RULES,
 }

@@ -31,16 +31,12 @@ from anabranch.rewrite.rules.shapes import (
     ANY_GROUPS,
     Draw,
     OneOf,
-    WindowChoices,
     either,
     pools,
-    shapes,
 )
 
 x, w, b = wild("x w b")
 AVERAGE = "aten.avg_pool2d.default"
-LARGEST = 2**22
-"""Numbers that the weight of a dense convolution may have in place of an average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +105,6 @@ def uniform(match: Match) -> Refused | None:
     return not_uniform(match, average(match), match.root.type.shape)
 
 
-def not_too_large(match: Match) -> Refused | None:
-    if why := not_uniform(match, average(match), match.root.type.shape):
-        return why
-    (kernel, channels) = average(match).kernel, match.x.shape[1]
-    count = channels * channels * kernel[0] * kernel[1]
-    return Refused.unless(count <= LARGEST, f"its weight would have {count} numbers")
-
-
 def taps(match: Match, *lead: int) -> Call:
     """Equal taps, as many as the window has."""
     by = average(match)
@@ -128,13 +116,6 @@ def depthwise(match: Match) -> Call:
     channels = match.x.shape[1]
     by = replace(average(match).window, groups=channels)
     return convolve(x, taps(match, channels, 1), None, by)
-
-
-def dense(match: Match) -> Call:
-    """A convolution whose weight is zero but for the channel itself."""
-    channels = match.x.shape[1]
-    own = reshape(call("aten.eye.default", channels, match.root.type.dtype), (channels, -1, 1, 1))
-    return convolve(x, own * taps(match, 1, 1), None, average(match).window)
 
 
 def pointwise(match: Match) -> Refused | None:
@@ -188,21 +169,6 @@ def average_first(match: Match) -> Call:
     return convolve(pooled(x, average(match)), w, b, window(match))
 
 
-def fewer_at_the_rim(match: Match) -> Refused | None:
-    by = average(match)
-    if by.include or not any(by.padding) or by.divisor is not None:
-        return Refused("it divides by as many at the rim as within")
-    return Refused.unless(len(match.x.shape) == 4, "it has no axis of images")
-
-
-def over_counts(match: Match) -> Call:
-    """The average with zeros counted, times what of each window is no zero, inverted: constant."""
-    by = replace(average(match), include=True)
-    size, dtype = match.x.shape[2:], match.root.type.dtype
-    ones = call("aten.full.default", (1, 1, *size), 1.0, dtype)
-    return pooled(x, by) * call("aten.reciprocal.default", pooled(ones, by))
-
-
 CEIL = INCLUDE = OneOf(True, False)
 DIVISOR = OneOf(None, None, None, 7)
 PLAIN_2D = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
@@ -231,30 +197,15 @@ def passing(**more: object) -> Draw:
     )
 
 
-ANY = pools((CEIL, INCLUDE, DIVISOR), "x: B C room image")
 UNIFORM = uniform_averages("B C")
 STUCK = pools((CEIL, True, 5), POINTWISE)
 """With a bias that does not pass."""
-RIMS = (((2, 3, 5), (1,)), ((1,), (0,))), (((2, 3, 5), (2, 3)), ((1,), (0, 1)))
-EXCLUDING = either(
-    *(
-        shapes(
-            "x: B C room image",
-            WALK=WindowChoices((2,), kernel, padding=padding, dilation=(1,)),
-            pool=("taps sizes", "strides sizes", "paddings sizes", CEIL, False, None),
-        )
-        for kernel, padding in RIMS
-    )
-)
-"""Padded along the first axis at least."""
-
 POOL = call(AVERAGE, x, rest="pool")
 OF_POOL = convolution(POOL, w, b, rest="window")
 POOL_OF = call(AVERAGE, convolution(x, w, b, rest="window"), rest="pool")
 
 RULES: tuple[Rule, ...] = (
     Rule("avg_pool(x) -> depthwise(x, 1/n)", POOL, depthwise, uniform, UNIFORM),
-    Rule("avg_pool(x) -> conv(x, 1/n on the diagonal)", POOL, dense, not_too_large, UNIFORM),
     Rule(
         "conv1x1(avg_pool(x), w, b) -> conv(x, w/n, b)",
         find=OF_POOL,
@@ -282,12 +233,5 @@ RULES: tuple[Rule, ...] = (
         replace=average_first,
         when=passes,
         draw=passing(G=ANY_GROUPS),
-    ),
-    Rule(
-        "avg_pool(x) without zeros -> avg_pool(x) * 1/avg_pool(1)",
-        POOL,
-        over_counts,
-        fewer_at_the_rim,
-        EXCLUDING,
     ),
 )

@@ -32,7 +32,7 @@ Drawn = Mapping[str, object]
 
 x, parts, others, axis, other, start, end, index = wild("x parts others axis other start end index")
 
-WIDEST = 6
+MOST_PARTS = 6
 """Parts of a concatenation in the largest rule: a cell of NASNet ends in six."""
 
 SLICE, SELECT = "aten.slice.Tensor", "aten.select.int"
@@ -330,7 +330,7 @@ RULES: tuple[Rule, ...] = (
         replace=taken_apart,
         draw=shapes("x: A.. N B..; axis: N of x", N=range(1, 28)),
     ),
-    *(neighbours(n, i) for n in range(2, WIDEST + 1) for i in range(n - 1)),
+    *(neighbours(n, i) for n in range(2, MOST_PARTS + 1) for i in range(n - 1)),
     *(
         Rule(
             f"{name}(cat(parts), cat(others)) -> cat({name}(part, other))",

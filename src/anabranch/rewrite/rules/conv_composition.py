@@ -25,7 +25,7 @@ from anabranch.rewrite.rules.shapes import GROUPED, PLAIN, WindowChoices, either
 
 x, w, v, b, c, pad = wild("x w v b c pad")
 
-LARGEST = 64
+MOST_GROWTH = 64
 """How many times the numbers of both weights their product may have."""
 
 
@@ -86,7 +86,9 @@ def followed_by_1x1(match: Match) -> Refused | None:
         return why
     size = match.v.shape[0] * match.x.shape[1] * prod(match.w.shape[2:])
     times = size // (prod(match.w.shape) + prod(match.v.shape))
-    return Refused.unless(times <= LARGEST, f"its weight would be {times} times as large as both")
+    return Refused.unless(
+        times <= MOST_GROWTH, f"its weight would be {times} times as large as both"
+    )
 
 
 def as_one(match: Match) -> Call:

@@ -28,7 +28,7 @@ from anabranch.rewrite.rules.algebra_conditions import (
 from anabranch.rewrite.rules.shapes import OneOf, shapes
 
 x, s, parts, axis, dims = wild("x s parts axis dims")
-LONGEST = 8
+MOST_TERMS = 8
 """Terms of a sum that is balanced at once; a longer one is balanced in parts."""
 
 
@@ -113,7 +113,7 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     *laws("(a * b) * c -> a * (b * c)"),
-    *map(balanced, range(4, LONGEST + 1)),
+    *map(balanced, range(4, MOST_TERMS + 1)),
     *laws(
         "(a - b) - c = a - (b + c)",
         "(a - b) + c = (a + c) - b",

@@ -19,25 +19,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import accumulate
 
-from anabranch.ir.graph import Ref
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat, convolution, reshape
 from anabranch.rewrite.rules.conv_windows import convolve, window
 from anabranch.rewrite.rules.pattern_parts import joined_bias, not_constant, slice_of
-from anabranch.rewrite.rules.shapes import ANY_GROUPS, GROUPED, OneOf, either, shapes
+from anabranch.rewrite.rules.shapes import GROUPED, either, shapes
 
 Drawn = Mapping[str, object]
 
 x, y, w, v, b, c, parts, axis = wild("x y w v b c parts axis")
 
-LARGEST = 64
+MOST_GROWTH = 64
 """How many times larger a weight may become by zeros."""
-MOST_GROUPS = 32
-"""Groups that are worth a launch each."""
-TILE = 16
+TILE_CHANNELS = 16
 """Channels that tensor cores multiply at once."""
 
 
@@ -59,7 +55,7 @@ def in_pairs(match: Match) -> Refused | None:
 def in_one(match: Match) -> Refused | None:
     groups = window(match).groups
     return grouped(match) or Refused.unless(
-        groups <= LARGEST, f"its weight would be {groups} times as large"
+        groups <= MOST_GROWTH, f"its weight would be {groups} times as large"
     )
 
 
@@ -70,15 +66,15 @@ def in_tiles(match: Match) -> Refused | None:
         return why
     if channels == 1:
         return Refused("its groups have one channel each: it is depthwise")
-    if TILE // channels <= 2 or TILE % channels:
+    if TILE_CHANNELS // channels <= 2 or TILE_CHANNELS % channels:
         return Refused(f"its groups have {channels} channels")
     return Refused.unless(
-        groups % (TILE // channels) == 0, f"its {groups} groups do not fill tiles"
+        groups % (TILE_CHANNELS // channels) == 0, f"its {groups} groups do not fill tiles"
     )
 
 
 def tiles(match: Match) -> Call:
-    return fewer(match, TILE // match.w.shape[1])
+    return fewer(match, TILE_CHANNELS // match.w.shape[1])
 
 
 def pairs(match: Match) -> Call:
@@ -98,17 +94,6 @@ def fewer(match: Match, count: int) -> Call:
     mask = reshape(ones, (1, count, 1, count, 1, *(1 for _ in taps)))
     weight = reshape(own * mask, (n, count * k, *taps))
     return convolve(x, weight, b, replace(by, groups=left))
-
-
-def few_groups(match: Match) -> Refused | None:
-    groups = window(match).groups
-    return grouped(match) or Refused.unless(
-        groups <= MOST_GROUPS, f"it has {groups} groups: too many launches"
-    )
-
-
-def apart(match: Match) -> Call:
-    return cat(tuple(_some(match, i, i + 1) for i in range(window(match).groups)), 1)
 
 
 def halves(match: Match) -> Call:
@@ -131,40 +116,6 @@ def _some(match: Match, start: int, end: int) -> Call:
     bias = None if match.b.type is None else slice_of(b, 0, start * rows, end * rows)
     weight, part = slice_of(w, 0, start * rows, end * rows), slice_of(x, 1, start * k, end * k)
     return convolve(part, weight, bias, replace(by, groups=end - start))
-
-
-def of_parts(match: Match) -> Refused | None:
-    """A convolution of a concatenation whose parts hold whole groups."""
-    if match.axis.arg not in (1, 1 - len(match.w.shape)):
-        return Refused("its parts are joined along another axis than the channels")
-    if why := grouped(match):
-        return why
-    channels = _channels(match)
-    if len(channels) < 2:
-        return Refused("its input has one part")
-    k = match.w.shape[1]
-    return Refused.unless(
-        all(m % k == 0 for m in channels), f"a group reads two of the parts {channels}"
-    )
-
-
-def part_by_part(match: Match) -> Call:
-    """A convolution of each part with its groups."""
-    k, found = match.w.shape[1], match.parts.arg
-    assert isinstance(found, tuple)
-    ends = list(accumulate((m // k for m in _channels(match)), initial=0))
-    values = []
-    for part, start, end in zip(found, ends[:-1], ends[1:], strict=True):
-        assert isinstance(part, Ref)
-        one = _some(match, start, end)
-        values.append(replace(one, args=(part, *one.args[1:])))
-    return cat(tuple(values), 1)
-
-
-def _channels(match: Match) -> list[int]:
-    found = match.parts.arg
-    assert isinstance(found, tuple)
-    return [match.known.types[part.name].shape[1] for part in found if isinstance(part, Ref)]
 
 
 def two_of_one_shape(match: Match) -> Refused | None:
@@ -191,7 +142,7 @@ def both_results(match: Match) -> tuple[Pattern, ...]:
     return slice_of(whole, 1, 0, n), slice_of(whole, 1, n, 2 * n)
 
 
-FEW = {**GROUPED, "N": (1, 1, 2, 3), "C": (1, 1, 2, 3)}
+SMALL_GROUPS = {**GROUPED, "N": (1, 1, 2, 3), "C": (1, 1, 2, 3)}
 """Channels of each group."""
 
 PAIRED = Rule(
@@ -199,7 +150,7 @@ PAIRED = Rule(
     find=convolution(x, w, b, rest="window"),
     replace=pairs,
     when=in_pairs,
-    draw=shapes(FEW, G=(2, 4, 6, 8)),
+    draw=shapes(SMALL_GROUPS, G=(2, 4, 6, 8)),
 )
 
 RULES: tuple[Rule, ...] = (
@@ -210,7 +161,14 @@ RULES: tuple[Rule, ...] = (
         replace=tiles,
         when=in_tiles,
         draw=either(
-            *(shapes(FEW, C=(n,), G=(TILE // n, TILE // n, 2 * TILE // n)) for n in (2, 4))
+            *(
+                shapes(
+                    SMALL_GROUPS,
+                    C=(n,),
+                    G=(TILE_CHANNELS // n, TILE_CHANNELS // n, 2 * TILE_CHANNELS // n),
+                )
+                for n in (2, 4)
+            )
         ),
     ),
     Rule(
@@ -218,46 +176,27 @@ RULES: tuple[Rule, ...] = (
         find=convolution(x, w, b, rest="window"),
         replace=dense,
         when=in_one,
-        draw=shapes(FEW, G=(2, 3, 4, 5, 6, 8)),
-    ),
-    Rule(
-        "conv(x, w, b) of g groups -> cat of g convs",
-        find=convolution(x, w, b, rest="window"),
-        replace=apart,
-        when=few_groups,
-        draw=shapes(FEW, G=(2, 3, 4, 5, 6, 8)),
+        draw=shapes(SMALL_GROUPS, G=(2, 3, 4, 5, 6, 8)),
     ),
     Rule(
         "conv(x, w, b) of g groups -> cat of two convs of g/2 groups",
         find=convolution(x, w, b, rest="window"),
         replace=halves,
         when=many_groups,
-        draw=shapes(FEW, G=(3, 4, 5, 6, 8)),
-    ),
-    Rule(
-        "conv(cat(x, y), w, b) of g groups -> cat(conv(x, w[:x], b[:x]), conv(y, w[x:], b[x:]))",
-        find=convolution(cat(parts, axis), w, b, rest="window"),
-        replace=part_by_part,
-        when=of_parts,
-        draw=shapes(
-            FEW,
-            "parts: B [P]*C room; G: sum(P)",
-            P=ANY_GROUPS,
-            axis=OneOf(1, lambda drawing: -1 - len(drawing.window[0])),
-        ),
+        draw=shapes(SMALL_GROUPS, G=(3, 4, 5, 6, 8)),
     ),
     Rule(
         "conv(x, w, b), conv(y, v, c) -> slices of conv(cat(x, y), cat(w, v), cat(b, c)) in groups",
         find=(convolution(x, w, b, rest="window"), convolution(y, v, c, rest="window")),
         replace=both_results,
         when=two_of_one_shape,
-        draw=shapes(FEW, "y: B G*C room; v: G*N C taps const; c: G*N const?"),
+        draw=shapes(SMALL_GROUPS, "y: B G*C room; v: G*N C taps const; c: G*N const?"),
     ),
     Rule(
         "cat(conv(x, w, b), conv(y, v, c)) -> conv(cat(x, y), cat(w, v), cat(b, c)) in groups",
         find=cat((convolution(x, w, b, rest="window"), convolution(y, v, c, rest="window")), 1),
         replace=side_by_side,
         when=two_of_one_shape,
-        draw=shapes(FEW, "y: B G*C room; v: G*N C taps const; c: G*N const?"),
+        draw=shapes(SMALL_GROUPS, "y: B G*C room; v: G*N C taps const; c: G*N const?"),
     ),
 )

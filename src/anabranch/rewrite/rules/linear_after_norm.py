@@ -34,15 +34,17 @@ x, w, b, g, d, shape, eps, fast, narrow = wild("x w b g d shape eps fast narrow"
 
 NORM = call("aten.layer_norm.default", x, shape, g, d, eps, fast)
 RMS_NORM = call("aten.rms_norm.default", x, shape, g, eps)
-NARROW = (torch.float16, torch.bfloat16)
-SHORTEST, MANY = 32, 64
+HALF_TYPES = (torch.float16, torch.bfloat16)
+SHORTEST_PART, MOST_PARTS = 32, 64
 """Numbers of a part of a row at least, and parts of a row at most."""
 IN_FP32 = call("aten._to_copy.default", x, torch.float32)
 
 
 def widened(value: Pattern, type: TensorType) -> Pattern:
     """The value in fp32, if it is of a half type."""
-    return call("aten._to_copy.default", value, torch.float32) if type.dtype in NARROW else value
+    return (
+        call("aten._to_copy.default", value, torch.float32) if type.dtype in HALF_TYPES else value
+    )
 
 
 def written_out(wide: Pattern) -> Call:
@@ -59,8 +61,8 @@ def mean(value: Pattern, keep: bool = True) -> Call:
 def part(length: int) -> int:
     """How long the parts of a row are of which mean and variance are taken, a power of two; 0
     where it has no such parts."""
-    size = SHORTEST
-    while length // size > MANY:
+    size = SHORTEST_PART
+    while length // size > MOST_PARTS:
         size *= 2
     return size if length % size == 0 and length > size else 0
 
@@ -117,7 +119,7 @@ def may(match: Match) -> Refused | None:
 def may_in_halves(match: Match) -> Refused | None:
     """The same, of a half type: the product of a row that hardly varies is a small difference of
     large numbers, which fp32 has more digits of than results of half types show."""
-    if match.x.type is None or match.x.type.dtype not in NARROW:
+    if match.x.type is None or match.x.type.dtype not in HALF_TYPES:
         return Refused("a row that hardly varies would lose digits that its type has")
     return may(match)
 
@@ -156,7 +158,7 @@ def after_rms_norm(match: Match) -> Pattern:
     assert x_type is not None and w_type is not None
     least = match.eps.arg
     if least is None:  # that of the type it is computed in
-        least = torch.finfo(torch.float32 if x_type.dtype in NARROW else x_type.dtype).eps
+        least = torch.finfo(torch.float32 if x_type.dtype in HALF_TYPES else x_type.dtype).eps
     assert isinstance(least, float)
     scale_ = call("aten.rsqrt.default", squares(x_type) + least)
     result = linear(x, _weight(match)) * scale_
@@ -187,10 +189,10 @@ def _offset(match: Match, type: TensorType) -> Pattern | None:
 
 
 def _rounded(result: Call, type: TensorType) -> Call:
-    return call("aten._to_copy.default", result, type.dtype) if type.dtype in NARROW else result
+    return call("aten._to_copy.default", result, type.dtype) if type.dtype in HALF_TYPES else result
 
 
-LONG = {"K": tuple(SHORTEST * parts for parts in range(2, 9)), "eps": OneOf(1e-5, 1e-12, 0.1)}
+LONG = {"K": tuple(SHORTEST_PART * parts for parts in range(2, 9)), "eps": OneOf(1e-5, 1e-12, 0.1)}
 ROWS = LINEAR | LONG | {"shape": "K sizes", "g": "K const?"}
 WRITTEN = LINEAR | LONG | {"g": "K const"}
 """A norm that is written out has a weight."""

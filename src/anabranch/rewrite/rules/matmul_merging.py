@@ -152,7 +152,9 @@ def _free(side: Wild) -> int:
 def halves(op: str, name: str, more: Sequence[int]) -> list[Rule]:
     """op(x, w) as two, of half of the rows each, or of half of the columns."""
     find, few = call(op, x, w), "L.. K N" if op == MATMUL else "... L.. K N"
-    draw = shapes("x: ... L.. M K", FEW, w=few, MORE=more, L=range(3) if op == MATMUL else (0,))
+    draw = shapes(
+        "x: ... L.. M K", HALVABLE, w=few, MORE=more, L=range(3) if op == MATMUL else (0,)
+    )
     texts = (
         (x, f"{name}(x, w) -> cat({name}(x[:half], w), {name}(x[half:], w))"),
         (w, f"{name}(x, w) -> cat({name}(x, w[:, :half]), {name}(x, w[:, half:]))"),
@@ -160,7 +162,7 @@ def halves(op: str, name: str, more: Sequence[int]) -> list[Rule]:
     return [Rule(text, find, halved(op, side), in_halves(side), draw) for side, text in texts]
 
 
-FEW = {"M": (2, 3, 4, 5, 6), "N": (2, 3, 4, 5, 6)}
+HALVABLE = {"M": (2, 3, 4, 5, 6), "N": (2, 3, 4, 5, 6)}
 """Rows and columns that have halves."""
 
 OF_MATRIX = shapes("x: A.. N B.. K; y: A.. M B.. K; w: K O maybe")

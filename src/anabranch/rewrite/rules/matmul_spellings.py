@@ -22,12 +22,12 @@ from anabranch.ir.rule import Call, Match, Rule, When, wild
 from anabranch.rewrite.pattern_ops import call, convolution, linear, permute, reshape, t, transpose
 from anabranch.rewrite.rules.algebra_conditions import equations
 from anabranch.rewrite.rules.conv_windows import ConvWindow, convolve, window
-from anabranch.rewrite.rules.linear_after_norm import NARROW, widened
+from anabranch.rewrite.rules.linear_after_norm import HALF_TYPES, widened
 from anabranch.rewrite.rules.shapes import CONVOLUTION, PLAIN, OneOf, either, shapes
 
 x, w, a, b, p, q = wild("x w a b p q")
 
-LONGEST = 128
+MOST_TERMS = 128
 """Terms of a sum that a product with a vector becomes, at most."""
 
 
@@ -129,7 +129,9 @@ def of_vectors(side: str) -> When:
             return Refused(f"it makes {count} rows or columns, not one")
         if not match.root.type.dtype.is_floating_point:
             return Refused(f"sums of {match.root.type.text} are of another type")
-        return Refused.unless(0 < terms <= LONGEST, f"it adds up {terms} terms, not 1 to {LONGEST}")
+        return Refused.unless(
+            0 < terms <= MOST_TERMS, f"it adds up {terms} terms, not 1 to {MOST_TERMS}"
+        )
 
     return when
 
@@ -142,7 +144,7 @@ def summed(match: Match) -> Call:
         for side in ((x, transpose(a, 1, 2)) if right else (transpose(x, 1, 2), a))
     )
     whole = call("aten.sum.dim_IntList", left * other, (2 if right else 1,), True)
-    narrow = type.dtype in NARROW
+    narrow = type.dtype in HALF_TYPES
     return call("aten._to_copy.default", whole, type.dtype) if narrow else whole
 
 

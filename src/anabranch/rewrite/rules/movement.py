@@ -32,7 +32,7 @@ Drawn = Mapping[str, object]
 
 x, y, s, how, axis, parts = wild("x y s how axis parts")
 
-WIDEST = 6
+MOST_PARTS = 6
 """Parts of a concatenation in the largest rule."""
 
 
@@ -159,7 +159,7 @@ def past_cat(name: str) -> list[Rule]:
         # saves is the launch of the concatenation, for all that waited for it.
         throughout="first",
     )
-    return [whole, *(together(count) for count in range(2, WIDEST + 1))]
+    return [whole, *(together(count) for count in range(2, MOST_PARTS + 1))]
 
 
 RULES: tuple[Rule, ...] = (

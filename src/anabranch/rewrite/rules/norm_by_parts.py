@@ -20,7 +20,7 @@ import torch
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Match, Pattern, Result, Rule, wild
 from anabranch.rewrite.pattern_ops import call, reshape
-from anabranch.rewrite.rules.linear_after_norm import NARROW, widened
+from anabranch.rewrite.rules.linear_after_norm import HALF_TYPES, widened
 from anabranch.rewrite.rules.pattern_parts import bound
 from anabranch.rewrite.rules.shapes import Draw, OneOf, either, shapes
 
@@ -29,9 +29,9 @@ x, groups, g, d, shape, eps, fast, momentum = wild("x groups g d shape eps fast 
 GROUP_NORM = call("aten.group_norm.default", x, groups, g, d, eps, fast)
 INSTANCE_NORM = call("aten.instance_norm.default", x, g, d, None, None, True, momentum, eps, fast)
 LAYER_NORM = call("aten.layer_norm.default", x, shape, g, d, eps, fast)
-LONGEST = 4096
+PART_LENGTH = 4096
 """Numbers of a part, which one CTA holds, if the row can be cut so."""
-FEW, MOST = 128, 64
+MOST_ROWS, MOST_PARTS = 128, 64
 """Rows that leave multiprocessors idle, and parts of a row at most."""
 
 
@@ -46,7 +46,7 @@ def cut(length: int, wanted: int) -> int:
 def parted(row: tuple[int, ...]) -> tuple[int, ...]:
     """Into how many parts each axis of a row is cut: the second first, of images their lines."""
     wanted, parts = 1, [1] * len(row)
-    while wanted < MOST and math.prod(row) > wanted * LONGEST:
+    while wanted < MOST_PARTS and math.prod(row) > wanted * PART_LENGTH:
         wanted *= 2
     for at in sorted(range(len(row)), key=lambda at: (at == 0, at)):
         parts[at] = cut(row[at], wanted // math.prod(parts))
@@ -76,7 +76,7 @@ def may(match: Match) -> Refused | None:
     if any(found.dtype != type.dtype for found in given):
         return Refused("its weights are of another type than its rows")
     count, row = rows_of(match)
-    if not 0 < count <= FEW or math.prod(row) <= LONGEST:
+    if not 0 < count <= MOST_ROWS or math.prod(row) <= PART_LENGTH:
         return Refused("its rows are many, or short, or none")
     return Refused.unless(math.prod(parted(row)) > 1, "its rows cannot be cut into parts")
 
@@ -89,7 +89,7 @@ def by_parts(match: Match) -> Pattern:
     both = [n for size, many in zip(row, parts, strict=True) for n in (many, size // many)]
     inner = tuple(range(2, 2 * len(row) + 1, 2))
     # Sums are in fp32 at least, and so is what differs from them; no wider copy is kept.
-    wide = torch.float32 if type.dtype in NARROW else type.dtype
+    wide = torch.float32 if type.dtype in HALF_TYPES else type.dtype
     pieces: Pattern = reshape(x, (count, *both))
     if wide != type.dtype:
         pieces = call("aten._to_copy.default", pieces, wide)

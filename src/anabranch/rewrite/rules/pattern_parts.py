@@ -55,10 +55,9 @@ def computed(match: Match, *args: Arg) -> Refused | None:
 
 
 def swaps_last_two(match: Match) -> Refused | None:
-    """Whether i and j, or the permutation p, swap the last two axes of x, and no others."""
+    """Whether the last two axes of x are swapped by i and j, and no others."""
     rank = len(match.x.shape)
-    names = {"dims": "p"} if "p" in match.bound else {"dim0": "i", "dim1": "j"}
-    order = axis_order({name: match.bound[wild] for name, wild in names.items()}, rank)
+    order = axis_order({"dim0": match.i.arg, "dim1": match.j.arg}, rank)
     wanted = (*range(rank - 2), rank - 1, rank - 2)
     return Refused.unless(order == wanted, "other axes are swapped than the last two")
 

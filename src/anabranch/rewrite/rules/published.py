@@ -9,6 +9,8 @@ too, groups merged by two, and convolutions with the relu, batch norm or factor 
 simplification here does). And generated ones over products, sums, products of elements,
 convolutions, relu, concatenations and splits; their file is not ours to ship, so these are our
 rules, written and found, over the same operators. AutoGraph's paper names no others (AAAI 2023).
+
+This table serves comparisons with those systems alone: the search that users get has all rules.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ FAMILIES = (
     *("merging", "activated", "linears", "products", "algebra", "linearity", "forms"),
     *("channels", "pieces", "turns", "sums", "found"),
 )
-OURS = (GROUPS, "baddbmm", "balanced", "conv1x1", "maximum")
+OURS = (GROUPS, "baddbmm", "balanced", "conv1x1", "maximum", "transpose(bmm")
 """In the names of rules over these operators that are ours alone: of grouped convolutions groups
-are merged by two and no more, layers of unlike inputs and weights stay apart, sums take other
-orders one step at a time, and two convolutions in a row are two."""
+are merged by two and no more, layers of unlike inputs and weights stay apart, batches of matrices are not
+transposed, sums take other orders one step at a time, and two convolutions in a row are two."""
 
 
 def published(families: Mapping[str, Sequence[Rule]]) -> tuple[Rule, ...]:

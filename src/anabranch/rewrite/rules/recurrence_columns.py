@@ -39,14 +39,14 @@ from anabranch.rewrite.rules.recurrence_values import (
 
 Column = tuple[Arg, ...]
 
-LEAST = 4
+FEWEST_STEPS = 4
 """Steps that are worth a recurrence."""
 MOST_COLUMNS = 64
 """Values that each step computes, at most."""
 MOST_PEELED = 4
 """Values whose first step is tried apart from the others, at most."""
 NEG, EXPAND, FLIP = "aten.neg.default", "aten.expand.default", "aten.flip.default"
-LESS = Whole(-1.0)
+MINUS_ONE = Whole(-1.0)
 LERP, ADDCMUL = ("aten.lerp.Scalar", "aten.lerp.Tensor"), "aten.addcmul.default"
 FILLED = frozenset(f"aten.{name}" for name in ("full", "full_like", "zeros", "zeros_like"))
 
@@ -66,7 +66,7 @@ class ColumnStep:
         return replace(self, by=factor or by, term=term)
 
     def plus(self, term: Whole, op: str = ADD) -> ColumnStep:
-        alone = term if op == ADD else each(MUL, (term, LESS))
+        alone = term if op == ADD else each(MUL, (term, MINUS_ONE))
         return replace(self, term=each(op, (self.term, term)) if self.term else alone)
 
 
@@ -119,7 +119,7 @@ class Columns:
                 return self._computed(column, nodes)
             except Differing:
                 self.peeled += 1
-                if self.peeled > MOST_PEELED or len(column) <= LEAST:
+                if self.peeled > MOST_PEELED or len(column) <= FEWEST_STEPS:
                     raise
         rest = self.whole(column[1:])
         begun = self.known.types[refs[0].name]
@@ -231,13 +231,13 @@ def _step(op: str, given: Sequence[Whole | ColumnStep]) -> ColumnStep:
         case ColumnStep(), Whole() if op == SUB and usual:
             return left.plus(right, SUB)
         case Whole(), ColumnStep() if op == SUB and usual:
-            return right.scaled(LESS).plus(left)
+            return right.scaled(MINUS_ONE).plus(left)
         case ColumnStep(), Whole() if op == MUL:
             return left.scaled(right)
         case Whole(), ColumnStep() if op == MUL:
             return right.scaled(left)
         case ColumnStep(), Whole() if op == NEG:
-            return left.scaled(LESS)
+            return left.scaled(MINUS_ONE)
         case ColumnStep(), Whole() if op in LERP and isinstance(more[0], Whole):
             return left.scaled(_rest(more[0])).plus(each(MUL, (right, more[0])))
         case Whole(), ColumnStep() if op in LERP and isinstance(more[0], Whole):

@@ -31,7 +31,7 @@ from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.algebra_conditions import values
 from anabranch.rewrite.rules.embedding_merging import CAT, STACK
 from anabranch.rewrite.rules.pattern_parts import made, refuses
-from anabranch.rewrite.rules.recurrence_columns import ADDCMUL, FLIP, LEAST, Column, Columns
+from anabranch.rewrite.rules.recurrence_columns import ADDCMUL, FEWEST_STEPS, FLIP, Column, Columns
 from anabranch.rewrite.rules.recurrence_values import (
     SELECT,
     SUM,
@@ -62,7 +62,7 @@ def rolled(match: Match) -> Rolled | Refused:
     given = match.axis.arg
     assert isinstance(given, int)
     at, joins = given % rank, match.root.op == CAT
-    if len(steps) < LEAST or not match.root.type.dtype.is_floating_point:
+    if len(steps) < FEWEST_STEPS or not match.root.type.dtype.is_floating_point:
         return Refused("its steps are few, or no floating numbers")
     if joins and any(match.known.types[step.name].shape[at] != 1 for step in steps):
         return Refused("a part that is joined is longer than one step")
@@ -135,7 +135,7 @@ def _put(match: Match) -> Patterns:
 
 def draw(dice: random.Random, joins: bool = False) -> Drawn:
     """Steps of a state of some axes, as models spell them, and what is read of it."""
-    steps, rank = LEAST + dice.randint(0, 2), dice.randint(1, 3)
+    steps, rank = FEWEST_STEPS + dice.randint(0, 2), dice.randint(1, 3)
     sizes = [draws.size(dice) for _ in range(rank)]
     at = dice.randint(0, rank)
     x, f, r, c, w, v = wild("x f r c w v")

@@ -67,9 +67,9 @@ KINDS: Mapping[str, str] = {
 MORE, PARTS, DTYPE, GROUPS, RIM = "MORE", "PARTS", "DTYPE", "G", "RIM"
 """Ranges of how many further axes there are, and how many parts; the dtype of all that is not whole
 numbers; the letter for a window's groups if it is given a range; taps beside those of a window."""
-SOME = 0.3
+UNUSUAL_SHARE = 0.3
 """Of all draws: how often something is unusual."""
-MOST = 3
+MOST_FURTHER_AXES = 3
 """Further axes of an instance, of all names together."""
 ANY_GROUPS = (1, 1, 2, 3)
 NUMBERS: Mapping[str, Callable[[random.Random, int], int]] = {
@@ -232,8 +232,8 @@ class Drawing:
         dtype = self.entries.get(DTYPE, torch.float32)
         assert isinstance(dtype, torch.dtype)
         if kind == "broadcast":
-            sizes = tuple(1 if self.dice.random() < SOME else size for size in sizes)
-        strided = kind == "image" and len(sizes) == 4 and self.dice.random() < SOME
+            sizes = tuple(1 if self.dice.random() < UNUSUAL_SHARE else size for size in sizes)
+        strided = kind == "image" and len(sizes) == 4 and self.dice.random() < UNUSUAL_SHARE
         computed = TensorType(sizes, dtype, channels_last_strides(sizes) if strided else ())
         constant = Constant(name, computed, name)
         ways: Mapping[str, tuple[object, ...]] = {
@@ -298,7 +298,7 @@ class Drawing:
         if name in self.entries:
             return self.dice.choice(self._range(name, ()))
         if not self._counts:
-            left = self.dice.randint(0, MOST)
+            left = self.dice.randint(0, MOST_FURTHER_AXES)
             texts = " ".join(_texts(tuple(self.entries.values())))
             names = list(dict.fromkeys(filter(_is_further, texts.split())))
             for other in (one for one in names if one.removesuffix("..") not in self.entries):
@@ -396,9 +396,9 @@ def _widened(
         d = d if k > 1 else dice.choice((1, 2, 3))
         spare = (n + 2 * p - d * (k - 1) - 1) % s  # of these steps some may be taken behind
         fit = [rim for rim in rims if 0 <= spare + d * (before - rim) < s]
-        after = before if dice.random() < 1 - SOME else dice.choice(fit)
+        after = before if dice.random() < 1 - UNUSUAL_SHARE else dice.choice(fit)
         pair = [(k, p, d), (k + before + after, p + before * d, d)]
-        pairs.append(pair if dice.random() < 1 - SOME else pair[::-1])
+        pairs.append(pair if dice.random() < 1 - UNUSUAL_SHARE else pair[::-1])
     found = []
     for sides in zip(*pairs, strict=True):
         told = [(k, p, d if k > 1 else dice.choice((1, 2, 3))) for k, p, d in sides]

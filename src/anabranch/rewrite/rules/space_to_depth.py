@@ -24,7 +24,7 @@ from anabranch.rewrite.rules.shapes import CONVOLUTION, WindowChoices, either, s
 
 x, w, b = wild("x w b")
 
-FEW = 4
+MOST_CHANNELS = 4
 """Channels of an image, at most: loads of more are wide enough."""
 
 
@@ -37,7 +37,7 @@ def of_squares(match: Match) -> Refused | None:
         return Refused(f"{len(kernel)} axes of space, dilation {by.dilation}")
     if by.stride[0] == 1 or len(set(by.stride)) != 1:
         return Refused(f"its stride is {by.stride}")
-    if match.x.shape[1] > FEW:
+    if match.x.shape[1] > MOST_CHANNELS:
         return Refused(f"it reads {match.x.shape[1]} channels")
     if min(kernel) < by.stride[0]:
         return Refused(f"{kernel} taps do not reach through a square")

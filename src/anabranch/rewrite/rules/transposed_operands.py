@@ -108,6 +108,14 @@ RULES: tuple[Rule, ...] = (
             shapes("x: ... N K; y: ... K M; i: K of x; j: N of x", MORE=(0, 1, 2)),
         ),
     ),
+    *equations(
+        "transpose(bmm(x, y), i, j) = bmm(transpose(y, i, j), transpose(x, i, j))",
+        when=every(floating("x", "y"), swaps_last_two),
+        draw=either(
+            shapes("x: B N M; y: B M O; i: N of x; j: M of x"),
+            shapes("x: B N M; y: B M O; i: M of x; j: N of x"),
+        ),
+    ),
     Rule(
         "linear(reshape(x), w, b) -> reshape(linear(x, w, b))",
         find=linear(reshape(x, shape), w, b),

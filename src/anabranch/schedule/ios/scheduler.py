@@ -58,7 +58,7 @@ WORK = 10_000_000
 Block = tuple[int, ...]
 """The nodes of a block."""
 
-ALONE = Solution(((1,),), 0.0, 1, 1)
+SINGLE_NODE = Solution(((1,),), 0.0, 1, 1)
 """Of a block of one node nothing is asked."""
 
 Solver = Callable[[Block, int], Solution]
@@ -171,7 +171,7 @@ def solved(
     limits.trace.add(
         "applied", "schedule.ios", f"{len(parts)} blocks", f"{len(known)} different ones solved"
     )
-    return [(block, known[keys[block]] if len(block) > 1 else ALONE) for block in parts]
+    return [(block, known[keys[block]] if len(block) > 1 else SINGLE_NODE) for block in parts]
 
 
 def refined(

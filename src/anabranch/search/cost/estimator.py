@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from statistics import median
 
-from anabranch.costs.alpha_cost import ALONE, mixed_price
+from anabranch.costs.alpha_cost import WITHOUT_OVERLAP_COST, mixed_price
 from anabranch.costs.work import Work, work
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
@@ -35,7 +35,11 @@ class Appraiser:
     longest path weighs; `machine`: what it costs to run side by side, nothing in the paper."""
 
     def __init__(
-        self, taken: Taken, cuts: TaskCutter, alpha: float, machine: Calibration = ALONE
+        self,
+        taken: Taken,
+        cuts: TaskCutter,
+        alpha: float,
+        machine: Calibration = WITHOUT_OVERLAP_COST,
     ) -> None:
         self._cuts, self._alpha, self._machine = cuts, alpha, machine
         pieces = [(cuts.piece(task), cost.us) for task, cost in taken]

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 
-WIDEST = 3
+MOST_CROSSING = 3
 """Values that may cross between two cells."""
-FEWEST = 2
+FEWEST_PARTS = 2
 """Times the size of a part: what is smaller is a part soon, and has no cells."""
-CRUMB = 3
+SMALLEST_CELL = 3
 """One in so many of the size of a part: a smaller cell goes with its neighbour."""
 PROGRESS = 0.6
 """The part of all places that a cell may be."""
@@ -33,15 +33,15 @@ def cell_boundaries(
 ) -> list[list[int]]:
     """The places, in order, as cells; one cell if there is nothing between which to cut."""
     whole = list(places)
-    if len(whole) < FEWEST * size_l:
+    if len(whole) < FEWEST_PARTS * size_l:
         return [whole]
     at = {place: i for i, place in enumerate(whole)}
     widths = _widths(at, crossing)
     severed = _severed(at, ties)
-    for width in range(1, WIDEST + 1):
+    for width in range(1, MOST_CROSSING + 1):
         cuts = list(_cuts(widths, severed, width))
         cells = [whole[a:b] for a, b in pairwise((0, *cuts, len(whole)))]
-        cells = _without_crumbs(cells, max(1, size_l // CRUMB))
+        cells = _without_crumbs(cells, max(1, size_l // SMALLEST_CELL))
         if len(cells) > 1 and max(map(len, cells)) <= PROGRESS * len(whole):
             return cells
     return [whole]

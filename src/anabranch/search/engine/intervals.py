@@ -33,7 +33,7 @@ from anabranch.search.engine.pricing import Counted, Pricer
 from anabranch.search.engine.stitch import Part, Sewn, Wiring, extracted, sew
 from anabranch.search.engine.transfer import Moved, moved, renamed, signature
 
-ALONE = 4
+SHARE_OF_ONE_PART = 4
 """How many times the share of the others a part alone has: all its matches are new."""
 
 Trail = tuple[tuple[str, tuple[str, ...]], ...]
@@ -203,7 +203,7 @@ class Solver:
 
 def _weight(interval: Interval) -> int:
     """Its share of the prices."""
-    return ALONE if interval.span[0] == interval.span[1] else 1
+    return SHARE_OF_ONE_PART if interval.span[0] == interval.span[1] else 1
 
 
 def gain(all_of_them: Sequence[Found], one: Found) -> Gain:

@@ -23,7 +23,7 @@ from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.variant import WHOLE_PERCENT, Variant
-from anabranch.kernels.triton.l1_carveout import LESS
+from anabranch.kernels.triton.l1_carveout import CARVEOUTS_PERCENT
 from anabranch.trace import Trace
 from anabranch.tuning.launch.pdl import generated
 from anabranch.tuning.launch.pdl_per_kernel import surely_faster
@@ -38,20 +38,25 @@ def parted(
     """The plan in the fastest carve-out for all its kernels, and what it then takes.
     `cost`: what it takes as it is, which is the answer where others cannot be tried."""
     schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
-    key = TIMED.key(str(LESS), machine, tasks_text(plan.tasks), schedule)
+    key = TIMED.key(str(CARVEOUTS_PERCENT), machine, tasks_text(plan.tasks), schedule)
     costs = TIMED.remember(
-        cache, key, lambda: _timed(plan, target), fits=lambda found: len(found) == 1 + len(LESS)
+        cache,
+        key,
+        lambda: _timed(plan, target),
+        fits=lambda found: len(found) == 1 + len(CARVEOUTS_PERCENT),
     )
     if costs is None:
         return plan, cost
     was, others = costs[0], costs[1:]
     least = min(range(len(others)), key=lambda i: others[i].us)
-    said = ", ".join(f"{p}% {c.us:.1f}" for p, c in zip((WHOLE_PERCENT, *LESS), costs, strict=True))
+    said = ", ".join(
+        f"{p}% {c.us:.1f}" for p, c in zip((WHOLE_PERCENT, *CARVEOUTS_PERCENT), costs, strict=True)
+    )
     if not surely_faster(others[least], was):
         why = f"none is faster than all; us by carve-out: {said}"
         trace.add("refused", "pdl", "less shared memory", why)
         return plan, cost
-    percent = LESS[least]
+    percent = CARVEOUTS_PERCENT[least]
     why = f"{percent}%; us by carve-out: {said}"
     trace.add("applied", "pdl", "less shared memory", why, us=was.us - others[least].us)
     return replace(plan, tasks=in_carveout(plan.tasks, percent)), others[least]
@@ -68,7 +73,7 @@ def _timed(plan: Plan, target: Target) -> tuple[Cost, ...] | None:
     graph."""
     try:
         runs = [target.load(plan)]
-        for percent in LESS:
+        for percent in CARVEOUTS_PERCENT:
             other = replace(plan, tasks=in_carveout(plan.tasks, percent))
             runs.append(target.again(runs[0], other))
     except (TargetError, torch.OutOfMemoryError):
