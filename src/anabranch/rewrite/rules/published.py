@@ -38,8 +38,9 @@ FAMILIES = (
 )
 OURS = (GROUPS, "baddbmm", "balanced", "conv1x1", "maximum", "transpose(bmm")
 """In the names of rules over these operators that are ours alone: of grouped convolutions groups
-are merged by two and no more, layers of unlike inputs and weights stay apart, batches of matrices are not
-transposed, sums take other orders one step at a time, and two convolutions in a row are two."""
+are merged by two and no more, layers of unlike inputs and weights stay apart, batches of matrices
+are not transposed, sums take other orders one step at a time, and two convolutions in a row are
+two."""
 
 
 def published(families: Mapping[str, Sequence[Rule]]) -> tuple[Rule, ...]:
