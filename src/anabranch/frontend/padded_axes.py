@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from anabranch.ir.axis_order import axis_order
 from anabranch.ir.graph import Arg, Ref
 from anabranch.ir.ops import OPS
 
@@ -291,17 +292,8 @@ def unsqueezed(call: PaddedCall, name: str, value: str, axis: int) -> int | None
 
 
 def permuted(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
-    """Where the permutation puts it."""
-    return dims_of(call, len(call.result), "dims").index(axis)
-
-
-def swapped(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
-    """Behind `transpose` and `t`."""
-    ndim = len(call.result)
-    one, other = 0, ndim - 1  # of `t`
-    if "dim0" in call.arguments:
-        one, other = (dims_of(call, ndim, name)[0] for name in ("dim0", "dim1"))
-    return {one: other, other: one}.get(axis, axis)
+    """Where a permutation, a transposition or `t` puts it."""
+    return axis_order(call.arguments, len(call.result)).index(axis)
 
 
 def repeated(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
@@ -402,8 +394,7 @@ RULES: Mapping[str, Rule] = {
     **_named(slices, "slice slice_copy narrow"),
     **_named(joined, "cat stack"),
     **_named(unsqueezed, "unsqueeze"),
-    **_named(permuted, "permute"),
-    **_named(swapped, "transpose t swapaxes"),
+    **_named(permuted, "permute transpose t swapaxes"),
     **_named(pointwise, "expand"),
     **_named(repeated, "repeat"),
 }
