@@ -44,7 +44,7 @@ SLICE = "aten.slice.Tensor"
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerKind:
     """A linear or a convolution; `name`: in equations. `axis`: along which the channels of its
     input and of its result lie, those of a linear also with any other axes before them."""
 
@@ -80,7 +80,7 @@ class Layer:
         return Refused.unless(held, "it goes along another axis than that of the channels")
 
 
-LINEARS, CONVOLUTIONS = Layer("linear", -1), Layer("conv", 1)
+LINEARS, CONVOLUTIONS = LayerKind("linear", -1), LayerKind("conv", 1)
 
 
 def total_bias(match: Match) -> Operand:
@@ -89,7 +89,7 @@ def total_bias(match: Match) -> Operand:
     return given[0] + given[1] if len(given) == 2 else given[0] if given else None
 
 
-def of_parts(layer: Layer) -> Rule:
+def of_parts(layer: LayerKind) -> Rule:
     """Of a concatenation: a layer of each part, the bias in the first."""
 
     def sizes(match: Match) -> list[int]:
@@ -129,7 +129,7 @@ def of_parts(layer: Layer) -> Rule:
     )
 
 
-def of_sum(layer: Layer) -> Rule:
+def of_sum(layer: LayerKind) -> Rule:
     """Two that are added up, of inputs of one size; windows that fit in one."""
 
     def put(match: Match) -> Call | Refused:
@@ -164,7 +164,7 @@ def of_sum(layer: Layer) -> Rule:
     )
 
 
-def in_halves(layer: Layer) -> Rule:
+def in_halves(layer: LayerKind) -> Rule:
     """Two of the same input, the first with as many channels as the second or one more."""
 
     def when(match: Match) -> Refused | None:
@@ -193,7 +193,7 @@ def rows(match: Match, *span: Operand) -> tuple[Call, Operand]:
     return call(SLICE, w, 0, *span), bias
 
 
-def cut(layer: Layer, what: str) -> Rule:
+def cut(layer: LayerKind, what: str) -> Rule:
     """Only the channels that are read."""
 
     def when(match: Match) -> Refused | None:
@@ -217,7 +217,7 @@ def cut(layer: Layer, what: str) -> Rule:
     )
 
 
-def of_inputs(layer: Layer) -> list[Rule]:
+def of_inputs(layer: LayerKind) -> list[Rule]:
     """Two inputs of one layer: their biases are two, and of one layer of a sum one."""
     given: Mapping[str, object] = (
         LINEAR | {"y": "... K", "w": "N K maybe"}
@@ -251,7 +251,7 @@ def of_inputs(layer: Layer) -> list[Rule]:
     ]
 
 
-def bias_apart(layer: Layer) -> Rule:
+def bias_apart(layer: LayerKind) -> Rule:
     """The bias by itself."""
 
     def put(match: Match) -> Pattern:
