@@ -38,6 +38,7 @@ from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.callables import capture_callable
 from anabranch.targets.cuda.capture import WARM_UPS, CudaExecutable
+from anabranch.targets.tf32 import precision
 
 pytestmark = pytest.mark.gpu
 
@@ -87,7 +88,7 @@ def test_plans_of_generated_kernels_are_right(name: str, dtype: torch.dtype) -> 
     """Those that were chosen, and generated ones wherever there are any."""
     fast = quick(name, dtype, kernels="all")
     model, args = network(name, "tiny", dtype)
-    with torch.no_grad():
+    with torch.no_grad(), precision(tf32=False):
         wanted = tree_leaves(model(*args))
     chosen = fast.executable()
     assert chosen is not None

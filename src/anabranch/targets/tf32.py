@@ -31,12 +31,19 @@ def choose(tf32: bool) -> None:
 @contextmanager
 def precision(tf32: bool) -> Iterator[None]:
     """Within it; afterwards everything runs as it did before, and inherits what it inherited."""
+    with kept():
+        choose(tf32)
+        yield
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Afterwards the switches are as they were, whoever set them meanwhile."""
     demanded = [
         "none" if switch.fp32_precision == above.fp32_precision else switch.fp32_precision
         for switch, above in SWITCHES
     ]
     allowed = _allowed(cudnn, convolution), _allowed(matmul, matmul)
-    choose(tf32)
     try:
         yield
     finally:
