@@ -99,8 +99,9 @@ def measured(target: Target, name: str, body: Graph, tiles: int) -> Row:
         row.apart.append(us)
         row.kernels.append(kernel)
     for candidate in second.candidates["both"]:
-        why = candidate.refused or "failed"
-        row.tried[text_kernel(candidate.kernel)] = candidate.cost.us if candidate.cost else why
+        verdict = candidate.verdict
+        why = str(verdict.refused or "failed")
+        row.tried[text_kernel(candidate.kernel)] = verdict.cost.us if verdict.cost else why
     generated = [c for c in second.candidates["both"] if c.kernel.source]
     row.one, row.best = fastest(generated)
     if tiles and not target.spec.simulated:
@@ -117,7 +118,7 @@ def with_values(body: Graph) -> Graph:
 
 
 def fastest(tried: Sequence[Candidate]) -> tuple[float, str]:
-    known = [(c.cost.us, text_kernel(c.kernel)) for c in tried if c.cost is not None]
+    known = [(cost.us, text_kernel(c.kernel)) for c in tried if (cost := c.verdict.cost)]
     return min(known, default=(float("inf"), ""))
 
 

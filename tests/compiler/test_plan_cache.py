@@ -136,10 +136,7 @@ def test_what_a_search_found_is_the_beginning_of_a_warm_start(cache: Cache) -> N
 
 def tried(made: Compilation) -> dict[str, list[tuple[object, ...]]]:
     return {
-        name: [
-            (c.kernel.provider, c.kernel.name, c.kernel.variant, c.cost, c.chosen, c.refused)
-            for c in candidates
-        ]
+        name: [(c.kernel.provider, c.kernel.name, c.kernel.variant, c.verdict) for c in candidates]
         for name, candidates in made.found.selection.candidates.items()
     }
 

@@ -32,10 +32,10 @@ def test_one_wrong_element_of_thousands_is_found(dtype: str) -> None:
     for seed in range(3):
         _, wanted = answer(body, "finite", seed, CPU)
         out = wanted.own[0].clone()
-        assert wanted.differs([out]) == ""
+        assert wanted.differs([out]) is None
         place = int(out.abs().argmin())
         out.view(-1)[place] += 2.0 if dtype == "bf16" else 1.0
-        said = wanted.differs([out])
+        said = str(wanted.differs([out]))
         # Where large numbers were drawn rounding may explain more in half precision.
         assert "1 of 4096 such" in said or dtype != "f32"
 
@@ -56,25 +56,25 @@ def test_sums_in_another_order_are_right(dtype: str) -> None:
         kind = torch.float32 if dtype == "f32" else x.dtype
         product = (x[:, order].to(kind) @ y[order].to(kind)).to(x.dtype)
         out = product.sigmoid() + x.flip(1).cumsum(1)[:, -1]
-        assert wanted.differs([out.to(x.dtype)]) == ""
+        assert wanted.differs([out.to(x.dtype)]) is None
 
 
 def test_exact_quotients_are_exact() -> None:
     """A quotient that is off by a unit in its last place is one in the floor of it."""
     _, wanted = answer(FLOORED, "finite", 1, CPU)
     x, y = wanted.inputs
-    assert wanted.differs([torch.floor(x / y)]) == ""
+    assert wanted.differs([torch.floor(x / y)]) is None
     low = torch.nextafter(x / y, torch.tensor(-torch.inf))
-    assert "such" in wanted.differs([torch.floor(torch.where((x / y).isfinite(), low, x / y))])
+    assert "such" in str(wanted.differs([torch.floor(torch.where((x / y).isfinite(), low, x / y))]))
 
 
 def test_infinities_and_signs_are_those_of_the_body() -> None:
     body = graph("%r: F[64,64] = aten.neg.default(%x)", "%out: F[64,64] = aten.clone.default(%r)")
     _, wanted = answer(body, "special", 1, CPU)
     x = wanted.inputs[0]
-    assert x.isnan().any() and wanted.differs([-x]) == ""
+    assert x.isnan().any() and wanted.differs([-x]) is None
     _, finite = answer(body, "finite", 1, CPU)
-    assert finite.differs([-finite.inputs[0]]) == ""
+    assert finite.differs([-finite.inputs[0]]) is None
     assert finite.differs([0.0 - finite.inputs[0]]), "the sign of zero is lost"
     assert wanted.differs([-x.nan_to_num(0.0)])
     padded = torch.where(x.isinf(), -x.sign() * 3.4e38, -x)
@@ -85,9 +85,9 @@ def test_of_integers_each_counts() -> None:
     body = graph("%out: b1[64,64] = aten.lt.Tensor(%x, %y)")
     _, wanted = answer(body, "finite", 4, CPU)
     out = wanted.own[0].clone()
-    assert wanted.differs([out]) == ""
+    assert wanted.differs([out]) is None
     out[3, 5] ^= True
-    assert "element [3, 5]" in wanted.differs([out])
+    assert "element [3, 5]" in str(wanted.differs([out]))
 
 
 def test_what_rounding_may_turn_over_is_not_judged() -> None:
@@ -104,4 +104,4 @@ def test_what_rounding_may_turn_over_is_not_judged() -> None:
         out = own.clone()
         out[row] ^= True
         assert bool(wanted.differs([out])) == (row == 1)
-    assert replace(wanted, own=()).differs([own]) == ""
+    assert replace(wanted, own=()).differs([own]) is None

@@ -82,4 +82,5 @@ def test_a_kernel_that_writes_beside_its_place_is_refused(
     monkeypatch.setitem(cpu.RUNNERS, "careless", careless)
     body = parse_graph(BODY)
     kernel = Kernel("careless", "add", body, writes_out=True, workspace=300)
-    assert checker(cpu.CpuTarget(), None)(Task("add", body, kernel)) == verdict
+    found = checker(cpu.CpuTarget(), None)(Task("add", body, kernel))
+    assert str(found or "") == verdict

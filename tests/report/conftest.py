@@ -18,6 +18,7 @@ from anabranch.ir.dag import bits, dag_of
 from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
 from anabranch.ir.plan import Plan, Slot, Workspace
 from anabranch.ir.protocols import Cost
+from anabranch.ir.refused import Refused
 from anabranch.ir.schedule import Launch, Schedule, Source, Span, Timeline, sequential_launches
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph, value_types
@@ -27,6 +28,7 @@ from anabranch.memory.lifetime import lifetimes
 from anabranch.report.parts import ReportParts
 from anabranch.trace import Event, Kind
 from anabranch.tuning.decisions import Candidate
+from anabranch.tuning.verdict import Verdict
 
 SPEC = TargetSpec("cuda", "NVIDIA H200", sms=132)
 
@@ -94,7 +96,7 @@ class Builder:
         if key not in self.alike:
             self.alike[key] = self._tried(task.body)
         self.candidates[task.name] = self.alike[key]
-        won = next(c.kernel for c in self.alike[key] if c.chosen)
+        won = next(c.kernel for c in self.alike[key] if c.verdict.chosen)
         ctas = max(1, task.body.nodes[-1].type.numel // 2048)
         resources = Resources(ctas, 128, 64, 49152 if "convolution" in ops[0] else 0)
         return replace(task, kernel=replace(won, body=task.body, resources=resources))
@@ -103,8 +105,8 @@ class Builder:
         ops = [node.op for node in body.nodes]
         us = 1.5 + body.nodes[-1].type.numel / 60_000 * (3 if "convolution" in ops[0] else 1)
 
-        def cost(factor: float) -> Cost:
-            return Cost(round(us * factor, 2), "recorded", round(us / 40, 3))
+        def ran(factor: float) -> Verdict:
+            return Verdict("ran", Cost(round(us * factor, 2), "recorded", round(us / 40, 3)))
 
         text = SOURCE.format(
             name=f"fused_{len(self.alike)}",
@@ -115,18 +117,19 @@ class Builder:
         generated = Kernel(
             "triton", "fused", body, parse_variant("rows:64x64.w4"), writes_out=True, source=text
         )
-        tried = [Candidate(aten, cost(1.6)), Candidate(generated, cost(1.0))]
+        tried = [Candidate(aten, ran(1.6)), Candidate(generated, ran(1.0))]
         if "convolution" in ops[0]:
             engine = Kernel("cudnn", "convolution", body, "0", writes_out=True, workspace=4096)
             broken = replace(engine, variant="4", workspace=0)
+            wrong = Refused("error 3.10e-02 where 2.00e-03 is allowed")
             tried += [
-                Candidate(engine, cost(0.9 + 0.2 * self.chance.random())),
-                Candidate(replace(engine, variant="3", workspace=0), None),
-                Candidate(broken, cost(0.7), refused="error 3.10e-02 where 2.00e-03 is allowed"),
+                Candidate(engine, ran(0.9 + 0.2 * self.chance.random())),
+                Candidate(replace(engine, variant="3", workspace=0), Verdict("tried")),
+                Candidate(broken, replace(ran(0.7), refused=wrong)),
             ]
-        usable = [i for i, c in enumerate(tried) if c.cost and not c.refused]
-        best = min(usable, key=lambda i: tried[i].cost.us if tried[i].cost else 0.0)  # type: ignore[union-attr]
-        tried[best] = replace(tried[best], chosen=True)
+        _, best = min((took.us, i) for i, c in enumerate(tried) if (took := c.verdict.usable))
+        verdict = replace(tried[best].verdict, reached="chosen")
+        tried[best] = replace(tried[best], verdict=verdict)
         return tuple(tried)
 
     def graph(self) -> TaskGraph:
@@ -135,7 +138,8 @@ class Builder:
         return TaskGraph(self.name, inputs, constants, tuple(self.tasks), (), (Ref(self.last),))
 
     def us(self, name: str) -> float:
-        return next(c.cost.us for c in self.candidates[name] if c.chosen and c.cost)
+        found = (c.verdict for c in self.candidates[name])
+        return next(v.cost.us for v in found if v.chosen and v.cost)
 
     def parts(self, streams: int, events: Sequence[Event] = (), **facts: object) -> ReportParts:
         tasks = self.graph()
@@ -340,9 +344,10 @@ def tiled(given: ReportParts) -> ReportParts:
     stem = next(task for task in tasks if task.name == "stem")
     variant = parse_variant("contraction:16x32x32.k1.w2.s3")
     kernel = Kernel("triton", "contraction", stem.body, variant, True, source="text")
-    won = next(c for c in given["candidates"]["stem"] if c.chosen)
-    assert won.cost is not None
-    more = Candidate(kernel, replace(won.cost, us=2 * won.cost.us))
+    won = next(c for c in given["candidates"]["stem"] if c.verdict.chosen)
+    cost = won.verdict.cost
+    assert cost is not None
+    more = Candidate(kernel, Verdict("ran", replace(cost, us=2 * cost.us)))
     tried = {**given["candidates"], "stem": (*given["candidates"]["stem"], more)}
     return {**given, "plan": replace(given["plan"], spec=spec), "candidates": tried}
 

@@ -74,7 +74,7 @@ def test_a_generated_kernel_has_a_limit_and_a_launch_shape_before_it_ever_ran(
     text = kernel_text(told)
     assert f"of peak (memory {limit['memory']:.2f}" in text
     assert "registers and shared memory are known where it has run" in text
-    won = next(one for one in given["candidates"]["a"] if one.chosen)
+    won = next(one for one in given["candidates"]["a"] if one.verdict.chosen)
     why = {one["why_not"] for one in told["candidates"] if one["kernel"].startswith("cudnn")}
     assert won.kernel.provider == "cudnn" and REPLACED in why
 

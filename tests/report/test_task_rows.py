@@ -43,13 +43,12 @@ def test_in_launch_order_with_time_and_runner_up(parts: Build) -> None:
     found = rows(given)
     assert [row.task.name for row in found] == [x.task for x in given["plan"].schedule.launches]
     stem = next(row for row in found if row.task.name == "stem")
-    times = {c.chosen: c.cost.us for c in stem.candidates if c.cost and not c.refused}
+    times = {v.chosen: v.usable.us for v in (c.verdict for c in stem.candidates) if v.usable}
     assert stem.us == times[True]
     assert stem.source == "recorded"
     assert stem.runner_up is not None
-    assert stem.runner_up.cost is not None
-    assert stem.runner_up.cost.us >= stem.us
-    assert not stem.runner_up.refused
+    usable = stem.runner_up.verdict.usable
+    assert usable is not None and usable.us >= stem.us
 
 
 @pytest.mark.parametrize(
@@ -80,12 +79,12 @@ def test_the_plan_says_which_kernel_it_has(parts: Build) -> None:
     given = parts["small"]()
     plan = given["plan"]
     tasks = list(plan.tasks.tasks)
-    other = next(c for c in given["candidates"]["stem"] if not c.chosen and c.cost)
+    other = next(c for c in given["candidates"]["stem"] if not c.verdict.chosen and c.verdict.cost)
     tasks[0] = replace(tasks[0], kernel=other.kernel)
     changed = replace(plan, tasks=replace(plan.tasks, tasks=tuple(tasks)))
     found = rows({**given, "plan": changed})
-    assert other.cost is not None
-    assert next(row.us for row in found if row.task.name == "stem") == other.cost.us
+    assert other.verdict.cost is not None
+    assert next(row.us for row in found if row.task.name == "stem") == other.verdict.cost.us
 
 
 @pytest.mark.parametrize("launched", [".pe", ".c50", ".pa.c25"])

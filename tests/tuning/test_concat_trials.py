@@ -13,6 +13,7 @@ from anabranch.fusion.concat_elision import CAT
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost, Provider
+from anabranch.ir.refused import Refused
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
@@ -22,7 +23,7 @@ from anabranch.kernels import ALL
 from anabranch.memory import pack
 from anabranch.trace import Trace
 from anabranch.tuning.concat_trials import with_joins
-from anabranch.tuning.select import Selection, SelectionConfig, select
+from anabranch.tuning.select import Check, Selection, SelectionConfig, select
 
 SPEC = TargetSpec("cuda", "a GPU", sms=132, capability=(9, 0), simulated=True)
 PROVIDED: tuple[Provider, ...] = ALL
@@ -84,7 +85,7 @@ def us(task: Task, kernel: Kernel) -> float:
     return 4.0 if kernel.provider == "aten" else 2.0 + len(str(kernel.variant)) / 100
 
 
-def chosen_by(costs: Given, check: Callable[[Task], str] = lambda task: "") -> SelectionConfig:
+def chosen_by(costs: Given, check: Check = lambda task: None) -> SelectionConfig:
     return SelectionConfig(SPEC, PROVIDED, costs.trial, check)
 
 
@@ -93,7 +94,7 @@ def selected(costs: Given, graph: Graph = FIRE) -> Selection:
     return select(tasks, chosen_by(costs), Trace())
 
 
-def tried(costs: Given, trace: Trace, check: Callable[[Task], str] = lambda task: "") -> Selection:
+def tried(costs: Given, trace: Trace, check: Check = lambda task: None) -> Selection:
     found = selected(costs)
     return with_joins(found, chosen_by(costs, check), costs, trace)
 
@@ -159,7 +160,11 @@ def slower(task: Task, kernel: Kernel) -> float:
 def test_what_does_not_pay_stays_a_task(costs: Given, check: str, why: str) -> None:
     trace = Trace()
     plain = selected(costs)
-    found = with_joins(plain, chosen_by(costs, lambda t: check * strided(t)), costs, trace)
+
+    def refuse(task: Task) -> Refused | None:
+        return Refused(check) if check and strided(task) else None
+
+    found = with_joins(plain, chosen_by(costs, refuse), costs, trace)
     assert found is plain
     assert [e.why for e in trace.events if e.kind == "refused" and e.what == "cat"][-1].count(why)
 

@@ -186,7 +186,7 @@ def test_an_offer_is_what_it_changes(others: bool) -> None:
     costs, trace = Priced(spec), Trace()
 
     def choose(tasks: TaskGraph) -> Selection:
-        config = SelectionConfig(spec, PROVIDERS, costs.trial, lambda task: "")
+        config = SelectionConfig(spec, PROVIDERS, costs.trial, lambda task: None)
         return select(tasks, config, Trace())
 
     tasks = choose(partition(graph, Trace(), spec)).tasks
@@ -220,7 +220,7 @@ def test_on_a_gpu_slices_begin_where_vectors_do(kind: str, refusals: int) -> Non
     costs, trace = Roofline(spec), Trace()
 
     def choose(tasks: TaskGraph) -> Selection:
-        config = SelectionConfig(spec, PROVIDERS, costs.trial, lambda task: "")
+        config = SelectionConfig(spec, PROVIDERS, costs.trial, lambda task: None)
         return select(tasks, config, Trace())
 
     tasks = choose(partition(graph, Trace(), spec)).tasks

@@ -13,6 +13,7 @@ from tests.tuning.test_joint_tasks import cell
 from anabranch.fusion.partition import partition
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost
+from anabranch.ir.refused import Refused
 from anabranch.ir.task import GENERATED, Kernel, Resources, Task
 from anabranch.ir.variant import Variant
 from anabranch.kernels.library import aten_kernel
@@ -32,6 +33,7 @@ from anabranch.tuning.joint_offers import (
 )
 from anabranch.tuning.joint_tasks import Group, joint
 from anabranch.tuning.select import Selection
+from anabranch.tuning.verdict import Verdict
 
 SPEC = gpu()
 
@@ -43,15 +45,16 @@ def selected(us: Sequence[float] = (2.0, 3.0), library: float | None = None) -> 
     for task in tasks.tasks:
         offered = TritonProvider().kernels(task, SPEC)[: len(us)]
         found = [
-            Candidate(kernel, Cost(time, "measured"))
+            Candidate(kernel, Verdict("ran", Cost(time, "measured")))
             for kernel, time in zip(offered, reversed(us), strict=False)
         ]
         if library is not None:
             own = aten_kernel("aten", task.body)
-            found.insert(0, Candidate(own, Cost(library, "measured"), chosen=True))
+            found.insert(0, Candidate(own, Verdict("chosen", Cost(library, "measured"))))
         else:
-            found[-1] = replace(found[-1], chosen=True)
-        won = next(candidate.kernel for candidate in found if candidate.chosen)
+            verdict = replace(found[-1].verdict, reached="chosen")
+            found[-1] = replace(found[-1], verdict=verdict)
+        won = next(candidate.kernel for candidate in found if candidate.verdict.chosen)
         chosen.append(replace(task, kernel=won))
         tried[task.name] = tuple(found)
     return Selection(replace(tasks, tasks=tuple(chosen)), tried)
@@ -92,9 +95,9 @@ def test_long_tasks_and_those_a_library_runs_much_faster_stay_alone(
 
 
 def test_what_was_refused_is_not_offered_again() -> None:
-    selection = selected()
+    selection, why = selected(), Refused("error 1e9")
     wrong: dict[str, tuple[Candidate, ...]] = {
-        name: (tried[0], replace(tried[1], refused="error 1e9", chosen=False))
+        name: (tried[0], replace(tried[1], verdict=Verdict("ran", tried[1].verdict.cost, why)))
         for name, tried in selection.candidates.items()
     }
     known = parts(replace(selection, candidates=wrong), SPEC)

@@ -10,6 +10,7 @@ import pytest
 from anabranch.errors import TargetError
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
@@ -29,8 +30,8 @@ SPEC = TargetSpec("cuda", "a GPU")
 EXP = "aten.exp.default"
 
 
-def passing(task: Task) -> str:
-    return ""
+def passing(task: Task) -> None:
+    """Nothing is wrong with any kernel."""
 
 
 def body(name: str) -> Graph:
@@ -70,8 +71,9 @@ def choose(
             if task.kernel is not None
         ]
 
-    def check(task: Task) -> str:
-        return "wrong" if task.kernel is not None and task.kernel.name in wrong else ""
+    def check(task: Task) -> Refused | None:
+        bad = task.kernel is not None and task.kernel.name in wrong
+        return Refused("wrong") if bad else None
 
     trace = Trace()
     tasks = TaskGraph("t", body("a").inputs, (), (Task("a", body("a")),), (), body("a").outputs)
@@ -198,7 +200,10 @@ def test_where_nothing_passes_the_library_runs_the_body_as_eager_does(
 ) -> None:
     """Neither what could not be measured nor what our inputs do not suit leaves a task alone."""
     config = SelectionConfig(
-        SPEC, PROVIDERS[:1], lambda asked: [cost] * len(asked), lambda task: why
+        SPEC,
+        PROVIDERS[:1],
+        lambda asked: [cost] * len(asked),
+        lambda task: Refused(why) if why else None,
     )
     trace = Trace()
     alone = TaskGraph("g", body("a").inputs, (), (Task("a", body("a")),), (), body("a").outputs)

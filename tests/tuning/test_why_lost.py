@@ -9,8 +9,10 @@ import torch
 from tests.kernels.triton.bodies import call
 
 from anabranch.ir.protocols import Cost
+from anabranch.ir.refused import Refused
 from anabranch.ir.task import Kernel
 from anabranch.tuning.decisions import Candidate
+from anabranch.tuning.verdict import Verdict
 from anabranch.tuning.why_lost import why_lost
 
 BODY = call("aten.relu.default", torch.empty(8))
@@ -20,7 +22,8 @@ def candidate(
     name: str, us: float | None, writes_out: bool = True, chosen: bool = False, refused: str = ""
 ) -> Candidate:
     cost = None if us is None else Cost(us, "measured", 0.1)
-    return Candidate(Kernel("triton", name, BODY, writes_out=writes_out), cost, chosen, refused)
+    verdict = Verdict("chosen" if chosen else "ran", cost, Refused(refused) if refused else None)
+    return Candidate(Kernel("triton", name, BODY, writes_out=writes_out), verdict)
 
 
 WON = candidate("won", 4.1, chosen=True)
@@ -40,12 +43,12 @@ FAST = candidate("fast", 4.0, writes_out=False)
     ],
 )
 def test_every_reason_has_its_sentence(lost: Candidate, why: str) -> None:
-    assert why_lost(lost, (WON, FAST, lost)) == why
+    assert str(why_lost(lost, (WON, FAST, lost)) or "") == why
 
 
 def test_a_large_spread_hides_a_difference() -> None:
     """The fastest one's spread decides, as in the selection."""
-    noisy = replace(FAST, cost=Cost(4.0, "measured", 0.4))
+    noisy = replace(FAST, verdict=Verdict("ran", Cost(4.0, "measured", 0.4)))
     near = candidate("near", 4.35)
-    assert why_lost(near, (WON, FAST, near)) == "6.1% slower than the chosen one"
-    assert why_lost(near, (WON, noisy, near)) == "as fast, and offered after the chosen one"
+    assert str(why_lost(near, (WON, FAST, near))) == "6.1% slower than the chosen one"
+    assert str(why_lost(near, (WON, noisy, near))) == "as fast, and offered after the chosen one"

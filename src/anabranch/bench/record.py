@@ -13,7 +13,6 @@ Tasks are those of the network as it is, and, if asked, of the equal graph that 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -36,6 +35,7 @@ from anabranch.costs.recorded import (
 )
 from anabranch.deadline import TIME
 from anabranch.errors import AnabranchError, OptionError
+from anabranch.ir.protocols import Cost
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import GENERATED, Task
 from anabranch.ir.text import text_kernel
@@ -145,8 +145,7 @@ def extended(
     own = profile.spec.fingerprint == spec.fingerprint
     timings, elsewhere = dict(profile.tasks), dict(profile.elsewhere)
     for task, candidates in tried:
-        for candidate in _worth_keeping(candidates):
-            assert candidate.cost is not None
+        for candidate, cost in _worth_keeping(candidates):
             kernel = whole(task, candidate, made.plan.spec, ALL)
             one = replace(task, kernel=kernel)
             key = timing_key(one, tf32)
@@ -157,8 +156,8 @@ def extended(
             else:
                 continue
             timings[key] = Timing(
-                us=round(candidate.cost.us, 3),
-                spread=round(candidate.cost.spread, 3),
+                us=round(cost.us, 3),
+                spread=round(cost.spread, 3),
                 label=label(one),
             )
     kernels = dict(profile.kernels)
@@ -214,16 +213,14 @@ def _provenance() -> Provenance:
     )
 
 
-def _worth_keeping(candidates: Sequence[Candidate]) -> list[Candidate]:
+def _worth_keeping(candidates: Sequence[Candidate]) -> list[tuple[Candidate, Cost]]:
     """Those that were measured; of the generated ones the fastest few, and the chosen one."""
-    timed = [c for c in candidates if c.cost is not None and c.cost.source == "measured"]
-    generated = sorted((c for c in timed if c.kernel.provider == GENERATED), key=_us)
-    kept = [c for c in generated[:FASTEST] if not c.chosen] + [c for c in timed if c.chosen]
-    return kept + [c for c in timed if c.kernel.provider != GENERATED and not c.chosen]
-
-
-def _us(candidate: Candidate) -> float:
-    return candidate.cost.us if candidate.cost is not None else math.inf
+    known = ((one, cost) for one in candidates if (cost := one.verdict.cost) is not None)
+    timed = [(one, cost) for one, cost in known if cost.source == "measured"]
+    generated = [pair for pair in timed if pair[0].kernel.provider == GENERATED]
+    slower = sorted(generated, key=lambda pair: pair[1].us)[FASTEST:]
+    left_out = {id(one) for one, _ in slower if not one.verdict.chosen}
+    return [pair for pair in timed if id(pair[0]) not in left_out]
 
 
 def label(task: Task) -> str:

@@ -138,23 +138,22 @@ def top(compiled: Any) -> list[dict[str, Any]]:
     made = compiled.entries[-1].compilation
     found: dict[str, dict[str, Any]] = {}
     for task in made.plan.tasks.tasks:
-        won = next(
-            (c for c in made.found.selection.candidates.get(task.name, ()) if c.chosen), None
-        )
-        if won is None or won.cost is None:
+        tried = made.found.selection.candidates.get(task.name, ())
+        won = next((c for c in tried if c.verdict.chosen), None)
+        if won is None or (cost := won.verdict.cost) is None:
             continue
         ops = ", ".join(node.op.split(".")[1] for node in task.body.nodes)
         sizes = " ".join(node.type.text for node in task.body.nodes[-1:])
         kernel = text_kernel(won.kernel)
         row = found.setdefault(
-            f"{kernel} {ops} {sizes} {won.cost.us}",
+            f"{kernel} {ops} {sizes} {cost.us}",
             {
                 "task": task.name,
                 "kernel": kernel,
                 "ops": ops,
                 "result": sizes,
-                "us": won.cost.us,
-                "source": won.cost.source,
+                "us": cost.us,
+                "source": cost.source,
                 "count": 0,
             },
         )

@@ -46,7 +46,7 @@ def resettled(plan: Plan, target: Target, cache: Cache | None, trace: Trace, sou
         why += f"; {count} compared with the operators it stands for"
     if wrong:
         plan = _with_library(plan, set(wrong), target)
-        named = [f"{name}: {' '.join(said.split())}" for name, said in wrong.items()][:LISTED]
+        named = [f"{name}: {' '.join(str(said).split())}" for name, said in wrong.items()][:LISTED]
         more = f", and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
         why += f", {len(wrong)} gave way to the library's ({'; '.join(named)}{more})"
     trace.add("warning", "load", source, f"{why}; {AGAIN}")

@@ -106,7 +106,7 @@ class _Stored:
     name: str = ""
 
 
-OUTCOMES: Table[_Stored] = Table("plans", "outcome 7", nouns(_Stored))
+OUTCOMES: Table[_Stored] = Table("plans", "outcome 8", nouns(_Stored))
 WRONG: Table[tuple[str, str, str]] = Table("plans", "wrong 7", nouns(tuple[str, str, str]))
 VERIFIED: Table[Errors] = Table("plans", "verified 7", nouns(Errors))
 

@@ -2,7 +2,7 @@
 that.
 
     body, seed --> inputs (`ir.inputs`), the body op by op, in high precision, the slack of each
-                   element --> `differs(outs)`: "" or in words what is wrong
+                   element --> `differs(outs)`: None, or in words what is wrong
 
     finite    all elements, each by what rounding explains there, and all together by their norm
     special   NaN, infinities and signs: the class of each element
@@ -24,6 +24,7 @@ from anabranch.ir.graph import Graph, Input, types
 from anabranch.ir.inputs import Numbers, legal, random_inputs
 from anabranch.ir.protocols import Target
 from anabranch.ir.reference import eager_and_reference, wide_of
+from anabranch.ir.refused import Refused
 from anabranch.ir.slack import slack
 from anabranch.ir.tolerances import Screen, compare, mistaken, screen
 
@@ -80,22 +81,23 @@ class Answer:
         """What lets most right results pass; None where there is no quick look."""
         return screen(self.own, self.truth, self.slack, self.tf32, self.signs)
 
-    def differs(self, outs: Sequence[Tensor]) -> str:
-        """How results differ from what they are to be, "" if they do not."""
+    def differs(self, outs: Sequence[Tensor]) -> Refused | None:
+        """How results differ from what they are to be, if they do."""
         if not self.judged:
-            return ""
+            return None
         for i, (out, own, truth, off) in enumerate(
             zip(outs, self.own, self.truth, self.slack, strict=True)
         ):
             said = mistaken(out, own, truth, off, self.tf32, self.signs, self.spread)
             if said:
-                return f"error: of {self.kind} numbers result {i}: {said}"
+                return Refused(f"error: of {self.kind} numbers result {i}: {said}")
         if self.kind == "special":
-            return ""
+            return None
         for error, allowed in compare(outs, self.own, self.truth, self.tf32):
             if not error <= allowed:
-                return f"error {error:.2e} where {allowed:.2e} is allowed, of {self.kind} numbers"
-        return ""
+                said = f"error {error:.2e} where {allowed:.2e} is allowed"
+                return Refused(f"{said}, of {self.kind} numbers")
+        return None
 
 
 def answer(

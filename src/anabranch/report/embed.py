@@ -156,13 +156,13 @@ def _task(
 def _candidate(
     candidate: Candidate, row: TaskRow, limit: list[float | None] | None, sources: Mapping[str, int]
 ) -> list[Any]:
-    kernel, cost = candidate.kernel, candidate.cost
+    kernel, cost, refused = candidate.kernel, candidate.verdict.cost, candidate.verdict.refused
     number = sources.get(kernel.source, LEFT_OUT) if kernel.source else -1
     name, spread = text_kernel(kernel), _rounded(cost.spread) if cost else None
     launch = _launch(kernel.resources)
     us, source = (_rounded(cost.us), cost.source) if cost else (None, "")
     why = why_not(row.task, candidate, row.candidates)
-    return [name, us, spread, source, candidate.refused, number, launch, why, limit]
+    return [name, us, spread, source, str(refused or ""), number, launch, why, limit]
 
 
 def _launch(resources: Any) -> list[int] | None:

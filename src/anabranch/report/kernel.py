@@ -80,15 +80,15 @@ def kernel_facts(
     tried = None if candidates is None else candidates.get(task.name, ())
     launches = plan.schedule.launches
     at = next(i for i, launch in enumerate(launches) if launch.task == task.name)
-    own = next((c for c in tried or () if is_chosen(task, c)), None)
+    cost = next((c.verdict.cost for c in tried or () if is_chosen(task, c)), None)
     spec = plan.spec
     return {
         "task": task.name,
         "device": f"{spec.name}, simulated" if spec.simulated else spec.name,
         "kind": kind_of(task.body),
         "ops": ops_text(node.op for node in task.body.nodes),
-        "us": own.cost.us if own and own.cost else None,
-        "source": own.cost.source if own and own.cost else None,
+        "us": cost.us if cost else None,
+        "source": cost.source if cost else None,
         "launch": at + 1,
         "launches": len(launches),
         "stream": launches[at].stream,
@@ -151,14 +151,14 @@ def _launch(task: Task, kernel: Kernel) -> tuple[int | None, int | None]:
 def _candidate(
     candidate: Candidate, task: Task, tried: Sequence[Candidate], spec: TargetSpec
 ) -> dict[str, Any]:
-    cost = candidate.cost
+    cost, refused = candidate.verdict.cost, candidate.verdict.refused
     return {
         "kernel": text_kernel(candidate.kernel),
         "us": cost.us if cost else None,
         "spread_us": cost.spread if cost else None,
         "source": cost.source if cost else None,
         "chosen": is_chosen(task, candidate),
-        "refused": bool(candidate.refused) or cost is None,
+        "refused": bool(refused) or cost is None,
         "why_not": why_not(task, candidate, tried),
         "limit": limit_facts(task.body, candidate.kernel, spec),
     }
@@ -168,7 +168,7 @@ def why_not(task: Task, candidate: Candidate, tried: Sequence[Candidate]) -> str
     """Why the plan does not run the task by this candidate; "" if it does."""
     if is_chosen(task, candidate):
         return ""
-    return REPLACED if candidate.chosen else why_lost(candidate, tried)
+    return REPLACED if candidate.verdict.chosen else str(why_lost(candidate, tried) or "")
 
 
 def _decided(task: Task, events: Sequence[Event]) -> list[dict[str, str]]:

@@ -132,8 +132,9 @@ def _time(
     task: Task, tried: Sequence[Candidate], spans: Mapping[str, tuple[float, str]]
 ) -> tuple[float | None, str]:
     for candidate in tried:
-        if is_chosen(task, candidate) and candidate.cost is not None:
-            return candidate.cost.us, candidate.cost.source
+        cost = candidate.verdict.cost
+        if is_chosen(task, candidate) and cost is not None:
+            return cost.us, cost.source
     us, source = spans.get(task.name, (None, ""))
     return us, source
 
@@ -142,7 +143,7 @@ def is_chosen(task: Task, candidate: Candidate) -> bool:
     """Whether the plan runs the task by this candidate; probing may have filled in resources, and
     tasks of equal structure share their candidates, so that bodies need not be the same."""
     if task.kernel is None:
-        return candidate.chosen
+        return candidate.verdict.chosen
     return _name(task.kernel) == _name(candidate.kernel)
 
 
@@ -154,5 +155,6 @@ def _name(kernel: Kernel) -> tuple[str, str, Tile | str]:
 
 def _runner_up(task: Task, tried: Sequence[Candidate]) -> Candidate | None:
     """The fastest of those that could have run and were not chosen."""
-    others = [c for c in tried if c.cost and not c.refused and not is_chosen(task, c)]
-    return min(others, key=lambda c: c.cost.us if c.cost else 0.0, default=None)
+    usable = ((cost.us, i) for i, one in enumerate(tried) if (cost := one.verdict.usable))
+    others = [(us, i) for us, i in usable if not is_chosen(task, tried[i])]
+    return tried[min(others)[1]] if others else None

@@ -159,11 +159,8 @@ def _chosen(found: Sequence[TaskRow]) -> list[str]:
     table = [("task", "us", "kernel", "runner-up", "stream", "origin")]
     for row in shown:
         us, second = row.us or 0.0, row.runner_up
-        other = (
-            f"{text_kernel(second.kernel)} {_over(second.cost.us, us)}"
-            if second and second.cost
-            else "none"
-        )
+        cost = second and second.verdict.cost
+        other = f"{text_kernel(second.kernel)} {_over(cost.us, us)}" if second and cost else "none"
         stream = str(row.launch.stream)
         table.append((row.task.name, significant(us), row.kernel, other, stream, row.place))
     took = f"{duration(whole)} each run alone ({_sources(found)})"

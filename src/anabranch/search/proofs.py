@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Literal
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Input, types
 from anabranch.ir.key import structure_text
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Match, Rule
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
@@ -30,6 +32,8 @@ from anabranch.trace import Trace
 MOST_FLOPS = 4_000_000_000
 """Of a place before and after together: a second or less on two cores, in double precision."""
 LEFT = "left to the comparison of the whole"
+Proof = Refused | Literal["proved", "left"]
+"""Of a place: why it is not equal, that it is, or that nobody can say it of the place alone."""
 
 
 class Proofs:
@@ -38,48 +42,46 @@ class Proofs:
     def __init__(self, rules: Sequence[Rule], trace: Trace) -> None:
         self.rules = tuple(rules)
         self._trace = trace
-        self._known: dict[str, str] = {}
-        self._places: dict[tuple[int, str, tuple[str, ...]], tuple[Place, str]] = {}
+        self._known: dict[str, Proof] = {}
+        self._places: dict[tuple[int, str, tuple[str, ...]], tuple[Place, Proof]] = {}
 
-    def wrong(self, steps: Iterable[RewriteStep]) -> str:
-        """Why one of the steps is not equal, naming it; "" if all are, as far as they are proved.
+    def wrong(self, steps: Iterable[RewriteStep]) -> Refused | None:
+        """Why one of the steps is not equal, naming it; None if all are, as far as they are proved.
         All are looked at, so that all rules that are wrong are known then."""
-        found = ""
-        for step in steps:
-            why = self._asked(step)
-            if why and why != LEFT:
-                found = found or f"{step.rule} at %{', %'.join(step.nodes)}: {why}"
-        return found
+        asked = [(step, self._asked(step)) for step in steps]
+        wrong = ((step, why) for step, why in asked if isinstance(why, Refused))
+        named = (f"{step.rule} at %{', %'.join(step.nodes)}: {why}" for step, why in wrong)
+        return next(map(Refused, named), None)
 
     def tell(self, name: str) -> None:
         """Says in the trace how many kinds of places were proved."""
-        left = sum(why == LEFT for why in self._known.values())
-        proved = sum(not why for why in self._known.values())
+        known = list(self._known.values())
+        left, proved = known.count("left"), known.count("proved")
         if proved + left:
             told = f"{proved} kinds of substitutions proved equal in double precision"
             told += f", {left} {LEFT}" if left else ""
             self._trace.add("applied", "search", name, told)
 
-    def _asked(self, step: RewriteStep) -> str:
+    def _asked(self, step: RewriteStep) -> Proof:
         place = step.place
         if place is None:  # remembered from an earlier search, which proved it
-            return ""
+            return "proved"
         key = id(place.graph), step.rule, place.nodes
         if key not in self._places:
             # The place is kept with its entry, so the id of its graph cannot pass to another one.
             self._places[key] = place, self._proved(step, place)
         return self._places[key][1]
 
-    def _proved(self, step: RewriteStep, place: Place) -> str:
+    def _proved(self, step: RewriteStep, place: Place) -> Proof:
         rule = next((one for one in self.rules if one.name == step.rule), None)
         if rule is None:
-            return "the rule was wrong elsewhere"
+            return Refused("the rule was wrong elsewhere")
         kind = f"{step.rule}\n{_like(place)}"
         if kind not in self._known:
             both = instance(rule, place)
             small = both is not None and sum(map(_flops, both)) <= MOST_FLOPS
-            self._known[kind] = why = _difference(*both) if both and small else LEFT
-            if why and why != LEFT:
+            self._known[kind] = why = _difference(*both) if both and small else "left"
+            if isinstance(why, Refused):
                 self.rules = tuple(one for one in self.rules if one is not rule)
                 told = f"not equal: {why}; the rule is not used from here on"
                 self._trace.add("warning", "search", f"{step.rule} at %{place.nodes[0]}", told)
@@ -117,11 +119,13 @@ def _flops(graph: Graph) -> int:
     return sum(ops.flops(node, table) for node in graph.nodes)
 
 
-def _difference(before: Graph, after: Graph) -> str:
+def _difference(before: Graph, after: Graph) -> Proof:
     if any(ops.info(node.op).random for node in (*before.nodes, *after.nodes)):
-        return LEFT
+        return "left"
     try:
         why = different(before, after, trials=1)
     except (RuntimeError, ValueError, IndexError, NotImplementedError):
-        return LEFT
-    return LEFT if any(word in why for word in ("nan", "inf")) else why
+        return "left"
+    if any(word in why for word in ("nan", "inf")):
+        return "left"
+    return Refused(why) if why else "proved"

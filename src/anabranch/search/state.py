@@ -19,6 +19,7 @@ from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import content_key
 from anabranch.ir.protocols import Cost
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Rule
 from anabranch.search.budget import Effort, Meter, building, surveying
 from anabranch.search.engine.backtracking import Exchange, RewriteStep
@@ -98,7 +99,7 @@ class SearchState(Generic[T]):
         far, which it is from then on."""
         steps = candidate.steps
         if wrong := self.wrong(steps):
-            self.trace.add("refused", "search", rules_of(steps), wrong)
+            self.trace.add("refused", "search", rules_of(steps), str(wrong))
             return None
         try:
             with self.meter.spending("build", lambda: building(candidate.simple)):
@@ -124,8 +125,8 @@ class SearchState(Generic[T]):
         self.best = SearchOutcome(built, Path(near.path.begin, candidate.graph, rounds))
         return self.best
 
-    def wrong(self, steps: Sequence[RewriteStep]) -> str:
-        """Why one of these is not equal; rules that are wrong are not asked again."""
+    def wrong(self, steps: Sequence[RewriteStep]) -> Refused | None:
+        """Why one of these is not equal, if any; rules that are wrong are not asked again."""
         before = self.rules
         wrong = self._proofs.wrong(steps)
         if self.rules is not before:

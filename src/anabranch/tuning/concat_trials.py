@@ -16,6 +16,7 @@ from anabranch.errors import TargetError
 from anabranch.fusion.concat_elision import fitting, joined, touching, worth
 from anabranch.ir.key import digest_text, structure_text
 from anabranch.ir.protocols import Cost, Costs, Provider
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph, leaves, wholes
 from anabranch.ir.variant import Variant
@@ -143,7 +144,7 @@ def _promising(selection: Selection, cost: Callable[[Task], Cost], trace: Trace)
             inside = [name for name in names if homes.get(name, name) == home]
             why = _why_not_promising(inside, parts[home], selection, cost)
             if why:
-                trace.add("refused", "fusion", ", ".join(inside), why)
+                trace.add("refused", "fusion", ", ".join(inside), str(why))
                 left += [name for name in inside if name != home]
             else:
                 found += inside
@@ -156,23 +157,21 @@ def _why_not_promising(
     parts: Collection[str],
     selection: Selection,
     cost: Callable[[Task], Cost],
-) -> str:
-    """Why these concatenations, joined of these parts, lose; "" if they may win."""
+) -> Refused | None:
+    """Why these concatenations, joined of these parts, lose; None if they may win."""
     tasks = {task.name: task for task in selection.tasks.tasks}
     lost = -sum(cost(tasks[name]).us for name in inside)
     for task in tasks.values():
         if set(task.writes).isdisjoint(parts):
             continue
-        told = [
-            c.cost.us
-            for c in selection.candidates.get(task.name, ())
-            if c.cost is not None and not c.refused and c.kernel.writes_out
-        ]
+        tried = selection.candidates.get(task.name, ())
+        usable = (c.verdict.usable for c in tried if c.kernel.writes_out)
+        told = [took.us for took in usable if took is not None]
         if not told:
-            return f"no kernel of {task.name} writes where it is told"
+            return Refused(f"no kernel of {task.name} writes where it is told")
         lost += min(told) - cost(task).us
-    why = "kernels that write where they are told lose"
-    return f"{why} {lost:.2f} us more than it takes" if lost >= 0 else ""
+    why = f"kernels that write where they are told lose {lost:.2f} us more than it takes"
+    return Refused(why) if lost >= 0 else None
 
 
 def _at_last(task: Task) -> bool:
@@ -184,8 +183,8 @@ def _fast(tried: Sequence[Candidate]) -> frozenset[tuple[str, str, str]]:
     """The fastest of each provider."""
     found: dict[str, list[tuple[float, tuple[str, str, str]]]] = {}
     for c in tried:
-        if c.cost is not None and not c.refused:
-            found.setdefault(c.kernel.provider, []).append((c.cost.us, _name(c.kernel)))
+        if c.verdict.usable is not None:
+            found.setdefault(c.kernel.provider, []).append((c.verdict.usable.us, _name(c.kernel)))
     return frozenset(name for ranked in found.values() for _, name in sorted(ranked)[:AGAIN])
 
 

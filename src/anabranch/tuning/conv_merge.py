@@ -25,6 +25,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Costs, Limits
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.rewrite.conv_merge import merge
@@ -54,12 +55,12 @@ def merged(
     for names, members in found.items():
         try:
             variant = partition(merge(graph, [members]), Trace(), limits.spec)
-            why = _unaligned(variant, tasks) if limits.spec.kind == "cuda" else ""
+            why = _unaligned(variant, tasks) if limits.spec.kind == "cuda" else None
         except ValueError as refusal:
-            why = str(refusal)
+            why = Refused(str(refusal))
         if why:
             what = " + ".join(member.node.name for member in members)
-            trace.add("refused", "schedule.merge", what, why)
+            trace.add("refused", "schedule.merge", what, str(why))
         else:
             variants[names] = variant
     offers = _priced(tasks, variants, costs, limits.spec, select)
@@ -98,7 +99,7 @@ def _sets(graph: Graph, tasks: TaskGraph, trace: Trace) -> Iterator[Members]:
         yield from sets[:SETS]
 
 
-def _unaligned(variant: TaskGraph, tasks: TaskGraph) -> str:
+def _unaligned(variant: TaskGraph, tasks: TaskGraph) -> Refused | None:
     """Which new slice begins where kernels that load vectors, cuDNN's among them, could not read:
     they were chosen, and timed, on memory of its own."""
     known = {node.name for node in tasks.aliases}
@@ -108,8 +109,9 @@ def _unaligned(variant: TaskGraph, tasks: TaskGraph) -> str:
             assert isinstance(start, int)
             offset = start * type.strides[1] * type.dtype.itemsize
             if offset % ALIGNMENT:
-                return f"%{node.name} would begin {offset} bytes in, no multiple of {ALIGNMENT}"
-    return ""
+                where = f"%{node.name} would begin {offset} bytes in"
+                return Refused(f"{where}, no multiple of {ALIGNMENT}")
+    return None
 
 
 def _priced(

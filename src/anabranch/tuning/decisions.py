@@ -15,21 +15,19 @@ from dataclasses import dataclass
 from anabranch.cache import Cache, Table
 from anabranch.ir.codec import UNTOLD, nouns
 from anabranch.ir.graph import Graph
-from anabranch.ir.protocols import Cost, Provider
+from anabranch.ir.protocols import Provider
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
+from anabranch.tuning.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One kernel that was tried for a structure, its cost (None: it cannot run), and whether it
-    was chosen; `refused` says why not, if not for its time. `sketch`: the kernel is recalled, and
-    known by its name alone: `whole` makes it."""
+    """One kernel that was tried for a structure, and how far it came. `sketch`: the kernel is
+    recalled, and known by its name alone: `whole` makes it."""
 
     kernel: Kernel
-    cost: Cost | None
-    chosen: bool = False
-    refused: str = ""
+    verdict: Verdict
     sketch: bool = False
 
 
@@ -43,7 +41,7 @@ class Decision:
     @property
     def winner(self) -> int:
         """The position of the chosen candidate; StopIteration if none was chosen."""
-        return next(i for i, candidate in enumerate(self.tried) if candidate.chosen)
+        return next(i for i, candidate in enumerate(self.tried) if candidate.verdict.chosen)
 
 
 def _always() -> bool:
@@ -63,7 +61,7 @@ class Memory:
 NOWHERE = Memory()
 
 
-DECISIONS: Table[Decision] = Table("kernels", "selection 4", nouns(Decision))
+DECISIONS: Table[Decision] = Table("kernels", "selection 5", nouns(Decision))
 """Of sketches."""
 
 
@@ -80,7 +78,7 @@ def known(
     return {
         structure: Decision(sketches(found.tried, structures[structure]), found.makers)
         for structure, found in DECISIONS.get_many(memory.cache, keys).items()
-        if sum(one.chosen for one in found.tried) == 1
+        if sum(one.verdict.chosen for one in found.tried) == 1
         and [makers.get(i) for i in found.makers] == [one.kernel.provider for one in found.tried]
     }
 
@@ -107,11 +105,7 @@ def sketches(tried: Iterable[Candidate], body: Graph = UNTOLD) -> tuple[Candidat
     """The candidates, known by name and cost, as kernels of this body."""
     return tuple(
         Candidate(
-            Kernel(k.provider, k.name, body, k.variant, k.writes_out),
-            one.cost,
-            one.chosen,
-            one.refused,
-            sketch=True,
+            Kernel(k.provider, k.name, body, k.variant, k.writes_out), one.verdict, sketch=True
         )
         for one in tried
         for k in (one.kernel,)
@@ -140,5 +134,5 @@ def _title(spec: TargetSpec, providers: Sequence[Provider], memory: Memory) -> l
 
 
 def _measured(decision: Decision) -> bool:
-    cost = decision.tried[decision.winner].cost
+    cost = decision.tried[decision.winner].verdict.cost
     return cost is not None and cost.source == "measured"

@@ -90,7 +90,8 @@ def parts(selection: Selection, spec: TargetSpec) -> dict[str, JointPart]:
         if task.kernel is None or not written:
             continue
         us, best = written[0]
-        chosen = next((c.cost for c in selection.candidates[task.name] if c.chosen), None)
+        verdicts = (c.verdict for c in selection.candidates[task.name])
+        chosen = next((v.cost for v in verdicts if v.chosen), None)
         if us > SHORT or (chosen is not None and us > SLOWER * chosen.us):
             continue
         if len(components(task.body)) == 1:
@@ -160,11 +161,11 @@ def _written(tried: Sequence[Candidate]) -> list[tuple[float, PartTile]]:
     """Times and tiles of the generated kernels, the fastest first."""
     found: list[tuple[float, PartTile]] = []
     for one in tried:
-        variant = one.kernel.variant
-        if one.cost is None or one.refused or not isinstance(variant, Variant):
+        variant, took = one.kernel.variant, one.verdict.usable
+        if took is None or not isinstance(variant, Variant):
             continue
         if not isinstance(variant.tile, HorizontalTile):
-            found.append((one.cost.us, variant.tile))
+            found.append((took.us, variant.tile))
     return sorted(found, key=lambda pair: pair[0])
 
 

@@ -17,16 +17,18 @@ from dataclasses import dataclass, replace
 from anabranch.errors import TargetError
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost, Provider
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph, runs_body
 from anabranch.ir.text import text_kernel
 from anabranch.trace import Trace
 from anabranch.tuning.decisions import NOWHERE, Candidate, Decision, Memory, known, store
+from anabranch.tuning.verdict import Verdict
 
 Trial = Callable[[Sequence[Task]], Sequence[Cost | None]]
 """The cost of each task with its kernel, None where the kernel cannot run."""
-Check = Callable[[Task], str]
-"""Why a task's kernel computes something else than its body; "" if it does not."""
+Check = Callable[[Task], Refused | None]
+"""Why a task's kernel computes something else than its body, if it does."""
 
 Offers = list[tuple[int, Kernel]]
 """Kernels, each with the position of its provider."""
@@ -180,12 +182,12 @@ def _decided(
     costs = iter(config.trial(flat) if flat else ())
     decided: dict[str, Decision] = {}
     for key, offer in offers.items():
-        offered = [Candidate(kernel, next(costs)) for _, kernel in offer]
+        offered = [Candidate(kernel, _heard(next(costs))) for _, kernel in offer]
         tried = _decide(fresh[key], _known(offered), config.check)
         makers = tuple(maker for maker, _ in offer)
-        if not any(candidate.chosen for candidate in tried):
+        if not any(candidate.verdict.chosen for candidate in tried):
             tried, makers = _at_last(fresh[key], offered, tried, makers, config, trace)
-        if not any(candidate.chosen for candidate in tried):
+        if not any(candidate.verdict.chosen for candidate in tried):
             if strict:
                 raise _nothing_runs(fresh[key], tried, trace)
             continue
@@ -221,29 +223,34 @@ def _offers(task: Task, spec: TargetSpec, providers: Sequence[Provider]) -> Offe
     ]
 
 
+def _heard(cost: Cost | None) -> Verdict:
+    """Of a trial."""
+    return Verdict("tried") if cost is None else Verdict("ran", cost)
+
+
 def _known(tried: list[Candidate]) -> list[Candidate]:
     """Where a time is known, one that is only estimated is not compared with it."""
-    sources = {c.cost.source for c in tried if c.cost is not None}
+    sources = {one.verdict.cost.source for one in tried if one.verdict.cost is not None}
     if sources <= {"estimated"}:
         return tried
-    why = "only estimated, where others are known"
+    unknown = Verdict("tried", refused=Refused("only estimated, where others are known"))
     return [
-        replace(c, cost=None, refused=why) if c.cost and c.cost.source == "estimated" else c
-        for c in tried
+        replace(one, verdict=unknown)
+        if one.verdict.cost and one.verdict.cost.source == "estimated"
+        else one
+        for one in tried
     ]
 
 
 def _decide(task: Task, tried: list[Candidate], check: Check) -> list[Candidate]:
     """Mark the winner: candidates in order of preference until one passes the check."""
-    left = [i for i, candidate in enumerate(tried) if candidate.cost is not None]
-    while left:
-        best = _preferred(tried, left)
-        why = check(replace(task, kernel=tried[best].kernel))
-        if not why:
-            tried[best] = replace(tried[best], chosen=True)
-            return tried
-        tried[best] = replace(tried[best], refused=why)
-        left.remove(best)
+    while (best := _preferred(tried)) is not None:
+        verdict, kernel = tried[best].verdict, tried[best].kernel
+        wrong = check(replace(task, kernel=kernel))
+        verdict = replace(verdict, refused=wrong) if wrong else replace(verdict, reached="chosen")
+        tried[best] = Candidate(kernel, verdict)
+        if verdict.chosen:
+            break
     return tried
 
 
@@ -261,22 +268,21 @@ def _at_last(
         if not runs_body(replace(task, kernel=before.kernel)):
             continue
         plain = config.providers[maker].kernel(task, config.spec, before.kernel.name, PLAIN)
-        cost = before.cost or Cost(config.spec.launch_us * max(1, plain.launches), "estimated")
-        why = f"nothing else passed: {tried[at].refused or 'it was not measured'}"
+        us = config.spec.launch_us * max(1, plain.launches)
+        cost = before.verdict.cost or Cost(us, "estimated")
+        why = f"nothing else passed: {tried[at].verdict.refused or 'it was not measured'}"
         trace.add("warning", "tuning", task.name, f"run as eager runs it; {why}")
-        return [*tried, Candidate(plain, cost, chosen=True)], (*makers, maker)
+        return [*tried, Candidate(plain, Verdict("chosen", cost))], (*makers, maker)
     return tried, makers
 
 
-def _preferred(tried: Sequence[Candidate], left: Sequence[int]) -> int:
-    def us(i: int) -> float:
-        cost = tried[i].cost
-        assert cost is not None
-        return cost.us
-
-    fastest = tried[min(left, key=us)].cost
-    assert fastest is not None
-    tied = [i for i in left if us(i) <= as_fast(fastest)]
+def _preferred(tried: Sequence[Candidate]) -> int | None:
+    """The position of the next to be chosen, None if none is left."""
+    left = {i: cost for i, one in enumerate(tried) if (cost := one.verdict.usable) is not None}
+    if not left:
+        return None
+    most_us = as_fast(min(left.values(), key=lambda cost: cost.us))
+    tied = [i for i, cost in left.items() if cost.us <= most_us]
     return min(tied, key=lambda i: (not tried[i].kernel.writes_out, i))
 
 
@@ -288,7 +294,7 @@ def as_fast(fastest: Cost) -> float:
 def _nothing_runs(task: Task, tried: Sequence[Candidate], trace: Trace) -> TargetError:
     """`trace`: has heard from whoever tried them what went wrong, though not with which."""
     said = (e.why for e in trace.events if e.kind == "refused" and e.what == task.name)
-    refusals = [f"{text_kernel(c.kernel)}: {c.refused or 'failed'}" for c in tried]
+    refusals = [f"{text_kernel(c.kernel)}: {c.verdict.refused or 'failed'}" for c in tried]
     refusals += dict.fromkeys(said)
     return TargetError(
         f"no kernel runs task {task.name}",
@@ -299,21 +305,19 @@ def _nothing_runs(task: Task, tried: Sequence[Candidate], trace: Trace) -> Targe
 
 
 def _tell(trace: Trace, group: Sequence[Task], tried: Sequence[Candidate], won: Candidate) -> None:
-    assert won.cost is not None
-    others = [
-        f"{text_kernel(c.kernel)} {c.cost.us:.2f}" if c.cost else f"{text_kernel(c.kernel)} failed"
-        for c in tried
-        if c is not won
-    ]
+    cost = won.verdict.cost
+    assert cost is not None
+    each = ((text_kernel(c.kernel), c.verdict.cost) for c in tried if c is not won)
+    others = [f"{name} {took.us:.2f}" if took else f"{name} failed" for name, took in each]
     trace.add(
         "chosen",
         "tuning",
         ", ".join(task.name for task in group),
-        f"{text_kernel(won.kernel)} {won.cost.us:.2f} us ({won.cost.source})"
+        f"{text_kernel(won.kernel)} {cost.us:.2f} us ({cost.source})"
         + (f"; others: {', '.join(others)}" if others else ""),
-        us=won.cost.us,
+        us=cost.us,
     )
     for candidate in tried:
-        if candidate.refused:
-            name = text_kernel(candidate.kernel)
-            trace.add("refused", "tuning", f"{group[0].name} by {name}", candidate.refused)
+        if candidate.verdict.refused:
+            what = f"{group[0].name} by {text_kernel(candidate.kernel)}"
+            trace.add("refused", "tuning", what, str(candidate.verdict.refused))

@@ -268,7 +268,7 @@ def _fused(tasks: TaskGraph) -> set[str]:
 def _in_one_launch(task: Task, decision: Decision, config: SelectionConfig) -> Cost | None:
     """What the winner takes, None if it runs several nodes one by one."""
     several = len(computed(task)) > 1 and winner(task, decision, config).launches > 1
-    return None if several else decision.tried[decision.winner].cost
+    return None if several else decision.tried[decision.winner].verdict.cost
 
 
 class Join(Protocol):

@@ -9,24 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anabranch.ir.refused import Refused
 from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.select import as_fast
 
 
-def why_lost(candidate: Candidate, tried: Sequence[Candidate]) -> str:
-    """The reason, "" for the one that was chosen. `tried`: all of its structure, it among them."""
-    if candidate.chosen:
-        return ""
-    if candidate.refused or candidate.cost is None:
-        return candidate.refused or "it did not run"
-    ran = [one for one in tried if one.cost is not None and not one.refused]
-    won = next((one for one in ran if one.chosen), None)
-    if won is None or won.cost is None:
-        return "none was chosen"
-    fastest = min((one.cost for one in ran if one.cost), key=lambda cost: cost.us)
-    if candidate.cost.us > as_fast(fastest):
-        over = 100 * (candidate.cost.us / won.cost.us - 1)
-        return f"{over:.{0 if over >= 9.5 else 1}f}% slower than the chosen one"
+def why_lost(candidate: Candidate, tried: Sequence[Candidate]) -> Refused | None:
+    """The reason, None for the one that was chosen. `tried`: all of its structure, it among
+    them."""
+    verdict = candidate.verdict
+    if verdict.chosen:
+        return None
+    if verdict.usable is None:
+        return verdict.refused or Refused("it did not run")
+    won = next((one for one in tried if one.verdict.chosen), None)
+    if won is None or won.verdict.cost is None:
+        return Refused("none was chosen")
+    fastest = min((cost for one in tried if (cost := one.verdict.usable)), key=lambda c: c.us)
+    if verdict.usable.us > as_fast(fastest):
+        over = 100 * (verdict.usable.us / won.verdict.cost.us - 1)
+        return Refused(f"{over:.{0 if over >= 9.5 else 1}f}% slower than the chosen one")
     if won.kernel.writes_out and not candidate.kernel.writes_out:
-        return "as fast, but it allocates its result"
-    return "as fast, and offered after the chosen one"
+        return Refused("as fast, but it allocates its result")
+    return Refused("as fast, and offered after the chosen one")

@@ -18,6 +18,7 @@ from anabranch.errors import TargetError
 from anabranch.ir import codec
 from anabranch.ir.graph import Graph, Node
 from anabranch.ir.protocols import Cost, Target
+from anabranch.ir.refused import Refused
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph, parse_node
 from anabranch.ir.variant import parse_variant
@@ -31,7 +32,8 @@ from anabranch.tuning.sandbox import client as sandbox_client
 from anabranch.tuning.sandbox import worker as sandbox_worker
 from anabranch.tuning.sandbox.client import NO_TIME, SandboxClient, compile_ahead
 from anabranch.tuning.sandbox.process import START, SandboxProcess
-from anabranch.tuning.sandbox.worker import BATCHES, SandboxBatch, Verdict
+from anabranch.tuning.sandbox.worker import BATCHES, SandboxBatch
+from anabranch.tuning.verdict import Verdict
 
 BODY = """\
 graph add {
@@ -128,14 +130,16 @@ def test_each_failure_costs_one_kernel(sandboxed: SandboxClient, trace: Trace) -
     variants = ("fine", "dies", "also fine", "raises", "strays", "still fine", "errs")
     bad = sandboxed.refusals([task(variant) for variant in variants])
     wrong = bad.pop(6)
-    assert re.fullmatch(r"error.* where \S+ is allowed, .*of numbers of seed \d+", wrong)
-    assert bad == {
+    assert re.fullmatch(r"error.* where \S+ is allowed, .*of numbers of seed \d+", str(wrong))
+    assert {i: str(why) for i, why in bad.items()} == {
         1: "the process that ran it first died with exit status -11",
         3: "RuntimeError: no such luck",
         4: "4 bytes are written outside all places, 1 B beside %out",
     }
     bad[6] = wrong
-    assert [event.why for event in trace.events if event.kind == "refused"] == list(bad.values())
+    assert [event.why for event in trace.events if event.kind == "refused"] == list(
+        map(str, bad.values())
+    )
 
 
 def test_the_next_process_begins_where_one_died(
@@ -170,7 +174,7 @@ def test_what_answers_no_more_is_given_up(
 ) -> None:
     monkeypatch.setattr(sandbox_client, "TIME", replace(TIME, kernel_run_limit_s=2.0))
     bad = sandboxed.refusals([task("hangs"), task("fine")])
-    assert bad == {0: "the process that ran it first died with exit status -9"}
+    assert bad == {0: Refused("the process that ran it first died with exit status -9")}
 
 
 STUCK = f"{START}\nimport time; time.sleep(600)"
@@ -187,7 +191,9 @@ def test_what_never_answers_is_given_up(
     monkeypatch.setattr(sandbox_client, "TIME", replace(TIME, sandbox_silence_s=1.0))
     with rehearsing(trace, STUCK) as sandboxed:
         bad = sandboxed.refusals([task(f"fine {i}") for i in range(count)])
-        assert len(bad) == count and all("no process could be started" in w for w in bad.values())
+        assert len(bad) == count and all(
+            "no process could be started" in str(w) for w in bad.values()
+        )
         (process,) = _held(sandboxed._sandbox)
         assert process.poll() is not None and not sandboxed.settled
 
@@ -360,7 +366,7 @@ def test_what_dies_before_it_is_asked_is_started_again(trace: Trace) -> None:
         assert never._sandbox.process is not None
         never._sandbox.process.wait()
         (why,) = never.refusals([task("fine")]).values()
-        assert "no process could be started" in why and not never.settled
+        assert "no process could be started" in str(why) and not never.settled
 
 
 def test_nothing_runs_twice(trace: Trace, tmp_path: Path) -> None:
@@ -373,7 +379,7 @@ def test_nothing_runs_twice(trace: Trace, tmp_path: Path) -> None:
         assert again.refusals(tasks) == found
         assert again._sandbox.process is None
         (why,) = again.refusals([task("new")]).values()
-        assert "no process could be started" in why and "exit status 1" in why
+        assert "no process could be started" in str(why) and "exit status 1" in str(why)
     with Cache.open(tmp_path) as cache, rehearsing(trace, DEEDS, cache) as third:
         assert third.refusals([task("new")]) == {}
 
@@ -381,8 +387,9 @@ def test_nothing_runs_twice(trace: Trace, tmp_path: Path) -> None:
 def test_what_passed_has_a_rough_time(sandboxed: SandboxClient, tmp_path: Path) -> None:
     found = sandboxed.verdicts([task("fine"), task("raises"), task("a library's", source="")])
     assert sorted(found) == [0, 1]
-    assert found[0].why == "" and 0 < found[0].us < 1e5
-    assert found[1].why and found[1].us == 0
+    assert found[0].reached == "right" and found[0].refused is None
+    assert found[0].cost is not None and 0 < found[0].cost.us < 1e5
+    assert found[1].reached == "tried" and found[1].refused and found[1].cost is None
 
 
 def test_only_what_may_win_is_timed_in_earnest(sandboxed: SandboxClient) -> None:

@@ -21,7 +21,7 @@ graph factor {
   return %factor
 }""")
     check = checker(CpuTarget(), None)
-    assert check(Task("factor", body, Kernel("aten", "aten", body))) == ""
+    assert check(Task("factor", body, Kernel("aten", "aten", body))) is None
 
 
 BAG = """
@@ -46,7 +46,7 @@ def test_bags_are_judged() -> None:
         BAG.replace("%BAG", "%bag: f32[3,4] = aten.embedding.default(%table, %starts)")
     )
     check = checker(CpuTarget(), None)
-    assert check(Task("bag", body, Kernel("aten", "aten", body))) == ""
+    assert check(Task("bag", body, Kernel("aten", "aten", body))) is None
     assert check(Task("bag", body, Kernel("aten", "wrong", wrong)))
 
 
@@ -64,7 +64,7 @@ graph sum {
   return %sum
 }""")
     verdict = checker(CpuTarget(), None)(Task("sum", body, Kernel("aten", "aten", other)))
-    assert verdict.startswith("failed: ")
+    assert str(verdict).startswith("failed: ")
 
 
 LOOKUP = """
@@ -95,5 +95,5 @@ graph rows {
     )
     wrong = replace(wrong, constants=(table,))
     check = checker(CpuTarget(), None)
-    assert check(Task("rows", body, Kernel("aten", "aten", body))) == ""
-    assert ", of inputs of seed" in check(Task("rows", body, Kernel("aten", "a", wrong)))
+    assert check(Task("rows", body, Kernel("aten", "aten", body))) is None
+    assert ", of inputs of seed" in str(check(Task("rows", body, Kernel("aten", "a", wrong))))

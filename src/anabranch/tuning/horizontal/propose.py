@@ -23,6 +23,7 @@ from anabranch.errors import ScheduleError
 from anabranch.fusion.merge_cuts import ESTIMATED
 from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost, Costs
+from anabranch.ir.refused import Refused
 from anabranch.ir.task import Task
 from anabranch.memory import pack
 from anabranch.schedule.regroup import adapted
@@ -218,7 +219,7 @@ def _with_kernels(
         offer = Offer(tuple(groups), tuple(own), picked.candidates[own[0].name], safe)
         why = _hopeless(offer, made.costs, costs, Roofline(job.target.spec))
         if why:
-            job.trace.add("refused", "horizontal_fusion", offer.names, why)
+            job.trace.add("refused", "horizontal_fusion", offer.names, str(why))
         else:
             found.append(offer)
     return found
@@ -232,16 +233,17 @@ def _held(task: Task, group: Group, known: Mapping[str, JointPart]) -> Task:
     )
 
 
-def _hopeless(offer: Offer, apart: Costs, whole: Costs, rough: Costs) -> str:
-    """Why a plan cannot get faster by it, in a row or on streams; "" if it may."""
+def _hopeless(offer: Offer, apart: Costs, whole: Costs, rough: Costs) -> Refused | None:
+    """Why a plan cannot get faster by it, in a row or on streams; None if it may."""
     task, group = offer.tasks[0], offer.groups[0]
     together, parts = whole.task(task), list(map(apart.task, group))
     guessed = {cost.source == "estimated" for cost in (together, *parts)}
     if together.source == "estimated" and len(guessed) > 1:
-        return f"{ESTIMATED}, where the times of its parts are known"
+        return Refused(f"{ESTIMATED}, where the times of its parts are known")
     if True in guessed:  # numbers of two kinds tell nothing
         together, parts = rough.task(task), list(map(rough.task, group))
     us, each = together.us, [cost.us for cost in parts]
     if us < min(sum(each), max(each) + FORK):
-        return ""
-    return f"{us:.2f} us in one launch, {sum(each):.2f} in a row, the longest {max(each):.2f}"
+        return None
+    alone = f"{sum(each):.2f} in a row, the longest {max(each):.2f}"
+    return Refused(f"{us:.2f} us in one launch, {alone}")

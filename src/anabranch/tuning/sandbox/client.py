@@ -26,9 +26,9 @@ from torch import Tensor
 
 from anabranch.cache import Cache, Table
 from anabranch.deadline import ENDLESS, TIME, Deadline
-from anabranch.ir.codec import nouns
 from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Cost, Target
+from anabranch.ir.refused import Refused
 from anabranch.ir.samples import delicate
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_kernel
@@ -37,10 +37,11 @@ from anabranch.targets.sampled import values_of
 from anabranch.trace import Trace
 from anabranch.tuning.halving import Trial, successive_halving
 from anabranch.tuning.sandbox.process import SandboxProcess
-from anabranch.tuning.sandbox.worker import BATCHES, SandboxBatch, Verdict, written
+from anabranch.tuning.sandbox.worker import BATCHES, TOLD, SandboxBatch, written
+from anabranch.tuning.verdict import Verdict
 
-VERDICTS: Table[Verdict] = Table("kernels", "rehearsal 6", nouns(Verdict))
-NO_TIME = "no time was left to try it"
+VERDICTS: Table[Verdict] = Table("kernels", "rehearsal 7", TOLD)
+NO_TIME = Refused("no time was left to try it")
 
 
 class SandboxClient:
@@ -82,12 +83,9 @@ class SandboxClient:
         def both(tasks: Sequence[Task]) -> Sequence[Cost | None]:
             with self._trace.stage("tuning.sandbox"):
                 verdicts = self.verdicts(tasks, partial(self._prepare_library, tasks))
-            left = [i for i in range(len(tasks)) if i not in verdicts or not verdicts[i].why]
-            rough = {
-                at: Cost(verdicts[i].us, "measured", verdicts[i].spread)
-                for at, i in enumerate(left)
-                if i in verdicts
-            }
+            left = [i for i in range(len(tasks)) if i not in verdicts or not verdicts[i].refused]
+            known = ((at, verdicts[i].cost) for at, i in enumerate(left) if i in verdicts)
+            rough = {at: cost for at, cost in known if cost is not None}
             with self._trace.stage("tuning.time"):
                 found = successive_halving([tasks[i] for i in left], rough, trial)
             costs = dict(zip(left, found, strict=True))
@@ -100,9 +98,10 @@ class SandboxClient:
         kernels = [task.kernel for task in tasks if task.kernel and not _generated(task)]
         self._target.prepare(kernels)
 
-    def refusals(self, tasks: Sequence[Task]) -> dict[int, str]:
+    def refusals(self, tasks: Sequence[Task]) -> dict[int, Refused]:
         """Why tasks must not be run in this process, by their position."""
-        return {i: verdict.why for i, verdict in self.verdicts(tasks).items() if verdict.why}
+        found = self.verdicts(tasks)
+        return {i: verdict.refused for i, verdict in found.items() if verdict.refused}
 
     def verdicts(
         self, tasks: Sequence[Task], meanwhile: Callable[[], None] | None = None
@@ -122,9 +121,9 @@ class SandboxClient:
         found = {i: self._known[key] for i, key in keys.items()}
         for i, verdict in found.items():
             kernel = tasks[i].kernel
-            if verdict.why and kernel is not None:
+            if verdict.refused and kernel is not None:
                 what = f"{tasks[i].name} by {text_kernel(kernel)}"
-                self._trace.add("refused", "tuning", what, verdict.why)
+                self._trace.add("refused", "tuning", what, str(verdict.refused))
         return found
 
     def _run(self, left: dict[str, Task], meanwhile: Callable[[], None] | None) -> None:
@@ -147,7 +146,8 @@ class SandboxClient:
                     self._not_started(left, died)
                     left.clear()
                 else:
-                    self._learn(at, Verdict(f"the process that ran it first {died}"))
+                    why = Refused(f"the process that ran it first {died}")
+                    self._learn(at, Verdict("tried", refused=why))
                     del left[at]
             elif at:
                 left = {at: left.pop(at), **left}
@@ -158,14 +158,14 @@ class SandboxClient:
             self._leave_out(left, NO_TIME)
 
     def _not_started(self, left: Iterable[str], died: str) -> None:
-        why = f"no process could be started to run kernels in: {died}"
-        self._trace.add("warning", "tuning", "generated kernels", why)
+        why = Refused(f"no process could be started to run kernels in: {died}")
+        self._trace.add("warning", "tuning", "generated kernels", str(why))
         self._leave_out(left, why)
 
-    def _leave_out(self, left: Iterable[str], why: str) -> None:
+    def _leave_out(self, left: Iterable[str], why: Refused) -> None:
         """It is not the kernels' fault: the verdict is not kept."""
         self.settled = False
-        self._known |= dict.fromkeys(left, Verdict(why))
+        self._known |= dict.fromkeys(left, Verdict("tried", refused=why))
 
     def _learn(self, key: str, verdict: Verdict) -> None:
         self._known[key] = verdict
@@ -194,7 +194,7 @@ class SandboxClient:
             line = _heard(process, TIME.kernel_run_limit_s)
             if not line:
                 return
-            yield key, Verdict(*json.loads(line))
+            yield key, TOLD.read(line, None)
 
     def _values(self, tasks: Sequence[Task]) -> list[list[Tensor] | None]:
         """What tasks read on the example whose operators may not read drawn numbers."""

@@ -16,7 +16,7 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,7 +31,8 @@ from anabranch.ir.codec import nouns
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.proof import Answer, answer, answered
-from anabranch.ir.protocols import Target
+from anabranch.ir.protocols import Executable, Target
+from anabranch.ir.refused import Refused
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import text_graph
@@ -43,7 +44,10 @@ from anabranch.memory import pack
 from anabranch.memory.guard_bytes import fence
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.targets.cuda.target import CudaTarget
+from anabranch.tuning.verdict import Verdict
 
+TOLD: Codec[Verdict] = nouns(Verdict)
+"""How verdicts are told, one in a line."""
 SENT = 1 << 20
 """Bytes of values that a task is sent with, at most."""
 HELD, ANSWERS = 1 << 30, 64
@@ -71,15 +75,6 @@ class SandboxBatch:
 
 
 BATCHES: Codec[SandboxBatch] = nouns(SandboxBatch)
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`why` a kernel must not be used, "" if it may; what it takes, roughly, if it may."""
-
-    why: str
-    us: float = 0.0
-    spread: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,46 +135,45 @@ class Oracle:
 def try_kernel(
     task: Task, target: Target, oracle: Oracle, values: Sequence[Tensor] | None = None
 ) -> Verdict:
-    """Run a task alone between fences, compare what it wrote, and time it. What is off on numbers
-    of one draw is asked on those of others (`numbers.DRAWS`). `values`: what it reads on the
-    example, where it may not read drawn numbers."""
-    verdict = Verdict("")
+    """Run a task alone between fences, compare what it wrote, and time it roughly. What is off on
+    numbers of one draw is asked on those of others (`numbers.DRAWS`). `values`: what it reads on
+    the example, where it may not read drawn numbers."""
+    wrong: Refused | None = None
     for draw in range(tolerances.DRAWS):
         expected = oracle.of(task.body, draw)
         wanted = [expected.finite, expected.special]
         if values is not None:
             wanted = [answered(expected.body, "real", values, target)]
-        verdict, wrong = _heard(task, target, expected, wanted)
-        if not wrong:
-            return verdict
-    return verdict
+        first, *others = wanted
+        judged = [first, *(other for other in others if other.judged)]
+        run = _loaded(task, target, expected, first)
+        wrong = next(filter(None, (_differs(run, asked, expected) for asked in judged)), None)
+        # What is written to a wrong place makes other numbers wrong, too.
+        if strays := run.strays():
+            return Verdict("ran", refused=Refused(strays))
+        if wrong is None:
+            if len(judged) > 1:
+                run(list(first.inputs))  # for they are what it is timed on
+            (cost,) = target.time([run], TIME.kernel_rough_s)
+            return Verdict("right", cost)
+    return Verdict("ran", refused=wrong)
 
 
-def _heard(
-    task: Task, target: Target, expected: Expected, wanted: Sequence[Answer]
-) -> tuple[Verdict, bool]:
-    """The verdict, and whether it is that numbers of this draw are wrong."""
-    body, (first, *others) = task.body, wanted
+def _loaded(task: Task, target: Target, expected: Expected, first: Answer) -> Executable:
+    """The task alone, between fences, ready to be timed on these inputs."""
+    body = task.body
     alone = TaskGraph(task.name, body.inputs, expected.body.constants, (task,), (), body.outputs)
     plan = pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), target.spec)
     given = {value.name: x for value, x in zip(body.inputs, first.inputs, strict=True)}
-    run = target.load(fence(plan), repeat_of(task, target.spec), given)
-    judged = [other for other in others if other.judged]
-    for asked in (first, *judged):
-        outs = run(list(asked.inputs))
-        seen = expected.screens.get(id(asked))
-        why = "" if seen is not None and seen.passes(outs) else asked.differs(outs)
-        if why:
-            # What is written to a wrong place makes other numbers wrong, too.
-            strays = run.strays()
-            return Verdict(strays or f"{why}, of numbers of seed {expected.seed}"), not strays
-    strays = run.strays()
-    if strays:
-        return Verdict(strays), False
-    if judged:
-        run(list(first.inputs))  # for they are what it is timed on
-    (cost,) = target.time([run], TIME.kernel_rough_s)
-    return Verdict("", cost.us, cost.spread), False
+    return target.load(fence(plan), repeat_of(task, target.spec), given)
+
+
+def _differs(run: Executable, asked: Answer, expected: Expected) -> Refused | None:
+    """How what it computes on these inputs is another answer, if it is."""
+    outs = run(list(asked.inputs))
+    seen = expected.screens.get(id(asked))
+    wrong = None if seen is not None and seen.passes(outs) else asked.differs(outs)
+    return wrong and Refused(f"{wrong}, of numbers of seed {expected.seed}")
 
 
 def main(device: str, tf32: str, folder: str, patience: str = "2") -> None:
@@ -199,16 +193,16 @@ def main(device: str, tf32: str, folder: str, patience: str = "2") -> None:
             tasks, values = list(map(read, asked.tasks)), list(map(_values, asked.tasks))
             kernels = [task.kernel for task in tasks if task.kernel]
             for number in itertools.chain.from_iterable(target.ready(kernels, cache)):
-                _say(answers, number)
+                _say(answers, json.dumps(number).encode())
                 if not asked.run:
                     continue
                 try:
                     verdict = try_kernel(tasks[number], target, oracle, values[number])
                 except Exception as failed:
                     said = " ".join(str(failed).split())[:400]
-                    verdict = Verdict(f"{type(failed).__name__}: {said}")
-                _say(answers, astuple(verdict))
-                if verdict.why and not _alive(where):
+                    verdict = Verdict("tried", refused=Refused(f"{type(failed).__name__}: {said}"))
+                _say(answers, TOLD.write(verdict, None))
+                if verdict.refused and not _alive(where):
                     return
 
 
@@ -220,8 +214,8 @@ def _alive(device: torch.device) -> bool:
         return False
 
 
-def _say(answers: BinaryIO, what: object) -> None:
-    answers.write(json.dumps(what).encode() + b"\n")
+def _say(answers: BinaryIO, what: bytes) -> None:
+    answers.write(what + b"\n")
     answers.flush()
 
 

@@ -14,7 +14,9 @@ sets that it covers: real values are those of the first place of the structure t
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
 
 from anabranch.cache import Cache, Table
 from anabranch.errors import TargetError
@@ -23,40 +25,41 @@ from anabranch.ir.codec import nouns
 from anabranch.ir.dag import dag_of
 from anabranch.ir.key import task_text
 from anabranch.ir.proof import Answer, answer, answered
-from anabranch.ir.protocols import Target
+from anabranch.ir.protocols import Executable, Target
+from anabranch.ir.refused import Refused
 from anabranch.ir.samples import delicate
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.task import Task, TaskGraph, runs_body
 from anabranch.memory import pack
 from anabranch.memory.guard_bytes import fence
 from anabranch.targets.sampled import values_of
+from anabranch.tuning.verdict import Verdict
 
-WRONG = "error"
-"""How a verdict on numbers begins."""
 PASSED: Table[tuple[str, ...]] = Table("kernels", "check 4", nouns(tuple[str, ...]))
 """The sets of numbers on which a kernel was right."""
 
 
-def checker(target: Target, cache: Cache | None) -> Callable[[Task], str]:
-    """Compares a task's kernel with its body; "" or what differs. What passed once on this machine,
-    on all sets of numbers that it is asked for, is not run again: the whole plan always is."""
+def checker(target: Target, cache: Cache | None) -> Callable[[Task], Refused | None]:
+    """Compares a task's kernel with its body: how they differ, if they do. What passed once on this
+    machine, on all sets of numbers that it is asked for, is not run again: the whole plan always
+    is."""
     spec = target.spec
 
-    def check(task: Task) -> str:
+    def check(task: Task) -> Refused | None:
         if spec.simulated:
-            return ""
+            return None
         key = PASSED.key(spec.fingerprint, task_text(task))
         covered = set(PASSED.get(cache, key) or ())
         for kind in _sets(task):
             if kind in covered:
                 continue
-            verdict = _differs(task, target, kind)
-            if verdict:
-                return verdict
-            if verdict is not None:
+            verdict = _verdict(task, target, kind)
+            if verdict.refused:
+                return verdict.refused
+            if verdict.reached == "right":
                 covered.add(kind)
         PASSED.put(cache, key, tuple(sorted(covered)))
-        return ""
+        return None
 
     return check
 
@@ -69,21 +72,30 @@ def _sets(task: Task) -> tuple[str, ...]:
     return ("finite", "special", "real") if generated else ("finite", "real")
 
 
-def _differs(task: Task, target: Target, kind: str) -> str | None:
-    """As `checker`, of one set; what is off on numbers of one draw is asked on those of others.
-    None where nothing can be said."""
-    verdict = ""
+def _verdict(task: Task, target: Target, kind: str) -> Verdict:
+    """On one set of numbers; what is off on numbers of one draw is asked on those of others. Only
+    tried, and not refused, where nothing can be said."""
+    wrong: Refused | None = None
     for _ in range(1 if kind == "real" else tolerances.DRAWS):
         found = _answer(task, target, kind)
         if found is None:
-            return None
+            return Verdict("tried")
         seed, wanted = found
-        verdict = _run(task, target, wanted)
-        if not verdict.startswith(WRONG):
-            return verdict
+        try:
+            run = _loaded(task, target, wanted.inputs)
+            outs = run(wanted.inputs)
+        except (TargetError, RuntimeError, IndexError, ValueError) as failed:
+            if runs_body(task):
+                return Verdict("right")  # eager fails there as well
+            why = f"failed: {str(failed).partition(chr(10))[0]}"
+            return Verdict("tried", refused=Refused(why))
+        wrong = wanted.differs(outs)
+        if wrong is None:
+            strays = run.strays()
+            return Verdict("ran", refused=Refused(strays)) if strays else Verdict("right")
         if kind != "real":
-            verdict += f", of inputs of seed {seed}"
-    return verdict
+            wrong = Refused(f"{wrong}, of inputs of seed {seed}")
+    return Verdict("ran", refused=wrong)
 
 
 def _answer(task: Task, target: Target, kind: str) -> tuple[int, Answer] | None:
@@ -101,14 +113,9 @@ def _answer(task: Task, target: Target, kind: str) -> tuple[int, Answer] | None:
     return (seed, wanted) if wanted.judged else None
 
 
-def _run(task: Task, target: Target, wanted: Answer) -> str:
+def _loaded(task: Task, target: Target, inputs: Sequence[Tensor]) -> Executable:
+    """The task alone, between fences."""
     body = task.body
     alone = TaskGraph(task.name, body.inputs, body.constants, (task,), (), body.outputs)
     plan = fence(pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), target.spec))
-    given = {value.name: x for value, x in zip(body.inputs, wanted.inputs, strict=True)}
-    try:
-        run = target.load(plan, given=given)
-        outs = run(wanted.inputs)
-    except (TargetError, RuntimeError, IndexError, ValueError) as failed:
-        return "" if runs_body(task) else f"failed: {str(failed).partition(chr(10))[0]}"
-    return wanted.differs(outs) or run.strays()
+    return target.load(plan, given={v.name: x for v, x in zip(body.inputs, inputs, strict=True)})

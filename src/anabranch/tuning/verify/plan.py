@@ -29,6 +29,7 @@ from anabranch.ir.inputs import legal, random_tensor, sprinkle_small
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable
 from anabranch.ir.reference import eager_and_reference
+from anabranch.ir.refused import Refused
 from anabranch.ir.tolerances import Errors
 from anabranch.ir.types import type_of
 from anabranch.tuning.job import Job, example_of
@@ -122,9 +123,9 @@ def unlike_model(
     allowed: Sequence[float],
     results: Any,
     random: Collection[int] = (),
-) -> str:
-    """How what a model returns differs from what a plan gives; "" where it does not. `allowed`: by
-    output, the relative error that rounding explains; `random`: outputs whose numbers are drawn."""
+) -> Refused | None:
+    """How what a model returns differs from what a plan gives, if it does. `allowed`: by output,
+    the relative error that rounding explains; `random`: outputs whose numbers are drawn."""
     eager = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
     tasks, signature = plan.tasks, plan.signature
     assert signature is not None
@@ -134,18 +135,18 @@ def unlike_model(
     names = [leaf.ref.name for leaf in signature.outputs if leaf.ref is not None]
     drawn = {tasks.outputs[i].name for i in random}
     if len(eager) != len(names):
-        return f"the graph has {len(names)} results, the model returns {len(eager)}"
+        return Refused(f"the graph has {len(names)} results, the model returns {len(eager)}")
     for i, (want, name) in enumerate(zip(eager, names, strict=True)):
         out = values[name]
         if (out.dtype, out.shape) != (want.dtype, want.shape):
             was = f"{want.dtype}{list(want.shape)}"
-            return f"output {i} is {out.dtype}{list(out.shape)}, the model's own {was}"
+            return Refused(f"output {i} is {out.dtype}{list(out.shape)}, the model's own {was}")
         if name in drawn:
             continue
         error = tolerances.relative_error(out, want.to(out.device))
         if not error <= EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * rounding.get(name, 0.0):
-            return f"output {i} differs from the model's own by {error:.2e}"
-    return ""
+            return Refused(f"output {i} differs from the model's own by {error:.2e}")
+    return None
 
 
 def verify_capture(
@@ -207,7 +208,7 @@ def _compare_with_model(
     `results`: the model's own."""
     allowed = [ok for _, ok in worst]
     if differs := unlike_model(run.plan, run(example), example, allowed, results, anew):
-        raise _unlike(differs)
+        raise _unlike(str(differs))
 
 
 def _unlike(what: str) -> NumericsError:
