@@ -58,7 +58,6 @@ from anabranch.ir.dag import Dag, bits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
 
-EPSILON = 1e-9
 ROOTS = 16
 """So many starts of a run come one after another; more were not seen to take longer."""
 REMEMBERED = 1 << 7

@@ -88,7 +88,7 @@ class Measured:
 
     @property
     def settled(self) -> bool:
-        """Whether what failed would fail again: nothing was left out for want of time or memory."""
+        """As far as was measured so far."""
         return self._stopwatch.settled
 
     def task(self, task: Task) -> Cost:

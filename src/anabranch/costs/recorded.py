@@ -149,6 +149,8 @@ class Recorded:
     """Costs of the profile's machine. `spec`, if given, is that machine with other switches (tf32);
     `fallback` answers for tasks that are not in the profile."""
 
+    settled = True
+
     def __init__(
         self, profile: Profile, fallback: Costs | None = None, spec: TargetSpec | None = None
     ) -> None:

@@ -39,6 +39,8 @@ class Roofline:
     Cost(us=0.0, source='estimated', spread=0.0)
     """
 
+    settled = True
+
     def __init__(self, spec: TargetSpec) -> None:
         self.spec = spec
         self._work = Memo(lambda task: work(task, spec))

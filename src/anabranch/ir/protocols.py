@@ -49,6 +49,10 @@ Plans = Sequence[tuple[TaskGraph, Schedule]]
 class Costs(Protocol):
     """How long things take. Whoever asks cannot tell how it is known, but each number says it."""
 
+    @property
+    def settled(self) -> bool:
+        """Whether what failed would fail again: nothing was left out for want of time or memory."""
+
     def task(self, task: Task) -> Cost:
         """One task alone, inside a CUDA graph where there is one."""
 

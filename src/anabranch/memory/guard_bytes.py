@@ -11,10 +11,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from anabranch.ir.dag import dag_of
+from anabranch.ir.graph import Constant
 from anabranch.ir.plan import ALIGNMENT, Plan
+from anabranch.ir.schedule import Schedule, sequential_launches
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.memory.planner import pack
 
 FENCE = 64 << 10
 """Bytes between two places: a tile that runs over the edge by some rows of its matrix ends here."""
+
+
+def fenced(task: Task, constants: tuple[Constant, ...], spec: TargetSpec) -> Plan:
+    """The task by itself between fences, with these constants for those of its body."""
+    body = task.body
+    alone = TaskGraph(task.name, body.inputs, constants, (task,), (), body.outputs)
+    return fence(pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), spec))
 
 
 def fence(plan: Plan) -> Plan:

@@ -14,5 +14,10 @@ from anabranch.ir.task import TaskGraph
 
 
 def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
-    """All tasks on one stream in their own order; costs and limits are not asked."""
+    """As `in_a_row`; costs and limits are not asked."""
+    return in_a_row(tasks)
+
+
+def in_a_row(tasks: TaskGraph) -> Schedule:
+    """All tasks on one stream in their own order."""
     return Schedule("sequential", sequential_launches(dag_of(tasks)))

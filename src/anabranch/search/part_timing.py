@@ -19,14 +19,14 @@ from anabranch.costs.forecast import begun, forecast
 from anabranch.deadline import TIME
 from anabranch.errors import AnabranchError
 from anabranch.fusion.concat_elision import CAT
-from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, rename
 from anabranch.ir.protocols import Cost, Costs
-from anabranch.ir.schedule import Schedule, sequential_launches
+from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.variant import PdlMode
 from anabranch.memory import pack
 from anabranch.schedule import list_scheduling
+from anabranch.schedule.sequential import in_a_row
 from anabranch.trace import Trace
 from anabranch.tuning.build import simplified, tuner_of
 from anabranch.tuning.job import Job, limits_of
@@ -140,7 +140,7 @@ def _title(i: int) -> str:
 
 def _scheduled(job: Job, tasks: TaskGraph, costs: Costs) -> tuple[TaskGraph, Schedule]:
     """Under the better of two schedules that are found at once, as far as is predicted."""
-    plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
+    plain = in_a_row(tasks)
     if job.options.scheduler == "sequential":
         return tasks, plain
     listed = list_scheduling.schedule(tasks, costs, limits_of(job))

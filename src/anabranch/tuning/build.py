@@ -16,12 +16,11 @@ from functools import partial
 from anabranch.costs import costs_of, fastest
 from anabranch.deadline import TIME
 from anabranch.frontend.captured import Captured, renamed
-from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import ANY_STREAMS, Cost, Costs
-from anabranch.ir.schedule import Schedule, sequential_launches
+from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.memory import pack
 from anabranch.memory.packer import Packer
@@ -32,13 +31,14 @@ from anabranch.schedule import BEST
 from anabranch.schedule.best import Choice, remembered_best
 from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.schedule.parallel_forecast import outlook_of
+from anabranch.schedule.sequential import in_a_row
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job, limits_of, with_samples
 from anabranch.tuning.launch.decide import near, overlapped
 from anabranch.tuning.launch.pdl import USUAL, WAITED, compiling, launched_in, may_overlap
 from anabranch.tuning.sandbox.client import compile_ahead
 from anabranch.tuning.select import MOST_KERNELS, Selection
-from anabranch.tuning.tuner import SelectionVariant, Tuner, settled, with_probes
+from anabranch.tuning.tuner import SelectionVariant, Tuner, with_probes
 
 MEMORY_LEAST = 16 << 10
 """Bytes that any plan's arena may take: less is not worth a wait, or a warning."""
@@ -150,7 +150,7 @@ def probe(job: Job, captured: Captured, tuned: Tuned) -> Tuned:
 def schedule(job: Job, tuned: Tuned, trial: bool = False) -> BuiltPlan:
     """The stage `schedule`: when and on which stream each kernel runs. `trial`: the graph is only
     tried out, under a schedule that is found at once."""
-    safe = tuned.selection.settled and settled(tuned.costs)
+    safe = tuned.selection.settled and tuned.costs.settled
     return _schedule(job, tuned.graph, tuned.signature, tuned.selection, safe, trial)
 
 
@@ -242,7 +242,7 @@ def _schedule(
     with aside as compiled:
         sequential, packer, costs = bounded_costs(job, tasks, signature, compiled)
         choice = remembered_best(tasks, costs, names, limits_of(job), job.cache)
-    safe = safe and settled(costs)
+    safe = safe and costs.settled
     trace = job.trace
     return BuiltPlan(graph, signature, selection, choice, sequential, packer, costs, safe, trace)
 
@@ -279,7 +279,7 @@ def bounded_costs(
     """The sequential plan, who packs others within the bytes that they may take, and costs of
     those; `quiet`: waits until one may measure."""
     spec = job.target.spec
-    plain = Schedule("sequential", sequential_launches(dag_of(tasks)))
+    plain = in_a_row(tasks)
     sequential = pack(tasks, plain, spec, signature)
     limit = job.options.arena_ratio
     most = None if limit is None else max(MEMORY_LEAST, int(limit * sequential.arena_bytes))

@@ -143,7 +143,7 @@ class Tuner:
         with self._sandboxed(trace) as sandboxed:
             if self.generates:
                 sandboxed.start()
-            config = self._config(sandboxed, costs, self._keeps(costs, sandboxed))
+            config = self._config(sandboxed, costs)
             if self.climbs:
                 told = trace.child()
                 return [SelectionVariant(self._climbed(cuts[0], config, told), told)]
@@ -200,22 +200,19 @@ class Tuner:
     def _sandboxed(self, trace: Trace) -> SandboxClient:
         return SandboxClient(self.target, self.cache, trace, self.sandbox, self.until)
 
-    def _config(
-        self, sandboxed: SandboxClient, costs: Costs, settled: Callable[[], bool]
-    ) -> SelectionConfig:
-        """`settled`: whether what is decided will be decided so again, and is remembered."""
+    def _config(self, sandboxed: SandboxClient, costs: Costs) -> SelectionConfig:
         return SelectionConfig(
             self.target.spec,
             self.providers,
             sandboxed.before(costs.trial),
             checker(self.target, self.cache),
-            Memory(self.cache, name_of(self.target), settled),
+            Memory(self.cache, name_of(self.target), self._settled(costs, sandboxed)),
             self.most,
         )
 
-    def _keeps(self, *told: object) -> Callable[[], bool]:
-        """Whether decisions that rest on what these say are kept."""
-        return partial(settled, *told) if self.most >= MOST_KERNELS else lambda: False
+    def _settled(self, costs: Costs, sandboxed: SandboxClient) -> Callable[[], bool]:
+        """Whether decisions that rest on what these say would be made again, and are kept."""
+        return lambda: self.most >= MOST_KERNELS and costs.settled and sandboxed.settled
 
     def each(self, cuts: Sequence[TaskGraph], costs: Costs) -> list[Selection]:
         """Every cut with kernels by itself, with what it may compute again and without: all that
@@ -223,7 +220,7 @@ class Tuner:
         again = [computed_again(cut, self.target.spec, Trace()) for cut in cuts]
         changed = [one for one, cut in zip(again, cuts, strict=True) if one is not cut]
         with self._sandboxed(Trace()) as sandboxed:
-            config = self._config(sandboxed, costs, partial(settled, costs, sandboxed))
+            config = self._config(sandboxed, costs)
             return select_all([*cuts, *changed], config, Trace())
 
     def horizontal(
@@ -233,7 +230,7 @@ class Tuner:
         fastest of what is offered for them."""
         makers = [Sharing(provider, offers) for provider in ALL if provider.name == GENERATED]
         with self._sandboxed(trace) as sandboxed:
-            config = self._config(sandboxed, costs, partial(settled, costs, sandboxed))
+            config = self._config(sandboxed, costs)
             whole = TaskGraph("horizontal_fusion", (), (), tuple(tasks), (), ())
             found = select_some(whole, replace(config, providers=makers), trace)
             return replace(found, settled=config.memory.settled())
@@ -381,11 +378,6 @@ def _cheaper(whole: Selection, parts: Selection, cost: CostOf, trace: Trace) -> 
         for task in tasks.tasks
     }
     return Selection(tasks, tried)
-
-
-def settled(*told: object) -> bool:
-    """Whether all who refused candidates would do so again."""
-    return all(getattr(one, "settled", True) for one in told)
 
 
 def with_probes(selection: Selection, costs: Costs) -> Selection:

@@ -10,7 +10,7 @@ from tests.rewrite.searching import RULES, weighed
 from anabranch.ir.graph import Graph
 from anabranch.search.engine.backtracking import Budget, backtrack
 from anabranch.search.engine.neighbours import Neighbours
-from anabranch.search.engine.transfer import signature, transferred
+from anabranch.search.engine.transfer import moved, renamed, signature
 
 
 def twins(one: str, same: bool = False) -> Graph:
@@ -37,7 +37,7 @@ def test_a_solution_is_renamed_with_its_weights_and_lines() -> None:
     first, second = twins("p"), twins("mm")
     found = backtrack(first, Neighbours(RULES), weighed(0.0), Budget(1.05, 5, 50, 2))
     assert len(found) == 2 and found[0].steps[0].nodes == ("p", "pb")
-    merged, itself = transferred(found, first, second)
+    merged, itself = (renamed(one, moved(one.graph, first, second)) for one in found)
     assert itself.graph is second and not itself.steps
     assert merged.price == found[0].price and merged.steps[0].nodes == ("mm", "mmb")
     equal(second, merged.graph)
@@ -46,5 +46,5 @@ def test_a_solution_is_renamed_with_its_weights_and_lines() -> None:
         "line mm1",
         "line mm2",
     }
-    back = transferred((merged,), second, first)[0].graph
+    back, _ = moved(merged.graph, second, first)
     assert signature(back) == signature(replace(found[0].graph, name="g"))

@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import networkx as nx
-
 from anabranch.ir.graph import (
     Constant,
     Graph,
@@ -33,7 +31,6 @@ from anabranch.ir.graph import (
 )
 from anabranch.ir.rule import Known, computable
 from anabranch.ir.types import TensorType
-from anabranch.rewrite.build import drop_dead
 from anabranch.rewrite.passes.cse import expression
 
 Part = tuple[str, ...]
@@ -239,39 +236,3 @@ def sewn_graph(wiring: Wiring, sewn: Sewn, outputs: Sequence[Ref]) -> Graph:
     returned = tuple(Ref(sewn.names.get(ref.name, ref.name)) for ref in outputs)
     constants = (*graph.constants, *sewn.constants)
     return replace(graph, constants=constants, nodes=sewn.nodes, outputs=returned)
-
-
-def stitch(graph: Graph, replaced: Mapping[Part, Graph]) -> Graph:
-    """The graph with some of its parts replaced, each by a graph with the inputs and outputs that
-    `extract` gives it; the same object if there are none. ValueError if parts overlap or wait for
-    each other."""
-    if not replaced:
-        return graph
-    wiring, sewn = Wiring.of(graph), Sewn()
-    for part in _in_order(wiring, replaced):
-        before = extracted(wiring, part)
-        sewn = sew(wiring, sewn, before, replaced.get(part, before))
-    return drop_dead(sewn_graph(wiring, sewn, graph.outputs))
-
-
-def _in_order(wiring: Wiring, replaced: Mapping[Part, Graph]) -> list[Part]:
-    """The replaced parts and the other nodes, each as a part, in an order in which they can run."""
-    part_of: dict[str, Part] = {}
-    for part in replaced:
-        for name in part:
-            if name in part_of:
-                raise ValueError(f"%{name} is in two parts")
-            part_of[name] = part
-    order: nx.DiGraph[Part] = nx.DiGraph()
-    for node in wiring.graph.nodes:
-        part = part_of.setdefault(node.name, (node.name,))
-        order.add_node(part)
-        for name in node.uses:
-            maker = wiring.producers.get(name)
-            if maker is not None and name not in wiring.fixed and part_of[maker.name] != part:
-                order.add_edge(part_of[maker.name], part)
-    try:
-        key = wiring.place
-        return list(nx.lexicographical_topological_sort(order, lambda part: key[part[0]]))
-    except nx.NetworkXUnfeasible:
-        raise ValueError("parts wait for each other: each reads what another makes") from None

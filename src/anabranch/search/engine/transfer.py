@@ -33,12 +33,6 @@ Moved = tuple[Graph, Mapping[str, str]]
 """A graph under other names, and the new name of each value."""
 
 
-def transferred(found: tuple[Found, ...], like: Graph, graph: Graph) -> tuple[Found, ...]:
-    """What was found for `like`, for a graph of the same signature. Names that the rewriting gave
-    are kept where the graph has no such name."""
-    return tuple(renamed(one, moved(one.graph, like, graph)) for one in found)
-
-
 def renamed(one: Found, moved: Moved) -> Found:
     """What was found, where it was moved."""
     graph, names = moved
@@ -50,7 +44,8 @@ def renamed(one: Found, moved: Moved) -> Found:
 
 
 def moved(found: Graph, like: Graph, graph: Graph) -> Moved:
-    """A graph equal to `like`, for a graph of the same signature."""
+    """A graph equal to `like`, for a graph of the same signature. Names that the rewriting gave are
+    kept where the graph has no such name."""
     if found is like:
         return graph, {}
     names = dict(zip(_values(like), _values(graph), strict=True))

@@ -32,7 +32,6 @@ from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.job import Job
 from anabranch.tuning.joint_offers import JointPart, grouped, joint_resources, offers, parts, sketch
 from anabranch.tuning.joint_tasks import Group, joint, name_of, together
-from anabranch.tuning.tuner import settled
 
 FORECASTS, MOST = 60, 20
 """Structures that are tried in forecasts, and those that get kernels."""
@@ -204,7 +203,7 @@ def _with_kernels(
     every = [group for groups in alike for group in groups]
     tuner = tuner_of(job)
     picked = tuner.horizontal(list(map(joint, every)), offers(every, known), costs, job.trace)
-    safe = picked.settled and settled(costs)
+    safe = picked.settled and costs.settled
     tasks = {task.name: task for task in picked.tasks.tasks}
     found: list[Offer] = []
     for groups in alike:

@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from anabranch.errors import ScheduleError
 from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost
-from anabranch.ir.schedule import Schedule, sequential_launches
+from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.schedule.regroup import adapted
+from anabranch.schedule.sequential import in_a_row
 from anabranch.trace import Trace
 from anabranch.tuning.build import BuiltPlan
 from anabranch.tuning.horizontal.propose import Offer
@@ -105,7 +106,7 @@ def _together(made: BuiltPlan, offers: Sequence[Offer]) -> Iterator[HorizontalTr
         return
     yield taken
     if taken.schedule.streams > 1:
-        row = Schedule("sequential", sequential_launches(dag_of(taken.tasks)))
+        row = in_a_row(taken.tasks)
         yield replace(taken, schedule=row)
 
 

@@ -28,20 +28,17 @@ from anabranch.costs.measured import repeat_of
 from anabranch.deadline import TIME
 from anabranch.ir import tolerances
 from anabranch.ir.codec import nouns
-from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.proof import Answer, answer, answered
 from anabranch.ir.protocols import Executable, Target
 from anabranch.ir.refused import Refused
-from anabranch.ir.schedule import Schedule, sequential_launches
-from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.task import Task
 from anabranch.ir.text import text_graph
 from anabranch.ir.tolerances import Screen
 from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.write import learn, unnamed
-from anabranch.memory import pack
-from anabranch.memory.guard_bytes import fence
+from anabranch.memory.guard_bytes import fenced
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.tuning.verdict import Verdict
@@ -146,7 +143,9 @@ def try_kernel(
             wanted = [answered(expected.body, "real", values, target)]
         first, *others = wanted
         judged = [first, *(other for other in others if other.judged)]
-        run = _loaded(task, target, expected, first)
+        given = {v.name: x for v, x in zip(task.body.inputs, first.inputs, strict=True)}
+        plan = fenced(task, expected.body.constants, target.spec)
+        run = target.load(plan, repeat_of(task, target.spec), given)
         wrong = next(filter(None, (_differs(run, asked, expected) for asked in judged)), None)
         # What is written to a wrong place makes other numbers wrong, too.
         if strays := run.strays():
@@ -157,15 +156,6 @@ def try_kernel(
             (cost,) = target.time([run], TIME.kernel_rough_s)
             return Verdict("right", cost)
     return Verdict("ran", refused=wrong)
-
-
-def _loaded(task: Task, target: Target, expected: Expected, first: Answer) -> Executable:
-    """The task alone, between fences, ready to be timed on these inputs."""
-    body = task.body
-    alone = TaskGraph(task.name, body.inputs, expected.body.constants, (task,), (), body.outputs)
-    plan = pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), target.spec)
-    given = {value.name: x for value, x in zip(body.inputs, first.inputs, strict=True)}
-    return target.load(fence(plan), repeat_of(task, target.spec), given)
 
 
 def _differs(run: Executable, asked: Answer, expected: Expected) -> Refused | None:

@@ -14,24 +14,19 @@ sets that it covers: real values are those of the first place of the structure t
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
-
-from torch import Tensor
+from collections.abc import Callable
 
 from anabranch.cache import Cache, Table
 from anabranch.errors import TargetError
 from anabranch.ir import tolerances
 from anabranch.ir.codec import nouns
-from anabranch.ir.dag import dag_of
 from anabranch.ir.key import task_text
 from anabranch.ir.proof import Answer, answer, answered
-from anabranch.ir.protocols import Executable, Target
+from anabranch.ir.protocols import Target
 from anabranch.ir.refused import Refused
 from anabranch.ir.samples import delicate
-from anabranch.ir.schedule import Schedule, sequential_launches
-from anabranch.ir.task import Task, TaskGraph, runs_body
-from anabranch.memory import pack
-from anabranch.memory.guard_bytes import fence
+from anabranch.ir.task import Task, runs_body
+from anabranch.memory.guard_bytes import fenced
 from anabranch.targets.sampled import values_of
 from anabranch.tuning.verdict import Verdict
 
@@ -81,8 +76,9 @@ def _verdict(task: Task, target: Target, kind: str) -> Verdict:
         if found is None:
             return Verdict("tried")
         seed, wanted = found
+        given = {v.name: x for v, x in zip(task.body.inputs, wanted.inputs, strict=True)}
         try:
-            run = _loaded(task, target, wanted.inputs)
+            run = target.load(fenced(task, task.body.constants, target.spec), given=given)
             outs = run(wanted.inputs)
         except (TargetError, RuntimeError, IndexError, ValueError) as failed:
             if runs_body(task):
@@ -111,11 +107,3 @@ def _answer(task: Task, target: Target, kind: str) -> tuple[int, Answer] | None:
     seed = secrets.randbits(31)
     _, wanted = answer(body, "special" if kind == "special" else "finite", seed, target, bare=plain)
     return (seed, wanted) if wanted.judged else None
-
-
-def _loaded(task: Task, target: Target, inputs: Sequence[Tensor]) -> Executable:
-    """The task alone, between fences."""
-    body = task.body
-    alone = TaskGraph(task.name, body.inputs, body.constants, (task,), (), body.outputs)
-    plan = fence(pack(alone, Schedule("alone", sequential_launches(dag_of(alone))), target.spec))
-    return target.load(plan, given={v.name: x for v, x in zip(body.inputs, inputs, strict=True)})
