@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from anabranch.costs import beside, tied
+from anabranch.ir.price import Gain
 from anabranch.ir.protocols import Cost
 from anabranch.search.engine.alternatives import Alternatives, Paid
 from anabranch.search.engine.backtracking import Found, Ran
@@ -33,23 +34,20 @@ WHERE = "search.parts"
 """Under what name events tell of it."""
 
 Entrant = tuple[Alternatives, tuple[Found, ...]]
-Ranked = tuple[float, int, Found]
-"""A form of the part of this number, with what it promises below zero."""
+Ranked = tuple[Gain, int, Found]
+"""A form of the part of this number, with what it promises over all places."""
 
 
 def entrants(known: Sequence[Alternatives], price: Informed, most: int = TASKS) -> list[Entrant]:
     """The parts to run, each with the forms to run beside it. `most`: tasks to be compiled."""
-    ranked = _each_rule_first(
-        sorted(
-            (
-                (-promise * _trust(found) * price(one.interval.graph).us * one.places, i, found)
-                for i, one in enumerate(known)
-                for found, promise in one.found
-                if promise * _trust(found) >= HOPE
-            ),
-            key=lambda entry: entry[:2],
-        )
-    )
+    hoped: list[Ranked] = []
+    for i, one in enumerate(known):
+        own = price(one.interval.graph)
+        for found, promise in one.found:
+            part = promise * _trust(found)
+            if part >= HOPE:
+                hoped.append((Gain(part * own.us * one.places, own.alpha), i, found))
+    ranked = _each_rule_first(sorted(hoped, key=lambda entry: (-entry[0].us, entry[1])))
     taken: dict[int, list[Found]] = {}
     tasks: frozenset[str] = frozenset()
     plans = 0
