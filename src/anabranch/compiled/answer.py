@@ -14,7 +14,7 @@ from anabranch.compiled.gradients import reached, sealer, warn_of_inputs
 from anabranch.errors import InputError, TargetError
 from anabranch.frontend.memory import check_apart, check_foreign, share
 from anabranch.frontend.plain import Reader
-from anabranch.ir.task import value_types
+from anabranch.ir.task import alias_roots, value_types
 from anabranch.options import Options
 
 Answer = tuple[Reader, Callable[[Sequence[Tensor]], Any]]
@@ -31,6 +31,7 @@ def answering(entry: Entry, options: Options) -> Callable[[Sequence[Tensor]], An
     check = _memory(entry, clone)
     seal = _sealing(entry)
     grad_mode = torch.is_grad_enabled
+    constants = [] if clone else _constants(entry)
 
     def answer(tensors: Sequence[Tensor]) -> Any:
         if check is not None:
@@ -39,11 +40,21 @@ def answering(entry: Entry, options: Options) -> Callable[[Sequence[Tensor]], An
             results: Sequence[Tensor] = run(tensors, clone)
         except RuntimeError as failed:
             raise _transformed(tensors, failed) or failed from None
+        if constants:  # nobody may write to them
+            results = [one.clone() if i in constants else one for i, one in enumerate(results)]
         if grad_mode():
             results = seal(tensors, results)
         return assemble(tensors, results)
 
     return answer
+
+
+def _constants(entry: Entry) -> list[int]:
+    """Places of results that are constants of the plan, or views of some."""
+    tasks = entry.plan.tasks
+    bases, held = alias_roots(tasks), {constant.name for constant in tasks.constants}
+    names = [ref.name for ref in tasks.outputs]
+    return [place for place, name in enumerate(names) if bases.get(name, name) in held]
 
 
 def _absent(entry: Entry) -> Callable[[Sequence[Tensor]], Any]:

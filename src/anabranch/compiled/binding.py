@@ -23,7 +23,14 @@ from torch.utils import _pytree as pytree
 from anabranch.compiled.arguments import DEFAULT, by_name, default_of, same_default
 from anabranch.compiled.entry import Entry, signature_of
 from anabranch.errors import InputError
-from anabranch.frontend.structure import PLAIN, fits, lies_there, place_of, same_literal
+from anabranch.frontend.structure import (
+    PLAIN,
+    fits,
+    lies_there,
+    place_of,
+    same_form,
+    same_literal,
+)
 from anabranch.ir.ambient import differs
 from anabranch.ir.asked import differs_from
 from anabranch.ir.types import DTYPE_NAMES, TensorType
@@ -77,11 +84,26 @@ def bind(
         path, given = places.get(asked.leaf, ("", None))
         if isinstance(given, Tensor) and given.__class__ in PLAIN:
             found.differences += filter(None, [differs_from(asked, given, path)])
+    if signature_of(entry).exact and not found.differences:
+        found.differences += _other_form(entry, args, kwargs)
     if signature_of(entry).distinct:
         found.differences += _one_in_two_places(places)
     if other := differs(signature_of(entry).ambient):
         found.differences.append(other)
     return found
+
+
+def _other_form(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    """What is said of containers of another form, of a model that looks at that."""
+    tree = entry.trees[0]
+    like = pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
+    named, own = by_name(entry.call, *like), by_name(entry.call, args, dict(kwargs))
+    return [
+        f"{name} has a list where a tuple was, or keys in another order than was compiled, which "
+        "the model looks at"
+        for name in named
+        if name in own and not same_form(((named[name],), {}), ((own[name],), {}))
+    ]
 
 
 def _one_in_two_places(places: Mapping[int, tuple[str, Any]]) -> list[str]:

@@ -27,11 +27,13 @@ from anabranch.frontend.effects import check_values, check_writes, rebuilt
 from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import apart, capture, check
 from anabranch.frontend.input_questions import (
+    ATTRIBUTES,
     CLASS,
     IDENTITY,
     InputQuestions,
     Question,
     answered,
+    turns,
 )
 from anabranch.frontend.observe import Observed, fails, observe
 from anabranch.frontend.program import name_of
@@ -160,7 +162,8 @@ def _with_answers(
         exported = apart((args, dict(kwargs)))
         asked = answered(captured, (args, kwargs), exported, seen.questions)
     ambient = relied_on(signature.ambient, seen.asks, under)
-    signature = replace(signature, ambient=ambient, asked=asked, distinct=seen.distinct)
+    signature = replace(signature, ambient=ambient, asked=asked)
+    signature = replace(signature, distinct=seen.distinct, exact=seen.exact)
     return replace(captured, signature=signature)
 
 
@@ -205,6 +208,8 @@ def _seen(
         distinct = not seen.mentions.isdisjoint(IDENTITY) and _tells_apart(call)
         seen = replace(seen, questions=about_inputs, distinct=distinct)
         reads = (*reads, *more)
+    if turns(model, args, kwargs):
+        seen = replace(seen, exact=_unlike(seen, lambda: call(turn=True)))
     if trace is not None and reads:
         warn(trace, name_of(model), f"forward reads {', '.join(reads)}: {NOT_READ}")
     return seen
@@ -223,7 +228,9 @@ def _asked_of_inputs(
     flipped = asking.told and _unlike(plain, lambda: call(asking=InputQuestions(flipped=True)))
     questions, reads = asking.kept(flipped)
     if not seen.mentions.isdisjoint(CLASS) and _unlike(seen, lambda: call(parameters=True)):
-        questions += asking.of_classes()
+        questions += asking.of_all("class")
+    if not seen.mentions.isdisjoint(ATTRIBUTES):
+        questions += asking.of_all("attributes")
     return questions, reads
 
 

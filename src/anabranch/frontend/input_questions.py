@@ -12,6 +12,7 @@ plain tensor or a parameter, where it does so for parameters.
 from __future__ import annotations
 
 import dis
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,6 +51,7 @@ METHODS = frozenset(
     )
 )
 METHODS_OF = (torch.overrides.__file__, torch._tensor.__file__)
+ATTRIBUTES = frozenset(("getattr", "hasattr"))
 IDENTITY = frozenset(("is",))
 IS, CONSTANT = dis.opmap["IS_OP"], dis.opmap["LOAD_CONST"]
 NAMES = frozenset((*LAID, *OWN, *NEVER, *CLASS))
@@ -61,6 +63,10 @@ Question = tuple[str, What, str]
 def mentioned(code: CodeType) -> frozenset[str]:
     """The questions whose names the code says, and whether it compares by `is`."""
     named = NAMES.intersection(code.co_names)
+    if not ATTRIBUTES.isdisjoint(code.co_names):
+        named |= ATTRIBUTES | NAMES.intersection(
+            one for one in code.co_consts if one.__class__ is str
+        )
     return named | IDENTITY if _compares(code) or "id" in code.co_names else named
 
 
@@ -137,9 +143,9 @@ class InputQuestions(TorchFunctionMode):
             tuple(one for one, boolean in self.reads.items() if matter or not boolean),
         )
 
-    def of_classes(self) -> tuple[Question, ...]:
-        """The question for the class of each input."""
-        return tuple((name, "class", "") for name in self._inputs.values())
+    def of_all(self, what: What) -> tuple[Question, ...]:
+        """The question for this of each input."""
+        return tuple((name, what, "") for name in self._inputs.values())
 
 
 def answered(
@@ -175,3 +181,24 @@ def first_of_type(tensors: Sequence[Tensor]) -> list[int]:
     """For each the number of the first that has its shape, strides, dtype and device."""
     kinds = [(one.shape, one.stride(), one.dtype, one.device) for one in tensors]
     return [kinds.index(kind) for kind in kinds]
+
+
+def turned(value: Any) -> Any:
+    """The value with its dicts in reverse order, lists in place of tuples and tuples of lists."""
+    if type(value) is dict:
+        return {key: turned(value[key]) for key in reversed(value)}
+    if type(value) in (list, tuple):
+        return (tuple if type(value) is list else list)(map(turned, value))
+    return value
+
+
+def turns(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether there is a container among the inputs that a call may give in another form, such as
+    what `**more` gathers."""
+    if any(type(one) in (dict, list, tuple) for one in (*args, *kwargs.values())):
+        return True
+    try:
+        named = inspect.signature(getattr(model, "forward", model)).parameters
+    except (TypeError, ValueError):
+        return len(kwargs) > 1
+    return len(kwargs.keys() - named.keys()) > 1

@@ -37,6 +37,7 @@ from anabranch.frontend.input_questions import (
     as_parameter,
     first_of_type,
     mentioned,
+    turned,
 )
 from anabranch.frontend.python_state import PythonState
 from anabranch.frontend.recorder import CallRecorder
@@ -61,7 +62,7 @@ class Observed:
     buffers that the model has made or exchanged; `asks`: what the user's code asks torch about the
     call, `mentions`: which questions about tensors its lines may ask, where such were looked out
     for; `questions`: those about inputs that count; `distinct`: whether two inputs that are one
-    tensor send it another way."""
+    tensor send it another way; `exact`: whether containers of another form do."""
 
     results: Any = field(repr=False)
     digest: str | None
@@ -73,6 +74,7 @@ class Observed:
     mentions: frozenset[str] = frozenset()
     questions: tuple[Question, ...] = ()
     distinct: bool = False
+    exact: bool = False
 
 
 def observe(
@@ -87,13 +89,15 @@ def observe(
     asking: InputQuestions | None = None,
     parameters: bool = False,
     united: Literal["", "names", "tensors"] = "",
+    turn: bool = False,
 ) -> Observed:
     """Call the model on tensors of its own, in the user's surroundings and without gradients.
 
     precise: a context in which the model rounds as little as it can. watch: look out for clocks,
     and for questions about the call, too. record: list its operators. asking: takes down what is
     asked of tensors. parameters: give inputs as parameters. united: call inputs of one type by one
-    name in the list; or have them be one tensor, too. Raises whatever the model raises.
+    name in the list; or have them be one tensor, too. turn: give containers in another form.
+    Raises whatever the model raises.
     """
     recorder, reads, asks, names = None, list[str](), list[str](), set[str]()
     try:
@@ -114,6 +118,8 @@ def observe(
                 numbers = first_of_type(list(given.values()))
                 if united == "tensors":
                     args, kwargs = _as_one((args, kwargs), list(given.values()), numbers)
+            if turn:
+                args, kwargs = tuple(map(turned, args)), turned(dict(kwargs))
             recorder, drawn = CallRecorder(weights, given.values(), numbers), _drawn()
             listed = recorder if record else nullcontext()
             listening = asking.about(given, weights) if asking is not None else nullcontext()

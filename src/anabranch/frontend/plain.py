@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._pytree import TreeSpec
 
-from anabranch.frontend.structure import fits, lies_there, same_literal
+from anabranch.frontend.structure import fits, lies_there, same_form, same_literal
 from anabranch.ir.ambient import holds
 from anabranch.ir.asked import heard
 from anabranch.ir.graph import Input
@@ -63,7 +63,7 @@ def reader(
     ambient = holds(signature.ambient)
     numbers = list(accumulate((leaf.ref is not None for leaf in signature.inputs), initial=0))
     answers = heard(signature.asked, numbers) if signature.asked else None
-    distinct = signature.distinct
+    distinct, exact = signature.distinct, signature.exact
 
     def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Tensor] | None:
         leaves: Any = args
@@ -71,7 +71,8 @@ def reader(
             return None
         if not flat:
             leaves = []
-            if not _gather(like, (args, kwargs), leaves):
+            given = (args, kwargs)
+            if not _gather(like, given, leaves) or (exact and not same_form(like, given)):
                 return None
         elif kwargs or len(args) != count:
             return None

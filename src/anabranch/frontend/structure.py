@@ -112,6 +112,22 @@ def same_literal(given: Any, compiled: Any) -> bool:
     return bool(given == compiled)
 
 
+def same_form(like: Any, given: tuple[Sequence[Any], Mapping[str, Any]]) -> bool:
+    """Whether the containers among a call's arguments are those of the call that is `like` it:
+    lists are lists, and dicts have their keys in one order."""
+    return _same_form(list(like[0]), list(given[0])) and _same_form(like[1], dict(given[1]))
+
+
+def _same_form(like: Any, given: Any) -> bool:
+    if type(like) not in (dict, list, tuple):
+        return True
+    if type(like) is not type(given) or len(like) != len(given):
+        return False
+    if type(like) is dict:
+        return list(like) == list(given) and all(_same_form(like[k], given[k]) for k in like)
+    return all(map(_same_form, like, given))
+
+
 def unflatten_result(
     signature: Signature, tensors: Mapping[str, torch.Tensor], tree: TreeSpec | None = None
 ) -> Any:

@@ -28,6 +28,7 @@ What = Literal[
     "is_conj",
     "is_neg",
     "class",
+    "attributes",
 ]
 
 
@@ -64,6 +65,7 @@ ANSWERS: Mapping[What, Callable[[Tensor], object]] = {
     "is_conj": lambda tensor: tensor.is_conj(),
     "is_neg": lambda tensor: tensor.is_neg(),
     "class": _class,
+    "attributes": lambda tensor: sorted(vars(tensor)),
 }
 TOLD: Mapping[What, str] = {
     "stride": "{}.stride() is",
@@ -77,6 +79,7 @@ TOLD: Mapping[What, str] = {
     "is_conj": "{}.is_conj() is",
     "is_neg": "{}.is_neg() is",
     "class": "the class of {} is",
+    "attributes": "the user's attributes of {} are",
 }
 """The beginning of a sentence that the answer ends, around what a person calls the tensor."""
 

@@ -68,7 +68,8 @@ class Signature:
     their leaves in order. `mutations`: inputs that the model writes to, and the value they get.
     `ambient`: torch's switches that calls are made under; `asked`: what else of the inputs must be
     as it was, for the model asked; `distinct`: no two of them may be one tensor, for the model goes
-    another way then."""
+    another way then; `exact`: it does, too, for a tuple in place of a list, or a dict in another
+    order."""
 
     input_tree: str
     inputs: tuple[Leaf, ...]
@@ -78,6 +79,7 @@ class Signature:
     ambient: Ambient = field(default_factory=Ambient)
     asked: tuple[Asked, ...] = ()
     distinct: bool = False
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
