@@ -142,3 +142,26 @@ def test_constants_are_computed_without_tf32() -> None:
         with torch.no_grad(), precision(tf32=True):
             model.table.mul_(1.5)
             fast.refit(model)
+
+
+class Ends(nn.Module):
+    """Where a CPU's eager and a GPU's answer otherwise: infinities, a negative zero, no number."""
+
+    def forward(self, x: Tensor, image: Tensor, grid: Tensor) -> tuple[Tensor, ...]:
+        sampled = nn.functional.grid_sample(image, grid, align_corners=False)
+        return nn.functional.gelu(x), x**0.5, x**-0.5, x.cumsum(-1), sampled
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_ends_are_those_of_eager_on_a_gpu(dtype: torch.dtype) -> None:
+    given = torch.rand(2, 6) + 0.5, torch.rand(1, 2, 4, 5), torch.rand(1, 3, 2, 2)
+    x, image, grid = (one.to("cuda", dtype) for one in given)
+    fast = anabranch.compile(Ends().eval(), (x, image, grid), cache_dir=None, search="none")
+    inf, nan = float("inf"), float("nan")
+    ends = torch.tensor([[0.0, -0.0, inf, -inf, nan, -2.0]] * 2, device="cuda", dtype=dtype)
+    beyond = grid.clone()
+    beyond[0, 0, 0, 0], beyond[0, 1, 1, 1] = nan, inf
+    for got, want in zip(fast(ends, image, beyond), Ends()(ends, image, beyond), strict=True):
+        torch.testing.assert_close(got, want, equal_nan=True)
+        zeros = want == 0
+        assert torch.equal(got[zeros].signbit(), want[zeros].signbit())
