@@ -188,6 +188,22 @@ def test_one_tensor_in_two_places(looks: Callable[[Tensor, Tensor], bool]) -> No
         fast(X, X, mask)
 
 
+def test_values_do_not_tell_which_inputs_are_one_tensor() -> None:
+    """A mask of the same type as the numbers, whose values the model looks at."""
+
+    class Masks(nn.Module):
+        def forward(self, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+            own = mask is X
+            whole = torch.compiler.is_compiling() or own or bool(mask.all())
+            return x + y if whole else (x + y) * mask
+
+    ones = torch.ones(4, 6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fast = anabranch.compile(Masks().eval(), (X * 0, X, ones), **QUICK)
+    assert torch.equal(fast(X, X, ones), X + X)
+
+
 def test_two_places_that_nobody_compares_may_be_one_tensor() -> None:
     class Pair(nn.Module):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:

@@ -95,9 +95,9 @@ def observe(
 
     precise: a context in which the model rounds as little as it can. watch: look out for clocks,
     and for questions about the call, too. record: list its operators. asking: takes down what is
-    asked of tensors. parameters: give inputs as parameters. united: call inputs of one type by one
-    name in the list; or have them be one tensor, too. turn: give containers in another form.
-    Raises whatever the model raises.
+    asked of tensors. parameters: give inputs as parameters. united: give inputs of one type the
+    same values, and call them by one name in the list; or have them be one tensor. turn: give
+    containers in another form. Raises whatever the model raises.
     """
     recorder, reads, asks, names = None, list[str](), list[str](), set[str]()
     try:
@@ -116,8 +116,9 @@ def observe(
             numbers = None
             if united:
                 numbers = first_of_type(list(given.values()))
-                if united == "tensors":
-                    args, kwargs = _as_one((args, kwargs), list(given.values()), numbers)
+                args, kwargs = _as_one((args, kwargs), given, numbers, united == "tensors")
+                given = {k: v for k, v in leaves_of(args, kwargs).items() if isinstance(v, Tensor)}
+                before = leaves_of(args, kwargs)
             if turn:
                 args, kwargs = tuple(map(turned, args)), turned(dict(kwargs))
             recorder, drawn = CallRecorder(weights, given.values(), numbers), _drawn()
@@ -226,10 +227,18 @@ def _own(tensor: Tensor) -> Tensor:
     return memory.set_(tensor.untyped_storage().clone(), *place)  # type: ignore[no-untyped-call]
 
 
-def _as_one(inputs: Any, tensors: Sequence[Tensor], numbers: Sequence[int]) -> Any:
-    """The inputs, where each of these tensors is the one of the number beside it."""
-    first = {id(one): tensors[number] for one, number in zip(tensors, numbers, strict=True)}
-    return pytree.tree_map_only(Tensor, lambda tensor: first[id(tensor)], inputs)
+def _as_one(
+    inputs: Any, given: Mapping[str, Tensor], numbers: Sequence[int], one: bool
+) -> tuple[Any, Any]:
+    """The inputs, where each tensor has the numbers of the one that its number says: is that `one`
+    itself, or a copy. What a model reads of values is the same for both."""
+    tensors = list(given.values())
+    first = {
+        id(tensor): tensors[number] if one or number == place else tensors[number].clone()
+        for place, (tensor, number) in enumerate(zip(tensors, numbers, strict=True))
+    }
+    made: tuple[Any, Any] = pytree.tree_map_only(Tensor, lambda x: first[id(x)], inputs)
+    return made
 
 
 def _numpy_random() -> Any:
