@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -93,6 +93,7 @@ class FakeRun:
     plan: Plan
     repeat: int
     failure: str = ""
+    states: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __call__(
         self, inputs: Sequence[torch.Tensor], clone: bool = False

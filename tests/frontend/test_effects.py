@@ -4,6 +4,7 @@ containers among its inputs is told."""
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -151,6 +152,6 @@ class Writes(nn.Module):
 @pytest.mark.parametrize("buffer", [False, True])
 def test_what_is_written_to_by_name_is_put_back(buffer: bool) -> None:
     model = Writes(buffer).eval()
-    with pytest.raises(CaptureError, match="the model writes to"):
+    with nullcontext() if buffer else pytest.raises(CaptureError, match="the model writes to"):
         anabranch.compile(model, (inputs(),), **NOWHERE)
     assert torch.equal(model.held, torch.zeros(3, 2))

@@ -160,7 +160,7 @@ def check_signature(signature: Signature, tasks: TaskGraph) -> None:
     keys = arguments.child(1).context if kinds == [tuple, dict] else [None]
     _unless(all(isinstance(key, str) for key in keys), "its inputs are no arguments of a call")
     given = [leaf.ref.name for leaf in signature.inputs if leaf.ref is not None]
-    inputs = {value.name: value.type for value in tasks.inputs}
+    inputs = {value.name: value.type for value in tasks.given}
     fits = len(signature.inputs) == arguments.num_leaves and given == list(inputs)
     _unless(fits, "its signature has other inputs than its tasks")
     results = read_tree(signature.output_tree, plain=True)

@@ -43,8 +43,9 @@ from anabranch.memory.race_check import check_plan
 
 FORMAT = "anabranch plan"
 VERSION = 4
-"""2: task graphs have joins; 3: plans know how they take other weights; 4: several plans. Older
-files are read as before, and a file with one plan is written as version 3."""
+"""2: task graphs have joins; 3: plans know how they take other weights; 4: several plans,
+and states. Older files are read as before, and a file with one plan without is written as version
+3."""
 ONE_PLAN = 3
 MAX_PLANS = 256
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -92,7 +93,7 @@ def save_all(
     members |= {source_name(i): text.encode() for i, text in enumerate(parts.sources)}
     manifest = Manifest(
         format=FORMAT,
-        version=VERSION if len(plans) > 1 else ONE_PLAN,
+        version=VERSION if len(plans) > 1 or plan.tasks.states else ONE_PLAN,
         machine=plan.spec.name,
         sha256={name: hashlib.sha256(data).hexdigest() for name, data in members.items()},
     )

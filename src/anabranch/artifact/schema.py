@@ -34,13 +34,13 @@ from anabranch.artifact.weights import flatten, restore
 from anabranch.errors import ArtifactError
 from anabranch.ir.codec import ToldKernel, tell_kernel, told_kernel
 from anabranch.ir.dag import dag_of
-from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref
+from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref, State
 from anabranch.ir.plan import Plan, Signature, Slot, Workspace
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Resources, Task, TaskGraph
 from anabranch.ir.text import parse_graph, parse_type, text_graph
-from anabranch.ir.types import TensorType, type_of
+from anabranch.ir.types import TensorType, laid_out, type_of
 from anabranch.ir.verify import verify_graph, verify_schedule, verify_tasks
 
 MAX_TEXT = 64 << 20
@@ -97,6 +97,15 @@ class WeightModel(_Model):
     tensor: str | None
 
 
+class StateModel(_Model):
+    """A state: its name in the graph, the model's names for it, and the tensor's name in the
+    weights file that it begins with, None if it has no elements."""
+
+    name: str
+    source: tuple[str, ...]
+    tensor: str | None
+
+
 class Document(_Model):
     """A whole plan. `border`: the task graph's inputs, constants, aliases and outputs; `joins`: its
     joins, in a graph of nothing else, None where it has none; `recipe`: how it takes other weights,
@@ -113,6 +122,7 @@ class Document(_Model):
     spec: TargetSpec
     signature: Signature | None
     weights: tuple[WeightModel, ...]
+    states: tuple[StateModel, ...] = ()
     recipe: RecipeModel | None = None
     extra: dict[str, JsonValue]
 
@@ -141,11 +151,11 @@ def write(plan: Plan, extra: dict[str, JsonValue], beside: PlanParts | None = No
     stored = dict(beside.stored if beside is not None else {})
     weights = _write_weights(plan, tensors, stored)
     recipe = refits.write(plan, tensors)
+    states = _write_states(plan, tensors)
     border = plan.tasks
+    values = border.inputs, border.constants, border.aliases, border.outputs
     document = Document(
-        border=_write_graph(
-            Graph(border.name, border.inputs, border.constants, border.aliases, border.outputs)
-        ),
+        border=_write_graph(Graph(border.name, *values, states=border.states)),
         joins=_write_graph(Graph("joins", (), (), border.joins, ())) if border.joins else None,
         tasks=tuple(_write_task(task, number) for task in border.tasks),
         schedule=plan.schedule,
@@ -156,6 +166,7 @@ def write(plan: Plan, extra: dict[str, JsonValue], beside: PlanParts | None = No
         spec=plan.spec,
         signature=plan.signature,
         weights=weights,
+        states=states,
         recipe=recipe,
         extra=extra,
     )
@@ -185,6 +196,7 @@ def read(
         border.nodes,
         border.outputs,
         _read_graph(document.joins, values, asked).nodes if document.joins else (),
+        _read_states(document, border, tensors),
     )
     named.add(document)
     if whole:
@@ -238,6 +250,7 @@ class Named:
         """One more plan."""
         self.texts |= {task.kernel.source for task in document.tasks if task.kernel is not None}
         self.tensors |= {weight.tensor for weight in document.weights}
+        self.tensors |= {state.tensor for state in document.states}
         if document.recipe is not None:
             self.tensors |= {given.tensor for given in document.recipe.given}
 
@@ -337,6 +350,39 @@ def _read_weights(
             restored[key] = restore(tensors[model.tensor].view(type.dtype), type)
         values[constant] = restored[key]
     return values
+
+
+def _write_states(plan: Plan, tensors: dict[str, torch.Tensor]) -> tuple[StateModel, ...]:
+    """One model for each state; adds the values that they begin with, which plans of one model
+    share."""
+    models = []
+    types = {value.name: value.type for value in plan.tasks.inputs}
+    for state in plan.tasks.states:
+        type, name = types[state.name], None
+        if type.numel and state.value is not None and not state.value.is_meta:
+            name = f"state {state.path}"
+            flat = flatten(laid_out(type, state.value.detach()))
+            tensors[name] = flat.view(torch.uint8) if type.dtype.is_complex else flat
+        models.append(StateModel(name=state.name, source=state.source, tensor=name))
+    return tuple(models)
+
+
+def _read_states(
+    document: Document, border: Graph, tensors: Mapping[str, torch.Tensor]
+) -> tuple[State, ...]:
+    told = {model.name: model for model in document.states}
+    if len(told) != len(document.states) or told.keys() != {one.name for one in border.states}:
+        raise ValueError("its states are not those of its tasks")
+    types = {value.name: value.type for value in border.inputs}
+
+    def begun(state: State) -> State:
+        model, type = told[state.name], types[state.name]
+        if model.tensor is None:
+            return replace(state, source=model.source)
+        value = restore(tensors[model.tensor].view(type.dtype), type)
+        return replace(state, source=model.source, value=value)
+
+    return tuple(map(begun, border.states))
 
 
 def _read_task(

@@ -71,13 +71,14 @@ def _absent(entry: Entry) -> Callable[[Sequence[Tensor]], Any]:
 def _memory(entry: Entry, clone: bool) -> Callable[[Sequence[Tensor]], None] | None:
     """The check of inputs that share memory; None where nothing is written that a caller has."""
     signature, run = signature_of(entry), entry.run
-    names = [value.name for value in entry.plan.tasks.inputs]
+    names = [value.name for value in entry.plan.tasks.given]
     told = names_of(entry)
     written = [names.index(name) for name, _ in signature.mutations]
     returned = {leaf.ref.name for leaf in signature.outputs if leaf.ref is not None}
     kept = sorted({*written, *(i for i, name in enumerate(names) if name in returned)})
     buffers: Sequence[Tensor] = () if clone else getattr(run, "outputs", ())
-    if any(share(one, other) for one in buffers for other in getattr(run, "inputs", ())):
+    filled = getattr(run, "inputs", ())[: len(names)]  # and states, which nobody copies to
+    if any(share(one, other) for one in buffers for other in filled):
         kept = list(range(len(names)))  # results that are where inputs are copied to
     if not written and not (kept and buffers):
         return None
@@ -98,12 +99,14 @@ def _sealing(
     made = entry.compilation
     graph = made.captured.graph if made is not None else None
     inputs = frozenset(value.name for value in entry.plan.tasks.inputs)
-    varied = entry.trained | (reached(graph, inputs) if graph else frozenset(range(count)))
-    always = sealer(sorted(entry.trained), count) if entry.trained else list
+    kept = {state.output for state in entry.plan.tasks.states}
+    trained = entry.trained - kept  # what is written to has no history
+    varied = trained | (reached(graph, inputs) if graph else frozenset(range(count))) - kept
+    always = sealer(sorted(trained), count) if trained else list
     beforehand = getattr(entry.run, "seal", None)
-    if entry.trained and beforehand is not None:
+    if trained and beforehand is not None:
         beforehand(always)
-    first = min(entry.trained, default=None)
+    first = min(trained, default=None)
     asked = sealer(_floating(entry, varied), count)
     warned = [False]
 

@@ -40,7 +40,7 @@ class Buckets:
     def add(self, entry: Entry, answer: Answer) -> None:
         """One more size."""
         if not self.entries:
-            signature, inputs = signature_of(entry), entry.plan.tasks.inputs
+            signature, inputs = signature_of(entry), entry.plan.tasks.given
             self.read = reader(signature, inputs, entry.trees[0], entry.device, self.free)
         self.entries.append(entry)
         self.answers.append(answer)
@@ -55,7 +55,7 @@ class Buckets:
         first = self.entries[0]
         one, other = signature_of(first), signature_of(entry)
         literals = [[leaf.literal for leaf in each.inputs] for each in (one, other)]
-        dtypes = [[x.type.dtype for x in each.plan.tasks.inputs] for each in (first, entry)]
+        dtypes = [[x.type.dtype for x in each.plan.tasks.given] for each in (first, entry)]
         return (
             first.trees == entry.trees
             and all(map(same_literal, *literals))

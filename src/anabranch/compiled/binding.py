@@ -59,7 +59,7 @@ def bind(
     places = _places(entry, args, kwargs, found.differences)
     if places is None:
         return found
-    types, axes = iter(entry.plan.tasks.inputs), iter(free)
+    types, axes = iter(entry.plan.tasks.given), iter(free)
     for number, expected in enumerate(signature_of(entry).inputs):
         type = None if expected.ref is None else next(types).type
         sizes = () if type is None else next(axes, ())
@@ -142,7 +142,7 @@ def refusal(
 
 def shapes(entry: Entry) -> str:
     """The call that a plan was compiled for: "(x=f32[2,3], scale=2.0)"."""
-    types = iter(entry.plan.tasks.inputs)
+    types = iter(entry.plan.tasks.given)
     leaves = [
         _Said(repr(leaf.literal) if leaf.ref is None else next(types).type.text.partition("{")[0])
         for leaf in signature_of(entry).inputs

@@ -8,10 +8,12 @@ fast.explain(); fast.report("report.html"); fast.save("model.anabranch")
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -26,7 +28,7 @@ from torch.nn.modules import module as hooks
 from anabranch.artifact import file as artifact_file
 from anabranch.artifact.owned import Shared, owned, shared_of
 from anabranch.cache import Cache
-from anabranch.compiled import arguments, gradients, refit, sized, stored
+from anabranch.compiled import arguments, gradients, refit, sized, states, stored
 from anabranch.compiled.answer import Answer, answering
 from anabranch.compiled.between import Buckets, answer_between
 from anabranch.compiled.binding import bind, refusal
@@ -36,6 +38,7 @@ from anabranch.compiled.memory import MemoryUse, memory_of
 from anabranch.compiled.module import Fixed, leave_alone, not_recorded, probe
 from anabranch.compiled.sized import SizedCalls, batched
 from anabranch.compiled.sources import sources
+from anabranch.compiled.states import StateMemory
 from anabranch.compiled.weights import (
     Stamps,
     check_alike,
@@ -48,7 +51,7 @@ from anabranch.compiler.buckets import read_sizes
 from anabranch.compiler.pipeline import compile_model
 from anabranch.compiler.stages import fell_back
 from anabranch.deadline import Deadline
-from anabranch.errors import InputError, OptionError
+from anabranch.errors import InputError, OptionError, TargetError
 from anabranch.frontend.alone import alone
 from anabranch.frontend.attributes import KEY, attributes, read_attributes
 from anabranch.frontend.captured import Captured
@@ -64,6 +67,7 @@ from anabranch.report.lines import WIDTH
 from anabranch.report.sides import rounds_told
 from anabranch.report.summary import facts_of
 from anabranch.targets import resolve
+from anabranch.targets.places import places_of
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job
 
@@ -127,6 +131,8 @@ class Compiled(Fixed):
         self._answers: list[Answer] = []
         self._buckets: list[Buckets] = []
         self._refitted: list[Stamps] = []  # a list, which copies with the same plans have, too
+        self._states = StateMemory()
+        self._sessions: list[weakref.ref[Compiled]] = [weakref.ref(self)]  # with the same weights
 
     @property
     def fitted(self) -> Stamps | None:
@@ -178,7 +184,8 @@ class Compiled(Fixed):
         return f"{type(self).__name__}({headline.one_line(self.known, entry.plan)}{plans})"
 
     def _stored(self) -> Any:
-        return restored, stored.stored(self.entries, self.options, self.facts_of)
+        now = self._states.places
+        return restored, stored.stored(self.entries, self.options, self.facts_of, now)
 
     def add(
         self,
@@ -332,14 +339,16 @@ class Compiled(Fixed):
                 kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
                 missing = program_cache.recall(cache, kernels)
                 self.target.prepare(kernels, cache, self.trace)
-                run = self.target.load(plan, beside=self._widest())
+                held = self._states.places
+                places = places_of(plan.tasks, self.target.device, held, models=False)
+                run = self.target.load(plan, beside=self._widest(), states=places or None)
                 program_cache.keep(cache, missing)
                 fell_back(run, self.options, self.trace)
         for name in unregistered(signature.output_tree):
             self.trace.add("warning", "load", source, unknown_class(name))
         trees = (read_tree(signature.input_tree), read_tree(signature.output_tree, plain=True))
         call = arguments.read_back(facts.get(arguments.KEY))
-        ranks = [len(value.type.shape) for value in plan.tasks.inputs]
+        ranks = [len(value.type.shape) for value in plan.tasks.given]
         calls, at = sized.of_facts(facts, ranks, len(signature.outputs))
         find, device = (lambda eager=True: dict(facts)), self._device(run)
         was = read_attributes(facts.get(KEY))
@@ -347,6 +356,7 @@ class Compiled(Fixed):
 
     def _take(self, entry: Entry) -> None:
         """One more plan, from now on."""
+        self._states.learn(entry)
         self.entries.append(entry)
         self._answers.append((entry.read, answering(entry, self.options)))
         self._gather()
@@ -389,6 +399,7 @@ class Compiled(Fixed):
             Deadline(stop=stop),
             shared=shared if shared is not None else self.owned(),
             beside=self._widest(),
+            places=self._states.places,
             room=None if limit is None else limit - self.memory().total,
             # What torch.compile hands over has its casts in it, and knows no default dtype.
             found=surroundings() if captured is None else Surroundings(),
@@ -417,7 +428,8 @@ class Compiled(Fixed):
         with neutral():
             for number, entry in enumerate(self.entries):
                 if entry.run is not None and entry.run.arena is not widest.arena:
-                    run = self.target.load(entry.plan, beside=widest)
+                    held = entry.run.states
+                    run = self.target.load(entry.plan, beside=widest, states=held or None)
                     self.entries[number] = replace(entry, run=run)
         self._answer_all()
 
@@ -504,9 +516,48 @@ class Compiled(Fixed):
         pieces = self._pieces()
         page.write(Path(path), **{**pieces, "facts": {**pieces["facts"], **(more or {})}})
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def session(self) -> Compiled:
+        """The same plans and weights with states of their own, which begin as they were when the
+        model was first compiled: another user's cache, say.
+
+        Sessions do not see each other's states, and their calls do not wait for each other. New
+        weights (`refit`, `load_state_dict`) are those of all sessions. On a GPU each has an arena
+        and a captured graph of its own. A plan that is added to one is not added to the others.
+
+        Raises:
+            TargetError: The target is simulated, and nothing runs there.
+        """
+        if self.target.spec.simulated:
+            raise TargetError(
+                "a session was asked of a model that is compiled for a simulated GPU",
+                "nothing runs there, so there are no states",
+                "compile for target='cpu', or on the GPU itself",
+            )
+        made = Compiled(self.model, self.target, self.options, self.trace)
+        made._refitted, made._sessions = self._refitted, self._sessions
+        begun = {path: value.clone() for path, value in self._states.first.items()}
+        with neutral():
+            for entry in self.entries:
+                tasks = entry.plan.tasks
+                places = {state.name: begun[state.path] for state in tasks.states}
+                run = self.target.load(entry.plan, beside=made._widest(), states=places)
+                made._take(replace(entry, run=run))
+        self._sessions.append(weakref.ref(made))
+        return made
+
+    def reset_state(self) -> Compiled:
+        """Give all states the values that they had when the model was first compiled, or those of
+        the file that it was loaded from; this object."""
+        states.write(self.entries, self._states, self._states.first)
+        return self
+
+    def save(self, path: str | os.PathLike[str], state: bool = True) -> None:
         """Write all plans with their weights, once, to one file, which `load` reads anywhere. What
-        was written of their kernels is kept: here, even the first `load` need not write it anew.
+        was written of its kernels is kept: here, even the first `load` need not write it anew.
+
+        Args:
+            path: Where to write it.
+            state: With the states as they are now; else as `reset_state` makes them.
 
         Raises:
             WriteError: The file cannot be written.
@@ -524,7 +575,11 @@ class Compiled(Fixed):
                 REGISTER,
             )
         newest = self.entries[-1]
-        plans = [(e.plan, self.facts_of(e, eager=e is newest)) for e in self.entries]
+        held = self._states.places if state else self._states.first
+        plans = [
+            (states.with_values(e.plan, held), self.facts_of(e, eager=e is newest))
+            for e in self.entries
+        ]
         artifact_file.save_all(plans, path)
         made = [entry for entry in self.entries if entry.compilation is not None]
         kernels = [task.kernel for e in made for task in e.plan.tasks.tasks if task.kernel]
@@ -542,7 +597,10 @@ class Compiled(Fixed):
                 "look at `.facts`, or compile the model again",
             )
         timelines = [("predicted", made.found.timeline)]
-        measured = self.target.timeline(made.run) if made.run is not None else None
+        run = made.run
+        if run is not None and run.states:
+            run = self.target.load(entry.plan)  # on states that nobody needs
+        measured = self.target.timeline(run) if run is not None else None
         if measured is not None:
             timelines.append(("measured", measured))
         return {
@@ -582,7 +640,9 @@ class Compiled(Fixed):
         raise refusal(self.entries, args, kwargs, more, found)
 
     def _weights(self) -> dict[str, Tensor]:
-        return weights_of(self.model, self.entries, self.fitted)
+        found = weights_of(self.model, self.entries, self.fitted)
+        known, now = expected(self.entries), self._states.present()
+        return {**found, **{n: value for n, value in now.items() if n in known or n in found}}
 
     def _expected(self) -> dict[str, Tensor]:
         return expected(self.entries) or self._weights()
@@ -598,7 +658,8 @@ class Compiled(Fixed):
 
     def refit(self, weights: Any, check: bool = False) -> Compiled:
         """Compute with other weights from now on, in the plans' own memory, without compiling or
-        capturing again. All plans take them, or none does.
+        capturing again. All plans take them, or none does. States stay as they are: only
+        `load_state_dict` gives them values of a state dict.
 
         Args:
             weights: A model, a compiled model, or a state dict, with the names, shapes and ties of
@@ -613,10 +674,17 @@ class Compiled(Fixed):
         """
         if isinstance(weights, Compiled):
             weights = weights._weights()
-        refit.refit(self.entries, self.target, weights, check, self._answers.clear)
+        others = (session() for session in self._sessions)
+        with contextlib.ExitStack() as held:
+            for session in others:
+                for entry in session.entries if session not in (None, self) else ():
+                    if entry.run is not None:
+                        held.enter_context(entry.run.writing())
+            refit.refit(self.entries, self.target, weights, check, self._answers.clear)
         recipe = self.entries[-1].plan.recipe
         assert recipe is not None, "what has none cannot be refitted"
-        self.fitted = stamps_of(refit.tensors_by_name(weights, recipe))
+        given, paths = refit.tensors_by_name(weights, recipe), self._states.paths()
+        self.fitted = stamps_of({n: tensor for n, tensor in given.items() if n not in paths})
         if not self._answers:  # an earlier refit was cut off half way
             self._answer_all()
         return self
@@ -632,7 +700,10 @@ class Compiled(Fixed):
         if self._expected().keys() - state.keys():
             with suppress(OptionError):
                 known = self._weights()
+        paths = self._states.paths()
         self.refit({**known, **state})
+        held = {paths[name]: value for name, value in state.items() if name in paths}
+        states.write(self.entries, self._states, held)
 
     def _kinds(self) -> list[Tensor]:
         tasks = self.entries[-1].plan.tasks

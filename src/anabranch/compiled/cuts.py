@@ -460,7 +460,15 @@ class CutModel(Compiled):
             "a report was asked for of a model that is cut", "a page is about one plan", PLANS
         )
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def session(self) -> NoReturn:
+        """Raises OptionError: the steps between plans read and write the model's own buffers."""
+        raise OptionError(
+            "a session was asked of a model that is cut",
+            "between its plans steps run as eager does, on the model's own buffers",
+            "compile a copy of the model for each session",
+        )
+
+    def save(self, path: str | os.PathLike[str], state: bool = True) -> NoReturn:
         """Raises OptionError: the steps between plans are no part of a saved plan."""
         raise OptionError(
             "a model that is cut cannot be saved as one plan",

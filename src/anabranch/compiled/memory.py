@@ -1,7 +1,8 @@
 """What a compiled model holds on its device, in bytes by kind.
 
 >>> print(MemoryUse(weights=102_228_128, inputs=301_056, arena=2_408_448, pool=0, kernels=64))
-weights 102,228,128 B, inputs 301,056 B, arena 2,408,448 B, pool 0 B, kernels 64 B, libraries 0 B
+weights 102,228,128 B, inputs 301,056 B, arena 2,408,448 B, pool 0 B, kernels 64 B, libraries 0 B,\
+ states 0 B
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ class MemoryUse:
     """Bytes of the plans of a compiled model; memory that two of them share counts once.
 
     weights: constants that the plans own, apart from the model's own. inputs: the buffers that a
-    call copies its inputs into. arena: values between kernels, and most results. pool: results of
+    call copies its inputs into. states: what calls read and write, the model's own tensors where
+    they lie there. arena: values between kernels, and most results. pool: results of
     library kernels that allocate, in the private pool of the CUDA graph. kernels: scratch memory of
     kernels outside the arena. libraries: what cuBLAS keeps for the streams that products were
     captured on, for as long as the process lives, also when the model is gone. Results that a call
@@ -34,6 +36,7 @@ class MemoryUse:
     pool: int
     kernels: int
     libraries: int = 0
+    states: int = 0
     buckets: Mapping[str, MemoryUse] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -45,7 +48,7 @@ class MemoryUse:
         return ", ".join(f"{kind} {getattr(self, kind):,} B" for kind in KINDS)
 
 
-KINDS = ("weights", "inputs", "arena", "pool", "kernels", "libraries")
+KINDS = ("weights", "inputs", "arena", "pool", "kernels", "libraries", "states")
 
 
 def memory_of(entries: Sequence[Entry]) -> MemoryUse:
@@ -77,8 +80,8 @@ def _together(entries: Sequence[Entry]) -> MemoryUse:
             seen.update(places)
         found["pool"] += held.pool
         found["kernels"] += held.kernels
-    weights, inputs, arena, pool, kernels, libraries = (found[kind] for kind in KINDS)
-    return MemoryUse(weights, inputs, arena, pool, kernels, libraries)
+    weights, inputs, arena, pool, kernels, libraries, states = (found[kind] for kind in KINDS)
+    return MemoryUse(weights, inputs, arena, pool, kernels, libraries, states)
 
 
 def _planned(plan: Plan, seen: set[tuple[str, str]]) -> dict[str, int]:
@@ -89,7 +92,8 @@ def _planned(plan: Plan, seen: set[tuple[str, str]]) -> dict[str, int]:
     seen.update(own)
     return {
         "weights": sum(own.values()),
-        "inputs": sum(value.type.nbytes for value in tasks.inputs),
+        "inputs": sum(value.type.nbytes for value in tasks.given),
+        "states": sum(v.type.nbytes for v in tasks.inputs if v not in tasks.given),
         "arena": plan.arena_bytes,
         "pool": plan.pool_bytes,
     }

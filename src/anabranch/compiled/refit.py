@@ -40,6 +40,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Target
 from anabranch.ir.recipe import Recipe
 from anabranch.ir.reference import eager_and_reference
+from anabranch.targets.places import kept
 from anabranch.tuning.job import example_of
 from anabranch.tuning.verify.plan import drawn_anew, unlike_model, without_fastpath
 
@@ -76,10 +77,11 @@ def refit(
         _write(fits, values, news, torn)
         try:
             for entry, call, moved in zip(entries, calls, values, strict=True):
-                if check and call is not None:
-                    _check(entry, call, moved, target)
-                    if isinstance(given, nn.Module):
-                        _check_model(entry, call, unwrapped(given))
+                if check and call is not None and entry.run is not None:
+                    with kept(entry.run.states.values()):
+                        _check(entry, call, moved, target)
+                        if isinstance(given, nn.Module):
+                            _check_model(entry, call, unwrapped(given))
         except BaseException:
             for fit, old in zip(fits, before, strict=True):
                 for memory, value in zip(memory_of(fit), old, strict=True):
@@ -249,6 +251,7 @@ def _captured(graph: Graph, plan: Plan, values: Moved) -> Graph:
         tuple(map(bound, graph.constants)),
         graph.nodes,
         graph.outputs,
+        states=graph.states,
     )
 
 

@@ -8,12 +8,15 @@ pickle, only bytes from somebody trusted may be read; `Compiled.save` and `load`
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from anabranch.artifact import file as artifact_file
 from anabranch.compiled.entry import Entry
+from anabranch.compiled.states import with_values
 from anabranch.errors import OptionError
 from anabranch.options import Options
 
@@ -22,9 +25,13 @@ Kept = tuple[str, bytes, dict[str, Any]]
 
 
 def stored(
-    entries: Sequence[Entry], options: Options, facts: Callable[[Entry], dict[str, Any]]
+    entries: Sequence[Entry],
+    options: Options,
+    facts: Callable[[Entry], dict[str, Any]],
+    states: Mapping[str, Tensor],
 ) -> Kept:
-    """The kind of target, the plans, and the options that were given."""
+    """The kind of target, the plans, and the options that were given. `states`: as they are, by
+    what the model calls them."""
     spec = entries[-1].plan.spec
     if spec.simulated:
         raise OptionError(
@@ -34,6 +41,8 @@ def stored(
         )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plans"
-        artifact_file.save_all([(entry.plan, facts(entry)) for entry in entries], path)
+        artifact_file.save_all(
+            [(with_values(entry.plan, states), facts(entry)) for entry in entries], path
+        )
         content = path.read_bytes()
     return spec.kind, content, options.model_dump(mode="json", exclude_defaults=True)

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from anabranch.cache import Table
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.fallback import PLAIN
@@ -22,6 +24,7 @@ from anabranch.errors import AnabranchError
 from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.codec import nouns
 from anabranch.ir.protocols import Cost
+from anabranch.targets.places import kept, repeatable
 from anabranch.trace import Kind
 from anabranch.tuning.job import Job
 
@@ -77,8 +80,12 @@ def _chosen_freely(job: Job) -> bool:
 def _race(job: Job, made: Compilation) -> EagerComparison | None:
     """The plan and the model side by side; None where the model cannot run."""
     assert made.run is not None
-    name = made.plan.tasks.name
-    with unchanged(job.model, job.args, job.kwargs), job.found.restored():
+    name, states = made.plan.tasks.name, [*made.run.states.values(), *_held(made)]
+    if not repeatable(made.plan.tasks):
+        why = "the eager model was not timed: it counts, and many calls may not be made in a row"
+        job.trace.add("refused", "eager", name, why)
+        return None
+    with unchanged(job.model, job.args, job.kwargs), job.found.restored(), kept(states):
         try:
             return EagerComparison(
                 *job.target.beside_model(made.run, _call_of(job), TIME.eager_race_s)
@@ -87,6 +94,11 @@ def _race(job: Job, made: Compilation) -> EagerComparison | None:
             why = f"the eager model was not timed: {str(failed).partition(chr(10))[0]}"
             job.trace.add("refused", "eager", name, why)
             return None
+
+
+def _held(made: Compilation) -> list[Tensor]:
+    """The states that the model has."""
+    return [one.value for one in made.plan.tasks.states if one.value is not None]
 
 
 def _call_of(job: Job) -> Callable[[], object]:
@@ -111,7 +123,8 @@ def _as_captured(
         return None
     if not verdict.as_captured:
         assert made.run is not None and plain.run is not None
-        old, new = job.target.time([made.run, plain.run], TIME.eager_race_s)
+        with kept([*made.run.states.values(), *plain.run.states.values()]):
+            old, new = job.target.time([made.run, plain.run], TIME.eager_race_s)
         if not slower(old, new):
             why = f"{told}, but as captured {new.us:.2f}, where the plan takes {old.us:.2f}"
             kind: Kind = "refused" if job.target.spec.kind == "cpu" else "warning"

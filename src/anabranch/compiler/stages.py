@@ -10,9 +10,11 @@ verify    what runs -> by how much it is off; what was decided is stored
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+
+from torch import Tensor
 
 from anabranch.artifact.owned import owned
 from anabranch.artifact.recipe import with_recipe
@@ -32,9 +34,11 @@ from anabranch.options import Options
 from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.search.driver import known_path, searched
 from anabranch.search.result import Path
+from anabranch.targets.places import kept, places_of
 from anabranch.trace import Event, Trace
 from anabranch.tuning.build import BuiltPlan, launched, simplified_or_recalled, tuner_of
 from anabranch.tuning.job import Job, calling_of
+from anabranch.tuning.verify.calls import verify_calls
 from anabranch.tuning.verify.plan import WRONG_CAPTURE, verify, verify_capture
 
 
@@ -134,8 +138,11 @@ def load(
     plan = with_recipe(mine, captured.graph, (*graphs, found.graph), captured.state)
     kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
     job.target.prepare(kernels, job.cache, job.trace)
-    run = None if job.target.spec.simulated else job.target.load(plan, beside=job.beside)
-    if run is not None:
+    run = None
+    if not job.target.spec.simulated:
+        places = places_of(plan.tasks, job.target.device, job.places, models=True)
+        _tell_places(job, plan, places)
+        run = job.target.load(plan, beside=job.beside, states=places or None)
         fell_back(run, job.options, job.trace)
     return replace(found, plan=plan), run
 
@@ -147,7 +154,7 @@ def check_room(job: Job, plan: Plan) -> None:
     known = job.beside.arena.numel() if job.beside is not None else 0
     takes = {
         "weights": sum(count for key, count in weights.items() if key not in job.shared),
-        "inputs": sum(value.type.nbytes for value in tasks.inputs),
+        "inputs": sum(value.type.nbytes for value in tasks.given),
         "arena": max(0, plan.arena_bytes - known),
         "pool": plan.pool_bytes,
     }
@@ -159,6 +166,14 @@ def check_room(job: Job, plan: Plan) -> None:
             f"it takes {told}, and {max(0, job.room):,} B are left",
             "raise memory_limit, or compile for smaller inputs",
         )
+
+
+def _tell_places(job: Job, plan: Plan, places: Mapping[str, Tensor]) -> None:
+    for state in plan.tasks.states:
+        held, place = state.value, places[state.name]
+        models = held is not None and held.data_ptr() == place.data_ptr()
+        where = "the model's own tensor" if models else "memory of the compiled model"
+        job.trace.add("chosen", "load", f"state {state.path}", f"{place.nbytes:,} B in {where}")
 
 
 def fell_back(run: Executable, options: Options, trace: Trace) -> None:
@@ -208,7 +223,10 @@ def _errors(
     very same weights, is only compared with the model."""
     known = _plans(job).verified(found.kept, captured.graph)
     if known is None:
-        return verify(run, captured, job, seen), False
+        errors = verify(run, captured, job, seen)
+        with kept(run.states.values()):
+            verify_calls(run, captured, job)
+        return errors, False
     verify_capture(run, captured, job, known, seen)
     why = "with these weights it was before: now only with the model itself"
     job.trace.add("applied", "verify", run.plan.tasks.name, why)

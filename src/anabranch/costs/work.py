@@ -156,14 +156,19 @@ def _bound(task: Task, body: Graph) -> bool:
 
 
 def _border(body: Graph, table: Mapping[str, TensorType]) -> int:
-    """Bytes that cross it: of what comes in at most all of it, however many read it."""
+    """Bytes that cross it: of what comes in at most all of it, however many read it; of what is
+    written over, what comes in once more."""
     size = {name: type.numel * type.dtype.itemsize for name, type in table.items()}
+    if body.states:
+        over = {state.name for state in body.states}
+        coming = [*(v.name for v in body.inputs), *(c.name for c in body.constants)]
+        return 2 * sum(size[name] for name in coming if name not in over)
     moved = {ref.name: size[ref.name] for ref in body.outputs}
-    coming = {value.name for value in body.inputs} | {c.name for c in body.constants}
-    coming -= moved.keys()
+    entering = {value.name for value in body.inputs} | {c.name for c in body.constants}
+    entering -= moved.keys()
     for node in body.nodes:
         for name, read in ops.reads(node, table).items():
-            if name in coming:
+            if name in entering:
                 moved[name] = min(size[name], moved.get(name, 0) + read)
     return sum(moved.values())
 

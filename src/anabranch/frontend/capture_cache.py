@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,7 @@ from anabranch.frontend.observe import Observed, fails, observe
 from anabranch.frontend.program import name_of
 from anabranch.frontend.rebind import rebind
 from anabranch.frontend.recorder import HELD
-from anabranch.frontend.state import with_state
+from anabranch.frontend.state import check_states, unkept, unwrapped, with_state
 from anabranch.frontend.surroundings import Surroundings, surroundings
 from anabranch.frontend.untouched import warn, warn_of_changes
 from anabranch.ir.asked import Asked
@@ -69,12 +69,14 @@ class Calling:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A captured graph, and `calls`: the digest of the operators that the model called."""
+    """A captured graph, and `calls`: the digest of the operators that the model called. `places`:
+    by the name of each state where the model holds it."""
 
     graph: Graph
     calls: str
     sources: tuple[tuple[str, str], ...]
     signature: Signature
+    places: dict[str, str] = field(default_factory=dict)
 
 
 CAPTURED: Table[_Stored] = Table("graphs", "captured 6", nouns(_Stored))
@@ -116,7 +118,8 @@ def capture_model(
         if found is not None:
             trace.recalled("capture", found.graph.name)
             assert seen is not None
-            warn_of_changes(trace, name_of(model), seen.changed)
+            other = unkept(found.graph, unwrapped(model), seen.changed)
+            warn_of_changes(trace, name_of(model), other)
             return with_state(_with_answers(found, args, kwargs, seen, calling.under), model), seen
         if stored is not None:
             why = "it computes something else than when it was captured, or that cannot be told"
@@ -131,6 +134,8 @@ def capture_model(
             "first call",
             "take the state as an input and return its new value, or leave this part out",
         )
+    if seen is not None and isinstance(model, nn.Module):
+        check_states(unwrapped(model), seen.changed)
     try:
         changed = seen.changed if seen else None
         captured = capture(model, args, kwargs, trace, calling.under, changed)
@@ -275,7 +280,8 @@ def _store(cache: Cache, name: str, captured: Captured, calls: str) -> None:
     }
     CONTENTS.put(cache, CONTENTS.key(name), contents)
     graph = replace(captured.graph, conditions=())
-    stored = _Stored(graph, calls, captured.sources, signature)
+    places = {state.name: state.path for state in graph.states}
+    stored = _Stored(graph, calls, captured.sources, signature, places)
     CAPTURED.put(cache, CAPTURED.key(name), stored)
 
 
@@ -286,7 +292,9 @@ def _bound(stored: _Stored, name: str, cache: Cache, model: nn.Module) -> Captur
         for constant in stored.graph.constants:
             if constant.type.dtype.is_complex and constant.name in kept:
                 kept[constant.name] = torch.view_as_complex(kept[constant.name])
-        bound = rebind(stored.graph, stored.sources, model, _on_device(kept, model))
+        held = tuple(replace(one, source=(stored.places[one.name],)) for one in stored.graph.states)
+        graph = replace(stored.graph, states=held)
+        bound = rebind(graph, stored.sources, model, _on_device(kept, model))
         signature = stored.signature
         trees = (read_tree(signature.input_tree), read_tree(signature.output_tree))
         return Captured(bound, signature, stored.sources, trees)

@@ -34,7 +34,7 @@ def renamed(captured: Captured, graph: Graph) -> Signature:
     of its inputs stays the input."""
     pairs = zip(captured.graph.outputs, graph.outputs, strict=True)
     names = {old.name: new for old, new in pairs}
-    for value in captured.graph.inputs:
+    for value in captured.graph.given:
         names.pop(value.name, None)
     was = captured.signature
     outputs = (

@@ -33,7 +33,7 @@ from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING, decompositions
 from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.source import origin, raised_at
-from anabranch.frontend.state import attribute, unwrapped
+from anabranch.frontend.state import attribute, unkept, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
 from anabranch.frontend.translate import CUT, Translation
 from anabranch.frontend.untouched import (
@@ -51,6 +51,7 @@ from anabranch.targets.tf32 import precision
 from anabranch.trace import Trace
 
 Model = nn.Module | ExportedProgram | Callable[..., Any]
+MUTATED = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 UNKNOWN_RESULT = re.compile(r"Found <class '([\w.]+)'> in output")
 """What torch.export says of a class that torch's pytree does not know."""
 
@@ -82,7 +83,7 @@ def capture(
     # Weights that were made in inference mode can be exported in it alone.
     inference = any(tensor.is_inference() for tensor in _state(module))
     with neutral(), found.restored(), torch.inference_mode(inference):
-        program, device = _export(module, args, kwargs, trace, changed)
+        program, device, changed = _export(module, args, kwargs, trace, changed)
         with trace.stage("frontend.decompose"), quiet(), last_states_shaped():
             # Casts of autocast are part of the graph only once it is traced below autocast.
             graph = None if found.autocast else direct(program)
@@ -91,6 +92,7 @@ def capture(
                 graph = program.graph
         with trace.stage("frontend.translate"):
             captured = _translate(program, graph, name, device, module, found)
+    warn_of_changes(trace, name, unkept(captured.graph, module, changed))
     _refuse_training(captured.graph)
     return captured
 
@@ -127,14 +129,14 @@ def _export(
     kwargs: Mapping[str, Any],
     trace: Trace,
     changed: Sequence[str] | None,
-) -> tuple[ExportedProgram, torch.device]:
-    """The program, and the device of its weights and inputs."""
+) -> tuple[ExportedProgram, torch.device, Sequence[str]]:
+    """The program, the device of its weights and inputs, and what a call changes beside its
+    results."""
     device = check(module, args, kwargs)
     args, kwargs = apart((args, dict(kwargs)))
     with trace.stage("frontend.export"):
         program, seen = _exported(module, args, kwargs)
-    warn_of_changes(trace, name_of(_own(module)), seen if changed is None else changed)
-    return program, device
+    return program, device, seen if changed is None else changed
 
 
 def _exported(
@@ -198,11 +200,28 @@ def _moved(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _decompose(program: ExportedProgram) -> ExportedProgram:
+    _untie(program)
     try:
         decomposed: ExportedProgram = program.run_decompositions(decompositions())
         return decomposed
     except Exception as error:
         raise _explained(error) from error
+
+
+def _untie(program: ExportedProgram) -> None:
+    """Give names of a tensor that nothing reads under them another one: torch refuses programs that
+    write to a tensor of several names."""
+    state = program.state_dict
+    names: dict[int, list[str]] = {}
+    for name, tensor in state.items():
+        names.setdefault(id(tensor), []).append(name)
+    placeholders = (node for node in program.graph.nodes if node.op == "placeholder")
+    for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
+        if spec.kind is InputKind.BUFFER and spec.target in state and not node.users:
+            tied = names[id(state[spec.target])]
+            if len(tied) > 1:
+                tied.remove(spec.target)
+                state[spec.target] = state[spec.target].detach().clone()
 
 
 def _translate(
@@ -217,6 +236,8 @@ def _translate(
     declared = program.graph_signature
     translation = Translation({node.name for node in graph.nodes}, device)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    written = _written(program)
+    held: dict[str, fx.Node] = {}
     leaves: list[Leaf] = []
     for node, spec in zip(placeholders, declared.input_specs, strict=True):
         match spec.kind:
@@ -227,7 +248,11 @@ def _translate(
                 leaves.append(Leaf(translation.bind_input(node, node.meta["val"])))
             case InputKind.PARAMETER | InputKind.BUFFER | InputKind.CONSTANT_TENSOR:
                 assert spec.target is not None
-                if node.users:
+                if spec.target in written:
+                    tensor = attribute(holder, spec.target)
+                    translation.bind_state(node, _place(tensor, spec.target), spec.target)
+                    held[spec.target] = node
+                elif node.users:
                     value = _held_value(program, spec.target)
                     known = attribute(holder, spec.target) is not None
                     translation.bind_constant(node, value, spec.target, source=known)
@@ -244,7 +269,7 @@ def _translate(
     for node in graph.nodes:
         if node.op == "call_function":
             translation.add(node, node in returned)
-    outputs = _outputs(program, output, translation)
+    outputs = _outputs(program, output, translation, held)
     in_tree, out_tree = program.call_spec.in_spec, program.call_spec.out_spec
     assert in_tree is not None and out_tree is not None
     return Captured(
@@ -262,8 +287,20 @@ def _translate(
     )
 
 
-def _outputs(program: ExportedProgram, output: fx.Node, translation: Translation) -> list[Leaf]:
-    """The leaves of the result; notes which inputs are overwritten."""
+def _written(program: ExportedProgram) -> set[str]:
+    """The names under which the model holds what it writes to."""
+    specs = program.graph_signature.output_specs
+    return {spec.target for spec in specs if spec.kind in MUTATED and spec.target is not None}
+
+
+def _outputs(
+    program: ExportedProgram,
+    output: fx.Node,
+    translation: Translation,
+    held: Mapping[str, fx.Node],
+) -> list[Leaf]:
+    """The leaves of the result; notes what inputs and states are overwritten with. `held`: the
+    states by the names that the model has for them."""
     leaves: list[Leaf] = []
     values: Any = output.args[0]
     for node, spec in zip(values, program.graph_signature.output_specs, strict=True):
@@ -281,12 +318,14 @@ def _outputs(program: ExportedProgram, output: fx.Node, translation: Translation
         elif spec.kind is OutputKind.USER_INPUT_MUTATION:
             assert spec.target is not None and isinstance(value, Ref)
             translation.mutations.append((spec.target, value))
+        elif spec.kind in MUTATED:
+            assert spec.target is not None and isinstance(value, Ref)
+            translation.becomes(held[spec.target], value)
         else:
-            kind = "buffer" if spec.kind is OutputKind.BUFFER_MUTATION else "parameter"
             raise CaptureError(
-                f"the model writes to its {kind} {spec.target}",
-                f"{kind}s become constants, so the change would be lost after the first call",
-                "take the state as an input and return its new value, or leave this part out",
+                f"the exported program has an output of kind {spec.kind.name}",
+                "it is neither a result nor the new value of an input, buffer or parameter",
+                "compile the model itself, and not a program that was exported for training",
                 origin(node) if isinstance(node, fx.Node) else "",
             )
     return leaves
@@ -307,6 +346,23 @@ class _Function(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+
+def _place(tensor: torch.Tensor | None, path: str) -> torch.Tensor:
+    """The tensor that the model holds under the path, in whose memory a state may lie."""
+    if tensor is None:
+        raise CaptureError(
+            f"the model writes to {path}, and holds no tensor under this name",
+            "the new value has no place to be written to",
+            "register it as a buffer",
+        )
+    if overlaps(type_of(tensor)):
+        raise CaptureError(
+            f"the model writes to {path}, several elements of which are one in memory",
+            "who writes one of them writes the others",
+            "make it with .clone() or .contiguous() before it is registered",
+        )
+    return tensor
 
 
 def _held_value(program: ExportedProgram, path: str) -> torch.Tensor:

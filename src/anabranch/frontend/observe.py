@@ -62,7 +62,8 @@ class Observed:
     buffers that the model has made or exchanged; `asks`: what the user's code asks torch about the
     call, `mentions`: which questions about tensors its lines may ask, where such were looked out
     for; `questions`: those about inputs that count; `distinct`: whether two inputs that are one
-    tensor send it another way; `exact`: whether containers of another form do."""
+    tensor send it another way; `exact`: whether containers of another form do.
+    `states`: what the call left in tensors that somebody asked for."""
 
     results: Any = field(repr=False)
     digest: str | None
@@ -75,6 +76,7 @@ class Observed:
     questions: tuple[Question, ...] = ()
     distinct: bool = False
     exact: bool = False
+    states: tuple[Tensor, ...] = field(default=(), repr=False)
 
 
 def observe(
@@ -148,6 +150,35 @@ def observe(
     finally:
         if recorder is not None:
             recorder.restore()
+
+
+def in_a_row(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    under: Surroundings,
+    places: Sequence[Tensor],
+    calls: int,
+    precise: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> list[Observed]:
+    """Calls of the model on inputs of its own, each of which finds what the one before has left in
+    the `places`, and nothing else of it; fewer than asked for where it fails. The places hold what
+    they held afterwards."""
+    before, found = [place.clone() for place in places], list[Observed]()
+    try:
+        for _ in range(calls):
+            own = own_inputs(args, kwargs)
+            with unchanged(model, *own), torch.no_grad(), under.restored(), precise():
+                results = pytree.tree_map_only(Tensor, torch.clone, model(*own[0], **own[1]))
+            left = tuple(place.detach().clone() for place in places)
+            found.append(Observed(results, None, states=left))
+    except Exception:  # whatever the model raises: it ran once, and more calls are for us alone
+        return found
+    finally:
+        with torch.no_grad():
+            for place, value in zip(places, before, strict=True):
+                place.copy_(value)
+    return found
 
 
 def fails(model: Any, error: Exception, under: Surroundings) -> CaptureError:

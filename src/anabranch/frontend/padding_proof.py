@@ -84,6 +84,9 @@ def padding_proof(
     `rows`: for each tensor of a call where it has rows. Masks are padded with zeros where copies
     of the last row would not do. UnprovenError if they would not do either."""
     first: UnprovenError | None = None
+    if one.graph.states:
+        path = one.graph.states[0].path
+        raise UnprovenError(f"the model writes to {path}, and padding would be written, too")
     for zeros in _paddings([value.type for value in one.graph.inputs], rows):
         try:
             return _Walk(one, other, sizes).proof(rows, zeros)

@@ -16,7 +16,7 @@ from torch import nn
 from anabranch.errors import CaptureError
 from anabranch.frontend.state import attribute
 from anabranch.frontend.translate import plain_value
-from anabranch.ir.graph import Constant, Graph
+from anabranch.ir.graph import Constant, Graph, State
 from anabranch.ir.key import digest_source, digest_tensors
 from anabranch.ir.types import type_of
 
@@ -27,8 +27,9 @@ def rebind(
     model: nn.Module,
     contents: Mapping[str, torch.Tensor] | None = None,
 ) -> Graph:
-    """The graph with a value for each constant that has a source, or is among `contents` (constants
-    that no attribute of the model holds, by constant name); others stay without.
+    """The graph with a value for each state, and for each constant that has a source or is among
+    `contents` (constants that no attribute of the model holds, by constant name); others stay
+    without.
 
     Raises CaptureError where the model lacks one, or has another type under its name.
     """
@@ -66,7 +67,22 @@ def rebind(
         constant if value is None else _bound(constant, value, next(digests), paths)
         for constant, value in zip(graph.constants, values, strict=True)
     )
-    return replace(graph, constants=constants)
+    states = tuple(_state(graph, one, held, model) for one in graph.states)
+    return replace(graph, constants=constants, states=states)
+
+
+def _state(graph: Graph, state: State, held: Mapping[str, torch.Tensor], model: nn.Module) -> State:
+    """The state with the model's tensor as its place."""
+    found = held[state.path] if state.path in held else attribute(model, state.path)
+    (wanted,) = (value.type for value in graph.inputs if value.name == state.name)
+    if found is None or type_of(found) != wanted:
+        there = "nothing" if found is None else type_of(found).text
+        raise CaptureError(
+            f"there is {there} for the state {state.path}, the saved graph has {wanted.text}",
+            "the model changed since it was captured",
+            "capture it again",
+        )
+    return replace(state, value=found.detach())
 
 
 def _bound(

@@ -12,15 +12,17 @@ equal content.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from anabranch.errors import CaptureError
 from anabranch.frontend.captured import Captured
-from anabranch.ir.graph import Constant
+from anabranch.frontend.memory import share
+from anabranch.ir.graph import Constant, Graph, State
 from anabranch.ir.recipe import ModelTensor
 
 
@@ -56,7 +58,13 @@ def named(
         return replace(constant, source=(path, *others))
 
     constants = tuple(map(tied, captured.graph.constants))
-    graph = replace(captured.graph, constants=constants)
+
+    def all_names(state: State) -> State:
+        memory = _memory(tensors[state.path]) if state.path in tensors else None
+        return state if memory is None else replace(state, source=tuple(groups[memory]))
+
+    states = tuple(map(all_names, captured.graph.states))
+    graph = replace(captured.graph, constants=constants, states=states)
     return replace(captured, graph=graph, state=state)
 
 
@@ -83,6 +91,33 @@ def held_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[ModelTe
     for name, tensor in tensors.items():
         persistent = name in known and name not in passing
         yield ModelTensor(name, tuple(tensor.shape), tensor.dtype, persistent)
+
+
+def unkept(graph: Graph, model: Any, changed: Sequence[str]) -> list[str]:
+    """Of what a call of the model changes what a call of the graph does not: states it does, under
+    each of their names."""
+    states = [state.value for state in graph.states if state.value is not None]
+    held = dict(tensors_of(model)) if states and isinstance(model, nn.Module) else {}
+
+    def kept(name: str) -> bool:
+        return name in held and any(same_memory(held[name], value) for value in states)
+
+    return [name for name in changed if not kept(name)]
+
+
+def check_states(model: nn.Module, written: Collection[str]) -> None:
+    """CaptureError where a tensor that the model writes to shares memory with another one that it
+    holds, which would change with it. A name of the same tensor in the same module is another one;
+    the module itself may have several."""
+    held = dict(tensors_of(model))
+    for path in written:
+        for name, other in held.items() if path in held else ():
+            if other is not held[path] and share(held[path], other):
+                raise CaptureError(
+                    f"the model writes to {path}, which shares memory with {name}",
+                    "the one would change with the other, and a graph does not see that",
+                    f"keep one of the two, and make the other of it in forward, or clone {name}",
+                )
 
 
 def attribute(holder: nn.Module, path: str) -> Tensor | None:

@@ -28,7 +28,7 @@ from anabranch.frontend.default_dtype import declared, undeclared
 from anabranch.frontend.operators import ATTENTION, COPIES, DROPPED, FILLS, VIEWS
 from anabranch.frontend.source import origin
 from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
+from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref, State
 from anabranch.ir.key import digest_source, digest_tensor
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf
@@ -60,6 +60,9 @@ class Translation:
         self._device = device
         self.types: dict[str, TensorType] = {}
         self.mutations: list[tuple[str, Ref]] = []
+        self.after: dict[str, Ref] = {}
+        """By the name of each state its value after a call."""
+        self._states: list[tuple[Input, str, torch.Tensor]] = []
         self.sources: list[tuple[str, str]] = []
         self.offsets: dict[str, int] = {}
         """Inputs of which the model counts from the start of their memory, and where each began."""
@@ -98,6 +101,18 @@ class Translation:
             self.by_default = True
         held = (path,) if source else ()
         self._constants.append(Constant(name, type, digest, value, source=held))
+        return self._declare(node, name, type)
+
+    def bind_state(self, node: fx.Node, tensor: torch.Tensor, path: str) -> Ref:
+        """The FX node stands for this tensor, which the model holds under `path`, and writes to.
+        Two names of the same memory, seen in the same way, are one state."""
+        type = tensor_type(tensor, path)
+        key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), type)
+        if key in self._held:
+            self._values[node] = found = Ref(self._held[key])
+            return found
+        name = self._held[key] = self._unique(path)
+        self._states.append((Input(name, type), path, tensor))
         return self._declare(node, name, type)
 
     def bind_literal(self, node: fx.Node, value: int | float | bool | str | None) -> None:
@@ -140,15 +155,26 @@ class Translation:
 
     def finish(self, name: str, returned: list[Ref]) -> Graph:
         """The graph of what was added. Its outputs are the values returned and those that inputs
-        are overwritten with, once each."""
-        outputs = dict.fromkeys([*returned, *(ref for _, ref in self.mutations)])
+        and states are overwritten with, once each; states are its last inputs."""
+        written = [*(ref for _, ref in self.mutations), *self.after.values()]
+        outputs = list(dict.fromkeys([*returned, *written]))
         return Graph(
             re.sub(r"\W|^(?=\d)", "_", name),
-            tuple(self._inputs),
+            (*self._inputs, *(declared for declared, _, _ in self._states)),
             tuple(self._constants),
             tuple(self._nodes),
             tuple(outputs),
+            states=tuple(
+                State(one.name, outputs.index(self.after[one.name]), (path,), tensor.detach())
+                for one, path, tensor in self._states
+            ),
         )
+
+    def becomes(self, state: fx.Node, value: Ref) -> None:
+        """The state that the FX node stands for has this value after a call."""
+        held = self._values[state]
+        assert isinstance(held, Ref)
+        self.after[held.name] = value
 
     def placed(self, leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
         """The leaves of a call, with where a tensor must begin in its memory."""

@@ -93,7 +93,8 @@ class _Nest:
 
     @staticmethod
     def of(tasks: TaskGraph) -> _Nest:
-        return _Nest({name for task in tasks.tasks for name in task.writes})
+        apart = [task for task in tasks.tasks if not task.overwrites]
+        return _Nest({name for task in apart for name in task.writes})
 
     def add(self, node: Node) -> tuple[str, ...]:
         """The parts of one more join: what it concatenates, with joins for runs of what lies in

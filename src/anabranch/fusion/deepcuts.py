@@ -247,6 +247,8 @@ class _Climb:
     def _unfit(self, group: Sequence[Node]) -> Refused | None:
         """Why no template is asked for the group."""
         for node in group:
+            if node.name in self.facts.alone:
+                return Refused(f"%{node.name} writes in the place of a state")
             if ops.info(node.op).random:
                 return Refused(f"%{node.name} draws random numbers")
             if ops.info(node.op).kind != "contract" and (why := unknown(node)):

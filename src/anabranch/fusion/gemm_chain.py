@@ -289,6 +289,7 @@ def _light(group: Group, facts: FusionFacts) -> bool:
     pointwise = [ops.info(node.op).kind == "pointwise" for node in group]
     moves = [ops.packet_name(n.op) in MOVES or ops.is_view(n, facts.types) for n in group]
     alone = not any(pointwise) and any(ops.packet_name(node.op) in JOINS for node in group)
+    alone = alone or any(node.name in facts.alone for node in group)
     return all(map(operator.or_, pointwise, moves)) and not alone
 
 

@@ -23,6 +23,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Input, Node, Ref, producers, types, users
 from anabranch.ir.protocols import A_LARGE_GPU
 from anabranch.ir.refused import Refused
+from anabranch.ir.state import overwriting
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg import lower
 from anabranch.kernels.dfg.expr import COMPUTE
@@ -85,7 +86,7 @@ class FusionFacts:
     @staticmethod
     def of(graph: Graph, alone: Collection[str] = ()) -> FusionFacts:
         """What legality asks of the graph, found out once. `alone`: names of nodes that shall share
-        no launch."""
+        no launch; so are those that write over the value of a state, in its place."""
         makers, masks = producers(graph), list[int]()
         position = {node.name: i for i, node in enumerate(graph.nodes)}
         for node in graph.nodes:
@@ -98,7 +99,7 @@ class FusionFacts:
         returned = frozenset(ref.name for ref in graph.outputs)
         constants = frozenset(constant.name for constant in graph.constants)
         known = types(graph), users(graph), makers, returned, constants
-        return FusionFacts(*known, position, tuple(masks), alone)
+        return FusionFacts(*known, position, tuple(masks), {*alone, *overwriting(graph)})
 
     def depends(self, node: Node, value: str) -> bool:
         """Whether the node can run only when the value is there anyway."""

@@ -12,13 +12,16 @@ together). A cluster holds the views through which it reads. A task has the name
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from anabranch.fusion.gemm_chain import pairs as paired
 from anabranch.fusion.legality import FusionFacts, Unwritten, why_not_written
 from anabranch.fusion.vertical import Group, anchor_of, grow
 from anabranch.ir import ops
-from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, types, users
+from anabranch.ir.dag import in_launch_order, waiting
+from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, State, types, users
 from anabranch.ir.rounding import marked
+from anabranch.ir.state import overwriting
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.types import TensorType
@@ -58,12 +61,47 @@ def partition(
 
 
 def cut(graph: Graph, groups: Sequence[Group]) -> TaskGraph:
-    """The graph with these groups as tasks; they come in an order in which they can run."""
-    table = types(graph)
+    """The graph with these groups as tasks; they come in an order in which they can run. Groups
+    that would wait for each other, since one writes over what another one reads, are split."""
+    table, written = types(graph), overwriting(graph)
     views = {node.name: node for node in graph.nodes if ops.is_view(node, table)}
-    aliases = _aliases(graph, groups, views)
-    tasks = tuple(Task(body.name, body) for body in _bodies(graph, groups, aliases, views))
-    return TaskGraph(graph.name, graph.inputs, graph.constants, tasks, aliases, graph.outputs)
+    if written:
+        groups = [part for group in groups for part in _with_writers_apart(group, written, views)]
+    while True:
+        aliases = _aliases(graph, groups, views)
+        bodies = _bodies(graph, groups, aliases, views)
+        tasks = tuple(Task(body.name, _placed(body, written)) for body in bodies)
+        border = graph.name, graph.inputs, graph.constants
+        made = TaskGraph(*border, tasks, aliases, graph.outputs, states=graph.states)
+        if not written:
+            return made
+        knot = waiting(made)
+        if not knot:
+            return in_launch_order(made)
+        groups = [
+            part
+            for group, task in zip(groups, tasks, strict=True)
+            for part in (_apart(group, views) if task.name in knot else (group,))
+        ]
+
+
+def _placed(body: Graph, written: Mapping[str, str]) -> Graph:
+    """The body of a task that writes over what it reads, with that as its state."""
+    if len(body.nodes) != 1 or body.nodes[0].name not in written:
+        return body
+    return replace(body, states=(State(written[body.nodes[0].name], 0),))
+
+
+def _with_writers_apart(
+    group: Group, written: Container[str], views: Container[str]
+) -> tuple[Group, ...]:
+    """The group; what writes over a value shares no launch."""
+    return _apart(group, views) if any(node.name in written for node in group) else (group,)
+
+
+def _apart(group: Group, views: Container[str]) -> tuple[Group, ...]:
+    """Each node of the group alone."""
+    return tuple((node,) for node in group if node.name not in views)
 
 
 def singly(graph: Graph) -> TaskGraph:
@@ -89,7 +127,8 @@ def graph_of(tasks: TaskGraph) -> Graph:
         else:
             found.setdefault(node.name, node)
     nodes = tuple(found.values())
-    return Graph(tasks.name, tasks.inputs, tasks.constants, nodes, tasks.outputs)
+    border = tasks.name, tasks.inputs, tasks.constants
+    return Graph(*border, nodes, tasks.outputs, states=tasks.states)
 
 
 def _aliases(graph: Graph, groups: Sequence[Group], views: Mapping[str, Node]) -> tuple[Node, ...]:

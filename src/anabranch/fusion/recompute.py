@@ -31,6 +31,7 @@ from anabranch.fusion.legality import (
 )
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
+from anabranch.ir.dag import in_launch_order, waiting
 from anabranch.ir.graph import Graph, Input, Node
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
@@ -68,7 +69,14 @@ def computed_again(tasks: TaskGraph, spec: TargetSpec, trace: Trace) -> TaskGrap
     if len(search.now) == len(tasks.tasks):
         return tasks
     own = [_task(tasks.tasks[at], nodes, tasks, search.facts) for at, nodes in search.now.items()]
-    return replace(tasks, tasks=tuple(own))
+    changed = replace(tasks, tasks=tuple(own))
+    if not tasks.states:
+        return changed
+    if waiting(changed):
+        why = "a state would be read after it is written over"
+        trace.add("refused", "fuse", tasks.name, why)
+        return tasks
+    return in_launch_order(changed)
 
 
 def _task(task: Task, nodes: Group, tasks: TaskGraph, facts: FusionFacts) -> Task:
@@ -118,6 +126,8 @@ class _RecomputeSearch:
 
     def _why_not_again(self, light: Group) -> Refused | None:
         """Why somebody needs it in memory."""
+        if any(node.name in self.facts.alone for node in light):
+            return Refused("it writes in the place of a state")
         for name in (name for node in light for name in node.results):
             if name in self.facts.returned:
                 return Refused(f"%{name} is returned")
@@ -134,6 +144,8 @@ class _RecomputeSearch:
             return Refused(f"each reader would read {len(read)} values to compute it")
         reading = [node for node in self.now[reader] if not made.isdisjoint(node.uses)]
         for node in reading:
+            if node.name in self.facts.alone:
+                return Refused(f"%{node.name} writes in the place of a state")
             if ops.info(node.op).kind not in ("pointwise", "reduce", "contract"):
                 return Refused(f"%{node.name} only moves what it reads")
         for node in light:
@@ -180,7 +192,9 @@ def _whole(tasks: TaskGraph) -> Graph:
     for node in (*(node for task in tasks.tasks for node in task.body.nodes), *tasks.aliases):
         if node.name not in nodes:
             add(node)
-    return Graph(tasks.name, tasks.inputs, tasks.constants, tuple(nodes.values()), tasks.outputs)
+    made = tuple(nodes.values())
+    border = tasks.name, tasks.inputs, tasks.constants
+    return Graph(*border, made, tasks.outputs, states=tasks.states)
 
 
 def _wanted(light: Group, reader: Group) -> Group:

@@ -175,6 +175,8 @@ def _join_reader(
     if not known or node is not own[-1] or not readers or node.name in facts.alone:
         return
     reader = readers[0]
+    if reader.name in facts.alone:
+        return
     group = home.get(reader.name, [reader])
     after = ops.info(reader.op).kind == "pointwise"
     before = _takes_prologue(reader, facts) and (kind == "pointwise" or node.op == PAD)

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 
 from anabranch.cache.codec import Codec, Form, values
-from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, types
+from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, State, types
 from anabranch.ir.price import Price, parse_price
 from anabranch.ir.task import Kernel, Resources, Task, read_variant
 from anabranch.ir.text import parse_node, parse_type, text_node
@@ -38,6 +38,7 @@ class Beside:
     inputs: Mapping[str, TensorType]
     constants: Mapping[str, Constant]
     nodes: Mapping[str, Node]
+    states: Mapping[str, State] = field(default_factory=dict)
 
     @staticmethod
     def of(graph: Graph) -> Beside:
@@ -46,6 +47,7 @@ class Beside:
             types(graph),
             {constant.name: constant for constant in graph.constants},
             {node.name: node for node in graph.nodes},
+            {state.name: state for state in graph.states},
         )
 
 
@@ -120,16 +122,22 @@ def _parsed_node(told: str) -> Node:
     return parse_node(told)
 
 
+def _read_state(told: tuple[str, int], beside: Beside | None) -> State:
+    """With the tensor that the graph at hand has for it."""
+    name, output = told
+    return replace((beside or NOTHING).states.get(name, State(name, output)), output=output)
+
+
 def tell_kernel(kernel: Kernel, own: Graph = UNTOLD) -> ToldKernel:
     """What is told of a kernel of a task with this body."""
-    told = {field.name: getattr(kernel, field.name) for field in fields(ToldKernel)}
+    told = {one.name: getattr(kernel, one.name) for one in fields(ToldKernel)}
     told["body"] = None if kernel.body == own else kernel.body
     return ToldKernel(**{**told, "variant": str(kernel.variant)})
 
 
 def told_kernel(told: ToldKernel, own: Graph = UNTOLD) -> Kernel:
     """The kernel that was told of, of a task with this body."""
-    known = {field.name: getattr(told, field.name) for field in fields(ToldKernel)}
+    known = {one.name: getattr(told, one.name) for one in fields(ToldKernel)}
     known["body"] = own if told.body is None else told.body
     return Kernel(**{**known, "variant": read_variant(told.provider, told.variant)})
 
@@ -157,6 +165,7 @@ FORMS: Mapping[Any, Form] = {
     Input: Form(str, _write_input, _read_input),
     Constant: Form(str, _write_constant, _read_constant),
     Node: Form(str, _write_node, _read_node),
+    State: Form(tuple[str, int], lambda state, _: (state.name, state.output), _read_state),
     Kernel: Form(
         ToldKernel, lambda kernel, _: tell_kernel(kernel), lambda told, _: told_kernel(told)
     ),

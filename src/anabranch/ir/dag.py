@@ -10,12 +10,12 @@ Node i is bit i; nodes are numbered in a topological order, so `i < j` for every
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import networkx as nx
 
 from anabranch.errors import ScheduleError
-from anabranch.ir.task import TaskGraph, task_producers
+from anabranch.ir.task import TaskGraph, alias_roots, task_producers
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,11 @@ def bits(mask: int) -> Iterator[int]:
 
 def dag_of(tasks: TaskGraph) -> Dag:
     """The dependencies between the tasks, seen through aliases and joins; bit i is
-    `tasks.tasks[i]`."""
+    `tasks.tasks[i]`. Who writes over a value comes after all who read it."""
+    return Dag.of(tuple(task.name for task in tasks.tasks), _edges(tasks))
+
+
+def _edges(tasks: TaskGraph) -> set[tuple[int, int]]:
     producer = task_producers(tasks)
     position = {task.name: i for i, task in enumerate(tasks.tasks)}
     edges = {
@@ -103,7 +107,36 @@ def dag_of(tasks: TaskGraph) -> Dag:
         for name in task.reads
         for source in producer.get(name, ())
     }
-    return Dag.of(tuple(task.name for task in tasks.tasks), edges)
+    ordered = readers_before_writers(tasks)
+    return edges | {(position[reader], position[writer]) for reader, writer in ordered}
+
+
+def waiting(tasks: TaskGraph) -> set[str]:
+    """The tasks, by name, that wait for each other, since one of them writes over what another one
+    reads: none where there is an order in which all can run."""
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_edges_from(_edges(tasks))
+    knots = (knot for knot in nx.strongly_connected_components(graph) if len(knot) > 1)
+    return {tasks.tasks[i].name for knot in knots for i in knot}
+
+
+def in_launch_order(tasks: TaskGraph) -> TaskGraph:
+    """The same tasks, listed in an order in which they can run: as they are where that is one."""
+    place = {name: i for i, name in enumerate(dag_of(tasks).names)}
+    return replace(tasks, tasks=tuple(sorted(tasks.tasks, key=lambda task: place[task.name])))
+
+
+def readers_before_writers(tasks: TaskGraph) -> Iterator[tuple[str, str]]:
+    """Tasks by name, of which the first reads what the second writes over."""
+    writers = {old: task.name for task in tasks.tasks for old in task.overwrites.values()}
+    if not writers:
+        return
+    roots = alias_roots(tasks)
+    for task in tasks.tasks:
+        for name in task.reads:
+            writer = writers.get(roots.get(name, name), task.name)
+            if writer != task.name:
+                yield task.name, writer
 
 
 def minimum_equivalent(dag: Dag) -> Dag:

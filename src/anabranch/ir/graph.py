@@ -149,9 +149,41 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class State:
+    """A value with a fixed place that is read and written: the input `name` is what it is before a
+    call, the output of number `output` what it is after. `source`: the names under which the model
+    holds it; `value`: the tensor itself. In the body of a task: the result that is written in the
+    memory of that input.
+
+    >>> from anabranch.ir.text import parse_graph
+    >>> graph = parse_graph('''
+    ... graph counter {
+    ...   input %x: f32[3]
+    ...   state %n: f32[] -> %more
+    ...   %more: f32[] = aten.add.Tensor(%n, 1)
+    ...   %y: f32[3] = aten.mul.Tensor(%x, %more)
+    ...   return %y, %more
+    ... }''')
+    >>> graph.states
+    (State(name='n', output=1),)
+    """
+
+    name: str
+    output: int
+    source: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    value: torch.Tensor | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def path(self) -> str:
+        """What a person calls it: the model's first name for it, or else its own."""
+        return self.source[0] if self.source else self.name
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """Inputs, constants and nodes in an order in which they can run, and what is returned.
-    `conditions`: what it is right under, where rewrites looked at values."""
+    `conditions`: what it is right under, where rewrites looked at values. `states`: which inputs
+    are states, and which outputs their new values; the graph itself writes nothing."""
 
     name: str
     inputs: tuple[Input, ...]
@@ -159,6 +191,13 @@ class Graph:
     nodes: tuple[Node, ...]
     outputs: tuple[Ref, ...]
     conditions: tuple[Condition, ...] = field(default=(), compare=False, repr=False)
+    states: tuple[State, ...] = ()
+
+    @property
+    def given(self) -> tuple[Input, ...]:
+        """The inputs that a call brings: those that are no states."""
+        held = {state.name for state in self.states}
+        return tuple(value for value in self.inputs if value.name not in held)
 
 
 def result_name(node: str, index: int) -> str:

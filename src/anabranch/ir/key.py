@@ -14,7 +14,7 @@ from concurrent.futures import Future
 
 import torch
 
-from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, rename, result_name
+from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, State, rename, result_name
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import text_arg, text_graph
 from anabranch.ir.threads import Pool
@@ -104,6 +104,7 @@ def canonical(graph: Graph, content: bool) -> Graph:
             for node in graph.nodes
         ),
         tuple(Ref(names[ref.name]) for ref in graph.outputs),
+        states=tuple(State(names[state.name], state.output) for state in graph.states),
     )
 
 
@@ -169,5 +170,6 @@ def tasks_text(tasks: TaskGraph) -> str:
         reads = [names[name] for name in task.reads]
         reads += [names[constant.name] for constant in task.body.constants]
         lines.append(f"{task_key(task)}({', '.join(reads)})")
+    lines += [f"{names[state.name]} -> {state.output}" for state in tasks.states]
     lines.append("return " + ", ".join(names[ref.name] for ref in tasks.outputs))
     return "\n".join(lines)

@@ -1,8 +1,8 @@
 """Plan: everything needed to run, and nothing that runs by itself.
 
 A value lives in a *slot*: the caller's input, a constant, a region of the one arena, the graph's
-own pool (results of kernels that allocate), the memory of the value it is an alias of, or a slice
-of the join it is a part of.
+own pool (results of kernels that allocate), the place of a state, the memory of the value it is an
+alias of, or a slice of the join it is a part of.
 
     plan resnet50 for NVIDIA H200
       arena 2,473,984 B, pool 4,096 B, 53 tasks on 3 streams, 4 waits
@@ -25,15 +25,16 @@ from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import TaskGraph
 
-Space = Literal["input", "constant", "arena", "pool", "alias", "part"]
+Space = Literal["input", "state", "constant", "arena", "pool", "alias", "part"]
 ALIGNMENT = 512
 """Bytes: what the GPU allocator guarantees and cuDNN's fastest kernels ask for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a value lives. `offset` and `nbytes` in bytes, of the arena; a pool value may be
-    released before the launch of `release` (a task name), or is held to the end (None)."""
+    """Where a value lives; a new value of a state where the state does. `offset` and `nbytes` in
+    bytes, of the arena; a pool value may be released before the launch of `release` (a task name),
+    or is held to the end (None)."""
 
     value: str
     space: Space

@@ -81,9 +81,9 @@ class Costs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeldMemory:
-    """Memory of an executable on its device. places: for weights, inputs, arena and libraries the
-    bytes at each address, for two executables may share some; pool, kernels: bytes of the graph's
-    private pool, and of kernels outside all of these."""
+    """Memory of an executable on its device. places: for weights, inputs, states, arena and
+    libraries the bytes at each address, for two executables may share some; pool, kernels: bytes of
+    the graph's private pool, and of kernels outside all of these."""
 
     places: Mapping[str, Mapping[int, int]]
     pool: int = 0
@@ -106,7 +106,13 @@ class Executable(Protocol):
         self, inputs: Sequence[torch.Tensor], clone: bool = False
     ) -> tuple[torch.Tensor, ...]:
         """Outputs for inputs of the plan's types, in the plan's order. Without `clone` the tensors
-        belong to the executable and are overwritten by the next call."""
+        belong to the executable and are overwritten by the next call; the new value of a state is
+        its place in any case. `inputs`: all of the plan's, those of states too, which are set to
+        these first; or all but those."""
+
+    @property
+    def states(self) -> Mapping[str, torch.Tensor]:
+        """The places of the plan's states, by the names of their inputs."""
 
     def writing(
         self,
@@ -155,12 +161,15 @@ class Target(Protocol):
         repeat: int = 1,
         given: Mapping[str, torch.Tensor] | None = None,
         beside: Executable | None = None,
+        states: Mapping[str, torch.Tensor] | None = None,
     ) -> Executable:
         """The plan, ready to run; with `repeat` > 1 a call runs it that often in a row, for timing
         short plans; with 0 nothing is made ready for speed, for a single run. `given`: what input
         buffers hold until the first call, by name, instead of drawn numbers. `beside`: another
         one whose arena it uses as well, if that is no smaller than the plan's: the two run one at a
-        time, and each overwrites what the other has left there. TargetError if the
+        time, and each overwrites what the other has left there. `states`: the places of its states,
+        by name, which keep what they hold until the first call; without, each run begins with the
+        values that they had, for a plan that is only timed. TargetError if the
         plan is for another kind of machine or cannot run here."""
 
     def again(self, run: Executable, plan: Plan) -> Executable:

@@ -22,6 +22,11 @@ nothing either: they are *joins*, nodes whose result is memory of which each ope
     task b { ... %b: f16[1,64,54,54]{373248,1,6912,128} ... }     writes channels 64 to 127
     join %cat: f16[1,128,54,54]{373248,1,6912,128} = aten.cat.default([%a, %b], 1)
 
+A task whose body has a state writes that result in the memory of what it was before, which is the
+place of a state of the network: nobody reads the old value afterwards (`ir.dag` has the edges).
+
+    task step { graph step { input %at: i64[1] ... state %k: f32[1,2,8,4] -> %k_1 ... } }
+
 A part may be a join itself, one listed before: where each layer of a DenseNet reads what all those
 before it have written, what one reads is a part of what the next one reads. Its memory is that of
 the outermost.
@@ -33,7 +38,7 @@ import itertools
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
+from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, State
 from anabranch.ir.types import TensorType
 from anabranch.ir.variant import Variant, parse_variant
 
@@ -41,6 +46,8 @@ GENERATED = "triton"
 """The provider of generated kernels."""
 PLAIN = "plain"
 """The variant of a library's kernel that writes nowhere but in memory of its own."""
+IN_PLACE = "in_place"
+"""The variant of a library's kernel that writes over what it reads, and no more than it must."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,12 @@ class Task:
         return tuple(ref.name for ref in self.body.outputs)
 
     @property
+    def overwrites(self) -> dict[str, str]:
+        """Of values that it writes in the memory of what it reads: what that was before."""
+        outputs = self.body.outputs
+        return {outputs[state.output].name: state.name for state in self.body.states}
+
+    @property
     def origin(self) -> str:
         """The user's source line of the first node that has one, "" if none has."""
         return next((node.origin for node in self.body.nodes if node.origin), "")
@@ -121,7 +134,8 @@ def runs_body(task: Task) -> bool:
 class TaskGraph:
     """Tasks in an order in which they can run, the aliases between them, what is returned, and the
     joins: each is `aten.cat.default` of results of tasks or of joins before it, which have its
-    strides, and its dimension."""
+    strides, and its dimension. `states`: which inputs are states, and which outputs their values
+    after a call; they are the last inputs."""
 
     name: str
     inputs: tuple[Input, ...]
@@ -130,6 +144,13 @@ class TaskGraph:
     aliases: tuple[Node, ...]
     outputs: tuple[Ref, ...]
     joins: tuple[Node, ...] = ()
+    states: tuple[State, ...] = ()
+
+    @property
+    def given(self) -> tuple[Input, ...]:
+        """The inputs that a call brings: those that are no states."""
+        held = {state.name for state in self.states}
+        return tuple(value for value in self.inputs if value.name not in held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +225,20 @@ def leaves(tasks: TaskGraph) -> dict[str, tuple[str, ...]]:
     return table
 
 
+def places(tasks: TaskGraph) -> dict[str, str]:
+    """For each value that a task writes in the memory of what was there before, the input whose
+    memory that is."""
+    table: dict[str, str] = {}
+    for task in tasks.tasks:
+        for after, before in task.overwrites.items():
+            table[after] = table.get(before, before)
+    return table
+
+
 def owners(tasks: TaskGraph) -> dict[str, str]:
     """For each value without memory of its own, the value whose memory it shares: the root of an
-    alias, the outermost whole of a part."""
-    held = wholes(tasks)
+    alias, the outermost whole of a part, the input that a state's new values lie in."""
+    held = wholes(tasks) | places(tasks)
     roots = {alias: held.get(root, root) for alias, root in alias_roots(tasks).items()}
     return held | roots
 

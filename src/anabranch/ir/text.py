@@ -2,12 +2,16 @@
 
     graph tiny {
       input %x: f32[2,3]
+      state %n: f32[3] -> %add
       const %w: f32[3] = 1f2e
-      %add: f32[2,3] = aten.add.Tensor(%x, %w, alpha=2)    # net.py:7
-      return %add
+      %add: f32[3] = aten.add.Tensor(%n, %w, alpha=2)    # net.py:7
+      %mul: f32[2,3] = aten.mul.Tensor(%x, %add)
+      return %mul, %add
     }
 
-Types are dtype, shape and, unless row-major, strides in braces. A comment is a node's origin.
+A state is an input and, behind the arrow, its value after a call, which is returned (a number says
+as which result, if that is not the first of this name). Types are dtype, shape and, unless
+row-major, strides in braces. A comment is a node's origin.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from contextlib import suppress
 
 import torch
 
-from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref, rename
+from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref, State, rename
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.types import DTYPES, TensorType
 
@@ -28,11 +32,24 @@ from anabranch.ir.types import DTYPES, TensorType
 def text_graph(graph: Graph, origins: bool = True) -> str:
     """One line a value, in order; `origins` adds each node's source as a comment."""
     lines = [f"graph {graph.name} {{"]
-    lines += [f"  input %{value.name}: {value.type.text}" for value in graph.inputs]
+    lines += _text_inputs(graph)
     lines += [f"  const %{c.name}: {c.type.text} = {c.digest}" for c in graph.constants]
     lines += [f"  {text_node(node, origins)}" for node in graph.nodes]
     lines += ["  return " + ", ".join(f"%{ref.name}" for ref in graph.outputs), "}"]
     return "\n".join(lines) + "\n"
+
+
+def _text_inputs(graph: Graph | TaskGraph) -> list[str]:
+    after: dict[str, str] = {}
+    for state in graph.states:
+        new = graph.outputs[state.output]
+        which = "" if graph.outputs.index(new) == state.output else f" {state.output}"
+        after[state.name] = f" -> %{new.name}{which}"
+    return [
+        f"  {'state' if value.name in after else 'input'} %{value.name}: {value.type.text}"
+        f"{after.get(value.name, '')}"
+        for value in graph.inputs
+    ]
 
 
 def text_node(node: Node, origin: bool = True) -> str:
@@ -75,8 +92,7 @@ def text_kernel(kernel: Kernel) -> str:
 
 def text_tasks(tasks: TaskGraph) -> str:
     """A task graph for people: types once, bodies, aliases and joins line by line."""
-    lines = [f"tasks {tasks.name} {{"]
-    lines += [f"  input %{value.name}: {value.type.text}" for value in tasks.inputs]
+    lines = [f"tasks {tasks.name} {{", *_text_inputs(tasks)]
     lines += [f"  const %{c.name}: {c.type.text} = {c.digest}" for c in tasks.constants]
     lines += [f"  alias {text_node(node)}" for node in tasks.aliases]
     lines += [f"  join {text_node(node)}" for node in tasks.joins]
@@ -98,7 +114,7 @@ TOKEN = re.compile(
     | (?P<number>-?\d[\w.+-]*)
     | (?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
     | (?P<word>[A-Za-z_][\w.]*!?)
-    | (?P<punctuation>[\[\](),=:{}])
+    | (?P<punctuation>->|[\[\](),=:{}])
     )""",
     re.VERBOSE,
 )
@@ -184,6 +200,7 @@ def parse_graph(text: str) -> Graph:
     constants: list[Constant] = []
     nodes: list[Node] = []
     outputs: tuple[Ref, ...] = ()
+    after: dict[str, tuple[str, str]] = {}
     for line in lines:
         if told := DECLARED.fullmatch(line):
             word, value, spelled, digest = told.groups()
@@ -201,6 +218,11 @@ def parse_graph(text: str) -> Graph:
         elif word == "input":
             tokens.take()
             inputs.append(Input(*_typed(tokens)))
+        elif word == "state":
+            tokens.take()
+            inputs.append(Input(*_typed(tokens)))
+            tokens.take("->")
+            after[inputs[-1].name] = tokens.take()[1:], tokens.rest()
         elif word == "const":
             tokens.take()
             value, type = _typed(tokens)
@@ -211,7 +233,14 @@ def parse_graph(text: str) -> Graph:
             outputs = tuple(Ref(ref[1:]) for ref in re.findall(r"%[\w.]+", tokens.rest()))
         elif word != "}":
             nodes.append(parse_node(line))
-    return Graph(name, tuple(inputs), tuple(constants), tuple(nodes), outputs)
+    place = {ref.name: i for i, ref in reversed(list(enumerate(outputs)))}
+    if unknown := [name for name, _ in after.values() if name not in place]:
+        raise ValueError(f"the state's new value %{unknown[0]} is not returned")
+    states = tuple(
+        State(name, int(number) if number else place[new]) for name, (new, number) in after.items()
+    )
+    values = tuple(inputs), tuple(constants), tuple(nodes)
+    return Graph(name, *values, outputs, states=states)
 
 
 def parse_type(text: str) -> TensorType:

@@ -8,14 +8,15 @@ VerifyError: graph tiny: %relu reads %add before it is defined
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from anabranch.errors import VerifyError
 from anabranch.ir import ops
-from anabranch.ir.dag import Dag, bits
+from anabranch.ir.dag import Dag, bits, readers_before_writers
 from anabranch.ir.graph import Constant, Graph, Input, Node
 from anabranch.ir.schedule import Schedule, happens_before, text_schedule
-from anabranch.ir.task import TaskGraph, join_dim, value_types
+from anabranch.ir.state import overwritten
+from anabranch.ir.task import TaskGraph, alias_roots, join_dim, places, value_types
 from anabranch.ir.text import text_node
 from anabranch.ir.types import TensorType
 
@@ -50,6 +51,22 @@ def verify_graph(graph: Graph, infer: bool = False) -> None:
     for ref in graph.outputs:
         if ref.name not in defined:
             _fail(graph, None, f"the output %{ref.name} is not defined")
+    _verify_states(graph, defined)
+
+
+def _verify_states(graph: Graph, defined: Mapping[str, TensorType]) -> None:
+    """Each state is an input, once, and its new value an output of its shape and dtype."""
+    left = {value.name for value in graph.inputs}
+    for state in graph.states:
+        if state.name not in left:
+            _fail(graph, None, f"the state %{state.name} is no input, or a state twice")
+        left.remove(state.name)
+        if not 0 <= state.output < len(graph.outputs):
+            _fail(graph, None, f"the state %{state.name} has no output {state.output}")
+        new = defined[graph.outputs[state.output].name]
+        old = defined[state.name]
+        if (new.shape, new.dtype) != (old.shape, old.dtype):
+            _fail(graph, None, f"the state %{state.name} is {old.text}, and becomes {new.text}")
 
 
 def verify_tasks(tasks: TaskGraph) -> None:
@@ -108,6 +125,39 @@ def verify_tasks(tasks: TaskGraph) -> None:
             written.add(name)
     for ref in tasks.outputs:
         _unless(ready(ref.name), tasks, f"the output %{ref.name} is not computed")
+    verify_states(tasks)
+
+
+def verify_states(tasks: TaskGraph) -> None:
+    """States are the last inputs, and their new values lie where they lie; what is written in the
+    memory of something else is of its type, is no part of a join, and is computed by a task that
+    reads this memory at the elements that it writes alone."""
+    names = [state.name for state in tasks.states]
+    last = [value.name for value in tasks.inputs][len(tasks.inputs) - len(names) :]
+    _unless(sorted(names) == sorted(last), tasks, "its states are not its last inputs")
+    types, roots, place = value_types(tasks), alias_roots(tasks), places(tasks)
+    for state in tasks.states:
+        _unless(0 <= state.output < len(tasks.outputs), tasks, f"%{state.name} has no new value")
+        new = tasks.outputs[state.output].name
+        there = place.get(new) == state.name
+        _unless(there, tasks, f"%{new} does not lie in the place of the state %{state.name}")
+    inputs = {value.name for value in tasks.inputs}
+    _unless(inputs.issuperset(place.values()), tasks, "what is no input is written to")
+    at = {task.name: i for i, task in enumerate(tasks.tasks)}
+    for reader, writer in readers_before_writers(tasks):
+        message = f"task {writer} writes over what {reader} reads, and is listed before it"
+        _unless(at[reader] < at[writer], tasks, message)
+    joined = {name for node in tasks.joins for name in node.uses}
+    for task in tasks.tasks:
+        for new, old in task.overwrites.items():
+            what = f"task {task.name} writes %{new} over %{old}"
+            _unless(types[new] == types[old], tasks, f"{what}, which is of another type")
+            _unless(new not in joined, tasks, f"{what}, and it is a part of a join")
+            home = place[new]
+            others = [name for name in task.reads if name != old]
+            apart = all(place.get(root, root) != home for root in (roots.get(n, n) for n in others))
+            alone = len(task.body.nodes) == 1 and overwritten(task.body.nodes[0]) == old
+            _unless(apart and alone, tasks, f"{what}, and reads other elements of it")
 
 
 def verify_joins(tasks: TaskGraph) -> None:

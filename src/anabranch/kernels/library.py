@@ -2,7 +2,7 @@
 
 | provider | kernel | runs |
 |---|---|---|
-| aten | aten | the task's body, operator by operator |
+| aten | aten | the task's body, operator by operator; where it writes over a state, in place |
 | aten | cudnn_convolution[_add]_relu, addmm_activation | one fused ATen call |
 | cudnn | convolution | the body as one cuDNN graph, on one of the engines its heuristics name |
 
@@ -22,7 +22,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, types
 from anabranch.ir.protocols import Provider
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import PLAIN, Kernel, Task
+from anabranch.ir.task import IN_PLACE, PLAIN, Kernel, Task
 from anabranch.ir.types import TensorType
 from anabranch.ir.variant import Variant
 from anabranch.kernels import sources
@@ -47,11 +47,13 @@ class AtenProvider:
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         """The body itself as one kernel; none is refused."""
+        if task.overwrites:
+            return [Kernel("aten", "aten", task.body, IN_PLACE, writes_out=True)]
         return [aten_kernel("aten", task.body)]
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """`PLAIN`: as eager runs it, with memory of its own for all results."""
-        if (name, variant) == ("aten", PLAIN):
+        if (name, variant) == ("aten", PLAIN) and not task.overwrites:
             return replace(aten_kernel("aten", task.body), variant=PLAIN, writes_out=False)
         return _named(self.kernels(task, spec), name, variant)
 
@@ -70,7 +72,7 @@ class FusedAtenProvider:
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         """Convolutions with bias and relu, and linears with gelu, as one call of ATen; on CUDA
         alone."""
-        if spec.kind != "cuda" or _is_empty(task.body):
+        if spec.kind != "cuda" or _is_empty(task.body) or task.overwrites:
             return []
         bodies = (_fused_convolution(task.body), _fused_linear(task.body))
         return [

@@ -97,6 +97,19 @@ def native_out(op: str) -> torch._ops.OpOverload | None:
     return None
 
 
+def overwriter(node: Node) -> Writer:
+    """The call that writes the node's result over its first operand: called with the one memory,
+    then the operator's own arguments. ValueError for an operator that has none."""
+    packet, _, overload = node.op.rpartition(".")
+    if packet in OVERWRITERS:
+        return OVERWRITERS[packet]
+    name = packet.removeprefix("aten.").lstrip("_").removeprefix("unsafe_")
+    found = getattr(getattr(aten, f"{name}_", None), overload, None)
+    if found is None:
+        raise ValueError(f"no operator writes {node.op} in place")
+    return lambda results, _, *args, **kwargs: found(results[0], *args, **kwargs)
+
+
 def _call_out(
     overload: torch._ops.OpOverload, results: Sequence[Result], *args: Any, **kwargs: Any
 ) -> None:
@@ -222,3 +235,29 @@ WRITERS: dict[str, Writer] = {
     **{"aten.slice_scatter": _slice_scatter, "aten.select_scatter": _select_scatter},
     "aten.copy": _copy_other,
 }
+
+
+def _set_slice(
+    results: Sequence[Tensor],
+    _: Tensor,
+    source: Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> None:
+    aten.slice.Tensor(results[0], dim, start, end, step).copy_(source)
+
+
+def _set_selected(
+    results: Sequence[Tensor], _: Tensor, source: Tensor, dim: int, index: int
+) -> None:
+    results[0].select(dim, index).copy_(source)
+
+
+OVERWRITERS: dict[str, Writer] = {
+    "aten.copy": _copy_other,
+    "aten.slice_scatter": _set_slice,
+    "aten.select_scatter": _set_selected,
+}
+"""Where ATen has no operator that writes in place."""

@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from anabranch.ir.schedule import Schedule, happens_before
-from anabranch.ir.task import TaskGraph, owners, value_types
+from anabranch.ir.task import TaskGraph, owners, places, value_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,19 @@ class Lifetime:
 def lifetimes(
     tasks: TaskGraph, schedule: Schedule, held: Collection[str] = ()
 ) -> tuple[Lifetime, ...]:
-    """One for each value that a task writes and each join, in launch order of the writers. Reading
+    """One for each value that a task writes, but for what is written in the memory of an input, and
+    each join, in launch order of the writers. Reading
     an alias touches its base, and a part the whole. Outputs, and the values in `held`, live to the
     end."""
     by_name = {task.name: task for task in tasks.tasks}
     bases, types = owners(tasks), value_types(tasks)
     writers: dict[str, dict[int, None]] = {}
     touches: dict[str, int] = {}
+    elsewhere = set(places(tasks))
     for i, launch in enumerate(schedule.launches):
         for name in dict.fromkeys(by_name[launch.task].writes):
+            if name in elsewhere:
+                continue
             base = bases.get(name, name)
             writers.setdefault(base, {})[i] = None
             touches[base] = touches.get(base, 0) | 1 << i

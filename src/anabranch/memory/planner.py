@@ -1,6 +1,7 @@
 """Tasks, a schedule, a machine -> Plan: a place for every value.
 
     input, constant   where the caller and the weights are
+    state             the fixed place of a state, and of its new value
     arena             what kernels write into memory they are given; workspaces too
     pool              what kernels allocate themselves, with the task at whose launch it may go
     alias             the memory of what it renames
@@ -14,7 +15,7 @@ from __future__ import annotations
 from anabranch.ir.plan import Plan, Signature, Slot, Workspace
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Task, TaskGraph, value_types
+from anabranch.ir.task import Task, TaskGraph, places, value_types
 from anabranch.memory.arena import Placement, place
 from anabranch.memory.lifetime import Lifetime, before_masks, lifetimes, release_point
 from anabranch.memory.race_check import check_plan
@@ -35,11 +36,13 @@ def pack(
     sequential plan is a limit that most schedules keep without."""
     trace = trace or Trace()
     held = _held(signature)
+    in_place = places(tasks)
     allocated = {
         name
         for task in tasks.tasks
         if task.kernel is not None and not task.kernel.writes_out
         for name in task.writes
+        if name not in in_place
     }
 
     def buffers_of(schedule: Schedule) -> list[Lifetime]:
@@ -52,8 +55,8 @@ def pack(
         order = {task.name: i for i, task in enumerate(tasks.tasks)}
         tight = tighten(schedule, buffers_of, limit_bytes, order)
         schedule, placement = _tightened(schedule, placement, tight, limit_bytes, trace)
-    places = dict(zip(buffers_of(schedule), placement.offsets, strict=True))
-    offsets = {buffer.value: offset for buffer, offset in places.items()}
+    placed = dict(zip(buffers_of(schedule), placement.offsets, strict=True))
+    offsets = {buffer.value: offset for buffer, offset in placed.items()}
     before = before_masks(schedule)
     written: dict[str, Slot] = {}
     for value in lifetimes(tasks, schedule, held):
@@ -126,11 +129,13 @@ def _tightened(
 
 
 def _slots(tasks: TaskGraph, written: dict[str, Slot]) -> tuple[Slot, ...]:
-    """In a readable order: inputs, constants, results in launch order, aliases,
-    parts."""
+    """In a readable order: inputs, states, their new values, constants, results in launch order,
+    aliases, parts."""
     types = value_types(tasks)
+    states = [state.name for state in tasks.states]
     return (
-        *(Slot(value.name, "input", nbytes=value.type.nbytes) for value in tasks.inputs),
+        *(Slot(value.name, "input", nbytes=value.type.nbytes) for value in tasks.given),
+        *(Slot(name, "state", nbytes=types[name].nbytes) for name in (*states, *places(tasks))),
         *(Slot(c.name, "constant", nbytes=c.type.nbytes) for c in tasks.constants),
         *written.values(),
         *(

@@ -7,6 +7,10 @@ has touched them since:
     write of v by t    all touches by the owner before must have ended before t starts; v owns
     read of v by t     v must still own the bytes, and its writer must have ended before t starts
 
+The place of a state is a stretch of bytes like any other, owned by the old value at first. Who
+writes the new one may have read the old one itself, at the elements that it writes; so for it alone
+the first line leaves out itself. What is returned must own the bytes at the end.
+
 A join owns the bytes of all its parts. Each part is a write of its own: it comes after all touches
 by the owner before, not after its sisters, whose elements are others. A read of a part needs that
 part's writer, a read of the whole all of them.
@@ -23,7 +27,16 @@ from dataclasses import dataclass, field
 
 from anabranch.errors import VerifyError
 from anabranch.ir.plan import ALIGNMENT, Plan, Slot
-from anabranch.ir.task import Task, alias_roots, leaves, slices, value_types, wholes
+from anabranch.ir.task import (
+    IN_PLACE,
+    Task,
+    alias_roots,
+    leaves,
+    places,
+    slices,
+    value_types,
+    wholes,
+)
 
 
 def check_plan(plan: Plan, most: int | None = None) -> None:
@@ -34,6 +47,7 @@ def check_plan(plan: Plan, most: int | None = None) -> None:
     _check_slots(plan)
     clocks = _clocks(plan)
     _check_arena(plan, clocks, most)
+    _check_places(plan, clocks)
     _check_pool(plan, clocks)
 
 
@@ -82,13 +96,21 @@ def _check_slots(plan: Plan) -> None:
     _unless(len(slots) == len(plan.slots), plan, "two slots for one value")
     odd = sorted(slots.keys() ^ types.keys())
     _unless(not odd, plan, f"values without slot or slots without value: {odd[:5]}")
-    spaces = {value.name: "input" for value in tasks.inputs}
+    spaces = {value.name: "input" for value in tasks.given}
+    spaces |= {state.name: "state" for state in tasks.states}
     spaces |= {constant.name: "constant" for constant in tasks.constants}
     spaces |= {name: "alias" for node in tasks.aliases for name in node.results}
     spaces |= {node.name: "part" if node.name in parts else "arena" for node in tasks.joins}
     for task in tasks.tasks:
         given = task.kernel is None or task.kernel.writes_out
         spaces |= {name: "arena" if given else "pool" for name in task.writes}
+        spaces |= dict.fromkeys(task.overwrites, "state")
+        if (kernel := task.kernel) is not None:
+            message = f"the kernel of {task.name} writes over what it reads, and may not, or must"
+            fits = (kernel.provider == "aten" and kernel.variant == IN_PLACE) == bool(
+                task.overwrites
+            )
+            _unless(fits and (not task.overwrites or kernel.body == task.body), plan, message)
         for name in (name for name in task.writes if name in parts):
             message = f"the kernel of {task.name} does not write into memory it is given"
             _unless(given, plan, f"%{name} is a part of %{parts[name]}, but {message}")
@@ -221,6 +243,40 @@ def _check_arena(plan: Plan, clocks: dict[str, _Clock], most: int | None) -> Non
                 arena.write(task.name, name, arena.slots[home].offset, arena.slots[home].nbytes)
     for name in _kept(plan, bases):
         arena.read("", name)
+
+
+def _check_places(plan: Plan, clocks: dict[str, _Clock]) -> None:
+    """The new value of a state is written after every reader of the old one."""
+    home, bases = places(plan.tasks), alias_roots(plan.tasks)
+    memory = {place: _Bytes(place) for place in home.values()}
+    tasks = {task.name: task for task in plan.tasks.tasks}
+
+    def read(reader: str, name: str) -> None:
+        cell = memory.get(home.get(name, name))
+        if cell is None:
+            return
+        what = f"{reader or 'the caller'} reads %{name}"
+        by = f"{', '.join(cell.writers.values())} has written %{cell.owner} in its place"
+        _unless(cell.owner == name, plan, f"{what}, but {by}" if cell.writers else f"{what} early")
+        for writer in cell.writers.values():
+            after = not reader or clocks[reader].after(clocks[writer])
+            _unless(after, plan, f"{what}, perhaps before {writer} has written it")
+        cell.touched.append(reader)
+
+    for launch in plan.schedule.launches:
+        task = tasks[launch.task]
+        for name in _owners_read(task, bases):
+            read(task.name, name)
+        for new, old in task.overwrites.items():
+            cell = memory[home[new]]
+            what = f"{task.name} writes %{new} in the place of %{old}"
+            _unless(cell.owner == old, plan, f"{what}, where %{cell.owner} is")
+            for other in cell.touched:
+                ordered = other == task.name or clocks[task.name].after(clocks[other])
+                _unless(ordered, plan, f"{what}, which {other} may still read")
+            memory[home[new]] = _Bytes(new, {new: task.name}, [task.name])
+    for name in _kept(plan, bases):
+        read("", name)
 
 
 def _check_pool(plan: Plan, clocks: dict[str, _Clock]) -> None:

@@ -15,6 +15,7 @@
 | cut_short | why searching ended before it was done: "", budget, stop |
 | stages_s | seconds of the compilation by stage, and of parts of stages ("search.build") |
 | peak_bytes, peak_bytes_sequential | intermediate values of this plan and of the sequential one |
+| states | what calls read and write, in the model's words, with types |
 | weights_bytes | constants that the plan owns: copies, apart from the model's own weights |
 | max_relative_error | per output, against a higher-precision reference |
 | search | each round of the search that paid: rules, us without and with them, steps |
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -42,12 +44,13 @@ from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
-from anabranch.ir.types import DTYPE_NAMES
+from anabranch.ir.types import DTYPE_NAMES, TensorType
 from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.l1_carveout import carveout_of
 from anabranch.rewrite.rules import ALL, PUBLISHED
 from anabranch.search.engine.backtracking import RewriteStep
 from anabranch.search.result import rules_of
+from anabranch.targets.places import kept, repeatable
 from anabranch.trace import stage_seconds
 from anabranch.tuning.job import Job
 from anabranch.tuning.launch.pdl import generated
@@ -66,7 +69,8 @@ def facts_of(job: Job, made: Compilation, moment: datetime, eager: bool = True) 
         "target": job.target.spec.kind if run is not None else f"simulated {job.target.spec.kind}",
         "device": job.target.spec.name,
         "dtype": _dtype(job, made),
-        "inputs": [f"{value.name}: {value.type.text}" for value in tasks.inputs],
+        "inputs": [f"{value.name}: {value.type.text}" for value in tasks.given],
+        "states": [f"{path}: {type.text}" for path, type in _states(tasks)],
         "latency_ms": cost.us / 1e3,
         "latency_spread_ms": cost.spread / 1e3,
         "latency_source": cost.source,
@@ -98,6 +102,11 @@ def facts_of(job: Job, made: Compilation, moment: datetime, eager: bool = True) 
             mode="json", exclude_defaults=True, exclude={"fullgraph"}
         ),
     }
+
+
+def _states(tasks: TaskGraph) -> Iterator[tuple[str, TensorType]]:
+    types = {value.name: value.type for value in tasks.inputs}
+    return ((state.path, types[state.name]) for state in tasks.states)
 
 
 def _versions() -> dict[str, str]:
@@ -157,6 +166,8 @@ def _baselines(job: Job, made: Compilation, asked: bool) -> dict[str, float]:
     found = {"sequential": plain[0].us / 1e3} if plain else {}
     if made.model is not None and job.target.spec.kind == "cuda":
         found["eager_graph"] = made.model.us / 1e3
+    held = [one.value for one in made.plan.tasks.states if one.value is not None]
+    asked = asked and repeatable(made.plan.tasks)
     if asked and made.run is not None and callable(job.model):
         args, kwargs = own_inputs(job.args, job.kwargs)
 
@@ -168,6 +179,7 @@ def _baselines(job: Job, made: Compilation, asked: bool) -> dict[str, float]:
             unchanged(job.model, args, kwargs),
             job.found.restored(),
             job.target.own_precision(),  # fp32 products as the plan has them
+            kept(held),
         ):
             found["eager"] = job.target.time_call(eager, TIME.eager_report_s).us / 1e3
     return found

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from anabranch.artifact.owned import owned_bytes
+from anabranch.ir.ops import packet_name
+from anabranch.ir.task import places
 from anabranch.ir.text import text_kernel
 from anabranch.ir.tiles import HORIZONTAL
 from anabranch.ir.variant import WHOLE_PERCENT
@@ -63,6 +65,7 @@ def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts
         _timelines(parts),
         _refused(parts),
         _memory(parts, head),
+        _states(parts),
         _numbers(parts, head),
     )
     lines = "\n\n".join("\n".join(section) for section in sections if section).splitlines()
@@ -256,6 +259,23 @@ def _memory(parts: ReportParts, head: Headline) -> list[str]:
     if own := owned_bytes(plan):
         where += f"; {size(own)} of weights, a copy beside the model's own"
     return [*lines, *wrapped(where)]
+
+
+def _states(parts: ReportParts) -> list[str]:
+    """What calls read and write: whose memory it is, and who writes how much of it."""
+    tasks = parts["plan"].tasks
+    if not tasks.states:
+        return []
+    types = {value.name: value.type.text for value in tasks.inputs}
+    where = {event.what: event.why for event in parts["events"] if event.where == "load"}
+    home = places(tasks)
+    lines = [f"States: {len(tasks.states)}, read and written by each call"]
+    for state in tasks.states:
+        writers = [t for t in tasks.tasks if state.name in map(home.get, t.overwrites)]
+        by = ", ".join(f"{task.name} ({packet_name(task.body.nodes[0].op)})" for task in writers)
+        said = where.get(f"state {state.path}", "")
+        lines += wrapped(f"{state.path}: {types[state.name]}, {said}; written by {by}")
+    return lines
 
 
 def _numbers(parts: ReportParts, head: Headline) -> list[str]:

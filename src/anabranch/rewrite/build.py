@@ -106,6 +106,7 @@ class Builder:
                 tuple(self.nodes.values()),
                 outputs,
                 self.source.conditions,
+                self.source.states,
             )
         )
 

@@ -3,7 +3,8 @@
 captured -> retype -> [ PASSES until nothing changes ] -> layout -> [ PASSES again ] -> simplified
 
 For a GPU that may multiply in tf32, constant factors are rounded to that at the end, which is the
-one step that changes values on purpose.
+one step that changes values on purpose. Then the new values of states come to their places, which
+is no choice.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.rewrite.passes.grouped_heads import grouped_heads
 from anabranch.rewrite.passes.identities import identities
 from anabranch.rewrite.passes.layout import layout
+from anabranch.rewrite.passes.place_states import place_states
 from anabranch.rewrite.passes.retype import retype
 from anabranch.rewrite.passes.round_factors import ERROR, round_factors
 from anabranch.rewrite.rules import special
@@ -53,7 +55,7 @@ def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu"
     if kind == "cuda" and options.tf32 and options.kernels == "all":
         rounds = partial(round_factors, trace=stepper.trace)
         graph = stepper.step(graph, "round_factors", rounds, tolerance=ROUNDING_GAIN * ERROR)
-    return graph
+    return place_states(graph)
 
 
 def _until_still(graph: Graph, stepper: Stepper, options: Options) -> Graph:

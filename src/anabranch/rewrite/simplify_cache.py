@@ -115,9 +115,11 @@ def _known(cache: Cache, key: str, graph: Graph) -> tuple[Graph, tuple[Event, ..
             read,
             constants=told[: len(constants)],
             conditions=tuple(dict.fromkeys((*graph.conditions, *conditions))),
+            states=graph.states,
         )
         verify_graph(simple)
-        same = simple.inputs == graph.inputs and _results(simple) == _results(graph)
+        same = simple.inputs == graph.inputs and read.states == graph.states
+        same = same and _results(simple) == _results(graph)
         return (simple, stored.events) if same else None
 
     return SIMPLIFIED.find(cache, key, computed)

@@ -58,9 +58,11 @@ def _bound(read: Graph, graph: Graph) -> Graph:
     constants = tuple(held[constant.name] for constant in read.constants)
     bound = replace(read, constants=constants, conditions=graph.conditions)
     verify_graph(bound)
-    if read.inputs != graph.inputs or _results(bound) != _results(graph):
+    if (read.inputs, read.states) != (graph.inputs, graph.states) or _results(bound) != _results(
+        graph
+    ):
         raise ValueError("it is of another graph")
-    return replace(bound, inputs=graph.inputs)
+    return replace(bound, inputs=graph.inputs, states=graph.states)
 
 
 def _results(graph: Graph) -> list[tuple[object, ...]]:
@@ -75,7 +77,7 @@ def key(graph: Graph, options: Options, target: Target) -> str:
     digests = dict.fromkeys(constant.digest for constant in graph.constants)
     place = {digest: i for i, digest in enumerate(digests)}
     constants = tuple(Constant(c.name, c.type, str(place[c.digest])) for c in graph.constants)
-    named = Graph(graph.name, graph.inputs, constants, graph.nodes, graph.outputs)
+    named = replace(graph, constants=constants)
     apart = APART if options.search == "taso-paper" else set[str]()
     asked = options.model_dump_json(exclude=NOT_ASKED | apart)
     machine = f"{target.spec.fingerprint} {name_of(target)}"

@@ -6,8 +6,8 @@ without arguments that reads and writes those tensors. What decides *when* calls
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -19,9 +19,10 @@ from anabranch.ir.domains import ANY, Domain, domains
 from anabranch.ir.graph import Node, types
 from anabranch.ir.plan import Plan
 from anabranch.ir.samples import delicate
-from anabranch.ir.task import Kernel, Task, alias_roots, slices, value_types
+from anabranch.ir.state import STORE
+from anabranch.ir.task import IN_PLACE, Kernel, Task, alias_roots, slices, value_types
 from anabranch.ir.types import TensorType, copy_into, once, type_of
-from anabranch.kernels.writers import writer, writes_there
+from anabranch.kernels.writers import overwriter, writer, writes_there
 from anabranch.targets.calling import UserOperators
 
 Call = Callable[[], None]
@@ -42,7 +43,7 @@ class Runner(Protocol):
 class Placed:
     """A plan's memory and calls: `values` by name, `calls` by task, in no particular order. `call`
     makes the call of a task of the plan that has another kernel, on the same memory. `operators`:
-    those of the user's among the calls."""
+    those of the user's among the calls. `inputs`: all buffers, the places of `states` last."""
 
     arena: Tensor
     values: dict[str, Tensor]
@@ -50,6 +51,7 @@ class Placed:
     calls: dict[str, Call]
     call: Callable[[Task], Call]
     operators: UserOperators
+    states: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def check_providers(plan: Plan, runners: Mapping[str, Runner], why: str, next: str) -> None:
@@ -75,22 +77,31 @@ def place(
     runners: Mapping[str, Runner],
     given: Mapping[str, Tensor] | None = None,
     arena: Tensor | None = None,
+    states: Mapping[str, Tensor] | None = None,
 ) -> Placed:
     """Allocate the arena, constants and input buffers of a plan and prepare its tasks. `given`:
     what buffers hold at first; the others hold numbers that operators may read, as far as those
     are known that read them. `arena`: that of another plan, used here as well if it is no smaller
-    than this plan's."""
+    than this plan's. `states`: the places of states, by name. Without, a run leaves no
+    states behind that another run would go on from, for a plan is run many times to be timed: what
+    copies a new value to its place leaves it beside, and only single elements are written over."""
     tasks = plan.tasks
     if arena is None or arena.numel() < plan.arena_bytes:
         arena = torch.full((plan.arena_bytes,), POISON, dtype=torch.uint8, device=device)
     values: dict[str, Tensor] = {}
     readable: dict[str, Domain] = {}
+    now = {state.name: state.value for state in tasks.states if state.value is not None}
     for task in tasks.tasks:
         for name, domain in domains(task.body).items():
             readable[name] = domain.meet(readable.get(name, ANY))
     for declared in tasks.inputs:
         name = declared.name
+        if states is not None and name in states:
+            values[name] = states[name]
+            continue
         values[name] = _some(declared.type, device, readable.get(name, ANY))
+        if now.get(name) is not None:
+            copy_into(values[name], now[name])
         if given is not None and name in given:
             copy_into(values[name], given[name])
     inputs = tuple(values[declared.name] for declared in tasks.inputs)
@@ -110,6 +121,11 @@ def place(
     for name, lies in slices(tasks).items():
         start = starts[lies.whole] + lies.offset * made[name].dtype.itemsize
         values[name] = _cut(arena, start, made[name])
+    own = {state.name for state in tasks.states}.difference(states or ())
+    for task in tasks.tasks:
+        for new, old in task.overwrites.items():
+            beside = old in own and task.body.nodes[0].op == STORE
+            values[new] = _empty(made[new], device) if beside else values[old]
     pool = {slot.value for slot in plan.slots if slot.space == "pool"}
     late = _aliases(tasks.aliases, alias_roots(tasks), pool, values, device)
     workspaces = {w.task: arena[w.offset : w.offset + w.nbytes] for w in plan.workspaces}
@@ -122,7 +138,15 @@ def place(
 
     operators = UserOperators(tasks.name)
     calls = {task.name: call(task) for task in tasks.tasks}
-    return Placed(arena, values, inputs, calls, call, operators)
+    held = {state.name: values[state.name] for state in tasks.states}
+    return Placed(arena, values, inputs, calls, call, operators, held)
+
+
+def copied(outputs: Sequence[Tensor], kept: Collection[int]) -> tuple[Tensor, ...]:
+    """Copies of the outputs that the caller owns, but for those at the places `kept`: states."""
+    if not kept:
+        return tuple([out.clone() for out in outputs])
+    return tuple([out if i in kept else out.clone() for i, out in enumerate(outputs)])
 
 
 def held_at(plan: Plan, placed: Placed, arena: bool = True) -> dict[str, dict[int, int]]:
@@ -130,7 +154,8 @@ def held_at(plan: Plan, placed: Placed, arena: bool = True) -> dict[str, dict[in
     another plan's."""
     kinds = {
         "weights": [placed.values[constant.name] for constant in plan.tasks.constants],
-        "inputs": list(placed.inputs),
+        "inputs": [placed.values[value.name] for value in plan.tasks.given],
+        "states": list(placed.states.values()),
         "arena": [placed.arena] if arena else [],
     }
     return {kind: _storages(tensors) for kind, tensors in kinds.items()}
@@ -205,6 +230,8 @@ def _step(
     given = kernel.writes_out and bool(set(writes) & set(node.results))
     direct = given and writes_there(node, types(kernel.body))
     write = writer(node.op) if direct else None
+    if kernel.variant == IN_PLACE:
+        write = overwriter(node)
     unread = {name: type.dtype for name, type in zip(node.results, node.types, strict=True)}
     overload = ops.resolve(node.op)
     device_kwargs: dict[str, Any] = {}

@@ -64,7 +64,10 @@ class SampledTarget:
         repeat: int = 1,
         given: Mapping[str, Tensor] | None = None,
         beside: Executable | None = None,
+        states: Mapping[str, Tensor] | None = None,
     ) -> Executable:
+        if states is not None:
+            return self.inner.load(plan, repeat, given, beside, states)
         given = self.given(plan) if given is None else given
         return self.inner.load(plan, repeat, given or None, beside)
 

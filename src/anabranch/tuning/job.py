@@ -33,7 +33,8 @@ class Job:
     constants that other plans of the same Compiled own. `beside`: one of these, whose arena is
     used if it is large enough. `room`: bytes that the plan may take on the device. `found`: torch's
     switches, under which the model is captured and called. `anew`: what the cache has of this model
-    is not trusted. `wanted`: the options as they were given, where a further attempt does less."""
+    is not trusted. `wanted`: the options as they were given, where a further attempt does less.
+    `places`: where states lie already, by what the model calls them."""
 
     model: Any
     args: tuple[Any, ...]
@@ -52,6 +53,7 @@ class Job:
     found: Surroundings = field(default_factory=Surroundings)
     anew: bool = False
     wanted: Options | None = None
+    places: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def taken(self) -> float:
@@ -60,10 +62,14 @@ class Job:
 
 
 def example_of(job: Job, captured: Captured) -> list[Tensor]:
-    """The example as the graph's inputs, on the target's device."""
-    inputs, (tree, _) = captured.graph.inputs, captured.trees
-    given = flatten_call(captured.signature, inputs, job.args, job.kwargs, tree)
-    return [tensor.to(job.target.device) for tensor in given]
+    """The example as the graph's inputs, on the target's device: of states copies of what they
+    are."""
+    graph, (tree, _), device = captured.graph, captured.trees, job.target.device
+    given = flatten_call(captured.signature, graph.given, job.args, job.kwargs, tree)
+    held = {state.name: state.value for state in graph.states}
+    last = (held[value.name] for value in graph.inputs if value.name in held)
+    states = [value.detach().to(device).clone() for value in last if value is not None]
+    return [*(tensor.to(device) for tensor in given), *states]
 
 
 def with_samples(job: Job, captured: Captured, graph: Graph) -> Job:

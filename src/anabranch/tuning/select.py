@@ -265,7 +265,7 @@ def _at_last(
     """Where no kernel passed: the library's, operator by operator, each with memory of its own, for
     that is what eager runs. The whole plan is compared with the model all the same."""
     for at, (before, maker) in enumerate(zip(offered, makers, strict=True)):
-        if not runs_body(replace(task, kernel=before.kernel)):
+        if task.overwrites or not runs_body(replace(task, kernel=before.kernel)):
             continue
         plain = config.providers[maker].kernel(task, config.spec, before.kernel.name, PLAIN)
         us = config.spec.launch_us * max(1, plain.launches)

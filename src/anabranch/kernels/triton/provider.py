@@ -37,7 +37,7 @@ class TritonProvider:
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         """A kernel for each variant that fits the body; none below compute capability 8.0 or
         without Triton."""
-        if spec.kind != "cuda" or spec.capability < OLDEST:
+        if spec.kind != "cuda" or spec.capability < OLDEST or task.overwrites:
             return []
         if not (spec.simulated or importlib.util.find_spec("triton")):
             return []

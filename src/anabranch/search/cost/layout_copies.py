@@ -10,6 +10,7 @@ each were searched for at 14.60 us, and would have taken 16.55.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -36,7 +37,7 @@ class Copies:
         if not names:
             return graph
         outputs = tuple(Ref(names.get(ref.name, ref.name)) for ref in graph.outputs)
-        return Graph(graph.name, graph.inputs, graph.constants, nodes, outputs)
+        return replace(graph, nodes=nodes, outputs=outputs)
 
     def among(
         self,

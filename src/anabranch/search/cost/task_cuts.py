@@ -309,4 +309,4 @@ def without_constants(graph: Graph) -> Graph:
         if name in read
     )
     held = tuple(constant for constant in graph.constants if constant.name in read)
-    return Graph(graph.name, graph.inputs, (*held, *made), left, graph.outputs)
+    return replace(graph, constants=(*held, *made), nodes=left)

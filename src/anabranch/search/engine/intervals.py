@@ -129,7 +129,8 @@ class Survey:
         graph = interval.graph
         outputs = tuple(Ref(sewn.names.get(ref.name, ref.name)) for ref in graph.outputs)
         constants = (*graph.constants, *sewn.constants)
-        joined = drop_dead(Graph(graph.name, graph.inputs, constants, sewn.nodes, outputs))
+        made = replace(graph, constants=constants, nodes=sewn.nodes, outputs=outputs)
+        joined = drop_dead(replace(made, conditions=()))
         was = {sewn.names.get(name, name): type for name, type in self.wiring.types.items()}
         return retyped(joined, was), labels
 

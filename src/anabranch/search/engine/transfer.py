@@ -63,6 +63,7 @@ def moved(found: Graph, like: Graph, graph: Graph) -> Moved:
         tuple(own.get(c.name, c) for c in found.constants),
         tuple(_node(node, names, lines) for node in found.nodes),
         tuple(Ref(names.get(ref.name, ref.name)) for ref in found.outputs),
+        states=graph.states,
     )
     return made, names
 

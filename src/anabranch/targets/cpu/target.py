@@ -38,6 +38,7 @@ from anabranch.targets.loading import (
     Placed,
     Runner,
     check_providers,
+    copied,
     held_at,
     place,
     run_aten,
@@ -71,15 +72,19 @@ class CpuExecutable:
         self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
         self._workers, self._own = Workers("anabranch-stream"), Workers("anabranch-call")
         self._told = False
+        self._given = [placed.values[value.name] for value in plan.tasks.given]
+        self._kept = frozenset(state.output for state in plan.tasks.states)
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
         return self._entered(lambda: self._called(inputs, clone))
 
     def _called(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
-        for static, given in zip(self._placed.inputs, inputs, strict=True):
+        whole = len(inputs) == len(self._placed.inputs)
+        buffers = self._placed.inputs if whole else self._given
+        for static, given in zip(buffers, inputs, strict=True):
             copy_into(static, given)
         self._replay()
-        return tuple([out.clone() for out in self.outputs]) if clone else self.outputs
+        return copied(self.outputs, self._kept) if clone else self.outputs
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[Sequence[Tensor]], tuple[Tensor, ...]]]:
@@ -108,6 +113,11 @@ class CpuExecutable:
     def inputs(self) -> tuple[Tensor, ...]:
         """The buffers a call copies its inputs into."""
         return self._placed.inputs
+
+    @property
+    def states(self) -> Mapping[str, Tensor]:
+        """The places of states, by the names of their inputs."""
+        return self._placed.states
 
     def shaken(self, pause: Callable[[str], float]) -> tuple[Tensor, ...]:
         def call() -> tuple[Tensor, ...]:
@@ -305,6 +315,7 @@ class CpuTarget:
         repeat: int = 1,
         given: Mapping[str, Tensor] | None = None,
         beside: Executable | None = None,
+        states: Mapping[str, Tensor] | None = None,
     ) -> CpuExecutable:
         if plan.spec.kind != "cpu":
             raise TargetError(
@@ -320,7 +331,7 @@ class CpuTarget:
         )
         shared = beside.arena if beside is not None else None
         with torch.no_grad():
-            placed = place(plan, self.device, RUNNERS, given, shared)
+            placed = place(plan, self.device, RUNNERS, given, shared, states)
         turn = None
         if isinstance(beside, CpuExecutable) and placed.arena is shared:
             turn = beside.turn

@@ -45,7 +45,7 @@ from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.call_order import Turns
 from anabranch.targets.cuda.capturing import captured
 from anabranch.targets.cuda.input_copies import filler
-from anabranch.targets.loading import Placed, held_at, strays
+from anabranch.targets.loading import Placed, copied, held_at, strays
 
 WARM_UPS = 2
 """Runs before capture: libraries initialise, choose algorithms and allocate workspaces in them."""
@@ -102,7 +102,9 @@ class CudaExecutable:
         self.libraries: Mapping[int, int] = {}
         """Bytes that libraries keep for streams of the target, by the stream's handle."""
         self._turns: Turns = Turns(self._device) if beside is None else beside._turns
-        self._fill = filler(placed.inputs)
+        self._fill = filler([placed.values[value.name] for value in plan.tasks.given])
+        self._fill_all = filler(placed.inputs) if placed.states else self._fill
+        self._kept = frozenset(state.output for state in plan.tasks.states)
         self._made = {_named(task): placed.calls[task.name] for task in plan.tasks.tasks}
         self._later = later
         if not later and beside is None:
@@ -156,7 +158,10 @@ class CudaExecutable:
         """From now on copies of results that are made in grad mode have the history that `seal`
         gives to tensors. The buffers get it once: a call pays for a node of its copy alone."""
         if self._graph is not None:
-            self._sealed = tuple(seal(self._outputs))
+            pairs = zip(self._outputs, seal(self._outputs), strict=True)
+            self._sealed = tuple(
+                own if i in self._kept else made for i, (own, made) in enumerate(pairs)
+            )
 
     def _locked(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
         with self.turn.lock:
@@ -170,12 +175,16 @@ class CudaExecutable:
         self, inputs: Sequence[Tensor], clone: bool, sealed: Sequence[Tensor] = ()
     ) -> tuple[Tensor, ...]:
         if self._replay_graph is not None and self._turns.stays():
-            self._fill(inputs)
+            self._filling(inputs)
             self._replay_graph()
             if clone:
-                return tuple([output.clone() for output in sealed or self._outputs])
+                return copied(sealed or self._outputs, self._kept)
             return self._outputs
         return self._run_there(inputs, clone, sealed)
+
+    def _filling(self, inputs: Sequence[Tensor]) -> None:
+        whole = len(inputs) == len(self._placed.inputs)
+        (self._fill_all if whole else self._fill)(inputs)
 
     def _run_there(
         self, inputs: Sequence[Tensor], clone: bool, sealed: Sequence[Tensor]
@@ -186,14 +195,14 @@ class CudaExecutable:
                 return self._into_other_graph(inputs, clone)
         stream = self._turns.take()
         try:
-            self._fill(inputs)
+            self._filling(inputs)
             if self._later:
                 self._later = False
                 with torch.cuda.device(self._device):
                     self._prepare()
             self.replay()
             outputs = self.outputs
-            return tuple([output.clone() for output in sealed or outputs]) if clone else outputs
+            return copied(sealed or outputs, self._kept) if clone else outputs
         finally:
             self._turns.leave(stream)
 
@@ -216,7 +225,7 @@ class CudaExecutable:
                 "call it once before the capture begins",
             )
         _in_other_graphs.append(self)
-        self._fill(inputs)
+        self._filling(inputs)
         main, side = torch.cuda.current_stream(self._device), self._streams[0]
         side.wait_stream(main)
         with torch.cuda.stream(side):
@@ -224,7 +233,7 @@ class CudaExecutable:
                 self.launch_all()
         main.wait_stream(side)
         outputs = self._current_outputs()
-        return tuple([output.clone() for output in outputs]) if clone else outputs
+        return copied(outputs, self._kept) if clone else outputs
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[Sequence[Tensor]], tuple[Tensor, ...]]]:
@@ -265,6 +274,11 @@ class CudaExecutable:
     def inputs(self) -> tuple[Tensor, ...]:
         """The static buffers a call copies its inputs into."""
         return self._placed.inputs
+
+    @property
+    def states(self) -> Mapping[str, Tensor]:
+        """The places of states, by the names of their inputs: the graph has their addresses."""
+        return self._placed.states
 
     def replay(self) -> None:
         """One run on what the input buffers hold, on the current stream."""
@@ -364,12 +378,16 @@ class CudaExecutable:
         if not torch.cuda.is_current_stream_capturing():
             _let_go.clear()
         side = self._streams[0]
+        before_runs = [(place, place.clone()) for place in self.states.values()]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(self._warm_ups):
                 self.launch_all()
+                for place, value in before_runs:
+                    place.copy_(value)
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
+        del before_runs
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         try:

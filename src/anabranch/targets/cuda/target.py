@@ -105,6 +105,7 @@ class CudaTarget:
         repeat: int = 1,
         given: Mapping[str, torch.Tensor] | None = None,
         beside: Executable | None = None,
+        states: Mapping[str, torch.Tensor] | None = None,
     ) -> CudaExecutable:
         """One CUDA graph. Where capture fails the executable launches eagerly and says why in
         `failure`; the caller reports it. What may not run on numbers that are drawn is captured
@@ -132,7 +133,7 @@ class CudaTarget:
             self.prepare([task.kernel for task in plan.tasks.tasks if task.kernel])
             before = torch.cuda.memory_allocated(self.device)
             shared = beside.arena if beside is not None else None
-            placed = place(plan, self.device, self._runners, given, shared)
+            placed = place(plan, self.device, self._runners, given, shared, states)
             taken = torch.cuda.memory_allocated(self.device) - before
             together = beside if placed.arena is shared else None
             fresh = held_at(plan, placed, arena=together is None)

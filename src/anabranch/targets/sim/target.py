@@ -56,6 +56,7 @@ class SimTarget:
         repeat: int = 1,
         given: Mapping[str, torch.Tensor] | None = None,
         beside: Executable | None = None,
+        states: Mapping[str, torch.Tensor] | None = None,
     ) -> Executable:
         raise self._absent("run a plan")
 

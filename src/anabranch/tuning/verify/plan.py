@@ -32,6 +32,7 @@ from anabranch.ir.reference import eager_and_reference
 from anabranch.ir.refused import Refused
 from anabranch.ir.tolerances import Errors
 from anabranch.ir.types import type_of
+from anabranch.targets.places import kept
 from anabranch.tuning.job import Job, example_of
 
 EAGER_TOLERANCE = {
@@ -102,10 +103,13 @@ def verify(run: Executable, captured: Captured, job: Job, seen: Observed | None 
 
 
 def _ran(run: Executable, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-    """What the plan returns. NumericsError if it fails where the model runs, so that less of it is
-    optimised."""
+    """What the plan returns, and leaves in states, which are put back. NumericsError if it fails
+    where the model runs, so that less of it is optimised."""
+    states = {state.output for state in run.plan.tasks.states}
     try:
-        return run(inputs, clone=True)
+        with kept(run.states.values()):
+            outs = run(inputs, clone=True)
+            return [out.clone() if i in states else out for i, out in enumerate(outs)]
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, IndexError, ValueError) as failed:
@@ -207,8 +211,9 @@ def _compare_with_model(
     """Both may be off by what the numbers allow; outputs that are drawn `anew`, by anything.
     `results`: the model's own."""
     allowed = [ok for _, ok in worst]
-    if differs := unlike_model(run.plan, run(example), example, allowed, results, anew):
-        raise _unlike(str(differs))
+    with kept(run.states.values()):
+        if differs := unlike_model(run.plan, run(example), example, allowed, results, anew):
+            raise _unlike(str(differs))
 
 
 def _unlike(what: str) -> NumericsError:

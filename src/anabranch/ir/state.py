@@ -1,0 +1,113 @@
+"""Where the new value of a state is written: Graph -> which nodes write over which values.
+
+    %k_1  = index_copy(%k, 2, %at, %new)      writes few elements of %k: in its place
+    %k_2  = index_copy(%k_1, 2, %at_1, ...)   and so on, as long as nobody needs %k_1 afterwards
+    %n_1  = add(%n, 1)                        computes all elements:
+    %n_2  = copy(%n, %n_1)                    a copy brings them to the place
+
+All else stays functional. A node may write over a value if nobody reads that afterwards: the value
+is not returned, and all who read it can run before. They are then ordered before the node, as an
+edge like any other (`ir.dag`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph, Node, Ref, State, producers, types
+
+STORE = "aten.copy.default"
+"""Brings a value to the place of its first operand, of which it reads nothing."""
+SPARSE = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("index_put", "_unsafe_index_put", "index_copy", "index_add", "index_fill"),
+        *("scatter", "scatter_add", "slice_scatter", "select_scatter"),
+    )
+)
+"""Operators whose result is their first operand but for some elements, which alone they write if
+both are one memory."""
+
+
+def overwritten(node: Node) -> str | None:
+    """The value that the node may write over, as far as its operator says; None if there is
+    none."""
+    known = node.op == STORE or ops.packet_name(node.op) in SPARSE
+    first = node.args[0] if known and node.args else None
+    if not isinstance(first, Ref) or node.uses.count(first.name) != 1 or len(node.types) != 1:
+        return None
+    return first.name
+
+
+def overwriting(graph: Graph) -> dict[str, str]:
+    """By the name of each node that writes over a value, in the place of a state, that value. A
+    state whose new value does not come to its place so is not among them."""
+    if not graph.states:
+        return {}
+    facts = _Facts(graph)
+    found: dict[str, str] = {}
+    for state in graph.states:
+        chain = facts.chain(state)
+        if found.keys().isdisjoint(chain) and facts.ordered(found | chain):
+            found |= chain
+    return found
+
+
+def settled(graph: Graph) -> bool:
+    """Whether the new values of all states come to their places."""
+    written = overwriting(graph)
+    return all(graph.outputs[state.output].name in written for state in graph.states)
+
+
+class _Facts:
+    """What is asked of one graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph, self._types, self._makers = graph, types(graph), producers(graph)
+        self._roots: dict[str, str] = {}
+        for node in graph.nodes:
+            if ops.is_view(node, self._types):
+                source = node.uses[0]
+                root = self._roots.get(source, source)
+                self._roots.update(dict.fromkeys(node.results, root))
+
+    def chain(self, state: State) -> dict[str, str]:
+        """The nodes that write over the state one after the other, and what each of them writes
+        over; none if one of them may not."""
+        found: dict[str, str] = {}
+        name = self._graph.outputs[state.output].name
+        while name != state.name:
+            node = self._makers.get(name)
+            before = None if node is None else overwritten(node)
+            if node is None or before is None or not self._may(node, before, state):
+                return {}
+            found[node.name], name = before, before
+        return found
+
+    def _may(self, node: Node, before: str, state: State) -> bool:
+        same = node.types[0] == self._types[before]
+        returned = {self._root(ref.name) for ref in self._graph.outputs}
+        others = [self._root(name) for name in node.uses if name != before]
+        return same and before not in returned and not {before, state.name} & {*others}
+
+    def ordered(self, written: Mapping[str, str]) -> bool:
+        """Whether all nodes can run if those that write over a value come after its readers."""
+        nodes = self._graph.nodes
+        writers = {before: name for name, before in written.items()}
+        before: dict[str, set[str]] = {node.name: set() for node in nodes}
+        for node in nodes:
+            makers = (self._makers[name].name for name in node.uses if name in self._makers)
+            before[node.name].update(makers)
+            for root in {self._root(name) for name in node.uses}:
+                if (writer := writers.get(root, node.name)) != node.name:
+                    before[writer].add(node.name)
+        try:
+            TopologicalSorter(before).prepare()
+        except CycleError:
+            return False
+        return True
+
+    def _root(self, name: str) -> str:
+        return self._roots.get(name, name)

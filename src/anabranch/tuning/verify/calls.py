@@ -1,0 +1,119 @@
+"""Comparing calls in a row, of plans that have states.
+
+    the plan    s0 --call--> s1 --call--> s2 --call--> s3      in the places of the states
+    its graph   s0 --------> s1   s1 ----> s2   s2 ----> s3    in higher precision, each from there
+    the model   s0 --call--> s1 --call--> s2 --call--> s3      in its own tensors, as it is
+
+What is compared after each call: all results and all states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from anabranch.errors import NumericsError
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.observe import Observed, in_a_row
+from anabranch.ir import tolerances
+from anabranch.ir.inputs import legal
+from anabranch.ir.protocols import Executable
+from anabranch.ir.reference import eager_and_reference
+from anabranch.tuning.job import Job, example_of
+from anabranch.tuning.verify.plan import (
+    EAGER_TOLERANCE,
+    WRONG_CAPTURE,
+    drawn_anew,
+    unlike_model,
+    without_fastpath,
+)
+
+CALLS = 3
+"""How many calls in a row: the third reads what the second made of what the first had made."""
+
+
+def verify_calls(run: Executable, captured: Captured, job: Job) -> None:
+    """NumericsError where calls in a row give other results, or leave other states, than the
+    captured graph or the model; the states are others afterwards. Nothing is compared of a graph
+    without states, or with random numbers. Where the model refuses more calls, those before that
+    are compared."""
+    graph, target = captured.graph, job.target
+    if not graph.states or drawn_anew(graph):
+        return
+    example, count = example_of(job, captured), len(graph.given)
+    models = _models_calls(job, captured)
+    given, now = example[:count], example[count:]
+    for number in range(1, CALLS + 1):
+        inputs = [*given, *now]
+        if target.spec.kind == "cuda" and not legal(graph, inputs):
+            _tell(job, run, f"nobody knows whether its operators may read what call {number} reads")
+            return
+        try:
+            own, reference = eager_and_reference(graph, inputs, target)
+        except (RuntimeError, IndexError, ValueError) as refused:
+            if number == 1 or isinstance(refused, torch.OutOfMemoryError):
+                raise
+            _tell(job, run, f"call {number} fails: {str(refused).partition(chr(10))[0]}")
+            return
+        outs = [out.clone() for out in run(inputs if number == 1 else given, clone=True)]
+        allowed = []
+        for i, (error, ok) in enumerate(tolerances.compare(outs, own, reference, target.spec.tf32)):
+            allowed.append(number * ok)
+            if not error <= ok:
+                raise NumericsError(
+                    f"after {number} calls in a row {_named(captured, i)} has relative error "
+                    f"{error:.2e}",
+                    f"its dtype and the model's own rounding allow {ok:.2e}",
+                    "set ANABRANCH_CHECK=2 to find the pass that did it, and report the model",
+                )
+        if number <= len(models):
+            _compare(run, captured, outs, inputs, allowed, models[number - 1], number)
+        now = [run.states[value.name].clone() for value in graph.inputs[count:]]
+
+
+def _tell(job: Job, run: Executable, why: str) -> None:
+    job.trace.add("refused", "verify", f"{run.plan.tasks.name}: {CALLS} calls in a row", why)
+
+
+def _named(captured: Captured, output: int) -> str:
+    names = {state.output: f"the state {state.path}" for state in captured.graph.states}
+    return names.get(output, f"output {output}")
+
+
+def _models_calls(job: Job, captured: Captured) -> Sequence[Observed]:
+    """What calls of the model return and leave in its states, as many as it bears."""
+    places = [state.value for state in captured.graph.states]
+    if not callable(job.model) or any(place is None for place in places):
+        return ()
+    held = [place for place in places if place is not None]
+    precise = job.target.full_precision
+    with without_fastpath():
+        return in_a_row(job.model, job.args, job.kwargs, job.found, held, CALLS, precise)
+
+
+def _compare(
+    run: Executable,
+    captured: Captured,
+    outs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    allowed: Sequence[float],
+    seen: Observed,
+    number: int,
+) -> None:
+    """After so many calls, the plan beside the model."""
+    unlike = unlike_model(run.plan, outs, inputs, allowed, seen.results)
+    differs = str(unlike) if unlike else ""
+    for state, want in zip(captured.graph.states, seen.states, strict=True):
+        out = outs[state.output]
+        error = tolerances.relative_error(out, want.to(out.device))
+        most = number * EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * allowed[state.output]
+        if not error <= most and not differs:
+            differs = f"the state {state.path} differs from the model's own by {error:.2e}"
+    if differs:
+        raise NumericsError(
+            f"after {number} calls in a row {differs}",
+            WRONG_CAPTURE,
+            "report the model; it may depend on state that capture cannot see",
+        )
