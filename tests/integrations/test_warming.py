@@ -15,7 +15,12 @@ import anabranch
 from anabranch.errors import OptionError
 from anabranch.integrations import dynamo
 
-QUICK: dict[str, Any] = {"search": "none", "abreast": "none", "overlap": "none", "cache_dir": None}
+QUICK: dict[str, Any] = {
+    "search": "none",
+    "horizontal_fusion": "none",
+    "pdl": "off",
+    "cache_dir": None,
+}
 
 
 @pytest.fixture(name="made")

@@ -7,6 +7,7 @@
 | reproduce | a published table, on this machine |
 | explain | FILE or MODEL: what was rewritten, fused, chosen and refused, and why |
 | space | how many schedules the blocks of a MODEL, or a dag, have |
+| buckets | the sizes that calls have -> which of them to compile |
 | precompile | the kernels that MODEL... may need on a GPU that is not here -> the cache |
 | record | the zoo on this GPU -> a profile for the simulated target |
 | discover | rules that small graphs are found to obey -> a file |

@@ -21,6 +21,7 @@ import typer
 import anabranch
 from anabranch.cli import (
     bench,
+    buckets,
     cache,
     compile,
     discover,
@@ -50,6 +51,7 @@ app.command("reproduce")(reproduce.run)
 app.command("explain")(explain.run)
 app.command("space")(space.run)
 app.command("precompile")(precompile.run)
+app.command("buckets")(buckets.run)
 app.command("record")(record.run)
 app.command("discover")(discover.run)
 app.command("fuzz")(fuzz.run)

@@ -19,6 +19,7 @@ Ends with 1 if anything was unequal or failed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,6 +72,9 @@ def run(
             min=0,
         ),
     ] = 0,
+    sizes: Annotated[
+        bool, typer.Option("--sizes", help="An axis varies; five sizes of each graph are called.")
+    ] = False,
     budget: Annotated[
         float, typer.Option(help="Seconds that search and measurement may take for each graph.")
     ] = 1.0,
@@ -95,7 +99,7 @@ def run(
         given = {"scheduler": scheduler, "search": search, "budget": str(budget)}
         setting = _of_steps(target, dtype, verified, steps, given)
     else:
-        setting = _setting(target, dtype, scheduler, search, budget, verified)
+        setting = replace(_setting(target, dtype, scheduler, search, budget, verified), sizes=sizes)
     with Watch("drawing", "fuzz") as watch:
         tally = campaign.run(seed, graphs, setting, Trace(watch), out, _shard(shard), log)
     _show(json, tally, setting)

@@ -135,10 +135,10 @@ def differences(
                 same = torch.equal(ours.nan_to_num(), old.nan_to_num())
                 found += [f"input {i} was written to"] * (not same)
             elif ran:  # the model writes to it
-                wrong = _compared([ours], [plain], [true], opened.spec.tf32, wild)
+                wrong = compared([ours], [plain], [true], opened.spec.tf32, wild)
                 found += [f"input {i}, which is written to: {why}" for why in wrong]
         leaves = [pytree.tree_leaves(each) for each in (outs, own, truth)]
-        found += _compared(leaves[0], leaves[1], leaves[2], opened.spec.tf32, wild)
+        found += compared(leaves[0], leaves[1], leaves[2], opened.spec.tf32, wild)
     changed = any(not torch.equal(now.nan_to_num(), was.nan_to_num()) for now, was in held)
     found += ["a later call changed the results of an earlier one"] * changed
     return list(dict.fromkeys(found))
@@ -158,7 +158,7 @@ def _windows(compiled: Any) -> set[int]:
     return {i for i, value in enumerate(graph.inputs) if value.name in read}
 
 
-def _compared(
+def compared(
     outs: list[Any], own: list[Any], truth: list[Any], tf32: bool, wild: bool = False
 ) -> list[str]:
     """Outputs against the model's own and the truth. `wild`: what is not finite, alone."""

@@ -103,7 +103,10 @@ def _logged(log: Path | None, setting: TrialSetting) -> dict[int, dict[str, Any]
 
 def _named(setting: TrialSetting) -> str:
     return repr(
-        (setting.target, str(setting.dtype), sorted(setting.options.items()), setting.steps)
+        (
+            *(setting.target, str(setting.dtype), sorted(setting.options.items())),
+            *((setting.steps,) if not setting.sizes else (setting.steps, "sizes")),
+        )
     )
 
 

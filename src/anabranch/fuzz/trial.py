@@ -24,6 +24,7 @@ from anabranch.errors import CaptureError, NumericsError
 from anabranch.fuzz import alone
 from anabranch.fuzz.drawing import DrawnModel, made
 from anabranch.fuzz.random_rewrites import walked
+from anabranch.fuzz.sizes import size_differences
 from anabranch.fuzz.substitute import Crash, Substitution
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS, scheduler
@@ -39,12 +40,14 @@ DRAWN = "drawn"
 @dataclass(frozen=True, slots=True)
 class TrialSetting:
     """What drawings are compiled for. `options`: of `anabranch.compile`, as given. `steps`: so many
-    substitutions are drawn instead, and nothing is compiled."""
+    substitutions are drawn instead, and nothing is compiled. `sizes`: an axis of the inputs varies,
+    and calls of several sizes are compared."""
 
     target: str = "cpu"
     dtype: torch.dtype = torch.float32
     options: Mapping[str, Any] = field(default_factory=dict)
     steps: int = 0
+    sizes: bool = False
 
     def told(self, seed: int) -> dict[str, Any]:
         """The options for one seed."""
@@ -106,7 +109,11 @@ def _compiled(drawing: DrawnModel, setting: TrialSetting) -> TrialOutcome:
         paths.append(compiled.entries[-1].compilation.path)
 
     options = setting.told(drawing.seed)
-    found = alone.differences(build, inputs, setting.dtype, setting.target, keep, **options)
+    if setting.sizes:
+        more = setting.dtype, setting.target, drawing.seed
+        found = size_differences(build, inputs, *more, keep, **options)
+    else:
+        found = alone.differences(build, inputs, setting.dtype, setting.target, keep, **options)
     (path,) = paths
     done = tuple(Substitution(step.rule, step.nodes) for step in path.steps) if path else ()
     short = path is not None and path.cut_short != ""
