@@ -60,8 +60,8 @@ def compile(
             compiled, and a call runs the next larger one, if padding is proved harmless.
         sizes: Which sizes: a list, a histogram (a dict from size to share, or the path of a JSON
             file) from which at most `buckets` are chosen by forecast times, or None for the whole
-            range. With several dimensions a size is a tuple. Without `dynamic_shapes` it is that of
-            the first axis of all inputs.
+            range, which is the example's size where it has no end. With several dimensions a size
+            is a tuple. Without `dynamic_shapes` it is that of the first axis of all inputs.
         target: auto, cuda, cuda:N, cpu, sim:h200 or sim:FILE.json. "auto" is the GPU where there
             is one, and the CPU elsewhere.
         trace: Gets every event of the compilation.

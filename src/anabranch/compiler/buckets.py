@@ -25,6 +25,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
 from anabranch.compiler.pipeline import compile_model
 from anabranch.errors import AnabranchError, OptionError
 from anabranch.frontend.dynamic_shapes import Dimension, DynamicShapes
@@ -55,13 +58,15 @@ def buckets(
     forecast: Forecast | None = None,
 ) -> list[Size]:
     """The sizes to compile, largest first, `Options.buckets` of them at most. `sizes`: a list of
-    sizes, a histogram (a dict, or the path of a JSON file), or None for the whole range; with
-    several dimensions a size is a tuple. `paddable`: for each dimension whether calls may be padded
-    along it. `forecast`: microseconds of a size; by default planned for a simulated GPU."""
+    sizes, a histogram (a dict, or the path of a JSON file), or None for the whole range, which
+    is the example's size where it has no end; with several dimensions a size is a tuple.
+    `paddable`: for each dimension whether calls may be padded along it. `forecast`: microseconds of
+    a size; by default planned for a simulated GPU."""
     limit = job.options.buckets
     histogram, listed = read_sizes(sizes, shapes.dimensions)
     if histogram is None:
-        histogram = _range(shapes.dimensions)
+        ends = all(one.most is not None for one in shapes.dimensions)
+        histogram = _range(shapes.dimensions) if ends else {_example(job, shapes): 1.0}
     if listed and len(histogram) <= limit:
         found = list(histogram)
     elif not all(paddable):
@@ -245,17 +250,17 @@ def _no_sizes(why: str) -> OptionError:
 
 def _range(dimensions: Sequence[Dimension]) -> dict[Size, float]:
     """All sizes of the dimensions alike; of a large range, and of several, in steps that grow."""
-    for one in dimensions:
-        if one.most is None:
-            raise OptionError(
-                f"nobody says how large {one.name} may be",
-                "memory is planned for the largest size",
-                f"write Dim({one.name!r}, max=64), or give sizes=[...]",
-            )
     ranges = [range(one.least, (one.most or 0) + 1) for one in dimensions]
     if math.prod(map(len, ranges)) > MOST_SIZES or len(ranges) > 1:
         ranges = [_ladder(one.start, one.stop - 1) for one in ranges]  # type: ignore[misc]
     return dict.fromkeys(itertools.product(*ranges), 1.0)
+
+
+def _example(job: Job, shapes: DynamicShapes) -> Size:
+    leaves = pytree.tree_leaves((job.args, dict(job.kwargs)))
+    size = shapes.sizes_of([leaf for leaf in leaves if isinstance(leaf, Tensor)])
+    assert size is not None, "they were compared when the dimensions were read"
+    return size
 
 
 def _ladder(least: int, most: int) -> list[int]:
