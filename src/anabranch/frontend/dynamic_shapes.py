@@ -180,7 +180,7 @@ def _words(refused: CaptureError) -> str:
     return "; ".join(told[:2]) or refused.why
 
 
-def symbolic_shapes(values: Sequence[Any]) -> DynamicShapes | None:
+def symbolic_shapes(values: Sequence[Any], graph: fx.Graph) -> DynamicShapes | None:
     """What varies in the inputs of a graph with symbolic sizes: `values`, its fake inputs, tensors
     and numbers. Dimensions are called as the symbols are. None if no tensor's size varies, or one
     is no affine function of a symbol."""
@@ -202,7 +202,9 @@ def symbolic_shapes(values: Sequence[Any]) -> DynamicShapes | None:
             extents.append(tuple(at))
     except OptionError:
         return None
-    return DynamicShapes(tuple(symbols.values()), tuple(extents)) if symbols else None
+    if not symbols:
+        return None
+    return DynamicShapes(tuple(symbols.values()), tuple(extents), "", _uneven(graph, symbols))
 
 
 def _env(size: Any) -> Any:
@@ -434,7 +436,9 @@ def _read(
             at.append(Extent(axis, list(symbols).index(symbol), times, plus))
         if isinstance(value, Tensor):
             extents.append(tuple(at))
-    return DynamicShapes(tuple(symbols.values()), tuple(extents), "", _uneven(program, symbols))
+    return DynamicShapes(
+        tuple(symbols.values()), tuple(extents), "", _uneven(program.graph, symbols)
+    )
 
 
 def _known(stated: DynamicShapes, tensor: int, axis: int) -> Dimension | None:
@@ -473,10 +477,10 @@ def _ranged(ranges: Any, name: str) -> Dimension:
     return Dimension(name, max(1, int(ranges.lower)), _end(int(most)) if finite else None)
 
 
-def _uneven(program: ExportedProgram, symbols: Mapping[Any, Dimension]) -> str:
+def _uneven(graph: fx.Graph, symbols: Mapping[Any, Dimension]) -> str:
     """An operator with a size that is no polynomial of the dimensions: two captures at two sizes
     would not show what it is at others."""
-    for node in program.graph.nodes:
+    for node in graph.nodes:
         for size in _sizes(node):
             free = size.free_symbols & symbols.keys()
             if free and not size.is_polynomial(*free):

@@ -47,7 +47,8 @@ def reduced(neutral: float) -> Sum:
     """Reductions that a row of `neutral` changes nothing of."""
 
     def rule(call: PaddedCall, rows: PaddedAxis) -> Along:
-        if call.arguments.get("ord", 2) in (0, -math.inf):
+        power = call.arguments.get("ord", call.arguments.get("p", 2))
+        if power is not None and not (isinstance(power, (int, float)) and power > 0):
             raise MixedRowsError("it works along the padded axis")
         if not _is(rows.fill, neutral):
             raise MixedRowsError(f"it reduces the padded axis, and the padding is not {neutral}")

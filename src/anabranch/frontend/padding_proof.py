@@ -11,7 +11,8 @@ that works along the axis finds the padding neutral (`padded_sums`): masked with
 softmax, 0 before a sum. Two captures tell a size from a number that happens to be equal; what a
 model does in Python with the size (`x / len(x)`) is a number that differs, and refuses the model.
 
-    rows of a batch                apart: a row of a result depends on the same row of inputs alone
+    rows of a batch                apart: a row of a result depends on the same row of inputs alone,
+                                   and not on its number
     a sequence, masked or causal   not apart, and padding is harmless all the same
 """
 
@@ -68,8 +69,8 @@ class UnprovenError(Exception):
 class PaddingProof:
     """Padding along one dynamic axis is harmless. `zeros`: for each tensor of a call whether it is
     padded with zeros; else with copies of its last row. `results`: for each leaf of the result
-    where it has rows. `least`: rows that a call has at least. `apart`: rows do not meet at all, so
-    a call may also be answered in pieces."""
+    where it has rows. `least`: rows that a call has at least. `apart`: rows do not meet, and
+    none depends on its number, so a call may also be answered in pieces."""
 
     zeros: tuple[bool, ...]
     results: tuple[tuple[Rows, ...], ...]
@@ -120,7 +121,7 @@ class _Walk:
     shapes: Shapes = field(default_factory=dict)
     wide: Shapes = field(default_factory=dict)
     met: set[str] = field(default_factory=set)
-    """Values in which rows met."""
+    """Values in which rows met, or a row is computed of its number."""
     spoiled: set[str] = field(default_factory=set)
     least: int = 1
 
@@ -325,6 +326,7 @@ class _Walk:
         """An axis of the size that no operand has: copies, numbers, or the first of a table."""
         used = node.uses[0] if node.uses else None
         if name == "aten.slice" and dims_of(call, len(call.result)) == [axis]:
+            self.met.update(node.results)
             return PaddedAxis(axis, 1, times)
         if name in ("aten.expand", "aten.repeat"):
             assert used is not None
@@ -333,6 +335,7 @@ class _Walk:
                 whole = before < 0 or self.shapes[used][before] == 1
                 return PaddedAxis(axis, 1, times, self.content.get(used), alike=whole)
         if name == "aten.arange":
+            self.met.update(node.results)
             given = call.arguments
             start, step = given.get("start", 0), given.get("step", 1)
             counts = start if isinstance(start, int) and (step, times) == (1, 1) else None

@@ -142,7 +142,7 @@ class _Lazy:
         self.dynamic = [i for i in range(self.count) if i not in static]
         self.plans: dict[tuple[Any, ...], Compiled] = {}
         placeholders = [node for node in self.graph.graph.nodes if node.op == "placeholder"]
-        self.symbolic = SymbolicCalls([placeholders[i] for i in self.dynamic])
+        self.symbolic = SymbolicCalls([placeholders[i] for i in self.dynamic], self.graph.graph)
         self.sized: dict[tuple[int, ...], Compiled] = {}
         self.read: list[int] = []
         """Where the weights were that plans have, and how often they had been written to."""

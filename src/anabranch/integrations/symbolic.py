@@ -24,9 +24,9 @@ class SymbolicCalls:
     """Calls of one graph. Inputs are those that may differ from call to call, in its order:
     tensors, and numbers that are sizes of them."""
 
-    def __init__(self, placeholders: Sequence[fx.Node]) -> None:
+    def __init__(self, placeholders: Sequence[fx.Node], graph: fx.Graph) -> None:
         self._values = [node.meta.get("val") for node in placeholders]
-        self.shapes: DynamicShapes | None = symbolic_shapes(self._values)
+        self.shapes: DynamicShapes | None = symbolic_shapes(self._values, graph)
         self._calls: SizedCalls | None = None
 
     def sizes(self, inputs: Sequence[Any]) -> tuple[int, ...] | None:
@@ -105,8 +105,8 @@ class SymbolicCalls:
     ) -> PaddingProof | str:
         assert self.shapes is not None
         rows, size = self.shapes.rows(number), max(given[number], 2)
-        if rows is None:
-            return "an axis has its size and some more"
+        if rows is None or self.shapes.uneven:
+            return self.shapes.uneven or "an axis has its size and some more"
         few = tuple(size if i == number else n for i, n in enumerate(given))
         more = tuple(size + 1 if i == number else n for i, n in enumerate(given))
         try:
