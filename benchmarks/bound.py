@@ -118,8 +118,8 @@ def rehearsal() -> tuple[TargetSpec, Try]:
         found = contraction_of(lower(body))
         assert isinstance(found, Contraction)
         us = {text_tile(tile): limit.us for tile, limit in ranked(found, spec)}
-        wrong = {v: zlib.crc32(f"{body.name} {v}".encode()) / 2**32 for v in variants}
-        return {v: us[v] * (0.85 + 0.3 * wrong[v]) for v in variants}
+        wrong = {str(v): zlib.crc32(f"{body.name} {v}".encode()) / 2**32 for v in variants}
+        return {v: us[v] * (0.85 + 0.3 * wrong[v]) for v in wrong}
 
     return spec, attempt
 

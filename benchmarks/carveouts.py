@@ -26,7 +26,8 @@ from anabranch.costs.measured import Measured
 from anabranch.ir.protocols import Executable, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
-from anabranch.kernels.triton.l1_carveout import CARVEOUTS_PERCENT, WHOLE_PERCENT
+from anabranch.ir.variant import WHOLE_PERCENT
+from anabranch.kernels.triton.l1_carveout import CARVEOUTS_PERCENT
 from anabranch.memory import pack
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS

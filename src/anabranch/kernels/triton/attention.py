@@ -43,6 +43,7 @@ from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.product import exact
 from anabranch.kernels.triton.statements import GridPlace, KernelTree
 
 OWN = frozenset(
@@ -111,9 +112,7 @@ class _Walk:
     @property
     def exact(self) -> str:
         """How products are told what to make of fp32."""
-        if self.found.dtype != torch.float32:
-            return ""
-        return f', input_precision="{"tf32" if self.tile.tf32 else "ieee"}"'
+        return exact(self.found.dtype, self.tile.tf32)
 
     @property
     def end(self) -> str:

@@ -26,7 +26,7 @@ from anabranch.kernels.dfg.lowering_api import LoweringCall, NotLowered, Point, 
 from anabranch.kernels.dfg.simplify import bounded, choose
 from anabranch.kernels.dfg.traversal import reductions, scans, substitute_index, substitute_stores
 from anabranch.kernels.triton.axis_layout import flattened
-from anabranch.kernels.triton.contraction_axes import plain
+from anabranch.kernels.triton.product import plain
 
 OPERATOR = "aten.scaled_dot_product_attention.default"
 NAME = "attended"

@@ -36,8 +36,6 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
@@ -49,22 +47,28 @@ from anabranch.kernels.dfg.simplify import bounded, const
 from anabranch.kernels.dfg.traversal import Place, loads, substitute
 from anabranch.kernels.triton import split_k
 from anabranch.kernels.triton.axis_layout import flattened, next_power
-from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of, plain
+from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import chosen
-from anabranch.kernels.triton.emit import DTYPES, Emission, literal
+from anabranch.kernels.triton.emit import Emission, literal
 from anabranch.kernels.triton.epilogue import Results
 from anabranch.kernels.triton.k_loop import KLoopSteps, steps_of
 from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.statements import Assign, GridPlace, KernelTree, Statement
+from anabranch.kernels.triton.product import (
+    Share,
+    added,
+    exact,
+    plain,
+    rounded_ahead,
+    write_factor,
+)
+from anabranch.kernels.triton.statements import GridPlace, KernelTree, Statement
 from anabranch.kernels.triton.weight_prefetch import (
     TOGETHER,
-    Share,
     Side,
     at_step,
     constant_side,
     few,
-    rounded_ahead,
     write_fetches,
 )
 from anabranch.kernels.triton.window_prologue import write_taps
@@ -278,14 +282,8 @@ def _write_out(out: Emission, sums: _Sums, zeros: str) -> None:
 
 
 def _write_loop(out: Emission, sums: _Sums, zeros: str) -> None:
-    steps, share = sums.steps, sums.share
+    steps = sums.steps
     out.let("total", zeros)
-    span = f"{steps.count}"
-    if share.split > 1:
-        end = f"(part + 1) * {share.each}"
-        if share.each * share.split != steps.count:
-            end = f"tl.minimum({end}, {steps.count})"
-        span = f"part * {share.each}, {end}"
     masks = {sums.lanes[0]: "deep_in"} if steps.ragged else {}
     if steps.ragged and _reads_on(sums):
         masks[sums.lanes[1]] = "deep_in" if sums.tile.m == 1 else "deep_right_in"
@@ -298,7 +296,7 @@ def _write_loop(out: Emission, sums: _Sums, zeros: str) -> None:
     if steps.ragged:
         texts = [_ended(scope, sums, at, text) for at, text in enumerate(texts)]
     scope.statements.append(_added(texts, sums))
-    out.loop("step", span, scope)
+    out.loop("step", sums.share.span, scope)
 
 
 def _reads_on(sums: _Sums) -> bool:
@@ -332,24 +330,14 @@ def _scope(out: Emission, sums: _Sums, masks: dict[Axis, str]) -> Emission:
     return scope
 
 
-def _added(texts: Sequence[str], sums: _Sums) -> Statement:
-    """What adds the product of two factors to the sums."""
-    if sums.tile.m == 1:
-        product = " * ".join(f"{text}.to(tl.float32)" for text in texts)
-        return Assign(("total",), product, "+=")
-    exact = ""
-    if sums.found.dtype == torch.float32:
-        exact = f', input_precision="{"tf32" if sums.tile.tf32 else "ieee"}"'
-    return Assign(("total",), f"tl.dot({texts[0]}, {texts[1]}, total{exact})")
+def _added(factors: Sequence[str], sums: _Sums) -> Statement:
+    return added("total", factors, sums.tile.m == 1, exact(sums.found.dtype, sums.tile.tf32))
 
 
 def _factor(scope: Emission, expr: Expr, sums: _Sums) -> str:
-    name, dtype = scope.value(expr), sums.found.dtype
-    if expr.dtype != dtype:
-        return scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
-    if sums.tile.tf32 and sums.tile.m > 1 and not rounded_ahead(expr, sums.constants):
-        return scope.assign("factor", scope.call("nearest_tf32", name))
-    return name
+    tf32 = sums.tile.tf32 and sums.tile.m > 1
+    rounds = tf32 and not rounded_ahead(expr, sums.constants)
+    return write_factor(scope, expr, sums.found.dtype, rounds)
 
 
 def _write_few(out: Emission, found: Contraction, place: Place) -> None:

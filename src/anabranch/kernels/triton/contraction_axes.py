@@ -29,11 +29,9 @@ import torch
 from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.expr import (
     Arith,
-    Cast,
     Dfg,
     Expr,
     KernelVariable,
-    Load,
     Reduce,
     Store,
     all_free_axes,
@@ -50,6 +48,7 @@ from anabranch.kernels.dfg.traversal import (
     substitute_stores,
 )
 from anabranch.kernels.triton.axis_layout import apart, largest_load, ordered
+from anabranch.kernels.triton.product import ProductAxes, multiplied_in
 from anabranch.kernels.triton.window_prologue import count, why_not_read
 
 MOST_SHORT = 256
@@ -59,9 +58,9 @@ MOST_SHORT = 256
 Blocks = tuple[tuple[KernelVariable, Expr], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Contraction:
-    """The graph and its one sum of products; axes of more than one point, the fastest last.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contraction(ProductAxes):
+    """The graph and its one sum of products, with its axes.
     `short`: sums of few numbers that lie in memory, the same for all columns. `blocks`: sums over
     the last axis of the columns, what each is held as in the stores, and its argument in terms of
     that axis."""
@@ -70,32 +69,8 @@ class Contraction:
     fold: Reduce
     left: Expr
     right: Expr
-    batch: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    cols: tuple[Axis, ...]
-    depth: tuple[Axis, ...]
     short: tuple[Reduce, ...] = ()
     blocks: Blocks = ()
-
-    @property
-    def m(self) -> int:
-        """Rows of the product."""
-        return math.prod(one.extent for one in self.rows)
-
-    @property
-    def n(self) -> int:
-        """Columns of the product."""
-        return math.prod(one.extent for one in self.cols)
-
-    @property
-    def k(self) -> int:
-        """Depth: products that are summed for each element."""
-        return math.prod(one.extent for one in self.depth)
-
-    @property
-    def batches(self) -> int:
-        """Products of matrices that are computed apart."""
-        return math.prod(one.extent for one in self.batch)
 
     @property
     def block(self) -> int:
@@ -246,25 +221,6 @@ def _multiplies(fold: Reduce, dfg: Dfg, free: Mapping[Expr, Collection[Axis]]) -
     return one != other
 
 
-def operand_dtype(factor: Expr) -> torch.dtype:
-    """The type that a factor has in memory."""
-    source = largest_load(factor)
-    return source.dtype if source is not None else torch.float32
-
-
-def multiplied_in(*factors: Expr) -> torch.dtype:
-    """What factors are multiplied in: a half type if all are of it, else fp32."""
-    kinds = set(map(operand_dtype, factors))
-    return kinds.pop() if len(kinds) == 1 else torch.float32
-
-
-def plain(factor: Expr) -> Expr:
-    """The factor as it lies in memory, where it is only widened."""
-    if isinstance(factor, Cast) and isinstance(factor.arg, Load):
-        return factor.arg
-    return factor
-
-
 def _with_groups_apart(dfg: Dfg, fold: Reduce) -> Dfg:
     assert isinstance(fold.arg, Arith)
     sizes = {one: {_group_size(one, f) for f in fold.arg.args} - {0, 1} for one in dfg.axes}
@@ -309,16 +265,16 @@ def _with_roles(dfg: Dfg, told: _Told, blocks: Blocks) -> Contraction | Refused:
     guide = largest_load(left)
     assert guide is not None
     found = Contraction(
-        dfg,
-        fold,
-        left,
-        right,
-        tuple(a for a in order if a in of_left and a in of_right),
-        rows,
-        cols,
-        ordered(fold.axes, guide),
-        tuple(told.short),
-        blocks,
+        dfg=dfg,
+        fold=fold,
+        left=left,
+        right=right,
+        batch=tuple(a for a in order if a in of_left and a in of_right),
+        rows=rows,
+        cols=cols,
+        depth=ordered(fold.axes, guide),
+        short=tuple(told.short),
+        blocks=blocks,
     )
     return _why_not(found) or found
 

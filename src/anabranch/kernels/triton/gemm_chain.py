@@ -35,15 +35,21 @@ from anabranch.kernels.dfg.simplify import bounded
 from anabranch.kernels.dfg.traversal import Place, replace_parts, substitute, substitute_store
 from anabranch.kernels.triton import split_k
 from anabranch.kernels.triton.axis_layout import flattened
-from anabranch.kernels.triton.contraction_axes import plain
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.gemm_chain_axes import Pair, pair_of
 from anabranch.kernels.triton.gemm_chain_tiles import chosen
 from anabranch.kernels.triton.k_loop import KLoopSteps, walk
 from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.statements import Assign, GridPlace, KernelTree, Statement
-from anabranch.kernels.triton.weight_prefetch import Share, rounded_ahead
+from anabranch.kernels.triton.product import (
+    Share,
+    added,
+    exact,
+    plain,
+    rounded_ahead,
+    write_factor,
+)
+from anabranch.kernels.triton.statements import GridPlace, KernelTree, Statement
 
 OWN = split_k.OWN | {
     *("deep", "deep_down", "deep_in", "step", "tile", "part", "batch", "total"),
@@ -204,13 +210,7 @@ def _write_chunks(out: Emission, cut: _Cut) -> None:
             out.let("chunk", "part")
         out.statements += scope.statements
     else:
-        span = f"{share.count}"
-        if share.split > 1:
-            end = f"(part + 1) * {share.each}"
-            if share.each * share.split != share.count:
-                end = f"tl.minimum({end}, {share.count})"
-            span = f"part * {share.each}, {end}"
-        out.loop("chunk", span, scope)
+        out.loop("chunk", share.span, scope)
     if cut.one:
         out.let("total", "tl.sum(total, 1)[:, None]")
 
@@ -255,24 +255,13 @@ def _write_second(out: Emission, cut: _Cut) -> None:
     out.statements.append(_added("total", (rounded, other), cut, kind))
 
 
-def _added(sums: str, texts: tuple[str, str], cut: _Cut, kind: torch.dtype) -> Statement:
-    """What adds the product of two factors to sums."""
-    if cut.one:
-        product = " * ".join(f"{text}.to(tl.float32)" for text in texts)
-        return Assign((sums,), product, "+=")
-    exact = ""
-    if kind == torch.float32:
-        exact = f', input_precision="{"tf32" if cut.tile.tf32 else "ieee"}"'
-    return Assign((sums,), f"tl.dot({texts[0]}, {texts[1]}, {sums}{exact})")
+def _added(total: str, factors: tuple[str, str], cut: _Cut, dtype: torch.dtype) -> Statement:
+    return added(total, factors, cut.one, exact(dtype, cut.tile.tf32))
 
 
 def _factor(scope: Emission, expr: Expr, dtype: torch.dtype, cut: _Cut) -> str:
-    name = scope.value(expr)
-    if expr.dtype != dtype:
-        return scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
-    if dtype == torch.float32 and cut.tile.tf32 and not rounded_ahead(expr, cut.constants):
-        return scope.assign("factor", scope.call("nearest_tf32", name))
-    return name
+    tf32 = dtype == torch.float32 and cut.tile.tf32
+    return write_factor(scope, expr, dtype, tf32 and not rounded_ahead(expr, cut.constants))
 
 
 def _write_results(out: Emission, cut: _Cut) -> None:

@@ -25,13 +25,13 @@ from anabranch.kernels.dfg.expr import Arith, Dfg, Expr, Reduce, all_parts, free
 from anabranch.kernels.dfg.index_expr import Axis
 from anabranch.kernels.dfg.traversal import reductions, scans
 from anabranch.kernels.triton.axis_layout import largest_load, ordered
-from anabranch.kernels.triton.contraction_axes import multiplied_in, operand_dtype
+from anabranch.kernels.triton.product import ProductAxes, multiplied_in, operand_dtype
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """The graph and its two sums; axes of more than one point, the fastest last. `taps`: axes of
-    the second sum that slide over the first one's rows."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair(ProductAxes):
+    """The graph and its two sums; the axes are the second one's, but the depth is the first one's.
+    `taps`: axes of the second sum that slide over the first one's rows."""
 
     dfg: Dfg
     inner: Reduce
@@ -40,27 +40,8 @@ class Pair:
     weight: Expr
     middle: Expr
     right: Expr
-    batch: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    cols: tuple[Axis, ...]
     taps: tuple[Axis, ...]
     between: Axis
-    depth: tuple[Axis, ...]
-
-    @property
-    def m(self) -> int:
-        """Rows of both products."""
-        return math.prod(one.extent for one in self.rows)
-
-    @property
-    def n(self) -> int:
-        """Columns of the second product."""
-        return math.prod(one.extent for one in self.cols)
-
-    @property
-    def batches(self) -> int:
-        """Chains that are computed apart."""
-        return math.prod(one.extent for one in self.batch)
 
     @property
     def dtypes(self) -> tuple[torch.dtype, torch.dtype]:
@@ -138,8 +119,21 @@ def _with_roles(
     if guide is None or across is None:
         return Refused("a factor is read from nowhere")
     taps = tuple(one for one in ordered(outer.axes, across) if one is not between)
-    return Pair(dfg, inner, outer, image, weight, middle, right, batch, rows, cols, taps, between,
-                ordered(inner.axes, guide))  # fmt: skip
+    return Pair(
+        dfg=dfg,
+        inner=inner,
+        outer=outer,
+        image=image,
+        weight=weight,
+        middle=middle,
+        right=right,
+        batch=batch,
+        rows=rows,
+        cols=cols,
+        depth=ordered(inner.axes, guide),
+        taps=taps,
+        between=between,
+    )
 
 
 def _inner_factors(

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -49,14 +48,23 @@ from anabranch.kernels.dfg.traversal import (
 from anabranch.kernels.tile_cost import TileBound, TileWork, bound, resident
 from anabranch.kernels.triton import row_scans
 from anabranch.kernels.triton.axis_layout import flattened, largest_load, next_power, ordered
-from anabranch.kernels.triton.contraction_axes import multiplied_in, plain
 from anabranch.kernels.triton.contraction_tiles import has_cores, peak_of
-from anabranch.kernels.triton.emit import DTYPES, Emission
+from anabranch.kernels.triton.emit import Emission
 from anabranch.kernels.triton.k_loop import walk
 from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.product import (
+    ProductAxes,
+    Share,
+    added,
+    exact,
+    multiplied_in,
+    plain,
+    rounded_ahead,
+    write_factor,
+)
 from anabranch.kernels.triton.statements import GridPlace, KernelTree
-from anabranch.kernels.triton.weight_prefetch import Share, Side, rounded_ahead, write_fetches
+from anabranch.kernels.triton.weight_prefetch import Side, write_fetches
 
 OWN = {"tile", "batch", "row", "row_in", "col", "col_in", "deep", "deep_right", "deep_in"}
 OWN |= {"deep_right_in", "step"}
@@ -73,39 +81,20 @@ KEPT = 16
 """Tiles that are tried."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """The graph, its products and their factors, all over the same axes of the `depth`; which axes
-    of its results are steps, channels (`cols`), and sequences (`batch`), the fastest last."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer(ProductAxes):
+    """The graph, its products of the same rows, and their factors: rows are steps, columns
+    channels, and each batch a sequence."""
 
     dfg: Dfg
     folds: tuple[Reduce, ...]
     left: Expr
     rights: tuple[Expr, ...]
-    steps: Axis
-    cols: tuple[Axis, ...]
-    batch: tuple[Axis, ...]
-    depth: tuple[Axis, ...]
 
     @property
-    def m(self) -> int:
+    def height(self) -> int:
         """Steps, rounded up to a power of two of at least 16, for a program holds all of them."""
-        return max(16, next_power(self.steps.extent))
-
-    @property
-    def n(self) -> int:
-        """Channels of the results."""
-        return math.prod(one.extent for one in self.cols)
-
-    @property
-    def k(self) -> int:
-        """Depth of the products."""
-        return math.prod(one.extent for one in self.depth)
-
-    @property
-    def batches(self) -> int:
-        """Sequences that are computed apart."""
-        return math.prod(one.extent for one in self.batch)
+        return max(16, next_power(self.m))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -127,17 +116,17 @@ def ranked(found: Layer, spec: TargetSpec) -> list[tuple[SequenceTile, TileBound
     tf32, limits = found.dtype == torch.float32 and spec.tf32, dict[SequenceTile, TileBound]()
     for n, warps, (k, stages) in itertools.product(WIDTHS, WARPS, DEPTHS):
         count = walk(found.depth, k, "deep").count
-        each = len(found.folds) * found.m * n // (32 * warps)
+        each = len(found.folds) * found.height * n // (32 * warps)
         stages = 1 if count == 1 else stages
         if n >= 2 * max(found.n, 16) or k >= 2 * max(found.k, 32) or stages > count + 1:
             continue
         if not EACH[0] <= each <= EACH[1] or (stages == 1) != (count == 1):
             continue
-        tile = SequenceTile(found.m, n, k, warps, stages, tf32)
+        tile = SequenceTile(found.height, n, k, warps, stages, tf32)
         ctas = -(-found.n // n) * found.batches
         size, cores = found.dtype.itemsize, has_cores(found.dtype, spec)
         wide = n * len(found.folds)
-        block = TileWork(found.m, wide, k, ctas, count, size, warps, stages, 1, 1, cores)
+        block = TileWork(found.height, wide, k, ctas, count, size, warps, stages, 1, 1, cores)
         if resident(block, spec):
             limits[tile] = bound(block, spec, peak_of(found.dtype, spec))
     return sorted(limits.items(), key=lambda pair: (pair[1].us, -pair[1].limit, text_tile(pair[0])))
@@ -234,16 +223,25 @@ def _with_roles(
     guide = largest_load(left)
     if guide is None:
         return Refused("its rows are read from nowhere")
-    return Layer(dfg, tuple(folds), left, rights, steps, cols, batch, ordered(depth, guide))
+    return Layer(
+        dfg=dfg,
+        folds=tuple(folds),
+        left=left,
+        rights=rights,
+        batch=batch,
+        rows=(steps,),
+        cols=cols,
+        depth=ordered(depth, guide),
+    )
 
 
 def _written(body: Graph, tile: SequenceTile, asked: int) -> KernelTree:
     found = found_in(body)
     if isinstance(found, Refused):
         raise ValueError(found.sentence)
-    if tile.m != found.m:
-        raise ValueError(f"{text_tile(tile)} does not suit {found.steps.extent} steps")
-    row, row_place = flattened((found.steps,), "row")
+    if tile.m != found.height:
+        raise ValueError(f"{text_tile(tile)} does not suit {found.m} steps")
+    row, row_place = flattened(found.rows, "row")
     col, col_place = flattened(found.cols, "col")
     batch, batch_place = flattened(found.batch, "batch")
     place = {**row_place, **col_place, **batch_place}
@@ -300,22 +298,16 @@ def _write_products(
     scope.expect(left, *rights)
 
     def factor(expr: Expr, inside: str) -> str:
-        name = scope.value(expr)
-        if expr.dtype != found.dtype:
-            name = scope.assign("factor", f"{name}.to({DTYPES[found.dtype]})")
-        elif tile.tf32 and not rounded_ahead(expr, constants):
-            name = scope.assign("factor", scope.call("nearest_tf32", name))
+        rounds = tile.tf32 and not rounded_ahead(expr, constants)
+        name = write_factor(scope, expr, found.dtype, rounds)
         if ragged and not isinstance(expr, Load):
             return scope.assign("factor", f"tl.where({inside}, {name}, 0.0)")
         return name
 
-    exact = ""
-    if found.dtype == torch.float32:
-        exact = f', input_precision="{"tf32" if tile.tf32 else "ieee"}"'
     shared = factor(left, "deep_in")
     for total, right in zip(totals, rights, strict=True):
-        product = f"tl.dot({shared}, {factor(right, 'deep_right_in')}, {total}{exact})"
-        scope.let(total, product)
+        factors = shared, factor(right, "deep_right_in")
+        scope.statements.append(added(total, factors, False, exact(found.dtype, tile.tf32)))
     if alone:  # what stands in no loop may be read before the kernel waits
         out.statements += scope.statements
     else:
@@ -326,7 +318,7 @@ def _write_results(
     out: Emission, found: Layer, place: Place, row: Axis, totals: Sequence[str]
 ) -> None:
     """What runs along the rows of the products, and what is stored."""
-    points = tuple(axis(a.name, a.extent) for a in (*found.batch, found.steps, *found.cols))
+    points = tuple(axis(a.name, a.extent) for a in (*found.batch, *found.rows, *found.cols))
     held: dict[Expr, Expr] = {
         fold: KernelVariable(total, fold.dtype, points)
         for fold, total in zip(found.folds, totals, strict=True)

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from anabranch.ir.graph import Graph
 from anabranch.ir.tiles import ContractionTile
 from anabranch.kernels.dfg.expr import Expr, Load, parts
-from anabranch.kernels.dfg.index_expr import Axis, Index, axes_of, axis, number
+from anabranch.kernels.dfg.index_expr import Axis, Index, axes_of, axis
 from anabranch.kernels.dfg.traversal import loads, substitute, substitute_index
 from anabranch.kernels.triton.axis_layout import next_power
-from anabranch.kernels.triton.contraction_axes import Contraction, plain
+from anabranch.kernels.triton.contraction_axes import Contraction
 from anabranch.kernels.triton.emit import Emission, identifier
+from anabranch.kernels.triton.product import Share, plain
 from anabranch.kernels.triton.statements import Fetch
 
 MOST_STEPS = 2
@@ -33,29 +34,6 @@ LINE = 128
 TOGETHER = 128
 """CTAs that surely run at once on a GPU with dependent launches; those of later waves would ask too
 late."""
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What of the depth is a CTA's: `each` of `count` steps, for each of `split` parts."""
-
-    count: int
-    split: int
-
-    @property
-    def each(self) -> int:
-        """Steps of each part, rounded up."""
-        return -(-self.count // self.split)
-
-    def step(self, at: int) -> Index:
-        """The CTA's own step of this number."""
-        first = axis("part", self.split) * self.each if self.split > 1 else number(0)
-        return first + at
-
-    @property
-    def whole(self) -> bool:
-        """Whether all CTAs have the same number of steps."""
-        return self.each * self.split == self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +57,6 @@ def constant_side(body: Graph, found: Contraction) -> str:
         if isinstance(plain(factor), Load) and {load.value for load in loads(factor)} <= constants:
             return side
     return ""
-
-
-def rounded_ahead(factor: Expr, constants: frozenset[str]) -> bool:
-    """Whether a factor of a product in tf32 has no more bits than that. Tensor cores cut off what
-    is too many, which makes all that is computed smaller; so factors are rounded first, but for
-    constants, which are when the graph is simplified (`rewrite/passes/round_factors`)."""
-    return isinstance(factor, Load) and factor.value in constants
 
 
 def few(share: Share, tile: ContractionTile, side: str, itemsize: int) -> bool:
