@@ -96,8 +96,8 @@ def unique(y: Tensor, more: float, layer: nn.Module) -> Tensor:
 
 
 def padded(y: Tensor, more: float, layer: nn.Module) -> Tensor:
-    longer = run(layer, torch.cat([y, torch.ones(2, WIDTH)]))
-    return torch.cat([y, torch.zeros(2, WIDTH)]) + longer
+    longer = run(layer, torch.cat([y, y.new_ones(2, WIDTH)]))
+    return torch.cat([y, y.new_zeros(2, WIDTH)]) + longer
 
 
 STEPS = [

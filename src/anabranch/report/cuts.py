@@ -1,6 +1,7 @@
 """Where a model is cut and what that costs, as plain text: facts -> str.
 
-Router, cut at 1 place: 1 plan, 1 eager step
+Router on NVIDIA H200
+  cut at 1 place, where it asks for values: 1 plan
 Calls of (x: f32[32,16]), the way of example 1
   1  plan 1  addmm, softmax, topk and 5 more           14.2 us measured
   2  eager   nonzero, index, addmm and 9 more          86.0 us measured
@@ -33,7 +34,8 @@ def cuts_text(facts: Mapping[str, Any]) -> str:
     cuts = {cut["origin"] for _, path in paths for cut in path["cuts"]}
     plans = count(facts["plans"], "plan")
     lines += wrapped(f"{facts['model']} on {facts['device']}", "", "  ")
-    lines += wrapped(f"cut at {count(len(cuts), 'place')} that asks for values: {plans}")
+    places = count(len(cuts), "place")
+    lines += wrapped(f"cut at {places}, where it asks for values: {plans}")
     for form in facts["forms"]:
         for number, path in enumerate(form["paths"], 1):
             which = f", the way of example {number}" if len(form["paths"]) > 1 else ""
