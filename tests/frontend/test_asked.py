@@ -43,11 +43,18 @@ class Asks(nn.Module):
         return x.clamp(max=self.limits[0] if self.question() else self.limits[1])
 
 
-def said(model: nn.Module, fake: bool = False) -> list[str]:
+def said(model: nn.Module, fake: bool = False, given: Tensor | None = None) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         calling = Calling(surroundings(), fake=fake)
-        capture_model(model.eval(), (torch.zeros(3),), {}, Cache(None), Trace(), calling)
+        capture_model(
+            model.eval(),
+            (torch.zeros(3) if given is None else given,),
+            {},
+            Cache(None),
+            Trace(),
+            calling,
+        )
     return [str(warning.message) for warning in caught]
 
 
@@ -75,6 +82,25 @@ def test_it_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("name", ASKS)
 def test_the_same_way_is_not(name: str) -> None:
     assert said(Asks(ASKS[name], (5.0, 5.0))) == []
+
+
+def test_kernels_of_torchs_that_gradients_choose_are_no_other_way() -> None:
+    """Attention with a mask is one operator without gradients, and several with them."""
+
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.linear(x).view(1, 2, 3, 8) if torch.compiler.is_compiling() else self.heads(x)
+            return nn.functional.scaled_dot_product_attention(y, y, y, torch.zeros(3, 3))
+
+        def heads(self, x: Tensor) -> Tensor:
+            made: Tensor = self.linear(x).view(1, 2, 3, 8)
+            return made
+
+    assert said(Attends(), given=torch.randn(6, 8)) == []
 
 
 def test_answers_are_those_of_an_export_and_go_back() -> None:

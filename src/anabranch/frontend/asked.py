@@ -122,13 +122,14 @@ def _at(frame: FrameType, question: str) -> str | None:
 
 
 @contextmanager
-def as_exported() -> Iterator[None]:
-    """Within it the answers are those that a model has while it is exported."""
+def as_exported(grad: bool = True) -> Iterator[None]:
+    """Within it the answers are those that a model has while it is exported; about gradients where
+    `grad`: torch's own operators look at that, too, and choose other kernels."""
     flags = {name: getattr(_COMPILER, name) for name in FLAGS if hasattr(_COMPILER, name)}
     try:
         for name in flags:
             setattr(_COMPILER, name, True)
-        with torch.enable_grad():
+        with torch.set_grad_enabled(grad or torch.is_grad_enabled()):
             yield
     finally:
         for name, was in flags.items():

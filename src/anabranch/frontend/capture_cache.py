@@ -261,7 +261,7 @@ def _goes_another_way(seen: Observed, call: Callable[..., Observed], calling: Ca
 
     @contextmanager
     def exported() -> Iterator[None]:
-        with calling.precise(), as_exported():
+        with calling.precise(), as_exported(any("is_grad_enabled" in one for one in seen.asks)):
             yield
 
     return _unlike(seen, lambda: call(precise=exported))
