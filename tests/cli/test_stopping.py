@@ -126,9 +126,7 @@ def test_explain_tells_it(start: Start) -> None:
 def test_a_comparison_of_schedulers_keeps_what_is_done(start: Start, tmp_path: Path) -> None:
     told = tmp_path / "told.json"
     models = "zoo:squeezenet/tiny", "zoo:resnet50"
-    command = start(
-        "bench", *models, "--target", "sim:h200", "--schedulers", "all", "--json", str(told)
-    )
+    command = start(*("bench", "schedulers", *models, "--target", "sim:h200", "--json", str(told)))
     command.press("[1/2]")
     command.end()
     assert command.process.returncode == 0, command.err
