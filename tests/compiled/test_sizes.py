@@ -262,3 +262,24 @@ def test_all_buckets_are_one_file_with_one_copy_of_weights(tmp_path: Path) -> No
     loaded.save(tmp_path / "again.anabranch")
     again = anabranch.load(tmp_path / "again.anabranch", target="cpu")
     torch.testing.assert_close(again(X[:3])["y"], other(X[:3])["y"])
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = nn.Buffer(torch.zeros(50))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count.add_(x.sum(0))
+        return x + self.count
+
+
+def test_states_are_those_of_all_sizes_and_have_no_padding() -> None:
+    model = Counting().eval()
+    how: dict[str, Any] = {"dynamic_shapes": BY_BATCH, "sizes": [4, 8], "unseen": "eager"}
+    fast = compiled(copy.deepcopy(model), X, trace=Trace(quiet=True), **how)
+    for n in (4, 8, 4):
+        x = torch.randn(n, 50)
+        torch.testing.assert_close(fast(x), model(x))
+    with pytest.raises(InputError, match="the model writes to count"):
+        fast(torch.randn(5, 50))

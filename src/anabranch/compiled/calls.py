@@ -633,6 +633,8 @@ class Compiled(Fixed):
                 if not found.differences:
                     return answer(found.tensors)
         eager = self.model if self.options.unseen == "eager" else None
+        if any(entry.plan.tasks.states for entry in self.entries):
+            eager = None  # it would read and write states of its own
         done, found = answer_between(self._buckets, args, kwargs, eager)
         if done:
             return found
