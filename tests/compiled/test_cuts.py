@@ -175,6 +175,13 @@ def test_a_whole_graph_may_be_asked_for() -> None:
     assert "test_cuts.py" in refused.value.source
 
 
+def test_sizes_of_a_model_with_cuts_are_refused_and_named() -> None:
+    """The refusal says to leave out what was given, and not only an option that was not."""
+    with pytest.raises(CaptureError) as refused:
+        anabranch.compile(net(Branching), (rows(),), target="cpu", sizes=[1, 8], **QUICK)
+    assert "leave out fullgraph=True, sizes and dynamic_shapes" in refused.value.next
+
+
 def test_nothing_left_to_compile_is_refused() -> None:
     def count(x: Tensor) -> Tensor:
         return x.nonzero()

@@ -46,7 +46,7 @@ OF_TENSORS = {
     "Tensor": "Tensor",
 }
 """By the overload of an operator that takes a number, the one that takes a tensor there."""
-CUT = "leave fullgraph=True out: anabranch.compile cuts the model there"
+CUT = "leave out fullgraph=True, sizes and dynamic_shapes: anabranch.compile cuts the model there"
 """What else can be done where values decide."""
 HEADS = -3
 """The axis of heads in what attention reads."""

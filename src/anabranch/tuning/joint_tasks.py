@@ -1,4 +1,4 @@
-"""Abreast: independent tasks as one task, whose body has as many independent parts.
+"""Horizontal fusion: independent tasks as one task, whose body has as many independent parts.
 
     level 0      level 1              level 2        level 0   level 1                level 2
     x -- a --+-- b (3.1 us) --+-- d       ->         x -- a -- {b, c} as one launch -- d

@@ -44,7 +44,7 @@ class Verbs(TyperGroup):
 
 app = typer.Typer(
     cls=Verbs,
-    help="Compare what takes how long. Without a verb: MODELS beside eager and inductor (speed).",
+    help="Compare times. Without a verb (speed): those of MODELS beside eager and inductor.",
     no_args_is_help=True,
 )
 app.command("speed")(speed.run)

@@ -2,7 +2,7 @@
 
     levels from the start, levels from the end --> groups --> structures, each once
       --> forecast of the plan with the groups of one structure in place of their parts
-      --> kernels for the best of these, compiled, rehearsed and timed --> offers
+      --> kernels for the best of these, compiled, tried in the sandbox, timed --> offers
 
 Compiling is what this costs, so how many structures get kernels is bounded, by a number and by the
 time that is left. A forecast is too rough to decide by, and good enough to say what is tried.
