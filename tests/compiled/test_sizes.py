@@ -132,6 +132,49 @@ def test_batch_and_sequence_at_once() -> None:
         fast(torch.zeros(1, 33, dtype=torch.int64), torch.ones(1, 33, dtype=torch.bool))
 
 
+def _tokens(x: Tensor) -> Tensor:
+    return (x * 2).flatten(0, 1)
+
+
+def _tokens_by_place(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.transpose(0, 1).flatten(0, 1), x.flatten()
+
+
+def _centred_tokens(x: Tensor) -> Tensor:  # which is padded along the batch alone
+    return (x - x.mean(1, keepdim=True)).flatten(0, 1)
+
+
+@pytest.mark.parametrize("model", [_tokens, _tokens_by_place, _centred_tokens])
+@pytest.mark.parametrize("example", [(2, 4), (1, 1), (64, 32)])
+def test_results_whose_rows_share_an_axis_with_another_dimension(
+    model: Any, example: tuple[int, int], tmp_path: Path
+) -> None:
+    x = torch.randn(*example, 3)
+    fast = compiled(
+        model, x, dynamic_shapes={"x": {0: BATCH, 1: SEQ}}, sizes=[(8, 12), (8, 5)], unseen="eager"
+    )
+    fast.save(tmp_path / "tokens.anabranch")
+    for one in (fast, anabranch.load(tmp_path / "tokens.anabranch", "cpu")):
+        for batch, seq in ((8, 12), (3, 12), (7, 5), (1, 5)):
+            x = torch.randn(batch, seq, 3)
+            torch.testing.assert_close(one(x), model(x), rtol=0, atol=0)
+    for batch, seq in ((3, 4), (11, 12), (11, 5)):
+        x = torch.randn(batch, seq, 3)
+        torch.testing.assert_close(fast(x), model(x), rtol=0, atol=0)
+
+
+def test_rows_between_those_of_two_other_dimensions_are_not_padded() -> None:
+    def flat(x: Tensor) -> Tensor:
+        return (x * 2).flatten()
+
+    given = {"x": {0: BATCH, 1: SEQ, 2: Dim("width", min=1, max=9)}}
+    fast = compiled(flat, torch.randn(2, 3, 4), dynamic_shapes=given, sizes=[(4, 6, 8)])
+    x = torch.randn(3, 6, 5)
+    torch.testing.assert_close(fast(x), flat(x), rtol=0, atol=0)
+    with pytest.raises(InputError, match="has its rows between those of two other dimensions"):
+        fast(torch.randn(4, 5, 8))
+
+
 def test_derived_sizes() -> None:
     def pairs(x: Tensor, y: Tensor) -> Tensor:
         return x + y.view(-1, 2, 50).sum(1)

@@ -53,6 +53,25 @@ class Net(nn.Module):
         return y, y.sum(-1)
 
 
+class Tokens(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * 2).transpose(0, 1).flatten(0, 1)
+
+
+def test_rows_that_share_an_axis_of_the_result_are_cut_for_each_size(made: list[int]) -> None:
+    net = Tokens()
+    model = anabranch.warm(
+        backend(net, dynamic=True), [torch.randn(b, s, 8) for b, s in ((4, 6), (16, 12))]
+    )
+    count = len(made)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for b, s in ((3, 5), (7, 12), (16, 5), (2, 11), (4, 6)):
+            x = torch.randn(b, s, 8)
+            torch.testing.assert_close(model(x), net(x), rtol=0, atol=0)
+    assert len(made) == count
+
+
 class Centred(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x - x.mean(0)

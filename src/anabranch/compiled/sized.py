@@ -11,8 +11,9 @@ comes, and the model's code may do something else then.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ from anabranch.frontend.dynamic_shapes import (
 )
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.padded_tensors import padded, without_padding
-from anabranch.frontend.padding_proof import PaddingProof, UnprovenError, padding_proof
+from anabranch.frontend.padding_proof import PaddingProof, Rows, UnprovenError, padding_proof
 from anabranch.ir.tolerances import relative_error
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job, calling_of
@@ -161,8 +162,7 @@ def proved(job: Job, shapes: DynamicShapes) -> SizedCalls:
 def _proved(job: Job, shapes: DynamicShapes, number: int) -> PaddingProof | str:
     if why := shapes.specialised or shapes.uneven:
         return why
-    rows = shapes.rows(number)
-    if rows is None:
+    if shapes.rows(number) is None:
         return "an axis has its size and some more"
     given = shapes.sizes_of(_tensors(job.args, job.kwargs))
     assert given is not None, "read_dynamic_shapes looks at them"
@@ -174,8 +174,7 @@ def _proved(job: Job, shapes: DynamicShapes, number: int) -> PaddingProof | str:
     if sizes[0] < dimension.least:
         return "it has one size alone"
     try:
-        one, other = (_captured(job, shapes, _with(given, number, n)) for n in sizes)
-        proof = padding_proof(one, other, sizes, rows)
+        proof = proof_along(shapes, given, number, sizes, partial(_captured, job, shapes))
     except UnprovenError as unproven:
         return str(unproven)
     except AnabranchError as failed:
@@ -183,6 +182,66 @@ def _proved(job: Job, shapes: DynamicShapes, number: int) -> PaddingProof | str:
     if sizes[0] < proof.least:
         return f"a call has {proof.least} rows at least"
     return _compared(job, SizedCalls(shapes, _only(shapes, number, proof)), given, number, sizes[1])
+
+
+def proof_along(
+    shapes: DynamicShapes,
+    given: Sequence[int],
+    number: int,
+    sizes: tuple[int, int],
+    capture: Callable[[Sequence[int]], Captured],
+) -> PaddingProof:
+    """That calls may be padded along one dimension, captured at these two `sizes` of it, whatever
+    the others are, which are `given` for one call. UnprovenError if that is not proved."""
+    rows = shapes.rows(number)
+    assert rows is not None, "asked before"
+    proofs: list[PaddingProof] = []
+    for others in _beside(shapes, given, number):
+        one, other = (capture(_with(others, number, n)) for n in sizes)
+        proofs.append(padding_proof(one, other, sizes, rows))
+        if not _needs_others(proofs[0], others, number):
+            break
+    return _of_all_sizes(proofs)
+
+
+def _beside(shapes: DynamicShapes, given: Sequence[int], number: int) -> list[tuple[int, ...]]:
+    """Sizes of the other dimensions at which one of them is looked at: as given, and all that may
+    be larger by one."""
+    low, high = list(given), list(given)
+    for i, one in enumerate(shapes.dimensions):
+        if i != number and one.most is not None and given[i] >= one.most > one.least:
+            low[i], high[i] = one.most - 1, one.most
+        elif i != number and (one.most is None or given[i] < one.most):
+            high[i] += 1
+    return [tuple(low), tuple(high)] if low != high else [tuple(low)]
+
+
+def _needs_others(proof: PaddingProof, sizes: Sequence[int], number: int) -> bool:
+    """Whether rows of a result may lie otherwise where other dimensions have other sizes: they
+    share an axis with something, or another dimension has one row, which cannot be seen there."""
+    shared = any(outer * inner > 1 for at in proof.results for _, outer, inner in at)
+    return shared or any(size == 1 for i, size in enumerate(sizes) if i != number)
+
+
+def _of_all_sizes(proofs: Sequence[PaddingProof]) -> PaddingProof:
+    """What proofs of one dimension at growing sizes of all others say together. Of the indices of
+    an axis, `[outer, size, inner]`, one may depend on them, and is 0: the axis says it."""
+    first, last = proofs[0], proofs[-1]
+    axes = [[[axis for axis, _, _ in at] for at in one.results] for one in proofs]
+    if axes[0] != axes[-1] or first.zeros != last.zeros:
+        raise UnprovenError("what is padded depends on the other dimensions")
+    results = tuple(
+        tuple(map(_of_both, *at)) for at in zip(first.results, last.results, strict=True)
+    )
+    least, apart = max(first.least, last.least), first.apart and last.apart
+    return replace(first, results=results, least=least, apart=apart)
+
+
+def _of_both(one: Rows, other: Rows) -> Rows:
+    axis, outer, inner = one
+    if outer != other[1] and inner != other[2]:
+        raise UnprovenError("a result has its rows between those of two other dimensions")
+    return axis, outer if outer == other[1] else 0, inner if inner == other[2] else 0
 
 
 def _only(
@@ -310,9 +369,11 @@ def _read_proof(given: Any, tensors: int, results: int) -> PaddingProof | str:
     if not fits or not all(type(one) is bool for one in (*zeros, given["apart"])):
         raise ValueError
     rows = tuple(
-        tuple((_size(axis, 0), _size(outer), _size(inner)) for axis, outer, inner in at)
+        tuple((_size(axis, 0), _size(outer, 0), _size(inner, 0)) for axis, outer, inner in at)
         for at in found
     )
+    if any(outer == inner == 0 for at in rows for _, outer, inner in at):
+        raise ValueError
     return PaddingProof(tuple(zeros), rows, _size(given["least"]), given["apart"])
 
 

@@ -33,6 +33,8 @@ def padded(tensor: Tensor, rows: Rows, size: int, full: int, zeros: bool = False
 def without_padding(tensor: Tensor, rows: Rows, size: int, full: int) -> Tensor:
     """The first `size` of `full` rows."""
     axis, outer, inner = rows
+    outer = outer or tensor.shape[axis] // (full * inner)
+    inner = inner or tensor.shape[axis] // (full * outer)
     if outer == 1:
         return tensor.narrow(axis, 0, size * inner)
     apart = _apart(tensor, axis, (outer, full, inner)).narrow(axis + 1, 0, size)

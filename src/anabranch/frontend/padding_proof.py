@@ -48,7 +48,8 @@ from anabranch.ir.types import TensorType
 
 Shapes = dict[str, tuple[int, ...]]
 Rows = tuple[int, int, int]
-"""Where a tensor has rows: the axis, and of its indices `[outer, size, inner]` outer and inner."""
+"""Where a tensor has rows: the axis, and of its indices `[outer, size, inner]` outer and inner. One
+of the two is 0 where it depends on other dimensions, and follows from how long the axis is."""
 KEPT = (*CARRIED, *POINTWISE, "aten.cat", "aten.stack", "aten.index")
 """Operators whose results have numbers of their operands, or are looked at apart (`_fill`)."""
 COMPARISONS = ("aten.le", "aten.lt", "aten.ge", "aten.gt", "aten.eq", "aten.ne")

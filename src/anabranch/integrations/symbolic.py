@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from anabranch.compiled.sized import SizedCalls, alike_results
+from anabranch.compiled.sized import SizedCalls, alike_results, proof_along
 from anabranch.errors import AnabranchError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.dynamic_shapes import DynamicShapes, symbolic_shapes
-from anabranch.frontend.padding_proof import PaddingProof, UnprovenError, padding_proof
+from anabranch.frontend.padding_proof import PaddingProof, UnprovenError
 
 Capture = Callable[[list[Any]], Captured]
 
@@ -104,14 +104,16 @@ class SymbolicCalls:
         capture: Capture,
     ) -> PaddingProof | str:
         assert self.shapes is not None
-        rows, size = self.shapes.rows(number), max(given[number], 2)
-        if rows is None or self.shapes.uneven:
+        size = max(given[number], 2)
+        if self.shapes.rows(number) is None or self.shapes.uneven:
             return self.shapes.uneven or "an axis has its size and some more"
         few = tuple(size if i == number else n for i, n in enumerate(given))
         more = tuple(size + 1 if i == number else n for i, n in enumerate(given))
         try:
-            one, other = (capture(self._resized(inputs, at)) for at in (few, more))
-            proof = padding_proof(one, other, (size, size + 1), rows)
+            sizes = (size, size + 1)
+            proof = proof_along(
+                self.shapes, given, number, sizes, lambda at: capture(self._resized(inputs, at))
+            )
         except UnprovenError as unproven:
             return str(unproven)
         except AnabranchError as failed:
