@@ -119,10 +119,10 @@ class Options(BaseModel):
     )
     unseen: Literal["eager", "refuse"] | None = Field(
         default=None,
-        description="A call for which nothing was compiled: of a size that is not proved to be "
-        'harmless to pad, or of a way through a model that was cut which no example went. "eager" '
-        'runs the model as it is, "refuse" is an error that says why. None: "refuse" for a size, '
-        '"eager" for a way, which values decide that nobody knows beforehand.',
+        description="What a call does for which nothing was compiled: its size is not proved "
+        "harmless to pad, or its values lead it a way through a cut model that no example went. "
+        '"eager" runs the model as it is, "refuse" raises an error that says why. None: "refuse" '
+        'for sizes, "eager" for ways, since nobody knows beforehand which way values lead.',
     )
     memory_limit: int | None = Field(
         default=None,
@@ -202,7 +202,7 @@ class Options(BaseModel):
     )
     search_overheads: bool = Field(
         default=True,
-        description="The critical path counts forks and changes of lane. False: the paper's "
+        description="The critical path counts forks and changes of stream. False: the paper's "
         "formula.",
     )
     # The next six lie on a plateau: less and more of each changes forecasts of four networks by 2%
