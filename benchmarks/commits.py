@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -45,13 +46,20 @@ def main() -> int:
     if given.one:
         print(json.dumps(started(given)))
         return 0
-    rows = [row for model in given.models for row in compared(given, model)]
-    if given.json:
-        from anabranch.bench.provenance import provenance, versions
-
-        record = {**provenance(), "command": " ".join(sys.argv), "versions": versions()}
-        given.json.write_text(json.dumps(record | {"rows": rows}, indent=1) + "\n", "utf-8")
+    rows: list[dict[str, Any]] = []
+    for model in given.models:
+        rows += compared(given, model)
+        if given.json:
+            write(given.json, rows)
     return 0
+
+
+def write(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """What is there so far, for this may be stopped."""
+    from anabranch.bench.provenance import provenance, versions
+
+    record = {**provenance(), "command": " ".join(sys.argv), "versions": versions()}
+    file.write_text(json.dumps(record | {"rows": rows}, indent=1) + "\n", "utf-8")
 
 
 def compared(given: argparse.Namespace, model: str) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.gpu.shared import shared_cache
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -18,7 +19,8 @@ QUICK: dict[str, Any] = {
     "search": "none",
     "horizontal_fusion": "none",
     "pdl": "off",
-    "cache_dir": None,
+    "cache_dir": shared_cache(),
+    "budget": 20.0,
 }
 SIZES = [1, 8, 64]
 BATCH = {"input": {0: Dim("batch", min=1, max=64)}}

@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from tests.gpu.shared import shared_cache
 from torch import Tensor, nn
 
 import anabranch
 
 pytestmark = pytest.mark.gpu
 
-FAST: dict[str, Any] = {"target": "cuda", "cache_dir": None, "strict": True, "budget": 30.0}
+FAST: dict[str, Any] = {
+    "target": "cuda",
+    "cache_dir": shared_cache(),
+    "strict": True,
+    "budget": 30.0,
+}
 
 
 class Decoder(nn.Module):
