@@ -423,6 +423,57 @@ def test_a_view_of_odd_bytes_is_kept_in_other_memory() -> None:
     assert (model.n, fast.state_dict()["n"]) == (0, 1)
 
 
+@pytest.mark.parametrize("name", ["the state returned", "a view of it returned"])
+def test_states_in_other_memory_are_returned(name: str) -> None:
+    """What the model returned of its own tensor is compared with what was there then."""
+    model, given = made(name)
+    for key, value in dict(model.named_buffers()).items():
+        memory = torch.zeros(value.numel() + 1)
+        setattr(model, key, memory[1:].view_as(value).copy_(value))
+    own = copy.deepcopy(model)
+    fast = anabranch.compile(model, given(0), **FAST)
+    with torch.no_grad():
+        for number in range(3):
+            torch.testing.assert_close(fast(*given(number)), own(*given(number)))
+            same(fast, own)
+
+
+def test_a_buffer_that_is_assigned_is_refused_in_words() -> None:
+    class Mean(nn.Module):
+        mean: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+            return x - self.mean
+
+    model = Mean().eval()
+    with pytest.raises(CaptureError, match=r"(?s)assigns another .* mean .*self\.mean\.copy_"):
+        anabranch.compile(model, (draw(2, 4),), **FAST)
+    assert not model.mean.any()
+
+
+def test_a_tensor_that_is_written_to_and_has_two_names_is_refused_in_words() -> None:
+    class Twins(nn.Module):
+        a: Tensor
+        twin: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("a", torch.zeros(4))
+            self.register_buffer("twin", self.a)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.a += x
+            return self.twin * 2
+
+    with pytest.raises(CaptureError, match="writes to a, which it also holds as twin"):
+        anabranch.compile(Twins().eval(), (draw(4),), **FAST)
+
+
 def test_a_buffer_that_shares_memory_with_another_is_refused() -> None:
     model, given = made("a running mean")
     model.register_buffer("part", model.a[1:])

@@ -23,7 +23,7 @@ from anabranch.cache import Cache, Codec, Table
 from anabranch.errors import CaptureError
 from anabranch.frontend.asked import OTHER_WAY, as_exported, of_export, relied_on, unsettled
 from anabranch.frontend.captured import Captured
-from anabranch.frontend.effects import check_values, check_writes, rebuilt
+from anabranch.frontend.effects import check_assigned, check_values, check_writes, rebuilt
 from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import apart, capture, check
 from anabranch.frontend.input_questions import (
@@ -39,7 +39,7 @@ from anabranch.frontend.observe import Observed, fails, observe
 from anabranch.frontend.program import name_of
 from anabranch.frontend.rebind import rebind
 from anabranch.frontend.recorder import HELD
-from anabranch.frontend.state import check_states, unkept, unwrapped, with_state
+from anabranch.frontend.state import check_states, check_tied, unkept, unwrapped, with_state
 from anabranch.frontend.surroundings import Surroundings, surroundings
 from anabranch.frontend.untouched import warn, warn_of_changes
 from anabranch.ir.asked import Asked
@@ -148,7 +148,11 @@ def capture_model(
     except CaptureError as refused:
         if seen is not None and seen.replaced:
             raise rebuilt(seen.replaced[0]) from refused
+        if seen is not None and isinstance(model, nn.Module):
+            check_tied(unwrapped(model), seen.changed, refused)
         raise
+    if seen is not None:
+        check_assigned(captured, seen.replaced)
     if name is not None and cache is not None and seen is not None and seen.digest is not None:
         _store(cache, name, captured, seen.digest)
     return with_state(captured, model), None if calling.fake else _held(seen)

@@ -10,7 +10,7 @@ A graph that writes to another input than the model does would spoil what is the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -91,6 +91,19 @@ def rebuilt(name: str) -> CaptureError:
         "call the model once with these inputs, then compile it; a buffer that every call makes "
         "anew is an input and a result instead",
     )
+
+
+def check_assigned(captured: Captured, names: Sequence[str]) -> None:
+    """CaptureError where the model assigns another tensor to a buffer that it also reads: a plan
+    leaves the new value in the tensor that is there. `names`: buffers that a call exchanged."""
+    for state in captured.graph.states:
+        if state.path in names:
+            raise CaptureError(
+                f"the model assigns another tensor to its buffer {state.path} in forward",
+                "a plan reads the tensor that was there when it was compiled, and leaves the new "
+                "value in it",
+                f"write the new value into it: self.{state.path.rpartition('.')[2]}.copy_(...)",
+            )
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

@@ -138,7 +138,7 @@ def observe(
                 inputs_named[i]: given[inputs_named[i]] for i in sorted(recorder.written_inputs)
             }
             return Observed(
-                results,
+                recorder.of_its_own(results),
                 digest,
                 other,
                 tuple(dict.fromkeys(reads)),

@@ -156,6 +156,18 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for whole, copy in self._saved.values():
                 whole.copy_(copy)
 
+    def of_its_own(self, results: Any) -> Any:
+        """Results that keep their content when it is given back: those in the memory of a tensor
+        that the model holds, and wrote to, are copied."""
+        saved = self._saved.keys()
+
+        def own(tensor: Tensor) -> Tensor:
+            strided = tensor.layout is torch.strided
+            held = strided and tensor.untyped_storage()._cdata in saved
+            return tensor.detach().clone() if held else tensor
+
+        return pytree.tree_map_only(Tensor, own, results) if saved else results
+
     def _known(self, func: Any) -> tuple[str, tuple[Written, ...]]:
         """An operator's name, and the arguments that it writes to."""
         written: tuple[Written, ...] = ()

@@ -120,6 +120,20 @@ def check_states(model: nn.Module, written: Collection[str]) -> None:
                 )
 
 
+def check_tied(model: nn.Module, written: Collection[str], refused: CaptureError) -> None:
+    """CaptureError of a model that torch.export `refused`, where a tensor that it writes to has
+    several names."""
+    held = dict(tensors_of(model))
+    for path in written:
+        others = [name for name in held if name != path and held[name] is held.get(path)]
+        if others:
+            raise CaptureError(
+                f"the model writes to {path}, which it also holds as {others[0]}",
+                "torch.export does not follow a tensor that is written to and has two names",
+                f"keep one of the two names, and read the tensor by it where {others[0]} is read",
+            ) from refused
+
+
 def attribute(holder: nn.Module, path: str) -> Tensor | None:
     """The tensor that a module holds under a qualified name."""
     found: Any = holder
