@@ -190,6 +190,32 @@ def test_derived_sizes() -> None:
 DERIVED = ({0: BATCH}, {0: 2 * BATCH})
 
 
+def test_sizes_that_contradict_each_other_or_are_none_are_told() -> None:
+    def gated(x: Tensor, *, gate: dict[str, Tensor]) -> Tensor:
+        return x * gate["y"]
+
+    def call(one: int, other: int, unseen: str) -> Tensor:
+        x, y = torch.randn(one, 3), torch.randn(other, 3)
+        got: Tensor = fast[unseen](x, gate={"y": y})
+        torch.testing.assert_close(got, x * y, rtol=0, atol=0)
+        return got
+
+    given = {"x": {0: BATCH}, "gate": {"y": {0: BATCH}}}
+    x = torch.randn(4, 3)
+    fast = {
+        unseen: anabranch.compile(
+            gated, (x,), kwargs={"gate": {"y": x}}, dynamic_shapes=given, sizes=[8], target="cpu",
+            cache_dir=None, unseen=unseen, **QUICK,
+        )
+        for unseen in ("refuse", "eager")
+    }  # fmt: skip
+    with pytest.raises(InputError, match=r"batch is 5 in x, and 1 in gate\['y'\]"):
+        call(5, 1, "refuse")
+    with pytest.raises(InputError, match=r"axis 0 of x has 0 rows, as no size of batch 1\.\.64"):
+        call(0, 0, "refuse")
+    assert call(5, 1, "eager").shape == (5, 3) and call(0, 0, "eager").shape == (0, 3)
+
+
 class Centred(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x - x.mean(0)

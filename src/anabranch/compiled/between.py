@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from anabranch.compiled.answer import Answer
-from anabranch.compiled.binding import bind
+from anabranch.compiled.binding import bind, names_of
 from anabranch.compiled.entry import Entry, signature_of
 from anabranch.compiled.sized import SizedCalls
 from anabranch.errors import InputError
@@ -77,6 +77,23 @@ class Buckets:
         except InputError:
             return None
         return None if bound.differences else bound.tensors
+
+    def contradiction(self, tensors: Sequence[Tensor]) -> str:
+        """Which axes say different sizes of one dimension, or none that it has; "" if none do."""
+        shapes, found = self.sized.shapes, dict[int, tuple[str, int]]()
+        for name, tensor, at in zip(
+            names_of(self.entries[0]), tensors, shapes.extents, strict=True
+        ):
+            for one in at:
+                dimension, rows = shapes.dimensions[one.dimension], tensor.shape[one.axis]
+                size, rest = divmod(rows - one.plus, one.times)
+                if rest or size < 1:
+                    where = f"axis {one.axis} of {name}"
+                    return f"{where} has {rows} rows, as no size of {dimension} gives"
+                other, known = found.setdefault(one.dimension, (name, size))
+                if known != size:
+                    return f"{dimension.name} is {known} in {other}, and {size} in {name}"
+        return ""
 
     def answered(self, tensors: Sequence[Tensor], sizes: tuple[int, ...]) -> tuple[bool, Any]:
         """Whether there is a result, and the result; else why there is none, in words."""
@@ -192,10 +209,12 @@ def answer_between(
     why = ""
     for group in groups:
         tensors = group.tensors(args, kwargs)
-        sizes = group.sized.shapes.sizes_of(tensors) if tensors is not None else None
-        if tensors is None or sizes is None:
+        if tensors is None:
             continue
-        done, found = group.answered(tensors, sizes)
+        sizes = group.sized.shapes.sizes_of(tensors)
+        done, found = False, group.contradiction(tensors)
+        if sizes is not None:
+            done, found = group.answered(tensors, sizes)
         if done:
             return True, found
         why = why or found
