@@ -146,6 +146,14 @@ def test_compiled_models_are_warmed_with_sizes_or_calls() -> None:
         anabranch.warm(plain, [3])
 
 
+@pytest.mark.parametrize("sizes", [8, torch.zeros(3, 4), {"input": torch.zeros(3, 4)}])
+def test_sizes_to_warm_are_a_list(sizes: Any) -> None:
+    fast = anabranch.compile(nn.ReLU().eval(), (torch.zeros(2, 4),), target="cpu", **QUICK)
+    for warm in (fast.warm, lambda given: anabranch.warm(nn.ReLU(), given)):
+        with pytest.raises(OptionError, match="give them in a list"):
+            warm(sizes)
+
+
 def test_what_cannot_be_warmed() -> None:
     with pytest.raises(OptionError, match="ran no graph that Anabranch compiles"):
         anabranch.warm(Net().eval(), [torch.randn(4, 8)])

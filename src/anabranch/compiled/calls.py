@@ -258,6 +258,7 @@ class Compiled(Fixed):
     def warm(self, sizes: Sequence[Any]) -> Compiled:
         """Compile for more sizes of the dimensions that vary, or for the inputs of more calls: what
         `anabranch.warm` does to a compiled model."""
+        sized.check_listed(sizes)
         for one in sizes:
             at = one if isinstance(one, tuple) else (one,)
             known = self._buckets[0] if self._buckets else None

@@ -45,6 +45,21 @@ MOST = 1 << 40
 """Of a size, or of an axis, that a saved plan may say."""
 
 
+def check_listed(sizes: Any) -> None:
+    """OptionError for what is to be warmed and is not in a list, or where there is nothing: a
+    tensor alone would be taken for one size after another."""
+    if not isinstance(sizes, (list, tuple)):
+        raise OptionError(
+            f"the sizes to warm are a {type(sizes).__name__}",
+            "each is a call of its own, and there may be several",
+            "give them in a list, of one size too: [8], [x] or [(x, y)]",
+        )
+    if not sizes:
+        raise OptionError(
+            "there is nothing to warm", "no sizes were given", "give the inputs of each size"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class SizedCalls:
     """Calls of one form. `proofs`: for each dimension that padding is harmless, or why nobody knows

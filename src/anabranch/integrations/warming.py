@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch._guards import CompileContext
 
 from anabranch.compiled.calls import Compiled
+from anabranch.compiled.sized import check_listed
 from anabranch.errors import OptionError
 
 
@@ -78,12 +79,10 @@ def warm(model: Any, sizes: Sequence[Any]) -> Any:
         harmless, and else the model as it is, under torch.compile with one warning.
 
     Raises:
-        OptionError: There are no sizes, or the model runs no graph of this backend.
+        OptionError: There are no sizes, they are not in a list, or the model runs no graph of
+            this backend.
     """
-    if not sizes:
-        raise OptionError(
-            "there is nothing to warm", "no sizes were given", "give the inputs of each size"
-        )
+    check_listed(sizes)
     if isinstance(model, Compiled):
         model.warm(sizes)
         return model
