@@ -32,7 +32,7 @@ def test_debug_shows_more(
     monkeypatch.setenv("ANABRANCH_DEBUG", "3")
     with Watch("net") as watch:
         Trace(watch).add("refused", "fusion", "conv + relu", "3 consumers")
-    assert "refused fuse: conv + relu: 3 consumers" in capsys.readouterr().err
+    assert "refused fusion: conv + relu: 3 consumers" in capsys.readouterr().err
 
 
 def test_only_the_progress_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -316,12 +316,6 @@ def _branch(net: Any, x: Tensor) -> Tensor:
     return -x
 
 
-def _stateful(net: Any, x: Tensor) -> Tensor:
-    net.count.add_(1)
-    added: Tensor = x + net.count
-    return added
-
-
 def _cond(net: Any, x: Tensor) -> Any:
     return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
 
@@ -337,7 +331,6 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
     "nonzero": (Net(lambda net, x: x.nonzero()), (f(3),), "shape", "forward"),
     "boolean index": (Net(lambda net, x: x[x > 0] * 2), (f(3),), "shape", "forward"),
     "cond": (Net(_cond), (f(3),), "condition", "forward"),
-    "buffer": (Net(_stateful, count=torch.zeros(1)), (f(3),), "buffer count", "forward"),
     "training": (nn.Sequential(nn.Linear(2, 2)), (f(1, 2),), "training mode", ""),
     "training part": (Net(lambda net, x: x, a=nn.Dropout()).train(), (f(2),), "training", ""),
     "dropout that is always on": (

@@ -241,13 +241,14 @@ class Compiled(Fixed):
         check_call(self.model, args, kwargs)
         _check_parts(self.model)
         args = (args,) if isinstance(args, Tensor) else tuple(args)
+        around = surroundings()
         with alone(), neutral(), Cache.open(self.options.cache_dir) as cache:
-            job = self._job(args, kwargs or {}, cache, stop=stop)
+            job = self._job(args, kwargs or {}, cache, around, stop=stop)
             found, chosen = sized.chosen(job, dynamic_shapes, sizes)
             for number, at in enumerate(chosen):
                 example = found.shapes.resized(args, dict(kwargs or {}), at)
                 try:
-                    self._add(*example, None, stop, None, found, at)
+                    self._add(*example, None, stop, None, found, at, around)
                 except OptionError as refused:
                     if not number or "memory_limit" not in refused.what:
                         raise
@@ -288,13 +289,16 @@ class Compiled(Fixed):
         shared: Shared | None,
         calls: SizedCalls | None = None,
         at: tuple[int, ...] = (),
+        around: Surroundings | None = None,
     ) -> None:
         """`add`, of inputs that have been looked at. `calls`: what varies in such calls, and `at`:
-        the sizes of this one."""
+        the sizes of this one; `around`: what it is compiled under, by default that of now."""
         if self.fitted is not None and (name := self._changed()):
             raise other_weights(name)
+        if around is None:  # what torch.compile hands over has its casts in it
+            around = surroundings() if captured is None else Surroundings()
         with neutral(), Cache.open(self.options.cache_dir) as cache:
-            job = self._job(args, kwargs, cache, captured, stop, shared)
+            job = self._job(args, kwargs, cache, around, captured, stop, shared)
             was = attributes(self.model)
             if self.options.batch == "pad" and calls is None:
                 calls, at = batched(job, self._known_form(job))
@@ -383,6 +387,7 @@ class Compiled(Fixed):
         args: Sequence[Any] | Tensor,
         kwargs: Mapping[str, Any],
         cache: Cache | None,
+        around: Surroundings,
         captured: Captured | None = None,
         stop: threading.Event | None = None,
         shared: Shared | None = None,
@@ -402,8 +407,7 @@ class Compiled(Fixed):
             beside=self._widest(),
             places=self._states.places,
             room=None if limit is None else limit - self.memory().total,
-            # What torch.compile hands over has its casts in it, and knows no default dtype.
-            found=surroundings() if captured is None else Surroundings(),
+            found=around,
         )
 
     def _known_form(self, job: Job) -> tuple[SizedCalls, tuple[int, ...]] | None:

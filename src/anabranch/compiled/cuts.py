@@ -113,10 +113,11 @@ class CutModel(Compiled):
         shared: Shared | None,
         calls: SizedCalls | None = None,
         at: tuple[int, ...] = (),
+        around: Surroundings | None = None,
     ) -> None:
         if self._forms and (name := self._other_weight()):
             raise other_weights(name)
-        found = surroundings()
+        found = around or surroundings()
         given = (args,) if isinstance(args, Tensor) else tuple(args)
         device = check(self.model, given, kwargs)
         assert self.model is not None, "`add` refuses a model that was copied"

@@ -67,7 +67,7 @@ def test_an_operator_that_calls_its_own_plan_is_refused(run: CudaExecutable) -> 
     def fill(inputs: object) -> None:
         run([x])
 
-    run._graph, run._fill = None, fill
+    run._graph, run._fill, run._fill_all = None, fill, fill
     with pytest.raises(TargetError, match="calls that plan itself"):
         run([x])
     assert not run.turn.lock.locked()
