@@ -132,24 +132,32 @@ def _copy_other(
     results[0].copy_(source)
 
 
-def _slice_scatter(
+def _set_slice(
     results: Sequence[Tensor],
-    x: Tensor,
+    _: Tensor,
     source: Tensor,
     dim: int = 0,
     start: int | None = None,
     end: int | None = None,
     step: int = 1,
 ) -> None:
-    results[0].copy_(x)
     aten.slice.Tensor(results[0], dim, start, end, step).copy_(source)
 
 
-def _select_scatter(
-    results: Sequence[Tensor], x: Tensor, source: Tensor, dim: int, index: int
+def _set_selected(
+    results: Sequence[Tensor], _: Tensor, source: Tensor, dim: int, index: int
 ) -> None:
-    results[0].copy_(x)
     results[0].select(dim, index).copy_(source)
+
+
+def _slice_scatter(results: Sequence[Tensor], x: Tensor, *given: Any, **named: Any) -> None:
+    results[0].copy_(x)
+    _set_slice(results, x, *given, **named)
+
+
+def _select_scatter(results: Sequence[Tensor], x: Tensor, *given: Any, **named: Any) -> None:
+    results[0].copy_(x)
+    _set_selected(results, x, *given, **named)
 
 
 def _copy_reshaped(results: Sequence[Tensor], source: Tensor, *_: Any) -> None:
@@ -235,24 +243,6 @@ WRITERS: dict[str, Writer] = {
     **{"aten.slice_scatter": _slice_scatter, "aten.select_scatter": _select_scatter},
     "aten.copy": _copy_other,
 }
-
-
-def _set_slice(
-    results: Sequence[Tensor],
-    _: Tensor,
-    source: Tensor,
-    dim: int = 0,
-    start: int | None = None,
-    end: int | None = None,
-    step: int = 1,
-) -> None:
-    aten.slice.Tensor(results[0], dim, start, end, step).copy_(source)
-
-
-def _set_selected(
-    results: Sequence[Tensor], _: Tensor, source: Tensor, dim: int, index: int
-) -> None:
-    results[0].select(dim, index).copy_(source)
 
 
 OVERWRITERS: dict[str, Writer] = {
