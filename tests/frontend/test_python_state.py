@@ -205,6 +205,29 @@ def test_clocks_and_random_numbers_are_named() -> None:
     assert random.random() == random.Random(0).random()  # as if none had been drawn
 
 
+class Littering(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        gc.collect()
+        return x * 2
+
+
+def test_what_the_garbage_collector_runs_is_not_of_forward() -> None:
+    """Whoever measures collections asks for the time in the middle of any call."""
+    measured = []
+
+    def measure(phase: str, info: Any) -> None:
+        measured.append((phase, time.perf_counter()))
+
+    callbacks = list(gc.callbacks)
+    gc.callbacks.append(measure)
+    try:
+        seen = observe(Littering().eval(), (X,), {}, Surroundings(), watch=True)
+    finally:
+        gc.callbacks.remove(measure)
+    assert {phase for phase, _ in measured} == {"start", "stop"} and seen.reads == ()
+    assert gc.callbacks == callbacks
+
+
 class Written(nn.Module):
     count: Tensor
 

@@ -13,6 +13,7 @@ what it changes outside of itself, which is put back.
 from __future__ import annotations
 
 import datetime
+import gc
 import random
 import sys
 import time
@@ -291,10 +292,23 @@ def _differs(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[str]:
 @contextmanager
 def _watched(reads: list[str], asks: list[str], names: set[str]) -> Iterator[None]:
     """Notes where the user's code asks for the time, or about the call that it runs in, and which
-    questions about tensors its lines name; not under a profiler of somebody else's."""
+    questions about tensors its lines name; not under a profiler of somebody else's. What the
+    garbage collector runs meanwhile is nobody's call: callbacks, which often take the time, and
+    finalizers."""
     seen: dict[int, CodeType] = {}
+    collecting = False
+
+    def begins(phase: str, info: Any) -> None:
+        nonlocal collecting
+        collecting = collecting or phase == "start"
+
+    def ends(phase: str, info: Any) -> None:
+        nonlocal collecting
+        collecting = collecting and phase != "stop"
 
     def profile(frame: Any, event: str, called: Any) -> None:
+        if collecting:
+            return
         if event == "call" and id(frame.f_code) not in seen:
             seen[id(frame.f_code)] = frame.f_code
             if is_users(frame.f_code.co_filename):
@@ -313,8 +327,12 @@ def _watched(reads: list[str], asks: list[str], names: set[str]) -> Iterator[Non
     if sys.getprofile() is not None:
         yield
         return
+    gc.callbacks.insert(0, begins)
+    gc.callbacks.append(ends)
     sys.setprofile(profile)
     try:
         yield
     finally:
         sys.setprofile(None)
+        gc.callbacks.remove(begins)
+        gc.callbacks.remove(ends)
