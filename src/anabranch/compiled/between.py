@@ -167,6 +167,33 @@ class Buckets:
         return True, pytree.tree_unflatten(_joined(made, proof), tree)
 
 
+def grouped(entries: Sequence[Entry], answers: Sequence[Answer]) -> list[Buckets]:
+    """The plans whose sizes vary, with those that answer calls of one form together."""
+    groups: list[Buckets] = []
+    for entry, answer in zip(entries, answers, strict=True):
+        if entry.sized is None:
+            continue
+        group = next((b for b in groups if b.sized == entry.sized and b.alike(entry)), None)
+        if group is None:
+            group = Buckets(entry.sized)
+            groups.append(group)
+        group.add(entry, answer)
+    return groups
+
+
+def known_form(
+    groups: Sequence[Buckets], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[SizedCalls, tuple[int, ...]] | None:
+    """What varies in calls of this form, and the sizes of this one; None where there is no plan for
+    calls like it."""
+    for group in groups:
+        tensors = group.tensors(args, kwargs)
+        at = group.sized.shapes.sizes_of(tensors) if tensors is not None else None
+        if at is not None:
+            return group.sized, at
+    return None
+
+
 def _cuts(size: int, most: int, least: int) -> Iterator[tuple[int, int]]:
     """Where pieces begin, and how many rows they have: as many as may be, and none too few."""
     begin = 0

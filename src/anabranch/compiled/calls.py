@@ -8,14 +8,13 @@ fast.explain(); fast.report("report.html"); fast.save("model.anabranch")
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,24 +22,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.modules import module as hooks
 
 from anabranch.artifact import file as artifact_file
-from anabranch.artifact.owned import Shared, owned, shared_of
 from anabranch.cache import Cache
 from anabranch.compiled import arguments, gradients, refit, sized, states, stored
-from anabranch.compiled.answer import Answer, answering
-from anabranch.compiled.between import Buckets, answer_between
+from anabranch.compiled.answer import answering
+from anabranch.compiled.between import Buckets, answer_between, grouped, known_form
 from anabranch.compiled.binding import bind, refusal
-from anabranch.compiled.elsewhere import resettled
+from anabranch.compiled.elsewhere import loaded, loaded_entry
 from anabranch.compiled.entry import Entry
-from anabranch.compiled.memory import MemoryUse, memory_of
-from anabranch.compiled.module import Fixed, leave_alone, not_recorded, probe
-from anabranch.compiled.sized import SizedCalls, batched
+from anabranch.compiled.history import Text, check_saved, history, no_model
+from anabranch.compiled.plans import Plans, check_parts
+from anabranch.compiled.request import PlanRequest, request
+from anabranch.compiled.sharing import waiting, widest, with_states
+from anabranch.compiled.sized import batched
 from anabranch.compiled.sources import sources
 from anabranch.compiled.states import StateMemory
 from anabranch.compiled.weights import (
-    Stamps,
     check_alike,
     expected,
     other_weights,
@@ -51,15 +49,13 @@ from anabranch.compiler.buckets import read_sizes
 from anabranch.compiler.pipeline import compile_model
 from anabranch.compiler.stages import fell_back
 from anabranch.deadline import Deadline
-from anabranch.errors import InputError, OptionError, TargetError
+from anabranch.errors import InputError, OptionError
 from anabranch.frontend.alone import alone
-from anabranch.frontend.attributes import KEY, attributes, read_attributes
-from anabranch.frontend.captured import Captured
+from anabranch.frontend.attributes import KEY, attributes
 from anabranch.frontend.checks import check_call
-from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
+from anabranch.frontend.surroundings import neutral
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable, Target
-from anabranch.ir.trees import REGISTER, read_tree, unknown_class, unregistered
 from anabranch.kernels.triton import program_cache
 from anabranch.options import Options, renamed
 from anabranch.report import headline, kernel, page, text
@@ -67,22 +63,8 @@ from anabranch.report.lines import WIDTH
 from anabranch.report.sides import rounds_told
 from anabranch.report.summary import facts_of
 from anabranch.targets import resolve
-from anabranch.targets.places import places_of
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job
-
-
-def _check_parts(model: Any) -> None:
-    """OptionError for a model that is compiled already, or has a part that is."""
-    parts = model.named_modules() if isinstance(model, torch.nn.Module) else ()
-    for path, part in parts:
-        if isinstance(part, Compiled):
-            raise OptionError(
-                f"the part {path} of the model is compiled" if path else "the model is compiled",
-                "it is a plan, and has no operators any more from which another could be made",
-                f"compile the original, which is at .{path + '.' if path else ''}model, or "
-                "compile the other parts apart from it",
-            )
 
 
 def restored(kind: str, content: bytes, options: Mapping[str, Any]) -> Compiled:
@@ -95,19 +77,7 @@ def restored(kind: str, content: bytes, options: Mapping[str, Any]) -> Compiled:
     return made
 
 
-_tracing = torch._C._get_tracing_state
-
-
-class Text(str):
-    """A text that a prompt shows as it is."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-class Compiled(Fixed):
+class Compiled(Plans):
     """A compiled model: one plan per input signature. Calls may come from several threads.
 
     A call is bound as the model's own are. One whose shapes or values were not compiled is refused
@@ -123,57 +93,10 @@ class Compiled(Fixed):
         options: Options,
         trace: Trace | None,
     ) -> None:
-        super().__init__()
-        self.__dict__["model"] = model  # a part of this module it is not: it would be trained
-        self.target, self.options = target, options
-        self.trace = trace or Trace(level=options.debug)
-        self.entries: list[Entry] = []
-        self._answers: list[Answer] = []
+        super().__init__(model, target, options, trace)
         self._buckets: list[Buckets] = []
-        self._refitted: list[Stamps] = []  # a list, which copies with the same plans have, too
         self._states = StateMemory()
         self._sessions: list[weakref.ref[Compiled]] = [weakref.ref(self)]  # with the same weights
-
-    @property
-    def fitted(self) -> Stamps | None:
-        """The tensors that plans were refitted with, None while constants are as compiled."""
-        return self._refitted[0] if self._refitted else None
-
-    @fitted.setter
-    def fitted(self, stamps: Stamps) -> None:
-        self._refitted[:] = [stamps]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns for these inputs.
-
-        Results are the caller's own tensors, or the plan's buffers with `outputs="view"`. Calls
-        from several threads wait for each other; on a GPU a call is queued on the current stream.
-
-        Raises:
-            InputError: Inputs of this structure, shape, dtype or value were not compiled; the
-                message lists those that were.
-        """
-        if (
-            self._forward_pre_hooks
-            or self._forward_hooks
-            or hooks._global_forward_pre_hooks
-            or hooks._global_forward_hooks
-            or _tracing()
-        ):
-            return self._watched(args, kwargs)
-        for read, answer in self._answers:
-            tensors = read(args, kwargs)
-            if tensors is not None:
-                return answer(tensors)
-        return self._explained(args, kwargs)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns, without hooks."""
-        for read, answer in self._answers:
-            tensors = read(args, kwargs)
-            if tensors is not None:
-                return answer(tensors)
-        return self._explained(args, kwargs)
 
     def __repr__(self) -> str:
         """One line: model, target, time and size of the newest plan."""
@@ -186,38 +109,6 @@ class Compiled(Fixed):
     def _stored(self) -> Any:
         now = self._states.places
         return restored, stored.stored(self.entries, self.options, self.facts_of, now)
-
-    def add(
-        self,
-        args: Sequence[Any] | Tensor = (),
-        kwargs: Mapping[str, Any] | None = None,
-        captured: Captured | None = None,
-        stop: threading.Event | None = None,
-        shared: Shared | None = None,
-    ) -> Compiled:
-        """Compile for one more signature of example inputs.
-
-        Args:
-            args: Example inputs, as in `compile`.
-            kwargs: Example inputs that are passed by name.
-            captured: The graph of such a call, where a front end has it already.
-            stop: As in `compile`.
-            shared: Constants in memory of others that are refitted with this one.
-
-        Returns:
-            This object, with one more plan. Plans share equal weights.
-
-        Raises:
-            OptionError: The plan was loaded from a file, which holds no model.
-        """
-        if self.model is None:
-            raise _no_model()
-        check_call(self.model, args, kwargs)
-        _check_parts(self.model)
-        # A graph that torch.compile hands over is not captured, and its lock is held by then.
-        with alone() if captured is None else nullcontext():
-            self._add(args, kwargs or {}, captured, stop, shared)
-        return self
 
     def add_sizes(
         self,
@@ -237,18 +128,16 @@ class Compiled(Fixed):
             OptionError: As `add`; or the dimensions or sizes mean nothing here.
         """
         if self.model is None:
-            raise _no_model()
+            raise no_model()
         check_call(self.model, args, kwargs)
-        _check_parts(self.model)
-        args = (args,) if isinstance(args, Tensor) else tuple(args)
-        around = surroundings()
+        check_parts(self.model)
+        asked = request(args, kwargs, stop=stop)
         with alone(), neutral(), Cache.open(self.options.cache_dir) as cache:
-            job = self._job(args, kwargs or {}, cache, around, stop=stop)
-            found, chosen = sized.chosen(job, dynamic_shapes, sizes)
+            calls, chosen = sized.chosen(self._job(asked, cache), dynamic_shapes, sizes)
             for number, at in enumerate(chosen):
-                example = found.shapes.resized(args, dict(kwargs or {}), at)
+                given, named = calls.shapes.resized(asked.args, dict(asked.kwargs), at)
                 try:
-                    self._add(*example, None, stop, None, found, at, around)
+                    self._add(replace(asked, args=given, kwargs=named, sized=calls, at=at))
                 except OptionError as refused:
                     if not number or "memory_limit" not in refused.what:
                         raise
@@ -275,33 +164,21 @@ class Compiled(Fixed):
             elif at not in known.sizes():
                 job, dimensions = known.entries[0].job, known.sized.shapes.dimensions
                 read_sizes([at], dimensions)
-                example = known.sized.shapes.resized(job.args, dict(job.kwargs), at)
+                args, kwargs = known.sized.shapes.resized(job.args, dict(job.kwargs), at)
                 with alone():
-                    self._add(*example, None, None, None, known.sized, at)
+                    self._add(request(args, kwargs, sized=known.sized, at=at))
         return self
 
-    def _add(
-        self,
-        args: Sequence[Any] | Tensor,
-        kwargs: Mapping[str, Any],
-        captured: Captured | None,
-        stop: threading.Event | None,
-        shared: Shared | None,
-        calls: SizedCalls | None = None,
-        at: tuple[int, ...] = (),
-        around: Surroundings | None = None,
-    ) -> None:
-        """`add`, of inputs that have been looked at. `calls`: what varies in such calls, and `at`:
-        the sizes of this one; `around`: what it is compiled under, by default that of now."""
+    def _add(self, asked: PlanRequest) -> None:
+        """`add`, of inputs that have been looked at."""
         if self.fitted is not None and (name := self._changed()):
             raise other_weights(name)
-        if around is None:  # what torch.compile hands over has its casts in it
-            around = surroundings() if captured is None else Surroundings()
         with neutral(), Cache.open(self.options.cache_dir) as cache:
-            job = self._job(args, kwargs, cache, around, captured, stop, shared)
+            job = self._job(asked, cache)
             was = attributes(self.model)
+            calls, at = asked.sized, asked.at
             if self.options.batch == "pad" and calls is None:
-                calls, at = batched(job, self._known_form(job))
+                calls, at = batched(job, known_form(self._buckets, job.args, job.kwargs))
             compilation = compile_model(job)
         if self.fitted is None:
             check_alike(self.entries, compilation)
@@ -334,109 +211,44 @@ class Compiled(Fixed):
         return self
 
     def _adopt(self, plan: Plan, facts: Mapping[str, Any], source: str) -> None:
-        signature = plan.signature
-        assert signature is not None, "saved plans have signatures"
-        run = None
+        beside, held = widest(self.entries), self._states.places
         with Cache.open(self.options.cache_dir) as cache:
-            plan = resettled(plan, self.target, cache, self.trace, source)
-            if not self.target.spec.simulated:
-                plan = owned(plan, (), self.target.device, self.owned())
-                kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
-                missing = program_cache.recall(cache, kernels)
-                self.target.prepare(kernels, cache, self.trace)
-                held = self._states.places
-                places = places_of(plan.tasks, self.target.device, held, models=False)
-                run = self.target.load(plan, beside=self._widest(), states=places or None)
-                program_cache.keep(cache, missing)
-                fell_back(run, self.options, self.trace)
-        for name in unregistered(signature.output_tree):
-            self.trace.add("warning", "load", source, unknown_class(name))
-        trees = (read_tree(signature.input_tree), read_tree(signature.output_tree, plain=True))
-        call = arguments.read_back(facts.get(arguments.KEY))
-        ranks = [len(value.type.shape) for value in plan.tasks.given]
-        calls, at = sized.of_facts(facts, ranks, len(signature.outputs))
-        find, device = (lambda eager=True: dict(facts)), self._device(run)
-        was = read_attributes(facts.get(KEY))
-        self._take(Entry(plan, run, find, trees, None, call, device, frozenset(), calls, at, was))
+            plan, run = loaded(
+                plan, self.target, cache, self.trace, source, self.owned(), beside, held
+            )
+        if run is not None:
+            fell_back(run, self.options, self.trace)
+        self._take(loaded_entry(plan, run, facts, self._device(run), self.trace, source))
 
     def _take(self, entry: Entry) -> None:
         """One more plan, from now on."""
         self._states.learn(entry)
         self.entries.append(entry)
         self._answers.append((entry.read, answering(entry, self.options)))
-        self._gather()
-
-    def _gather(self) -> None:
-        """Which plans answer calls of one form."""
-        self._buckets.clear()
-        for entry, answer in zip(self.entries, self._answers, strict=True):
-            if entry.sized is None:
-                continue
-            same = [b for b in self._buckets if b.sized == entry.sized and b.alike(entry)]
-            if not same:
-                same = [Buckets(entry.sized)]
-                self._buckets += same
-            same[0].add(entry, answer)
+        self._buckets[:] = grouped(self.entries, self._answers)
 
     def _answer_all(self) -> None:
         self._answers[:] = [(one.read, answering(one, self.options)) for one in self.entries]
-        self._gather()
+        self._buckets[:] = grouped(self.entries, self._answers)
 
-    def _job(
-        self,
-        args: Sequence[Any] | Tensor,
-        kwargs: Mapping[str, Any],
-        cache: Cache | None,
-        around: Surroundings,
-        captured: Captured | None = None,
-        stop: threading.Event | None = None,
-        shared: Shared | None = None,
-    ) -> Job:
+    def _job(self, asked: PlanRequest, cache: Cache | None) -> Job:
         limit = self.options.memory_limit
         return Job(
             self.model,
-            (args,) if isinstance(args, Tensor) else tuple(args),
-            kwargs,
+            asked.args,
+            asked.kwargs,
             self.target,
             self.options,
             cache,
             self.trace,
-            captured,
-            Deadline(stop=stop),
-            shared=shared if shared is not None else self.owned(),
-            beside=self._widest(),
+            asked.captured,
+            Deadline(stop=asked.stop),
+            shared=asked.shared if asked.shared is not None else self.owned(),
+            beside=widest(self.entries),
             places=self._states.places,
             room=None if limit is None else limit - self.memory().total,
-            found=around,
+            found=asked.around,
         )
-
-    def _known_form(self, job: Job) -> tuple[SizedCalls, tuple[int, ...]] | None:
-        """What varies in calls of this form, if it is known, and the sizes of this one."""
-        for group in self._buckets:
-            tensors = group.tensors(job.args, job.kwargs)
-            at = group.sized.shapes.sizes_of(tensors) if tensors is not None else None
-            if at is not None:
-                return group.sized, at
-        return None
-
-    def _widest(self) -> Executable | None:
-        runs = [entry.run for entry in self.entries if entry.run is not None]
-        return max(runs, key=lambda run: run.arena.numel(), default=None)
-
-    def _share_arena(self) -> None:
-        """All plans use the arena of the largest one: those that came before it are loaded anew."""
-        widest = self._widest()
-        if widest is None or all(
-            e.run is None or e.run.arena is widest.arena for e in self.entries
-        ):
-            return
-        with neutral():
-            for number, entry in enumerate(self.entries):
-                if entry.run is not None and entry.run.arena is not widest.arena:
-                    held = entry.run.states
-                    run = self.target.load(entry.plan, beside=widest, states=held or None)
-                    self.entries[number] = replace(entry, run=run)
-        self._answer_all()
 
     def _device(self, run: Executable | None) -> torch.device | None:
         return None if run is None else self.target.device
@@ -458,14 +270,6 @@ class Compiled(Fixed):
         """The facts, but for what the model takes as it was: nothing is timed for them."""
         return self.entries[-1].find_facts(eager=False)
 
-    def executable(self) -> Executable | None:
-        """The newest plan as loaded, to replay and time; None on a simulated target."""
-        return self.entries[-1].run
-
-    def memory(self) -> MemoryUse:
-        """Bytes that all plans hold on the device, by kind; memory that two share counts once."""
-        return memory_of(self.entries)
-
     def explain(self, task: str | None = None, whole: bool = False, width: int = WIDTH) -> Text:
         """What was rewritten, fused and chosen, and what was refused and why, of the newest plan.
 
@@ -480,15 +284,12 @@ class Compiled(Fixed):
         """
         if task is not None:
             return Text(kernel.kernel_text(self.about(task)))
-        told = text.explain(whole, width, **self._pieces())
+        told = text.explain(whole, width, **self._history())
         held = self.memory()
         lines = [f"  {name}: {use}" for name, use in held.buckets.items()]
-        lines = ["", "Sizes:", *self._told_sizes(), *lines] if lines else lines
+        varying = [f"  {line}" for group in self._buckets for line in group.sized.told()]
+        lines = ["", "Sizes:", *varying, *lines] if lines else lines
         return Text("\n".join([told.rstrip(), *lines, "", f"Held on the device: {held}"]))
-
-    def _told_sizes(self) -> list[str]:
-        """What varies in calls, and what is done to a size between two plans."""
-        return [f"  {line}" for group in self._buckets for line in group.sized.told()]
 
     def searched(self) -> list[dict[str, Any]]:
         """Of each round of the search what it took before and after, in microseconds, its steps,
@@ -518,8 +319,8 @@ class Compiled(Fixed):
             WriteError: The file cannot be written.
             OptionError: The plan was loaded from a file and has no history.
         """
-        pieces = self._pieces()
-        page.write(Path(path), **{**pieces, "facts": {**pieces["facts"], **(more or {})}})
+        known = self._history()
+        page.write(Path(path), **{**known, "facts": {**known["facts"], **(more or {})}})
 
     def session(self) -> Compiled:
         """The same plans and weights with states of their own, which begin as they were when the
@@ -532,21 +333,11 @@ class Compiled(Fixed):
         Raises:
             TargetError: The target is simulated, and nothing runs there.
         """
-        if self.target.spec.simulated:
-            raise TargetError(
-                "a session was asked of a model that is compiled for a simulated GPU",
-                "nothing runs there, so there are no states",
-                "compile for target='cpu', or on the GPU itself",
-            )
+        own = with_states(self.entries, self.target, self._states.first)
         made = Compiled(self.model, self.target, self.options, self.trace)
         made._refitted, made._sessions = self._refitted, self._sessions
-        begun = {path: value.clone() for path, value in self._states.first.items()}
-        with neutral():
-            for entry in self.entries:
-                tasks = entry.plan.tasks
-                places = {state.name: begun[state.path] for state in tasks.states}
-                run = self.target.load(entry.plan, beside=made._widest(), states=places)
-                made._take(replace(entry, run=run))
+        for entry in own:
+            made._take(entry)
         self._sessions.append(weakref.ref(made))
         return made
 
@@ -569,16 +360,7 @@ class Compiled(Fixed):
             OptionError: A class among the arguments or results has no name in torch's pytree.
         """
         for entry in self.entries:
-            signature = entry.plan.signature
-            if signature is not None and signature.input_tree and signature.output_tree:
-                continue
-            inputs = signature is None or not signature.input_tree
-            raise OptionError(
-                "this plan cannot be saved",
-                f"a class in the model's {'inputs' if inputs else 'results'} has no name in "
-                "torch's pytree that another process would know",
-                REGISTER,
-            )
+            check_saved(entry)
         newest = self.entries[-1]
         held = self._states.places if state else self._states.first
         plans = [
@@ -592,40 +374,8 @@ class Compiled(Fixed):
             with Cache.open(self.options.cache_dir) as cache:
                 program_cache.keep(cache, program_cache.recall(cache, kernels))
 
-    def _pieces(self) -> dict[str, Any]:
-        entry = self.entries[-1]
-        made = entry.compilation
-        if made is None:
-            raise OptionError(
-                "a loaded plan has no history to explain",
-                "the file holds the plan and its facts, not the search that led to it",
-                "look at `.facts`, or compile the model again",
-            )
-        timelines = [("predicted", made.found.timeline)]
-        run = made.run
-        if run is not None and run.states:
-            run = self.target.load(entry.plan)  # on states that nobody needs
-        measured = self.target.timeline(run) if run is not None else None
-        if measured is not None:
-            timelines.append(("measured", measured))
-        return {
-            "name": self.facts["model"],
-            "captured": made.captured.graph,
-            "rewritten": made.found.graph,
-            "searched": made.path,
-            "plan": entry.plan,
-            "candidates": made.found.selection.candidates,
-            "schedules": made.found.schedules,
-            "timelines": timelines,
-            "events": self.trace.events,
-            "facts": self.facts,
-        }
-
-    def _watched(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """A call with hooks, or one that is to be recorded."""
-        if _tracing():
-            raise not_recorded()
-        return super().__call__(*args, **kwargs)
+    def _history(self) -> dict[str, Any]:
+        return history(self.entries[-1], self.facts, self.target, self.trace)
 
     def _explained(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A call that is no entry's at first sight: of another form, to be padded, or refused with
@@ -681,12 +431,9 @@ class Compiled(Fixed):
         """
         if isinstance(weights, Compiled):
             weights = weights._weights()
-        others = (session() for session in self._sessions)
-        with contextlib.ExitStack() as held:
-            for session in others:
-                for entry in session.entries if session not in (None, self) else ():
-                    if entry.run is not None:
-                        held.enter_context(entry.run.writing())
+        sessions = [session for one in self._sessions if (session := one()) is not None]
+        others = [entry for one in sessions if one is not self for entry in one.entries]
+        with waiting(others):
             refit.refit(self.entries, self.target, weights, check, self._answers.clear)
         recipe = self.entries[-1].plan.recipe
         assert recipe is not None, "what has none cannot be refitted"
@@ -695,10 +442,6 @@ class Compiled(Fixed):
         if not self._answers:  # an earlier refit was cut off half way
             self._answer_all()
         return self
-
-    def owned(self) -> Shared:
-        """The constants of all plans by their content, as long as they have it."""
-        return {} if self.fitted is not None else shared_of([entry.plan for entry in self.entries])
 
     def _refit(self, state: dict[str, Tensor]) -> None:
         """`state`: weights by name. Of those that are missing, what the plan has stays: where that
@@ -711,20 +454,3 @@ class Compiled(Fixed):
         self.refit({**known, **state})
         held = {paths[name]: value for name, value in state.items() if name in paths}
         states.write(self.entries, self._states, held)
-
-    def _kinds(self) -> list[Tensor]:
-        tasks = self.entries[-1].plan.tasks
-        held = [constant.type.dtype for constant in tasks.constants]
-        kinds = held or [value.type.dtype for value in tasks.inputs]
-        return [probe(dtype, self.target.device) for dtype in dict.fromkeys(kinds)]
-
-
-def _no_model() -> OptionError:
-    return OptionError(
-        "a loaded plan cannot be compiled for other inputs",
-        "the file holds kernels and weights, not the model",
-        "compile the model again with anabranch.compile",
-    )
-
-
-leave_alone(Compiled.__call__, Compiled.forward)

@@ -10,16 +10,28 @@ streams, order) is not chosen anew: that takes the model, and is what compiling 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from anabranch.artifact.owned import Shared, owned
 from anabranch.cache import Cache
+from anabranch.compiled import arguments, sized
+from anabranch.compiled.entry import Entry
 from anabranch.errors import TargetError
+from anabranch.frontend.attributes import KEY, read_attributes
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Target
+from anabranch.ir.protocols import Executable, Target
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, runs_body
+from anabranch.ir.trees import read_tree, unknown_class, unregistered
 from anabranch.kernels import PROVIDERS
+from anabranch.kernels.triton import program_cache
 from anabranch.memory import pack
+from anabranch.targets.places import places_of
 from anabranch.trace import Trace
 from anabranch.tuning.concat_trials import writing
 from anabranch.tuning.verify.kernel import checker
@@ -27,6 +39,61 @@ from anabranch.tuning.verify.kernel import checker
 AGAIN = "compile the model again to tune for this machine"
 LISTED = 3
 """Kernels that are named in the warning."""
+
+
+def loaded(
+    plan: Plan,
+    target: Target,
+    cache: Cache,
+    trace: Trace,
+    source: str,
+    shared: Shared,
+    beside: Executable | None,
+    held: Mapping[str, Tensor],
+) -> tuple[Plan, Executable | None]:
+    """The plan with kernels that are right on this machine, and it loaded, unless the target is
+    simulated. `shared`: constants that plans beside it own; `beside`: one of these, whose arena is
+    used; `held`: where states lie already, by what the model calls them."""
+    plan = resettled(plan, target, cache, trace, source)
+    if target.spec.simulated:
+        return plan, None
+    plan = owned(plan, (), target.device, shared)
+    kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
+    missing = program_cache.recall(cache, kernels)
+    target.prepare(kernels, cache, trace)
+    places = places_of(plan.tasks, target.device, held, models=False)
+    run = target.load(plan, beside=beside, states=places or None)
+    program_cache.keep(cache, missing)
+    return plan, run
+
+
+def loaded_entry(
+    plan: Plan,
+    run: Executable | None,
+    facts: Mapping[str, Any],
+    device: torch.device | None,
+    trace: Trace,
+    source: str,
+) -> Entry:
+    """How calls of a saved plan are read and answered, by its signature and its facts."""
+    signature = plan.signature
+    assert signature is not None, "saved plans have signatures"
+    for name in unregistered(signature.output_tree):
+        trace.add("warning", "load", source, unknown_class(name))
+    trees = (read_tree(signature.input_tree), read_tree(signature.output_tree, plain=True))
+    ranks = [len(value.type.shape) for value in plan.tasks.given]
+    calls, at = sized.of_facts(facts, ranks, len(signature.outputs))
+    return Entry(
+        plan,
+        run,
+        lambda eager=True: dict(facts),
+        trees,
+        call=arguments.read_back(facts.get(arguments.KEY)),
+        device=device,
+        sized=calls,
+        at=at,
+        attributes=read_attributes(facts.get(KEY)),
+    )
 
 
 def resettled(plan: Plan, target: Target, cache: Cache | None, trace: Trace, source: str) -> Plan:

@@ -62,6 +62,25 @@ def sealer(places: Sequence[int], count: int) -> Seal:
     return seal
 
 
+def sealed_results(tensors: Sequence[Tensor], results: Sequence[Any], always: bool) -> list[Any]:
+    """Results that the model would have gradients of, of inputs or `always` of its weights, refuse
+    to give them."""
+    if not always and not any(tensor.requires_grad for tensor in tensors):
+        return list(results)
+    places = [
+        place
+        for place, result in enumerate(results)
+        if isinstance(result, Tensor)
+        and _continuous(result.dtype)
+        and not any(result is tensor for tensor in tensors)
+    ]
+    seal = sealer(range(len(places)), len(places)) if places else list
+    sealed, changed = seal([results[place] for place in places]), list(results)
+    for place, result in zip(places, sealed, strict=True):
+        changed[place] = result
+    return changed
+
+
 def trained(model: Any, captured: Captured) -> frozenset[int]:
     """Places of results for which the model itself would find gradients of its weights."""
     if _without_gradients(model):

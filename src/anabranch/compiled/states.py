@@ -10,7 +10,6 @@ wrote the plan for one token reads. A session has places of its own.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from anabranch.compiled.entry import Entry
+from anabranch.compiled.sharing import waiting
 from anabranch.ir.graph import State
 from anabranch.ir.plan import Plan
 
@@ -50,10 +50,7 @@ class StateMemory:
 
 def write(entries: Sequence[Entry], memory: StateMemory, values: Mapping[str, Tensor]) -> None:
     """Give states these values, by path, while no call of these plans runs."""
-    with contextlib.ExitStack() as held, torch.no_grad():
-        for entry in entries:
-            if entry.run is not None:
-                held.enter_context(entry.run.writing())
+    with waiting(entries), torch.no_grad():
         for path, value in values.items():
             memory.places[path].copy_(value)
 

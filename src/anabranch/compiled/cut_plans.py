@@ -1,0 +1,258 @@
+"""The plans of a model that is cut: they share weights, and own them.
+
+steps of a trace   --section--> the plan that computes it, made if there is none
+--eager-->   operators as they are; they read weights where plans have them
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anabranch.artifact.owned import Shared, shared_of
+from anabranch.compiled.calls import Compiled
+from anabranch.compiled.cut_path import (
+    CutPath,
+    RunStep,
+    compare,
+    identity,
+    last_reads,
+    leaves_of,
+)
+from anabranch.compiled.entry import Entry
+from anabranch.compiled.memory import MemoryUse, memory_of
+from anabranch.compiled.sharing import share_arena
+from anabranch.deadline import TIME
+from anabranch.errors import CaptureError
+from anabranch.frontend.cut_sections import (
+    CutStep,
+    captured_section,
+    own_constants,
+    split,
+    writes,
+)
+from anabranch.frontend.cut_trace import CutTrace
+from anabranch.frontend.observe import own_inputs
+from anabranch.frontend.state import tensors_of, unwrapped
+from anabranch.ir.key import digest_source, digest_tensor
+from anabranch.ir.protocols import Cost, Target
+from anabranch.ir.types import TensorType, type_of
+from anabranch.options import Options
+from anabranch.trace import Trace
+
+
+class Sections:
+    """`plans`: one for each section, and `entries` what they run; `held`: weights that eager steps
+    read, by the model's names; `read_us`: what reading one number of the device takes."""
+
+    def __init__(self, target: Target, options: Options, trace: Trace) -> None:
+        self.target, self.options, self.trace = target, options, trace
+        self.plans: list[Compiled] = []
+        self.entries: list[Entry] = []
+        self.held: dict[str, Tensor] = {}
+        self.read_us: float | None = None
+        self._numbers: dict[str, int] = {}
+        """By identity of a step the number of its plan."""
+        self._by_content: dict[tuple[str, TensorType], Tensor] = {}
+
+    def owned(self) -> Shared:
+        """The weights that plans and eager steps have, by their content."""
+        return {**self._by_content, **shared_of([entry.plan for entry in self.entries])}
+
+    def path(
+        self,
+        model: Any,
+        was: Mapping[str, str],
+        trace: CutTrace,
+        stop: threading.Event | None,
+        shared: Callable[[], Shared],
+    ) -> CutPath:
+        """The steps of a trace, compiled; what a plan cannot hold runs as eager does. `was`: what
+        the model's modules were; `shared`: constants that plans may use."""
+        refused: set[str] = set()
+        while True:
+            steps = split(trace, refused)
+            if all(step.kind == "eager" for step in steps):
+                raise _nothing_left(trace)
+            unable = self._unable(steps, trace)
+            if not unable:
+                break
+            refused |= unable
+        # Tensors of our own: the model may write to them.
+        tensors = [leaf for leaf in own_inputs(trace.leaves, {})[0] if isinstance(leaf, Tensor)]
+        values: dict[str, Any] = dict(zip(trace.inputs, tensors, strict=True))
+        state = dict(tensors_of(unwrapped(model))) if trace.weights else {}
+        made: list[RunStep] = []
+        leaves = leaves_of(trace)
+        rest = sum(step.kind == "section" for step in steps)
+        for step, last in zip(steps, last_reads(steps, leaves), strict=True):
+            inputs = [values[name] for name in step.reads]
+            weights = {name: state[trace.weights[name]].detach() for name in step.weights}
+            section: int | None = None
+            held: tuple[str, ...] = ()
+            if step.kind == "section":
+                section = self._numbers.get(identity(step))
+                if section is None:
+                    plan = self._plan(step, weights, rest)
+                    captured = captured_section(step, weights, trace, model)
+                    plan.add(inputs, captured=captured, stop=stop, shared=shared())
+                    section = self._added(step, plan, was)
+                rest -= 1
+            else:
+                held = tuple(trace.weights[name] for name in step.weights)
+                for name, value in weights.items():
+                    self._hold(trace.weights[name], value, shared())
+                own_constants(step.module)
+            ready = self._ready(step, section, held)
+            with torch.no_grad():
+                results = step.module.forward(*weights.values(), *inputs)
+            values.update(zip(step.gives, results, strict=True))
+            made.append(replace(ready, cost=self._timed(ready, inputs), last=last))
+        self.share_arena()
+        path = CutPath(trace.inputs, tuple(made), leaves, trace.out_tree, trace.cuts)
+        if self.options.verify:
+            compare(trace, path.results(values))
+        for cut in trace.cuts:
+            self.trace.add("applied", "cut", cut.node.name, f"{cut.origin}: {cut.why}")
+        return path
+
+    def _unable(self, steps: Sequence[CutStep], trace: CutTrace) -> set[str]:
+        """Nodes of sections that no graph can hold: they run as eager does."""
+        unable: set[str] = set()
+        for step in steps:
+            if step.kind != "section":
+                continue
+            try:
+                captured_section(step, {}, trace, None)
+            except CaptureError as refusal:
+                self.trace.add("refused", "cut", step.nodes[0], f"{refusal.what}: {refusal.why}")
+                unable.update(step.nodes)
+        return unable
+
+    def _plan(self, step: CutStep, weights: Mapping[str, Tensor], rest: int) -> Compiled:
+        """What computes this step, not yet compiled. `rest`: plans that are to be made, this one
+        among them, which share the budget."""
+        number = len(self.plans)
+        budget, dump = self.options.budget, self.options.dump
+        limit = self.options.memory_limit
+        own = {
+            "batch": "refuse",
+            "budget": None if budget is None else budget / rest,
+            "dump": None if dump is None else dump / f"plan{number + 1}",
+            "memory_limit": None if limit is None else max(1, limit - self.memory().total),
+        }
+
+        def eager(*values: Any) -> Any:
+            return step.module.forward(*weights.values(), *values)
+
+        return Compiled(eager, self.target, self.options.model_copy(update=own), self.trace)
+
+    def _added(self, step: CutStep, plan: Compiled, was: Mapping[str, str]) -> int:
+        """The number of the plan that was compiled for a step. What refitting compares with a model
+        is the whole one."""
+        number = len(self.plans)
+        self.plans.append(plan)
+        self._numbers[identity(step)] = number
+        self.entries += [replace(one, job=None, attributes=was) for one in plan.entries]
+        return number
+
+    def share_arena(self) -> None:
+        """All plans use the arena of the largest one."""
+        if share_arena(self.entries, self.target):
+            for plan, entry in zip(self.plans, self.entries, strict=True):
+                plan.entries[-1] = replace(plan.entries[-1], run=entry.run)
+                plan._answer_all()
+
+    def copied(self, memo: dict[int, Any]) -> Sections:
+        """Plans and weights of its own, which nothing can be added to."""
+        made = Sections(self.target, self.options, self.trace)
+        made.plans = [copy.deepcopy(plan, memo) for plan in self.plans]
+        made.entries = [entry for plan in made.plans for entry in plan.entries]
+        made.held = {path: value.clone() for path, value in self.held.items()}
+        made.read_us = self.read_us
+        made.share_arena()
+        return made
+
+    def anew(self, path: CutPath) -> CutPath:
+        """The path of a model that this is a copy of, with these plans and weights."""
+        steps = tuple(
+            replace(self._ready(old.step, old.section, old.held), cost=old.cost, last=old.last)
+            for old in path.steps
+        )
+        return replace(path, steps=steps)
+
+    def _ready(self, step: CutStep, section: int | None, held: tuple[str, ...]) -> RunStep:
+        """The step with what runs it here."""
+        known = identity(step)
+        if section is not None:
+            return RunStep(step, self._planned(section), section, held, known)
+        weights, forward = [self.held[path] for path in held], step.module.forward
+
+        def eager(values: Sequence[Any]) -> Sequence[Any]:
+            given: Sequence[Any] = forward(*weights, *values)
+            return given
+
+        return RunStep(step, eager, None, held, known)
+
+    def _planned(self, section: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
+        """What a plan gives of the values that its section reads; two of them may be one tensor.
+        A plan may be loaded anew, on the arena of another."""
+        entries = self.entries
+
+        def call(values: Sequence[Any]) -> Sequence[Any]:
+            entry = entries[section]
+            assert entry.run is not None, "plans for a simulated target are not called"
+            given: Sequence[Any] = entry.assemble(values, entry.run(values, clone=True))
+            return given
+
+        return call
+
+    def _hold(self, path: str, value: Tensor, shared: Shared) -> None:
+        """Keep the weight in memory that a refit writes to: that of a plan, where one has it as it
+        is."""
+        if path not in self.held:
+            key = digest_source(digest_tensor(value), path), type_of(value)
+            known = shared.get(key)
+            self.held[path] = value.detach().clone() if known is None else known
+            self._by_content[key] = self.held[path]
+
+    def _timed(self, step: RunStep, inputs: Sequence[Any]) -> Cost | None:
+        """What the step takes, its launches and what it waits for included; of a simulated target
+        what its plan is expected to take."""
+        if self.target.spec.simulated:
+            made = None if step.section is None else self.plans[step.section].entries[-1]
+            return None if made is None or made.compilation is None else made.compilation.cost
+        if writes(step.step):
+            return None
+        with torch.no_grad():
+            if self.read_us is None:
+                number = torch.zeros((), device=self.target.device)
+                self.read_us = self.target.time_call(number.item, TIME.schedule_s).us
+            return self.target.time_call(lambda: step.call(inputs), TIME.schedule_s)
+
+    def memory(self) -> MemoryUse:
+        """Bytes that all plans hold on the device, and the weights that eager steps read; memory
+        that several share counts once."""
+        found = memory_of(self.entries)
+        constants = [one.value for entry in self.entries for one in entry.plan.tasks.constants]
+        plans = {one.untyped_storage().data_ptr() for one in constants if one is not None}
+        held = [value.untyped_storage() for value in self.held.values()]
+        own = {one.data_ptr(): one.nbytes() for one in held if one.data_ptr() not in plans}
+        return replace(found, weights=found.weights + sum(own.values()))
+
+
+def _nothing_left(trace: CutTrace) -> CaptureError:
+    where = "; ".join(dict.fromkeys(cut.origin for cut in trace.cuts if cut.origin))
+    return CaptureError(
+        "nothing of the model is left to compile between the steps that ask for values",
+        f"it asks at {where}, and what lies between are a few operators each"
+        if where
+        else "its sizes depend on values throughout",
+        "run the model as it is, or compile a larger part of it",
+    )

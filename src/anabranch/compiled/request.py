@@ -1,0 +1,50 @@
+"""What is asked of a compiled model when it is to have one more plan."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from anabranch.artifact.owned import Shared
+from anabranch.compiled.sized import SizedCalls
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.surroundings import Surroundings, surroundings
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """One more plan. `args` and `kwargs`: the example; `captured`: its graph, where a front end has
+    it already; `stop`: ends searching and measuring once it is set; `shared`: constants of others
+    that are refitted with this plan; `sized`: what varies in such calls, and `at`: the sizes of
+    this one; `around`: torch's switches, under which the model is captured and called."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    captured: Captured | None
+    stop: threading.Event | None
+    shared: Shared | None
+    sized: SizedCalls | None
+    at: tuple[int, ...]
+    around: Surroundings
+
+
+def request(
+    args: Sequence[Any] | Tensor,
+    kwargs: Mapping[str, Any] | None = None,
+    captured: Captured | None = None,
+    stop: threading.Event | None = None,
+    shared: Shared | None = None,
+    sized: SizedCalls | None = None,
+    at: tuple[int, ...] = (),
+    around: Surroundings | None = None,
+) -> PlanRequest:
+    """The request for inputs as users write them. A lone tensor is one argument; the switches are
+    those of now, except for a graph of torch.compile, which has its casts in it."""
+    if around is None:
+        around = surroundings() if captured is None else Surroundings()
+    given = (args,) if isinstance(args, Tensor) else tuple(args)
+    return PlanRequest(given, kwargs or {}, captured, stop, shared, sized, at, around)
