@@ -1,18 +1,22 @@
 """Operators that ATen lacks. Importing this registers them with torch.
 
     anabranch.recurrence(x, factor, first, dim)     y[t] = factor[t] * y[t - 1] + x[t]
+    anabranch.conv_weight_grad(grad, x, ...)        what convolution_backward says of the weight
 
-No model calls them: rewriting puts them where a model spells the same out, step by step.
+No model calls them: rewriting puts the first where a model spells the same out, step by step, and
+`frontend.backward` the other where a training step has the backward of a convolution.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 RECURRENCE = "anabranch.recurrence.default"
+CONV_WEIGHT_GRAD = "anabranch.conv_weight_grad.default"
 
 
 def recurrence(x: Tensor, factor: Tensor, first: Tensor | None, dim: int) -> Tensor:
@@ -41,9 +45,78 @@ def _shape_of_recurrence(x: Tensor, factor: Tensor, first: Tensor | None, dim: i
     return x.new_empty(whole)
 
 
-SCHEMA = "recurrence(Tensor x, Tensor factor, Tensor? first, int dim) -> Tensor"
+def conv_weight_grad(
+    grad: Tensor,
+    x: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """The gradient of the weight, of this size, of a convolution of x, from that of its result. Of
+    a transposed convolution `grad` is what it reads, and `x` the gradient of its result. It is
+    channels_last where either operand is, of their dtype."""
+    rank = len(size) - 2
+    weight = grad.new_zeros(()).expand(size)  # of which nothing but the size is read
+    given = ([0], stride, padding, dilation, False, [0] * rank, groups, [False, True, False])
+    found: Tensor = torch.ops.aten.convolution_backward(grad, x, weight, *given)[1]
+    return found.contiguous(memory_format=_format_of_weights(grad, x))
+
+
+def _shape_of_conv_weight_grad(
+    grad: Tensor,
+    x: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    if grad.dtype != x.dtype or not x.dtype.is_floating_point:
+        raise RuntimeError(f"a weight has no gradient from {grad.dtype} and {x.dtype}")
+    if groups < 1 or len({grad.dim(), x.dim(), len(size)}) != 1:
+        raise RuntimeError(f"the gradient of {list(size)} is not of {x.dim()} dimensions")
+    channels = grad.shape[1] == size[0] and x.shape[1] == size[1] * groups
+    image = zip(x.shape[2:], size[2:], stride, padding, dilation, strict=True)
+    places = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in image]
+    if (
+        not channels
+        or size[0] % groups
+        or [x.shape[0], *places] != [grad.shape[0], *grad.shape[2:]]
+    ):
+        raise RuntimeError(
+            f"no convolution of {list(x.shape)} by {list(size)} gives {list(grad.shape)}"
+        )
+    found = x.new_empty(tuple(size))
+    return found.contiguous(memory_format=_format_of_weights(grad, x))
+
+
+def _format_of_weights(grad: Tensor, x: Tensor) -> torch.memory_format:
+    if any(_channels_last(tensor) for tensor in (grad, x)):
+        return torch.channels_last
+    return torch.contiguous_format
+
+
+def _channels_last(tensor: Tensor) -> bool:
+    last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return last and not tensor.is_contiguous()
+
+
+SCHEMAS: tuple[str, ...] = (
+    "recurrence(Tensor x, Tensor factor, Tensor? first, int dim) -> Tensor",
+    "conv_weight_grad(Tensor grad, Tensor x, int[] size, int[] stride, int[] padding, "
+    "int[] dilation, int groups) -> Tensor",
+)
+IMPLEMENTED: dict[str, tuple[Any, Any]] = {
+    "recurrence": (recurrence, _shape_of_recurrence),
+    "conv_weight_grad": (conv_weight_grad, _shape_of_conv_weight_grad),
+}
+"""By name what computes the operator, and what computes its result without data."""
 LIBRARY: Any = torch.library
 OURS = LIBRARY.Library("anabranch", "FRAGMENT")
-OURS.define(SCHEMA)
-OURS.impl("recurrence", recurrence, "CompositeExplicitAutograd")
-OURS.impl("recurrence", _shape_of_recurrence, "Meta")
+for _schema in SCHEMAS:
+    OURS.define(_schema)
+for _name, (_computes, _shape) in IMPLEMENTED.items():
+    OURS.impl(_name, _computes, "CompositeExplicitAutograd")
+    OURS.impl(_name, _shape, "Meta")

@@ -71,6 +71,11 @@ def _conv_flops(node: Node, types: Mapping[str, TensorType]) -> int:
     return 2 * node.type.numel * math.prod(weight.shape[1:])
 
 
+def _weight_grad_flops(node: Node, types: Mapping[str, TensorType]) -> int:
+    """Every number of the gradient of the result with every tap that made it."""
+    return 2 * types[_ref(node.args[0])].numel * math.prod(node.type.shape[1:])
+
+
 def _matmul_flops(a: int) -> Callable[[Node, Mapping[str, TensorType]], int]:
     def flops(node: Node, types: Mapping[str, TensorType]) -> int:
         return 2 * node.type.numel * types[_ref(node.args[a])].shape[-1]
@@ -125,7 +130,11 @@ OPS: dict[str, OpInfo] = {
         "logical_xor logit lt masked_fill maximum minimum mish mul nan_to_num ne neg pow "
         "reciprocal relu relu6 remainder round rsqrt rsub selu sgn sigmoid sign silu sin softplus "
         "special_logit special_xlogy sqrt square sub tan tanh threshold trunc where xlogy "
-        "empty_like full_like ones_like zeros_like _prelu_kernel _to_copy",
+        "empty_like full_like ones_like zeros_like _prelu_kernel _to_copy "
+        "elu_backward gelu_backward hardshrink_backward hardsigmoid_backward hardswish_backward "
+        "hardtanh_backward huber_loss_backward leaky_relu_backward mish_backward sigmoid_backward "
+        "silu_backward smooth_l1_loss_backward softplus_backward softshrink_backward "
+        "tanh_backward threshold_backward _prelu_kernel_backward",
     ),
     **_kind(
         "reduce",
@@ -157,6 +166,7 @@ OPS: dict[str, OpInfo] = {
     ),
     **_kind("factory", "arange empty eye full ones scalar_tensor zeros"),
     packet_name(custom_ops.RECURRENCE): OpInfo("reduce"),
+    packet_name(custom_ops.CONV_WEIGHT_GRAD): OpInfo("contract", _weight_grad_flops),
     "aten.reshape": OpInfo("move"),
     "aten.flatten": OpInfo("move"),
     "aten.unflatten": OpInfo("move"),

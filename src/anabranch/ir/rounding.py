@@ -18,7 +18,7 @@ from dataclasses import replace
 import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Graph, Node, Ref, types, users
+from anabranch.ir.graph import Arg, Graph, Node, Ref, types
 from anabranch.ir.types import TensorType
 
 CONVERT = "aten._to_copy.default"
@@ -53,6 +53,15 @@ FOLDS = frozenset(
     )
 )
 """What the rounding of an element reaches the result of, though it is not pointwise."""
+GRADIENTS = frozenset(
+    f"aten.{name}_backward"
+    for name in (
+        *("max_pool2d_with_indices", "max_pool3d_with_indices"),
+        *("adaptive_max_pool2d", "adaptive_max_pool3d"),
+    )
+)
+"""What asks for the places of maxima and passes a gradient on to them. Which of two elements that
+are nearly the same has it is eager's rounding: to compute them as exactly would gain nothing."""
 
 
 def strict_values(graph: Graph) -> frozenset[str]:
@@ -61,7 +70,9 @@ def strict_values(graph: Graph) -> frozenset[str]:
     if not any(node.strict or _may_decide(node) for node in graph.nodes):
         return frozenset()
     known = types(graph)
-    read = users(graph).keys() | {ref.name for ref in graph.outputs}
+    readers = (node for node in graph.nodes if ops.packet_name(node.op) not in GRADIENTS)
+    read = {name for node in readers for name in node.uses}
+    read |= {ref.name for ref in graph.outputs}
     found: set[str] = set()
     for node in reversed(graph.nodes):
         found.update(node.results if node.strict and node.op != CONVERT else ())

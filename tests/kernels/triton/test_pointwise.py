@@ -43,6 +43,15 @@ def test_the_far_tail_of_the_error_function_keeps_its_digits() -> None:
 
 
 SMALL = torch.randn(5, 1, 7)
+GRAD, WIDE = torch.randn(5, 1, 7), torch.randn(5, 1, 7) * 4
+WIDE[0, 0, :4] = torch.tensor([0.0, 3.0, -3.0, 0.5])  # where slopes jump
+SLOPES: dict[str, tuple[object, ...]] = {
+    **{"threshold": (0,), "hardtanh": (-1.0, 3.0), "leaky_relu": (0.1, False)},
+    **{"hardshrink": (0.5,), "softshrink": (0.5,), "sigmoid": (), "tanh": (), "silu": ()},
+    **{"gelu": ({"approximate": "tanh"},), "mish": (), "softplus": (2.0, 3.0)},
+    **{"hardsigmoid": (), "hardswish": ()},
+}
+"""Gradients of activations, and what else they are given."""
 CALLS: dict[str, tuple[object, ...]] = {
     "aten.add.Tensor": (SMALL, torch.randn(6, 7), {"alpha": 3}),
     "aten.sub.Tensor": (SMALL, torch.randn(6, 7), {"alpha": 0.5}),
@@ -83,6 +92,11 @@ CALLS: dict[str, tuple[object, ...]] = {
     "aten.addcmul.default": (SMALL, torch.randn(6, 7), torch.randn(7), {"value": 0.5}),
     "aten.lerp.Scalar": (SMALL, torch.randn(5, 6, 7), 0.25),
     "aten.threshold.default": (SMALL, 0.3, -7.0),
+    **{f"aten.{op}_backward.default": (GRAD, WIDE, *more) for op, more in SLOPES.items()},
+    "aten.elu_backward.default": (GRAD, 0.7, 1.5, 0.5, False, WIDE),
+    "aten._prelu_kernel_backward.default": (GRAD, WIDE, torch.randn(1, 1, 7)),
+    "aten.smooth_l1_loss_backward.default": (GRAD, WIDE, SMALL, 1, 0.5),
+    "aten.huber_loss_backward.default": (GRAD, WIDE, SMALL, 2, 0.5),
     "aten._to_copy.default": (SMALL * 9, {"dtype": torch.int32}),
     "aten.cat.default": ([SMALL, torch.randn(5, 3, 7), torch.randn(5, 2, 7)], 1),
     "aten.stack.default": ([SMALL, SMALL + 1], -1),
@@ -103,6 +117,15 @@ CALLS: dict[str, tuple[object, ...]] = {
         *(torch.rand(5) + 0.1, False, 0.1, 1e-5),
     ),
 }
+
+
+@pytest.mark.parametrize("result", [False, True])
+def test_gradients_of_an_activation_by_its_result(result: bool) -> None:
+    y = torch.nn.functional.elu(WIDE, 0.7)
+    graph, tensors = body("aten.elu_backward.default", (GRAD, 0.7, 1, 1, result, y))
+    check(graph, variants(graph, gpu(132)), tensors)
+    graph, tensors = body("aten.gelu_backward.default", (GRAD, WIDE))
+    check(graph, variants(graph, gpu(132)), tensors)
 
 
 @pytest.mark.parametrize("op", CALLS)

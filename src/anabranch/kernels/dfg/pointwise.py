@@ -14,6 +14,7 @@ import torch
 from anabranch.ir.rounding import narrower
 from anabranch.kernels.dfg.activations import ACTIVATIONS
 from anabranch.kernels.dfg.expr import COMPUTE, Const, Expr, Within
+from anabranch.kernels.dfg.gradients import GRADIENTS, PRELU
 from anabranch.kernels.dfg.lowering_api import (
     At,
     Formula,
@@ -268,6 +269,7 @@ FORMULAS: dict[str, Formula] = {
     "square": lambda of: arith("mul", of["self"], of["self"]),
     **{"clamp": _clamp, "clamp_min": _clamp, "clamp_max": _clamp},
     **ACTIVATIONS,
+    **GRADIENTS,
     **POWERS,
     **{"sign": _sign, "sgn": _sign, "heaviside": _heaviside, "nan_to_num": _nan_to_num},
     "frac": _frac,
@@ -288,8 +290,14 @@ TESTS: dict[str, Formula] = {
     "logical_xor": _logical("xor"),
 }
 
+
+def _prelu_backward(call: LoweringCall) -> tuple[At, ...]:
+    return tuple(at for formula in PRELU for at in pointwise(formula)(call))
+
+
 POINTWISE: dict[str, Lowering] = {
     "aten.round": _round,
+    "aten._prelu_kernel_backward": _prelu_backward,
     **{f"aten.{name}": pointwise(formula) for name, formula in FORMULAS.items()},
     **{f"aten.{name}": pointwise(formula, compares=True) for name, formula in TESTS.items()},
 }

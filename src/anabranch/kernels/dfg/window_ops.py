@@ -3,6 +3,7 @@
 max_pool2d(x, 3, 2, 1) at (n, c, h, w) = max[i < 3, j < 3](x[n, c, 2h + i - 1, 2w + j - 1]
                                                            where that is inside, else -inf)
 convolution(x, w, b) at (n, k, h, w)   = b[k] + sum[c, i, j](x[n, c, h + i, w + j] * w[k, c, i, j])
+conv_weight_grad(g, x) at (k, c, i, j) = sum[n, h, w](g[n, k, h, w] * x[n, c, h + i, w + j])
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from anabranch.ir import custom_ops, ops
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis
 from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, NotLowered, Point, Value
@@ -252,6 +254,32 @@ def _convolution(call: LoweringCall) -> tuple[At, ...]:
     return (at,)
 
 
+def _conv_weight_grad(call: LoweringCall) -> tuple[At, ...]:
+    """Each tap's products, summed over all places of the result that it was read for."""
+    grad, x, size = call.given["grad"], call.given["x"], call.given["size"]
+    share, each = size[1], size[0] // call.given["groups"]
+    name = call.node.name
+    image = Axis(f"{name}_n", x.shape[0])
+    places = tuple(Axis(f"{name}_{'hwd'[d]}", n) for d, n in enumerate(grad.shape[2:]))
+    window = tuple(
+        zip(*(call.given[key] for key in ("stride", "padding", "dilation")), strict=True)
+    )
+
+    def at(point: Point, within: Within) -> Expr:
+        n, own = axis(image.name, image.extent), tuple(axis(a.name, a.extent) for a in places)
+        read = tuple(
+            place * stride + tap * dilation - padding
+            for place, tap, (stride, padding, dilation) in zip(own, point[2:], window, strict=True)
+        )
+        there = inside(read, x.shape[2:])
+        source = (n, point[0] // each * share + point[1], *read)
+        a = cast(grad.at((n, point[0], *own), within), call.dtype)
+        b = choose(there, cast(x.at(source, both(within, there)), call.dtype), 0.0)
+        return reduce("sum", (image, *places), arith("mul", a, b))
+
+    return (at,)
+
+
 def dot(call: LoweringCall, left: Value, right: Value, order: str = "mk,kn") -> At:
     """left[.., m, k] times right[k, n], or right[n, k] for order "mk,nk"."""
     k = left.shape[-1]
@@ -315,6 +343,7 @@ WINDOWS: dict[str, Lowering] = {
         f"aten.{name}": _convolution
         for name in ("convolution", "conv1d", "conv2d", "conv3d", "_convolution")
     },
+    ops.packet_name(custom_ops.CONV_WEIGHT_GRAD): _conv_weight_grad,
     **{"aten.mm": _mm, "aten.bmm": _mm, "aten.linear": _linear},
     **{"aten.addmm": _addmm("mat1", "mat2"), "aten.baddbmm": _addmm("batch1", "batch2")},
 }

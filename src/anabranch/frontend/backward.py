@@ -1,0 +1,231 @@
+"""Which operators the backward and the update of a training step are written in.
+
+`frontend.training` traces a step twice: plainly, with autograd running, and once more what came of
+it as functional ATen. `prepared` stands between the two, `training_decompositions` is the table of
+the second. What of a backward is elementwise or a sum becomes just that, so that it fuses as any
+other; what is a contraction becomes contractions with one result each, which a schedule may move
+apart:
+
+    convolution_backward(g, x, w, ..)   ->   convolution(g, w, .., transposed=not transposed, ..)
+                                             anabranch.conv_weight_grad(g, x, ..)
+                                             sum(g, [0, 2, 3])
+    native_layer_norm_backward          ->   sums and arithmetic
+    nll_loss_backward                   ->   where(arange == target, -g / total, 0)
+    _native_batch_norm_legit_functional ->   var_mean of the batch, arithmetic, new running values
+
+Gradients of activations stay one operator each, elementwise as the activation is; attention,
+lookups, maxima of windows and interpolation keep the backward that the library has for them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._decomp import get_decompositions
+
+from anabranch.frontend.operators import decompositions
+from anabranch.ir import custom_ops, ops
+
+aten = torch.ops.aten
+
+DECOMPOSED = (
+    *("glu_backward", "logit_backward", "native_dropout_backward"),
+    *("log_sigmoid_forward", "log_sigmoid_backward"),
+    *("_softmax_backward_data", "_log_softmax_backward_data"),
+    *("native_layer_norm_backward", "native_group_norm_backward"),
+    *("_fused_rms_norm", "_fused_rms_norm_backward"),
+    *("_native_batch_norm_legit_functional", "native_batch_norm_backward"),
+    *("nll_loss_forward", "nll_loss2d_forward"),
+    *("mse_loss", "mse_loss_backward", "smooth_l1_loss"),
+    *("huber_loss", "soft_margin_loss", "soft_margin_loss_backward"),
+    *("binary_cross_entropy", "binary_cross_entropy_backward"),
+    *("binary_cross_entropy_with_logits",),
+    *("select_backward", "slice_backward", "diagonal_backward"),
+)
+"""Operators that torch knows as what fuses: arithmetic, sums, and writing into zeros."""
+
+GRADIENT = "_backward.default"
+"""How gradients end that `operators.decompositions` would take apart."""
+SILENT = {
+    # operator: what says in its schema that it writes
+    "aten.native_batch_norm.default": "aten._native_batch_norm_legit.default",
+    "aten.cudnn_batch_norm.default": "aten._native_batch_norm_legit.default",
+}
+"""Batch norms that write running statistics and do not say so, which no functional graph keeps."""
+
+
+@functools.cache
+def training_decompositions() -> dict[Any, Callable[..., Any]]:
+    """The table by which a training step becomes functional ATen (`make_fx`)."""
+    packets = [getattr(aten, name) for name in DECOMPOSED]
+    kept = {op: by for op, by in decompositions().items() if not str(op).endswith(GRADIENT)}
+    return {**kept, **get_decompositions(packets), **OWN}
+
+
+def prepared(step: fx.GraphModule) -> fx.GraphModule:
+    """The step with every write said: batch norms as what shows that it writes. Changes the module
+    that it is given, and returns it."""
+    for node in list(step.graph.nodes):
+        if node.op == "call_function" and str(node.target) in SILENT:
+            _say_what_is_written(node)
+        elif node.op == "call_function" and node.target is aten.cudnn_batch_norm_backward.default:
+            x, grad, weight, mean, var, saved_mean, saved_rstd, eps, _ = node.args
+            node.target = aten.native_batch_norm_backward.default
+            node.args = (grad, x, weight, mean, var, saved_mean, saved_rstd, True, eps)
+            node.args = (*node.args, [True, True, True])
+    step.graph.eliminate_dead_code()
+    step.recompile()
+    return step
+
+
+def _say_what_is_written(node: fx.Node) -> None:
+    x, weight, bias, mean, var, training, momentum, eps = node.args
+    legit = aten._native_batch_norm_legit
+    if mean is None and training:
+        node.target, node.args = legit.no_stats, (x, weight, bias, True, momentum, eps)
+    elif training:
+        node.target = legit.default
+    else:
+        node.target = aten._native_batch_norm_legit_no_training.default
+        node.args = (x, weight, bias, mean, var, momentum, eps)
+
+
+def _convolution_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+) -> Any:
+    """A contraction for each gradient that is asked for, and a sum. The gradient of x is the
+    transposed convolution, of a transposed one the plain one."""
+    rank = x.dim() - 2
+    stride, padding, dilation, extra = (
+        [*given] * rank if len(given) == 1 else [*given]
+        for given in (stride, padding, dilation, output_padding)
+    )
+    if transposed and any(more >= by for more, by in zip(extra, stride, strict=True)):
+        return NotImplemented  # the plain one has more results than x has places
+    window = (stride, padding, dilation)
+    of_x = of_weight = of_bias = None
+    if output_mask[0]:
+        of_x = _gradient_of_image(grad, x, weight, *window, transposed, groups)
+    if output_mask[1]:
+        of_weight = ops.resolve(custom_ops.CONV_WEIGHT_GRAD)(
+            *((x, grad) if transposed else (grad, x)), list(weight.shape), *window, groups
+        )
+    if output_mask[2]:
+        of_bias = grad.sum([0, *range(2, rank + 2)])
+    return of_x, of_weight, of_bias
+
+
+def _gradient_of_image(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    groups: int,
+) -> Tensor:
+    window, swapped = (stride, padding, dilation), not transposed
+    reach = [0] * len(stride)
+    size = weight.shape[2:]
+    if not transposed and groups == 1 and max(*size, *stride) == 1 and not any(padding):
+        weight, swapped = weight.transpose(0, 1), False  # each place by itself: a matrix product
+    elif not transposed:
+        sizes = zip(x.shape[2:], grad.shape[2:], size, *window, strict=True)
+        reach = [m - ((n - 1) * s - 2 * p + d * (k - 1) + 1) for m, n, k, s, p, d in sizes]
+    found: Tensor = aten.convolution(grad, weight, None, *window, swapped, reach, groups)
+    return found
+
+
+def _native_group_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    batch: int,
+    channels: int,
+    pixels: int,
+    groups: int,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """In the same steps on every device; torch's takes the mean and the bias together on a CPU."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    parts = x.to(wide).reshape(batch, groups, channels // groups, pixels)
+    var, mean = torch.var_mean(parts, [2, 3], correction=0, keepdim=True)
+    scale = torch.rsqrt(var + eps)
+    normal = ((parts - mean) * scale).view(x.shape)
+    shape = [1, channels, *[1] * (x.dim() - 2)]
+    if weight is not None:
+        normal = normal * weight.view(shape)
+    if bias is not None:
+        normal = normal + bias.view(shape)
+    flat = (batch, groups)
+    return normal.to(x.dtype), mean.view(flat).to(x.dtype), scale.view(flat).to(x.dtype)
+
+
+def _nll_loss_backward(
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Tensor,
+) -> Tensor:
+    """Each class asks whether it is the target; torch scatters ones into zeros."""
+    channel = 0 if x.dim() < 2 else 1
+    shape = [-1 if d == channel else 1 for d in range(x.dim())]
+    if reduction == 1:  # the mean
+        grad = grad / total_weight
+    target = target[0] if x.dim() == 1 and target.dim() else target
+    target = target.unsqueeze(channel)
+    if x.dim() > grad.dim() > 0:
+        grad = grad.unsqueeze(channel)
+    classes = torch.arange(x.shape[channel], device=x.device).view(shape)
+    if weight is not None:
+        grad = grad * weight.view(shape)
+    hit = (classes == target) & (target != ignore_index)
+    return torch.where(hit, -grad, 0).to(x.dtype)
+
+
+def _linalg_vector_norm(
+    x: Tensor,
+    ord: float = 2,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Any:
+    """The square root of a sum of squares, as which it fuses with what made the operand; half types
+    add up in fp32."""
+    if ord not in (1, 2) or x.is_complex():
+        return NotImplemented
+    wide = torch.promote_types(dtype or x.dtype, torch.float32)
+    far = x.to(wide)
+    dims = list(range(x.dim())) if dim is None else list(dim)
+    found = far.abs() if ord == 1 else far * far
+    found = found.sum(dims, keepdim) if x.dim() else found
+    return (found if ord == 1 else found.sqrt()).to(dtype or x.dtype)
+
+
+OWN: dict[Any, Callable[..., Any]] = {
+    aten.convolution_backward.default: _convolution_backward,
+    aten.native_group_norm.default: _native_group_norm,
+    aten.nll_loss_backward.default: _nll_loss_backward,
+    aten.nll_loss2d_backward.default: _nll_loss_backward,
+    aten.linalg_vector_norm.default: _linalg_vector_norm,
+}
+"""Ours, where torch has none or one that scatters."""

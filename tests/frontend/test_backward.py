@@ -1,0 +1,226 @@
+"""Gradients of small networks as graphs: each against fp64, with eager's own error beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+import torch
+from tests.frontend.steps import exact, gradients, graph_of
+from torch import Tensor, nn
+
+from anabranch.ir import ops
+from anabranch.ir.eval import eval_graph
+from anabranch.ir.graph import Graph
+from anabranch.ir.rounding import strict_values
+from anabranch.ir.verify import verify_graph
+
+F = nn.functional
+
+
+def squares(model: Callable[..., Tensor], *given: Tensor) -> Tensor:
+    """A loss that reaches every result, and every parameter by another way."""
+    out = model(*given)
+    weights = (torch.arange(out.numel()) % 5 + 2).view(out.shape).to(out) / 4
+    value: Tensor = (out * weights).square().mean()
+    return value
+
+
+class Applied(nn.Module):
+    """A function behind a linear layer of the last axis."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], size: int = 7) -> None:
+        super().__init__()
+        self.first, self.function = nn.Linear(size, size), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.first(x) * 4)
+
+
+class Image(nn.Module):
+    """A function behind a convolution of an image."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), *layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layers(x)
+        return found
+
+
+def agree(model: nn.Module, loss: Callable[..., Tensor], batch: tuple[Tensor, ...]) -> Graph:
+    """The graph says in fp64 what eager does in fp64, and in fp32 errs as little: per element, by
+    four times as much at most, and by norm."""
+    graph, names, given = graph_of(model, loss, batch)
+    verify_graph(graph, infer=True)
+    truth = exact(model, loss, batch)
+    order = [ref.name for ref in graph.outputs]
+    near_eager = 1e-6 if strict_values(graph) else 1e-9  # what decides is computed as in fp32
+    for wide in (torch.float64, None):
+        found = dict(zip(order, eval_graph(graph, given, precision=wide), strict=True))
+        eager = truth if wide else gradients(deepcopy(model), loss, batch)
+        for name, want, own in zip(names, truth, eager, strict=True):
+            got = found[name]
+            assert got.shape == want.shape
+            if not want.is_floating_point():
+                assert torch.equal(got, want)
+                continue
+            rest, beside = got.double() - want, own.double() - want
+            scale = near_eager if wide else 4e-6
+            largest = want.abs().max().item() if want.numel() else 0.0
+            near = 4 * beside.abs().max() + scale * max(largest, 0.2)
+            assert rest.abs().max() <= near, f"%{name}: {rest.abs().max()} > {near}"
+            assert rest.norm() <= 2 * beside.norm() + scale * max(want.norm().item(), 0.2)
+    return graph
+
+
+def kinds(graph: Graph) -> list[str]:
+    return [ops.packet_name(node.op).partition(".")[2] for node in graph.nodes]
+
+
+def opaque(graph: Graph) -> set[str]:
+    """The operators that nothing is known of."""
+    return {node.op for node in graph.nodes if ops.info(node.op).kind == "opaque"}
+
+
+CONVOLUTIONS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "plain": (nn.Conv2d(4, 6, 3, padding=1), (2, 4, 6, 7)),
+    "strided": (nn.Conv2d(4, 6, 3, stride=2, padding=1), (2, 4, 8, 7)),
+    "dilated": (nn.Conv2d(4, 6, (3, 2), dilation=(2, 1), bias=False), (2, 4, 8, 7)),
+    "grouped": (nn.Conv2d(4, 8, 3, groups=2), (2, 4, 6, 6)),
+    "depthwise": (nn.Conv2d(4, 8, 3, groups=4, stride=2), (2, 4, 6, 6)),
+    "pointwise": (nn.Conv2d(4, 6, 1), (2, 4, 5, 5)),
+    "wide padding": (nn.Conv2d(4, 6, 2, padding=3), (1, 4, 5, 5)),
+    "of lines": (nn.Conv1d(4, 6, 3, stride=2), (2, 4, 9)),
+    "of volumes": (nn.Conv3d(2, 3, 2, stride=(1, 2, 1)), (1, 2, 4, 4, 4)),
+    "transposed": (nn.ConvTranspose2d(4, 6, 3, stride=2, output_padding=1), (2, 4, 4, 5)),
+    "transposed groups": (nn.ConvTranspose2d(4, 8, 2, groups=2, padding=1), (2, 4, 4, 5)),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_convolution_has_a_contraction_for_each_gradient(name: str) -> None:
+    layer, shape = CONVOLUTIONS[name]
+    first = nn.Linear(shape[-1], shape[-1])  # so that somebody asks for the gradient of the image
+    graph = agree(nn.Sequential(first, layer), squares, (torch.randn(shape),))
+    made = kinds(graph)
+    assert made.count("conv_weight_grad") == 1 and made.count("convolution") == 2
+    assert "convolution_backward" not in made
+
+
+def test_gradients_keep_channels_last() -> None:
+    model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.Conv2d(8, 8, 3, groups=2))
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.randn(2, 4, 7, 7).contiguous(memory_format=torch.channels_last)
+    graph = agree(model, lambda model, x: model(x).square().mean(), (x,))
+    images = [node for node in graph.nodes if "conv" in node.op]
+    assert len(images) == 5 and all(ops.channels_last(node.type) for node in images)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "gelu": F.gelu,
+    "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "mish": F.mish,
+    "elu": F.elu,
+    "celu": F.celu,
+    "selu": F.selu,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "hardtanh": F.hardtanh,
+    "leaky relu": F.leaky_relu,
+    "softplus": F.softplus,
+    "softshrink": F.softshrink,
+    "hardshrink": F.hardshrink,
+    "log sigmoid": F.logsigmoid,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "glu": lambda x: F.glu(torch.cat([x, x.flip(-1)], -1)),
+    "softmax": lambda x: x.softmax(-1),
+    "log softmax": lambda x: x.log_softmax(0),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "norm": lambda x: x.norm(dim=-1),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(name: str) -> None:
+    graph = agree(Applied(ACTIVATIONS[name]), squares, (torch.randn(5, 7),))
+    assert opaque(graph) <= {"aten.softshrink.default", "aten.hardshrink.default"}
+
+
+def test_what_an_activation_reads_is_not_taken_for_a_decision() -> None:
+    """Its gradient jumps; nobody asks that its operand is rounded as eager rounds it."""
+    model = Image(nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+    assert not strict_values(agree(model, squares, (torch.randn(2, 3, 6, 6),)))
+
+
+NORMS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "batch": (nn.BatchNorm2d(5), (3, 5, 4, 4)),
+    "batch of rows": (nn.BatchNorm1d(5), (6, 5)),
+    "batch without running statistics": (
+        nn.BatchNorm2d(5, track_running_stats=False),
+        (3, 5, 4, 4),
+    ),
+    "batch in eval mode": (nn.BatchNorm2d(5).eval(), (3, 5, 4, 4)),
+    "layer": (nn.LayerNorm([4, 6]), (3, 4, 6)),
+    "layer without weights": (nn.LayerNorm(6, elementwise_affine=False), (3, 4, 6)),
+    "group": (nn.GroupNorm(2, 6), (3, 6, 4, 5)),
+    "instance": (nn.InstanceNorm2d(5, affine=True), (3, 5, 4, 6)),
+    "root mean square": (nn.RMSNorm(6, eps=1e-5), (3, 4, 6)),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_are_sums_and_arithmetic(name: str) -> None:
+    norm, shape = NORMS[name]
+    first = nn.Linear(shape[-1], shape[-1])
+    graph = agree(nn.Sequential(first, norm), squares, (torch.randn(shape),))
+    assert not opaque(graph)
+
+
+def test_batch_norm_writes_its_running_statistics() -> None:
+    model = nn.BatchNorm2d(3)
+    x = torch.randn(4, 3, 5, 5) * 3 + 1
+    graph, names, given = graph_of(model, squares, (x,))
+    found = dict(zip([ref.name for ref in graph.outputs], eval_graph(graph, given), strict=True))
+    model(x)
+    for name, buffer in zip(names[3:], model.buffers(), strict=True):
+        torch.testing.assert_close(found[name], buffer)
+
+
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "cross entropy": F.cross_entropy,
+    "ignored and smoothed": lambda x, t: F.cross_entropy(x, t, ignore_index=2, label_smoothing=0.1),
+    "weighted": lambda x, t: F.cross_entropy(x, t, x[0].detach().square() + 1),
+    "summed": lambda x, t: F.cross_entropy(x, t, reduction="sum"),
+    "each": lambda x, t: F.cross_entropy(x, t, reduction="none").square().sum(),
+    "squares": lambda x, t: F.mse_loss(x, F.one_hot(t, 7).to(x)),
+    "smooth l1": lambda x, t: F.smooth_l1_loss(x, F.one_hot(t, 7).to(x)),
+    "huber": lambda x, t: F.huber_loss(x, F.one_hot(t, 7).to(x), delta=0.5),
+    "logits": lambda x, t: F.binary_cross_entropy_with_logits(x, F.one_hot(t, 7).to(x)),
+    "divergence": lambda x, t: F.kl_div(x.log_softmax(-1), F.one_hot(t, 7).to(x) / 2 + 0.1),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(name: str) -> None:
+    loss = LOSSES[name]
+    target = torch.tensor([0, 2, 6, 3, 2])
+    graph = agree(
+        nn.Linear(6, 7), lambda model, x, t: loss(model(x) * 3, t), (torch.randn(5, 6), target)
+    )
+    assert not opaque(graph)
+
+
+def test_a_loss_of_images_asks_each_class() -> None:
+    target = torch.randint(0, 4, (2, 5, 5))
+    agree(
+        nn.Conv2d(3, 4, 3),
+        lambda model, x, t: F.cross_entropy(model(x), t, ignore_index=1),
+        (torch.randn(2, 3, 7, 7), target),
+    )

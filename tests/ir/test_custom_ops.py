@@ -1,0 +1,47 @@
+"""Operators of ours: what they compute, and the types that they say."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Ref
+from anabranch.ir.types import type_of
+
+grad_of = torch.ops.anabranch.conv_weight_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("groups, stride, last", [(1, 1, False), (2, 2, True), (4, 2, False)])
+def test_the_gradient_of_a_weight_is_that_of_convolution_backward(
+    dtype: torch.dtype, groups: int, stride: int, last: bool
+) -> None:
+    x, w = torch.randn(2, 4, 7, 6, dtype=dtype), torch.randn(8, 4 // groups, 3, 3, dtype=dtype)
+    if last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    window = ([stride] * 2, [1, 1], [1, 1])
+    y = torch.ops.aten.convolution(x, w, None, *window, False, [0, 0], groups)
+    grad = torch.randn_like(y)
+    mask = [False, True, False]
+    given = (None, *window, False, [0, 0], groups, mask)
+    want = torch.ops.aten.convolution_backward(grad, x, w, *given)[1]
+    got = grad_of(grad, x, list(w.shape), *window, groups)
+    torch.testing.assert_close(got, want)
+    (said,) = ops.infer(
+        "anabranch.conv_weight_grad.default",
+        (Ref("g"), Ref("x"), tuple(w.shape), *map(tuple, window), groups),
+        (),
+        {"g": type_of(grad), "x": type_of(x)},
+    )
+    assert said == type_of(got) and ops.channels_last(said) == last
+
+
+def test_sizes_that_no_convolution_has_are_refused() -> None:
+    x, grad = torch.randn(2, 4, 7, 6, device="meta"), torch.randn(2, 8, 7, 6, device="meta")
+    grad_of(grad, x, [8, 4, 3, 3], [1, 1], [1, 1], [1, 1], 1)
+    for size, padding, groups in (([8, 4, 3, 3], [0, 0], 1), ([8, 4, 3, 3], [1, 1], 2)):
+        with pytest.raises(RuntimeError, match="no convolution"):
+            grad_of(grad, x, size, [1, 1], padding, [1, 1], groups)
+    with pytest.raises(RuntimeError, match="no gradient"):
+        grad_of(grad.half(), x, [8, 4, 3, 3], [1, 1], [1, 1], [1, 1], 1)
