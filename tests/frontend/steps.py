@@ -14,15 +14,23 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from anabranch.frontend.backward import prepared, training_decompositions
+from anabranch.frontend.randomness import seeded
 from anabranch.frontend.translate import Translation
 from anabranch.ir.graph import Graph, Ref
 
 Loss = Callable[..., Tensor]
 
 
-def functional(step: Callable[..., Sequence[Tensor]], given: Sequence[Tensor]) -> fx.GraphModule:
-    """The step of these tensors as functional ATen."""
-    plain = prepared(make_fx(step, tracing_mode="fake")(*given))
+SEEDS = (torch.tensor(3141592653589793), torch.tensor(0))
+"""What is given to a step that draws: its seed, and where it stands."""
+
+
+def functional(
+    step: Callable[..., Sequence[Tensor]], given: Sequence[Tensor]
+) -> tuple[fx.GraphModule, list[Tensor]]:
+    """The step of these tensors as functional ATen, and its inputs: seed and offset come last."""
+    plain, draws = seeded(prepared(make_fx(step, tracing_mode="fake")(*given)))
+    given = [*given, *(SEEDS if draws else ())]
 
     def again(*tensors: Tensor) -> Any:
         return fx.Interpreter(plain).run(*tensors)
@@ -32,7 +40,7 @@ def functional(step: Callable[..., Sequence[Tensor]], given: Sequence[Tensor]) -
         *given
     )
     made.graph.eliminate_dead_code()
-    return made
+    return made, given
 
 
 def translated(made: fx.GraphModule) -> tuple[Graph, list[str]]:
@@ -77,8 +85,8 @@ def graph_of(
             found = torch.autograd.grad(value, list(held.values()))
         return [value.detach(), *found, *kept.values()]
 
-    graph, returned = translated(functional(step, given))
-    return graph, returned, given
+    made, given = functional(step, given)
+    return *translated(made), given
 
 
 class _Called:

@@ -112,7 +112,7 @@ def check_operator(op: str, own_operators: frozenset[str]) -> None:
 @functools.cache
 def _listed(op: str) -> bool:
     """Whether it is one of torch's, or ours, that plans need."""
-    if op == custom_ops.RECURRENCE:
+    if op in custom_ops.ALL:
         return True
     packet = ops.packet_name(op)
     if not packet.startswith("aten.") or packet in NEVER or packet.endswith("_backward"):

@@ -2,13 +2,16 @@
 
     anabranch.recurrence(x, factor, first, dim)     y[t] = factor[t] * y[t - 1] + x[t]
     anabranch.conv_weight_grad(grad, x, ...)        what convolution_backward says of the weight
+    anabranch.uniform(seed, offset, number, shape)  random numbers in [0, 1), which are counted
 
-No model calls them: rewriting puts the first where a model spells the same out, step by step, and
-`frontend.backward` the other where a training step has the backward of a convolution.
+No model calls them: rewriting puts the first where a model spells the same out, step by step,
+`frontend.backward` the second where a training step has the backward of a convolution, and
+`frontend.randomness` the last where it draws.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +20,8 @@ from torch import Tensor
 
 RECURRENCE = "anabranch.recurrence.default"
 CONV_WEIGHT_GRAD = "anabranch.conv_weight_grad.default"
+UNIFORM = "anabranch.uniform.default"
+ALL = frozenset({RECURRENCE, CONV_WEIGHT_GRAD, UNIFORM})
 
 
 def recurrence(x: Tensor, factor: Tensor, first: Tensor | None, dim: int) -> Tensor:
@@ -103,14 +108,50 @@ def _channels_last(tensor: Tensor) -> bool:
     return last and not tensor.is_contiguous()
 
 
+WORD = (1 << 32) - 1
+ROUNDS = 10
+MULTIPLIERS, WEYL = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
+TO_UNIT = 4.6566127342e-10
+"""The largest number of fp32 by which the largest of 31 bits stays below 1, as Triton has it."""
+
+
+def uniform(seed: Tensor, offset: Tensor, number: int, shape: Sequence[int]) -> Tensor:
+    """Numbers of [0, 1) in fp32, by Philox 4x32-10 (Salmon and others, 2011): of the element i the
+    first word of the counter (i, i >> 32, number, offset) under the key `seed`. Those of number 0
+    and offset 0 are `tl.rand(seed, i)`. `seed`, `offset`: int64 scalars, of offset 32 bits."""
+    index = torch.arange(math.prod(shape), device=seed.device).view(tuple(shape))
+    word: list[Tensor] = [index & WORD, index >> 32, offset.new_tensor(number), offset & WORD]
+    key: list[Tensor] = [seed & WORD, (seed >> 32) & WORD]
+    for _ in range(ROUNDS):
+        first, third = (by * at for by, at in zip(MULTIPLIERS, word[::2], strict=True))
+        word = [
+            ((third >> 32) ^ word[1] ^ key[0]) & WORD,
+            third & WORD,
+            ((first >> 32) ^ word[3] ^ key[1]) & WORD,
+            first & WORD,
+        ]
+        key = [(part + more) & WORD for part, more in zip(key, WEYL, strict=True)]
+    bits = word[0] - ((word[0] >> 31) << 32)  # with a sign
+    found: Tensor = torch.where(bits < 0, -bits - 1, bits).to(torch.float32) * TO_UNIT
+    return found
+
+
+def _shape_of_uniform(seed: Tensor, offset: Tensor, number: int, shape: Sequence[int]) -> Tensor:
+    if {seed.dtype, offset.dtype} != {torch.int64} or seed.dim() or offset.dim():
+        raise RuntimeError("seed and offset are int64 scalars")
+    return seed.new_empty(tuple(shape), dtype=torch.float32)
+
+
 SCHEMAS: tuple[str, ...] = (
     "recurrence(Tensor x, Tensor factor, Tensor? first, int dim) -> Tensor",
     "conv_weight_grad(Tensor grad, Tensor x, int[] size, int[] stride, int[] padding, "
     "int[] dilation, int groups) -> Tensor",
+    "uniform(Tensor seed, Tensor offset, int number, int[] shape) -> Tensor",
 )
 IMPLEMENTED: dict[str, tuple[Any, Any]] = {
     "recurrence": (recurrence, _shape_of_recurrence),
     "conv_weight_grad": (conv_weight_grad, _shape_of_conv_weight_grad),
+    "uniform": (uniform, _shape_of_uniform),
 }
 """By name what computes the operator, and what computes its result without data."""
 LIBRARY: Any = torch.library

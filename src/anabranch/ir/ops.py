@@ -76,6 +76,14 @@ def _weight_grad_flops(node: Node, types: Mapping[str, TensorType]) -> int:
     return 2 * types[_ref(node.args[0])].numel * math.prod(node.type.shape[1:])
 
 
+UNIFORM_STEPS = 60
+"""Instructions for a random number: ten rounds of two long products and two sums of bits."""
+
+
+def _uniform_flops(node: Node, types: Mapping[str, TensorType]) -> int:
+    return UNIFORM_STEPS * node.type.numel
+
+
 def _matmul_flops(a: int) -> Callable[[Node, Mapping[str, TensorType]], int]:
     def flops(node: Node, types: Mapping[str, TensorType]) -> int:
         return 2 * node.type.numel * types[_ref(node.args[a])].shape[-1]
@@ -166,6 +174,7 @@ OPS: dict[str, OpInfo] = {
     ),
     **_kind("factory", "arange empty eye full ones scalar_tensor zeros"),
     packet_name(custom_ops.RECURRENCE): OpInfo("reduce"),
+    packet_name(custom_ops.UNIFORM): OpInfo("pointwise", _uniform_flops),
     packet_name(custom_ops.CONV_WEIGHT_GRAD): OpInfo("contract", _weight_grad_flops),
     "aten.reshape": OpInfo("move"),
     "aten.flatten": OpInfo("move"),

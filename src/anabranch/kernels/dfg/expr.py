@@ -251,12 +251,13 @@ ARITY: dict[str, int] = {
     ),
     **dict.fromkeys((f"device_{name}" for name in ("erf", "expm1", "log1p")), 1),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor"), 2),
-    **{"where": 3, "fma": 3},
+    **{"where": 3, "fma": 3, "uniform": 4},
 }
 """rem and floordiv divide integers towards zero, as the machine does; max and min answer nan if
 either argument is. as_f16 and as_bf16 round to what these hold, and go on in fp32. What ends in _rn
 is rounded to nearest by itself, by no approximation and not together with another operation;
-device_ is the function of the device's mathematical library, as eager calls it."""
+device_ is the function of the device's mathematical library, as eager calls it. uniform is a random
+number of a seed, an offset, the number of a draw and a place."""
 
 
 @dataclass(frozen=True, slots=True)

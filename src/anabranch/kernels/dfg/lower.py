@@ -27,6 +27,7 @@ from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg.argreduce import EXTREMES
 from anabranch.kernels.dfg.computed_index import ELSEWHERE
 from anabranch.kernels.dfg.concat_stores import ConcatPart, parts_of
+from anabranch.kernels.dfg.draws import DRAWS
 from anabranch.kernels.dfg.expr import (
     COMPUTE,
     Arith,
@@ -66,6 +67,7 @@ LOWERINGS: dict[str, Lowering] = {
     **RUNNING,
     **WINDOWS,
     **PATCHES,
+    **DRAWS,
 }
 """How each operator is lowered, by its name without the overload."""
 

@@ -98,7 +98,7 @@ FUNCTIONS = (
     *("tanh", "expm1", "log1p", "floor", "ceil", "trunc", "fmod", "round_even", "larger"),
     *("smaller", "nearest_tf32", "latest_largest", "latest_smallest"),
     *("fetch_ahead", "log_add_exp", "one_after_other", "as_f16", "as_bf16", "product"),
-    "product_f64",
+    *("product_f64", "uniform"),
 )
 """What `functions.py` has."""
 RESERVED = frozenset({*dir(builtins), *keyword.kwlist, *FUNCTIONS, "tl", "triton", "libdevice"})
@@ -304,6 +304,8 @@ class Emission:
             text = self.call("product_f64", *given)
         elif part.op == "rem" and floating:
             text = self.call("fmod", *map(_tensor, part.args, given))
+        elif part.op == "uniform":
+            text = self.call("uniform", *given[:-1], _tensor(part.args[-1], given[-1]))
         elif part.op in CALLED:
             text = self.call(CALLED[part.op], *given)
         else:

@@ -149,6 +149,15 @@ def product_f64(x, y):
 
 
 @triton.jit
+def uniform(seed, offset, number, place):
+    low = place.to(tl.uint32)
+    zero = low * 0
+    high = (place >> 32).to(tl.uint32) if place.dtype.primitive_bitwidth == 64 else zero
+    word, _, _, _ = tl.philox(seed, low, high, zero + number, zero + offset.to(tl.uint32))
+    return tl.uint_to_uniform_float(word)
+
+
+@triton.jit
 def fetch_ahead(pointers):
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; // $0",

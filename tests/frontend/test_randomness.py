@@ -1,0 +1,134 @@
+"""Random numbers of a step: distributed as eager's, and functions of seed and offset alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.frontend.steps import SEEDS, functional, graph_of, translated
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from anabranch.errors import CaptureError
+from anabranch.frontend.randomness import seeded
+from anabranch.ir import ops
+from anabranch.ir.eval import eval_graph
+
+F = nn.functional
+COUNT = 1 << 14
+SPREAD = 5 / COUNT**0.5
+"""Five times what the mean of so many numbers of variance 1 is off by."""
+
+
+def run(step: Callable[..., Tensor], *given: Tensor, seed: int = 7, offset: int = 0) -> Tensor:
+    """What the step's graph gives."""
+    made, inputs = functional(lambda *tensors: [step(*tensors)], given)
+    graph, (name,) = translated(made)
+    assert len(inputs) == len(given) + 2
+    found = eval_graph(graph, [*given, torch.tensor(seed), torch.tensor(offset)])
+    return dict(zip([ref.name for ref in graph.outputs], found, strict=True))[name]
+
+
+X = torch.zeros(COUNT)
+DRAWS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
+    # what is drawn, its mean and its variance
+    "rand": (lambda x: torch.rand(COUNT), 0.5, 1 / 12),
+    "rand_like": (torch.rand_like, 0.5, 1 / 12),
+    "randn": (lambda x: torch.randn(COUNT), 0.0, 1.0),
+    "randn_like": (torch.randn_like, 0.0, 1.0),
+    "normal": (lambda x: torch.empty_like(x).normal_(2.0, 0.5), 2.0, 0.25),
+    "uniform": (lambda x: torch.empty_like(x).uniform_(-1.0, 3.0), 1.0, 16 / 12),
+    "bernoulli": (lambda x: torch.bernoulli(x + 0.3), 0.3, 0.21),
+    "bernoulli of a number": (lambda x: torch.empty_like(x).bernoulli_(0.9), 0.9, 0.09),
+    "exponential": (lambda x: torch.empty_like(x).exponential_(2.0), 0.5, 0.25),
+    "randint": (lambda x: torch.randint(3, 9, (COUNT,)), 5.5, 35 / 12),
+    "randint_like": (lambda x: torch.randint_like(x, 6), 2.5, 35 / 12),
+    "dropout": (lambda x: F.dropout(x + 1, 0.25), 1.0, 1 / 3),
+    "native dropout": (lambda x: torch.native_dropout(x + 1, 0.25, True)[0], 1.0, 1 / 3),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_distributions(name: str) -> None:
+    step, mean, variance = DRAWS[name]
+    found, eager = run(step, X), step(X)
+    assert (found.dtype, found.shape) == (eager.dtype, eager.shape)
+    for drawn in (found, eager):
+        assert abs(drawn.double().mean() - mean) < SPREAD * variance**0.5
+        assert abs(drawn.double().var() - variance) < 3 * SPREAD * variance
+        assert drawn.min() >= eager.min() - 1 and drawn.max() <= eager.max() + 2
+
+
+def test_numbers_are_even_and_independent() -> None:
+    """Over sixteen bins, between neighbours, between draws, between calls and between seeds."""
+    uniform = torch.ops.anabranch.uniform
+    seed, offset = SEEDS
+
+    def of(number: int, seed: Tensor = seed, offset: Tensor = offset) -> Tensor:
+        found: Tensor = uniform(seed, offset, number, [COUNT])
+        return found.double()
+
+    first = of(0)
+    assert first.min() >= 0.0 and first.max() < 1.0
+    expected = COUNT / 16
+    bins = torch.histc(first, 16, 0.0, 1.0)
+    assert ((bins - expected) ** 2 / expected).sum() < 45  # 15 degrees of freedom: 1 in 10,000
+    others = [first.roll(1), of(1), of(0, offset=offset + 1), of(0, seed=seed + 1)]
+    others.append(of(0, seed=seed + (1 << 32)))
+    for other in others:
+        assert abs(torch.corrcoef(torch.stack([first, other]))[0, 1]) < SPREAD
+    assert torch.equal(first, of(0)) and len({tuple(o[:4].tolist()) for o in others}) == 5
+
+
+def test_equal_states_give_equal_numbers_and_others_others() -> None:
+    def step(x: Tensor) -> Tensor:
+        return F.dropout(x + 1, 0.5) + torch.rand_like(x)
+
+    first = run(step, X)
+    assert torch.equal(first, run(step, X))
+    assert not torch.equal(first, run(step, X, offset=1))
+    assert not torch.equal(first, run(step, X, seed=8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_types_never_round_up_to_one(dtype: torch.dtype) -> None:
+    drawn = run(torch.rand_like, torch.zeros(1 << 16, dtype=dtype))
+    assert drawn.dtype == dtype and drawn.max() < 1 and abs(drawn.double().mean() - 0.5) < 0.01
+
+
+def test_a_gradient_passes_where_the_forward_did() -> None:
+    model = nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.3))
+    x = torch.ones(1, 6)
+    graph, names, given = graph_of(model, lambda model, x: model(x).sum(), (x,))
+    found = dict(zip([ref.name for ref in graph.outputs], eval_graph(graph, given), strict=True))
+    loss, _, of_bias = (found[name] for name in names)
+    kept = of_bias > 0
+    assert 15 < kept.sum() < 40
+    torch.testing.assert_close(of_bias, kept / 0.7)
+    torch.testing.assert_close(loss, (model[0](x)[0] * kept / 0.7).sum())
+    drawn = [node for node in graph.nodes if node.op == "anabranch.uniform.default"]
+    assert len(drawn) == 1 and not any(ops.info(node.op).random for node in graph.nodes)
+
+
+def test_a_step_that_draws_nothing_has_no_seed() -> None:
+    plain = make_fx(lambda x: [torch.relu(x)])(X)
+    assert seeded(plain) == (plain, 0) and len(plain.graph.find_nodes(op="placeholder")) == 1
+
+
+@pytest.mark.parametrize("name", ["permutation", "generator", "attention"])
+def test_what_does_not_count_is_refused(name: str) -> None:
+    steps: dict[str, Callable[[Tensor], Tensor]] = {
+        "permutation": lambda x: torch.randperm(5),
+        "generator": lambda x: torch.empty_like(x).normal_(generator=torch.Generator()),
+        "attention": lambda x: torch.ops.aten._scaled_dot_product_efficient_attention(
+            *[x[:64].view(1, 1, 8, 8)] * 3, None, False, 0.1
+        )[0],
+    }
+
+    def step(x: Tensor) -> list[Tensor]:
+        return [steps[name](x)]
+
+    plain = make_fx(step)(X) if name == "generator" else make_fx(step, tracing_mode="fake")(X)
+    with pytest.raises(CaptureError, match="draws random numbers"):
+        seeded(plain)
