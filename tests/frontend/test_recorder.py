@@ -82,3 +82,23 @@ def test_types_of_a_repeated_call_are_those_of_the_first(monkeypatch: pytest.Mon
     made = observe(model, (x,), {}, surroundings(), fake=True).digest
     monkeypatch.setattr(recorder, "SLOW", set())
     assert made is not None and observe(model, (x,), {}, surroundings(), fake=True).digest == made
+
+
+class Normalises(nn.Module):
+    """Training by itself: no operator's schema says that this writes to the statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        norm = self.norm
+        return nn.functional.batch_norm(x, norm.running_mean, norm.running_var, training=True)
+
+
+def test_running_statistics_are_put_back() -> None:
+    model = Normalises().eval()
+    seen = observe(model, (torch.randn(8, 4) + 3,), {}, surroundings())
+    assert set(seen.changed) == {"norm.running_mean", "norm.running_var"}
+    assert torch.equal(model.norm.running_mean, torch.zeros(4))
+    assert torch.equal(model.norm.running_var, torch.ones(4))

@@ -153,33 +153,33 @@ def observe(
             recorder.restore()
 
 
-def in_a_row(
+def from_states(
     model: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     under: Surroundings,
     places: Sequence[Tensor],
-    calls: int,
+    values: Sequence[Tensor],
     precise: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> list[Observed]:
-    """Calls of the model on inputs of its own, each of which finds what the one before has left in
-    the `places`, and nothing else of it; fewer than asked for where it fails. The places hold what
-    they held afterwards."""
-    before, found = [place.clone() for place in places], list[Observed]()
+) -> Observed | None:
+    """A call of the model on inputs of its own, which finds these values in the `places`; None
+    where it fails. The places hold what they held afterwards."""
+    before = [place.clone() for place in places]
     try:
-        for _ in range(calls):
-            own = own_inputs(args, kwargs)
-            with unchanged(model, *own), torch.no_grad(), under.restored(), precise():
-                results = pytree.tree_map_only(Tensor, torch.clone, model(*own[0], **own[1]))
-            left = tuple(place.detach().clone() for place in places)
-            found.append(Observed(results, None, states=left))
+        with torch.no_grad():
+            for place, value in zip(places, values, strict=True):
+                place.copy_(value)
+        own = own_inputs(args, kwargs)
+        with unchanged(model, *own), torch.no_grad(), under.restored(), precise():
+            results = pytree.tree_map_only(Tensor, torch.clone, model(*own[0], **own[1]))
+        left = tuple(place.detach().clone() for place in places)
+        return Observed(results, None, states=left)
     except Exception:  # whatever the model raises: it ran once, and more calls are for us alone
-        return found
+        return None
     finally:
         with torch.no_grad():
             for place, value in zip(places, before, strict=True):
                 place.copy_(value)
-    return found
 
 
 def fails(model: Any, error: Exception, under: Surroundings) -> CaptureError:

@@ -49,6 +49,14 @@ class OpaqueError(Exception):
     """An operator was called with something that has no name."""
 
 
+UNSAID: dict[Any, tuple[Written, ...]] = {
+    getattr(torch.ops.aten, name).default: ((3, "running_mean"), (4, "running_var"))
+    for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
+}
+TRAINS = 5
+"""Where these are told that they are to do so."""
+
+
 class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The calls made within it. `weights`: tensors by the path under which the model has them;
     `inputs`: those of the call, in order; `written_inputs`: the numbers of those that are written
@@ -125,7 +133,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         text. Whatever is odd about it, the model goes on."""
         try:
             name, written = self._operators.get(func) or self._known(func)
-            for place, named in written:
+            for place, named in written or _unsaid(func, args):
                 self._save(args[place] if place < len(args) else kwargs.get(named))
             if self.opaque:
                 return None
@@ -258,6 +266,12 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._own.setdefault(tensor.untyped_storage()._cdata, path)
         self._weights = {}
         return self._own
+
+
+def _unsaid(func: Any, args: tuple[Any, ...]) -> tuple[Written, ...]:
+    """What an operator writes to without its schema saying so: running statistics."""
+    training = func in UNSAID and len(args) > TRAINS and args[TRAINS]
+    return UNSAID[func] if training else ()
 
 
 def _type(tensor: Tensor) -> str:
