@@ -52,6 +52,16 @@ def running_at() -> str:
     return _line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
+def running_stack() -> str:
+    """The user's line that runs now, as a node's `stack_trace` says it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    return f'File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}'
+
+
 @functools.lru_cache(maxsize=4096)
 def _deepest(stack: str) -> str:
     for file, number, function in reversed(FRAME.findall(stack)):

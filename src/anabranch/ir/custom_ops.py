@@ -161,3 +161,4 @@ for _schema in SCHEMAS:
 for _name, (_computes, _shape) in IMPLEMENTED.items():
     OURS.impl(_name, _computes, "CompositeExplicitAutograd")
     OURS.impl(_name, _shape, "Meta")
+OPS: Any = torch.ops.anabranch

@@ -1,0 +1,145 @@
+"""Random numbers of a training step, made of a counter: the same for the same seed and call.
+
+    random = i64[2]    the seed, and the number of the call
+    uniform(random, 0, [4, 8])    the first draw of a call
+    uniform(random, 1, [16])      the second
+
+Operators that draw are replaced by what they draw of uniform numbers, whose distribution they have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from anabranch.errors import CaptureError
+from anabranch.ir import custom_ops
+
+_ATEN: Any = torch.ops.aten
+
+
+class AttentionDropoutError(Exception):
+    """A fused attention draws by itself: the step is run without such."""
+
+
+class Draws(TorchDispatchMode):
+    """Within it operators that draw random numbers make theirs of this counter."""
+
+    def __init__(self, random: Tensor) -> None:
+        super().__init__()
+        self.random, self.count = random, 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        if func in DROPPING and not _drops(func, args, kwargs):
+            return func(*args, **kwargs)
+        if torch._C._current_autograd_node() is not None:
+            raise CaptureError(
+                f"the backward pass draws random numbers ({func})",
+                "a part that is run again for its gradients (torch.utils.checkpoint) would draw "
+                "others than it drew before",
+                "leave out dropout in that part, or the checkpoint: what is kept is chosen anyway",
+            )
+        if func in FUSED:
+            raise AttentionDropoutError
+        replacement = REPLACED.get(func)
+        if replacement is None:
+            raise CaptureError(
+                f"the step draws random numbers by {func}",
+                "those of a plan are made of a counter, and it is not known how to make these",
+                "draw them outside, and give them as an input",
+            )
+        return replacement(self, *args, **kwargs)
+
+    def uniform(self, shape: Any) -> Tensor:
+        """The next numbers from 0 to 1, 1 excluded, in fp32."""
+        self.count += 1
+        return custom_ops.OPS.uniform(self.random, self.count - 1, list(shape))
+
+    def normal(self, shape: Any) -> Tensor:
+        """The next numbers of mean 0 and deviation 1 (Box and Muller)."""
+        radius = (-2 * torch.log1p(-self.uniform(shape))).sqrt()
+        return radius * torch.cos(2 * math.pi * self.uniform(shape))
+
+
+def _native_dropout(draws: Draws, x: Tensor, p: float, train: bool | None) -> Any:
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:
+        return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
+    mask = draws.uniform(x.shape) >= p
+    return x * mask * (1 / (1 - p)), mask
+
+
+def _bernoulli(draws: Draws, x: Tensor, p: Any = None, *, generator: Any = None) -> Tensor:
+    return (draws.uniform(x.shape) < (x if p is None else p)).to(x.dtype)
+
+
+def _bernoulli_(draws: Draws, x: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor:
+    return x.copy_(draws.uniform(x.shape) < p)
+
+
+def _uniform_(
+    draws: Draws, x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None
+) -> Tensor:
+    return x.copy_(draws.uniform(x.shape) * (high - low) + low)
+
+
+def _normal_(
+    draws: Draws, x: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None
+) -> Tensor:
+    return x.copy_(draws.normal(x.shape) * std + mean)
+
+
+def _like(kind: str) -> Callable[..., Tensor]:
+    def drawn(draws: Draws, x: Tensor, *, dtype: Any = None, **_: Any) -> Tensor:
+        return getattr(draws, kind)(x.shape).to(dtype or x.dtype)
+
+    return drawn
+
+
+def _of_shape(kind: str) -> Callable[..., Tensor]:
+    def drawn(draws: Draws, size: Any, *, dtype: Any = None, **_: Any) -> Tensor:
+        return getattr(draws, kind)(size).to(dtype or torch.get_default_dtype())
+
+    return drawn
+
+
+REPLACED: dict[Any, Callable[..., Any]] = {
+    _ATEN.native_dropout.default: _native_dropout,
+    _ATEN.bernoulli.default: _bernoulli,
+    _ATEN.bernoulli.p: _bernoulli,
+    _ATEN.bernoulli_.float: _bernoulli_,
+    _ATEN.bernoulli_.Tensor: _bernoulli_,
+    _ATEN.uniform_.default: _uniform_,
+    _ATEN.normal_.default: _normal_,
+    _ATEN.rand_like.default: _like("uniform"),
+    _ATEN.randn_like.default: _like("normal"),
+    _ATEN.rand.default: _of_shape("uniform"),
+    _ATEN.randn.default: _of_shape("normal"),
+}
+FUSED = frozenset(
+    getattr(_ATEN, f"_scaled_dot_product_{kind}").default
+    for kind in (
+        *("flash_attention", "flash_attention_for_cpu", "efficient_attention"),
+        *("cudnn_attention", "fused_attention_overrideable"),
+    )
+)
+"""Attention, which draws for its dropout by itself."""
+DROPPING = FUSED
+"""Operators that draw only where they are told a dropout."""
+
+
+def _drops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    names = [argument.name for argument in func._schema.arguments]
+    place = names.index("dropout_p")
+    return bool(args[place] if place < len(args) else kwargs.get("dropout_p", 0.0))

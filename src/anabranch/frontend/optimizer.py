@@ -1,0 +1,106 @@
+"""Optimizers: their first state, and their own step on other tensors than theirs."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from anabranch.errors import CaptureError
+from anabranch.frontend.training import LR, Held
+
+AS_GRAPH = {"foreach": False, "fused": False, "capturable": True}
+"""Settings under which an optimizer is written as a graph: operators that fuse, and counts of steps
+that stay on the device."""
+
+
+def initialise(optimizer: Optimizer) -> None:
+    """Give the optimizer the state that its first step would begin with, where it has none yet, and
+    keep its counts of steps beside the parameters. CaptureError where nobody knows that state."""
+    for group in optimizer.param_groups:
+        trained = [p for p in group["params"] if p.requires_grad]
+        if not all(p in optimizer.state for p in trained):
+            _begin(optimizer, group, trained)
+        for parameter in trained:
+            state = optimizer.state.get(parameter, {})
+            for key, value in state.items():
+                if isinstance(value, Tensor) and value.device != parameter.device:
+                    state[key] = value.to(parameter.device)
+        if "capturable" in group and any(p.is_cuda for p in trained):
+            group["capturable"] = True
+
+
+def _begin(optimizer: Optimizer, group: dict[str, Any], trained: Sequence[Tensor]) -> None:
+    """The state of these parameters, as the optimizer's own code makes it."""
+    name = type(optimizer).__name__
+    init: Any = getattr(optimizer, "_init_group", None)
+    if init is None:
+        raise CaptureError(
+            f"{name} has no state yet",
+            "a plan has a fixed place for each tensor of it, and this class does not say what its "
+            "first step begins with",
+            "run one step of it before compile_step",
+        )
+    if group.get("momentum") and group.get("dampening"):
+        raise CaptureError(
+            f"the first step of {name} with dampening is unlike all others",
+            "it takes the gradient itself as the first momentum",
+            "run one step of it before compile_step",
+        )
+    before = [p.grad for p in trained]
+    lists = list(inspect.signature(init).parameters)[1:]
+    try:
+        for parameter in trained:
+            parameter.grad = torch.zeros_like(parameter)
+        init(group, *([] for _ in lists))
+    finally:
+        for parameter, gradient in zip(trained, before, strict=True):
+            parameter.grad = gradient
+    if group.get("momentum") and isinstance(optimizer, torch.optim.SGD):
+        for parameter in trained:
+            if optimizer.state[parameter].get("momentum_buffer") is None:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+
+
+def step_on(
+    optimizer: Optimizer, held: Held, tensors: Sequence[Tensor], rates: Sequence[Tensor]
+) -> None:
+    """The optimizer's own step, on these in the place of the tensors that are held."""
+    twin = copy.copy(optimizer)
+    twin.param_groups = [
+        {
+            **group,
+            "params": [tensors[held.place[id(p)]] for p in group["params"]],
+            LR: rate,
+            **{key: made for key, made in AS_GRAPH.items() if key in group},
+        }
+        for group, rate in zip(optimizer.param_groups, rates, strict=True)
+    ]
+    twin.state = defaultdict(dict)
+    for parameter, values in optimizer.state.items():
+        twin.state[tensors[held.place[id(parameter)]]] = {
+            key: tensors[held.place[id(value)]] if isinstance(value, Tensor) else value
+            for key, value in values.items()
+        }
+    step = type(optimizer).step
+    with _compiling():
+        getattr(step, "__wrapped__", step)(twin)
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Within it torch's optimizers read no numbers of tensors."""
+    compiler: Any = torch.compiler
+    was = compiler._is_compiling_flag
+    compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        compiler._is_compiling_flag = was

@@ -1,0 +1,319 @@
+"""A training step -> Captured: forward, loss, gradients and the optimizer's update in one graph.
+
+    record      make_fx of the step with autograd at work, on tensors without values
+    functional  make_fx of what was recorded: no writes in place, backward operators decomposed
+    translate   tensors that the step writes are states, others that the model holds constants
+
+    state %weight: f32[8,3,3,3] -> %weight_1      the user's own tensors: parameters,
+    state %optimizer_weight_momentum_buffer ...   moments, running statistics
+    input %rate                                   0-d, as it is at each call
+
+Nothing of the model, the optimizer or torch's global state is changed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch.func import functionalize
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils import _pytree as pytree
+
+from anabranch.errors import CaptureError
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.draws import AttentionDropoutError, Draws
+from anabranch.frontend.operators import decompositions
+from anabranch.frontend.optimizer import step_on
+from anabranch.frontend.source import raised_at, running_stack
+from anabranch.frontend.state import named, tensors_of
+from anabranch.frontend.surroundings import Surroundings
+from anabranch.frontend.training import Held, Training, detached, gradients_of, roles, update
+from anabranch.frontend.translate import Translation
+from anabranch.ir.graph import Ref
+from anabranch.ir.plan import Leaf, Signature
+from anabranch.ir.recipe import ModelTensor
+from anabranch.ir.trees import tree_text
+
+COPY: Any = torch.ops.aten.copy_.default
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The leaves of a batch and where its tensors are among them; the learning rates."""
+
+    leaves: Sequence[Any]
+    tree: pytree.TreeSpec
+    places: Sequence[int]
+    rates: Sequence[Tensor]
+
+    def batch(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+        """The batch with these tensors."""
+        whole = list(self.leaves)
+        for i, value in zip(self.places, tensors, strict=True):
+            whole[i] = value
+        made: tuple[Any, ...] = pytree.tree_unflatten(whole, self.tree)
+        return made
+
+
+def capture_training(
+    training: Training,
+    held: Held,
+    batch: tuple[Any, ...],
+    found: Surroundings,
+    ends: bool = True,
+) -> Captured:
+    """The graph of one step for these shapes. Its inputs are the batch's tensors and the learning
+    rates; the optimizer's state must be there (`optimizer.initialise`). `ends`: whether the call
+    ends with an update. Raises CaptureError."""
+    leaves, tree = pytree.tree_flatten(batch)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    device = training.random.device
+    rates = [torch.as_tensor(r, dtype=torch.float32, device=device) for r in training.rates()]
+    call = _Call(leaves, tree, places, rates)
+    flat = [t.detach() for t in (*held.tensors, *(leaves[i] for i in places), *rates)]
+    returned = list[Any]()
+
+    def step(*given: Tensor) -> list[Tensor]:
+        returned[:] = [_traced(training, held, call, given, found, ends)]
+        return [v for v in pytree.tree_leaves(returned[0]) if isinstance(v, Tensor)]
+
+    try:
+        recorded = _made(step, flat)
+    except AttentionDropoutError:
+        with sdpa_kernel([SDPBackend.MATH]):
+            recorded = _made(step, flat)
+    constants = _closed_over(recorded)
+    whole = functionalize(_Again(recorded).run, remove="mutations")
+    graph = _made(whole, [*flat, *constants], decompositions()).graph
+    _unite(graph, held)
+    graph.eliminate_dead_code()
+    return _translate(training, held, graph, call, constants, returned[0])
+
+
+def _traced(
+    training: Training,
+    held: Held,
+    call: _Call,
+    given: Sequence[Tensor],
+    found: Surroundings,
+    ends: bool,
+) -> Any:
+    """The step on these tensors: those in the place of what is held, which it writes to, the
+    batch's, and the learning rates."""
+    count, end = len(held.tensors), len(held.tensors) + len(call.places)
+    tensors, batch, rates = given[:count], call.batch(given[count:end]), given[end:]
+
+    def of(tensor: Tensor) -> Tensor:
+        return tensors[held.place[id(tensor)]]
+
+    on, random = roles(training, of), of(training.random)
+    trained = [held.place[id(p)] for p in training.trained()]
+    leaf = {i: tensors[i].detach().requires_grad_() for i in trained}
+    with _Recording(random) as recording:
+        with torch.enable_grad():
+            with _exchanged(training, held, [leaf.get(i, t) for i, t in enumerate(tensors)]):
+                with found.restored():
+                    returned = training.loss_fn(training.model, *batch)
+            recording.phase = "backward"
+            gradients = gradients_of(returned, [leaf[i] for i in trained], on.scale)
+        recording.phase = "update"
+        with torch.no_grad():
+            if recording.count:
+                random.add_(torch.tensor([0, 1], device=random.device))
+            step = lambda: step_on(training.optimizer, held, tensors, rates)  # noqa: E731
+            update(training, on, gradients, step, ends)
+    return detached(returned)
+
+
+class _Recording(Draws):
+    """Writes on each node that is recorded within it the phase of the step, as the path of the
+    module it is in, and the user's line: of the backward pass that whose gradient it is."""
+
+    def __init__(self, random: Tensor) -> None:
+        super().__init__(random)
+        self.phase = "forward"
+        self._lines: dict[int, str] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        mode = get_proxy_mode()
+        assert mode is not None
+        nodes = mode.tracer.graph.nodes
+        count = len(nodes)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        added = len(nodes) - count
+        if added:
+            line = self._line()
+            for node in itertools.islice(reversed(nodes), added):
+                node.meta["nn_module_stack"] = {"": (self.phase, "")}
+                node.meta["stack_trace"] = line
+        return result
+
+    def _line(self) -> str:
+        running = torch._C._current_autograd_node()
+        if running is not None:
+            return self._lines.get(running._sequence_nr(), "")
+        if self.phase != "forward":
+            return ""
+        number = torch.autograd._get_sequence_nr() - 1
+        return self._lines.setdefault(number, running_stack())
+
+
+class _Again(fx.Interpreter):
+    """Runs what was recorded; what is made meanwhile has the origin of the node it is made for."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        with fx_traceback.set_current_meta(n):
+            return super().run_node(n)
+
+
+def _made(
+    function: Callable[..., Any], flat: Sequence[Tensor], table: Mapping[Any, Any] | None = None
+) -> fx.GraphModule:
+    try:
+        # Batch norm tells torch that it writes to its statistics under this dispatcher alone.
+        with enable_python_dispatcher(), fx_traceback.preserve_node_meta():
+            made: fx.GraphModule = make_fx(
+                function,
+                tracing_mode="fake",
+                decomposition_table=dict(table or {}),
+                _allow_non_fake_inputs=True,
+            )(*flat)
+    except (CaptureError, AttentionDropoutError):
+        raise
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise CaptureError(
+            "the training step could not be captured",
+            f"{type(error).__name__}: {first}",
+            "check that loss_fn(model, *batch).backward() and optimizer.step() run with this batch",
+            raised_at(error),
+        ) from error
+    return made
+
+
+def _closed_over(recorded: fx.GraphModule) -> list[Tensor]:
+    """Tensors that the step reads and nobody of it holds, as inputs of what was recorded from now
+    on."""
+    graph, found = recorded.graph, dict[str, tuple[Tensor, fx.Node]]()
+    last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+    for node in list(graph.nodes):
+        if node.op != "get_attr":
+            continue
+        if node.target not in found:
+            value = getattr(recorded, str(node.target))
+            with graph.inserting_after(last):
+                last = graph.placeholder(str(node.target))
+            found[str(node.target)] = value.detach(), last
+        node.replace_all_uses_with(found[str(node.target)][1])
+        graph.erase_node(node)
+    recorded.recompile()
+    return [tensor for tensor, _ in found.values()]
+
+
+@contextmanager
+def _exchanged(training: Training, held: Held, tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Within it the model, and a loss that is a module, have these tensors."""
+    with ExitStack() as stack:
+        for module in (training.model, training.loss_fn):
+            if isinstance(module, nn.Module):
+                mine = {name: tensors[held.place[id(t)]] for name, t in tensors_of(module)}
+                stack.enter_context(_reparametrize_module(module, mine))
+        yield
+
+
+def _unite(graph: fx.Graph, held: Held) -> None:
+    """Read one of the tensors that are always equal in the place of each: what is computed of the
+    count of steps is then computed once, and not for each parameter."""
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    for first, *others in held.alike:
+        for i in others:
+            for user in list(placeholders[i].users):
+                if user.target is not COPY:
+                    user.replace_input_with(placeholders[i], placeholders[first])
+
+
+def _translate(
+    training: Training,
+    held: Held,
+    graph: fx.Graph,
+    call: _Call,
+    constants: Sequence[Tensor],
+    returned: Any,
+) -> Captured:
+    translation = Translation({node.name for node in graph.nodes}, training.random.device)
+    nodes = iter([node for node in graph.nodes if node.op == "placeholder"])
+    writes = {n.args[0]: n for n in graph.nodes if n.target is COPY}
+    for name, tensor in zip(held.names, held.tensors, strict=True):
+        node = next(nodes)
+        if node in writes:
+            translation.bind_state(node, tensor.detach(), name)
+        elif node.users:
+            translation.bind_constant(node, tensor, name, source=True)
+    leaves = [Leaf(None, None if isinstance(leaf, Tensor) else leaf) for leaf in call.leaves]
+    for i in call.places:
+        node = next(nodes)
+        if node in writes:
+            raise CaptureError(
+                "the training step writes to a tensor of the batch",
+                "what a step changes is the model's, the optimizer's and the loss's",
+                "clone it in loss_fn first",
+            )
+        leaves[i] = Leaf(translation.bind_input(node, node.meta["val"]))
+    for _ in call.rates:
+        node = next(nodes)
+        leaves.append(Leaf(translation.bind_input(node, node.meta["val"])))
+    for node, value in zip(nodes, constants, strict=True):
+        if node in writes:
+            raise CaptureError(
+                "the training step writes to a tensor that neither model, loss nor optimizer holds",
+                "it is closed over, and the change would be lost",
+                "register it as a buffer of the model, or make loss_fn a module that holds it",
+            )
+        translation.bind_constant(node, value, node.name, source=False)
+    for node in graph.nodes:
+        if node.target is COPY:
+            value = translation.value(node.args[1])
+            assert isinstance(value, Ref)
+            translation.becomes(node.args[0], value)
+            translation.bind_literal(node, None)
+        elif node.op == "call_function":
+            translation.add(node)
+    values, out_tree = pytree.tree_flatten(returned)
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    made = iter(output.args[0])
+    results = [
+        _leaf(translation, next(made)) if isinstance(value, Tensor) else Leaf(None, value)
+        for value in values
+    ]
+    batch = pytree.tree_unflatten(list(call.leaves), call.tree)
+    in_tree = pytree.tree_flatten(((*batch, [0.0] * len(call.rates)), {}))[1]
+    captured = Captured(
+        translation.finish(
+            f"{type(training.model).__name__}_step",
+            [leaf.ref for leaf in results if leaf.ref is not None],
+        ),
+        Signature(
+            tree_text(in_tree), translation.placed(leaves), tree_text(out_tree), tuple(results)
+        ),
+        tuple(translation.sources),
+        (in_tree, out_tree),
+    )
+    tensors = dict(zip(held.names, held.tensors, strict=True))
+    state = (ModelTensor(n, tuple(x.shape), x.dtype, True) for n, x in tensors.items())
+    return named(captured, tensors, tuple(state))
+
+
+def _leaf(translation: Translation, node: fx.Node) -> Leaf:
+    value = translation.value(node)
+    assert isinstance(value, Ref)
+    return Leaf(value)
