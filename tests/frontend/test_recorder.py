@@ -102,3 +102,20 @@ def test_running_statistics_are_put_back() -> None:
     assert set(seen.changed) == {"norm.running_mean", "norm.running_var"}
     assert torch.equal(model.norm.running_mean, torch.zeros(4))
     assert torch.equal(model.norm.running_var, torch.ones(4))
+
+
+class Told(nn.Module):
+    """After a note for torch's profiler the list of operators does not tell all."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.profiler.record_function("adds"):
+            HELD.add_(x)
+        return HELD * 2
+
+
+def test_what_a_model_holds_is_put_back_where_the_list_of_operators_ends() -> None:
+    with torch.profiler.record_function("before"):
+        pass
+    seen = observe(Told().eval(), (torch.ones(2),), {}, surroundings())
+    assert seen.digest is None and torch.equal(HELD, torch.ones(2))
+    assert torch.equal(seen.results, torch.full((2,), 4.0))

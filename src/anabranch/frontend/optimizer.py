@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from anabranch.errors import CaptureError
-from anabranch.frontend.training import LR, Held
+from anabranch.frontend.training import LR, Held, plain_step
 
 AS_GRAPH = {"foreach": False, "fused": False, "capturable": True}
 """Settings under which an optimizer is written as a graph: operators that fuse, and counts of steps
@@ -89,9 +89,8 @@ def step_on(
             key: tensors[held.place[id(value)]] if isinstance(value, Tensor) else value
             for key, value in values.items()
         }
-    step = type(optimizer).step
     with _compiling():
-        getattr(step, "__wrapped__", step)(twin)
+        plain_step(twin)
 
 
 @contextmanager

@@ -252,9 +252,11 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storage = tensor.untyped_storage()
             if storage._cdata in self._inputs:
                 self.written_inputs.add(self._inputs[storage._cdata])
-            if storage._cdata in self._saved or storage._cdata not in self._owners():
+            owner = self._owners().get(storage._cdata)
+            if storage._cdata in self._saved or (owner is None and not self.opaque):
                 continue
-            self.written.append(self._owners()[storage._cdata])
+            if owner is not None:  # else nobody knows whether the model holds it or has made it
+                self.written.append(owner)
             with _disable_current_modes(), torch.no_grad():
                 whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
                 self._saved[storage._cdata] = whole, whole.clone()

@@ -247,11 +247,18 @@ class EagerStep:
                 gradients = gradients_of(returned, on.parameters, on.scale)
             with torch.no_grad():
                 training.random[1] += 1
-                update(training, on, gradients, lambda: type(optimizer).step(optimizer), self.ends)
+                update(training, on, gradients, lambda: plain_step(optimizer), self.ends)
         finally:
             for parameter, gradient in zip(on.parameters, before, strict=True):
                 parameter.grad = gradient
         return detached(returned)
+
+
+def plain_step(optimizer: Optimizer) -> None:
+    """The optimizer's own step, without what torch wraps around it: hooks, and notes for its
+    profiler."""
+    step = type(optimizer).step
+    getattr(step, "__wrapped__", step)(optimizer)
 
 
 def gradients_of(

@@ -30,6 +30,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError
+from anabranch.frontend import numbers
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.draws import AttentionDropoutError, Draws
 from anabranch.frontend.operators import decompositions
@@ -175,6 +176,9 @@ class _Again(fx.Interpreter):
         with fx_traceback.set_current_meta(n):
             return super().run_node(n)
 
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return numbers.call(target, args, kwargs)
+
 
 def _made(
     function: Callable[..., Any], flat: Sequence[Tensor], table: Mapping[Any, Any] | None = None
@@ -253,10 +257,13 @@ def _translate(
     translation = Translation({node.name for node in graph.nodes}, training.random.device)
     nodes = iter([node for node in graph.nodes if node.op == "placeholder"])
     writes = {n.args[0]: n for n in graph.nodes if n.target is COPY}
+    changing = {*map(id, roles(training, lambda tensor: tensor).updated)}
     for name, tensor in zip(held.names, held.tensors, strict=True):
         node = next(nodes)
         if node in writes:
             translation.bind_state(node, tensor.detach(), name)
+        elif node.users and id(tensor) in changing:
+            translation.becomes(node, translation.bind_state(node, tensor.detach(), name))
         elif node.users:
             translation.bind_constant(node, tensor, name, source=True)
     leaves = [Leaf(None, None if isinstance(leaf, Tensor) else leaf) for leaf in call.leaves]

@@ -7,7 +7,7 @@
 
 All else stays functional. A node may write over a value if nobody reads that afterwards: the value
 is not returned, and all who read it can run before. They are then ordered before the node, as an
-edge like any other (`ir.dag`).
+edge like any other (`ir.dag`). A state whose new value is itself is only read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, Ref, State, producers, types
+from anabranch.ir.task import TaskGraph
 
 STORE = "aten.copy.default"
 """Brings a value to the place of its first operand, of which it reads nothing."""
@@ -55,10 +56,18 @@ def overwriting(graph: Graph) -> dict[str, str]:
     return found
 
 
+def is_only_read(graph: Graph | TaskGraph, state: State) -> bool:
+    """Whether the state stays as it is: another plan of the same states writes to it."""
+    return graph.outputs[state.output].name == state.name
+
+
 def settled(graph: Graph) -> bool:
     """Whether the new values of all states come to their places."""
     written = overwriting(graph)
-    return all(graph.outputs[state.output].name in written for state in graph.states)
+    return all(
+        is_only_read(graph, state) or graph.outputs[state.output].name in written
+        for state in graph.states
+    )
 
 
 class _Facts:

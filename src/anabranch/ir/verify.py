@@ -15,7 +15,7 @@ from anabranch.ir import ops
 from anabranch.ir.dag import Dag, bits, readers_before_writers
 from anabranch.ir.graph import Constant, Graph, Input, Node
 from anabranch.ir.schedule import Schedule, happens_before, text_schedule
-from anabranch.ir.state import overwritten
+from anabranch.ir.state import is_only_read, overwritten
 from anabranch.ir.task import TaskGraph, alias_roots, join_dim, places, value_types
 from anabranch.ir.text import text_node
 from anabranch.ir.types import TensorType
@@ -139,7 +139,7 @@ def verify_states(tasks: TaskGraph) -> None:
     for state in tasks.states:
         _unless(0 <= state.output < len(tasks.outputs), tasks, f"%{state.name} has no new value")
         new = tasks.outputs[state.output].name
-        there = place.get(new) == state.name
+        there = is_only_read(tasks, state) or place.get(new) == state.name
         _unless(there, tasks, f"%{new} does not lie in the place of the state %{state.name}")
     inputs = {value.name for value in tasks.inputs}
     _unless(inputs.issuperset(place.values()), tasks, "what is no input is written to")

@@ -4,7 +4,8 @@
     return %y, %n_1           ->       %n_2 = copy(%n, %n_1)
                                        return %y, %n_2
 
-What writes few elements of a state in its place already (`ir.state`) stays. A state that is
+What writes few elements of a state in its place already (`ir.state`) stays, and so does a state
+that this graph only reads, whose new value it is itself. A state that is
 returned as it was is returned as a copy, for its place has the new value then; and what two states
 exchange goes through a copy of one of them.
 """
@@ -16,7 +17,7 @@ from dataclasses import replace
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Ref, producers, types
-from anabranch.ir.state import STORE, overwriting
+from anabranch.ir.state import STORE, is_only_read, overwriting
 from anabranch.rewrite.build import Builder, drop_dead
 
 CLONE = "aten.clone.default"
@@ -28,7 +29,11 @@ def place_states(graph: Graph) -> Graph:
     for through_copies in (False, True):
         written = overwriting(graph)
         outputs = graph.outputs
-        left = [s.output for s in graph.states if outputs[s.output].name not in written]
+        left = [
+            state.output
+            for state in graph.states
+            if outputs[state.output].name not in written and not is_only_read(graph, state)
+        ]
         if not left:
             break
         graph = _stored(graph, left, through_copies)
