@@ -13,8 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anabranch.api import compile, load
+    from anabranch.api import compile, compile_step, load
     from anabranch.compiled.calls import Compiled
+    from anabranch.compiled.training import TrainingStep
     from anabranch.errors import (
         AnabranchError,
         ArtifactError,
@@ -45,9 +46,11 @@ __all__ = [
     "Options",
     "ScheduleError",
     "TargetError",
+    "TrainingStep",
     "WeightsError",
     "WriteError",
     "compile",
+    "compile_step",
     "load",
     "warm",
 ]
@@ -55,7 +58,9 @@ __all__ = [
 _OF_OTHERS = {
     "Compiled": "compiled.calls",
     "Options": "options",
+    "TrainingStep": "compiled.training",
     "compile": "api",
+    "compile_step": "api",
     "load": "api",
     "warm": "integrations.warming",
 }
@@ -71,7 +76,7 @@ if not TYPE_CHECKING:  # who checks types would take every name for one of these
         if name not in __all__:
             raise AttributeError(f"module 'anabranch' has no attribute {name!r}")
         found = getattr(import_module(f"anabranch.{_OF_OTHERS.get(name, 'errors')}"), name)
-        if name in ("compile", "load"):
+        if name in ("compile", "compile_step", "load"):
             import_module("anabranch.integrations").name_backend()
         return found
 

@@ -1,4 +1,4 @@
-"""What users call: compile a model, load a saved plan.
+"""What users call: compile a model or a training step, load a saved plan.
 
 fast = anabranch.compile(model, (x,))
 y = fast(x)
@@ -11,21 +11,29 @@ import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.export import ExportedProgram
+from torch.optim import Optimizer
 
 from anabranch.artifact import file as artifact_file
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.cuts import CutModel
 from anabranch.compiled.progress import Progress, telling
+from anabranch.compiled.training import TrainingStep
 from anabranch.errors import ArtifactError, DataDependentError, TargetError
 from anabranch.frontend.alone import alone
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.dynamic_shapes import program_shapes
 from anabranch.frontend.program import opened
+from anabranch.frontend.state import unwrapped
 from anabranch.frontend.surroundings import neutral
+from anabranch.frontend.training import MOST_SEED, NO_DRAWS, Training, with_places
+from anabranch.frontend.training_checks import check_training
 from anabranch.ir.gc_pause import uncollected
 from anabranch.options import Options
 from anabranch.targets import resolve
@@ -102,6 +110,74 @@ def compile(
             if chosen.fullgraph or dynamic_shapes is not None or sizes is not None:
                 raise
         return CutModel(module, place, chosen, listened).add(given, kwargs, stop=stop)
+
+
+def compile_step(
+    model: nn.Module,
+    loss_fn: Callable[..., Any],
+    optimizer: Optimizer,
+    batch: Sequence[Any] | Tensor,
+    *,
+    clip_norm: float | None = None,
+    accumulate: int = 1,
+    scaler: GradScaler | None = None,
+    keep_grad: bool = False,
+    seed: int | None = None,
+    target: str = "auto",
+    trace: Trace | None = None,
+    stop: threading.Event | None = None,
+    **options: Any,
+) -> TrainingStep:
+    """One step of a training loop as one plan: forward, loss, backward and update, faster.
+
+    The step that it takes is `loss = loss_fn(model, *batch)`, `loss.backward()`,
+    `optimizer.step()` and `optimizer.zero_grad()`. It writes to the tensors of the model and the
+    optimizer themselves, so state dicts, checkpoints, schedules of the learning rate, averages of
+    weights and evaluations of the model work as they did.
+
+    Args:
+        model: A module in training mode, whose parameters the optimizer has.
+        loss_fn: Called as `loss_fn(model, *batch)`; returns the loss, a tensor of one element, or
+            `(loss, extras)`. A module may be one, with parameters of its own.
+        optimizer: Of `torch.optim`, or a class of your own that has taken a step. On a GPU it is
+            made `capturable`.
+        batch: An example batch, whose shapes, dtypes and Python values the plan is made for.
+        clip_norm: Scale the gradients of all parameters of the optimizer so that their norm
+            together is at most this, as `torch.nn.utils.clip_grad_norm_` does.
+        accumulate: Update once in so many calls, with the mean of their gradients.
+        scaler: Scale the loss and divide gradients by the scale, and update nothing where one is
+            not finite, as `torch.amp.GradScaler` does. Its scale is kept up to date; do not call
+            its methods beside.
+        keep_grad: Leave the gradients of each update (scaled back and clipped) in `.grad`.
+        seed: Of the random numbers (dropout), which are made of it and of the number of the call;
+            by default `torch.initial_seed()`. Their distribution is eager's, the numbers are not.
+        target: As in `compile`.
+        trace: As in `compile`.
+        stop: As in `compile`.
+        **options: As in `compile`.
+
+    Returns:
+        A callable that takes a batch and returns what `loss_fn` returns, without gradients.
+
+    Raises:
+        OptionError: An option, a target, the model or the optimizer means nothing here.
+        CaptureError: The step could not be turned into a graph: it has hooks, sparse gradients,
+            a distributed wrapper, or steps that depend on values.
+        NumericsError: `strict` is set, and the plan's numbers differ from the step's.
+    """
+    chosen = Options.read(options)
+    given = (batch,) if isinstance(batch, Tensor) else tuple(batch)
+    model = unwrapped(model) if isinstance(model, nn.Module) else model
+    training = Training(model, loss_fn, optimizer, NO_DRAWS, clip_norm, accumulate, scaler)
+    device = check_training(training, given)
+    draws = torch.tensor([(torch.initial_seed() if seed is None else seed) & MOST_SEED, 0])
+    training = with_places(replace(training, random=draws.to(device)), keep_grad)
+    progress = Progress(f"a step of {type(model).__name__}")
+    listened = trace or Trace(progress, level=chosen.debug)
+    with telling(progress) if trace is None else nullcontext():
+        return TrainingStep(training, resolve(target, chosen.tf32), chosen, listened).add(
+            given, stop
+        )
 
 
 def load(

@@ -12,64 +12,95 @@ call reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from anabranch.compiled.calls import Compiled, Text
+from anabranch.compiled.bound_tensors import BoundTensors
+from anabranch.compiled.calls import Compiled
+from anabranch.compiled.history import Text
 from anabranch.compiled.memory import MemoryUse
-from anabranch.errors import CaptureError, InputError
+from anabranch.errors import WeightsError
+from anabranch.frontend.alone import alone
 from anabranch.frontend.optimizer import initialise
 from anabranch.frontend.surroundings import neutral, surroundings
-from anabranch.frontend.training import LR, EagerStep, Held, Training, held_by
+from anabranch.frontend.training import EagerStep, Training, held_by
 from anabranch.frontend.training_capture import capture_training
+from anabranch.frontend.training_checks import check_training
 from anabranch.ir.protocols import Target
 from anabranch.options import Options
+from anabranch.report.lines import WIDTH
 from anabranch.trace import Trace
-
-STATE = "anabranch_step"
 
 
 class TrainingStep:
     """One step of a training loop, compiled: forward, backward and update as one plan, for each
-    form of batches one."""
+    form of batches. A batch of another form is refused; `add` compiles for it."""
 
     def __init__(
         self, training: Training, target: Target, options: Options, trace: Trace | None
     ) -> None:
         self.training, self.target, self.options = training, target, options
+        self.trace = trace or Trace(level=options.debug)
         self._found = surroundings()
-        self._plans = [
-            Compiled(EagerStep(training, self._found, ends), target, options, trace)
-            for ends in ((False, True) if training.accumulate > 1 else (True,))
-        ]
+        kinds = (False, True) if training.accumulate > 1 else (True,)
+        self._steps = [EagerStep(training, self._found, ends) for ends in kinds]
+        self._plans = [Compiled(step, target, options, self.trace) for step in self._steps]
         self._calls = 0
         self._rates: list[Tensor] = []
         self._read: list[float | Tensor] = []
-        self._seen: Held | None = None
+        self._bound: BoundTensors | None = None
 
-    def add(self, batch: tuple[Any, ...]) -> TrainingStep:
-        """Compile for one more form of batches; this object."""
-        batch = (batch,) if isinstance(batch, Tensor) else tuple(batch)
-        with neutral():
+    def add(
+        self, batch: Sequence[Any] | Tensor, stop: threading.Event | None = None
+    ) -> TrainingStep:
+        """Compile for one more form of batches.
+
+        Args:
+            batch: An example batch: what `loss_fn` is called with after the model.
+            stop: As in `compile`.
+
+        Returns:
+            This object, with one more plan.
+
+        Raises:
+            CaptureError: The step could not be turned into a graph.
+        """
+        given = (batch,) if isinstance(batch, Tensor) else tuple(batch)
+        check_training(self.training, given)
+        if self._bound is not None:
+            self._bound.follow()
+        with alone(), neutral():
             initialise(self.training.optimizer)
             held = held_by(self.training)
-            for compiled in self._plans:
-                model = compiled.model
-                assert isinstance(model, EagerStep)
-                captured = capture_training(
-                    self.training, held, batch, self._found, ends=model.ends
-                )
-                self._take_rates()
-                compiled.add((*batch, self._rates), captured=captured)
-        self._seen = held
+            self._take_rates()
+            captured = [
+                capture_training(self.training, held, given, self._found, self.trace, step.ends)
+                for step in self._steps
+            ]
+        for compiled, graph in zip(self._plans, captured, strict=True):
+            compiled.add((*given, self._rates), captured=graph, stop=stop)
+        self._bound = BoundTensors.of(self.training, held)
         return self
 
     def __call__(self, *batch: Any) -> Any:
-        """What `loss_fn` returns for this batch, without gradients; the model, its statistics and
-        the optimizer are one step further."""
+        """One step.
+
+        Returns:
+            What `loss_fn` returns for this batch, without gradients. The model, its statistics and
+            the optimizer are one step further.
+
+        Raises:
+            InputError: A batch of this form was not compiled, or a hyperparameter other than the
+                learning rate was changed since.
+            WeightsError: A tensor of the model or optimizer has been exchanged for another one.
+        """
+        assert self._bound is not None
+        self._bound.follow()
         if self.training.rates() != self._read:
             self._take_rates()
         ends = (self._calls + 1) % self.training.accumulate == 0
@@ -77,17 +108,51 @@ class TrainingStep:
         self._calls += 1
         if ends:
             self.training.optimizer._opt_called = True  # type: ignore[attr-defined]
+        self._bound.stepped()
         return returned
 
     def _take_rates(self) -> None:
         self._read = self.training.rates()
-        device = self.target.device
+        device = self.training.random.device
         self._rates = [torch.as_tensor(r, dtype=torch.float32, device=device) for r in self._read]
 
-    def explain(self, *args: Any, **kwargs: Any) -> Text:
-        """As `Compiled.explain`, of the newest plan."""
-        return self._plans[-1].explain(*args, **kwargs)
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside those of model, optimizer and scaler, to be resumed bit
+        for bit: where the random numbers are, and gradients that are not applied yet."""
+        training = self.training
+        sums = [training.sums[id(p)].clone() for p in training.trained() if training.sums]
+        return {"random": training.random.clone(), "calls": self._calls, "sums": sums}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave. WeightsError where it is of another step."""
+        training = self.training
+        places = [training.sums[id(p)] for p in training.trained() if training.sums]
+        if [s.shape for s in state["sums"]] != [p.shape for p in places]:
+            raise WeightsError(
+                "the state is that of another step",
+                "its sums of gradients have other shapes, or another number",
+                "make the step with the same accumulate, of the same model",
+            )
+        with torch.no_grad():
+            training.random.copy_(state["random"])
+            for place, value in zip(places, state["sums"], strict=True):
+                place.copy_(value)
+        self._calls = state["calls"]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """As `Compiled.facts`, of the newest plan."""
+        return self._plans[-1].facts
+
+    def explain(self, task: str | None = None, whole: bool = False, width: int = WIDTH) -> Text:
+        """As `Compiled.explain`, of the newest plan: each task says which phase of the step it is
+        of, `forward`, `backward` or `update`."""
+        return self._plans[-1].explain(task, whole, width)
+
+    def report(self, path: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> None:
+        """As `Compiled.report`, of the newest plan."""
+        self._plans[-1].report(path, more)
 
     def memory(self) -> MemoryUse:
-        """As `Compiled.memory`."""
+        """As `Compiled.memory`, of the plans that end with an update."""
         return self._plans[-1].memory()

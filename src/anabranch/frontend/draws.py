@@ -27,16 +27,14 @@ class AttentionDropoutError(Exception):
     """A fused attention draws by itself: the step is run without such."""
 
 
-class Draws(TorchDispatchMode):
+class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within it operators that draw random numbers make theirs of this counter."""
 
     def __init__(self, random: Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.random, self.count = random, 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
@@ -63,7 +61,8 @@ class Draws(TorchDispatchMode):
     def uniform(self, shape: Any) -> Tensor:
         """The next numbers from 0 to 1, 1 excluded, in fp32."""
         self.count += 1
-        return custom_ops.OPS.uniform(self.random, self.count - 1, list(shape))
+        drawn: Tensor = custom_ops.OPS.uniform(self.random, self.count - 1, list(shape))
+        return drawn
 
     def normal(self, shape: Any) -> Tensor:
         """The next numbers of mean 0 and deviation 1 (Box and Muller)."""
@@ -102,14 +101,16 @@ def _normal_(
 
 def _like(kind: str) -> Callable[..., Tensor]:
     def drawn(draws: Draws, x: Tensor, *, dtype: Any = None, **_: Any) -> Tensor:
-        return getattr(draws, kind)(x.shape).to(dtype or x.dtype)
+        made: Tensor = getattr(draws, kind)(x.shape)
+        return made.to(dtype or x.dtype)
 
     return drawn
 
 
 def _of_shape(kind: str) -> Callable[..., Tensor]:
     def drawn(draws: Draws, size: Any, *, dtype: Any = None, **_: Any) -> Tensor:
-        return getattr(draws, kind)(size).to(dtype or torch.get_default_dtype())
+        made: Tensor = getattr(draws, kind)(size)
+        return made.to(dtype or torch.get_default_dtype())
 
     return drawn
 

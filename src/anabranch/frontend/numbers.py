@@ -23,7 +23,7 @@ OVERLOADS = {"Scalar": "Tensor", "Tensor_Scalar": "Tensor_Tensor", "Scalar_mode"
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The operator on these arguments, tensors of one element among them in the place of numbers."""
+    """The operator on these arguments, 0-d tensors among them in the place of numbers."""
     if func is READ:
         return args[0]
     if not isinstance(func, torch._ops.OpOverload):
@@ -44,9 +44,17 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         else:
             func = _other(func, name)
     names = [a.name for a in func._schema.arguments]
-    renamed = dict(zip(names, given.values(), strict=False)) if func._schema.arguments != told else given
-    positional = [renamed[a.name] for a in func._schema.arguments if not a.kwarg_only and a.name in renamed]
-    keywords = {a.name: renamed[a.name] for a in func._schema.arguments if a.kwarg_only and a.name in renamed}
+    renamed = (
+        dict(zip(names, given.values(), strict=False)) if func._schema.arguments != told else given
+    )
+    positional = [
+        renamed[a.name] for a in func._schema.arguments if not a.kwarg_only and a.name in renamed
+    ]
+    keywords = {
+        a.name: renamed[a.name]
+        for a in func._schema.arguments
+        if a.kwarg_only and a.name in renamed
+    }
     return func(*positional, **keywords)
 
 

@@ -43,6 +43,15 @@ Place = tuple[Any, Any]
 """A container and a key of it."""
 
 
+class Holder:
+    """What is called in the place of models, and functions, which it `holds`."""
+
+    @property
+    def holds(self) -> tuple[Any, ...]:
+        """Those that are called."""
+        raise NotImplementedError
+
+
 @dataclass(slots=True)
 class PythonState:
     """By its identity each container, with its name and what it held."""
@@ -58,11 +67,11 @@ class PythonState:
     def of(model: Any) -> PythonState:
         """What the containers, globals and class attributes hold that the model reaches now."""
         state = PythonState()
-        parts = model.named_modules() if isinstance(model, nn.Module) else ()
         with suppress(RecursionError):  # what lies deeper than Python can go is not looked at
-            for path, part in parts:
-                state._module(part, f"{path}." if path else "")
-            state._value(model, "the function")
+            for one in model.holds if isinstance(model, Holder) else (model,):
+                for path, part in one.named_modules() if isinstance(one, nn.Module) else ():
+                    state._module(part, f"{path}." if path else "")
+                state._value(one, "the function")
         return state
 
     def changes(self) -> list[str]:

@@ -11,8 +11,9 @@ With `accumulate` calls of the step to an update, gradients are means over these
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,9 +24,13 @@ from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError
 from anabranch.frontend.draws import Draws
+from anabranch.frontend.python_state import Holder
 from anabranch.frontend.state import tensors_of
 from anabranch.frontend.surroundings import Surroundings
 
+NO_DRAWS = torch.zeros(2, dtype=torch.int64)
+"""Of a training step that is only looked at."""
+MOST_SEED = 2**62 - 1
 LR = "lr"
 """The one hyperparameter that schedules change, and that calls read anew."""
 
@@ -66,6 +71,17 @@ class Training:
         if scaler._scale is None:
             scaler._lazy_init_scale_growth_tracker(self.random.device)
         return scaler._scale, scaler._growth_tracker
+
+
+def with_places(training: Training, keep_grad: bool) -> Training:
+    """The training step with memory for sums of gradients, and for those of an update, where such
+    are needed."""
+
+    def places() -> dict[int, Tensor]:
+        return {id(p): torch.zeros_like(p, requires_grad=False) for p in training.trained()}
+
+    sums = places() if training.accumulate > 1 else {}
+    return replace(training, sums=sums, gradients=places() if keep_grad else {})
 
 
 @dataclass(frozen=True)
@@ -138,6 +154,41 @@ def loss_of(returned: Any) -> Tensor:
 def detached(returned: Any) -> Any:
     """The same without gradients."""
     return pytree.tree_map_only(Tensor, lambda x: x.detach(), returned)
+
+
+Place = tuple[MutableMapping[str, Tensor | None], str, Tensor]
+"""A mapping, a key of it, and the tensor that it has there."""
+
+
+def places_of(training: Training) -> Iterator[tuple[str, Place]]:
+    """Where the modules of model and loss hold their tensors, with their names."""
+    for module in (training.model, training.loss_fn):
+        for path, part in module.named_modules() if isinstance(module, nn.Module) else ():
+            for mapping in (part._parameters, part._buffers):
+                for key, tensor in mapping.items():
+                    if tensor is not None:
+                        yield f"{path}.{key}" if path else key, (mapping, key, tensor)
+
+
+@contextmanager
+def kept_in_place(training: Training) -> Iterator[None]:
+    """What forward assigns in the place of a tensor (`self.mean = 0.9 * self.mean`) is written to
+    that tensor, at the end, and the module has it again."""
+    before = list(places_of(training))
+    yield
+    for name, (mapping, key, tensor) in before:
+        now = mapping.get(key)
+        if now is tensor:
+            continue
+        mapping[key] = tensor
+        if now is None or now.shape != tensor.shape or now.dtype != tensor.dtype:
+            raise CaptureError(
+                f"forward makes {name} anew, in another shape",
+                "what a step changes has a fixed place",
+                "register it as a buffer of its last shape beforehand",
+            )
+        with torch.no_grad():
+            tensor.copy_(now)
 
 
 @dataclass(frozen=True)
@@ -226,7 +277,7 @@ def _rescaled(training: Training, scale: tuple[Tensor, Tensor], overflow: Tensor
 
 
 @dataclass(frozen=True)
-class EagerStep:
+class EagerStep(Holder):
     """The step as eager runs it, called as the graph is: with the batch and the learning rates,
     which it takes from the optimizer all the same. `found`: torch's switches for the loss; `ends`:
     whether an update comes."""
@@ -235,6 +286,11 @@ class EagerStep:
     found: Surroundings
     ends: bool = True
 
+    @property
+    def holds(self) -> tuple[Any, ...]:
+        """The model and the loss."""
+        return self.training.model, self.training.loss_fn
+
     def __call__(self, *given: Any) -> Any:
         """What `loss_fn` returns, detached; the model is updated."""
         training, optimizer = self.training, self.training.optimizer
@@ -242,7 +298,7 @@ class EagerStep:
         before = [p.grad for p in on.parameters]
         try:
             with Draws(training.random), torch.enable_grad():
-                with self.found.restored():
+                with self.found.restored(), kept_in_place(training):
                     returned = training.loss_fn(training.model, *given[:-1])
                 gradients = gradients_of(returned, on.parameters, on.scale)
             with torch.no_grad():

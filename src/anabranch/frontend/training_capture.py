@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,18 +34,31 @@ from anabranch.errors import CaptureError
 from anabranch.frontend import numbers
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.draws import AttentionDropoutError, Draws
+from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import decompositions
 from anabranch.frontend.optimizer import step_on
 from anabranch.frontend.source import raised_at, running_stack
 from anabranch.frontend.state import named, tensors_of
 from anabranch.frontend.surroundings import Surroundings
-from anabranch.frontend.training import Held, Training, detached, gradients_of, roles, update
+from anabranch.frontend.training import (
+    EagerStep,
+    Held,
+    Training,
+    detached,
+    gradients_of,
+    kept_in_place,
+    roles,
+    update,
+)
 from anabranch.frontend.translate import Translation
+from anabranch.frontend.untouched import warn_of_changes
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.recipe import ModelTensor
 from anabranch.ir.trees import tree_text
+from anabranch.trace import Trace
 
+AUTOGRAD: Any = torch.autograd
 COPY: Any = torch.ops.aten.copy_.default
 
 
@@ -71,6 +85,7 @@ def capture_training(
     held: Held,
     batch: tuple[Any, ...],
     found: Surroundings,
+    trace: Trace,
     ends: bool = True,
 ) -> Captured:
     """The graph of one step for these shapes. Its inputs are the batch's tensors and the learning
@@ -88,11 +103,14 @@ def capture_training(
         returned[:] = [_traced(training, held, call, given, found, ends)]
         return [v for v in pytree.tree_leaves(returned[0]) if isinstance(v, Tensor)]
 
-    try:
-        recorded = _made(step, flat)
-    except AttentionDropoutError:
-        with sdpa_kernel([SDPBackend.MATH]):
+    with unchanged(EagerStep(training, found)) as state:
+        try:
             recorded = _made(step, flat)
+        except AttentionDropoutError:
+            with sdpa_kernel([SDPBackend.MATH]):
+                recorded = _made(step, flat)
+        changed = state.changes()
+    warn_of_changes(trace, type(training.model).__name__, changed)
     constants = _closed_over(recorded)
     whole = functionalize(_Again(recorded).run, remove="mutations")
     graph = _made(whole, [*flat, *constants], decompositions()).graph
@@ -122,21 +140,25 @@ def _traced(
     leaf = {i: tensors[i].detach().requires_grad_() for i in trained}
     with _Recording(random) as recording:
         with torch.enable_grad():
-            with _exchanged(training, held, [leaf.get(i, t) for i, t in enumerate(tensors)]):
-                with found.restored():
-                    returned = training.loss_fn(training.model, *batch)
+            given = [leaf.get(i, tensor) for i, tensor in enumerate(tensors)]
+            with (
+                _exchanged(training, held, given),
+                found.restored(),
+                kept_in_place(training),
+            ):
+                returned = training.loss_fn(training.model, *batch)
             recording.phase = "backward"
             gradients = gradients_of(returned, [leaf[i] for i in trained], on.scale)
         recording.phase = "update"
         with torch.no_grad():
             if recording.count:
                 random.add_(torch.tensor([0, 1], device=random.device))
-            step = lambda: step_on(training.optimizer, held, tensors, rates)  # noqa: E731
+            step = partial(step_on, training.optimizer, held, tensors, rates)
             update(training, on, gradients, step, ends)
     return detached(returned)
 
 
-class _Recording(Draws):
+class _Recording(Draws):  # type: ignore[no-untyped-call]
     """Writes on each node that is recorded within it the phase of the step, as the path of the
     module it is in, and the user's line: of the backward pass that whose gradient it is."""
 
@@ -160,12 +182,12 @@ class _Recording(Draws):
         return result
 
     def _line(self) -> str:
-        running = torch._C._current_autograd_node()
+        running: Any = torch._C._current_autograd_node()
         if running is not None:
             return self._lines.get(running._sequence_nr(), "")
         if self.phase != "forward":
             return ""
-        number = torch.autograd._get_sequence_nr() - 1
+        number = AUTOGRAD._get_sequence_nr() - 1
         return self._lines.setdefault(number, running_stack())
 
 
@@ -289,9 +311,9 @@ def _translate(
         translation.bind_constant(node, value, node.name, source=False)
     for node in graph.nodes:
         if node.target is COPY:
-            value = translation.value(node.args[1])
-            assert isinstance(value, Ref)
-            translation.becomes(node.args[0], value)
+            after = translation.value(node.args[1])
+            assert isinstance(after, Ref)
+            translation.becomes(node.args[0], after)
             translation.bind_literal(node, None)
         elif node.op == "call_function":
             translation.add(node)

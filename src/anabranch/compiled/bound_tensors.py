@@ -1,0 +1,158 @@
+"""The tensors that a training step writes to are still those of model and optimizer.
+
+optimizer.load_state_dict(...)      makes new tensors: their values come to the places of the
+                                    plan, and the optimizer has these places again
+model.load_state_dict(...)          writes in place: nothing is to be done
+model.to(...), another parameter    refused: the optimizer would not have it either
+group["betas"] = ...                refused: the plan has the number it was compiled with
+group["lr"] = ...                   read by each call
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anabranch.errors import InputError, WeightsError
+from anabranch.frontend.state import same_memory
+from anabranch.frontend.training import LR, Held, Place, Training, places_of
+
+
+@dataclass(slots=True)
+class BoundTensors:
+    """`weights`: the places of the model's tensors, `moments` those of the optimizer's; `settings`:
+    of each group what may not change. `counts`: tensors that are equal and stay so, with the sum of
+    how often they had been written to."""
+
+    training: Training
+    weights: list[tuple[str, Place]]
+    moments: list[Place]
+    state: Any
+    groups: Any
+    settings: list[dict[str, Any]]
+    counts: list[list[Tensor]]
+    versions: int
+
+    @staticmethod
+    def of(training: Training, held: Held) -> BoundTensors:
+        """Those of a step that was just captured."""
+        optimizer = training.optimizer
+        moments: list[Place] = [
+            (values, key, value)
+            for values in optimizer.state.values()
+            for key, value in values.items()
+            if isinstance(value, Tensor)
+        ]
+        counts = [[held.tensors[i] for i in alike] for alike in held.alike]
+        return BoundTensors(
+            training,
+            list(places_of(training)),
+            moments,
+            optimizer.state,
+            optimizer.param_groups,
+            [_settings(group) for group in optimizer.param_groups],
+            counts,
+            _versions(counts),
+        )
+
+    def follow(self) -> None:
+        """Take what was loaded. InputError where a setting is another one, WeightsError where a
+        tensor is."""
+        optimizer = self.training.optimizer
+        if optimizer.state is not self.state or optimizer.param_groups is not self.groups:
+            self._take_state()
+        for _, (mapping, key, tensor) in self.weights:
+            if mapping.get(key) is not tensor:
+                self._refuse_exchanged()
+        for mapping, key, tensor in self.moments:
+            if mapping.get(key) is not tensor:
+                self._take_state()
+                break
+        for group, was in zip(self.groups, self.settings, strict=True):
+            for key, value in was.items():
+                if group.get(key) != value:
+                    raise InputError(
+                        f"{key} was {value} when the step was compiled, and is {group.get(key)}",
+                        "of the optimizer's settings a plan reads the learning rate alone anew",
+                        f"leave {key} as it was (schedules: cycle_momentum=False), or compile "
+                        "the step again",
+                    )
+        if self.counts and _versions(self.counts) != self.versions:
+            self._check_counts()
+
+    def stepped(self) -> None:
+        """A call has written to these tensors. Have parameters show the gradients of the last
+        update, where these are kept."""
+        self.versions = _versions(self.counts)
+        for parameter in self.training.trained() if self.training.gradients else ():
+            parameter.grad = self.training.gradients[id(parameter)]
+
+    def _take_state(self) -> None:
+        """The optimizer has loaded a state: its values, in the plan's places."""
+        optimizer = self.training.optimizer
+        by_parameter = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+        known = {id(values): p for p, values in self.state.items()}
+        moments: list[Place] = []
+        for mapping, key, place in self.moments:
+            parameter = by_parameter.get(id(known.get(id(mapping))))
+            values = optimizer.state.get(parameter, {}) if parameter is not None else {}
+            value = values.get(key)
+            if not isinstance(value, Tensor) or value.shape != place.shape:
+                found = f"of shape {list(value.shape)}" if isinstance(value, Tensor) else "missing"
+                raise WeightsError(
+                    f"the optimizer's {key} is {found}",
+                    f"the step was compiled for one of shape {list(place.shape)}",
+                    "load the state of the same optimizer, or compile the step again",
+                )
+            if value is not place:
+                with torch.no_grad():
+                    place.copy_(value)
+                values[key] = place
+            moments.append((values, key, place))
+        self.moments, self.state, self.groups = moments, optimizer.state, optimizer.param_groups
+        for group, was in zip(self.groups, self.settings, strict=False):
+            if "capturable" in was:  # the plan counts on the device, whatever the file says
+                group["capturable"] = was["capturable"]
+            for key in ("foreach", "fused"):
+                if key in was:
+                    group[key] = was[key]
+        if self.counts:
+            self._check_counts()
+
+    def _check_counts(self) -> None:
+        for tensors in self.counts:
+            values = {tensor.item() for tensor in tensors}
+            if len(values) > 1:
+                raise WeightsError(
+                    f"counts of steps that were equal are {sorted(values)[:4]}",
+                    "the plan reads one of them for all parameters of a group",
+                    "compile the step again",
+                )
+        self.versions = _versions(self.counts)
+
+    def _refuse_exchanged(self) -> None:
+        for name, (mapping, key, tensor) in self.weights:
+            now = mapping.get(key)
+            if now is tensor or (isinstance(now, Tensor) and same_memory(now, tensor)):
+                continue
+            raise WeightsError(
+                f"{name} is another tensor than when the step was compiled",
+                "the plan updates the one it was compiled with, which the optimizer has",
+                "write into the tensor (load_state_dict without assign=True), or compile again",
+            )
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """What a plan has of a group as it was."""
+    return {
+        key: value
+        for key, value in group.items()
+        if key not in ("params", LR, "initial_lr") and isinstance(value, int | float | tuple | str)
+    }
+
+
+def _versions(counts: list[list[Tensor]]) -> int:
+    return sum(tensor._version for tensors in counts for tensor in tensors)

@@ -1,0 +1,172 @@
+"""What must hold of a training step before it is captured; each failure says what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from anabranch.errors import CaptureError, OptionError
+from anabranch.frontend.checks import check_devices, check_inputs
+from anabranch.frontend.training import Training
+
+CLOSURES = ("LBFGS",)
+"""Optimizers that call the loss as often as they like."""
+SPARSE = ("SparseAdam",)
+WRAPPERS = {
+    "DistributedDataParallel": (
+        "gradients of several processes are put together while the backward pass runs, by hooks",
+        "compile the step of the module inside (.module), and average what it changes yourself, or "
+        "train with torch.compile",
+    ),
+    "FullyShardedDataParallel": (
+        "weights are gathered and freed again while the step runs",
+        "train it with torch.compile",
+    ),
+    "DataParallel": (
+        "it is copied to several GPUs in each call",
+        "compile the step of the module inside (.module)",
+    ),
+}
+"""By the class of a wrapper why its step is no graph, and what to do instead."""
+SHARDED = "DTensor"
+SHARDED_AS = "FullyShardedDataParallel"
+
+
+def check_training(training: Training, batch: tuple[Any, ...]) -> torch.device:
+    """The device of the step. OptionError for what is no model, loss or optimizer; CaptureError for
+    what no graph of a step can hold."""
+    _check_kinds(training)
+    for module in (training.model, training.loss_fn):
+        for path, part in module.named_modules() if isinstance(module, nn.Module) else ():
+            _check_part(f"the module {path}" if path else "the model", part)
+    _check_optimizer(training.optimizer)
+    for name, parameter in _parameters(training):
+        _check_parameter(name, parameter)
+    if not training.trained():
+        raise CaptureError(
+            "the optimizer has no parameter that requires a gradient",
+            "nothing would be trained",
+            "unfreeze some with requires_grad_(True)",
+        )
+    check_inputs(batch, {})
+    return check_devices(iter(_parameters(training)), batch, {})
+
+
+def _check_kinds(training: Training) -> None:
+    if not isinstance(training.model, nn.Module):
+        raise OptionError(
+            f"the model is a {type(training.model).__name__}",
+            "a step changes the weights of a torch.nn.Module",
+            "give the module itself",
+        )
+    if not callable(training.loss_fn):
+        raise OptionError(
+            f"loss_fn is a {type(training.loss_fn).__name__}",
+            "it is called as loss_fn(model, *batch), and returns the loss, or (loss, extras)",
+            "write loss_fn = lambda model, x, t: cross_entropy(model(x), t)",
+        )
+    if not isinstance(training.optimizer, Optimizer):
+        raise OptionError(
+            f"the optimizer is a {type(training.optimizer).__name__}",
+            "its step becomes a part of the graph",
+            "give a torch.optim.Optimizer of the model's parameters",
+        )
+    if training.accumulate < 1:
+        raise OptionError(
+            f"accumulate is {training.accumulate}",
+            "it is the number of calls to an update",
+            "give 1, or more",
+        )
+
+
+def _check_part(name: str, part: nn.Module) -> None:
+    kinds = [kind.__name__ for kind in type(part).__mro__]
+    for kind, (why, next) in WRAPPERS.items():
+        if kind in kinds:
+            raise CaptureError(f"{name} is a {kind}", why, next)
+    if "FSDPModule" in kinds:
+        raise CaptureError(f"{name} is sharded (fully_shard)", *WRAPPERS[SHARDED_AS])
+    if "Fixed" in kinds and type(part).__module__.startswith("anabranch."):
+        raise OptionError(
+            f"{name} is compiled",
+            "it is a plan, and has no gradients",
+            "give the original model",
+        )
+    if part._backward_hooks or part._backward_pre_hooks:
+        raise CaptureError(
+            f"{name} has a backward hook",
+            "it is Python code that runs amid the backward pass, which is one graph here",
+            "remove it, and compute with gradients by keep_grad=True, after the step",
+        )
+    if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
+        raise CaptureError(
+            f"{name} has sparse gradients",
+            "a graph computes dense tensors of fixed shapes",
+            "make it with sparse=False",
+        )
+
+
+def _check_optimizer(optimizer: Optimizer) -> None:
+    name = type(optimizer).__name__
+    if name in CLOSURES:
+        raise CaptureError(
+            f"the optimizer is {name}",
+            "it calls the loss as often as the values ask for",
+            "use one that takes one step for a gradient, as AdamW does",
+        )
+    if name in SPARSE:
+        raise CaptureError(
+            f"the optimizer is {name}",
+            "its gradients are sparse, and a graph computes dense tensors of fixed shapes",
+            "use AdamW, with sparse=False in the embeddings",
+        )
+    hooks = [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
+    if any(hooks):
+        raise CaptureError(
+            f"{name} has a hook on its step",
+            "it is Python code that runs around the update, which is a part of the graph here",
+            "remove it, and call it before or after the step",
+        )
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        raise CaptureError(
+            f"{name} is differentiable",
+            "a step in place has no gradients of its own",
+            "make it with differentiable=False",
+        )
+
+
+def _parameters(training: Training) -> Iterator[tuple[str, Tensor]]:
+    """The parameters and buffers of model and loss, and what else the optimizer has."""
+    seen = set[int]()
+    for module in (training.model, training.loss_fn):
+        if isinstance(module, nn.Module):
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                seen.add(id(tensor))
+                yield name, tensor
+    for number, group in enumerate(training.optimizer.param_groups):
+        for i, parameter in enumerate(group["params"]):
+            if id(parameter) not in seen:
+                yield f"parameter {i} of group {number}", parameter
+
+
+def _check_parameter(name: str, parameter: Tensor) -> None:
+    if type(parameter).__name__ == SHARDED or hasattr(parameter, "device_mesh"):
+        raise CaptureError(f"{name} is sharded", *WRAPPERS[SHARDED_AS])
+    hooks: Mapping[Any, Any] | None = parameter._backward_hooks
+    after = getattr(parameter, "_post_accumulate_grad_hooks", None)
+    if hooks or after:
+        raise CaptureError(
+            f"{name} has a hook",
+            "it is Python code that runs amid the backward pass, which is one graph here",
+            "remove it, and compute with gradients by keep_grad=True, after the step",
+        )
+    if parameter.is_inference():
+        raise CaptureError(
+            f"{name} was made in inference mode",
+            "such tensors have no gradients, and may not be written to",
+            "make the model outside torch.inference_mode()",
+        )
