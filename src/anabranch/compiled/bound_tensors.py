@@ -10,6 +10,7 @@ group["lr"] = ...                   read by each call
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +36,14 @@ class BoundTensors:
     settings: list[dict[str, Any]]
     counts: list[list[Tensor]]
     versions: int
+    fixed: list[Tensor]
+    written: int
 
     @staticmethod
-    def of(training: Training, held: Held) -> BoundTensors:
-        """Those of a step that was just captured."""
+    def of(training: Training, held: Held, fixed: Collection[str]) -> BoundTensors:
+        """Those of a step that was just captured. `fixed`: names of tensors that plans have copies
+        of."""
+        copied = [t for name, t in zip(held.names, held.tensors, strict=True) if name in fixed]
         optimizer = training.optimizer
         moments: list[Place] = [
             (values, key, value)
@@ -56,7 +61,15 @@ class BoundTensors:
             [_settings(group) for group in optimizer.param_groups],
             counts,
             _versions(counts),
+            copied,
+            _versions([copied]),
         )
+
+    def refitted(self) -> bool:
+        """Whether a tensor was written to of which plans have a copy. It is said once."""
+        now = _versions([self.fixed])
+        changed, self.written = now != self.written, now
+        return changed
 
     def follow(self) -> None:
         """Take what was loaded. InputError where a setting is another one, WeightsError where a

@@ -28,7 +28,7 @@ from anabranch.errors import WeightsError
 from anabranch.frontend.alone import alone
 from anabranch.frontend.optimizer import initialise
 from anabranch.frontend.surroundings import neutral, surroundings
-from anabranch.frontend.training import EagerStep, Training, held_by
+from anabranch.frontend.training import EagerStep, Held, Training, held_by
 from anabranch.frontend.training_capture import capture_training
 from anabranch.frontend.training_checks import check_training
 from anabranch.ir.protocols import Target
@@ -53,6 +53,7 @@ class TrainingStep:
         self._calls = 0
         self._rates: list[Tensor] = []
         self._read: list[float | Tensor] = []
+        self._held: Held | None = None
         self._bound: BoundTensors | None = None
 
     def add(
@@ -84,7 +85,8 @@ class TrainingStep:
             ]
         for compiled, graph in zip(self._plans, captured, strict=True):
             compiled.add((*given, self._rates), captured=graph, stop=stop)
-        self._bound = BoundTensors.of(self.training, held)
+        fixed = {path for graph in captured for _, path in graph.sources}
+        self._held, self._bound = held, BoundTensors.of(self.training, held, fixed)
         return self
 
     def __call__(self, *batch: Any) -> Any:
@@ -99,8 +101,12 @@ class TrainingStep:
                 learning rate was changed since.
             WeightsError: A tensor of the model or optimizer has been exchanged for another one.
         """
-        assert self._bound is not None
+        assert self._bound is not None and self._held is not None
         self._bound.follow()
+        if self._bound.refitted():
+            weights = dict(zip(self._held.names, self._held.tensors, strict=True))
+            for compiled in self._plans:
+                compiled.refit(weights)
         if self.training.rates() != self._read:
             self._take_rates()
         ends = (self._calls + 1) % self.training.accumulate == 0

@@ -32,10 +32,10 @@ from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError
 from anabranch.frontend import numbers
+from anabranch.frontend.backward import prepared, training_decompositions
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.draws import AttentionDropoutError, Draws
 from anabranch.frontend.observe import unchanged
-from anabranch.frontend.operators import decompositions
 from anabranch.frontend.optimizer import step_on
 from anabranch.frontend.source import raised_at, running_stack
 from anabranch.frontend.state import named, tensors_of
@@ -103,7 +103,7 @@ def capture_training(
         returned[:] = [_traced(training, held, call, given, found, ends)]
         return [v for v in pytree.tree_leaves(returned[0]) if isinstance(v, Tensor)]
 
-    with unchanged(EagerStep(training, found)) as state:
+    with unchanged(EagerStep(training, found)) as state, _recurrences_by_steps():
         try:
             recorded = _made(step, flat)
         except AttentionDropoutError:
@@ -111,12 +111,24 @@ def capture_training(
                 recorded = _made(step, flat)
         changed = state.changes()
     warn_of_changes(trace, type(training.model).__name__, changed)
-    constants = _closed_over(recorded)
+    constants = _closed_over(prepared(recorded))
     whole = functionalize(_Again(recorded).run, remove="mutations")
-    graph = _made(whole, [*flat, *constants], decompositions()).graph
+    graph = _made(whole, [*flat, *constants], training_decompositions()).graph
     _unite(graph, held)
     graph.eliminate_dead_code()
     return _translate(training, held, graph, call, constants, returned[0])
+
+
+@contextmanager
+def _recurrences_by_steps() -> Iterator[None]:
+    """Within it recurrent layers are recorded step by step: oneDNN's kernel of a whole layer, which
+    torch takes on a CPU, has a backward that returns no tensor for what needs no gradient."""
+    was = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(was)
 
 
 def _traced(

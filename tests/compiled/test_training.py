@@ -1,0 +1,333 @@
+"""A compiled training step beside the loop that it takes the place of."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+import anabranch
+from anabranch.errors import CaptureError, InputError, OptionError, WeightsError
+from anabranch.trace import Trace
+
+QUICK: dict[str, Any] = {
+    **{"target": "cpu", "cache_dir": None, "search": "none", "scheduler": "sequential"},
+    "kernels": "library",
+}
+Batch = tuple[Tensor, Tensor]
+
+
+class Net(nn.Module):
+    """Statistics that operators write, one that forward assigns, and a count in Python."""
+
+    average: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8)
+        self.last, self.calls = nn.Linear(8, 5), 0
+        self.register_buffer("average", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.norm(self.first(x)))
+        self.calls += 1
+        self.average = 0.9 * self.average + 0.1 * hidden.detach().mean(0)
+        y: Tensor = self.last(hidden)
+        return y
+
+
+class Perceptron(nn.Sequential):
+    def __init__(self, drop: float = 0.0) -> None:
+        layers = nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Dropout(drop), nn.Linear(8, 5)
+        super().__init__(*layers)
+
+
+def loss_of(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model(x), t)
+
+
+def batches(count: int, seed: int = 0) -> list[Batch]:
+    make = torch.Generator().manual_seed(seed)
+    return [
+        (torch.randn(4, 6, generator=make), torch.randint(5, (4,), generator=make))
+        for _ in range(count)
+    ]
+
+
+def twins(
+    make: Callable[[Any], Optimizer], kind: Callable[[], nn.Module] = Perceptron
+) -> tuple[nn.Module, Optimizer, nn.Module, Optimizer]:
+    """A model and its optimizer, and the same once more."""
+    torch.manual_seed(0)
+    model = kind()
+    other = copy.deepcopy(model)
+    return model, make(model.parameters()), other, make(other.parameters())
+
+
+def step_of(model: nn.Module, optimizer: Optimizer, **more: Any) -> anabranch.TrainingStep:
+    loss: Any = more.pop("loss_fn", loss_of)
+    first = more.pop("batch", batches(1)[0])
+    return anabranch.compile_step(
+        model, loss, optimizer, first, trace=Trace(quiet=True), **{**QUICK, **more}
+    )
+
+
+def backward(loss: Tensor) -> None:
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def linear() -> nn.Module:
+    return nn.Linear(6, 5)
+
+
+def eager(model: nn.Module, optimizer: Optimizer, batch: Batch) -> float:
+    loss = loss_of(model, *batch)
+    backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+    return float(loss.detach())
+
+
+def apart(one: nn.Module, other: nn.Module) -> float:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
+
+
+def test_a_loop_with_statistics_and_a_schedule_can_be_resumed_bit_for_bit() -> None:
+    model, optimizer, other, theirs = twins(lambda p: torch.optim.AdamW(p, lr=1e-2), Net)
+    schedules = [torch.optim.lr_scheduler.StepLR(o, 2, 0.3) for o in (optimizer, theirs)]
+    before = copy.deepcopy(model.state_dict())
+    step = step_of(model, optimizer)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.calls == 0, "compiling changes nothing"
+    for batch in batches(5):
+        loss = step(*batch)
+        assert loss.grad_fn is None and not loss.requires_grad
+        assert loss.item() == pytest.approx(eager(other, theirs, batch), abs=2e-6)
+        for schedule in schedules:
+            schedule.step()
+    assert apart(model, other) < 1e-5
+    kept = [copy.deepcopy(one.state_dict()) for one in (model, optimizer, schedules[0], step)]
+    first = [step(*batch).item() for batch in batches(3, seed=1)]
+    everything: tuple[Any, ...] = (model, optimizer, schedules[0], step)
+    for one, state in zip(everything, kept, strict=True):
+        one.load_state_dict(state)
+    assert [step(*batch).item() for batch in batches(3, seed=1)] == first
+
+
+def test_other_forms_of_batches_and_other_settings() -> None:
+    model, optimizer, other, _ = twins(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
+    step, (x, t) = step_of(model, optimizer, keep_grad=True), batches(1)[0]
+    with pytest.raises(InputError, match=r"f32\[3,6\]"):
+        step(x[:3], t[:3])
+    step.add((x[:3], t[:3]))
+    backward(loss_of(other, x[:3], t[:3]))
+    step(x[:3], t[:3])
+    for mine, parameter in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, parameter.grad)
+    optimizer.param_groups[0]["momentum"] = 0.5
+    with pytest.raises(InputError, match=r"momentum was 0.9 .* and is 0.5"):
+        step(x, t)
+    optimizer.param_groups[0]["momentum"] = 0.9
+    model[0].weight = nn.Parameter(torch.zeros(8, 6))  # type: ignore[index]
+    with pytest.raises(WeightsError, match=r"0\.weight is another tensor"):
+        step(x, t)
+
+
+def test_gradients_are_added_up_and_clipped() -> None:
+    model, optimizer, other, theirs = twins(lambda p: torch.optim.SGD(p, lr=0.5), linear)
+    step = step_of(model, optimizer, accumulate=3, clip_norm=0.1)
+    for number, batch in enumerate(batches(6), 1):
+        loss = loss_of(other, *batch)
+        assert step(*batch).item() == pytest.approx(loss.item(), abs=1e-6)
+        backward(loss / 3)
+        if number % 3 == 0:
+            nn.utils.clip_grad_norm_(other.parameters(), 0.1)
+            theirs.step()
+            theirs.zero_grad()
+    assert apart(model, other) < 1e-6
+
+
+def test_a_scaler_skips_what_is_not_finite() -> None:
+    model, optimizer, other, theirs = twins(lambda p: torch.optim.AdamW(p, lr=1e-2), linear)
+    scalers = [torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=2) for _ in "ab"]
+    step = step_of(model, optimizer, scaler=scalers[0])
+    for number, (x, t) in enumerate(batches(6)):
+        if number == 2:
+            x = x * torch.inf
+        step(x, t)
+        backward(scalers[1].scale(loss_of(other, x, t)))
+        scalers[1].step(theirs)
+        scalers[1].update()
+        theirs.zero_grad()
+        assert scalers[0].state_dict() == scalers[1].state_dict(), number
+    assert apart(model, other) < 1e-6
+
+
+OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1, nesterov=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True, weight_decay=0.1),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_take_their_own_steps(name: str) -> None:
+    model, optimizer, other, theirs = twins(OPTIMIZERS[name], linear)
+    step = step_of(model, optimizer)
+    for batch in batches(4):
+        assert step(*batch).item() == pytest.approx(eager(other, theirs, batch), abs=5e-6)
+    assert apart(model, other) < 1e-5
+    states = zip(optimizer.state.values(), theirs.state.values(), strict=True)
+    for mine, wanted in states:
+        assert mine.keys() == wanted.keys()
+        for key, value in wanted.items():
+            torch.testing.assert_close(mine[key], value, atol=1e-5, rtol=1e-4)
+
+
+class Convolutional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False)
+        self.norm, self.apart = nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.last = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.stem(x)))
+        x = nn.functional.max_pool2d(nn.functional.silu(self.apart(x)), 2)
+        y: Tensor = self.last(x.mean((2, 3)))
+        return y
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 8)
+        layer = {"dropout": 0.0, "batch_first": True, "activation": "gelu"}
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, **layer)  # type: ignore[arg-type]
+        self.last = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.block(self.table(x)).mean(1))
+        return y
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.LSTM(6, 8, batch_first=True), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.layer(x)[0][:, -1])
+        return y
+
+
+KINDS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "convolutional": (Convolutional, lambda: torch.randn(4, 3, 8, 8)),
+    "attends": (Attends, lambda: torch.randint(11, (4, 6))),
+    "recurrent": (Recurrent, lambda: torch.randn(4, 3, 6)),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_kinds_of_networks(name: str) -> None:
+    kind, draw = KINDS[name]
+    model, optimizer, other, theirs = twins(lambda p: torch.optim.SGD(p, lr=0.2), kind)
+    examples = [(draw(), torch.randint(5, (4,))) for _ in range(5)]
+    step = step_of(model, optimizer, batch=examples[0])
+    for batch in examples:
+        assert step(*batch).item() == pytest.approx(eager(other, theirs, batch), abs=5e-6)
+    assert apart(model, other) < 1e-5
+
+
+def test_extras_autocast_and_a_frozen_part() -> None:
+    def with_extras(model: nn.Module, x: Tensor, t: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        with torch.autocast("cpu", torch.bfloat16):
+            y = model(x)
+        loss = nn.functional.cross_entropy(y.float(), t)
+        return loss, {"right": (y.argmax(1) == t).sum(), "kind": "bf16"}
+
+    model, _, other, _ = twins(lambda p: torch.optim.SGD(p, lr=0.1))
+    optimizers = []
+    for one in (model, other):
+        one[0].requires_grad_(False)  # type: ignore[index]
+        optimizers.append(torch.optim.SGD([p for p in one.parameters() if p.requires_grad], lr=0.1))
+    step = step_of(model, optimizers[0], loss_fn=with_extras)
+    for batch in batches(3):
+        loss, extras = step(*batch)
+        wanted, theirs = with_extras(other, *batch)
+        backward(wanted)
+        optimizers[1].step()
+        optimizers[1].zero_grad()
+        assert loss.item() == pytest.approx(wanted.item(), abs=5e-3)
+        assert extras["kind"] == "bf16" and extras["right"].shape == theirs["right"].shape
+    assert apart(model, other) < 1e-3 and model[0].weight.grad is None  # type: ignore[index]
+    with torch.no_grad():  # what the step only reads it reads as it is
+        for one in (model, other):
+            one[0].weight.mul_(2.0)  # type: ignore[index]
+    batch = batches(1)[0]
+    assert step(*batch)[0].item() == pytest.approx(with_extras(other, *batch)[0].item(), abs=5e-3)
+
+
+def test_phases_are_told() -> None:
+    model, optimizer, _, _ = twins(lambda p: torch.optim.SGD(p, lr=0.1), linear)
+    step = step_of(model, optimizer)
+    told = step.explain(whole=True)
+    assert "weight" in told and "the model's own tensor" in told
+    for phase in ("forward", "backward", "update"):
+        assert re.search(rf"\b{phase}\)?$", told, re.MULTILINE), phase
+
+
+class Wrapper(nn.Module):
+    """Named as torch's, which needs several processes to be made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = Perceptron()
+
+
+Wrapper.__name__ = "DistributedDataParallel"
+
+
+def hooked() -> nn.Module:
+    model = Perceptron()
+    model.get_parameter("0.weight").register_hook(lambda gradient: gradient * 2)  # type: ignore[no-untyped-call]
+    return model
+
+
+def sparse() -> nn.Module:
+    return nn.Sequential(nn.Embedding(5, 5, sparse=True))
+
+
+@pytest.mark.parametrize(
+    ("make", "optimizer", "more", "told"),
+    [
+        (hooked, torch.optim.SGD, {}, "0.weight has a hook"),
+        (sparse, torch.optim.SGD, {}, "has sparse gradients"),
+        (Wrapper, torch.optim.SGD, {}, "is a DistributedDataParallel"),
+        (Perceptron, torch.optim.LBFGS, {}, "the optimizer is LBFGS"),
+        (Perceptron, torch.optim.SGD, {"accumulate": 0}, "accumulate is 0"),
+        (Perceptron, torch.optim.SGD, {"loss_fn": 3}, "loss_fn is a int"),
+        (
+            *(Perceptron, torch.optim.SGD),
+            *({"loss_fn": lambda m, x, t: m(x)}, r"the loss is a tensor of shape \[4, 5\]"),
+        ),
+        (
+            *(Perceptron, torch.optim.SGD),
+            *({"loss_fn": lambda m, x, t: m(x).sum().detach()}, "that requires no gradient"),
+        ),
+    ],
+)
+def test_what_is_refused(
+    make: Callable[[], nn.Module], optimizer: Any, more: dict[str, Any], told: str
+) -> None:
+    model = make()
+    with pytest.raises((CaptureError, OptionError), match=told):
+        step_of(model, optimizer(model.parameters(), lr=0.1), **more)
