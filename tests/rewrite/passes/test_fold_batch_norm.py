@@ -79,7 +79,14 @@ def test_statistics_of_the_batch_and_inputs_stay() -> None:
 def test_a_weight_that_the_caller_gives_takes_no_factor() -> None:
     after, said = refusals(TEXT.replace("const %w: f16[4,4,1,1] = w", "input %w: f16[4,4,1,1]"))
     assert said == ["fold %n into %c: its weight %w is not constant"]
-    assert after[0] == "convolution" and after[-1] == "addcmul"
+    assert after[0] == "convolution" and after[-2:] == ["addcmul", "_to_copy"]
+
+
+def test_an_affine_map_of_its_own_is_rounded_once() -> None:
+    """Factor and term stay in single precision: what rounds is the result, as in the model."""
+    text = TEXT.replace("const %w: f16[4,4,1,1] = w", "input %w: f16[4,4,1,1]")
+    after = equal(read(text), fold_batch_norm(read(text), Trace()), tolerance=1e-12)
+    assert [node.type.dtype for node in after.nodes[-2:]] == [torch.float32, torch.float16]
 
 
 def test_a_value_joined_twice_takes_no_factor_twice() -> None:

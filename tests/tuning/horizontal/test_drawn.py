@@ -41,6 +41,6 @@ def test_whatever_shares_a_launch_is_right(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(pipeline, "horizontal_fusion", noted)
     options = {"scheduler": "critical", "search": "none", "cache_dir": None, "check": 1}
     setting = TrialSetting("sim:h200", torch.float16, options)
-    tally = campaign.run(8, 5, setting, Trace(), None)
+    tally = campaign.run(7, 5, setting, Trace(), None)
     assert dict(tally.counts) == {"equal": 5}, tally.failures
     assert sum(changed) >= 3, "most drawings have something to put together"

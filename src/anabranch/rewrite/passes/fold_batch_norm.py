@@ -14,10 +14,12 @@ What only moves whole channels may stand between:
     z = reshape(y, [196, 256])              ->    z = reshape(y, [196, 256])
     bn = batch_norm(z)
 Where nothing stands before it that could take the factor, one pointwise `addcmul(t, x, s)` is
-cheaper than the library's two launches.
+cheaper than the library's two launches. Its factor and term stay in single precision, as in the
+library's kernel: a rounded factor is off by the same for all elements of a channel, so that sums of
+them do not average it.
 
 Weights of half precision are rounded once more when they take the factor, which a short network
-may show beside the model. `exact`: there, the affine map stays pointwise, in single precision.
+may show beside the model. `exact`: there, the affine map stays pointwise.
 """
 
 from __future__ import annotations
@@ -55,21 +57,21 @@ def fold_batch_norm(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
             return None
         if exact and node.type.dtype.itemsize < 4:
             refuse(trace, f"fold %{node.name}", "a weight of half precision would be rounded")
-            return _pointwise(builder, node, given, torch.float32)
+            return _pointwise(builder, node, given)
         source, views, axis = _source(node, made, builder)
         parts = _parts(source) if source is not None else ()
         before = [builder.known.producers.get(builder.substitute(name)) for name in parts]
         held = [node for node in before if node is not None and node.op in FACTORS]
         if source is None or not held or len(held) < len(parts):
-            return _pointwise(builder, node, given, node.type.dtype)
+            return _pointwise(builder, node, given)
         if len(set(parts)) < len(parts):
             refuse(trace, f"fold %{node.name} into %{source.name}", "it joins a value twice")
-            return _pointwise(builder, node, given, node.type.dtype)
+            return _pointwise(builder, node, given)
         names = *parts, source.name, *(view.name for view in views)
         for name, maker in zip(names, (*held, source, *views), strict=True):
             if why := _not_foldable(builder, maker, others[name], axis):
                 refuse(trace, f"fold %{node.name} into %{maker.name}", why.sentence)
-                return _pointwise(builder, node, given, node.type.dtype)
+                return _pointwise(builder, node, given)
         return _into(builder, source, held, views, node, given)
 
     return rewrite(graph, visit)
@@ -248,14 +250,11 @@ MOVES = frozenset({PERMUTE, TRANSPOSE, "aten.reshape.default", "aten.clone.defau
 """What leaves numbers as they are, and channels whole where an axis is of their number."""
 
 
-def _pointwise(builder: Builder, node: Node, given: dict[str, Arg], dtype: torch.dtype) -> Ref:
-    """x*s + t as one launch, in this dtype; the result has the dtype of x."""
+def _pointwise(builder: Builder, node: Node, given: dict[str, Arg]) -> Ref:
+    """x*s + t as one launch, in at least single precision; the result has the dtype of x."""
     factor, term = _affine(builder, given, node.origin)
     channel = (1, node.type.shape[1], *(1,) * (len(node.type.shape) - 2))
-    s, t = (
-        _cast(builder, _reshaped(builder, value, channel, node.origin), dtype, node.origin)
-        for value in (factor, term)
-    )
+    s, t = (_reshaped(builder, value, channel, node.origin) for value in (factor, term))
     made = builder.instead(node, "aten.addcmul.default", t, given["input"], s)
     return _cast(builder, made, node.type.dtype, node.origin)
 
