@@ -371,6 +371,35 @@ def test_two_may_begin_with_a_copy_of_the_same() -> None:
     assert all(map(torch.equal, eval_tasks(tasks, x), eval_graph(graph, x)))
 
 
+def test_what_lies_within_a_part_lies_in_the_outermost() -> None:
+    """A join of a join of a join: its middle is in one place alone, whoever asks for it again, and
+    whether it begins with a copy or not."""
+    graph = parse_graph("""
+    graph g {
+      input %x: f32[1,4,2,2]
+      %a: f32[1,4,2,2] = aten.relu.default(%x)
+      %b: f32[1,4,2,2] = aten.tanh.default(%x)
+      %c: f32[1,4,2,2] = aten.sin.default(%x)
+      %two: f32[1,8,2,2] = aten.cat.default([%x, %a], 1)
+      %three: f32[1,12,2,2] = aten.cat.default([%two, %b], 1)
+      %four: f32[1,16,2,2] = aten.cat.default([%three, %c], 1)
+      %again: f32[1,12,2,2] = aten.cat.default([%x, %a, %b], 1)
+      %same: f32[1,16,2,2] = aten.cat.default([%x, %a, %b, %c], 1)
+      %e: f32[1,12,2,2] = aten.exp.default(%again)
+      %f: f32[1,16,2,2] = aten.exp.default(%same)
+      return %e, %f
+    }""")
+    tasks = forced(graph)
+    assert [(node.name, node.uses) for node in tasks.joins] == [
+        ("two", ("two_x", "a")),
+        ("three", ("two", "b")),
+        ("four", ("three", "c")),
+        ("same", ("four",)),
+    ]
+    x = [torch.randn(1, 4, 2, 2)]
+    assert all(map(torch.equal, eval_tasks(tasks, x), eval_graph(graph, x)))
+
+
 def test_an_alias_lies_in_the_outermost_too() -> None:
     """Within the first, which is that long alone, it keeps its strides."""
     graph = parse_graph("""

@@ -104,7 +104,9 @@ class _Nest:
         self.dims[node.name], self.leaves[node.name] = _dim(node), self._flat(node.uses)
         for part in parts:
             if part in self.made or part not in self.home:
-                self.home.update(dict.fromkeys((part, *self.leaves.get(part, ())), node.name))
+                inside = (name for name, whole in self.home.items() if whole == part)
+                within = (part, *self.leaves.get(part, ()), *inside)
+                self.home.update(dict.fromkeys(within, node.name))
         return parts
 
     def parts(self, node: Node) -> tuple[str, ...] | Refused:
