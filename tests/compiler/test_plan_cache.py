@@ -209,7 +209,7 @@ def test_what_is_not_an_outcome_is_decided_anew(cache: Cache, text: str) -> None
     assert cache.get("plans", key) != text
 
 
-def test_what_was_cut_short_is_not_kept(cache: Cache) -> None:
+def test_what_was_stopped_or_may_be_otherwise_another_day_is_not_kept(cache: Cache) -> None:
     one = job(cache, "squeezenet", "sim:h200", scheduler="critical")
     found = compile_model(one).found
     assert found.settled and not found.cut_short
@@ -222,18 +222,26 @@ def test_what_was_cut_short_is_not_kept(cache: Cache) -> None:
 
     plans(one).store("asked", replace(known, settled=False), ())
     plans(one).store("asked", replace(known, cut_short="stop"), ())
-    plans(one).store("asked", replace(known, cut_short="budget"), ())
     assert latency() is None
     plans(one).store("asked", known, ())
     assert latency() == 1.5
 
 
-def test_estimates_for_want_of_time_are_not_kept(cache: Cache) -> None:
-    """The next process may measure."""
-    for _ in range(2):
-        one = job(cache, "squeezenet", scheduler="critical", budget=1e-6)
-        compile_model(one)
-        assert not recalled(one.trace)
+def test_what_a_budget_cut_short_is_the_answer_until_there_is_more_time(cache: Cache) -> None:
+    """A start with no longer budget says what would go on, and measures nothing."""
+
+    def started(budget: float | None) -> tuple[bool, str]:
+        one = job(cache, "squeezenet", scheduler="critical", kernels="library", budget=budget)
+        cut = compile_model(one).found.cut_short
+        said = [event.why for event in one.trace.events if event.where == "recall"]
+        longer = "a budget of 1e-06 s cut it short: a longer one goes on"
+        assert (longer in said) is (recalled(one.trace) and cut == "budget")
+        return recalled(one.trace), cut
+
+    assert started(1e-6) == (False, "budget")
+    assert started(1e-6) == started(1e-7) == (True, "budget")
+    assert started(600) == (False, "")
+    assert started(1e-6) == started(None) == (True, "")
 
 
 def test_stages_in_between_have_their_nouns(cache: Cache, tmp_path: Path) -> None:

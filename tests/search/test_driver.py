@@ -64,7 +64,8 @@ def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) ->
                         Round(steps, Cost(2.0, "estimated"), Cost(1.0, "estimated"), start.graph),
                     )
                 cut, undone, ran = end
-                path = replace(start, rounds=rounds, cut_short=cut, undone=undone, ran=ran)
+                more = {"cut_short": cut, "undone": undone, "unfinished": cut != ""}
+                path = replace(start, rounds=rounds, ran=ran, **more)
                 return SearchOutcome(replace(given[1]) if step else given[1], path)
 
             monkeypatch.setattr(driver, "improved", improved)
@@ -88,18 +89,34 @@ def test_what_ended_by_itself_is_the_answer(asked: Asked, begun: list[Path]) -> 
     assert len(begun) == 1
 
 
-def test_what_the_time_that_was_given_cut_short_goes_on(asked: Asked, begun: list[Path]) -> None:
-    """From what was found, until a search finds nothing and comes no further."""
+def test_who_has_more_time_goes_on_from_what_was_found(asked: Asked, begun: list[Path]) -> None:
+    """And nobody else: a start with as much time, or less, recalls the answer and says so."""
     cut: End = ("budget", 0.9, 1)
     asked(cut, "first", search_seconds=60)
-    again = asked(cut, "second", search_seconds=60)
-    assert again.path is not None and again.path.goes_on
-    assert [step.rule for step in again.path.steps] == ["first", "second"]
-    asked(("budget", 0.7, 1), search_seconds=60)  # nothing, but further
-    for _ in range(3):
-        last = asked(("budget", 0.7, 1), search_seconds=60)
-    assert [len(path.rounds) for path in begun] == [0, 1, 2, 2]
-    assert last.path is not None and last.path.cut_short == "budget" and not last.path.goes_on
+    for less in ({"search_seconds": 60}, {"search_seconds": 5}, {}, {"budget": 9.0}):
+        trace = Trace()
+        again = asked(cut, "second", trace=trace, **less)
+        assert again.path is not None and [step.rule for step in again.path.steps] == ["first"]
+        said = [event.why for event in trace.events if event.where == "search"]
+        assert any("a longer budget or search_seconds goes on" in why for why in said)
+        assert len(begun) == 1
+    last = asked(("", 0.0, 1), "second", search_seconds=61)
+    assert last.path is not None
+    assert [step.rule for step in last.path.steps] == ["first", "second"]
+    asked(search_seconds=600)  # nothing is left to find
+    assert [len(path.rounds) for path in begun] == [0, 1]
+
+
+@pytest.mark.parametrize("more", [{"budget": 601.0}, {}])
+def test_a_longer_budget_is_more_time(
+    asked: Asked, begun: list[Path], more: dict[str, float]
+) -> None:
+    for _ in range(2):
+        asked(("budget", 0.5, 1), budget=600.0)
+    assert len(begun) == 1
+    for _ in range(2):
+        asked(("budget", 0.4, 1), **more)
+    assert len(begun) == 2
 
 
 def test_what_a_search_does_beside_searching_is_timed(asked: Asked) -> None:
@@ -111,12 +128,6 @@ def test_what_a_search_does_beside_searching_is_timed(asked: Asked) -> None:
         assert parts & stage_seconds(trace.events).keys() == more
 
 
-def test_nothing_goes_on_where_all_that_was_found_is_in_memory(asked: Asked) -> None:
-    with Cache.open(None) as memory:
-        made = asked(("budget", 0.9, 1), "first", memory, search_seconds=60)
-    assert made.path is not None and made.path.rounds and not made.path.goes_on
-
-
 def test_what_its_own_limit_cut_short_is_the_answer(asked: Asked, begun: list[Path]) -> None:
     for _ in range(2):
         made = asked(("budget", 0.6, 1))
@@ -124,31 +135,30 @@ def test_what_its_own_limit_cut_short_is_the_answer(asked: Asked, begun: list[Pa
     assert made.path is not None and made.path.undone == 0.6
 
 
-@pytest.mark.parametrize(
-    ("end", "options"), [(("budget", 1.0, 0), {"search_seconds": 60}), (("stop", 0.5, 1), {})]
-)
-def test_what_had_no_time_or_was_stopped_is_none(
-    asked: Asked, begun: list[Path], end: End, options: dict[str, Any]
-) -> None:
+def test_what_was_stopped_is_no_answer(asked: Asked, begun: list[Path]) -> None:
     for _ in range(3):
-        asked(end, **options)
+        asked(("stop", 0.5, 1))
     assert len(begun) == 3
 
 
 @pytest.mark.parametrize(("undone", "ran"), [(1.0, 0), (0.9, 1), (0.3, 0)])
-def test_where_compiling_left_no_time_the_second_start_searches(
+def test_where_compiling_left_no_time_the_next_start_takes_none(
     asked: Asked, begun: list[Path], undone: float, ran: int
 ) -> None:
-    """Or hardly any; or the kernels of parts took it all, and no graph was built of them."""
-    for _ in range(3):
+    for _ in range(2):
         asked(("budget", undone, ran))
+    assert len(begun) == 1
+    asked(("budget", undone, ran), search_seconds=46)
     assert len(begun) == 2
 
 
-def test_without_time_what_was_found_before_is_kept(asked: Asked, begun: list[Path]) -> None:
+def test_without_time_nothing_is_searched_until_there_is_more(
+    asked: Asked, begun: list[Path]
+) -> None:
     for _ in range(2):
         made = asked(budget=1e-6)
-        assert made.path is not None and made.path.goes_on and not begun
+        assert made.path is not None and made.path.undone == 1.0 and not begun
+        assert made.found.cut_short == "budget"
     asked(budget=600)
     assert len(begun) == 1
 

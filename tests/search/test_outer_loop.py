@@ -173,7 +173,7 @@ def test_it_goes_on_from_where_an_earlier_search_ended(monkeypatch: pytest.Monke
     """Neither that graph nor the first is built again, and nothing better leaves it as it is."""
     step = RewriteStep("earlier", ("n0",), Price(9.0), Price(6.0))
     round = Round((step,), Cost(90.0, "measured"), Cost(70.0, "measured"), chain(6))
-    begun = Path(chain(9), chain(6), (round,), "budget", 0.5, goes_on=True)
+    begun = Path(chain(9), chain(6), (round,), "budget", 0.5, unfinished=True)
     found, ran, _ = looked({6: 70.0, 5: 60.0}, {6: (5, 9), 5: (6,)}, monkeypatch, begun=begun)
     assert ran == [5] and found.path.begin == chain(9)
     assert [step.rule for step in found.path.steps] == ["earlier", "long -> short"]

@@ -16,7 +16,7 @@ from anabranch.options import Options
 from anabranch.search.engine.backtracking import Ran, RewriteStep
 from anabranch.search.path_cache import find, store
 from anabranch.search.path_cache import key as question
-from anabranch.search.result import Path, Round
+from anabranch.search.result import Allowed, Path, Round
 from anabranch.targets import resolve
 
 BEGIN = """graph g {
@@ -69,7 +69,8 @@ def test_a_path_comes_back_equal_and_bound_to_the_weights_at_hand(tmp_path: File
         later = replace(begin, constants=trained)
         assert question(later, OPTIONS, TARGET) == key
         again = find(cache, key, later)
-        short = replace(path(begin), cut_short="budget", undone=0.5, goes_on=True)
+        short = replace(path(begin), cut_short="budget", undone=0.5, unfinished=True)
+        short = replace(short, allowed=Allowed(60.0, None))
         store(cache, key, short)
         assert find(cache, key, begin) == short
     assert again is not None and again.begin is later
@@ -89,7 +90,9 @@ def test_other_questions() -> None:
     ]
     assert len({key, *others}) == 5
     hasty = OPTIONS.model_copy(update={"search_seconds": 1.0})
-    assert question(begin, hasty, TARGET) != key
+    assert question(begin, hasty, TARGET) == key, "what is kept says how long it took"
+    published = [one.model_copy(update={"search": "taso-paper"}) for one in (OPTIONS, hasty)]
+    assert len({question(begin, one, TARGET) for one in published}) == 2
     loud = OPTIONS.model_copy(update={"debug": 2, "check": 1})
     assert question(begin, loud, TARGET) == key
 

@@ -6,8 +6,9 @@ Deciding anew from what is known of every part (`tuning.decisions`, timings, sch
 seconds for a thousand nodes: each candidate's key is a text. An outcome is found by one key, which
 says the whole graph but the content of its weights, and every file of this package. The plan is
 read beside the graph at hand, so that its weights are those of the model at hand, and proved like a
-new one. What might be decided otherwise another day (time ran out, memory was short) is not kept:
-the next run finds all that was measured so far, and goes on.
+new one. What a budget cut short is the outcome for who has no longer one; with more time, the next
+run finds all that was measured so far, and goes on. So it does where somebody stopped it, or where
+it might be decided otherwise another day, as when memory was short: that is not kept.
 
 It remembers verdicts, too: what these options make of a captured graph is wrong (`mark_wrong`), or
 by how much an outcome is off with these weights (`mark_verified`).
@@ -50,7 +51,7 @@ OPTIONS = (
     "cuda_graph",
 )
 """What of the options decides, beside what shows in the graph and in the target. The budget does
-not: what it cut short is not kept."""
+not: what it cut short is kept with it."""
 NOT_OF_VALUES = {
     *("cache_dir", "debug", "dump", "check", "strict", "outputs", "batch", "budget"),
     *("buckets", "unseen", "memory_limit", "fullgraph"),
@@ -94,7 +95,8 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """An outcome beside its graph. `name`: of this one outcome, which another may replace."""
+    """An outcome beside its graph. `name`: of this one outcome, which another may replace;
+    `budget`: the seconds that cut it short, None if none did."""
 
     plan: compact.Brief
     groups: tuple[_Group, ...]
@@ -104,9 +106,10 @@ class _Stored:
     cost: Cost
     events: tuple[Event, ...]
     name: str = ""
+    budget: float | None = None
 
 
-OUTCOMES: Table[_Stored] = Table("plans", "outcome 8", nouns(_Stored))
+OUTCOMES: Table[_Stored] = Table("plans", "outcome 9", nouns(_Stored))
 WRONG: Table[tuple[str, str, str]] = Table("plans", "wrong 7", nouns(tuple[str, str, str]))
 VERIFIED: Table[Errors] = Table("plans", "verified 7", nouns(Errors))
 
@@ -134,9 +137,10 @@ class PlanCache:
         )
 
     def find(self, key: str, graph: Graph, signature: Signature, trace: Trace) -> Outcome | None:
-        """The outcome under this key, its events told anew; None where there is none."""
+        """The outcome under this key, its events told anew; None where there is none, or where it
+        was cut short and there is more time now."""
 
-        def whole(stored: _Stored) -> tuple[Outcome, tuple[Event, ...]]:
+        def whole(stored: _Stored) -> tuple[Outcome, _Stored]:
             plan = compact.read(stored.plan, graph, self.target.spec, signature)
             found = Outcome(
                 graph,
@@ -146,22 +150,30 @@ class PlanCache:
                 stored.sequential,
                 plan,
                 stored.cost,
+                cut_short="" if stored.budget is None else "budget",
                 kept=stored.name,
             )
-            return found, stored.events
+            return found, stored
 
         known = OUTCOMES.find(self.cache, key, whole, Beside.of(graph))
         if known is None:
             return None
-        found, events = known
-        trace.recalled("recall", graph.name, events)
+        found, stored = known
+        if stored.budget is not None:
+            now = self.options.budget
+            if now is None or now > stored.budget:
+                return None
+            why = f"a budget of {stored.budget:g} s cut it short: a longer one goes on"
+            trace.add("refused", "recall", graph.name, why)
+        trace.recalled("recall", graph.name, stored.events)
         return found
 
     def store(self, key: str, outcome: Outcome, events: Sequence[Event]) -> str:
         """Keep an outcome that is settled, with the events that led to it, and give what names it
-        in the cache, "" if it is not kept: one that cannot be told beside its graph, or that time
-        or somebody cut short, for the next run goes on."""
-        if self.cache is None or not outcome.settled or outcome.cut_short:
+        in the cache, "" if it is not kept: one that cannot be told beside its graph, that somebody
+        stopped, or that might be another one another day."""
+        late = outcome.cut_short == "budget"
+        if self.cache is None or outcome.cut_short == "stop" or not (outcome.settled or late):
             return ""
         try:
             told = compact.write(outcome.plan, outcome.graph)
@@ -175,6 +187,7 @@ class PlanCache:
             outcome.sequential,
             outcome.cost,
             tuple(replace(event, seconds=0.0) for event in events if event.kind not in TOLD_ANEW),
+            budget=self.options.budget if late else None,
         )
         beside = Beside.of(outcome.graph)
         name = digest_text(f"{key}\n{OUTCOMES.codec.write(stored, beside).decode()}")

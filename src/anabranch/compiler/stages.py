@@ -32,7 +32,7 @@ from anabranch.ir.protocols import Executable
 from anabranch.ir.tolerances import Errors
 from anabranch.options import Options
 from anabranch.schedule.ios.merge_stages import MERGING
-from anabranch.search.driver import known_path, searched
+from anabranch.search.driver import goes_on, known_path, searched
 from anabranch.search.result import Path
 from anabranch.targets.places import kept, places_of
 from anabranch.trace import Event, Trace
@@ -83,7 +83,9 @@ def recall(
     path = None if job.anew else known_path(job, graph)
     improved = path.graph if path and path.rounds else None
     begin = simplified_or_recalled(job, improved, unknown) if improved else graph
-    decided = job.options.search == "none" or (path is not None and not path.goes_on)
+    decided = job.options.search == "none" or (
+        path is not None and not goes_on(path, job.options)
+    )
     return EarlierFindings(
         begin, path, _known_outcome(job, captured, begin) if whole and decided else None
     )
@@ -99,7 +101,7 @@ def search(
 ) -> tuple[BuiltPlan, Path | None]:
     """The fastest equal graph that was found, and the way to it. `span`: the events of `first`,
     which those of the graph found replace."""
-    if job.options.search == "none" or (path is not None and not path.goes_on):
+    if job.options.search == "none" or (path is not None and not goes_on(path, job.options)):
         return first, path
     made, path = searched(job, captured, graph, first, path)
     if made is not first:

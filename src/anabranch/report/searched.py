@@ -1,7 +1,7 @@
 """Searched: the way to an equal graph that a search found, and why it ended: a path -> lines.
 
 Searched: 2 steps, 131 us -> 129 us estimated, 1.5% less
-  stopped by the clock, with 40% of its work undone: search_seconds gives more
+  stopped by the clock, with 40% of its work undone: a longer budget or search_seconds goes on
   Price: change in the sum of the tasks' times, each alone, plus alpha times their longest path. ...
   round 1: 131 us -> 129 us estimated, 1.5% less, side by side
      price  alpha   part us
@@ -116,7 +116,8 @@ def ended(path: Path) -> str:
     if not path.cut_short:
         return ""
     by = "as asked" if path.cut_short == "stop" else "by the clock"
-    then = "compile again to go on" if path.goes_on else "search_seconds gives more"
+    stopped = path.cut_short == "stop"
+    then = "compile again to go on" if stopped else "a longer budget or search_seconds goes on"
     return f"stopped {by}, with {100 * path.undone:.0f}% of its work undone: {then}"
 
 

@@ -8,6 +8,7 @@ of what it found, which is remembered. Who builds candidates and races them is i
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from anabranch.costs import beside, tied
@@ -24,7 +25,7 @@ from anabranch.search import path_cache
 from anabranch.search.budget import Effort
 from anabranch.search.evaluation import CandidateEvaluator, replaced
 from anabranch.search.outer_loop import improved, settings_of
-from anabranch.search.result import Path, rules_of
+from anabranch.search.result import NOTHING, Allowed, Path, rules_of
 from anabranch.trace import RECALLED, Trace
 from anabranch.tuning.build import BuiltPlan, rescheduled, schedule_seconds
 from anabranch.tuning.job import Job
@@ -36,13 +37,6 @@ searched for were 2.4% slower when they were timed again, presumably for where t
 memory: so both are loaded anew for each capture."""
 NEW = 0.25
 """Of the time for cuts and kernels of the graph itself, what a candidate is expected to take."""
-BARELY = 0.8
-"""Of its work, what a search has left that was hardly begun: of NASNet-A Large, compiled for the
-first time on an H200, 5 seconds of surveying were all that 150 had left. Nor has one that built
-nothing: of GoogLeNet, compiled for the first time beside two other networks on sixteen cores, the
-forms of parts took 38 of its 45 seconds to compile, and those that paid were never put together."""
-FURTHER = 0.05
-"""Of its work, what a search must have done more than the one before it to have come further."""
 
 
 def known_path(job: Job, graph: Graph) -> Path | None:
@@ -53,9 +47,26 @@ def known_path(job: Job, graph: Graph) -> Path | None:
     path = path_cache.find(job.cache, asked, graph)
     if path is not None:
         found = f"{RECALLED}: {rules_of(path.steps) or 'nothing faster is known'}"
-        found += "; the search was cut short, and goes on from there" if path.goes_on else ""
+        if goes_on(path, job.options):
+            found += "; there is more time than that search had: it goes on from there"
+        elif path.unfinished:
+            found += "; a longer budget or search_seconds goes on from there"
         job.trace.add("applied", "search", graph.name, found)
     return path
+
+
+def goes_on(path: Path, options: Options) -> bool:
+    """Whether a search begins where this one ended: it left something out, and these options allow
+    more time than it had. With as much or less, what it found is the answer: a start that has no
+    more time than the one before it searches nothing."""
+    more = _more(options.budget, path.allowed.budget, math.inf)
+    return path.unfinished and (
+        more or _more(options.search_seconds, path.allowed.search, TIME.search_s)
+    )
+
+
+def _more(now: float | None, before: float | None, usual: float) -> bool:
+    return (usual if now is None else now) > (usual if before is None else before)
 
 
 def searched(
@@ -72,35 +83,16 @@ def searched(
     start = begun or Path(graph, graph, (), undone=1.0)
     if job.deadline.over():
         job.trace.add("refused", "search", graph.name, "no time is left to search")
-        made, path, goes_on = first, replace(start, cut_short=job.deadline.cause()), True
+        made, path = first, replace(start, cut_short=job.deadline.cause(), unfinished=True)
     else:
         until = job.deadline.within(_limit(job))
         made, path = _searched(job, captured, first, start, until)
-        path = replace(path, cut_short=path.cut_short or job.deadline.cause())
-        given = job.options.search_seconds is not None or until.moment == job.deadline.moment
-        goes_on = _goes_on(start, path, given or job.deadline.over())
-    kept = job.cache is not None and job.cache.outlives
-    path = replace(path, goes_on=goes_on and kept)
+        cause = path.cut_short or job.deadline.cause()
+        path = replace(path, cut_short=cause, unfinished=path.unfinished or cause != "")
+    allowed = Allowed(job.options.budget, job.options.search_seconds)
+    path = replace(path, allowed=NOTHING if path.cut_short == "stop" else allowed)
     path_cache.store(job.cache, path_cache.key(graph, job.options, job.target), path)
     return made, path
-
-
-def _goes_on(start: Path, path: Path, given: bool) -> bool:
-    """Whether what was found is where the next search begins, and not the answer.
-
-    What somebody stopped is no answer, nor what ended because of the time that somebody gave it
-    (`given`), until a search that went on finds nothing and comes no further. Where nobody gave
-    any, it is an answer, or large networks would be searched at every start; unless compiling had
-    left time for hardly anything, or for no graph to be built: then the second one searches.
-    """
-    if path.cut_short != "budget":
-        return path.cut_short == "stop"
-    found = path.rounds != start.rounds
-    hardly = path.undone >= BARELY and not found
-    if not given:
-        return (hardly or not path.ran) and not start.goes_on
-    further = start.undone - path.undone > FURTHER or start.undone >= 1.0
-    return hardly or further or found
 
 
 def _searched(
@@ -170,7 +162,7 @@ def _of_taso(job: Job, captured: Captured, graph: Graph, first: BuiltPlan) -> tu
         return ()
     asked = replaced(replace(job, trace=job.trace.child()), search="taso-paper")
     path = known_path(asked, graph)
-    if path is None or (path.goes_on and not path.rounds):
+    if path is None or (goes_on(path, job.options) and not path.rounds):
         path = searched(asked, captured, graph, first)[1]
     return (path,) if path.rounds else ()
 

@@ -88,7 +88,13 @@ def improved(
     state.tell()
     built, path, meter = state.best.built, state.best.path, state.meter
     rounds = tuple(told_apart(state, done) for done in path.rounds)
-    ended = replace(path, cut_short=meter.cause, undone=meter.undone, ran=len(state.built) - 1)
+    ended = replace(
+        *(path,),
+        cut_short=meter.cause,
+        undone=meter.undone,
+        ran=len(state.built) - 1,
+        unfinished=meter.stopped != "",
+    )
     return SearchOutcome(built, replace(ended, rounds=rounds))
 
 

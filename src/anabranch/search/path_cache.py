@@ -3,7 +3,8 @@
 A stored graph names its constants; they are bound anew to those at hand, so it is as right for
 other weights as it was for the first, as long as the same of them are equal to each other: a search
 may have used that. Whatever is recalled is still verified like everything else. What a search found
-before it was cut short is kept, too: as an answer, or as where the next one begins (`goes_on`).
+before it was cut short is kept, too: the answer to who has no more time than it had, and where the
+search of all others begins (`driver.goes_on`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from anabranch.ir.protocols import Target
 from anabranch.ir.text import text_graph
 from anabranch.ir.verify import verify_graph
 from anabranch.kernels import sources
-from anabranch.options import Options
+from anabranch.options import PUBLISHED, Options
 from anabranch.search.result import Path
 
-PATHS: Table[Path] = Table("graphs", "search 9", nouns(Path))
+PATHS: Table[Path] = Table("graphs", "search 10", nouns(Path))
 NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
 APART = {
     *("scheduler", "max_streams", "max_group_size", "max_groups", "arena_ratio"),
@@ -70,15 +71,19 @@ def _results(graph: Graph) -> list[tuple[object, ...]]:
     return [(known[ref.name].shape, known[ref.name].dtype) for ref in graph.outputs]
 
 
+TIMES = {"budget", "search_seconds"}
+"""How long it may take, which what is kept says; as published, a search is another one with it."""
+
+
 def key(graph: Graph, options: Options, target: Target) -> str:
     """All that the outcome of a search depends on: the graph with its names, which of its constants
-    are equal, our own files (rules are in them), the machine, and the options, the time that it may
-    take among them."""
+    are equal, our own files (rules are in them), the machine, and the options."""
     digests = dict.fromkeys(constant.digest for constant in graph.constants)
     place = {digest: i for i, digest in enumerate(digests)}
     constants = tuple(Constant(c.name, c.type, str(place[c.digest])) for c in graph.constants)
     named = replace(graph, constants=constants)
     apart = APART if options.search == "taso-paper" else set[str]()
+    apart = apart if options.search in PUBLISHED else apart | TIMES
     asked = options.model_dump_json(exclude=NOT_ASKED | apart)
     machine = f"{target.spec.fingerprint} {name_of(target)}"
     ours = sources.digest(sources.ALL_ROOMS)

@@ -24,13 +24,26 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
+class Allowed:
+    """Seconds that somebody gave: for all of a compilation, and for its search. None: as long as it
+    takes, and the usual time of a search."""
+
+    budget: float | None = None
+    search: float | None = None
+
+
+NOTHING = Allowed(0.0, 0.0)
+"""What was stopped had no time that counts: whoever compiles again has more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Path:
     """From one graph to another. `graph` has the constants of `begin`: what depends on constants
     alone is not computed yet. No rounds: nothing faster was found, and both are the same.
     `cut_short`: why the search ended before its work was done, "" if it did not; `undone`: the part
     of the work that was left then; `ran`: how many graphs it built and raced, which nobody
-    remembers. `goes_on`: it is no answer yet, and the next search of the graph begins where this
-    one ended."""
+    remembers. `unfinished`: it left something out for want of time or of work, so that one that has
+    more than `allowed` goes on where it ended."""
 
     begin: Graph
     graph: Graph
@@ -38,7 +51,8 @@ class Path:
     cut_short: CutShort = ""
     undone: float = 0.0
     ran: int = field(default=0, compare=False)
-    goes_on: bool = False
+    unfinished: bool = False
+    allowed: Allowed = NOTHING
 
     @property
     def steps(self) -> tuple[RewriteStep, ...]:
