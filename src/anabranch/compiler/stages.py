@@ -83,9 +83,7 @@ def recall(
     path = None if job.anew else known_path(job, graph)
     improved = path.graph if path and path.rounds else None
     begin = simplified_or_recalled(job, improved, unknown) if improved else graph
-    decided = job.options.search == "none" or (
-        path is not None and not goes_on(path, job.options)
-    )
+    decided = job.options.search == "none" or (path is not None and not goes_on(path, job.options))
     return EarlierFindings(
         begin, path, _known_outcome(job, captured, begin) if whole and decided else None
     )

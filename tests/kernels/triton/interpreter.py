@@ -93,6 +93,7 @@ def _interpret() -> None:
     _choose_zeros()
     _invert_unsigned()
     _library()
+    _flush()
     _waste_nothing()
 
 
@@ -203,12 +204,38 @@ def _library() -> None:
         return called
 
     erf = np.vectorize(math.erf, otypes=[np.float64])
-    table = {name: getattr(np, name) for name in ("exp", "exp2", "log", "log2", "sin", "cos")}
-    table |= {"tanh": np.tanh, "expm1": np.expm1, "log1p": np.log1p, "pow": np.power}
+    table = {name: getattr(np, name) for name in ("exp", "log", "log2", "cos")}
+    table |= {"tanh": np.tanh, "expm1": np.expm1, "log1p": np.log1p}
     table |= {"fmod": np.fmod}
     table["erf"] = lambda x: erf(x).astype(x.dtype)
+    table["pow"] = lambda x, y: _flushed(np.power(_flushed(x), y))
     for name, function in table.items():
         setattr(libdevice, name, of(function))
+
+
+def _flush() -> None:
+    """A device's instructions for roots and their like take fp32 that is not normal for 0."""
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    def flushing(plain: Any) -> Any:
+        def called(builder: Any, arg: Any) -> Any:
+            found = plain(builder, TensorHandle(_flushed(arg.data), arg.dtype))
+            return TensorHandle(_flushed(found.data), found.dtype)
+
+        return called
+
+    for name in ("sqrt", "rsqrt", "exp2", "sin", "cos", "erf", "floor", "ceil"):
+        plain = getattr(InterpreterBuilder, f"create_{name}")
+        setattr(InterpreterBuilder, f"create_{name}", flushing(plain))
+
+
+def _flushed(data: Any) -> Any:
+    import numpy as np
+
+    if data.dtype != np.float32:
+        return data
+    zero = np.copysign(np.float32(0), data)
+    return np.where(np.abs(data) < np.finfo(np.float32).tiny, zero, data)
 
 
 def _multiply_bfloat16() -> None:

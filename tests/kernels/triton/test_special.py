@@ -94,11 +94,14 @@ def eager(call: str, given: dict[str, Tensor]) -> Tensor | None:
 def only_here(call: str, dtype: torch.dtype, given: dict[str, Tensor], want: Tensor) -> Tensor:
     """Where a processor's eager answers otherwise than a GPU's, which has no halves of its own:
     powers of -0.0 and of -inf to a half, and sums with numbers that halves do not hold; where its
-    vectors have no remainder, as the quotient is beyond all numbers; and denormal errors."""
+    vectors have no remainder, as the quotient is beyond all numbers; and denormal errors. Powers
+    that are too small to be normal are zero in a kernel."""
     if call.startswith(("fmod.T", "remainder.T")) and dtype.is_floating_point:
         return want.isnan() & given["x"].isfinite() & (given["y"].abs() > 0)
     if call.startswith("erf") and dtype.is_floating_point:
-        return (want == 0) & (given["x"].abs() < torch.finfo(dtype).smallest_normal)
+        return given["x"].abs() < torch.finfo(dtype).smallest_normal
+    if "pow" in call and want.dtype in (torch.float32, torch.bfloat16):
+        return (want != 0) & (want.abs() < torch.finfo(want.dtype).smallest_normal)
     if dtype != torch.float16:
         return torch.zeros_like(want, dtype=torch.bool)
     beyond = torch.full_like(want, any(n in call for n in BEYOND[3:]), dtype=torch.bool)

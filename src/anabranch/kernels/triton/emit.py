@@ -73,29 +73,29 @@ FORMS: dict[str, str] = {
     "min": "tl.minimum({}, {}, tl.PropagateNan.ALL)",
     **{
         name: f"tl.{name}({{}})"
-        for name in (
-            *("abs", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "erf", "exp2", "log2"),
-            "sigmoid",
-        )
+        for name in (*("abs", "exp", "log", "cos", "erf", "log2", "sigmoid"),)
     },
     **{"div_rn": "tl.div_rn({}, {})", "sqrt_rn": "tl.sqrt_rn({})", "fma": "tl.fma({}, {}, {})"},
 }
 """How each operation is written that Triton has."""
 CALLED: dict[str, str] = {
     **{name: name for name in ("tanh", "expm1", "log1p", "trunc", "floor", "ceil")},
+    **{name: f"full_{name}" for name in ("sqrt", "rsqrt", "exp2", "sin", "pow")},
     **{"as_f16": "as_f16", "as_bf16": "as_bf16", "round": "round_even", "mul_rn": "product"},
-    "pow": "libdevice.pow",
     **{
         f"device_{name}": f"libdevice.{name}"
-        for name in ("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "expm1", "log1p")
+        for name in ("exp", "log", "log2", "cos", "tanh", "erf", "expm1", "log1p")
     },
+    **{f"device_{name}": f"full_{name}" for name in ("exp2", "sin")},
 }
 """What is called for each other operation: of `functions.py`, or the device's library."""
 
 INTEGER_FORMS = {"neg": "-{}", "max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}
 LONG_LINE = 70
 FUNCTIONS = (
-    *("tanh", "expm1", "log1p", "floor", "ceil", "trunc", "fmod", "round_even", "larger"),
+    *("tanh", "expm1", "log1p", "full_sqrt", "full_rsqrt"),
+    *("full_exp2", "full_sin", "full_pow"),
+    *("floor", "ceil", "trunc", "fmod", "round_even", "larger"),
     *("smaller", "nearest_tf32", "latest_largest", "latest_smallest"),
     *("fetch_ahead", "log_add_exp", "one_after_other", "as_f16", "as_bf16", "product"),
     *("product_f64", "uniform"),
@@ -306,6 +306,8 @@ class Emission:
             text = self.call("fmod", *map(_tensor, part.args, given))
         elif part.op == "uniform":
             text = self.call("uniform", *given[:-1], _tensor(part.args[-1], given[-1]))
+        elif part.op == "pow":
+            text = self.call(CALLED["pow"], *map(_tensor, part.args, given))
         elif part.op in CALLED:
             text = self.call(CALLED[part.op], *given)
         else:

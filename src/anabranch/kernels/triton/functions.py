@@ -2,11 +2,12 @@
 """Functions that generated kernels call. Read as text, one by one; never imported.
 
 All but the last three use only what Triton has on every backend, its interpreter included. A
-product is an instruction of its own where it may not become one with a sum. Triton takes what is
-too small to be normal for 0 before it rounds to integers and before it divides: `floor`, `ceil` and
-`fmod` do not. Where a plain formula
-loses all digits near 0, the error of the rounded step is divided out again (Kahan). Tensor
-cores cut fp32 off after the ten bits of tf32: rounded before, it is half as wrong and not biased.
+product is an instruction of its own where it may not become one with a sum. Triton's roots, powers
+and their like take what is too small to be normal for 0 (`.ftz`), so that a root of it would be 0
+or infinite: here it is made larger before, and smaller again behind, by powers of two, which round
+nothing. Where a plain formula loses all digits near 0, the error of the rounded step is divided out
+again (Kahan). Tensor cores cut fp32 off after the ten bits of tf32: rounded before, it is half as
+wrong and not biased.
 """
 
 import triton
@@ -38,6 +39,36 @@ def log1p(x):
     scaled = tl.log(u) * (x / (u - 1.0))
     near = tl.where(u == 1.0, x, scaled)
     return tl.where(tl.abs(x) < 0.5, near, tl.log(u))
+
+
+@triton.jit
+def full_sqrt(x):
+    tiny = x < 1.1754943508222875e-38
+    return tl.sqrt(tl.where(tiny, x * 16777216.0, x)) * tl.where(tiny, 0.000244140625, 1.0)
+
+
+@triton.jit
+def full_rsqrt(x):
+    tiny = x < 1.1754943508222875e-38
+    return tl.rsqrt(tl.where(tiny, x * 16777216.0, x)) * tl.where(tiny, 4096.0, 1.0)
+
+
+@triton.jit
+def full_exp2(x):
+    tiny = x < -126.0
+    return tl.exp2(tl.where(tiny, x + 24.0, x)) * tl.where(tiny, 5.9604644775390625e-8, 1.0)
+
+
+@triton.jit
+def full_sin(x):
+    return tl.where(tl.abs(x) < 1.1754943508222875e-38, x, tl.sin(x))
+
+
+@triton.jit
+def full_pow(x, y):
+    tiny = (tl.abs(x) < 1.1754943508222875e-38) & (x != 0.0)
+    near = libdevice.pow(tl.where(tiny, x * 16777216.0, x), y)
+    return tl.where(tiny, near * tl.exp2(y * -24.0), near)
 
 
 @triton.jit

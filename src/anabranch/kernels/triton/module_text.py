@@ -40,7 +40,7 @@ from anabranch.kernels.triton.statements import (
     printed,
 )
 
-LIBRARY_CALLS = frozenset({"libdevice", "fmod"})
+LIBRARY_CALLS = frozenset({"libdevice", "fmod", "full_pow"})
 """Calls of the device's mathematical library, and functions of `functions.py` that have some."""
 MOST_ASIDE = 65_535
 """CTAs along the second axis of a grid, and along the third, at most."""
