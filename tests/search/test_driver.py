@@ -64,8 +64,8 @@ def asked(tmp_path: File, monkeypatch: pytest.MonkeyPatch, begun: list[Path]) ->
                         Round(steps, Cost(2.0, "estimated"), Cost(1.0, "estimated"), start.graph),
                     )
                 cut, undone, ran = end
-                more = {"cut_short": cut, "undone": undone, "unfinished": cut != ""}
-                path = replace(start, rounds=rounds, ran=ran, **more)
+                path = replace(start, rounds=rounds, cut_short=cut, undone=undone, ran=ran)
+                path = replace(path, unfinished=cut != "")
                 return SearchOutcome(replace(given[1]) if step else given[1], path)
 
             monkeypatch.setattr(driver, "improved", improved)
