@@ -14,7 +14,7 @@ model(x)
 model.eval()
 
 fast = torch.compile(model, backend="anabranch", options={"search": "none"})
-with torch.no_grad():  # a graph that needs gradients runs uncompiled, with a warning
+with torch.no_grad():  # else a forward pass is compiled that keeps what a backward would read
     torch.testing.assert_close(fast(x), model(x), rtol=1e-3, atol=1e-4)
     print("compiled by the first call, found again by the second")
 

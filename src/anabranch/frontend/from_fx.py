@@ -30,14 +30,17 @@ def capture_fx(
     constants: Mapping[str, torch.Tensor | None] | None = None,
     name: str = "compiled",
     sources: Mapping[str, str] | None = None,
+    places: Mapping[str, torch.Tensor] | None = None,
 ) -> Captured:
     """The graph of an FX module of ATen operators.
 
     `example_inputs`: one (fake) tensor or number per placeholder. `constants`: the real tensor of
     each placeholder, by its name, whose content never changes; None or absence leaves an input.
     `sources`: by placeholder what the model calls the constant, the placeholder's name by default.
+    `places`: tensors in whose memory the graph reads a placeholder, as a state that it does not
+    write.
     """
-    constants, sources = constants or {}, sources or {}
+    constants, sources, places = constants or {}, sources or {}, places or {}
     translation = Translation({node.name for node in module.graph.nodes})
     inputs: list[Leaf] = []
     outputs: list[Leaf] = []
@@ -46,6 +49,11 @@ def capture_fx(
         match node.op:
             case "placeholder":
                 constant, path = constants.get(node.name), sources.get(node.name, node.name)
+                if (place := places.get(node.name)) is not None:
+                    next(examples)
+                    if node.users:
+                        translation.becomes(node, translation.bind_state(node, place, path))
+                    continue
                 inputs += _bind(translation, node, next(examples), constant, path)
             case "get_attr":
                 _bind_attribute(translation, module, node)

@@ -14,7 +14,8 @@ for the new weights are made anew. Weights that were made in inference mode coun
 stay inputs. Writes through `weight.data` are not counted either: after one,
 `torch.compiler.reset()` has the next call read all weights.
 
-Graphs that need gradients run as AOTAutograd made them, with a warning.
+A graph that needs gradients becomes two plans, a forward and a backward pass
+(`integrations.training`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from functorch.compile import make_boxed_func
+import torch
+from functorch.compile import min_cut_rematerialization_partition
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
@@ -35,11 +37,13 @@ from anabranch.compiled.calls import Compiled
 from anabranch.compiled.refit import refit
 from anabranch.compiled.weights import stamps_of
 from anabranch.errors import OptionError, WeightsError
+from anabranch.frontend.backward import training_decompositions
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.memory import sharing
 from anabranch.frontend.strided import STRIDED
 from anabranch.integrations.symbolic import SymbolicCalls
+from anabranch.integrations.training import TrainingPass
 from anabranch.integrations.views import results_of, return_origins, views_of_results, with_views
 from anabranch.integrations.warming import called, frame_of, is_closed
 from anabranch.options import Options
@@ -88,8 +92,20 @@ def anabranch_backend(
         writes[0] = _writes_to_inputs()
         return _Lazy(graph, _static_inputs(), chosen)
 
+    def forward(graph: fx.GraphModule, fakes: Sequence[Any]) -> Boxed:
+        writes[0] = _writes_to_inputs()
+        return TrainingPass(graph, _static_inputs(), chosen)
+
+    def backward(graph: fx.GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
+        return TrainingPass(graph, (), chosen).boxed()
+
     compiled: Callable[..., Any] = aot_autograd(
-        fw_compiler=_eager, inference_compiler=inference, keep_inference_input_mutations=False
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=training_decompositions() if torch.is_grad_enabled() else None,
+        keep_inference_input_mutations=False,
     )(module, example_inputs)
     return _guarded(compiled, module, shared) if writes[0] else compiled
 
@@ -256,13 +272,3 @@ def _static_inputs() -> frozenset[int]:
 def _kind(value: Any) -> Any:
     """What a plan depends on of an input: its type, or the number that it is."""
     return (value.shape, value.dtype) if isinstance(value, Tensor) else value
-
-
-def _eager(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
-    warnings.warn(
-        "backend 'anabranch' compiles inference: a graph that needs gradients runs uncompiled; "
-        "use torch.no_grad() or torch.inference_mode() around the call",
-        stacklevel=2,
-    )
-    boxed: Callable[..., Any] = make_boxed_func(graph.forward)
-    return boxed

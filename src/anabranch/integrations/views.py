@@ -10,9 +10,11 @@ A plan gives each result memory of its own; those that are views of another one 
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -45,6 +47,51 @@ def return_origins(graph: fx.GraphModule) -> None:
     if more:
         output.args = ((*results, *more),)
         graph.recompile()
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A graph without those of its results that are inputs, or views of them. `views`: for each
+    result of the whole the number of the input, and the calls that make it of that; None for what
+    the graph computes."""
+
+    graph: fx.GraphModule
+    views: Sequence[tuple[int, tuple[fx.Node, ...]] | None]
+
+    @staticmethod
+    def of(graph: fx.GraphModule) -> Passed:
+        """The graph taken apart so."""
+        made = copy.deepcopy(graph)
+        inputs = [node for node in made.graph.nodes if node.op == "placeholder"]
+        number = {node: i for i, node in enumerate(inputs)}
+        (output,) = (node for node in made.graph.nodes if node.op == "output")
+        views: list[tuple[int, tuple[fx.Node, ...]] | None] = []
+        for result in output.args[0]:
+            calls: list[fx.Node] = []
+            one = result
+            while isinstance(one, fx.Node) and (base := _viewed(one, inputs=True)) is not None:
+                calls.insert(0, one)
+                one = base
+            of_input = isinstance(one, fx.Node) and one in number
+            views.append((number[one], tuple(calls)) if of_input else None)
+        computed = (r for r, view in zip(output.args[0], views, strict=True) if view is None)
+        output.args = (tuple(computed),)
+        made.recompile()
+        return Passed(made, views)
+
+    def whole(self, inputs: Sequence[Any], computed: Sequence[Any]) -> list[Any]:
+        """All results, of the inputs and of what the graph computed."""
+        rest, results = iter(computed), []
+        for view in self.views:
+            if view is None:
+                results.append(next(rest))
+                continue
+            value, calls = inputs[view[0]], view[1]
+            for call in calls:
+                assert callable(call.target)
+                value = call.target(value, *call.args[1:], **call.kwargs)
+            results.append(value)
+        return results
 
 
 def views_of_results(graph: fx.GraphModule) -> list[View]:
@@ -83,11 +130,12 @@ def with_views(results: Sequence[Any], views: Sequence[View]) -> list[Any]:
     return made
 
 
-def _viewed(node: fx.Node) -> fx.Node | None:
-    """What the node gives a view of, where numbers alone say which; None for all else."""
+def _viewed(node: fx.Node, inputs: bool = False) -> fx.Node | None:
+    """What the node gives a view of, where numbers alone say which; None for all else. `inputs`:
+    views of inputs count, too."""
     target = node.target
     if target is operator.getitem and isinstance(node.args[0], fx.Node):
-        return node.args[0] if _viewed(node.args[0]) is not None else None
+        return node.args[0] if _viewed(node.args[0], inputs) is not None else None
     if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
         return None
     schema = target._schema
@@ -102,4 +150,5 @@ def _viewed(node: fx.Node) -> fx.Node | None:
     ):
         return None
     base = node.args[0]
-    return base if isinstance(base, fx.Node) and base.op == "call_function" else None
+    kinds = ("call_function", "placeholder") if inputs else ("call_function",)
+    return base if isinstance(base, fx.Node) and base.op in kinds else None

@@ -1,0 +1,83 @@
+"""A forward or a backward pass of torch.compile, as a plan.
+
+    forward     reads parameters and buffers where they lie, and returns the results and what the
+                backward pass reads
+    backward    reads that and the gradients of the results, and returns those of the parameters
+
+Parameters are states that these plans only read, in the user's own tensors: an optimizer's step is
+seen by the next call. What a pass returns of its inputs, it returns as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from anabranch.compiled.calls import Compiled
+from anabranch.frontend.from_fx import capture_fx
+from anabranch.integrations.views import Passed
+from anabranch.options import Options
+from anabranch.targets import resolve
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
+
+
+class TrainingPass:
+    """Plans for one pass, made when inputs are real; one for each form of these."""
+
+    _boxed_call = True
+
+    def __init__(self, graph: fx.GraphModule, fixed: Collection[int], options: Options) -> None:
+        self.passed, self.options = Passed.of(graph), options
+        self.fixed = sorted(fixed)
+        self.plans: dict[tuple[Any, ...], Compiled] = {}
+        self.lies: list[int] = []
+        """Where the parameters and buffers were that plans read."""
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        """The results of the pass; the list of inputs is empty afterwards."""
+        given = list(inputs)
+        inputs.clear()
+        lies = [given[i].data_ptr() for i in self.fixed]
+        if lies != self.lies:
+            self.plans.clear()
+            self.lies = lies
+        fixed = {*self.fixed}
+        free = [value for i, value in enumerate(given) if i not in fixed]
+        key = tuple((v.shape, v.dtype) if isinstance(v, Tensor) else v for v in free)
+        if key not in self.plans:
+            self.plans[key] = self._compile(given, free)
+        return self.passed.whole(given, self.plans[key](*free))
+
+    def boxed(self) -> Boxed:
+        """The same as a function, of which torch sees that it takes a list that it may empty, also
+        where it wraps it."""
+
+        def call(inputs: list[Any]) -> Sequence[Any]:
+            return self(inputs)
+
+        call._boxed_call = True  # type: ignore[attr-defined]
+        return call
+
+    def _compile(self, given: list[Any], free: list[Any]) -> Compiled:
+        graph = self.passed.graph
+        if any(not isinstance(value, Tensor) for value in given):
+            graph = make_fx(graph, tracing_mode="fake")(*given)
+        fixed = {*self.fixed}
+        names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+        places = {names[i]: given[i].detach() for i in fixed}
+        captured = capture_fx(graph, given, places=places)
+
+        def eager(*values: Any) -> Any:
+            rest = iter(values)
+            whole = [v if i in fixed else next(rest) for i, v in enumerate(given)]
+            with torch.no_grad():
+                return graph(*whole)
+
+        cuda = any(isinstance(value, Tensor) and value.is_cuda for value in given)
+        target = resolve("cuda" if cuda else "cpu", self.options.tf32)
+        return Compiled(eager, target, self.options, None).add(free, captured=captured)

@@ -1,0 +1,82 @@
+"""Loops over a model of torch.compile: its forward and its backward pass are plans."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from anabranch.integrations.dynamo import anabranch_backend
+
+OPTIONS: dict[str, Any] = {"search": "none", "scheduler": "sequential", "cache_dir": None}
+
+
+class Net(nn.Module):
+    """With statistics, a weight that is read as it is and turned, and one that nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.table = nn.Parameter(torch.randn(5, 4))
+        self.unread = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu(self.norm(self.stem(x))).mean((2, 3))
+        return hidden @ self.table.t()
+
+
+def loss_of(model: Any, x: Tensor, t: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model(x), t)
+
+
+def apart(one: nn.Module, other: nn.Module) -> float:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
+
+
+@pytest.fixture
+def twins() -> tuple[nn.Module, Any, nn.Module]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Net()
+    return (
+        model,
+        torch.compile(model, backend=anabranch_backend, options=OPTIONS),
+        copy.deepcopy(model),
+    )
+
+
+def test_a_loop_is_the_models(twins: tuple[nn.Module, Any, nn.Module]) -> None:
+    model, fast, other = twins
+    optimizers = [torch.optim.AdamW(one.parameters(), lr=1e-3) for one in (model, other)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(4):
+            batch = torch.randn(6, 3, 6, 6), torch.randint(5, (6,))
+            found, wanted = loss_of(fast, *batch), loss_of(other, *batch)
+            for loss in (found, wanted):
+                loss.backward()  # type: ignore[no-untyped-call]
+            torch.testing.assert_close(found, wanted)
+            for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+                torch.testing.assert_close(mine.grad, theirs.grad)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    # The bias before a norm has gradients of rounding alone, by whose sign AdamW goes.
+    assert apart(model.norm, other.norm) < 2e-3  # type: ignore[arg-type]
+    torch.testing.assert_close(model.table, other.table, atol=1e-5, rtol=1e-4)
+
+
+def test_two_forwards_before_a_backward(twins: tuple[nn.Module, Any, nn.Module]) -> None:
+    model, fast, other = twins
+    first, second = ((torch.randn(6, 3, 6, 6), torch.randint(5, (6,))) for _ in range(2))
+    for one in (fast, other):
+        losses = [loss_of(one, *first), loss_of(one, *second)]
+        losses[0].backward()  # type: ignore[no-untyped-call]
+        losses[1].backward()  # type: ignore[no-untyped-call]
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
