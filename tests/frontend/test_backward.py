@@ -7,8 +7,9 @@ from copy import deepcopy
 
 import pytest
 import torch
-from tests.frontend.steps import exact, gradients, graph_of
+from tests.frontend.steps import exact, functional, gradients, graph_of, translated
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anabranch.ir import ops
 from anabranch.ir.eval import eval_graph
@@ -50,11 +51,13 @@ class Image(nn.Module):
         return found
 
 
-def agree(model: nn.Module, loss: Callable[..., Tensor], batch: tuple[Tensor, ...]) -> Graph:
+def agree(
+    model: nn.Module, loss: Callable[..., Tensor], batch: tuple[Tensor, ...], infer: bool = True
+) -> Graph:
     """The graph says in fp64 what eager does in fp64, and in fp32 errs as little: per element, by
     four times as much at most, and by norm."""
     graph, names, given = graph_of(model, loss, batch)
-    verify_graph(graph, infer=True)
+    verify_graph(graph, infer=infer)
     truth = exact(model, loss, batch)
     order = [ref.name for ref in graph.outputs]
     near_eager = 1e-6 if strict_values(graph) else 1e-9  # what decides is computed as in fp32
@@ -224,3 +227,137 @@ def test_a_loss_of_images_asks_each_class() -> None:
         lambda model, x, t: F.cross_entropy(model(x), t, ignore_index=1),
         (torch.randn(2, 3, 7, 7), target),
     )
+
+
+POOLS: dict[str, nn.Module] = {
+    "maxima": nn.MaxPool2d(3, 2, 1),
+    "averages": nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+    "adaptive averages": nn.AdaptiveAvgPool2d((3, 2)),
+    "adaptive maxima": nn.AdaptiveMaxPool2d((3, 2)),
+    "one average": nn.AdaptiveAvgPool2d(1),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pooling(name: str) -> None:
+    graph = agree(Image(POOLS[name]), squares, (torch.randn(2, 3, 6, 8),))
+    assert not opaque(graph)
+
+
+class Attention(nn.Module):
+    """One layer of attention of two heads."""
+
+    def __init__(self, mask: Tensor | None = None, causal: bool = False, width: int = 8) -> None:
+        super().__init__()
+        self.qkv, self.causal = nn.Linear(8, 3 * width), causal
+        self.register_buffer("mask", mask)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.qkv(x).view(*x.shape[:2], 3, 2, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        return F.scaled_dot_product_attention(*heads, self.mask, is_causal=self.causal)
+
+
+@pytest.mark.parametrize("name", ["plain", "causal", "masked"])
+@pytest.mark.parametrize("math", [False, True])
+def test_attention(name: str, math: bool) -> None:
+    """By the library's backward, or spelled out."""
+    model = Attention(torch.randn(5, 5) if name == "masked" else None, name == "causal")
+    backend = SDPBackend.MATH if math else SDPBackend.FLASH_ATTENTION
+    with sdpa_kernel(backend):
+        graph = agree(model, squares, (torch.randn(2, 5, 8),))
+    flash = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
+    assert opaque(graph) <= {"aten._safe_softmax.default", "aten.logical_not.default"}
+    assert (flash in {node.op for node in graph.nodes}) != math
+
+
+MOVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "cat": lambda x: torch.cat([x, x * 2, x[:, :3]], 1),
+    "stack": lambda x: torch.stack([x, x.sin()], 1),
+    "split": lambda x: torch.mul(*x.tensor_split(2, 0)),
+    "slices": lambda x: x[1:, ::2] * x[:-1, 1::2].sum(1, keepdim=True),
+    "select": lambda x: x[2] * x[0],
+    "index": lambda x: x[:, torch.tensor([1, 3, 3])] * 2,
+    "gather": lambda x: x.gather(1, torch.tensor([[0, 1, 1]]).expand(x.shape[0], 3)),
+    "index_select": lambda x: x.index_select(0, torch.tensor([0, 2, 2])),
+    "pad": lambda x: F.pad(x, (1, 2)) * F.pad(x, (-1, 4), value=2.0),
+    "reflected": lambda x: F.pad(x, (2, 1), mode="reflect"),
+    "replicated": lambda x: F.pad(x, (2, 1), mode="replicate"),
+    "cumsum": lambda x: x.cumsum(1),
+    "extreme": lambda x: x.amax(1) + x.max(0).values.sum() + x.min(1).values,
+    "deviation": lambda x: x.std(1) + x.var(0).sum(),
+    "product": lambda x: x.prod(1),
+    "unfold": lambda x: x.unfold(1, 3, 2).sum(-1),
+    "roll": lambda x: x.roll(2, 1) * x.flip(0),
+    "triangle": lambda x: x.tril() * x.triu(1).sum(),
+    "where": lambda x: torch.where(x > 0, x.square(), x / 3),
+    "clamp": lambda x: x.clamp(-1, 0.5) * x.abs(),
+    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x.cos()),
+    "matmul": lambda x: x @ x.t() @ x,
+    "sort": lambda x: x.sort(1).values[:, :2] + x.topk(2, 1).values,
+    "scatter": lambda x: torch.zeros_like(x).scatter(1, torch.tensor([[1], [2]]), x[:2, :1]),
+    "interpolated": lambda x: F.interpolate(x[None, None], scale_factor=2)[0, 0],
+    "bilinear": lambda x: F.interpolate(x[None, None], size=(7, 9), mode="bilinear")[0, 0],
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_what_moves_elements(name: str) -> None:
+    agree(Applied(MOVES[name]), squares, (torch.randn(4, 7),))
+
+
+@pytest.mark.parametrize("bags", [False, True])
+def test_a_lookup_passes_its_gradients_on(bags: bool) -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(9, 5, padding_idx=0)
+            self.bags = nn.EmbeddingBag(9, 5) if bags else None
+            self.last = nn.Linear(5, 9)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.words(x)
+            return self.last(found if self.bags is None else found + self.bags(x)[:, None])
+
+    tokens = torch.tensor([[1, 2, 2, 0], [8, 2, 0, 1]])
+    # Of bags torch's meta kernel says other sizes than the CPU's has.
+    graph = agree(Words(), squares, (tokens,), infer=not bags)
+    assert "embedding_dense_backward" in kinds(graph)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_recurrent_layers_step_by_step(kind: str) -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = getattr(nn, kind)(4, 6, num_layers=2, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.layer(x)[0][:, -1]
+            return found
+
+    with torch.backends.mkldnn.flags(enabled=False):
+        graph = agree(Last(), squares, (torch.randn(2, 3, 4),))
+    assert not opaque(graph)
+
+
+def test_lists_of_tensors_are_updated_one_by_one() -> None:
+    def step(*given: Tensor) -> list[Tensor]:
+        weights, grads, moments = ([t.clone() for t in given[k : k + 2]] for k in (0, 2, 4))
+        norms = torch._foreach_norm(grads)
+        torch._foreach_mul_(moments, 0.9)
+        torch._foreach_add_(moments, grads, alpha=0.1)
+        torch._foreach_lerp_(moments, grads, 0.25)
+        scale = torch._foreach_pow(2.0, norms)
+        torch._foreach_div_(grads, scale)
+        torch._foreach_addcmul_(weights, grads, moments, [0.5, 0.25])
+        far = torch._foreach_sqrt(torch._foreach_add(torch._foreach_mul(grads, grads), 1e-3))
+        torch._foreach_addcdiv_(weights, moments, far, -0.1)
+        return [*weights, *moments]
+
+    given = [torch.randn(shape) for _ in range(3) for shape in ((3, 4), (5,))]
+    made, inputs = functional(step, given)
+    graph, names = translated(made)
+    assert not opaque(graph) and not any("foreach" in node.op for node in graph.nodes)
+    found = dict(zip([ref.name for ref in graph.outputs], eval_graph(graph, inputs), strict=True))
+    for name, want in zip(names, step(*given), strict=True):
+        torch.testing.assert_close(found[name], want)

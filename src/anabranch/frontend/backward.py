@@ -63,7 +63,7 @@ def training_decompositions() -> dict[Any, Callable[..., Any]]:
     """The table by which a training step becomes functional ATen (`make_fx`)."""
     packets = [getattr(aten, name) for name in DECOMPOSED]
     kept = {op: by for op, by in decompositions().items() if not str(op).endswith(GRADIENT)}
-    return {**kept, **get_decompositions(packets), **OWN}
+    return {**kept, **get_decompositions(packets), **_of_lists(), **OWN}
 
 
 def prepared(step: fx.GraphModule) -> fx.GraphModule:
@@ -219,6 +219,40 @@ def _linalg_vector_norm(
     found = far.abs() if ord == 1 else far * far
     found = found.sum(dims, keepdim) if x.dim() else found
     return (found if ord == 1 else found.sqrt()).to(dtype or x.dtype)
+
+
+def _of_lists() -> dict[Any, Callable[..., Any]]:
+    """Operators on lists of tensors (`_foreach_add`), as which optimisers update all weights, each
+    as an operator for every tensor."""
+    table: dict[Any, Callable[..., Any]] = {}
+    for full in torch._C._dispatch_get_all_op_names():
+        name, _, overload = full.removeprefix("aten::").partition(".")
+        single = name.removeprefix("_foreach_")
+        single = "linalg_vector_norm" if single == "norm" else single
+        known = name.startswith("_foreach_") and not name.endswith("_") and "out" not in overload
+        if full.startswith("aten::") and known and hasattr(aten, single):
+            op = getattr(getattr(aten, name), overload or "default")
+            table[op] = functools.partial(_one_by_one, op, getattr(aten, single))
+    return table
+
+
+def _one_by_one(op: torch._ops.OpOverload, single: Any, *given: Any, **named: Any) -> Any:
+    """The operator of one tensor, for each of the lists."""
+    schema = op._schema.arguments
+    if any(arg.name == "scalars" and str(arg.type) == "Tensor" for arg in schema):
+        return NotImplemented
+    named |= {arg.name: value for arg, value in zip(schema, given, strict=False)}
+    listed = {arg.name for arg in schema if isinstance(arg.type, torch.ListType)}
+    count = max(len(value) for name, value in named.items() if name in listed)
+    found = []
+    for i in range(count):
+        own = {name: value[i] if name in listed else value for name, value in named.items()}
+        value = own.pop("scalars", own.pop("value", None))
+        first = [own.pop(arg.name) for arg in schema if arg.name in own and not arg.kwarg_only]
+        if value is not None:
+            own["value"] = value
+        found.append(single(*first, **own))
+    return found
 
 
 OWN: dict[Any, Callable[..., Any]] = {

@@ -97,6 +97,14 @@ def _attention_flops(node: Node, types: Mapping[str, TensorType]) -> int:
     return 2 * (query.numel + node.type.numel) * key.shape[-2]
 
 
+def _attention_backward_flops(node: Node, types: Mapping[str, TensorType]) -> int:
+    """Five products, of which the forward has two: the weights are computed again."""
+    query, key, value = (types[_ref(arg)] for arg in node.args[1:4])
+    return (
+        2 * (3 * query.numel + 2 * query.numel // query.shape[-1] * value.shape[-1]) * key.shape[-2]
+    )
+
+
 def _recurrent_flops(node: Node, types: Mapping[str, TensorType]) -> int:
     """Every weight with every element of its sequence."""
     steps, batch = _sequence(node, types)
@@ -152,7 +160,9 @@ OPS: dict[str, OpInfo] = {
         "cummax cummin cumprod cumsum glu group_norm instance_norm layer_norm linalg_vector_norm "
         "log_softmax logcumsumexp logsumexp max max_pool1d max_pool2d max_pool2d_with_indices "
         "max_pool3d max_pool3d_with_indices mean min native_batch_norm native_group_norm "
-        "native_layer_norm "
+        "native_layer_norm max_pool2d_with_indices_backward max_pool3d_with_indices_backward "
+        "avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward "
+        "_adaptive_avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward "
         "norm prod rms_norm softmax std sum var var_mean _native_batch_norm_legit "
         "_native_batch_norm_legit_no_training",
     ),
@@ -208,6 +218,13 @@ OPS: dict[str, OpInfo] = {
             "efficient_attention",
             "cudnn_attention",
             "fused_attention_overrideable",
+        )
+    },
+    **{
+        f"aten._scaled_dot_product_{kind}_backward": OpInfo("contract", _attention_backward_flops)
+        for kind in (
+            *("flash_attention", "flash_attention_for_cpu", "efficient_attention"),
+            *("cudnn_attention", "fused_attention_overrideable"),
         )
     },
     **{

@@ -52,6 +52,7 @@ from anabranch.kernels.dfg.lowering_api import (
 )
 from anabranch.kernels.dfg.movement import MOVES
 from anabranch.kernels.dfg.pointwise import POINTWISE
+from anabranch.kernels.dfg.pool_gradients import POOL_GRADIENTS
 from anabranch.kernels.dfg.reductions import FOLDS
 from anabranch.kernels.dfg.scans import RUNNING
 from anabranch.kernels.dfg.simplify import cast, load
@@ -67,6 +68,7 @@ LOWERINGS: dict[str, Lowering] = {
     **RUNNING,
     **WINDOWS,
     **PATCHES,
+    **POOL_GRADIENTS,
     **DRAWS,
 }
 """How each operator is lowered, by its name without the overload."""

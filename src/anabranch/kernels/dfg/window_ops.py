@@ -8,6 +8,8 @@ conv_weight_grad(g, x) at (k, c, i, j) = sum[n, h, w](g[n, k, h, w] * x[n, c, h 
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +17,7 @@ import torch
 
 from anabranch.ir import custom_ops, ops
 from anabranch.kernels.dfg.expr import Expr, Within
-from anabranch.kernels.dfg.index_expr import Axis, Index, axis
+from anabranch.kernels.dfg.index_expr import Axis, Index, axis, number, weighted
 from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, NotLowered, Point, Value
 from anabranch.kernels.dfg.simplify import (
     FOLD_STARTS,
@@ -51,10 +53,12 @@ class WindowAxes:
         shift = zip(image, self.stride, self.padding, strict=True)
         return tuple(i * stride - padding for i, stride, padding in shift)
 
-    def points(self, image: Point) -> Point:
-        """For a place of the result, the place in the image that each tap of the window reads."""
-        inner = zip(self.starts(image), self.axes, self.dilation, strict=True)
-        return tuple(start + axis(a.name, a.extent) * d for start, a, d in inner)
+    def points(self, image: Point, place: Point | None = None) -> Point:
+        """For a place of the result, the place in the image that each tap of the window reads, or
+        the one at this place of it."""
+        inside = place or tuple(axis(one.name, one.extent) for one in self.axes)
+        inner = zip(self.starts(image), inside, self.dilation, strict=True)
+        return tuple(start + at * d for start, at, d in inner)
 
 
 def inside(image: Point, shape: tuple[int, ...]) -> Within:
@@ -65,7 +69,8 @@ def inside(image: Point, shape: tuple[int, ...]) -> Within:
     return found
 
 
-def _pool_window(call: LoweringCall, rank: int) -> WindowAxes:
+def pool_window(call: LoweringCall, rank: int) -> WindowAxes:
+    """The windows of a pooling, or of its gradient, whose arguments have the same names."""
     size = per_dimension(call.given["kernel_size"], rank, 1)
     stride = call.given.get("stride")
     return WindowAxes(
@@ -79,7 +84,7 @@ def _pool_window(call: LoweringCall, rank: int) -> WindowAxes:
 
 def _max_pool(rank: int) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
-        window, lead = _pool_window(call, rank), len(call.x.shape) - rank
+        window, lead = pool_window(call, rank), len(call.x.shape) - rank
         shape = call.x.shape[lead:]
         if not call.type.dtype.is_floating_point:
             raise NotLowered(f"{call.node.op} of {call.type.dtype} has no lowering")
@@ -90,14 +95,52 @@ def _max_pool(rank: int) -> Lowering:
             x = call.x.at((*point[:lead], *image), both(within, there))
             return reduce("max", window.axes, choose(there, x, FOLD_STARTS["max"]))
 
-        return (at,)
+        def tap(point: Point, within: Within, place: Point) -> tuple[Expr, Expr, Within]:
+            image = window.points(point[lead:], place)
+            there = inside(image, shape)
+            x = call.x.at((*point[:lead], *image), both(within, there))
+            return choose(there, x, FOLD_STARTS["max"]), flat_place(image, shape), there
+
+        return (at, _first(call, window.axes, tap))
 
     return lowering
 
 
+Tap = Callable[[Point, Within, Point], tuple[Expr, Expr, Within]]
+"""For a point of the result and a place of the window: what is read there, the number of its pixel,
+and where it is one."""
+MOST_PLACES = 64
+"""Taps of a window of which a kernel says where the largest is."""
+
+
+def _first(call: LoweringCall, axes: tuple[Axis, ...], tap: Tap) -> At:
+    """The first place of a window where its maximum is, or a NaN: tap by tap from the last one, so
+    that a kernel reads each once for this and the maximum."""
+
+    def at(point: Point, within: Within) -> Expr:
+        places = list(itertools.product(*(range(one.extent) for one in axes)))
+        if len(places) > MOST_PLACES:
+            raise NotLowered(f"{call.node.op} looks for places among {len(places)}")
+        most, found, _ = tap(point, within, tuple(map(number, places[-1])))
+        for place in reversed(places[:-1]):
+            x, here, there = tap(point, within, tuple(map(number, place)))
+            larger = arith("or", arith("ge", x, most), arith("ne", x, x))
+            larger = choose(there, larger, False)
+            most, found = arith("where", larger, x, most), arith("where", larger, here, found)
+        return cast(found, torch.int64)
+
+    return at
+
+
+def flat_place(image: Point, shape: tuple[int, ...]) -> Expr:
+    """The number of a pixel among all of its image, as a value."""
+    strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    return position(weighted(zip(image, strides, strict=True)), torch.int32)
+
+
 def _avg_pool(rank: int) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
-        window, lead = _pool_window(call, rank), len(call.x.shape) - rank
+        window, lead = pool_window(call, rank), len(call.x.shape) - rank
         return (_averaged(call, window, lead, divisor(call, window, lead)),)
 
     return lowering
@@ -152,7 +195,7 @@ def _overlap(call: LoweringCall, start: Index, size: int, low: int, high: int) -
 
 def _adaptive_avg_pool(rank: int) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
-        windows = _Adaptive(call, rank)
+        windows = AdaptiveWindows(call, rank)
 
         def at(point: Point, within: Within) -> Expr:
             image, there = windows.points(point[windows.lead :])
@@ -167,19 +210,26 @@ def _adaptive_avg_pool(rank: int) -> Lowering:
 
 def _adaptive_max_pool(rank: int) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
-        windows = _Adaptive(call, rank)
+        windows = AdaptiveWindows(call, rank)
+        lead = windows.lead
 
         def at(point: Point, within: Within) -> Expr:
-            image, there = windows.points(point[windows.lead :])
-            x = call.x.at((*point[: windows.lead], *image), both(within, there))
+            image, there = windows.points(point[lead:])
+            x = call.x.at((*point[:lead], *image), both(within, there))
             return reduce("max", windows.axes, choose(there, x, FOLD_STARTS["max"]))
 
-        return (at,)
+        def tap(point: Point, within: Within, place: Point) -> tuple[Expr, Expr, Within]:
+            image, there = windows.points(point[lead:], place)
+            x = call.x.at((*point[:lead], *image), both(within, there))
+            flat = flat_place(image, call.x.shape[lead:])
+            return choose(there, x, FOLD_STARTS["max"]), flat, there
+
+        return (at, _first(call, windows.axes, tap))
 
     return lowering
 
 
-class _Adaptive:
+class AdaptiveWindows:
     """The windows of an image of n pixels to m: the i-th from i n / m, rounded down, to
     (i + 1) n / m, rounded up. Where m does not divide n they differ in size."""
 
@@ -195,11 +245,11 @@ class _Adaptive:
         name = call.node.name
         self.axes = tuple(Axis(f"{name}_{'ijk'[d]}", size) for d, size in enumerate(longest))
 
-    def points(self, image: Point) -> tuple[Point, Within]:
-        """The pixels of a window, and which of them are in it."""
+    def points(self, image: Point, place: Point | None = None) -> tuple[Point, Within]:
+        """The pixels of a window, or the one at this place of it, and which of them are in it."""
         found, there = list[Index](), Within()
-        for i, one, (n, m) in zip(image, self.axes, self.sizes, strict=True):
-            inner = axis(one.name, one.extent)
+        inside = place or tuple(axis(one.name, one.extent) for one in self.axes)
+        for i, inner, (n, m) in zip(image, inside, self.sizes, strict=True):
             found.append(i * (n // m) + inner if n % m == 0 else i * n // m + inner)
             if n % m:
                 there = both(there, bounded(found[-1] - _ends(i, n, m), -n, 0))
