@@ -250,11 +250,13 @@ class Attention(nn.Module):
     def __init__(self, mask: Tensor | None = None, causal: bool = False, width: int = 8) -> None:
         super().__init__()
         self.qkv, self.causal = nn.Linear(8, 3 * width), causal
+        self.mask: Tensor | None
         self.register_buffer("mask", mask)
 
     def forward(self, x: Tensor) -> Tensor:
-        heads = self.qkv(x).view(*x.shape[:2], 3, 2, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        return F.scaled_dot_product_attention(*heads, self.mask, is_causal=self.causal)
+        heads = self.qkv(x).view(*x.shape[:2], 3, 2, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = heads.unbind(0)
+        return F.scaled_dot_product_attention(q, k, v, self.mask, is_causal=self.causal)
 
 
 @pytest.mark.parametrize("name", ["plain", "causal", "masked"])
@@ -316,7 +318,9 @@ def test_a_lookup_passes_its_gradients_on(bags: bool) -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             found: Tensor = self.words(x)
-            return self.last(found if self.bags is None else found + self.bags(x)[:, None])
+            found = found if self.bags is None else found + self.bags(x)[:, None]
+            last: Tensor = self.last(found)
+            return last
 
     tokens = torch.tensor([[1, 2, 2, 0], [8, 2, 0, 1]])
     # Of bags torch's meta kernel says other sizes than the CPU's has.

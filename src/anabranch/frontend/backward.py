@@ -20,6 +20,7 @@ lookups, maxima of windows and interpolation keep the backward that the library 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,9 +37,8 @@ DECOMPOSED = (
     *("glu_backward", "logit_backward", "native_dropout_backward"),
     *("log_sigmoid_forward", "log_sigmoid_backward"),
     *("_softmax_backward_data", "_log_softmax_backward_data"),
-    *("native_layer_norm_backward", "native_group_norm_backward"),
+    "native_group_norm_backward",
     *("_fused_rms_norm", "_fused_rms_norm_backward"),
-    *("_native_batch_norm_legit_functional", "native_batch_norm_backward"),
     *("nll_loss_forward", "nll_loss2d_forward"),
     *("mse_loss", "mse_loss_backward", "smooth_l1_loss"),
     *("huber_loss", "soft_margin_loss", "soft_margin_loss_backward"),
@@ -151,6 +151,127 @@ def _gradient_of_image(
     return found
 
 
+def _batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """By the batch's own statistics; with the new running ones. Half types meet fp32 where they are
+    used, in no cast that several read: what was read would be stored again, twice as wide."""
+    assert training, "prepared() has another operator for what is not"
+    dims, shape = _pixels(x)
+    of_batch, center = torch.var_mean(x.to(_wide(x)), dims, correction=0, keepdim=True)
+    scale = torch.rsqrt(of_batch + eps)
+    normal = (x + -center) * scale  # which the backward says otherwise
+    if weight is not None:
+        normal = normal * weight.view(shape)
+    if bias is not None:
+        normal = normal + bias.view(shape)
+    center, scale, of_batch = (one.view(-1) for one in (center, scale, of_batch))
+    count = x.numel() // x.shape[1]
+    if mean is not None:
+        mean = (center * momentum + mean * (1 - momentum)).to(mean.dtype)
+    if var is not None:
+        unbiased = of_batch * (count / max(count - 1, 1))
+        var = (unbiased * momentum + var * (1 - momentum)).to(var.dtype)
+    return normal.to(x.dtype), center, scale, mean, var
+
+
+def _batch_norm_of_batch(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _batch_norm(x, weight, bias, None, None, True, momentum, eps)[:3]
+
+
+def _batch_norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    saved_mean: Tensor | None,
+    saved_scale: Tensor | None,
+    training: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Two sums over the batch, then arithmetic. How far x is from the mean is said in one way for
+    the sums and in another for the rest: as one value it would be stored between them."""
+    dims, shape = _pixels(x)
+    if training:
+        assert saved_mean is not None and saved_scale is not None
+        center, scale = saved_mean.view(shape), saved_scale.view(shape)
+    else:
+        assert mean is not None and var is not None
+        center, scale = mean.view(shape), torch.rsqrt(var.to(_wide(x)) + eps).view(shape)
+    count = x.numel() // x.shape[1]
+    total = grad.sum(dims, keepdim=True, dtype=_wide(x))
+    against = (grad * (center - x)).sum(dims, keepdim=True, dtype=_wide(x))
+    factor = scale if weight is None else scale * weight.view(shape)
+    of_x = of_weight = of_bias = None
+    if output_mask[0] and training:
+        along = against * (scale * scale) / count
+        of_x = ((grad - total / count + (x - center) * along) * factor).to(x.dtype)
+    elif output_mask[0]:
+        of_x = (grad * factor).to(x.dtype)
+    if output_mask[1]:
+        of_weight = (-against * scale).view(-1).to(x.dtype if weight is None else weight.dtype)
+    if output_mask[2]:
+        of_bias = total.view(-1).to(x.dtype if weight is None else weight.dtype)
+    return of_x, of_weight, of_bias
+
+
+def _layer_norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    size: Sequence[int],
+    mean: Tensor,
+    scale: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Sums along each row, and down the columns for weight and bias, said in another way: these are
+    two kernels, each of which reads what both need."""
+    rank = x.dim() - len(size)
+    rows, columns = list(range(rank)), list(range(rank, x.dim()))
+    wide, count = _wide(x), math.prod(size)
+    of_x = of_weight = of_bias = None
+    if output_mask[0]:
+        normal = (x - mean) * scale
+        given = grad.to(wide) if weight is None else grad * weight.to(wide)
+        total = given.sum(columns, keepdim=True)
+        along = (given * normal).sum(columns, keepdim=True)
+        of_x = ((given - total / count - normal * (along / count)) * scale).to(x.dtype)
+    if output_mask[1] and weight is not None:
+        against = grad * ((mean - x) * scale)
+        of_weight = -(against.sum(rows) if rows else against).to(weight.dtype)
+    if output_mask[2] and bias is not None:
+        of_bias = (grad.sum(rows, dtype=wide) if rows else grad).to(bias.dtype)
+    return of_x, of_weight, of_bias
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    """What sums of such numbers are added up in."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _pixels(x: Tensor) -> tuple[list[int], list[int]]:
+    """All axes but the channels, and the shape of what there is one of for each channel."""
+    dims = [0, *range(2, x.dim())]
+    return dims, [x.shape[d] if d == 1 else 1 for d in range(x.dim())]
+
+
 def _native_group_norm(
     x: Tensor,
     weight: Tensor | None,
@@ -162,8 +283,7 @@ def _native_group_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """In the same steps on every device; torch's takes the mean and the bias together on a CPU."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    parts = x.to(wide).reshape(batch, groups, channels // groups, pixels)
+    parts = x.to(_wide(x)).reshape(batch, groups, channels // groups, pixels)
     var, mean = torch.var_mean(parts, [2, 3], correction=0, keepdim=True)
     scale = torch.rsqrt(var + eps)
     normal = ((parts - mean) * scale).view(x.shape)
@@ -257,6 +377,10 @@ def _one_by_one(op: torch._ops.OpOverload, single: Any, *given: Any, **named: An
 
 OWN: dict[Any, Callable[..., Any]] = {
     aten.convolution_backward.default: _convolution_backward,
+    aten._native_batch_norm_legit_functional.default: _batch_norm,
+    aten._native_batch_norm_legit.no_stats: _batch_norm_of_batch,
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten.native_group_norm.default: _native_group_norm,
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
