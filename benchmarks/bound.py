@@ -1,10 +1,10 @@
 """How much of the tiles the ranking prunes, and what that costs: exhaustive searches on a GPU.
 
-    PYTHONPATH=src python3 benchmarks/bound.py --seconds 230           search, or go on, and judge
-    PYTHONPATH=src python3 benchmarks/bound.py --read FILE             judge what was recorded
-    PYTHONPATH=src python3 benchmarks/bound.py --layer 256x14x14       a layer, or some, by name
-    PYTHONPATH=src python3 benchmarks/bound.py --of others --most 400  400 tiles of each other layer
-    PYTHONPATH=src python3 benchmarks/bound.py --rehearse              no GPU: times are made up
+    PYTHONPATH=src python3 -m benchmarks.bound --seconds 230           search, or go on, and judge
+    PYTHONPATH=src python3 -m benchmarks.bound --read FILE             judge what was recorded
+    PYTHONPATH=src python3 -m benchmarks.bound --layer 256x14x14       a layer, or some, by name
+    PYTHONPATH=src python3 -m benchmarks.bound --of others --most 400  400 tiles of each other layer
+    PYTHONPATH=src python3 -m benchmarks.bound --made-up               no GPU: times are made up
 
 Writes bound.json into $OUT, else into benchmarks/results, after each batch, and goes on from there
 when it is called again. Exit status 0 if at least 80% of all tiles are pruned and the best of the
@@ -22,10 +22,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from benchmarks.kernel_timing import Batch, Bench, Times
+from benchmarks.layers import BATCHED, LARGE, OTHERS, SAMPLE
+from benchmarks.pruning import Try, explore, holds, judge, load, read, save, table
 
-from anabranch.bench.layers import BATCHED, LARGE, OTHERS, SAMPLE
 from anabranch.bench.provenance import provenance, versions
-from anabranch.bench.pruning import Try, explore, holds, judge, load, read, save, table
 from anabranch.costs.recorded import Provenance, load_profile
 from anabranch.errors import AnabranchError
 from anabranch.ir.target import TargetSpec
@@ -33,7 +34,6 @@ from anabranch.ir.tiles import text_tile
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import ranked
-from anabranch.targets.cuda.kernel_timing import Batch, Bench, Times
 
 LAYERS = {
     "sample": SAMPLE,
@@ -60,18 +60,18 @@ def run() -> int:
     parser.add_argument("--of", choices=LAYERS, default="sample", help="which layers")
     parser.add_argument("--most", type=int, help="so many tiles of each layer, and not all")
     parser.add_argument("--read", type=Path, help="judge this record, search nothing")
-    parser.add_argument("--rehearse", action="store_true", help="make times up, without a GPU")
+    parser.add_argument("--made-up", action="store_true", help="make times up, without a GPU")
     given = parser.parse_args()
     if given.most is not None and given.most < 1:
         parser.error(f"--most {given.most}: at least one tile is to be tried")
     if given.read:
         return judged(given.read)
-    if not (given.rehearse or torch.cuda.is_available()):
+    if not (given.made_up or torch.cuda.is_available()):
         print("no CUDA GPU here", file=sys.stderr)
         return 2
-    spec, attempt = rehearsal() if given.rehearse else measured()
+    spec, attempt = made_up() if given.made_up else measured()
     folder = Path(os.environ.get("OUT") or "benchmarks/results")
-    path = given.json or folder / ("bound-rehearsed.json" if given.rehearse else "bound.json")
+    path = given.json or folder / ("bound-made-up.json" if given.made_up else "bound.json")
     layers = LAYERS["all" if given.layer else given.of]
     path.parent.mkdir(parents=True, exist_ok=True)
     asked = {
@@ -108,10 +108,10 @@ def measured() -> tuple[TargetSpec, Try]:
     return bench.spec, bench.times
 
 
-def rehearsal() -> tuple[TargetSpec, Try]:
+def made_up() -> tuple[TargetSpec, Try]:
     """Times by the model, each wrong by up to 15% either way."""
     known = load_profile("src/anabranch/targets/sim/profiles/h200.json").spec
-    spec = replace(known, name="a rehearsal: these times are made up")
+    spec = replace(known, name="no device: these times are made up")
 
     def attempt(batch: Batch, soon: Batch | None, each: float) -> Times:
         body, variants = batch

@@ -90,7 +90,7 @@ def _made(
     options = Options.read({"tf32": target.tf32, "kernels": kernels, "search": "none"})
     trace = Trace()
     with Cache.open(options.cache_dir) as cache:
-        job, _ = job_of(model, dtype, batch, target, options, cache, trace)
+        job = job_of(model, dtype, batch, target, options, cache, trace)
         tasks: TaskGraph = compile_model(job, stop_after="probe")
     costs = Measured(target, partial(pack, spec=target.spec), None, trace, each=0.01)
     limits = Limits(spec=target.spec, compared=True, trace=trace)

@@ -1,7 +1,7 @@
 """How good the contraction kernels are, on convolutions at batch 1, beside ATen and cuDNN.
 
-    PYTHONPATH=src python3 benchmarks/convolutions.py --json FILE --seconds 200
-    PYTHONPATH=src python3 benchmarks/convolutions.py --shape 256,14,256,3 --modes
+    PYTHONPATH=src python3 -m benchmarks.convolutions --json FILE --seconds 200
+    PYTHONPATH=src python3 -m benchmarks.convolutions --shape 256,14,256,3 --modes
 
 For each layer (channels, size, output channels, window; NHWC with bias and relu) what the ranking
 of tiles keeps is compiled and timed in CUDA graphs of a chain of calls, side by side with ATen
@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from benchmarks.kernel_timing import CHAIN, Bench, chain, tensors_of
+from benchmarks.layers import convolution
 
 from anabranch.bench import harness
-from anabranch.bench.layers import convolution
 from anabranch.ir.graph import Graph
 from anabranch.ir.tiles import text_tile
 from anabranch.ir.variant import PdlMode, parse_variant
@@ -32,7 +33,6 @@ from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction import tiles
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import ranked
-from anabranch.targets.cuda.kernel_timing import CHAIN, Bench, chain, tensors_of
 from anabranch.targets.cuda.timing import interleaved, summarise
 
 LAYERS = (

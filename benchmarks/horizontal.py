@@ -1,6 +1,6 @@
 """What independent layers gain from one launch: alone in a row, on streams, and fused.
 
-    PYTHONPATH=src python3 benchmarks/horizontal.py --json FILE
+    PYTHONPATH=src python3 -m benchmarks.horizontal --json FILE
 
 For each set of layers that do not depend on each other: the sum and the longest of their times
 alone (no schedule on streams is shorter than the longest, none needs be longer than the sum), and
@@ -15,15 +15,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+from benchmarks.kernel_timing import Bench
+from benchmarks.layers import INDEPENDENT
 
 from anabranch.bench import harness
-from anabranch.bench.layers import INDEPENDENT
 from anabranch.ir.components import components
 from anabranch.ir.graph import Graph
 from anabranch.ir.tiles import HorizontalTile, PartTile
 from anabranch.ir.variant import Variant, parse_variant
 from anabranch.kernels.triton.write import variants
-from anabranch.targets.cuda.kernel_timing import Bench
 
 EACH = 0.03
 """Seconds of timing for each kernel."""

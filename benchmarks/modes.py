@@ -49,7 +49,7 @@ def main() -> int:
     target = CudaTarget(torch.device("cuda", torch.cuda.current_device()), given.dtype == "tf32")
     options = Options.read({"tf32": target.tf32, "search": given.search})
     with Cache.open(options.cache_dir) as cache:
-        job, _ = job_of(given.model, given.dtype, given.batch, target, options, cache, Trace())
+        job = job_of(given.model, given.dtype, given.batch, target, options, cache, Trace())
         made: Compilation = compile_model(job)
     runs = _runs(made.plan, target, [int(lines) for lines in given.asked.split(",") if lines])
     costs = dict(zip(runs, target.time(list(runs.values()), SECONDS * len(runs)), strict=True))

@@ -1,6 +1,6 @@
 """Fits what tiles are ranked by to the times of tiles, and says how well that works.
 
-    PYTHONPATH=src python3 benchmarks/pace.py RECORD...      [--rows] [--each 200]
+    PYTHONPATH=src python3 -m benchmarks.pace RECORD...      [--rows] [--each 200]
 
 RECORDs are what `bound.py` wrote. Printed are the numbers of a `kernels.tile_cost.Pace`, then for
 each layer what the ranking would lose by them, and by numbers fitted to all layers but that one.

@@ -1,6 +1,6 @@
 """What a layer gains from running with what it reads: two launches, the best there are, and one.
 
-    PYTHONPATH=src python3 benchmarks/pairs.py --json FILE          [--only TEXT] [--tiles 40]
+    PYTHONPATH=src python3 -m benchmarks.pairs --json FILE          [--only TEXT] [--tiles 40]
 
 For each pair of layers: the best kernel of each alone, a library's or a generated one, and the best
 kernel of both, as the search for kernels times them. `--tiles` also times so many of the best
@@ -17,9 +17,10 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from benchmarks.kernel_timing import Bench
+from benchmarks.layer_chains import PAIRS
 
 from anabranch.bench import harness
-from anabranch.bench.layer_chains import PAIRS
 from anabranch.costs import costs_of
 from anabranch.deadline import TIME
 from anabranch.errors import AnabranchError
@@ -37,7 +38,6 @@ from anabranch.kernels.triton.gemm_chain_tiles import ranked
 from anabranch.memory import pack
 from anabranch.options import Options
 from anabranch.targets import resolve
-from anabranch.targets.cuda.kernel_timing import Bench
 from anabranch.trace import Trace
 from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.tuner import Tuner

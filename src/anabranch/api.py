@@ -28,10 +28,10 @@ from anabranch.compiled.training import TrainingStep
 from anabranch.errors import ArtifactError, DataDependentError, TargetError
 from anabranch.frontend.alone import alone
 from anabranch.frontend.checks import check_call
-from anabranch.frontend.dynamic_shapes import program_shapes
 from anabranch.frontend.program import opened
 from anabranch.frontend.state import unwrapped
 from anabranch.frontend.surroundings import neutral
+from anabranch.frontend.symbolic_shapes import program_shapes
 from anabranch.frontend.training import MOST_SEED, NO_DRAWS, Training, with_places
 from anabranch.frontend.training_checks import check_training
 from anabranch.ir.gc_pause import uncollected

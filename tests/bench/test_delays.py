@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.bench.delays import DelayMatrix, run
+from anabranch.bench.delays import run
+from anabranch.bench.jobs import ScheduleMatrix
 from anabranch.errors import OptionError
 from anabranch.ir.plan import Plan
 from anabranch.targets.cpu.target import CpuExecutable, CpuTarget
@@ -22,8 +23,8 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_bit_differs() -> None:
     saved: list[int] = []
-    matrix = DelayMatrix(("zoo:googlenet/tiny",), NAMES, dtypes=("fp32",), runs=5)
-    record = run(matrix, save=lambda record: saved.append(record["different"]))
+    matrix = ScheduleMatrix(("zoo:googlenet/tiny",), NAMES, dtypes=("fp32",))
+    record = run(matrix, 5, save=lambda record: saved.append(record["different"]))
     assert saved == [0] == [record["different"]]
     assert [(row["scheduler"], row["runs"]) for row in record["rows"]] == [(n, 5) for n in NAMES]
     assert record["rows"][1]["streams"] > 1 and record["rows"][1]["waits"] > 0
@@ -37,18 +38,18 @@ def test_a_plan_without_its_waits_is_found_out(monkeypatch: pytest.MonkeyPatch) 
 
     load = CpuTarget.load
     monkeypatch.setattr(CpuTarget, "load", careless)
-    record = run(DelayMatrix(("zoo:googlenet/tiny",), ("nimble",), dtypes=("fp32",), runs=30))
+    record = run(ScheduleMatrix(("zoo:googlenet/tiny",), ("nimble",), dtypes=("fp32",)), 30)
     assert record["rows"][0]["different"] == record["different"] > 0
 
 
 def test_when_time_is_up_there_are_enough_runs_all_the_same() -> None:
-    matrix = DelayMatrix(("zoo:deepfm/tiny",), NAMES, dtypes=("fp32",), runs=100, budget=1e-3)
-    runs = [row["runs"] for row in run(matrix)["rows"]]
+    matrix = ScheduleMatrix(("zoo:deepfm/tiny",), NAMES, dtypes=("fp32",), budget=1e-3)
+    runs = [row["runs"] for row in run(matrix, 100)["rows"]]
     assert 200 <= sum(runs) < 300 and max(runs) - min(runs) <= 1
 
 
 def test_what_cannot_run_is_said() -> None:
     with pytest.raises(OptionError, match="simulated"):
-        run(DelayMatrix(("zoo:deepfm/tiny",), NAMES, target="sim:h200"))
+        run(ScheduleMatrix(("zoo:deepfm/tiny",), NAMES, target="sim:h200"))
     with pytest.raises(OptionError, match="fifo"):
-        run(DelayMatrix(("zoo:deepfm/tiny",), ("fifo",)))
+        run(ScheduleMatrix(("zoo:deepfm/tiny",), ("fifo",)))

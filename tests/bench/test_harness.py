@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def test_a_record_is_saved_after_every_cell_with_what_its_rows_say() -> None:
     assert cells == [("a", "fp32", 1), ("a", "fp32", 4), ("b", "fp32", 1), ("b", "fp32", 4)]
     trace = Trace(quiet=True)
     total = lambda rows: {"sum": sum(row["us"] for row in rows)}  # noqa: E731
-    record = harness.run("sums", "cpu", Asked(), cells, rows_of, trace, save, total)
+    record = harness.run("sums", "cpu", asdict(Asked()), cells, rows_of, trace, save, total)
     assert saved == [(2, 3.0), (4, 15.0), (6, 18.0), (8, 30.0)]
     assert record["kind"] == "sums" and record["settings"] == {"models": ("a", "b")}
     assert record["machine"]["target"] == "cpu" and record["cut_short"] == ""
@@ -50,7 +50,7 @@ def test_nothing_is_begun_once_it_is_cut_short() -> None:
     cells = cells_of(("a", "b", "c"), ("fp32",), (1,))
     trace = Trace(quiet=True)
     reason = lambda rows: "stop" if rows[0].model == "b" else ""  # noqa: E731
-    record = harness.run("sums", "cpu", Asked(), cells, rows_of, trace, cut_short=reason)
+    record = harness.run("sums", "cpu", asdict(Asked()), cells, rows_of, trace, cut_short=reason)
     assert record["cut_short"] == "stop"
     assert [row["model"] for row in record["rows"]] == ["a", "a", "b", "b"]
 
@@ -68,7 +68,9 @@ def test_records_of_all_versions_say_their_device(record: dict[str, Any], device
 
 
 def test_what_is_simulated_is_not_this_machine() -> None:
-    simulated = harness.run("sums", "sim:h200", Asked(), [], rows_of, Trace(quiet=True))["machine"]
+    simulated = harness.run("sums", "sim:h200", asdict(Asked()), [], rows_of, Trace(quiet=True))[
+        "machine"
+    ]
     assert simulated == {"target": "sim:h200", "device": "NVIDIA H200"}
 
 
@@ -80,5 +82,5 @@ def test_a_script_writes_the_same_form(tmp_path: Path, monkeypatch: pytest.Monke
     assert record["command"] == "benchmarks/rows.py --json out.json"
     assert record["rows"] == [{"model": "a", "us": 1.0}, {"us": 2}]
     assert record["settings"] == {"json": str(file), "seconds": 2.0}
-    run = harness.run("rows", "cpu", Asked(), [], rows_of, Trace(quiet=True))
+    run = harness.run("rows", "cpu", asdict(Asked()), [], rows_of, Trace(quiet=True))
     assert run.keys() == record.keys()

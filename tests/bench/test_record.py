@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def test_adds_to_what_there_is_of_the_same_machine() -> None:
         record((NET,), ("fp32",), (1,), target="cpu", into=other, compile=compile)
 
 
-def test_lends_to_a_machine_with_the_same_multiprocessors() -> None:
+def test_a_profile_borrows_from_a_gpu_with_the_same_multiprocessors() -> None:
     """What that one does not know, by name, and nothing that it has timed itself."""
     first = record((NET,), ("fp32",), (1,), target="cpu")
     known, *_ = first.tasks
@@ -100,16 +101,18 @@ def test_lends_to_a_machine_with_the_same_multiprocessors() -> None:
     )
     with pytest.raises(OptionError, match="sister") as told:
         record((NET,), ("fp32",), (1,), target="cpu", into=sister)
-    assert "--lend" in told.value.next
-    lent = record((NET,), ("fp32",), (1,), target="cpu", into=sister, lend=True)
+    assert f"--borrow-from {shlex.quote(first.spec.name)}" in told.value.next
+    with pytest.raises(OptionError, match="sister"):
+        record((NET,), ("fp32",), (1,), target="cpu", into=sister, borrow_from="another")
+    lent = record((NET,), ("fp32",), (1,), target="cpu", into=sister, borrow_from=first.spec.name)
     assert lent.spec.name == "sister" and lent.provenance == sister.provenance
     assert lent.tasks[known].us == 12345.0 and len(lent.tasks) == len(first.tasks) > 1
     assert lent.elsewhere == dict.fromkeys(first.tasks.keys() - {known}, first.spec.name)
     assert lent.kernels.keys() == first.kernels.keys()
     larger = sister.model_copy(update={"spec": replace(sister.spec, sms=sister.spec.sms + 1)})
     with pytest.raises(OptionError, match="sister") as told:
-        record((NET,), ("fp32",), (1,), target="cpu", into=larger, lend=True)
-    assert "--lend" not in told.value.next
+        record((NET,), ("fp32",), (1,), target="cpu", into=larger, borrow_from=first.spec.name)
+    assert "--borrow-from" not in told.value.next
 
 
 def test_what_is_timed_here_was_not_timed_elsewhere() -> None:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 import anabranch
 from anabranch.bench import schedulers
-from anabranch.bench.schedulers import REPLAYS, ScheduleMatrix, must_agree, run
+from anabranch.bench.jobs import ScheduleMatrix
+from anabranch.bench.schedulers import REPLAYS, must_agree, run
 from anabranch.bench.verdicts import OWN, PDL, VARIANTS
 from anabranch.compiler import stages
 from anabranch.errors import NumericsError, OptionError, ScheduleError

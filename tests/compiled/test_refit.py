@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import anabranch
 from anabranch.artifact import file as artifact_file
-from anabranch.artifact import schema
+from anabranch.artifact import reading, schema
 from anabranch.artifact.refits import RecipeModel
 from anabranch.errors import NumericsError, OptionError, WeightsError
 
@@ -444,7 +444,7 @@ def test_a_recipe_that_is_none_is_not_read(how: str, heads: anabranch.Compiled) 
     recipe = told.recipe.model_copy(update=DAMAGES[how](told.recipe))
     text = told.model_copy(update={"recipe": recipe}).model_dump_json().encode()
     with pytest.raises((ValueError, LookupError)):
-        schema.read(text, parts.sources, parts.tensors)
+        reading.read(text, parts.sources, parts.tensors)
 
 
 def plain() -> nn.Module:

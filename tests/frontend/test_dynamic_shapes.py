@@ -15,10 +15,9 @@ from anabranch.frontend.dynamic_shapes import (
     DynamicShapes,
     Extent,
     leading_batch,
-    program_shapes,
-    read_dynamic_shapes,
 )
 from anabranch.frontend.surroundings import surroundings
+from anabranch.frontend.symbolic_shapes import program_shapes, read_dynamic_shapes
 from anabranch.trace import Trace
 
 X, M = torch.randn(3, 6, 4), torch.ones(3, 6, dtype=torch.bool)

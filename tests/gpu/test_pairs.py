@@ -7,13 +7,13 @@ import copy
 
 import pytest
 import torch
+from benchmarks.kernel_timing import Bench
+from benchmarks.layer_chains import PAIRS, bottleneck, layers, pooled, separable, squeeze
 from torch import Tensor, nn
 
 import anabranch
-from anabranch.bench.layer_chains import PAIRS, bottleneck, layers, pooled, separable, squeeze
 from anabranch.ir.variant import PdlMode, Variant
 from anabranch.kernels.triton.write import variants
-from anabranch.targets.cuda.kernel_timing import Bench
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="generated kernels need Triton")

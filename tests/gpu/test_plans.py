@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 import anabranch
 from anabranch.bench import delays
-from anabranch.bench.delays import DelayMatrix
+from anabranch.bench.jobs import ScheduleMatrix
 from anabranch.costs import Roofline
 from anabranch.deadline import Deadline
 from anabranch.ir.eval import eval_graph
@@ -169,8 +169,8 @@ def test_priorities_change_no_bit(name: str) -> None:
 def test_random_delays_change_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing wait, or bytes that two unordered launches share, would show under delays."""
     monkeypatch.setenv("ANABRANCH_CACHE_DIR", "")
-    matrix = DelayMatrix((f"zoo:{name}/tiny",), BEST, target="cuda", kernels="library", runs=30)
-    record = delays.run(matrix)
+    matrix = ScheduleMatrix((f"zoo:{name}/tiny",), BEST, target="cuda", kernels="library")
+    record = delays.run(matrix, 30)
     assert all(row["failure"] == "" and row["runs"] == 30 for row in record["rows"])
     assert sum(row["runs"] for row in record["rows"]) >= 200
     assert record["different"] == 0

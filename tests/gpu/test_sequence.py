@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.kernel_timing import Bench
 from tests.kernels.triton.bodies import sru
 from torch import Tensor, nn
 
 import anabranch
 from anabranch.ir.variant import PdlMode, Variant
 from anabranch.kernels.triton.write import variants
-from anabranch.targets.cuda.kernel_timing import Bench
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="generated kernels need Triton")

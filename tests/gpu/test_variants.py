@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from benchmarks.kernel_timing import Bench
+from benchmarks.layers import attention, linear
 from tests.kernels.triton.bodies import renormed, summed
 from tests.kernels.triton.loops import average, graph_of, hidden
 from tests.kernels.triton.pairs import convolutions
 from tests.kernels.triton.test_joins import recurrence
 
-from anabranch.bench.layers import attention, linear
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import PdlMode, Variant
 from anabranch.kernels.triton.contraction import tiles
 from anabranch.kernels.triton.write import variants
-from anabranch.targets.cuda.kernel_timing import Bench
 
 
 def test_every_mode_computes_the_same_and_has_a_time() -> None:

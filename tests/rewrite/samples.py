@@ -197,7 +197,7 @@ class Mixer(nn.Module):
         return torch.mul(turned.sigmoid(), z)
 
 
-class Turned(nn.Module):
+class Transposed(nn.Module):
     """Products of turned matrices and batches, turned back, as people spell that."""
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
@@ -346,7 +346,7 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     "multiplied": (Multiplied(), (torch.tensor([[0, 1, 2], [2, 0, 1]]), torch.rand(2, 2))),
     "leaky": (Leaky(), (torch.rand(2, 5, 3), torch.rand(2, 5, 3))),
     "scaled": (Scaled(), (torch.rand(2, 5, 8),)),
-    "turned": (Turned(), (torch.rand(2, 6, 6), torch.rand(2, 6, 6))),
+    "transposed": (Transposed(), (torch.rand(2, 6, 6), torch.rand(2, 6, 6))),
     "cut": (Cut(), (_image(), torch.rand(2, 6))),
     "mixer": (Mixer(), (torch.rand(2, 6, 6),)),
     "layered": (Normed(lambda: nn.LayerNorm(64)).half(), (torch.rand(2, 5, 64).half(),)),

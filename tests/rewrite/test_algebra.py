@@ -21,7 +21,7 @@ from anabranch.rewrite.rules import CANDIDATES
 from anabranch.rewrite.rules.draws import tensor
 from anabranch.trace import Trace
 
-FAMILIES = ("algebra", "linearity", "pieces", "movement", "turns", "sums")
+FAMILIES = ("algebra", "linearity", "pieces", "movement", "transposes", "sums")
 RULES = {rule.name: rule for family in FAMILIES for rule in CANDIDATES[family]}
 
 

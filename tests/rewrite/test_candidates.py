@@ -31,7 +31,7 @@ NETWORKS = ("inception_v3", "resnet50", "resnext50", "nasnet_mobile", "bert_base
 FAMILIES = tuple(family for family in CANDIDATES if family != "found")
 RULES = {rule.name: rule for family in FAMILIES for rule in CANDIDATES[family]}
 
-APART, TURNED = "conv(x, w, b) -> conv(x, w) + b", "linear(x, w, b) -> x @ t(w) + b"
+APART, TRANSPOSED = "conv(x, w, b) -> conv(x, w) + b", "linear(x, w, b) -> x @ t(w) + b"
 LAST = "conv1x1(x, w, b) -> linear(x, w, b), channels last"
 ALONG = "conv1x1(x, w, b) -> w @ x + b, space in one axis"
 NAMED = "mm(x, a) -> x @ a"
@@ -40,17 +40,19 @@ AFTER = {
     "conv(x, w, b) + s -> conv(x, w, b + s)": ("resnet50", APART),
     "linear(x, w, b), channels last -> conv1x1(x, w, b)": ("resnet50", LAST),
     "w @ x, space in one axis -> conv1x1(x, w)": ("resnet50", ALONG),
-    "matmul(x, w), matmul(x, v) -> slices of matmul(x, cat(w, v))": ("bert_base", TURNED),
+    "matmul(x, w), matmul(x, v) -> slices of matmul(x, cat(w, v))": ("bert_base", TRANSPOSED),
     "matmul(x, w), matmul(y, w) -> slices of matmul(cat(x, y), w)": ("products", NAMED),
     "matmul(x, w) -> cat(matmul(x[:half], w), matmul(x[half:], w))": ("products", NAMED),
     "matmul(x, w) -> cat(matmul(x, w[:, :half]), matmul(x, w[:, half:]))": ("products", NAMED),
     "x @ a -> linear(x, t(a))": ("products", NAMED),
-    "x @ a + b -> linear(x, t(a), b)": ("bert_base", TURNED),
+    "x @ a + b -> linear(x, t(a), b)": ("bert_base", TRANSPOSED),
 }
 """Rules that match only after another was applied wherever it can be, in this graph. What is
 captured has no matmul: it is a linear, or has become mm and bmm."""
 
-LAWFUL = frozenset({"activated", "algebra", "linearity", "pieces", "movement", "turns", "sums"})
+LAWFUL = frozenset(
+    {"activated", "algebra", "linearity", "pieces", "movement", "transposes", "sums"}
+)
 """Families of laws that are found in modules written for them."""
 CHECKED = [rule.name for name in FAMILIES if name not in LAWFUL for rule in CANDIDATES[name]]
 LATER = {"linear(x / sqrt(mean(x x) + e) g, w, b), x in fp32 -> linear(x, w g) r + b"}
@@ -74,7 +76,7 @@ def graphs() -> Graphs:
     named = [RULES[name] for name in BY_NAME]
     spelled = {
         f"{name}, as @": apply_all(every[name], named)
-        for name in ("turned", "products", "sums of products")
+        for name in ("transposed", "products", "sums of products")
     }
     return every | spelled
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from anabranch.artifact import schema
+from anabranch.artifact import reading, schema
 from anabranch.costs.roofline import Roofline
 from anabranch.fusion import partition
 from anabranch.fusion.concat_elision import CAT
@@ -175,7 +175,7 @@ def test_a_plan_with_joins_is_written_and_read() -> None:
     spaces = {slot.value: slot.space for slot in plan.slots}
     assert (spaces["left"], spaces["right"], spaces["cat"]) == ("part", "part", "arena")
     written = schema.write(plan, {})
-    again, _ = schema.read(written.text.encode(), written.sources, written.tensors)
+    again, _ = reading.read(written.text.encode(), written.sources, written.tensors)
     assert again == plan
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.layer_chains import bottleneck, separable
 
 import anabranch
-from anabranch.bench.layer_chains import bottleneck, separable
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
 from anabranch.deadline import TIME

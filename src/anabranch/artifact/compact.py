@@ -9,7 +9,7 @@ kernels, schedule, places.
 
 Generated texts are not told but written anew by a function of the body and the variant, whose
 answers (`Program`) come along: equal layers share one. Weights come from the graph at hand. A brief
-is for the cache of its writer: it is checked like any plan, but not as `artifact.schema` checks
+is for the cache of its writer: it is checked like any plan, but not as `artifact.reading` checks
 what strangers made.
 """
 

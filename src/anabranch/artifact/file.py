@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from anabranch.artifact import schema
 from anabranch.artifact.bounds import MAX_STEPS, check_source
 from anabranch.artifact.operators import named
+from anabranch.artifact.reading import Named, read
 from anabranch.artifact.schema import MAX_TEXT
 from anabranch.errors import AnabranchError, ArtifactError, InputError, VerifyError, unwritable
 from anabranch.ir.plan import Plan
@@ -187,9 +188,9 @@ def _parsed(
         check_source(text)
     tensors = safetensors.torch.load(members["weights.safetensors"])
     sources = tuple(text.decode() for text in texts)
-    named, plans = schema.Named(), []
+    named, plans = Named(), []
     for number in range(count):
-        plans.append(schema.read(members[plan_name(number)], sources, tensors, asked, named))
+        plans.append(read(members[plan_name(number)], sources, tensors, asked, named))
     named.check(sources, tensors)
     return plans
 

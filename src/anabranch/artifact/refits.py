@@ -34,13 +34,15 @@ CheckNode = Callable[[Node, Mapping[str, TensorType] | None], None]
 Size = Annotated[int, Field(ge=0, lt=1 << 40)]
 
 
-class _Model(BaseModel):
+class StrictModel(BaseModel):
+    """What a saved plan says: nothing else, of these types, and unchanging."""
+
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants"
     )
 
 
-class HeldModel(_Model):
+class HeldModel(StrictModel):
     """A tensor of the model under one of its names."""
 
     name: str
@@ -49,7 +51,7 @@ class HeldModel(_Model):
     persistent: bool
 
 
-class GivenModel(_Model):
+class GivenModel(StrictModel):
     """A captured constant: its declaration, the model's names for it, and the type and the name in
     the weights file of a value that no state dict has."""
 
@@ -59,7 +61,7 @@ class GivenModel(_Model):
     tensor: str | None
 
 
-class ConditionModel(_Model):
+class ConditionModel(StrictModel):
     """A condition; its constant is made by the steps under the condition's own name."""
 
     type: str
@@ -68,7 +70,7 @@ class ConditionModel(_Model):
     numbers: tuple[int | float, ...]
 
 
-class RecipeModel(_Model):
+class RecipeModel(StrictModel):
     """A recipe, with the steps by which constants are computed."""
 
     state: tuple[HeldModel, ...]

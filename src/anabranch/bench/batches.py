@@ -13,7 +13,7 @@ at every batch, which it is with the library's kernels; a schedule of other task
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from anabranch.bench import harness
@@ -84,7 +84,7 @@ def run(
     return harness.run(
         "batches",
         matrix.target,
-        matrix,
+        asdict(matrix),
         [(model, matrix.dtype, max(matrix.batches)) for model in matrix.models],
         lambda cell: _model(matrix, cell[0], trace),
         trace,
@@ -102,7 +102,7 @@ def _model(matrix: BatchMatrix, model: str, trace: Trace) -> list[BatchRow]:
         made: dict[int, tuple[Job, TaskGraph, Schedule]] = {}
         for batch in matrix.batches:
             asked = model, matrix.dtype, batch, target, options, cache, trace, matrix.trust
-            job = captured_once(job_of(*asked)[0])
+            job = captured_once(job_of(*asked))
             tasks: TaskGraph = compile_model(job, stop_after="probe")
             choice: Choice = compile_model(job, stop_after="schedule")
             made[batch] = job, tasks, choice.schedule

@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_leaves
 
 from anabranch.bench.deadline import Expired, within
 from anabranch.bench.machine import Call, Machine
-from anabranch.bench.rehearse import NATIVE, try_in_sandbox
 from anabranch.bench.result_rows import CALL, BenchmarkMatrix, named
 from anabranch.bench.rivals import RIVALS
+from anabranch.bench.sandbox import NATIVE, try_in_sandbox
 from anabranch.ir.plan import Plan
 from anabranch.ir.tolerances import relative_error
 from anabranch.models.load import batch_of, load_model

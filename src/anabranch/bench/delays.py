@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -23,8 +23,7 @@ from torch import Tensor
 from anabranch.bench import harness
 from anabranch.bench.bits import same_bits
 from anabranch.bench.harness import Cell, Save, cells_of, label
-from anabranch.bench.jobs import job_of
-from anabranch.cache import Cache
+from anabranch.bench.jobs import ScheduleMatrix, schedule_job
 from anabranch.compiler.pipeline import compile_model
 from anabranch.deadline import Deadline
 from anabranch.errors import AnabranchError, OptionError, VerifyError
@@ -33,7 +32,6 @@ from anabranch.ir.protocols import Costs, Executable, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
-from anabranch.options import Options
 from anabranch.schedule import scheduler
 from anabranch.targets import resolve
 from anabranch.trace import Trace
@@ -46,23 +44,6 @@ LEAST = 200
 SCHEDULING = 0.4
 """Part of the budget that all schedulers together may take, about."""
 OFTEN, LONGEST_US = 0.2, 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class DelayMatrix:
-    """What to try. runs: of each scheduler's plan; budget: seconds for one network, after which
-    those with fewer runs keep what they have; kernels are chosen first, in the time it takes."""
-
-    models: Sequence[str]
-    schedulers: Sequence[str]
-    dtypes: Sequence[str] = ("fp16",)
-    batches: Sequence[int] = (1,)
-    target: str = "cpu"
-    kernels: str = "all"
-    runs: int = RUNS
-    budget: float | None = None
-    seed: int = 0
-    trust: bool = False
 
 
 @dataclass(slots=True)
@@ -81,10 +62,14 @@ class DelayRow:
 
 
 def run(
-    matrix: DelayMatrix, trace: Trace | None = None, save: Save | None = None
+    matrix: ScheduleMatrix,
+    runs: int = RUNS,
+    trace: Trace | None = None,
+    save: Save | None = None,
 ) -> dict[str, Any]:
-    """The record; `save` gets it anew after every model. OptionError for names that mean nothing,
-    and for a target that runs nothing."""
+    """The record, of so many runs of each plan, or as many as the budget allows; `save` gets it
+    anew after every model. OptionError for names that mean nothing, and for a target that runs
+    nothing."""
     trace = trace or Trace()
     for name in matrix.schedulers:
         scheduler(name)
@@ -97,25 +82,22 @@ def run(
     return harness.run(
         "delays",
         matrix.target,
-        matrix,
+        {**asdict(matrix), "runs": runs},
         cells_of(matrix.models, matrix.dtypes, matrix.batches),
-        lambda cell: _cell(matrix, cell, trace),
+        lambda cell: _cell(matrix, runs, cell, trace),
         trace,
         save,
         lambda rows: {"different": sum(row["different"] for row in rows)},
     )
 
 
-def _cell(matrix: DelayMatrix, cell: Cell, trace: Trace) -> list[DelayRow]:
+def _cell(matrix: ScheduleMatrix, count: int, cell: Cell, trace: Trace) -> list[DelayRow]:
     model, dtype, batch = cell
     until = Deadline.after(matrix.budget)
     rows = {name: DelayRow(model, dtype, batch, name) for name in matrix.schedulers}
     try:
-        given = {"tf32": dtype == "tf32", "kernels": matrix.kernels, "search": "none"}
-        options = Options.read(given)
-        target = resolve(matrix.target, options.tf32)
-        with Cache.open(options.cache_dir) as cache:
-            job, args = job_of(model, dtype, batch, target, options, cache, trace, matrix.trust)
+        with schedule_job(matrix, cell, trace) as job:
+            args, target = job.args, job.target
             tasks: TaskGraph = compile_model(job, stop_after="probe")
             each = None if matrix.budget is None else SCHEDULING * matrix.budget / len(rows)
             sequential, packer, costs = bounded_costs(job, tasks)
@@ -124,7 +106,7 @@ def _cell(matrix: DelayMatrix, cell: Cell, trace: Trace) -> list[DelayRow]:
             for name, schedule in _schedules(rows, tasks, costs, limits_of(job), each):
                 run = runs[name] = target.load(packer.plan(schedule), repeat=0)
                 run(args)
-        _shake(runs, rows, want, matrix, until, trace)
+        _shake(runs, rows, want, count, until, trace)
     except OptionError:
         raise
     except AnabranchError as failed:
@@ -155,21 +137,21 @@ def _shake(
     runs: dict[str, Executable],
     rows: dict[str, DelayRow],
     want: Sequence[Tensor],
-    matrix: DelayMatrix,
+    most: int,
     until: Deadline,
     trace: Trace,
 ) -> None:
     """Turns of one run each, until all have had theirs, or time is up and all together enough."""
-    dice = random.Random(matrix.seed)
+    dice = random.Random(0)
 
     def pause(_: str) -> float:
         return dice.random() * LONGEST_US if dice.random() < OFTEN else 0.0
 
     count = 0
-    for turn in range(matrix.runs):
-        trace.progress("delays", turn, matrix.runs, "runs of each plan")
+    for turn in range(most):
+        trace.progress("delays", turn, most, "runs of each plan")
         for name, run in runs.items():
-            if until.over() and count >= min(LEAST, matrix.runs * len(runs)):
+            if until.over() and count >= min(LEAST, most * len(runs)):
                 return
             got = run.shaken(pause)
             rows[name].runs += 1

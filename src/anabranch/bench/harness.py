@@ -49,7 +49,7 @@ def cells_of(models: Sequence[str], dtypes: Sequence[str], batches: Sequence[int
 def run(
     kind: str,
     target: str,
-    settings: Any,
+    settings: Mapping[str, Any],
     cells: Sequence[Cell],
     rows_of: Callable[[Cell], Rows],
     trace: Trace,
@@ -57,10 +57,10 @@ def run(
     summary: Callable[[Told], Mapping[str, Any]] = lambda rows: {},
     cut_short: Callable[[Rows], str] = lambda rows: "",
 ) -> dict[str, Any]:
-    """The record. `settings`: a dataclass, what was asked for; `save` gets the record anew after
+    """The record. `settings`: what was asked for; `save` gets the record anew after
     every cell; `summary`: what it says of all its rows; `cut_short`: of the rows of the last cell,
     why no more is begun, "" if there is no reason."""
-    record = header(kind, target, asdict(settings)) | {"rows": [], **summary(())}
+    record = header(kind, target, settings) | {"rows": [], **summary(())}
     for done, cell in enumerate(cells):
         trace.progress("bench", done, len(cells), label(cell))
         rows = rows_of(cell)

@@ -1,17 +1,47 @@
-"""What is to be compiled, captured once for all that a benchmark makes of it."""
+"""What benchmarks of schedules compare, and what is to be compiled for it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
+from anabranch.bench.harness import Cell
 from anabranch.cache import Cache
 from anabranch.compiler.pipeline import compile_model
 from anabranch.ir.protocols import Target
 from anabranch.models.load import load_model
 from anabranch.options import Options
+from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleMatrix:
+    """Schedulers, and networks x dtypes x batches whose tasks each of them plans. kernels: "all",
+    or "library" alone, chosen before in the time it takes. budget: the seconds after which a
+    scheduler (`bench.schedulers`) or a network's delayed runs (`bench.delays`) are ended."""
+
+    models: Sequence[str]
+    schedulers: Sequence[str]
+    dtypes: Sequence[str] = ("fp16",)
+    batches: Sequence[int] = (1,)
+    target: str = "cpu"
+    kernels: str = "all"
+    budget: float | None = None
+    trust: bool = False
+
+
+@contextmanager
+def schedule_job(matrix: ScheduleMatrix, cell: Cell, trace: Trace) -> Iterator[Job]:
+    """One network of the matrix, compiled without a search while its cache is open."""
+    model, dtype, batch = cell
+    given = {"tf32": dtype == "tf32", "kernels": matrix.kernels, "search": "none"}
+    options = Options.read(given)
+    target = resolve(matrix.target, options.tf32)
+    with Cache.open(options.cache_dir) as cache:
+        yield job_of(model, dtype, batch, target, options, cache, trace, matrix.trust)
 
 
 def job_of(
@@ -23,11 +53,11 @@ def job_of(
     cache: Cache | None,
     trace: Trace,
     trust: bool = False,
-) -> tuple[Job, tuple[Any, ...]]:
-    """What is to be compiled, and the inputs it is compiled for."""
+) -> Job:
+    """What is to be compiled: a network by name, for inputs of its own."""
     device = "cpu" if target.device.type == "meta" else target.device
     loaded, args = load_model(model, batch, dtype, device, trust=trust)
-    return Job(loaded, args, {}, target, options, cache, trace), args
+    return Job(loaded, args, {}, target, options, cache, trace)
 
 
 def captured_once(job: Job) -> Job:

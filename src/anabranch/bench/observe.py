@@ -76,7 +76,7 @@ def observe(
         at = resolve(target, options.tf32)
         try:
             with Cache.open(options.cache_dir) as cache:
-                job, _ = job_of(name, dtype, batch, at, options, cache, trace)
+                job = job_of(name, dtype, batch, at, options, cache, trace)
                 tasks: TaskGraph = compile_model(job, stop_after="probe")
             if recorder is None:
                 recorder = ObservationRecorder(into, at.spec)

@@ -13,6 +13,7 @@ Tasks are those of the network as it is, and, if asked, of the equal graph that 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -69,16 +70,17 @@ def record(
     compile: Callable[..., Any] = api.compile,
     save: Save | None = None,
     searches: Sequence[str] = ("none",),
-    lend: bool = False,
+    borrow_from: str | None = None,
 ) -> Profile:
     """The profile of these networks, of the graphs that these searches find for them (`none`: as
-    they are), added to what `into` holds of the same machine and versions. `lend`: it may be of
-    another GPU with the same multiprocessors, and gets what it does not know. `save` gets it anew
+    they are), added to what `into` holds of the same machine and versions. `borrow_from`: it
+    may be of another GPU with the same multiprocessors, and gets what it does not know from this
+    one, which must have that name. `save` gets it anew
     after every network. A network that fails is a warning in the trace; AnabranchError of the last
     one if all do, OptionError before anything is measured if `into` may not be added to."""
     trace, here = trace or Trace(), machine(target)
     if into is not None:
-        _check_may_add(into, resolve(target).spec, lend)
+        _check_may_add(into, resolve(target).spec, borrow_from)
     cells = [(m, d, b, s) for m in models for d in dtypes for b in batches for s in searches]
     failed: AnabranchError | None = None
     profile = into
@@ -100,7 +102,7 @@ def record(
             failed = error
             trace.add("warning", "record", what, str(error))
             continue
-        profile = extended(profile, made, tried, tf32, lend)
+        profile = extended(profile, made, tried, tf32, borrow_from)
         if save is not None:
             save(profile)
         del model, args, compiled, made, tried
@@ -134,14 +136,14 @@ def extended(
     made: Compilation,
     tried: Sequence[Tried],
     tf32: bool,
-    lend: bool = False,
+    borrow_from: str | None = None,
 ) -> Profile:
     """The profile with what one compilation measured: all of it, or, if it is another machine's,
     what that does not know. OptionError if it may not be added."""
     spec = replace(made.plan.spec, tf32=False)
     if profile is None:
         profile = Profile(spec=spec)
-    _check_may_add(profile, spec, lend)
+    _check_may_add(profile, spec, borrow_from)
     own = profile.spec.fingerprint == spec.fingerprint
     timings, elsewhere = dict(profile.tasks), dict(profile.elsewhere)
     for task, candidates in tried:
@@ -180,20 +182,21 @@ def extended(
     )
 
 
-def _check_may_add(profile: Profile, spec: TargetSpec, lend: bool = False) -> None:
+def _check_may_add(profile: Profile, spec: TargetSpec, borrow_from: str | None = None) -> None:
     """OptionError if the profile is of another machine, or of other versions, and not of another
-    one with the same multiprocessors that is to be lent to."""
+    one with the same multiprocessors that may borrow from this one."""
     spec = replace(spec, tf32=False)
     if profile.spec.fingerprint == spec.fingerprint:
         return
     able = _multiprocessors(profile.spec) == _multiprocessors(spec)
-    if lend and able:
+    if able and borrow_from == spec.name:
         return
-    lending = "add to it with --lend what it does not know, " if able else ""
+    option = shlex.join(["--borrow-from", spec.name])
+    borrowing = f"add to it with {option} what it does not know, " if able else ""
     raise OptionError(
         f"the profile is of {profile.spec.name} with {dict(profile.spec.versions)}",
         f"this is {spec.name} with {dict(spec.versions)}",
-        f"{lending}write to another file, or remove this one",
+        f"{borrowing}write to another file, or remove this one",
     )
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from anabranch.bench.batches import BatchMatrix
+from anabranch.bench.jobs import ScheduleMatrix
 from anabranch.bench.result_rows import ALPHAS, PUBLISHED_SYSTEMS, BenchmarkMatrix
-from anabranch.bench.schedulers import ScheduleMatrix
 from anabranch.errors import OptionError
 
 Matrix = BenchmarkMatrix | ScheduleMatrix | BatchMatrix

@@ -46,9 +46,8 @@ from torch import Tensor
 from anabranch.bench import harness
 from anabranch.bench.bits import same_bits
 from anabranch.bench.harness import Cell, Save, cells_of, label
-from anabranch.bench.jobs import captured_once, job_of
+from anabranch.bench.jobs import ScheduleMatrix, captured_once, schedule_job
 from anabranch.bench.verdicts import OURS, OWN, PDL, summary
-from anabranch.cache import Cache
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
 from anabranch.deadline import Deadline
@@ -61,12 +60,10 @@ from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
 from anabranch.memory import pack
 from anabranch.memory.packer import Packer
-from anabranch.options import Options
 from anabranch.schedule import BEST, scheduler
 from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.schedule.refinements import refinements
 from anabranch.schedule.task_weights import times
-from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.build import bounded_costs
 from anabranch.tuning.job import Job, example_of, limits_of
@@ -88,22 +85,6 @@ fastest where kernels overlap, None if that gains nothing, and the seconds it to
 
 UNCAPPED = ("nimble",)
 """Nimble has a stream for each chain that is not joined to another, however many there are."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleMatrix:
-    """What to compare. kernels: "all", or "library" alone. budget: seconds that each scheduler may
-    take for one model, measurements included, but for the last, which compares them; kernels are
-    chosen before, in the time it takes."""
-
-    models: Sequence[str]
-    schedulers: Sequence[str]
-    dtypes: Sequence[str] = ("fp16",)
-    batches: Sequence[int] = (1,)
-    target: str = "cpu"
-    kernels: str = "all"
-    budget: float | None = None
-    trust: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +179,7 @@ def run(
     return harness.run(
         "schedulers",
         matrix.target,
-        matrix,
+        asdict(matrix),
         cells_of(matrix.models, matrix.dtypes, matrix.batches),
         lambda cell: _cell(matrix, cell, trace, deadline),
         trace,
@@ -213,16 +194,12 @@ def _cell(
 ) -> list[ScheduleRow]:
     model, dtype, batch = cell
     try:
-        given = {"tf32": dtype == "tf32", "kernels": matrix.kernels, "search": "none"}
-        options = Options.read(given)
-        target = resolve(matrix.target, options.tf32)
-        with Cache.open(options.cache_dir) as cache:
-            job, _ = job_of(model, dtype, batch, target, options, cache, trace, matrix.trust)
-            job = captured_once(replace(job, deadline=deadline))
+        with schedule_job(matrix, cell, trace) as opened:
+            job = captured_once(replace(opened, deadline=deadline))
             tasks: TaskGraph = compile_model(job, stop_after="probe")
             _, packer, costs = bounded_costs(job, tasks)
             plans = _Plans(job, tasks, packer)
-            side_by_side = costs_of(target, plans.prepare, None, trace, deadline)
+            side_by_side = costs_of(job.target, plans.prepare, None, trace, deadline)
             launched = partial(_launched, job, packer, matrix.budget)
             asked = matrix.schedulers, launched, matrix.budget, partial(_merged, job)
             rows = _compared(plans, side_by_side, tasks, costs, limits_of(job), *asked)
@@ -231,10 +208,7 @@ def _cell(
     except AnabranchError as failed:
         trace.add("warning", "bench", label(cell), failed.what)
         rows = [ScheduleRow("", "", 0, name, failure=failed.what) for name in matrix.schedulers]
-    return [
-        ScheduleRow(**{**asdict(row), "model": model, "dtype": dtype, "batch": batch})
-        for row in rows
-    ]
+    return [replace(row, model=model, dtype=dtype, batch=batch) for row in rows]
 
 
 def _merged(job: Job, name: str) -> tuple[TaskGraph, float]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,7 +71,7 @@ def run(
     return harness.run(
         "speed",
         here.target,
-        replace(matrix, rivals=systems),
+        {**asdict(matrix), "rivals": systems},
         cells_of(matrix.models, matrix.dtypes, matrix.batches),
         lambda cell: _cell(matrix, here, systems, cell, trace, compile),
         trace,

@@ -67,9 +67,9 @@ def run(
     shares, _ = read_sizes(histogram, dimensions)
     assert shares is not None, "a file was given"
     with Watch("forecasting", "kernels") as watch, Cache.open(options.cache_dir) as cache:
-        job, args = job_of(model, kind, 2, place, options, cache, Trace(watch), trust)
-        shapes = DynamicShapes(dimensions, _extents(args, list(names)))
-        if shapes.sizes_of([x for x in args if isinstance(x, Tensor)]) is None:
+        job = job_of(model, kind, 2, place, options, cache, Trace(watch), trust)
+        shapes = DynamicShapes(dimensions, _extents(job.args, list(names)))
+        if shapes.sizes_of([x for x in job.args if isinstance(x, Tensor)]) is None:
             raise OptionError(
                 f"--dims {dims}", "inputs differ on these axes", "name axes that all inputs share"
             )

@@ -63,7 +63,7 @@ def run(
             found, failure = Ahead(0, 0, 0), ""
             with Cache.open(options.cache_dir) as cache:
                 try:
-                    job, _ = job_of(model, of, size, place, options, cache, trace, trust)
+                    job = job_of(model, of, size, place, options, cache, trace, trust)
                     found = compiled_ahead(job)
                 except OptionError:
                     raise

@@ -37,14 +37,15 @@ def run(
     search: Annotated[
         str, typer.Option(help="Of the graphs that these find, one or more: none,autograph.")
     ] = "none",
-    lend: Annotated[
-        bool,
+    borrow_from: Annotated[
+        str | None,
         typer.Option(
-            "--lend",
-            help="The profile may be of another GPU with the same multiprocessors, and gets what "
-            "it does not know.",
+            help="The name of this GPU: the profile may be of another one with the same "
+            "multiprocessors, and gets what it does not know.",
+            metavar="GPU",
+            show_default="none",
         ),
-    ] = False,
+    ] = None,
     schedules: Annotated[
         bool, typer.Option("--schedules", help="Time schedules, and tasks beside each other.")
     ] = False,
@@ -87,7 +88,7 @@ def run(
             target,
             save=save,
             searches=searches,
-            lend=lend,
+            borrow_from=borrow_from,
         )
     known = (len(before.tasks), len(before.kernels)) if before else (0, 0)
     screen.console(json).print(

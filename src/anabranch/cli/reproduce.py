@@ -32,9 +32,7 @@ def run(
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="One.", show_default="the paper's")] = None,
     target: arguments.Target = "auto",
-    search_seconds: Annotated[
-        float | None, typer.Option(help="Of each search of a published system.", min=0.1)
-    ] = None,
+    search_seconds: arguments.SearchSeconds = None,
     json: flags.Json = None,
 ) -> None:
     """Run what a published table compares, on this machine; without arguments list the tables."""

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from anabranch.compiled.arguments import DEFAULT, by_name, default_of, same_default
 from anabranch.compiled.entry import Entry, signature_of
+from anabranch.compiled.history import Text
 from anabranch.errors import InputError
 from anabranch.frontend.structure import (
     PLAIN,
@@ -144,7 +145,7 @@ def shapes(entry: Entry) -> str:
     """The call that a plan was compiled for: "(x=f32[2,3], scale=2.0)"."""
     types = iter(entry.plan.tasks.given)
     leaves = [
-        _Said(repr(leaf.literal) if leaf.ref is None else next(types).type.text.partition("{")[0])
+        Text(repr(leaf.literal) if leaf.ref is None else next(types).type.text.partition("{")[0])
         for leaf in signature_of(entry).inputs
     ]
     args, kwargs = pytree.tree_unflatten(leaves, entry.trees[0])
@@ -173,15 +174,6 @@ def told(value: Any, device: torch.device | None = None) -> str:
     if type(value) is dict and len(value) <= 8:
         return "{" + ", ".join(f"{key!r}: {told(part)}" for key, part in value.items()) + "}"
     return f"a {type(value).__name__}"
-
-
-class _Said(str):
-    """A leaf that prints as it is."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 def _places(

@@ -29,11 +29,11 @@ from anabranch.frontend.dynamic_shapes import (
     DynamicShapes,
     Extent,
     leading_batch,
-    read_dynamic_shapes,
 )
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.padded_tensors import padded, without_padding
 from anabranch.frontend.padding_proof import PaddingProof, Rows, UnprovenError, padding_proof
+from anabranch.frontend.symbolic_shapes import read_dynamic_shapes
 from anabranch.ir.tolerances import relative_error
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job, calling_of

@@ -26,7 +26,7 @@ from anabranch.compiler.stage_runner import StageRunner, Stopped
 from anabranch.compiler.stages import (
     capture,
     load,
-    pack,
+    memory,
     prove,
     recall,
     refuse_known_wrong,
@@ -125,7 +125,7 @@ def _stages(job: Job, stage: StageRunner) -> Compilation:
         span = stage.span("fusion", "schedule")
         made, path = stage("search", search, here, captured, graph, made, path, span)
         made = stage("horizontal_fusion", horizontal_fusion, here, made)
-        found = stage("memory", pack, here, made)
+        found = stage("memory", memory, here, made)
         answers.keep()
         decisions = stage.events_of("fusion", "memory")
         # They hold kernels and values on the device: loading needs the room.

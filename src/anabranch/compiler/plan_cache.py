@@ -67,7 +67,7 @@ class KnownError(NumericsError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the stages from fuse to pack made of `graph`. `schedules`: all that were compared, best
+    """What the stages from fusion to memory made of `graph`. `schedules`: those compared, best
     first, each kernel waiting for all before it; `cost`: that of the plan, as its kernels are
     launched (`pdl`). `settled`: nothing was left out that might run another day;
     `cut_short`: why searching and measuring ended before they were done, "" if they were. `kept`:
@@ -94,7 +94,7 @@ class _Group:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _StoredOutcome:
     """An outcome beside its graph. `name`: of this one outcome, which another may replace;
     `budget`: the seconds that cut it short, None if none did."""
 
@@ -109,7 +109,7 @@ class _Stored:
     budget: float | None = None
 
 
-OUTCOMES: Table[_Stored] = Table("plans", "outcome 9", nouns(_Stored))
+OUTCOMES: Table[_StoredOutcome] = Table("plans", "outcome 9", nouns(_StoredOutcome))
 WRONG: Table[tuple[str, str, str]] = Table("plans", "wrong 7", nouns(tuple[str, str, str]))
 VERIFIED: Table[Errors] = Table("plans", "verified 7", nouns(Errors))
 
@@ -140,7 +140,7 @@ class PlanCache:
         """The outcome under this key, its events told anew; None where there is none, or where it
         was cut short and there is more time now."""
 
-        def whole(stored: _Stored) -> tuple[Outcome, _Stored]:
+        def whole(stored: _StoredOutcome) -> tuple[Outcome, _StoredOutcome]:
             plan = compact.read(stored.plan, graph, self.target.spec, signature)
             found = Outcome(
                 graph,
@@ -179,7 +179,7 @@ class PlanCache:
             told = compact.write(outcome.plan, outcome.graph)
         except ValueError:
             return ""
-        stored = _Stored(
+        stored = _StoredOutcome(
             told,
             tuple(_groups(outcome)),
             outcome.schedules,

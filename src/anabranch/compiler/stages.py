@@ -3,7 +3,7 @@
 capture   the model -> its graph
 recall    the graph -> what an earlier process decided of it
 search    a built graph -> the fastest equal one
-pack      a built graph -> the plan: places in memory, modes of launch
+memory    a built graph -> the plan: places in memory, modes of launch
 load      the plan -> what runs
 verify    what runs -> by how much it is off; what was decided is stored
 """
@@ -107,7 +107,7 @@ def search(
     return made, path
 
 
-def pack(job: Job, made: BuiltPlan) -> Outcome:
+def memory(job: Job, made: BuiltPlan) -> Outcome:
     """The plan, as its kernels are launched, and all that was decided on the way to it."""
     plan = made.packer.plan(made.choice.schedule, job.trace)
     plan, cost = launched(job, made, plan)

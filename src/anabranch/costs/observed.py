@@ -39,11 +39,11 @@ GraphKind = Literal["network", "copies", "pair", "steps"]
 Kernels = Literal["library", "all"]
 
 
-class _Model(BaseModel):
+class _ObservationModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ObservedTask(_Model):
+class ObservedTask(_ObservationModel):
     """A kernel: its time alone, in a chain of itself; `launches` of it; its arithmetic and traffic
     at peak rates in microseconds (`costs.work`); bytes of its weights and of what else crosses its
     border; `key`: its name in a profile."""
@@ -61,7 +61,7 @@ class ObservedTask(_Model):
     resources: Resources | None = None
 
 
-class ObservedRun(_Model):
+class ObservedRun(_ObservationModel):
     """A schedule in its text form, and the median and spread of the device's microseconds."""
 
     schedule: str
@@ -69,7 +69,7 @@ class ObservedRun(_Model):
     spread: float = Field(default=0.0, ge=0)
 
 
-class ObservedGraph(_Model):
+class ObservedGraph(_ObservationModel):
     """Tasks by number, their dependencies by position, and the runs; `session`: who took them;
     `of`: the network whose tasks a small graph is made of; `kernels`: whether generated ones were
     among those chosen from."""
@@ -94,7 +94,7 @@ class ObservedGraph(_Model):
         return self
 
 
-class Observations(_Model):
+class Observations(_ObservationModel):
     """All that was taken on one machine."""
 
     version: int = VERSION

@@ -36,11 +36,11 @@ LONGEST_US, MOST_BYTES, MOST_LAUNCHES = 1e12, 1 << 50, 1 << 20
 """What is believed of a task or a kernel."""
 
 
-class _Model(BaseModel):
+class _ProfileModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
-class Timing(_Model):
+class Timing(_ProfileModel):
     """A task's median and spread in microseconds; `label` is for people who read the file."""
 
     us: float = Field(ge=0, le=LONGEST_US)
@@ -48,7 +48,7 @@ class Timing(_Model):
     label: str = ""
 
 
-class KernelFact(_Model):
+class KernelFact(_ProfileModel):
     """What a kernel takes of the machine, as `Probe` has it."""
 
     workspace: int = Field(default=0, ge=0, le=MOST_BYTES)
@@ -57,7 +57,7 @@ class KernelFact(_Model):
     resources: Resources | None = None
 
 
-class Provenance(_Model):
+class Provenance(_ProfileModel):
     """When, with which versions, of which commit and by which command something was recorded."""
 
     date: str = ""
@@ -66,7 +66,7 @@ class Provenance(_Model):
     command: str = ""
 
 
-class Profile(_Model):
+class Profile(_ProfileModel):
     """A recorded machine. `elsewhere`: of tasks that were timed on another one with the same
     multiprocessors, its name."""
 

@@ -33,7 +33,7 @@ from anabranch.frontend.input_questions import (
     InputQuestions,
     Question,
     answered,
-    turns,
+    has_containers,
 )
 from anabranch.frontend.observe import Observed, fails, observe
 from anabranch.frontend.program import name_of
@@ -68,7 +68,7 @@ class Calling:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _StoredCapture:
     """A captured graph, and `calls`: the digest of the operators that the model called. `places`:
     by the name of each state where the model holds it."""
 
@@ -79,7 +79,7 @@ class _Stored:
     places: dict[str, str] = field(default_factory=dict)
 
 
-CAPTURED: Table[_Stored] = Table("graphs", "captured 6", nouns(_Stored))
+CAPTURED: Table[_StoredCapture] = Table("graphs", "captured 6", nouns(_StoredCapture))
 CONTENTS: Table[dict[str, torch.Tensor]] = Table(
     "graphs",
     "contents 5",
@@ -217,8 +217,8 @@ def _seen(
         distinct = not seen.mentions.isdisjoint(IDENTITY) and _tells_apart(call)
         seen = replace(seen, questions=about_inputs, distinct=distinct)
         reads = (*reads, *more)
-    if turns(model, args, kwargs):
-        seen = replace(seen, exact=_unlike(seen, lambda: call(turn=True)))
+    if has_containers(model, args, kwargs):
+        seen = replace(seen, exact=_unlike(seen, lambda: call(other_containers=True)))
     if trace is not None and reads:
         warn(trace, name_of(model), f"forward reads {', '.join(reads)}: {NOT_READ}")
     return seen
@@ -285,11 +285,11 @@ def _store(cache: Cache, name: str, captured: Captured, calls: str) -> None:
     CONTENTS.put(cache, CONTENTS.key(name), contents)
     graph = replace(captured.graph, conditions=())
     places = {state.name: state.path for state in graph.states}
-    stored = _Stored(graph, calls, captured.sources, signature, places)
+    stored = _StoredCapture(graph, calls, captured.sources, signature, places)
     CAPTURED.put(cache, CAPTURED.key(name), stored)
 
 
-def _bound(stored: _Stored, name: str, cache: Cache, model: nn.Module) -> Captured | None:
+def _bound(stored: _StoredCapture, name: str, cache: Cache, model: nn.Module) -> Captured | None:
     """The stored graph with the model's weights; None where it does not fit the model."""
 
     def bind(kept: dict[str, torch.Tensor]) -> Captured:

@@ -183,16 +183,16 @@ def first_of_type(tensors: Sequence[Tensor]) -> list[int]:
     return [kinds.index(kind) for kind in kinds]
 
 
-def turned(value: Any) -> Any:
+def in_other_containers(value: Any) -> Any:
     """The value with its dicts in reverse order, lists in place of tuples and tuples of lists."""
     if type(value) is dict:
-        return {key: turned(value[key]) for key in reversed(value)}
+        return {key: in_other_containers(value[key]) for key in reversed(value)}
     if type(value) in (list, tuple):
-        return (tuple if type(value) is list else list)(map(turned, value))
+        return (tuple if type(value) is list else list)(map(in_other_containers, value))
     return value
 
 
-def turns(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def has_containers(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether there is a container among the inputs that a call may give in another form, such as
     what `**more` gathers."""
     if any(type(one) in (dict, list, tuple) for one in (*args, *kwargs.values())):

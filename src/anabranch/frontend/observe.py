@@ -37,8 +37,8 @@ from anabranch.frontend.input_questions import (
     Question,
     as_parameter,
     first_of_type,
+    in_other_containers,
     mentioned,
-    turned,
 )
 from anabranch.frontend.python_state import PythonState
 from anabranch.frontend.recorder import CallRecorder
@@ -92,15 +92,15 @@ def observe(
     asking: InputQuestions | None = None,
     parameters: bool = False,
     united: Literal["", "names", "tensors"] = "",
-    turn: bool = False,
+    other_containers: bool = False,
 ) -> Observed:
     """Call the model on tensors of its own, in the user's surroundings and without gradients.
 
     precise: a context in which the model rounds as little as it can. watch: look out for clocks,
     and for questions about the call, too. record: list its operators. asking: takes down what is
     asked of tensors. parameters: give inputs as parameters. united: give inputs of one type the
-    same values, and call them by one name in the list; or have them be one tensor. turn: give
-    containers in another form. Raises whatever the model raises.
+    same values, and call them by one name in the list; or have them be one tensor.
+    other_containers: give containers in another form. Raises whatever the model raises.
     """
     recorder, reads, asks, names = None, list[str](), list[str](), set[str]()
     try:
@@ -122,8 +122,11 @@ def observe(
                 args, kwargs = _as_one((args, kwargs), given, numbers, united == "tensors")
                 given = {k: v for k, v in leaves_of(args, kwargs).items() if isinstance(v, Tensor)}
                 before = leaves_of(args, kwargs)
-            if turn:
-                args, kwargs = tuple(map(turned, args)), turned(dict(kwargs))
+            if other_containers:
+                args, kwargs = (
+                    tuple(map(in_other_containers, args)),
+                    in_other_containers(dict(kwargs)),
+                )
             recorder, drawn = CallRecorder(weights, given.values(), numbers), _drawn()
             listed = recorder if record else nullcontext()
             listening = asking.about(given, weights) if asking is not None else nullcontext()

@@ -18,10 +18,8 @@ model does in Python with the size (`x / len(x)`) is a number that differs, and 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import torch
 
@@ -34,13 +32,13 @@ from anabranch.frontend.padded_axes import (
     SIZED,
     VIEWS,
     MixedRowsError,
-    Number,
     PaddedAxis,
     PaddedCall,
     dims_of,
     regrouped,
 )
 from anabranch.frontend.padded_sums import SUMS
+from anabranch.frontend.padding_numbers import PaddingNumbers
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Node, Ref
 from anabranch.ir.ops import arguments, packet_name
@@ -51,8 +49,7 @@ Rows = tuple[int, int, int]
 """Where a tensor has rows: the axis, and of its indices `[outer, size, inner]` outer and inner. One
 of the two is 0 where it depends on other dimensions, and follows from how long the axis is."""
 KEPT = (*CARRIED, *POINTWISE, "aten.cat", "aten.stack", "aten.index")
-"""Operators whose results have numbers of their operands, or are looked at apart (`_fill`)."""
-COMPARISONS = ("aten.le", "aten.lt", "aten.ge", "aten.gt", "aten.eq", "aten.ne")
+"""Operators whose results have numbers of their operands, or are looked at apart there."""
 
 
 class UnprovenError(Exception):
@@ -91,7 +88,7 @@ def padding_proof(
         raise UnprovenError(f"the model writes to {path}, and padding would be written, too")
     for zeros in _paddings([value.type for value in one.graph.inputs], rows):
         try:
-            return _Walk(one, other, sizes).proof(rows, zeros)
+            return _PaddingWalk(one, other, sizes).proof(rows, zeros)
         except UnprovenError as unproven:
             first = first or unproven
     assert first is not None
@@ -111,13 +108,11 @@ def _paddings(
 
 
 @dataclass(slots=True)
-class _Walk:
+class _PaddingWalk:
     one: Captured
     other: Captured
     sizes: tuple[int, int]
     axes: dict[str, tuple[PaddedAxis, ...]] = field(default_factory=dict)
-    content: dict[str, Number] = field(default_factory=dict)
-    """Values all of whose elements, padding aside, are one number."""
     types: dict[str, TensorType] = field(default_factory=dict)
     shapes: Shapes = field(default_factory=dict)
     wide: Shapes = field(default_factory=dict)
@@ -125,6 +120,10 @@ class _Walk:
     """Values in which rows met, or a row is computed of its number."""
     spoiled: set[str] = field(default_factory=set)
     least: int = 1
+    numbers: PaddingNumbers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.numbers = PaddingNumbers(self.axes, self.types, self.shapes)
 
     def proof(self, rows: Sequence[Sequence[Rows]], zeros: tuple[bool, ...]) -> PaddingProof:
         graph, twin = self.one.graph, self.other.graph
@@ -135,7 +134,7 @@ class _Walk:
         for constant in graph.constants:
             self._declare(constant.name, constant.type, constant.type)
             if constant.type.numel == 1 and not constant.source and constant.value is not None:
-                self.content[constant.name] = constant.value.item()
+                self.numbers.content[constant.name] = constant.value.item()
         for value, same, at, zero in zip(graph.inputs, twin.inputs, rows, zeros, strict=True):
             self._declare(value.name, value.type, same.type)
             fill = (False if value.type.dtype == torch.bool else 0) if zero else None
@@ -203,7 +202,7 @@ class _Walk:
         for number, result in enumerate(node.results):
             self._place(name, node, call, found, number, result)
         if made or name in CARRIED or name in POINTWISE:
-            self._fill(name, node, call)
+            self.numbers.fill(name, node, call)
 
     def _call(self, node: Node) -> PaddedCall:
         return PaddedCall(arguments(node), self.axes, self.shapes, node.types[0].shape)
@@ -334,7 +333,7 @@ class _Walk:
             before = axis - len(call.result) + len(self.shapes[used])
             if before < 0 or self.shapes[used][before] == 1 or name == "aten.repeat":
                 whole = before < 0 or self.shapes[used][before] == 1
-                return PaddedAxis(axis, 1, times, self.content.get(used), alike=whole)
+                return PaddedAxis(axis, 1, times, self.numbers.content.get(used), alike=whole)
         if name == "aten.arange":
             self.met.update(node.results)
             given = call.arguments
@@ -344,115 +343,6 @@ class _Walk:
         if not node.uses and name in MADE:
             return PaddedAxis(axis, 1, times, alike=True)
         raise MixedRowsError("its result has an axis of this size that its operands do not have")
-
-    def _fill(self, name: str, node: Node, call: PaddedCall) -> None:
-        """What is known of the numbers of a result: of all of it, and of its padding."""
-        result = node.results[0]
-        if name in CARRIED:
-            if node.uses and node.uses[0] in self.content:
-                self.content[result] = self.content[node.uses[0]]
-            return  # and their axes are as they were
-        whole = self._evaluated(name, node, self.content.get)
-        if whole is not None:
-            self.content[result] = whole
-        filled = []
-        for rows in self.axes.get(result, ()):
-            fill = self._evaluated(name, node, partial(self._at, rows=rows, node=node))
-            if fill is None and name in COMPARISONS:
-                fill = self._compared(name, node, call, rows)
-            counts = self._counted(name, node, call, rows)
-            filled.append(replace(rows, fill=fill, counts=counts))
-        if filled:
-            self.axes[result] = tuple(filled)
-
-    def _at(self, value: str, rows: PaddedAxis, node: Node) -> Number | None:
-        """The number that an operand has in the padding of this axis of the result."""
-        shift = len(node.types[0].shape) - len(self.shapes[value])
-        for own in self.axes.get(value, ()):
-            if own.axis + shift == rows.axis:
-                return own.fill
-        return self.content.get(value)
-
-    def _evaluated(
-        self, name: str, node: Node, get: Callable[[str], Number | None]
-    ) -> Number | None:
-        """The number that an operator makes of numbers; None where that is not known."""
-        if name in ("aten.arange", "aten.empty") or ops.info(node.op).random:
-            return None
-        known = {value: get(value) for value in node.uses}
-        if any(number is None for number in known.values()):
-            return _absorbed(name, arguments(node), known)
-        if not node.uses:
-            if name not in MADE and name != "aten.scalar_tensor":
-                return None
-            shape = {"aten.full": 1.0, "aten.zeros": 0, "aten.ones": 1}
-            given = arguments(node)
-            value = given.get("fill_value", given.get("s", shape.get(name)))
-            if not isinstance(value, (int, float)):
-                return None
-            return torch.tensor(value, dtype=node.types[0].dtype).item()
-        try:
-            tensors = {
-                value: torch.tensor(number, dtype=self.types[value].dtype)
-                for value, number in known.items()
-            }
-            (made, *_) = ops.call(node, tensors.__getitem__, torch.device("cpu"))
-            return made.item() if made.numel() == 1 else None
-        except Exception:  # an operator that wants axes, or other numbers than these
-            return None
-
-    def _compared(self, name: str, node: Node, call: PaddedCall, rows: PaddedAxis) -> bool | None:
-        """Two numbers of rows, of two axes: one of them is padding, and larger."""
-        given = [call.arguments.get(key) for key in ("self", "other")]
-        counted = [self._counts(one, node) for one in given]
-        if None in counted:
-            return None
-        (axis, a), (other, b) = counted  # type: ignore[misc]
-        if axis == other or rows.axis not in (axis, other):
-            return None
-        # The padding's number is larger by 1 at least; what is compared changes at 0 alone.
-        sign = 1 if rows.axis == axis else -1
-        least = 1 + sign * (a - b)
-        differences = [least, *(d for d in (0, 1) if d > least), math.inf]
-        truths = {_ORDER[name](sign * difference) for difference in differences}
-        return truths.pop() if len(truths) == 1 else None
-
-    def _counts(self, given: Arg, node: Node) -> tuple[int, int] | None:
-        """The axis of the result whose rows an operand counts, and from which number."""
-        if not isinstance(given, Ref):
-            return None
-        shift = len(node.types[0].shape) - len(self.shapes[given.name])
-        for own in self.axes.get(given.name, ()):
-            if own.counts is not None:
-                return own.axis + shift, own.counts
-        return None
-
-    def _counted(self, name: str, node: Node, call: PaddedCall, rows: PaddedAxis) -> int | None:
-        """Row numbers stay row numbers where they are copied, or moved by a number."""
-        if name == "aten.arange":
-            return rows.counts
-        own = self._counts(call.arguments.get("self"), node)
-        if own is None or own[0] != rows.axis:
-            return None
-        if name in ("aten._to_copy", "aten.clone", "aten.alias") and len(node.uses) == 1:
-            return own[1]
-        step = call.arguments.get("other")
-        step = self.content.get(step.name) if isinstance(step, Ref) else step
-        plain = type(step) is int and call.arguments.get("alpha", 1) == 1
-        if name in ("aten.add", "aten.sub") and plain:
-            assert isinstance(step, int)
-            return own[1] + (step if name == "aten.add" else -step)
-        return None
-
-
-_ORDER: Mapping[str, Callable[[float], bool]] = {
-    "aten.le": lambda d: d <= 0,
-    "aten.lt": lambda d: d < 0,
-    "aten.ge": lambda d: d >= 0,
-    "aten.gt": lambda d: d > 0,
-    "aten.eq": lambda d: d == 0,
-    "aten.ne": lambda d: d != 0,
-}
 
 
 def _bare(rows: PaddedAxis) -> PaddedAxis:
@@ -476,42 +366,6 @@ def _together(given: Sequence[PaddedAxis], times: int, first: bool) -> PaddedAxi
         told = _bare(told)
     alike = all(one.alike for one in given)
     return replace(told, outer=outer, inner=inner, alike=alike)
-
-
-def _absorbed(
-    name: str, given: Mapping[str, Arg], known: Mapping[str, Number | None]
-) -> Number | None:
-    """The number of a result of which some operands are not known: 0 times anything, say."""
-
-    def number(key: str) -> Number | None:
-        value = given.get(key)
-        if isinstance(value, Ref):
-            return known[value.name]
-        return value if isinstance(value, (int, float)) else None
-
-    one, other = number("self"), number("other")
-    either = [value for value in (one, other) if value is not None]
-    plain = given.get("alpha", 1) == 1
-    match name.removeprefix("aten."):
-        case "mul" | "logical_and" | "bitwise_and" if any(value == 0 for value in either):
-            return False if any(value is False for value in either) and name != "aten.mul" else 0
-        case "logical_or" if any(either):
-            return True
-        case "bitwise_or" if any(value is True for value in either):
-            return True
-        case "add" if plain and (far := [v for v in either if math.isinf(v)]):
-            return far[0]
-        case "sub" if plain and one is not None and math.isinf(one):
-            return one
-        case "sub" if plain and other is not None and math.isinf(other):
-            return -other
-        case "minimum" if -math.inf in either:
-            return -math.inf
-        case "where" if (chosen := number("condition")) is not None:
-            return number("self" if chosen else "other")
-        case "masked_fill" if (chosen := number("mask")) is not None:
-            return number("value") if chosen else one
-    return None
 
 
 def _differ(one: Captured, other: Captured) -> bool:

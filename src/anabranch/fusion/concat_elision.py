@@ -74,7 +74,7 @@ def joined(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
     strides: dict[str, tuple[int, ...]] = {}
     for node in reversed(joins):
         strides |= dict.fromkeys(node.uses, strides.get(node.name, node.type.strides))
-    joins = [_turned(node, strides) for node in joins]
+    joins = [_with_strides(node, strides) for node in joins]
     aliases, strides = _renamed(tasks, strides)
     changed = tuple(_restrided(task, strides) for task in listed)
     return replace(tasks, tasks=changed, aliases=aliases, joins=(*tasks.joins, *joins))
@@ -306,11 +306,11 @@ def _restrided(task: Task, strides: Mapping[str, tuple[int, ...]]) -> Task:
         replace(v, type=replace(v.type, strides=strides.get(v.name, v.type.strides)))
         for v in body.inputs
     )
-    nodes = tuple(_turned(node, strides) for node in body.nodes)
+    nodes = tuple(_with_strides(node, strides) for node in body.nodes)
     return Task(task.name, replace(body, inputs=tuple(inputs), nodes=nodes))
 
 
-def _turned(node: Node, strides: Mapping[str, tuple[int, ...]]) -> Node:
+def _with_strides(node: Node, strides: Mapping[str, tuple[int, ...]]) -> Node:
     """The node with these strides of its results."""
     kinds = zip(node.results, node.types, strict=True)
     return replace(

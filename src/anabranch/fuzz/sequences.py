@@ -48,9 +48,9 @@ def bmm(sheet: Sheet) -> None:
     x = sheet.pick(3)
     batch, _, inner = sheet.shape(x)
     y = sheet.pick(3, lambda value: value.shape[0] == batch and inner in value.shape[1:])
-    turned = f"{y}.transpose(1, 2)" if sheet.shape(y)[1] != inner else y
+    transposed = f"{y}.transpose(1, 2)" if sheet.shape(y)[1] != inner else y
     words = ("torch.bmm({0}, {1}) * 0.3", "torch.baddbmm({2}, {0}, {1}, beta=0.5, alpha=0.3)")
-    sheet.add(sheet.one(words).format(x, turned, sheet.weight(1)))
+    sheet.add(sheet.one(words).format(x, transposed, sheet.weight(1)))
 
 
 def addmm(sheet: Sheet) -> None:

@@ -14,8 +14,9 @@ from torch import Tensor, fx
 from anabranch.compiled.sized import SizedCalls, alike_results, proof_along
 from anabranch.errors import AnabranchError
 from anabranch.frontend.captured import Captured
-from anabranch.frontend.dynamic_shapes import DynamicShapes, symbolic_shapes
+from anabranch.frontend.dynamic_shapes import DynamicShapes
 from anabranch.frontend.padding_proof import PaddingProof, UnprovenError
+from anabranch.frontend.symbolic_shapes import symbolic_shapes
 
 Capture = Callable[[list[Any]], Captured]
 

@@ -226,9 +226,9 @@ def _fused_linear(body: Graph) -> Graph | None:
         return None
     if len(table[x.name].shape) != 2:
         return None
-    turned = ops.make_node(f"{last.name}_t", "aten.t.default", (weight,), table)
-    args: tuple[Arg, ...] = (bias, x, Ref(turned.name))
+    transposed = ops.make_node(f"{last.name}_t", "aten.t.default", (weight,), table)
+    args: tuple[Arg, ...] = (bias, x, Ref(transposed.name))
     named: tuple[tuple[str, Arg], ...] = (("use_gelu", True),) if gelu else ()
     op = "aten._addmm_activation.default"
     fused = Node(last.name, op, args, named, last.types, linear.origin)
-    return replace(body, nodes=(turned, fused))
+    return replace(body, nodes=(transposed, fused))

@@ -28,12 +28,12 @@ IN_ORDER = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """The value to read, in which shape it is seen, whether its matrices are to be turned then, and
-    a number that it was multiplied by since."""
+    """The value to read, in which shape it is seen, whether its matrices are transposed then, and a
+    number that it was multiplied by since."""
 
     name: str
     shape: tuple[int, ...]
-    turned: bool = False
+    transposed: bool = False
     scale: float = 1.0
 
 
@@ -66,12 +66,12 @@ def way_of(
     masks: Sequence[tuple[str, tuple[int, ...]]],
     known: Known,
 ) -> HeadLayout:
-    """For the stacks of matrices that two products read: queries, keys that were turned, values.
+    """For the stacks of matrices that two products read: queries, transposed keys, values.
     `masks`: with the shape of the scores that each is added to."""
-    query, turned, value = factors
+    query, transposed, value = factors
     operands = (
         _operand(query, (*stack, *_matrix(query, known)), known),
-        _key(turned, stack, known),
+        _key(transposed, stack, known),
         _operand(value, (*stack, *_matrix(value, known)), known, scales=False),
     )
     seen = tuple(_mask(known.types[name].shape, scores, stack) for name, scores in masks)
@@ -116,7 +116,7 @@ def in_order(node: Node, known: Known) -> bool:
 
 
 def _order(node: Node, known: Known) -> list[int] | None:
-    """In which order the axes of more than one element come out, of a node that turns axes."""
+    """In which order the axes of more than one element come out, of a node that permutes axes."""
     order = order_of(node)
     if order is None:
         return None
@@ -150,11 +150,11 @@ def _operand(name: str, shape: tuple[int, ...], known: Known, scales: bool = Tru
     return best
 
 
-def _key(turned: str, stack: Stack, known: Known) -> Operand:
-    """The matrices before somebody turned them, if they can be seen so; else they are turned back,
-    which is no copy either."""
-    depth, rows = _matrix(turned, known)
-    last, factor = _earlier(turned, known)[-1]
+def _key(transposed: str, stack: Stack, known: Known) -> Operand:
+    """The matrices before they were transposed, if they can be seen so; else they are transposed
+    back, which is no copy either."""
+    depth, rows = _matrix(transposed, known)
+    last, factor = _earlier(transposed, known)[-1]
     node = known.producers.get(last)
     order = _order(node, known) if node is not None else None
     if node is not None and order is not None and order[:-2] + order[:-3:-1] == sorted(order):
@@ -163,7 +163,7 @@ def _key(turned: str, stack: Stack, known: Known) -> Operand:
             found = _operand(node.uses[0], (*stack, rows, depth), known)
             if seen_as(known.types[found.name], found.shape):
                 return Operand(found.name, found.shape, scale=factor * found.scale)
-    found = _operand(turned, (*stack, depth, rows), known)
+    found = _operand(transposed, (*stack, depth, rows), known)
     return Operand(found.name, found.shape, True, found.scale)
 
 

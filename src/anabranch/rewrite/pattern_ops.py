@@ -69,5 +69,5 @@ def transpose(x: Operand, a: Operand, b: Operand) -> Call:
 
 
 def t(x: Operand) -> Call:
-    """A matrix turned."""
+    """A matrix transposed."""
     return Call("aten.t.default", (x,))

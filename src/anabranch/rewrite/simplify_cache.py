@@ -32,7 +32,7 @@ OPTIONS = ("folding", "exact", "kernels", "channels_last", "tf32")
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _StoredSimplification:
     """`conditions`: of constants that the steps make, too, by names of their own."""
 
     graph: Graph
@@ -41,7 +41,9 @@ class _Stored:
     events: tuple[Event, ...]
 
 
-SIMPLIFIED: Table[_Stored] = Table("graphs", "simplified 3", nouns(_Stored))
+SIMPLIFIED: Table[_StoredSimplification] = Table(
+    "graphs", "simplified 3", nouns(_StoredSimplification)
+)
 GRAPHS: Codec[Graph] = nouns(Graph)
 
 
@@ -87,7 +89,7 @@ def _store(cache: Cache, key: str, graph: Graph, simple: Graph, events: Sequence
         return
     if back == simple and [n.origin for n in back.nodes] == [n.origin for n in simple.nodes]:
         told = tuple(replace(event, seconds=0.0) for event in events)
-        SIMPLIFIED.put(cache, key, _Stored(bare, steps, conditions, told))
+        SIMPLIFIED.put(cache, key, _StoredSimplification(bare, steps, conditions, told))
 
 
 def _name(number: int) -> str:
@@ -101,7 +103,7 @@ def _known(cache: Cache, key: str, graph: Graph) -> tuple[Graph, tuple[Event, ..
     held = {c.name: c.value for c in graph.constants if c.value is not None}
     device = next((value.device for value in held.values()), torch.device("cpu"))
 
-    def computed(stored: _Stored) -> tuple[Graph, tuple[Event, ...]] | None:
+    def computed(stored: _StoredSimplification) -> tuple[Graph, tuple[Event, ...]] | None:
         read = stored.graph
         values = derive.read(stored.steps, held, device)
         constants = tuple(replace(c, value=values[c.name]) for c in read.constants)

@@ -1,7 +1,7 @@
 """Shown: which elements of a value another one shows, through views and copies of views.
 
-    y: (197, 2304)  -> reshape (197, 1, 3, 768) -> turned (3, 197, 1, 768) -> clone -> select 1
-                    -> reshape (197, 12, 64) -> turned (12, 197, 64)
+    y: (197, 2304)  -> reshape (197, 1, 3, 768) -> permuted (3, 197, 1, 768) -> clone -> select 1
+                    -> reshape (197, 12, 64) -> permuted (12, 197, 64)
                     =  y, from element 768 on: (12 of stride 64, 197 of stride 2304, 64 of stride 1)
 
 Strides count elements of the source in the order of its axes, wherever they lie in memory. An axis
@@ -61,7 +61,7 @@ class Shown:
             case "transpose" | "permute":
                 order = order_of(node)
                 assert order is not None
-                return self._turned(order)
+                return self._permuted(order)
             case "select":
                 return self._cut(given["dim"], _number(given["index"]), None)
             case "unbind":
@@ -79,7 +79,7 @@ class Shown:
                 return self._cut(dim, sum(sizes[:at]), (sizes[at], 1))
         return None
 
-    def _turned(self, order: Sequence[int]) -> Shown:
+    def _permuted(self, order: Sequence[int]) -> Shown:
         return Shown(tuple(self.axes[d] for d in order), self.start)
 
     def _cut(self, dim: object, begin: int, kept: tuple[int, int] | None) -> Shown | None:
@@ -117,7 +117,7 @@ class Shown:
 
     def cuts(self, numel: int) -> ViewSlices | None:
         """How a value of so many elements shows them: cut into axes, some of them sliced, and
-        turned. None if no such view does."""
+        permuted. None if no such view does."""
         if any(len(axis) > 1 for axis in self.axes):
             return None
         held = [(axis[0][1], axis[0][0], d) for d, axis in enumerate(self.axes) if axis]
@@ -135,8 +135,8 @@ class Shown:
             slices.append((start, 1))
         if any(begin + size > n for n, (begin, size) in zip(sizes, slices, strict=True)):
             return None
-        turned = [d for _, _, d in held]
-        order = [turned.index(d) for d in sorted(turned)] + list(range(len(held), len(sizes)))
+        permuted = [d for _, _, d in held]
+        order = [permuted.index(d) for d in sorted(permuted)] + list(range(len(held), len(sizes)))
         return ViewSlices(tuple(sizes), tuple(slices), tuple(order))
 
 

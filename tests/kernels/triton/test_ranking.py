@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from benchmarks.pruning import LEAST_PRUNED, MOST_LOST, PruningRecord, judge, read
 
-from anabranch.bench.pruning import LEAST_PRUNED, MOST_LOST, PruningRecord, judge, read
 from anabranch.ir.text import parse_graph
 from anabranch.ir.tiles import text_tile
 from anabranch.kernels.dfg.lower import lower

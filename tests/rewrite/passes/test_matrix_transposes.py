@@ -11,7 +11,7 @@ from anabranch.ir.pass_runner import Stepper
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
-from anabranch.rewrite.passes.matrix_transposes import matrix_turns
+from anabranch.rewrite.passes.matrix_transposes import matrix_transposes
 from anabranch.rewrite.rules import CANDIDATES
 from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Trace
@@ -26,7 +26,7 @@ class Module(nn.Module):
         return self.function(x, y)
 
 
-TURNS: list[Callable[[Tensor], Tensor]] = [
+TRANSPOSES: list[Callable[[Tensor], Tensor]] = [
     lambda x: x.mT,
     lambda x: x.transpose(-1, -2),
     lambda x: x.transpose(-2, -1),
@@ -35,7 +35,7 @@ TURNS: list[Callable[[Tensor], Tensor]] = [
 
 
 @pytest.mark.parametrize("rank", [2, 3])
-@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("turn", TRANSPOSES)
 def test_a_turn_moves_through_a_product_however_it_is_spelled(
     rank: int, turn: Callable[[Tensor], Tensor]
 ) -> None:
@@ -44,7 +44,7 @@ def test_a_turn_moves_through_a_product_however_it_is_spelled(
     sides = (x, y) if rank == 3 else (x[0], y[0])
     raw = captured(Module(lambda a, b: turn(turn(a) @ turn(b))), *sides)
     whole = equal(raw, simplify(raw, Stepper(Trace()), Options()))
-    rule, match = next((rule, m) for rule in CANDIDATES["turns"] for m in matches(whole, rule))
+    rule, match = next((rule, m) for rule in CANDIDATES["transposes"] for m in matches(whole, rule))
     after = simplify(apply(whole, rule, match), Stepper(Trace()), Options())
     assert kinds(equal(raw, after)) == ["mm" if rank == 2 else "bmm"]
 
@@ -61,4 +61,4 @@ def test_other_turns_stay() -> None:
       %r: f32[3,2,3]{3,9,1} = aten.transpose.int(%b, 0, 1)
       return %p, %q, %t, %r
     }""")
-    assert matrix_turns(graph, Trace()) is graph
+    assert matrix_transposes(graph, Trace()) is graph

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from anabranch.rewrite.rules.shapes import (
     Draw,
     OneOf,
     WindowChoices,
+    each,
     either,
     pools,
     shapes,
@@ -140,6 +142,18 @@ def test_each_axis_may_have_ways_of_its_own() -> None:
     assert kernels == {(3, 1), (3, 2)}
 
 
+def test_several_tensors_are_alike_or_have_sizes_of_their_own() -> None:
+    given = {"tables": "[H] [K] const", "ids": "A.. int64 several", "rest": each(1, ("K of 7 K",))}
+    found: Any = drawn(shapes(given, H=(2, 3), K=(5, 6), A=(1,), PARTS=(3,)))
+    for one in found:
+        assert [table.name for table in one["tables"]] == ["tables0", "tables1", "tables2"]
+        assert len(one["ids"]) == 3 and len(set(one["ids"])) == 1
+        assert one["ids"][0].dtype == torch.int64 and one["ids"][0].shape[0] in range(1, 8)
+        assert set(one["rest"]) <= {1, (1,), (-1,)}
+    sizes = {table.type.shape for one in found for table in one["tables"]}
+    assert sizes == {(2, 5), (2, 6), (3, 5), (3, 6)}
+
+
 def test_each_kind_is_drawn_in_all_its_ways() -> None:
     entries = {kind: f"B C H W {kind}" for kind in KINDS}
     entries |= dict.fromkeys(("size", "place", "index", "upto"), "")
@@ -152,7 +166,6 @@ def test_each_kind_is_drawn_in_all_its_ways() -> None:
     assert all(isinstance(value, Constant) for value in seen["const"])
     assert {type(value) for value in seen["const?"]} == {Constant, type(None)}
     assert {type(value) for value in seen["maybe"]} == {Constant, TensorType}
-    assert {type(value) for value in seen["several"]} == {tuple}
     assert {value.dtype for value in seen["int32"]} == {torch.int32}  # type: ignore[attr-defined]
     assert {value.dtype for value in seen["int64"]} == {torch.int64}  # type: ignore[attr-defined]
     strides = {

@@ -85,7 +85,7 @@ def trace() -> Trace:
 
 
 @contextmanager
-def rehearsing(
+def sandboxing(
     trace: Trace,
     start: str = DEEDS,
     cache: Cache | None = None,
@@ -103,11 +103,11 @@ def rehearsing(
 
 @pytest.fixture
 def sandboxed(trace: Trace) -> Iterator[SandboxClient]:
-    with rehearsing(trace) as made:
+    with sandboxing(trace) as made:
         yield made
 
 
-def test_the_library_is_prepared_once_while_kernels_are_rehearsed(trace: Trace) -> None:
+def test_the_library_is_prepared_once_while_kernels_are_tried(trace: Trace) -> None:
     """After they were sent, whatever becomes of the process, and not where all is known."""
     target, prepared = CpuTarget(), list[list[str]]()
 
@@ -118,7 +118,7 @@ def test_the_library_is_prepared_once_while_kernels_are_rehearsed(trace: Trace) 
     ours = [task("fine"), task("dies")]
     body = ours[0].body
     library = replace(ours[0], kernel=Kernel("aten", "add", body, writes_out=True))
-    with rehearsing(trace, target=target) as sandboxed:
+    with sandboxing(trace, target=target) as sandboxed:
         trial = sandboxed.before(lambda tasks: [Cost(1.0, "measured")] * len(tasks))
         for _ in range(2):
             costs = trial([ours[0], library, ours[1]])
@@ -189,7 +189,7 @@ def test_what_never_answers_is_given_up(
 ) -> None:
     """Before the first kernel there is none to blame: all are left out, this time."""
     monkeypatch.setattr(sandbox_client, "TIME", replace(TIME, sandbox_silence_s=1.0))
-    with rehearsing(trace, STUCK) as sandboxed:
+    with sandboxing(trace, STUCK) as sandboxed:
         bad = sandboxed.refusals([task(f"fine {i}") for i in range(count)])
         assert len(bad) == count and all(
             "no process could be started" in str(w) for w in bad.values()
@@ -240,7 +240,7 @@ def test_only_what_passed_is_tried(sandboxed: SandboxClient) -> None:
         return [Cost(float(len(tried)), "measured") for _ in tasks]
 
     costs = sandboxed.before(trial)([task("fine"), task("raises"), task("dies", source="")])
-    assert tried == ["fine", "dies"]  # what has no source is a library's, and not rehearsed
+    assert tried == ["fine", "dies"]  # what has no source is a library's, and not tried
     assert [cost is None for cost in costs] == [False, True, False]
 
 
@@ -254,14 +254,14 @@ def test_what_no_time_is_left_for_is_left_out_this_time(trace: Trace, tmp_path: 
 
     tasks, until = [task("fine"), task("also fine"), task("dies")], Deadline(stop=stop)
     with Cache.open(tmp_path) as cache:
-        with rehearsing(Trace(heard), cache=cache, until=until) as first:
+        with sandboxing(Trace(heard), cache=cache, until=until) as first:
             assert first.refusals(tasks) == {1: NO_TIME, 2: NO_TIME} and not first.settled
             assert first._sandbox.process is None
-        with rehearsing(trace, cache=cache, until=until) as over:
+        with sandboxing(trace, cache=cache, until=until) as over:
             over.start()
             assert over.refusals(tasks) == {1: NO_TIME, 2: NO_TIME}
             assert over._sandbox.process is None
-        with rehearsing(trace, cache=cache) as another_day:
+        with sandboxing(trace, cache=cache) as another_day:
             assert list(another_day.refusals(tasks)) == [2] and another_day.settled
 
 
@@ -273,8 +273,8 @@ def test_it_may_be_started_ahead(sandboxed: SandboxClient) -> None:
     assert list(sandboxed.refusals([task("dies")])) == [0]
 
 
-def test_one_process_serves_many_rehearsals(trace: Trace) -> None:
-    """It outlives a rehearsal that does not own it, and a kernel that kills it costs the others
+def test_one_process_serves_many_tuners(trace: Trace) -> None:
+    """It outlives a client that does not own it, and a kernel that kills it costs the others
     nothing."""
     target = CpuTarget()
     with SandboxProcess(target, None, DEEDS) as sandbox:
@@ -361,7 +361,7 @@ def told_and_read(task: Task) -> Task:
 
 
 def test_what_dies_before_it_is_asked_is_started_again(trace: Trace) -> None:
-    with rehearsing(trace, "raise SystemExit(1)") as never:
+    with sandboxing(trace, "raise SystemExit(1)") as never:
         never.start()
         assert never._sandbox.process is not None
         never._sandbox.process.wait()
@@ -371,16 +371,16 @@ def test_what_dies_before_it_is_asked_is_started_again(trace: Trace) -> None:
 
 def test_nothing_runs_twice(trace: Trace, tmp_path: Path) -> None:
     tasks = [task("fine"), task("raises")]
-    with Cache.open(tmp_path) as cache, rehearsing(trace, DEEDS, cache) as first:
+    with Cache.open(tmp_path) as cache, sandboxing(trace, DEEDS, cache) as first:
         found = first.refusals(tasks)
     assert list(found) == [1]
     never = "raise SystemExit(1)"
-    with Cache.open(tmp_path) as cache, rehearsing(trace, never, cache) as again:
+    with Cache.open(tmp_path) as cache, sandboxing(trace, never, cache) as again:
         assert again.refusals(tasks) == found
         assert again._sandbox.process is None
         (why,) = again.refusals([task("new")]).values()
         assert "no process could be started" in str(why) and "exit status 1" in str(why)
-    with Cache.open(tmp_path) as cache, rehearsing(trace, DEEDS, cache) as third:
+    with Cache.open(tmp_path) as cache, sandboxing(trace, DEEDS, cache) as third:
         assert third.refusals([task("new")]) == {}
 
 

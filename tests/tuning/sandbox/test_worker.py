@@ -1,4 +1,4 @@
-"""Auditions: every kernel is compared with what its body computes, on numbers drawn anew."""
+"""The sandbox: every kernel is compared with what its body computes, on numbers drawn anew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments and options that verbs of `anabranch bench` share."""
+"""Arguments and options that verbs of `anabranch bench` share, and what is made of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Annotated
 
 import typer
 
+from anabranch.bench.jobs import ScheduleMatrix
+from anabranch.bench.rivals import RIVALS
 from anabranch.cli import flags
+from anabranch.cli.chosen_target import place
+from anabranch.schedule import SCHEDULERS
 
 Models = Annotated[
     list[str], typer.Argument(help=f"{flags.FORMS}.", show_default=False, metavar="MODELS")
@@ -23,3 +27,45 @@ EachBudget = Annotated[
     float | None, typer.Option("--budget", help="Seconds of each scheduler, for one model.")
 ]
 Kernels = Annotated[str, typer.Option(help="all, or library.")]
+Rivals = Annotated[
+    str | None,
+    typer.Option(help=f"all, none, or some of {', '.join(RIVALS)}.", show_default="eager,inductor"),
+]
+RivalTimeout = Annotated[float, typer.Option(help="Seconds to build one.", min=0.1)]
+SearchSeconds = Annotated[
+    float | None, typer.Option(help="Of each search of a published system.", min=0.1)
+]
+
+
+def rivals_of(asked: str | None) -> tuple[str, ...] | None:
+    """The rivals of a list, None for the usual ones.
+
+    >>> rivals_of("none"), rivals_of("eager")
+    ((), ('eager',))
+    """
+    if asked is None:
+        return None
+    return () if asked == "none" else flags.words(asked, RIVALS, "--rivals")
+
+
+def schedule_matrix(
+    models: list[str],
+    schedulers: str,
+    batch: str,
+    dtype: str,
+    target: str,
+    kernels: str,
+    budget: float | None,
+    trust: bool,
+) -> ScheduleMatrix:
+    """What `schedulers` and `delays` compare. OptionError for what is no list of such things."""
+    return ScheduleMatrix(
+        tuple(models),
+        flags.words(schedulers, SCHEDULERS, "--schedulers"),
+        flags.dtypes(dtype),
+        flags.numbers(batch, int, "--batch"),
+        place(target)[0],
+        kernels,
+        budget,
+        trust,
+    )

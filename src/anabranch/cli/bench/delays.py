@@ -13,15 +13,14 @@ from typing import Annotated, Any
 import typer
 
 from anabranch.bench import delays as shaking
-from anabranch.bench.delays import RUNS, DelayMatrix
+from anabranch.bench.delays import RUNS
 from anabranch.bench.harness import device_of
 from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments
 from anabranch.cli.bench.saved import saver
-from anabranch.cli.chosen_target import place
 from anabranch.cli.compile import check_folders
 from anabranch.cli.watch import Watch
-from anabranch.schedule import BEST, SCHEDULERS
+from anabranch.schedule import BEST
 from anabranch.trace import Trace
 
 COLUMNS = (
@@ -53,26 +52,18 @@ def run(
 ) -> None:
     """Run plans of MODELS under random delays and compare bits: exit status 1 where one differs."""
     check_folders(screen.file_of(json))
-    matrix = DelayMatrix(
-        models=tuple(models),
-        schedulers=flags.words(schedulers, SCHEDULERS, "--schedulers"),
-        dtypes=flags.dtypes(dtype),
-        batches=flags.numbers(batch, int, "--batch"),
-        target=place(target)[0],
-        kernels=kernels,
-        runs=runs,
-        budget=budget,
-        trust=trust,
+    matrix = arguments.schedule_matrix(
+        models, schedulers, batch, dtype, target, kernels, budget, trust
     )
     with Watch("delays", "bench") as watch:
-        record = shaking.run(matrix, Trace(watch), saver(json))
+        record = shaking.run(matrix, runs, Trace(watch), saver(json))
     console, rows = screen.console(json), record["rows"]
     console.print(screen.table(COLUMNS, [_row(row) for row in rows]))
-    runs = sum(row["runs"] for row in rows)
+    done = sum(row["runs"] for row in rows)
     said = f"bits differed in {record['different']}" if record["different"] else "no bit differed"
-    console.print(f"{said} in {runs} runs, on {device_of(record)}")
+    console.print(f"{said} in {done} runs, on {device_of(record)}")
     screen.write_json(json, record)
-    if record["different"] or not runs:
+    if record["different"] or not done:
         raise typer.Exit(1)
 
 

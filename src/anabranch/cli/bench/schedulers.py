@@ -20,12 +20,11 @@ from rich.console import Console
 
 from anabranch.bench import schedulers as comparison
 from anabranch.bench.harness import device_of
-from anabranch.bench.schedulers import ScheduleMatrix
+from anabranch.bench.jobs import ScheduleMatrix
 from anabranch.bench.verdicts import name_of
 from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments
 from anabranch.cli.bench.saved import saver
-from anabranch.cli.chosen_target import place
 from anabranch.cli.compile import check_folders
 from anabranch.cli.stopping import stoppable
 from anabranch.cli.watch import Watch
@@ -54,14 +53,11 @@ COLUMNS = (
 )
 
 
-Schedulers = Annotated[
-    str, typer.Option(help=f"all, or some of {', '.join(SCHEDULERS)}.", show_default="all")
-]
-
-
 def run(
     models: arguments.Models,
-    schedulers: Schedulers = "all",
+    schedulers: Annotated[
+        str, typer.Option(help=f"all, or some of {', '.join(SCHEDULERS)}.", show_default="all")
+    ] = "all",
     batch: arguments.Batches = "1",
     dtype: arguments.Dtypes = "fp16",
     target: arguments.Target = "auto",
@@ -72,15 +68,8 @@ def run(
 ) -> None:
     """Time what every scheduler makes of the same kernels of MODELS."""
     check_folders(screen.file_of(json))
-    matrix = ScheduleMatrix(
-        models=tuple(models),
-        schedulers=flags.words(schedulers, SCHEDULERS, "--schedulers"),
-        dtypes=flags.dtypes(dtype),
-        batches=flags.numbers(batch, int, "--batch"),
-        target=place(target)[0],
-        kernels=kernels,
-        budget=budget,
-        trust=trust,
+    matrix = arguments.schedule_matrix(
+        models, schedulers, batch, dtype, target, kernels, budget, trust
     )
     compare(matrix, json)
 

@@ -17,25 +17,18 @@ from typing import Annotated
 import typer
 
 from anabranch.bench.result_rows import BenchmarkMatrix
-from anabranch.bench.rivals import RIVALS
 from anabranch.cli import flags
 from anabranch.cli.bench import arguments, system_rows
-
-Rivals = Annotated[
-    str | None,
-    typer.Option(help=f"all, none, or some of {', '.join(RIVALS)}.", show_default="eager,inductor"),
-]
-RivalTimeout = Annotated[float, typer.Option(help="Seconds to build one.", min=0.1)]
 
 
 def run(
     models: arguments.Models,
     batch: arguments.Batches = "1",
     dtype: arguments.Dtypes = "fp16",
-    rivals: Rivals = None,
+    rivals: arguments.Rivals = None,
     target: arguments.Target = "auto",
     seconds: arguments.Seconds = 1.0,
-    rival_timeout: RivalTimeout = 540.0,
+    rival_timeout: arguments.RivalTimeout = 540.0,
     cold: Annotated[bool, typer.Option("--cold", help="Compile ours with an empty cache.")] = False,
     settings: flags.Settings = None,
     json: flags.Json = None,
@@ -47,7 +40,7 @@ def run(
         models=tuple(models),
         dtypes=flags.dtypes(dtype),
         batches=flags.numbers(batch, int, "--batch"),
-        rivals=rivals_of(rivals),
+        rivals=arguments.rivals_of(rivals),
         target=target,
         seconds=seconds,
         rival_timeout=rival_timeout,
@@ -56,14 +49,3 @@ def run(
         trust=trust,
     )
     system_rows.run(matrix, json, markdown)
-
-
-def rivals_of(asked: str | None) -> tuple[str, ...] | None:
-    """The rivals of a list, None for the usual ones.
-
-    >>> rivals_of("none"), rivals_of("eager")
-    ((), ('eager',))
-    """
-    if asked is None:
-        return None
-    return () if asked == "none" else flags.words(asked, RIVALS, "--rivals")

@@ -13,7 +13,6 @@ import typer
 from anabranch.bench.result_rows import PUBLISHED_SYSTEMS, BenchmarkMatrix
 from anabranch.cli import flags
 from anabranch.cli.bench import arguments, system_rows
-from anabranch.cli.bench.speed import Rivals, RivalTimeout, rivals_of
 from anabranch.options import SYSTEMS
 
 
@@ -28,13 +27,11 @@ def run(
     ] = "published",
     batch: arguments.Batches = "1",
     dtype: arguments.Dtypes = "fp16",
-    rivals: Rivals = "none",
+    rivals: arguments.Rivals = "none",
     target: arguments.Target = "auto",
     seconds: arguments.Seconds = 1.0,
-    rival_timeout: RivalTimeout = 540.0,
-    search_seconds: Annotated[
-        float | None, typer.Option(help="Of each search of a published system.", min=0.1)
-    ] = None,
+    rival_timeout: arguments.RivalTimeout = 540.0,
+    search_seconds: arguments.SearchSeconds = None,
     without_ours: Annotated[
         bool, typer.Option("--without-ours", help="No row for what users get.")
     ] = False,
@@ -48,7 +45,7 @@ def run(
         models=tuple(models),
         dtypes=flags.dtypes(dtype),
         batches=flags.numbers(batch, int, "--batch"),
-        rivals=rivals_of(rivals),
+        rivals=arguments.rivals_of(rivals),
         systems=systems_of(systems),
         target=target,
         seconds=seconds,

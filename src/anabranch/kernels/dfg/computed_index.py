@@ -40,9 +40,9 @@ def _channel_shuffle(call: LoweringCall, point: Point) -> Point:
 
 
 def _flip(call: LoweringCall, point: Point) -> Point:
-    turned = call.dims("dims") if call.given["dims"] else ()
+    flipped = call.dims("dims") if call.given["dims"] else ()
     pairs = enumerate(zip(point, call.x.shape, strict=True))
-    return tuple(n - 1 + -1 * i if d in turned else i for d, (i, n) in pairs)
+    return tuple(n - 1 + -1 * i if d in flipped else i for d, (i, n) in pairs)
 
 
 def _roll(call: LoweringCall, point: Point) -> Point:

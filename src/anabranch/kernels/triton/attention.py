@@ -73,7 +73,7 @@ def write(body: Graph, tile: AttentionTile) -> KernelTree:
     block = block_of(found, axes)
     spelled = {one: name for name, one in axes.items()} | {Axis("batch", found.batches): "batch"}
     out = Emission(spelled, {}, names_of(body), {*INDICES, *OWN})
-    walk = _Walk(found, tile, block)
+    walk = _AttentionProgram(found, tile, block)
     _write_indices(out, walk, axes)
     _write_walk(out, walk)
     _write_results(out, walk, axes)
@@ -83,7 +83,7 @@ def write(body: Graph, tile: AttentionTile) -> KernelTree:
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
+class _AttentionProgram:
     """An attention, how it is cut, and what a program reads and stores of it."""
 
     found: Attention
@@ -146,7 +146,7 @@ def _axes(found: Attention, tile: AttentionTile) -> dict[str, Axis]:
     return {name: Axis(name, n) for name, n in sizes.items()}
 
 
-def _write_indices(out: Emission, walk: _Walk, axes: dict[str, Axis]) -> None:
+def _write_indices(out: Emission, walk: _AttentionProgram, axes: dict[str, Axis]) -> None:
     """The block's queries, and the numbers of a head."""
     blocks, rows = walk.blocks, walk.tile.rows
     out.let("tile", (GridPlace(0),))
@@ -161,7 +161,7 @@ def _write_indices(out: Emission, walk: _Walk, axes: dict[str, Axis]) -> None:
     out.let("col", f"tl.arange(0, {axes['col'].extent})[None, :]")
 
 
-def _write_walk(out: Emission, walk: _Walk) -> None:
+def _write_walk(out: Emission, walk: _AttentionProgram) -> None:
     """What the queries make of all keys: `attended`."""
     tile = walk.tile
     out.expect(walk.block.query)
@@ -186,7 +186,7 @@ def _write_walk(out: Emission, walk: _Walk) -> None:
     out.let("attended", "attended * tl.where(total == 0.0, 0.0, 1.0 / total)")
 
 
-def _write_scores(scope: Emission, walk: _Walk, query: str, key: str) -> None:
+def _write_scores(scope: Emission, walk: _AttentionProgram, query: str, key: str) -> None:
     """The products in powers of two, -inf where a row does not look at a key."""
     found = walk.found
     scale = repr(found.scale * LOG2_E)
@@ -206,7 +206,7 @@ def _write_scores(scope: Emission, walk: _Walk, query: str, key: str) -> None:
         scope.let("scores", f"tl.where({conditions}, scores, {LOWEST})")
 
 
-def _write_step(out: Emission, scope: Emission, walk: _Walk, value: str) -> None:
+def _write_step(out: Emission, scope: Emission, walk: _AttentionProgram, value: str) -> None:
     """The loop over blocks of keys; a new maximum weighs down what was summed up before."""
     rows, places, cols = walk.tile.rows, walk.tile.places, walk.cols
     out.let("top", f"tl.full([{rows}, 1], {LOWEST}, tl.float32)")
@@ -223,7 +223,7 @@ def _write_step(out: Emission, scope: Emission, walk: _Walk, value: str) -> None
     out.loop("start", f"0, {walk.end}, {places}", scope)
 
 
-def _write_results(out: Emission, walk: _Walk, axes: dict[str, Axis]) -> None:
+def _write_results(out: Emission, walk: _AttentionProgram, axes: dict[str, Axis]) -> None:
     """What is made of the result, and the stores; a single query is the first of its block."""
     found, ends = walk.found, [(axes["col"], walk.found.cols)]
     if found.row is None:
@@ -236,7 +236,7 @@ def _write_results(out: Emission, walk: _Walk, axes: dict[str, Axis]) -> None:
         out.store(store, within=within)
 
 
-def _factor(scope: Emission, expr: Expr, walk: _Walk) -> str:
+def _factor(scope: Emission, expr: Expr, walk: _AttentionProgram) -> str:
     """A factor of a product, in the type that it has in memory."""
     name, dtype = scope.value(expr), walk.found.dtype
     if walk.tile.tf32:
@@ -249,7 +249,7 @@ def _finite(name: str) -> str:
     return f"tl.where({name} == {LOWEST}, 0.0, {name})"
 
 
-def _rounded(out: Emission, walk: _Walk) -> str:
+def _rounded(out: Emission, walk: _AttentionProgram) -> str:
     """The weights as a factor."""
     if walk.tile.tf32:
         return out.call("nearest_tf32", "weights")

@@ -169,7 +169,7 @@ SETTINGS: Mapping[str, Setting] = {
         _shapes(x="N K", y="N K", a="K M", b="K M"),
         ("matmul", "add", "cat0", "cat1", "head0N", "tail0N", "head1M", "tail1M"),
     ),
-    "turned": Setting(
+    "transposed": Setting(
         _shapes(x="N K", y="N K"),
         ("t", "add", "mul", "relu", "cat0", "cat1", "head0N", "tail0N", "head1K", "tail1K"),
     ),

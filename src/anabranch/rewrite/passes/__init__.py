@@ -17,7 +17,7 @@ from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.rewrite.passes.fold_constants import fold_constants
 from anabranch.rewrite.passes.functional import functional
 from anabranch.rewrite.passes.identities import identities
-from anabranch.rewrite.passes.matrix_transposes import matrix_turns
+from anabranch.rewrite.passes.matrix_transposes import matrix_transposes
 from anabranch.rewrite.passes.sink_transposes import sink
 from anabranch.rewrite.passes.zero_channels import zeros
 from anabranch.trace import Trace
@@ -26,7 +26,7 @@ PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
     "functional": functional,
     "canonical": canonical,
     "beside": beside,
-    "matrix_turns": matrix_turns,
+    "matrix_transposes": matrix_transposes,
     "identities": identities,
     "attention": attention,
     "uncopied": uncopied,

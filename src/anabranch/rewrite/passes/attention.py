@@ -302,12 +302,12 @@ def _past_views(name: str, facts: AttentionFacts) -> Node | None:
 def _called(builder: Builder, node: Node, scores: Scores, facts: AttentionFacts) -> Ref:
     """The operator in place of both products."""
     types = facts.known.types
-    query, turned, value = (*map(_name, scores.product.args), _name(node.args[1]))
+    query, transposed, value = (*map(_name, scores.product.args), _name(node.args[1]))
     if {types[query].dtype, types[value].dtype} != {node.type.dtype}:
         raise Apart("its factors are of several types")
     if max(types[query].shape[-1], types[value].shape[-1]) > MOST_HEAD_CHANNELS:
         raise Apart(f"its heads have more than {MOST_HEAD_CHANNELS} numbers")
-    factors = query, turned, value
+    factors = query, transposed, value
     stacks = _stacks(query, scores, facts)
     more = *scores.factors, *scores.masks
     ways = (way_of(stack, factors, more, facts.known) for stack in stacks)
@@ -357,7 +357,7 @@ def _seen(builder: Builder, operand: Operand) -> Ref:
     ref = Ref(builder.substitute(operand.name))
     if builder.known.types[ref.name].shape != operand.shape:
         ref = builder.call("aten.reshape.default", ref, operand.shape)
-    return builder.call("aten.transpose.int", ref, -2, -1) if operand.turned else ref
+    return builder.call("aten.transpose.int", ref, -2, -1) if operand.transposed else ref
 
 
 def _spread(builder: Builder, name: str, seen: Mask) -> Ref:

@@ -1,7 +1,7 @@
 """Attention reads heads where they were made, whatever was copied on the way.
 
     %y = linear(%x, ...)        [1,197,2304]     queries, keys and values side by side
-    %c = clone(turned %y)       [3,197,1,768]    one after the other      ->   three views of %y
+    %c = clone(permuted %y)     [3,197,1,768]    one after the other      ->   three views of %y
     %q = view of %c             [1,12,197,64]
 
 Copies that a model makes so that its own views are possible, or for kernels that want their rows

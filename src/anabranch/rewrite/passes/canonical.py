@@ -154,16 +154,16 @@ def _addmm(builder: Builder, node: Node) -> Ref | None:
         bias = builder.call("aten.reshape.default", bias, (columns,), origin=node.origin)
     if _shape(builder, bias) != (columns,):
         return None
-    turned = builder.call("aten.t.default", w, origin=node.origin)
-    return builder.instead(node, "aten.linear.default", given["mat1"], turned, bias)
+    transposed = builder.call("aten.t.default", w, origin=node.origin)
+    return builder.instead(node, "aten.linear.default", given["mat1"], transposed, bias)
 
 
 def _mm(builder: Builder, node: Node) -> Ref | None:
     x, w = node.args[:2]
     if not _constant(builder, w) or _constant(builder, x):
         return None
-    turned = builder.call("aten.t.default", w, origin=node.origin)
-    return builder.instead(node, "aten.linear.default", x, turned)
+    transposed = builder.call("aten.t.default", w, origin=node.origin)
+    return builder.instead(node, "aten.linear.default", x, transposed)
 
 
 def _constant(builder: Builder, *args: Arg) -> bool:

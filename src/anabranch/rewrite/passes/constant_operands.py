@@ -54,9 +54,9 @@ def beside(graph: Graph, trace: Trace) -> Graph:
         given = builder.renamed(node)
         layer = known.producers.get(source)
         if layer is not None and _is_layer(layer, known) and source not in returned:
-            turned = _turned(builder, given) if len(readers[source]) == 1 else None
-            if turned is not None:
-                return turned
+            negated = _with_other_sign(builder, given) if len(readers[source]) == 1 else None
+            if negated is not None:
+                return negated
         if _after(source, known) or _before(node, known, readers):
             return FORMS[node.op](builder, given)
         return None
@@ -101,7 +101,7 @@ def _before(node: Node, known: Known, readers: Mapping[str, Sequence[Node]]) -> 
     return False
 
 
-def _turned(builder: Builder, node: Node) -> Ref | None:
+def _with_other_sign(builder: Builder, node: Node) -> Ref | None:
     """The layer that the node reads with the other sign, and the rest of the node behind it; None
     if it keeps its sign there."""
     given = ops.arguments(node)

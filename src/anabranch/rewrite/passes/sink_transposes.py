@@ -1,13 +1,13 @@
-"""Turns of axes sink below what is computed element by element, so that this follows a product.
+"""Permutations sink below what is computed element by element, so that this follows a product.
 
     %y = linear(%x, %w)              [n, h, w, c]        %y = linear(%x, %w)
-    %t = permute(%y, [0, 3, 1, 2])   [n, c, h, w]   ->   %m = mul(%y, turned %s)
-    %m = mul(%t, %s)                                     %a = add(%m, turned %r)
+    %t = permute(%y, [0, 3, 1, 2])   [n, c, h, w]   ->   %m = mul(%y, permuted %s)
+    %m = mul(%t, %s)                                     %a = add(%m, permuted %r)
     %a = add(%m, %r)                                     %t = permute(%a, [0, 3, 1, 2])
 
-What else is read is turned the other way, which is a view. Only where the product, and what is made
-of it, is read by nobody else, where no other product is read that this could follow as it is, and
-where the result lies in memory as it did.
+What else is read is permuted the other way, which is a view. Only where the product, and what is
+made of it, is read by nobody else, where no other product is read that this could follow as it is,
+and where the result lies in memory as it did.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ RESHAPE = "aten.reshape.default"
 
 
 def sink(graph: Graph, trace: Trace) -> Graph:
-    """The graph with turns of what contractions make behind the pointwise nodes that read them."""
+    """The graph with permutations of products behind the pointwise nodes that read them."""
     made, readers = producers(graph), users(graph)
     returned = {ref.name for ref in graph.outputs}
     single = {name for name, nodes in readers.items() if len(nodes) == 1} - returned
     builder = Builder(graph)
     for node in graph.nodes:
-        turn = None
+        permutation = None
         if ops.info(node.op).kind == "pointwise" and not ops.info(node.op).random:
             own = [made[name] for name in node.uses if name in made and name in single]
             if not any(ops.info(one.op).kind == "contract" for one in own):
-                turn = next((one for one in own if _of_product(one, made, single)), None)
-        sides = _sides(builder, node, turn) if turn is not None else None
-        if turn is None or sides is None:
+                permutation = next((one for one in own if _of_product(one, made, single)), None)
+        sides = _sides(builder, node, permutation) if permutation is not None else None
+        if permutation is None or sides is None:
             builder.keep(node)
         else:
-            builder.replace(node.name, _below(builder, node, turn, sides))
+            builder.replace(node.name, _below(builder, node, permutation, sides))
     return builder.graph()
 
 
 Side = tuple[Arg, tuple[int, ...] | None]
-"""An argument, and the axes by which it is turned back, None if it stays."""
+"""An argument, and the axes by which it is permuted back, None if it stays."""
 
 
-def _of_product(turn: Node, made: Mapping[str, Node], single: Collection[str]) -> bool:
-    """Whether the node turns what a contraction has made, or what is computed of that by then, and
-    nobody else reads any of it."""
-    source = made.get(turn.uses[0]) if order_of(turn) is not None else None
+def _of_product(permutation: Node, made: Mapping[str, Node], single: Collection[str]) -> bool:
+    """Whether the node permutes what a contraction has made, or what is computed of that by then,
+    and nobody else reads any of it."""
+    source = made.get(permutation.uses[0]) if order_of(permutation) is not None else None
     while source is not None and source.name in single:
         if ops.info(source.op).kind != "pointwise":
             return ops.info(source.op).kind == "contract"
@@ -61,20 +61,20 @@ def _of_product(turn: Node, made: Mapping[str, Node], single: Collection[str]) -
     return False
 
 
-def _sides(builder: Builder, node: Node, turn: Node) -> list[Side] | None:
+def _sides(builder: Builder, node: Node, permutation: Node) -> list[Side] | None:
     """What the node would read if it came first; None if its result would lie otherwise."""
-    dims, table = _order(turn), dict(builder.known.types)
+    dims, table = _order(permutation), dict(builder.known.types)
     back = tuple(dims.index(d) for d in range(len(dims)))
     given = builder.renamed(node)
     listed = [arg for arg in (*given.args, *dict(given.kwargs).values()) if isinstance(arg, tuple)]
     named = any(isinstance(arg, Ref) for arg in dict(given.kwargs).values())
-    if node.type.shape != turn.type.shape or len(node.types) > 1 or listed or named:
+    if node.type.shape != permutation.type.shape or len(node.types) > 1 or listed or named:
         return None
     sides: list[Side] = []
     args: list[Arg] = []
     for i, arg in enumerate(given.args):
-        if node.args[i] == Ref(turn.name):
-            arg = builder.renamed(turn).args[0]
+        if node.args[i] == Ref(permutation.name):
+            arg = builder.renamed(permutation).args[0]
             sides.append((arg, None))
         elif isinstance(arg, Ref) and table[arg.name].numel != 1:
             type, name = table[arg.name], f"{i}"
@@ -93,8 +93,8 @@ def _sides(builder: Builder, node: Node, turn: Node) -> list[Side] | None:
     return sides if ops.same_layout(type, node.type) else None
 
 
-def _below(builder: Builder, node: Node, turn: Node, sides: Sequence[Side]) -> Ref:
-    """What the node computes of what was turned before it, turned."""
+def _below(builder: Builder, node: Node, permutation: Node, sides: Sequence[Side]) -> Ref:
+    """What the node computes of what was permuted before it, permuted."""
     args: list[Arg] = []
     for arg, back in sides:
         if isinstance(arg, Ref) and back is not None:
@@ -102,21 +102,23 @@ def _below(builder: Builder, node: Node, turn: Node, sides: Sequence[Side]) -> R
             full = (1,) * (len(back) - len(shape)) + shape
             if full != shape:
                 arg = builder.call(RESHAPE, arg, full, origin=node.origin)
-            arg = _turned(builder, arg, turn, back, node.origin)
+            arg = _permuted(builder, arg, permutation, back, node.origin)
         args.append(arg)
     more = dict(builder.renamed(node).kwargs)
     result = builder.call(node.op, *args, name="", origin=node.origin, **more)
-    return _turned(builder, result, turn, _order(turn), turn.origin)
+    return _permuted(builder, result, permutation, _order(permutation), permutation.origin)
 
 
-def _turned(builder: Builder, value: Ref, turn: Node, dims: tuple[int, ...], origin: str) -> Ref:
-    """The value turned, in the words of the turn: two axes that change places go back so, too."""
-    if turn.op == TRANSPOSE:
-        return builder.call(TRANSPOSE, value, *turn.args[1:], origin=origin)
+def _permuted(
+    builder: Builder, value: Ref, permutation: Node, dims: tuple[int, ...], origin: str
+) -> Ref:
+    """The value permuted, as the node says it: two axes that change places go back so, too."""
+    if permutation.op == TRANSPOSE:
+        return builder.call(TRANSPOSE, value, *permutation.args[1:], origin=origin)
     return builder.call(PERMUTE, value, dims, origin=origin)
 
 
-def _order(turn: Node) -> tuple[int, ...]:
-    order = order_of(turn)
-    assert order is not None, "a turn"
+def _order(permutation: Node) -> tuple[int, ...]:
+    order = order_of(permutation)
+    assert order is not None, "a permutation"
     return order

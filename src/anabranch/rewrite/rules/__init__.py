@@ -59,7 +59,7 @@ _WRITTEN: dict[str, tuple[Rule, ...]] = {
     "pieces": concat_slice.RULES,
     "movement": movement.RULES,
     "vectors": channel_padding.RULES,
-    "turns": transposed_operands.RULES,
+    "transposes": transposed_operands.RULES,
     "sums": elementwise_algebra.RULES,
     "found": found.RULES,
 }

@@ -19,7 +19,6 @@ from anabranch.ir.rule_text import parse_pattern
 from anabranch.ir.text import text_arg
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import WORDS, pattern
-from anabranch.rewrite.rules import draws
 
 Draw = Callable[[random.Random], Mapping[str, object]]
 
@@ -155,10 +154,6 @@ def folded(op: Callable[[Operand, Operand], Pattern], terms: list[Pattern]) -> P
         pairs = [op(*terms[i : i + 2]) for i in range(0, len(terms) - 1, 2)]
         terms = pairs + terms[len(pairs) * 2 :]
     return terms[0]
-
-
-def sizes(dice: random.Random, rank: int) -> tuple[int, ...]:
-    return tuple(draws.size(dice) for _ in range(rank))
 
 
 def _name(match: Match, name: str) -> str:

@@ -225,8 +225,8 @@ class Merge:
             by_groups = reshape(value, (images, *apart, *size))
             return reshape(transpose(by_groups, 1, 2), (images, channels, *size))
         by_groups = reshape(permute(value, (0, 2, 3, 1)), (images, *size, *apart))
-        turned = reshape(transpose(by_groups, 3, 4), (images, *size, channels))
-        return permute(turned, (0, 3, 1, 2))
+        permuted = reshape(transpose(by_groups, 3, 4), (images, *size, channels))
+        return permute(permuted, (0, 3, 1, 2))
 
     def _after(self, one: Call) -> Call:
         return one if self.activation is None else self.activation(one)

@@ -1,4 +1,4 @@
-"""Random arguments for the tests of rules: sizes of one and primes, odd windows, both layouts.
+"""Random arguments for the tests of rules: sizes of one and primes, and room for windows.
 
 Each takes the dice first; a tensor is drawn as its type, a constant as a `Constant` without value.
 """
@@ -10,7 +10,6 @@ import random
 import torch
 
 from anabranch.ir.graph import Constant
-from anabranch.ir.ops import channels_last_strides
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes
 
@@ -29,34 +28,6 @@ def tensor(*sizes: int) -> TensorType:
 def weight(name: str, *sizes: int) -> Constant:
     """A constant of this shape, under the name of its wildcard."""
     return Constant(name, tensor(*sizes), name)
-
-
-def bias(dice: random.Random, name: str, channels: int) -> Constant | None:
-    """A constant for each channel, or none, as often."""
-    return dice.choice((weight(name, channels), None))
-
-
-def image(dice: random.Random, *sizes: int) -> TensorType:
-    """A tensor, now and then with its channels side by side if it has two axes of space."""
-    strides = channels_last_strides(sizes) if len(sizes) == 4 and dice.random() < 0.3 else ()
-    return TensorType(sizes, torch.float32, strides)
-
-
-def axes(dice: random.Random) -> int:
-    """How many axes of space: mostly two."""
-    return dice.choice((1, 2, 2, 2, 2, 3))
-
-
-def kernel(dice: random.Random, axes: int) -> Sizes:
-    return tuple(dice.choice((1, 1, 2, 3, 3, 4)) for _ in range(axes))
-
-
-def some_window(dice: random.Random, axes: int, groups: int = 1) -> ConvWindow:
-    """Any window but a transposed one."""
-    stride = tuple(dice.choice((1, 1, 2, 3)) for _ in range(axes))
-    padding = tuple(dice.choice((0, 0, 1, 2)) for _ in range(axes))
-    dilation = tuple(dice.choice((1, 1, 1, 2)) for _ in range(axes))
-    return ConvWindow(stride, padding, dilation, groups=groups)
 
 
 def room(dice: random.Random, kernel: Sizes, by: ConvWindow) -> Sizes:

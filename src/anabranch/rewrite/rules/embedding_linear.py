@@ -33,8 +33,6 @@ throughout.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Literal, TypeVar
@@ -46,13 +44,11 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Each, Match, Operand, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat, linear, permute, reshape
-from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.algebra_conditions import floating, sizes, types_of, values
+from anabranch.rewrite.rules.algebra_conditions import floating, types_of, values
 from anabranch.rewrite.rules.embedding_merging import looked_up
 from anabranch.rewrite.rules.pattern_parts import slice_of
-from anabranch.rewrite.rules.shapes import OneOf, shapes
+from anabranch.rewrite.rules.shapes import Draw, Drawing, OneOf, each, shapes
 
-Drawn = Mapping[str, object]
 Together = Literal["stack", "cat", "index"]
 Beside = Literal["", "x", "x * v"]
 
@@ -62,6 +58,8 @@ axis, along, shape = wild("axis along shape")
 EMBEDDING, INDEX = "aten.embedding.default", "aten.index.Tensor"
 STACK, SUM = "aten.stack.default", "aten.sum.dim_IntList"
 LOOKUP = call(EMBEDDING, tables, ids, rest="rest")
+RESTS = ((-1, False, False), (1, True, False))
+"""What a lookup is told beside its indices."""
 INDEX_DTYPES = (torch.int32, torch.int64)
 
 MOST_BYTES = 512 << 20
@@ -109,7 +107,7 @@ class EmbeddingLinearForm:
             find=linear(self._read(), w, b),
             replace=self.put,
             when=self.able,
-            draw=self.draw,
+            draw=self.draw(),
             throughout="first",
         )
 
@@ -189,37 +187,27 @@ class EmbeddingLinearForm:
             return call(EMBEDDING, held[0][0], values(match, "ids")[0])
         return looked_up(match.known, held, values(match, "ids"), len(row.lead), True)
 
-    def draw(self, dice: random.Random) -> Drawn:
-        lead, outputs = sizes(dice, dice.randint(0, 2)), draws.size(dice)
-        count = dice.randint(1 + (self.together == "index"), 4)
-        width = draws.size(dice)
-        widths = [draws.size(dice) if self.together == "cat" else width for _ in range(count)]
-        dtype = dice.choice((torch.int64, torch.int64, torch.int32))
-        held = tuple(draws.weight(f"t{i}", dice.randint(2, 5), n) for i, n in enumerate(widths))
-        axes = len(lead) + 1 + (self.together != "cat")
-        along = dice.choice((len(lead), len(lead) - axes))
-        found: dict[str, object] = {}
+    def draw(self) -> Draw:
+        width = "sum(K)" if self.together == "cat" else "count*K"
+        width += {"": "", "x": "+M", "x * v": "+M*K"}[self.beside]
+        entries: dict[str, object] = {
+            **{"tables": "[H] K const", "H": range(2, 6), "rest": each(*RESTS)},
+            **{"ids": OneOf("... int64 several", "... int32 several")},
+            **{"w": f"N {width} const", "b": "N const?", "MORE": (0, 1, 2), "PARTS": (1, 2, 3, 4)},
+        }
         if self.together == "index":
-            found["tables"] = draws.weight("tables", count, 3, width)
-            found["which"] = Constant("which", TensorType((count,), dtype), "which")
-            found["ids"] = TensorType((*lead, count), dtype)
+            whole = {"tables": "count 3 K const", "which": _each_table, "PARTS": (2, 3, 4)}
+            entries |= whole | {"ids": OneOf("... count int64", "... count int32")}
+            del entries["rest"]
+        if self.together == "cat":
+            entries |= {"tables": "[H] [K] const", "along": "K of ... K"}
         else:
-            found["tables"] = held
-            found["ids"] = tuple(TensorType(lead, dtype) for _ in held)
-            found["rest"] = tuple(dice.choice(((-1, False, False), (1, True, False))) for _ in held)
-        columns = sum(widths)
-        if self.beside == "x":
-            more = draws.size(dice)
-            found["x"], columns = draws.tensor(*lead, more), columns + more
-        elif self.beside == "x * v":
-            more = draws.size(dice)
-            found["x"], found["v"] = draws.tensor(*lead, more, 1), draws.weight("v", more, width)
-            columns += more * width
-        found |= {"axis": along} if self.together == "stack" else {}
-        found |= {"along": along} if self.together == "cat" or self.beside else {}
-        found |= {"shape": dice.choice(((*lead, columns), (-1, columns)))}
-        found["w"] = draws.weight("w", outputs, columns)
-        return {**found, "b": draws.bias(dice, "b", outputs)}
+            entries["shape"] = OneOf(f"... {width} sizes", (-1, f"{width} size"))
+            entries |= {"along": "count of ... count K"} if self.beside else {}
+            entries |= {"axis": "count of ... count K"} if self.together == "stack" else {}
+        entries |= {"x": "... M"} if self.beside == "x" else {}
+        entries |= {"x": "... M 1", "v": "M K const"} if self.beside == "x * v" else {}
+        return shapes(entries)
 
     def _name(self) -> str:
         left = ", ".join(self._placed(LOOKUPS[self.together], self.beside))
@@ -247,6 +235,12 @@ class EmbeddingLinearForm:
         if not self.beside:
             return (lookups,)
         return (beside, lookups) if self.before else (lookups, beside)
+
+
+def _each_table(given: Drawing) -> Constant:
+    """Which table each index is of."""
+    dtype = given.dice.choice(INDEX_DTYPES)
+    return Constant("which", TensorType((given.size("count"),), dtype), "which")
 
 
 def _times(stacked: Operand, count: int, width: int, start: int) -> Call:
@@ -347,7 +341,7 @@ RULES: tuple[Rule, ...] = (
         draw=shapes(
             "tables: H K const; w: N K const; b: N const?",
             ids=OneOf("... int64", "... int32"),
-            rest=OneOf((-1, False, False), (1, True, False)),
+            rest=OneOf(*RESTS),
             H=range(2, 8),
         ),
         throughout="first",

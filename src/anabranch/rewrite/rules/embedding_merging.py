@@ -31,8 +31,7 @@ after.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -44,11 +43,11 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Each, Known, Match, Operand, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat, permute, reshape
-from anabranch.rewrite.rules import draws
-from anabranch.rewrite.rules.algebra_conditions import sizes, values
+from anabranch.rewrite.rules.algebra_conditions import values
 from anabranch.rewrite.rules.pattern_parts import slice_of
+from anabranch.rewrite.rules.shapes import Draw, Drawing, OneOf, each, either, shapes
 
-Drawn = Mapping[str, object]
+INTEGERS = ("int64", "int32")
 
 tables, ids, x, axis, dims = wild("tables ids x axis dims")
 
@@ -96,7 +95,7 @@ class EmbeddingMergeForm:
             find=call(self.op, parts, axis),
             replace=lambda match: self.put(match, before, behind),
             when=self.able,
-            draw=lambda dice: self.draw(dice, before or behind),
+            draw=self.draw(before or behind),
             throughout="first",
         )
 
@@ -135,30 +134,31 @@ class EmbeddingMergeForm:
         parts = (*[other] * before, whole, *[other] * behind)
         return cat(parts, at) if len(parts) > 1 else whole
 
-    def draw(self, dice: random.Random, other: bool) -> Drawn:
-        rank, width, count = dice.randint(0, 3), draws.size(dice), dice.randint(2, 5)
-        rank = max(rank, 1 - self.new)
-        at = rank if self.flat else dice.randint(0, rank - 1 + self.new)
-        shape, dtype = sizes(dice, rank), dice.choice((torch.int64, torch.int64, torch.int32))
-        held = [draws.weight(f"w{i}", dice.randint(2, 7), width) for i in range(count)]
-        if dice.random() < 0.3:
-            held = [draws.weight(f"w{i}", 3, width) for i in range(count)]
-        shapes = [self._sized(dice, shape, at) for _ in range(count + 1)]
-        last = (draws.size(dice) if self.flat else width,)
-        axes = rank + 1 + (self.op == STACK)
-        long = (draws.size(dice),) if self.bags else ()
-        along = tuple(dice.choice(((rank,), (-2,))) for _ in held) if self.bags else ()
-        return {
-            "tables": tuple(dice.choice((one, one, one, held[0])) for one in held),
-            "ids": tuple(TensorType((*each, *long), dtype) for each in shapes[1:]),
-            **({"dims": along} if self.bags else {}),
-            "rest": tuple(dice.choice(((-1, False, False), (1, True, False))) for _ in held),
-            **({"x": draws.tensor(*shapes[0], *last)} if other else {}),
-            "axis": dice.choice((at, at - axes)),
+    def draw(self, other: bool) -> Draw:
+        at = {True: "...", False: "A.. B.." if self.new else "A.. [I] B.."}[self.flat]
+        bag = " L" * self.bags
+        several = " several" if self.new else ""
+        entries: dict[str, object] = {
+            **{"tables": _some_twice, "ids": OneOf(*(f"{at}{bag} {d}{several}" for d in INTEGERS))},
+            **{"rest": each((-1, False, False), (1, True, False)), "PARTS": (2, 3, 4, 5)},
+            **{"A": (0, 1), "B": (0, 1)},
         }
+        if self.flat:
+            entries["axis"], beside = "K of ... K", "... M"
+        elif self.new:
+            entries["axis"], beside = "count of A.. count B.. K", "A.. B.. K"
+        else:
+            entries["axis"], beside = "I of A.. [I] B.. K", "A.. M B.. K"
+        entries |= {"dims": each((f"L of {at} L K",))} if self.bags else {}
+        entries |= {"x": beside} if other else {}
+        return either(*(shapes(entries, H=heights) for heights in (range(2, 8), (3,))))
 
-    def _sized(self, dice: random.Random, shape: tuple[int, ...], at: int) -> tuple[int, ...]:
-        return shape if self.new else (*shape[:at], draws.size(dice), *shape[at + 1 :])
+
+def _some_twice(given: Drawing) -> object:
+    """Tables, of which some are the first once more."""
+    held = given.value("w", "[H] K const")
+    assert isinstance(held, tuple)
+    return tuple(given.dice.choice((one, one, one, held[0])) for one in held)
 
 
 def looked_up(

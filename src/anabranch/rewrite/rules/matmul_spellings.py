@@ -107,7 +107,7 @@ def matrix(name: str) -> When:
     return when
 
 
-def turned(match: Match) -> Call:
+def transposed_layer(match: Match) -> Call:
     return x @ t(w) if match.b.type is None else (x @ t(w)) + b
 
 
@@ -196,7 +196,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "linear(x, w, b) -> x @ t(w) + b",
         find=linear(x, w, b),
-        replace=turned,
+        replace=transposed_layer,
         when=matrix("w"),
         draw=shapes("x: ... K; w: N K maybe; b: N const?"),
     ),

@@ -34,7 +34,7 @@ OPERATORS = frozenset(
 
 FAMILIES = (
     *("merging", "activated", "linears", "products", "algebra", "linearity", "forms"),
-    *("channels", "pieces", "turns", "sums", "found"),
+    *("channels", "pieces", "transposes", "sums", "found"),
 )
 OURS = (GROUPS, "baddbmm", "balanced", "conv1x1", "maximum", "transpose(bmm")
 """In the names of rules over these operators that are ours alone: of grouped convolutions groups

@@ -178,8 +178,8 @@ def _multiplied(given: Sequence[Whole], shape: Shape) -> Whole:
         return each(MUL, (x, y))
     if not (row or column):
         raise Differing("it multiplies matrices by matrices")
-    turned = _turned(y) if column else _turned(x)
-    product = each(MUL, (x, turned) if column else (turned, y))
+    transposed = _transposed(y) if column else _transposed(x)
+    product = each(MUL, (x, transposed) if column else (transposed, y))
     if product.at is None:
         raise Differing("it reads at each step what is the same at all of them")
     dim = rank - 1 if column else rank - 2
@@ -187,8 +187,8 @@ def _multiplied(given: Sequence[Whole], shape: Shape) -> Whole:
     return Whole(total, shape, product.at)
 
 
-def _turned(one: Whole) -> Whole:
-    """The same with its last two axes in turn."""
+def _transposed(one: Whole) -> Whole:
+    """The same with its last two axes exchanged."""
     rank = len(one.shape)
     shape = (*one.shape[:-2], one.shape[-1], one.shape[-2])
     a, b = (d + (one.at is not None and d >= one.at) for d in (rank - 2, rank - 1))

@@ -21,7 +21,8 @@ once are
     [C]         of several tensors, each with a size of its own (`PARTS=(2, 3)`: how many);
                 `sum(C)` is their sum, `sum(C[:2])` that of the first two, `count` how many
 
-and the last word says what is drawn (`KINDS`), a computed tensor where there is none. `K of x` is
+and the last word says what is drawn (`KINDS`), a computed tensor where there is none; with
+`several` behind it, it is drawn once for all `count` of them. `K of x` is
 the axis of x that K stands at, from either end. What is no text stands for itself, a tuple for what
 is in it, and `OneOf` for one of several.
 """
@@ -30,7 +31,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -55,7 +56,6 @@ KINDS: Mapping[str, str] = {
     "int64": "a tensor of whole numbers",
     "int32": "a tensor of whole numbers",
     "broadcast": "a tensor of size one along some of its axes",
-    "several": "several tensors of one shape",
     "sizes": "the sizes themselves",
     "size": "the one size",
     "place": "a number from nought to less than this size",
@@ -80,6 +80,7 @@ NUMBERS: Mapping[str, Callable[[random.Random, int], int]] = {
 }
 WALKED = ("taps", "room", "whole", "wider", "ones", "strides", "paddings")
 OWN = re.compile(r"\[(\w+)\]")
+SEVERAL = " several"
 END = 2**63 - 1
 """Where a slice to the end ends."""
 
@@ -157,6 +158,13 @@ def ends(*sizes: int) -> Callable[[Drawing], object]:
     return lambda given: tuple(given.dice.choice(sizes) for _ in given.window[0] for _ in range(2))
 
 
+def each(*choices: object) -> Callable[[Drawing], object]:
+    """For each of several tensors one of these."""
+    return lambda given: tuple(
+        given.value("", given.dice.choice(choices)) for _ in range(given.size("count"))
+    )
+
+
 def pools(rest: tuple[object, ...], *given: str | Mapping[str, object], **more: object) -> Draw:
     """Of a pooling along two axes, whose arguments behind its padding these are (`pool`); its
     strides may be left out, or be one number."""
@@ -209,12 +217,14 @@ class Drawing:
         return self._text(name, entry) if isinstance(entry, str) else entry
 
     def _text(self, name: str, text: str) -> object:
-        if (own := OWN.search(text)) is not None:
-            each = (text.replace(own[0], str(size)) for size in self._several(own[0]))
-            return tuple(self._text(f"{name}{i}", one) for i, one in enumerate(each))
         first, of, shape = text.partition(" of ")
         if of:
             return self._axis(first, shape)
+        if text.endswith(SEVERAL):
+            return (self._text(name, text.removesuffix(SEVERAL)),) * self.size("count")
+        if owns := set(OWN.findall(text)):
+            parts = range(self.size("count"))
+            return tuple(self._text(f"{name}{i}", self._of_part(text, owns, i)) for i in parts)
         *tokens, kind = text.split() or [""]
         if kind not in KINDS:
             tokens, kind = text.split(), ""
@@ -227,6 +237,12 @@ class Drawing:
         if kind in NUMBERS:
             return NUMBERS[kind](self.dice, *sizes)
         return sizes if kind == "sizes" else self._operand(name, kind, sizes)
+
+    def _of_part(self, text: str, owns: Collection[str], part: int) -> str:
+        """The text of one of several tensors, with its own sizes."""
+        for letter in owns:
+            text = text.replace(f"[{letter}]", str(self._several(f"[{letter}]")[part]))
+        return text
 
     def _operand(self, name: str, kind: str, sizes: Sizes) -> object:
         dtype = self.entries.get(DTYPE, torch.float32)
@@ -243,8 +259,6 @@ class Drawing:
             "int64": (TensorType(sizes, torch.int64),),
             "int32": (TensorType(sizes, torch.int32),),
         }
-        if kind == "several":
-            return (computed,) * self.size("count")
         return self.dice.choice(ways.get(kind, (computed,)))
 
     def _axis(self, letter: str, shape: str) -> int:

@@ -1,4 +1,4 @@
-"""Products and layers of what was turned, reshaped or cut. Rules that might help.
+"""Products and layers of what was transposed, reshaped or cut. Rules that might help.
 
 t(x @ y)                        =  t(y) @ t(x)
 linear(reshape(x, [6, 8]), w)   =  reshape(linear(x, w))          rows are rows, however counted

@@ -2,7 +2,7 @@
 
 A store to a wrong address ends a CUDA context: every later call of the process fails. So before a
 generated kernel is measured beside the others, it is tried in a process with a target of its own
-(`audition`):
+(`sandbox.worker`):
 
     tasks, as JSON --> | as each is compiled: load, run, compare, time | --> which, verdict
 
@@ -40,7 +40,7 @@ from anabranch.tuning.sandbox.process import SandboxProcess
 from anabranch.tuning.sandbox.worker import BATCHES, TOLD, SandboxBatch, written
 from anabranch.tuning.verdict import Verdict
 
-VERDICTS: Table[Verdict] = Table("kernels", "rehearsal 7", TOLD)
+VERDICTS: Table[Verdict] = Table("kernels", "sandbox 8", TOLD)
 NO_TIME = Refused("no time was left to try it")
 
 
@@ -137,7 +137,7 @@ class SandboxClient:
                 if verdict is not None:
                     del left[key]
                     self._learn(key, verdict)
-                    self._trace.progress("tuning", total - len(left), total, "kernels rehearsed")
+                    self._trace.progress("tuning", total - len(left), total, "kernels tried")
             if self._until.over():
                 break  # whatever it is at now is not to blame
             if fresh and len(left) == count:
@@ -209,7 +209,7 @@ class SandboxClient:
 
 def compile_ahead(kernels: Sequence[Kernel], sandbox: SandboxProcess) -> None:
     """Have generated kernels compiled into the cache, by compilers that are at hand there: others
-    would have to be started. Not while kernels are rehearsed. What was not compiled, whatever the
+    would have to be started. Not while kernels are tried. What was not compiled, whatever the
     reason, is not in the cache, and will be compiled by who needs it."""
     process = sandbox.process
     tasks = [Task(kernel.name, kernel.body, kernel) for kernel in kernels if kernel.source]

@@ -1,4 +1,4 @@
-"""Rehearse a rival in a process that can be killed: (rival, model name, ...) -> why it never stood.
+"""A rival is built in a process that can be killed first: (rival, model, ..) -> why it never stood.
 
 TorchScript compiles fused kernels inside one native call, where no signal reaches Python. For some
 networks it does not come back (DeepFM on an H200: not within two minutes), and the benchmark would

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from anabranch.bench.rehearse import try_in_sandbox
+from anabranch.bench.sandbox import try_in_sandbox
 
 
 def test_one_that_stands_is_let_through() -> None:

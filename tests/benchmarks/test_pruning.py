@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.kernels.triton.bodies import gpu
-
-from anabranch.bench.layers import LARGE, SAMPLE, convolution
-from anabranch.bench.pruning import (
+from benchmarks.kernel_timing import Batch, Times
+from benchmarks.layers import LARGE, SAMPLE, convolution
+from benchmarks.pruning import (
     AT_ONCE,
     PruningRecord,
     explore,
@@ -20,6 +19,8 @@ from anabranch.bench.pruning import (
     save,
     table,
 )
+from tests.kernels.triton.bodies import gpu
+
 from anabranch.costs.recorded import Provenance
 from anabranch.errors import TargetError
 from anabranch.ir.tiles import text_tile
@@ -27,7 +28,6 @@ from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton import contraction
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import KEPT, ranked
-from anabranch.targets.cuda.kernel_timing import Batch, Times
 
 BODY = convolution(64, 56, 64, 1)
 BODIES = {"layer": BODY}

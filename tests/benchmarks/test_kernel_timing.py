@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from benchmarks.kernel_timing import expected, tensors_of, wrong
+from benchmarks.layers import convolution, linear, products
 
-from anabranch.bench.layers import convolution, linear, products
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.types import type_of
-from anabranch.targets.cuda.kernel_timing import expected, tensors_of, wrong
 
 CPU = torch.device("cpu")
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from benchmarks.kernel_timing import Batch, Times
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from anabranch.costs.recorded import Provenance
@@ -34,7 +35,6 @@ from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction import tiles
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import ranked
-from anabranch.targets.cuda.kernel_timing import Batch, Times
 
 AT_ONCE = 64
 """Kernels that are compiled, then timed together."""
@@ -50,7 +50,7 @@ LEAST_PRUNED, MOST_LOST = 0.8, 0.02
 
 Try = Callable[[Batch, Batch | None, float], Times]
 """The times of a batch while the next one is compiled, with so many seconds for each kernel (on a
-GPU `targets.cuda.kernel_timing.Bench.times`)."""
+GPU `benchmarks.kernel_timing.Bench.times`)."""
 
 
 class PruningSearch(BaseModel):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.layer_chains import PAIRS
+from benchmarks.layers import INDEPENDENT, LARGE, SAMPLE, attention
 from tests.kernels.triton.bodies import gpu
 
-from anabranch.bench.layer_chains import PAIRS
-from anabranch.bench.layers import INDEPENDENT, LARGE, SAMPLE, attention
 from anabranch.fusion import partition
 from anabranch.ir import ops
 from anabranch.ir.components import components

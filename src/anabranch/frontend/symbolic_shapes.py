@@ -1,0 +1,235 @@
+"""What torch says of sizes that vary: of an export, or of a graph with symbolic sizes.
+
+torch.export is asked once whether the model keeps the dimensions that were stated: then what it
+computes is the same program at every size. Where it specialises the model instead,
+`DynamicShapes.specialised` has its words, and each size is captured for itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor, fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.utils import _pytree as pytree
+
+from anabranch.errors import CaptureError, OptionError
+from anabranch.frontend.dynamic_shapes import Dimension, DynamicShapes, Extent
+from anabranch.frontend.from_torch import export_dynamic, module_for
+from anabranch.frontend.shape_spec import (
+    WRITE,
+    as_spec,
+    by_place,
+    end_of,
+    for_torch,
+    has_hints,
+    named_axes,
+    plain_spec,
+    stated_shapes,
+)
+from anabranch.frontend.source import origin
+from anabranch.frontend.surroundings import Surroundings
+from anabranch.trace import Trace
+
+SMALL = 8
+"""Sizes below this are enlarged for the export, which takes 0 and 1, and what `//` makes of small
+numbers, for special cases."""
+
+
+def read_dynamic_shapes(
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    given: Any,
+    found: Surroundings,
+    trace: Trace,
+) -> DynamicShapes:
+    """What varies in calls of the model. `given`: `dynamic_shapes` as torch.export takes it, or a
+    DynamicShapes that was found otherwise. OptionError for what means nothing here."""
+    module = module_for(model)
+    named: dict[tuple[int, int], str] = {}
+    if isinstance(given, DynamicShapes):
+        stated, spec = given, as_spec(given, args, kwargs)
+        named = {
+            (number, one.axis): given.dimensions[one.dimension].name
+            for number, at in enumerate(given.extents)
+            for one in at
+        }
+    else:
+        spec = plain_spec(args, kwargs, by_place(model, args, kwargs, given))
+        named = dict(named_axes(args, kwargs, spec))
+        stated = stated_shapes(args, kwargs, spec)
+    example: tuple[Any, Any] = args, dict(kwargs)
+    if not has_hints(spec):  # whose axes may have to fit each other, which nobody knows yet
+        example = stated.resized(*example, _apart(stated, args, kwargs))
+    try:
+        program = export_dynamic(module, *example, for_torch(module, example, spec), found)
+    except CaptureError as refused:
+        why = " ".join(_words(refused).split())
+    else:
+        return _read(program, stated, named)
+    if has_hints(spec):
+        raise OptionError(
+            "torch.export does not keep these dimensions", why, "name them with torch.export.Dim"
+        )
+    trace.add("warning", "capture", type(model).__name__, f"each size is captured alone: {why}")
+    return replace(stated, specialised=f"torch.export does not keep the dimension: {why}")
+
+
+def _words(refused: CaptureError) -> str:
+    """Which constraints are violated, where it is that."""
+    lines = [line.strip(" -") for line in str(refused.__cause__).splitlines()]
+    if any("specialized it to be a constant" in line for line in lines):
+        return "the model's code makes a constant of the size, as len(x) does; x.shape[0] does not"
+    told = [line for line in lines if line.startswith(("Not all values", "solving the guards"))]
+    return "; ".join(told[:2]) or refused.why
+
+
+def symbolic_shapes(values: Sequence[Any], graph: fx.Graph) -> DynamicShapes | None:
+    """What varies in the inputs of a graph with symbolic sizes: `values`, its fake inputs, tensors
+    and numbers. Dimensions are called as the symbols are. None if no tensor's size varies, or one
+    is no affine function of a symbol."""
+    symbols: dict[Any, Dimension] = {}
+    extents = []
+    try:
+        for value in values:
+            if not isinstance(value, Tensor):
+                continue
+            at = []
+            for axis, size in enumerate(value.shape):
+                if type(size) is int:
+                    continue
+                symbol, times, plus = _affine(size, "")
+                if symbol not in symbols:
+                    ranges = _env(size).var_to_range.get(symbol)
+                    symbols[symbol] = _ranged(ranges, str(symbol))
+                at.append(Extent(axis, list(symbols).index(symbol), times, plus))
+            extents.append(tuple(at))
+    except OptionError:
+        return None
+    if not symbols:
+        return None
+    return DynamicShapes(tuple(symbols.values()), tuple(extents), "", _uneven(graph, symbols))
+
+
+def _env(size: Any) -> Any:
+    return size.node.shape_env
+
+
+def program_shapes(program: ExportedProgram) -> DynamicShapes | None:
+    """The dimensions of an exported program; None if it has none."""
+    found = _read(program, None, {})
+    return found if found.dimensions else None
+
+
+def _apart(shapes: DynamicShapes, args: Any, kwargs: Any) -> tuple[int, ...]:
+    """Sizes for the export: none is 0 or 1, and no two are equal."""
+    leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    given = shapes.sizes_of(leaves)
+    if given is None:
+        raise OptionError(
+            "the example inputs contradict dynamic_shapes",
+            "axes of one dimension have sizes that do not go together",
+            WRITE,
+        )
+    return tuple(
+        int(min(_distinct(number, size), math.inf if one.most is None else one.most))
+        for number, (one, size) in enumerate(zip(shapes.dimensions, given, strict=True))
+    )
+
+
+def _distinct(number: int, size: int) -> int:
+    return size if size >= SMALL else SMALL + number
+
+
+def _read(
+    program: ExportedProgram, stated: DynamicShapes | None, named: Mapping[tuple[int, int], str]
+) -> DynamicShapes:
+    """The dimensions that an exported program has kept."""
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    symbols: dict[Any, Dimension] = {}
+    extents: list[tuple[Extent, ...]] = []
+    for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
+        value = node.meta.get("val")
+        if spec.kind is not InputKind.USER_INPUT or isinstance(spec.arg, ConstantArgument):
+            continue
+        at: list[Extent] = []
+        for axis, size in enumerate(value.shape if isinstance(value, Tensor) else ()):
+            if type(size) is int:
+                continue
+            symbol, times, plus = _affine(size, node.name)
+            if symbol not in symbols:
+                name = named.get((len(extents), axis), f"{node.name}.shape[{axis}]")
+                known = _known(stated, len(extents), axis) if stated is not None else None
+                symbols[symbol] = _dimension(program, symbol, name)
+                if known is not None:
+                    symbols[symbol] = replace(known, name=name)
+            at.append(Extent(axis, list(symbols).index(symbol), times, plus))
+        if isinstance(value, Tensor):
+            extents.append(tuple(at))
+    return DynamicShapes(
+        tuple(symbols.values()), tuple(extents), "", _uneven(program.graph, symbols)
+    )
+
+
+def _known(stated: DynamicShapes, tensor: int, axis: int) -> Dimension | None:
+    """What was said of this axis before, if it is a dimension itself."""
+    for one in stated.extents[tensor]:
+        if (one.axis, one.times, one.plus) == (axis, 1, 0):
+            return stated.dimensions[one.dimension]
+    return None
+
+
+def _affine(size: Any, name: str) -> tuple[Any, int, int]:
+    expression = size.node.expr
+    free = list(expression.free_symbols)
+    if len(free) == 1:
+        times, plus = sympy.expand(expression).coeff(free[0], 1), expression.subs(free[0], 0)
+        if sympy.expand(expression - times * free[0] - plus) == 0 and times.is_integer:
+            return free[0], int(times), int(plus)
+    raise OptionError(
+        f"a size of input {name} is {expression}",
+        "a size is a multiple of one dimension, and a number beside it",
+        "give each axis a torch.export.Dim of its own, or a multiple of one",
+    )
+
+
+def _dimension(program: ExportedProgram, symbol: Any, name: str) -> Dimension:
+    return _ranged(program.range_constraints.get(symbol), name)
+
+
+def _ranged(ranges: Any, name: str) -> Dimension:
+    if ranges is None:
+        return Dimension(name)
+    most = ranges.upper
+    finite = isinstance(most, sympy.Integer) or (
+        isinstance(most, int) and not isinstance(most, bool)
+    )
+    return Dimension(name, max(1, int(ranges.lower)), end_of(int(most)) if finite else None)
+
+
+def _uneven(graph: fx.Graph, symbols: Mapping[Any, Dimension]) -> str:
+    """An operator with a size that is no polynomial of the dimensions: two captures at two sizes
+    would not show what it is at others."""
+    for node in graph.nodes:
+        for size in _sizes(node):
+            free = size.free_symbols & symbols.keys()
+            if free and not size.is_polynomial(*free):
+                return f"{node.target}: a size in it is {size} {origin(node)}".strip()
+    return ""
+
+
+def _sizes(node: fx.Node) -> Iterator[Any]:
+    value = node.meta.get("val")
+    many = value if isinstance(value, (tuple, list)) else (value,)
+    for one in many:
+        sizes = one.shape if isinstance(one, Tensor) else (one,)
+        for size in sizes:
+            if isinstance(size, torch.SymInt):
+                yield size.node.expr
