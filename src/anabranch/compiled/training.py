@@ -28,7 +28,7 @@ from anabranch.errors import WeightsError
 from anabranch.frontend.alone import alone
 from anabranch.frontend.optimizer import initialise
 from anabranch.frontend.surroundings import neutral, surroundings
-from anabranch.frontend.training import EagerStep, Held, Training, held_by
+from anabranch.frontend.training import Held, Training, held_by
 from anabranch.frontend.training_capture import capture_training
 from anabranch.frontend.training_checks import check_training
 from anabranch.ir.protocols import Target
@@ -47,9 +47,9 @@ class TrainingStep:
         self.training, self.target, self.options = training, target, options
         self.trace = trace or Trace(level=options.debug)
         self._found = surroundings()
-        kinds = (False, True) if training.accumulate > 1 else (True,)
-        self._steps = [EagerStep(training, self._found, ends) for ends in kinds]
-        self._plans = [Compiled(step, target, options, self.trace) for step in self._steps]
+        self._kinds = (False, True) if training.accumulate > 1 else (True,)
+        """Whether a call of each of the plans ends with an update."""
+        self._plans: list[Compiled] = []
         self._calls = 0
         self._rates: list[Tensor] = []
         self._read: list[float | Tensor] = []
@@ -80,12 +80,15 @@ class TrainingStep:
             held = held_by(self.training)
             self._take_rates()
             captured = [
-                capture_training(self.training, held, given, self._found, self.trace, step.ends)
-                for step in self._steps
+                capture_training(self.training, held, given, self._found, self.trace, ends)
+                for ends in self._kinds
             ]
-        for compiled, graph in zip(self._plans, captured, strict=True):
+        self._plans = self._plans or [
+            Compiled(eager, self.target, self.options, self.trace) for _, eager in captured
+        ]
+        for compiled, (graph, _) in zip(self._plans, captured, strict=True):
             compiled.add((*given, self._rates), captured=graph, stop=stop)
-        fixed = {path for graph in captured for _, path in graph.sources}
+        fixed = {path for graph, _ in captured for _, path in graph.sources}
         self._held, self._bound = held, BoundTensors.of(self.training, held, fixed)
         return self
 

@@ -12,7 +12,7 @@ With `accumulate` calls of the step to an update, gradients are means over these
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -171,16 +171,17 @@ def places_of(training: Training) -> Iterator[tuple[str, Place]]:
 
 
 @contextmanager
-def kept_in_place(training: Training) -> Iterator[None]:
+def kept_in_place(training: Training) -> Iterator[list[str]]:
     """What forward assigns in the place of a tensor (`self.mean = 0.9 * self.mean`) is written to
-    that tensor, at the end, and the module has it again."""
-    before = list(places_of(training))
-    yield
+    that tensor, at the end, and the module has it again. Gives the names, once it is left."""
+    before, assigned = list(places_of(training)), list[str]()
+    yield assigned
     for name, (mapping, key, tensor) in before:
         now = mapping.get(key)
         if now is tensor:
             continue
         mapping[key] = tensor
+        assigned.append(name)
         if now is None or now.shape != tensor.shape or now.dtype != tensor.dtype:
             raise CaptureError(
                 f"forward makes {name} anew, in another shape",
@@ -280,11 +281,14 @@ def _rescaled(training: Training, scale: tuple[Tensor, Tensor], overflow: Tensor
 class EagerStep(Holder):
     """The step as eager runs it, called as the graph is: with the batch and the learning rates,
     which it takes from the optimizer all the same. `found`: torch's switches for the loss; `ends`:
-    whether an update comes."""
+    whether an update comes; `draws`, `assigns`: whether random numbers are drawn, and tensors are
+    assigned anew by forward, so that this has to be looked after."""
 
     training: Training
     found: Surroundings
     ends: bool = True
+    draws: bool = True
+    assigns: bool = True
 
     @property
     def holds(self) -> tuple[Any, ...]:
@@ -297,12 +301,15 @@ class EagerStep(Holder):
         on = roles(training, lambda tensor: tensor)
         before = [p.grad for p in on.parameters]
         try:
-            with Draws(training.random), torch.enable_grad():
-                with self.found.restored(), kept_in_place(training):
+            drawing = Draws(training.random) if self.draws else nullcontext()
+            kept = kept_in_place(training) if self.assigns else nullcontext()
+            with drawing, torch.enable_grad():
+                with self.found.restored(), kept:
                     returned = training.loss_fn(training.model, *given[:-1])
                 gradients = gradients_of(returned, on.parameters, on.scale)
             with torch.no_grad():
-                training.random[1] += 1
+                if self.draws:
+                    training.random[1] += 1
                 update(training, on, gradients, lambda: plain_step(optimizer), self.ends)
         finally:
             for parameter, gradient in zip(on.parameters, before, strict=True):

@@ -80,6 +80,15 @@ class _Call:
         return made
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What `loss_fn` returned, and whether the step drew random numbers and assigned tensors."""
+
+    returned: Any
+    draws: bool
+    assigns: bool
+
+
 def capture_training(
     training: Training,
     held: Held,
@@ -87,21 +96,21 @@ def capture_training(
     found: Surroundings,
     trace: Trace,
     ends: bool = True,
-) -> Captured:
-    """The graph of one step for these shapes. Its inputs are the batch's tensors and the learning
-    rates; the optimizer's state must be there (`optimizer.initialise`). `ends`: whether the call
-    ends with an update. Raises CaptureError."""
+) -> tuple[Captured, EagerStep]:
+    """The graph of one step for these shapes, and the step that it is compared with. Its inputs are
+    the batch's tensors and the learning rates; the optimizer's state must be there
+    (`optimizer.initialise`). `ends`: whether the call ends with an update. Raises CaptureError."""
     leaves, tree = pytree.tree_flatten(batch)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     device = training.random.device
     rates = [torch.as_tensor(r, dtype=torch.float32, device=device) for r in training.rates()]
     call = _Call(leaves, tree, places, rates)
     flat = [t.detach() for t in (*held.tensors, *(leaves[i] for i in places), *rates)]
-    returned = list[Any]()
+    seen = list[_Seen]()
 
     def step(*given: Tensor) -> list[Tensor]:
-        returned[:] = [_traced(training, held, call, given, found, ends)]
-        return [v for v in pytree.tree_leaves(returned[0]) if isinstance(v, Tensor)]
+        seen[:] = [_traced(training, held, call, given, found, ends)]
+        return [v for v in pytree.tree_leaves(seen[0].returned) if isinstance(v, Tensor)]
 
     with unchanged(EagerStep(training, found)) as state, _recurrences_by_steps():
         try:
@@ -116,7 +125,8 @@ def capture_training(
     graph = _made(whole, [*flat, *constants], training_decompositions()).graph
     _unite(graph, held)
     graph.eliminate_dead_code()
-    return _translate(training, held, graph, call, constants, returned[0])
+    eager = EagerStep(training, found, ends, seen[0].draws, seen[0].assigns)
+    return _translate(training, held, graph, call, constants, seen[0].returned), eager
 
 
 @contextmanager
@@ -138,7 +148,7 @@ def _traced(
     given: Sequence[Tensor],
     found: Surroundings,
     ends: bool,
-) -> Any:
+) -> _Seen:
     """The step on these tensors: those in the place of what is held, which it writes to, the
     batch's, and the learning rates."""
     count, end = len(held.tensors), len(held.tensors) + len(call.places)
@@ -156,7 +166,7 @@ def _traced(
             with (
                 _exchanged(training, held, given),
                 found.restored(),
-                kept_in_place(training),
+                kept_in_place(training) as assigned,
             ):
                 returned = training.loss_fn(training.model, *batch)
             recording.phase = "backward"
@@ -167,7 +177,7 @@ def _traced(
                 random.add_(torch.tensor([0, 1], device=random.device))
             step = partial(step_on, training.optimizer, held, tensors, rates)
             update(training, on, gradients, step, ends)
-    return detached(returned)
+    return _Seen(detached(returned), bool(recording.count), bool(assigned))
 
 
 class _Recording(Draws):  # type: ignore[no-untyped-call]
