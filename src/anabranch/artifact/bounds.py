@@ -37,8 +37,6 @@ MAX_STEPS = 20_000_000
 fewer than a million."""
 MAX_NUMBER = 1 << 48
 MAX_NAME = 4096
-MOST_OF_A_MACHINE = 1e30
-"""Operations or bytes a second, say."""
 VARIANT = re.compile(r"[A-Za-z0-9_.:+]*")
 MAX_EXTENT = 1 << 16
 """Of a number in a kernel's variant: tiles, warps, stages, splits."""

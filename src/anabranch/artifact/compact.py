@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from anabranch.artifact.owned import constants_of
 from anabranch.cache import Codec
 from anabranch.errors import VerifyError
 from anabranch.ir.codec import Beside, nouns
 from anabranch.ir.dag import dag_of
-from anabranch.ir.graph import Constant, Graph
+from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan, Signature, Slot, Workspace
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
@@ -108,17 +109,9 @@ def _with_text(task: Task) -> Task:
 def _check_constants(tasks: TaskGraph, graph: Graph) -> None:
     """ValueError unless all constants are the graph's, which have values."""
     known = {id(constant) for constant in graph.constants}
-    for constant in _constants(tasks):
+    for constant in constants_of(tasks):
         if id(constant) not in known:
             raise ValueError(f"%{constant.name} is no constant of the graph")
-
-
-def _constants(tasks: TaskGraph) -> Iterator[Constant]:
-    yield from tasks.constants
-    for task in tasks.tasks:
-        yield from task.body.constants
-        if task.kernel is not None and task.kernel.body is not task.body:
-            yield from task.kernel.body.constants
 
 
 def _programs(tasks: TaskGraph) -> Iterator[tuple[int, Program]]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.recipe import Recipe
-from anabranch.ir.task import Task
+from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.types import TensorType, copy_into, type_of
 
 Shared = Mapping[tuple[str, TensorType], Tensor]
@@ -37,7 +37,7 @@ def owned(
     other plans of the same Compiled own already."""
     theirs = {tensor.untyped_storage()._cdata for tensor in foreign}
     values: dict[tuple[str, TensorType], Tensor] = {}
-    for constant in _constants(plan):
+    for constant in constants_of(plan.tasks):
         key = constant.digest, constant.type
         if constant.value is not None and key not in values:
             known = shared.get(key)
@@ -95,11 +95,12 @@ def owned_bytes(plan: Plan) -> int:
     return sum(held.values()) + sum(one.nbytes for one in kept)
 
 
-def _constants(plan: Plan) -> Iterator[Constant]:
-    yield from plan.tasks.constants
-    for task in plan.tasks.tasks:
+def constants_of(tasks: TaskGraph) -> Iterator[Constant]:
+    """All constants, where they are declared and where tasks and their kernels read them."""
+    yield from tasks.constants
+    for task in tasks.tasks:
         yield from task.body.constants
-        if task.kernel is not None:
+        if task.kernel is not None and task.kernel.body is not task.body:
             yield from task.kernel.body.constants
 
 

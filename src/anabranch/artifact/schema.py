@@ -7,7 +7,7 @@ sources and flat weights beside it. `artifact.reading` reads it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated
 
@@ -15,6 +15,7 @@ import torch
 from pydantic import Field, JsonValue
 
 from anabranch.artifact import refits
+from anabranch.artifact.owned import constants_of
 from anabranch.artifact.refits import RecipeModel, StrictModel
 from anabranch.artifact.weights import flatten
 from anabranch.errors import ArtifactError
@@ -182,21 +183,13 @@ def _write_graph(graph: Graph) -> GraphModel:
     return GraphModel(name=graph.name, text=text)
 
 
-def _constants(plan: Plan) -> Iterator[Constant]:
-    yield from plan.tasks.constants
-    for task in plan.tasks.tasks:
-        yield from task.body.constants
-        if task.kernel is not None:
-            yield from task.kernel.body.constants
-
-
 def _write_weights(
     plan: Plan, tensors: dict[str, torch.Tensor], stored: dict[tuple[int, TensorType], str]
 ) -> tuple[WeightModel, ...]:
     """One model for each different constant with content; tensors that are one in memory, or in
     content as their digests say, are stored once, also those of several plans."""
     held: dict[Constant, torch.Tensor] = {}
-    for constant in _constants(plan):
+    for constant in constants_of(plan.tasks):
         if constant.value is not None and constant.value.device.type != "meta":
             held.setdefault(constant, constant.value)
     models = []

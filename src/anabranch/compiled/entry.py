@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from anabranch.compiled.fitting import Fitting, fitting
@@ -55,9 +54,6 @@ class Entry:
         object.__setattr__(self, "read", read)
         object.__setattr__(self, "fit", functools.cache(functools.partial(fitting, self.plan)))
         object.__setattr__(self, "assemble", assembler(signature, given, made, self.trees[1]))
-
-
-Outputs = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 def signature_of(entry: Entry) -> Signature:

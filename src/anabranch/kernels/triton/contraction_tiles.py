@@ -83,11 +83,6 @@ def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[ContractionTile, 
     return list(_ranked(ContractionSizes.of(found), spec))
 
 
-def blocks_of(found: Contraction, spec: TargetSpec) -> dict[ContractionTile, TileWork]:
-    """Every tile that suits the sizes and fits, with what it asks for."""
-    return _blocks(ContractionSizes.of(found), spec)
-
-
 def limit_of(found: Contraction, tile: ContractionTile, spec: TargetSpec) -> TileBound:
     """What the tile is ranked by, ranked among the others or not."""
     block = _block(ContractionSizes.of(found), tile, steps_of(found, tile.k, "deep").count, spec)

@@ -98,7 +98,6 @@ DROPOUTS = (
     *("aten.alpha_dropout.default", "aten.feature_alpha_dropout.default"),
 )
 
-SWAPPED = shapes("x: N M K; a: 3 place", b=-1)
 
 RULES: tuple[Rule, ...] = (
     Rule(
