@@ -1,4 +1,5 @@
-"""What all tests share: golden texts, no deadlines, and the skip of GPU tests without a GPU.
+"""What all tests share: golden texts, no deadlines, the recorded GPU, and the skip of GPU tests
+without a GPU.
 
 A golden test compares a text with tests/golden/NAME; `--update-golden` (make golden) writes it
 instead, for a reviewer to read as a diff:
@@ -10,10 +11,15 @@ instead, for a reviewer to read as a diff:
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from anabranch.costs.recorded import Profile
 
 try:
     from hypothesis import settings
@@ -25,8 +31,9 @@ GOLDEN = Path(__file__).parent / "golden"
 Golden = Callable[[str, str], None]
 
 # Hypothesis fails an example that takes over 0.2 s: here the first one often imports half of torch.
+# 40 examples, each with a random graph, find what 100 do: whoever needs more says so.
 if settings is not None:
-    settings.register_profile("anabranch", settings(), deadline=None)
+    settings.register_profile("anabranch", settings(), deadline=None, max_examples=40)
     settings.load_profile("anabranch")
 
 
@@ -52,6 +59,36 @@ def pytest_collection_finish() -> None:
     three times as long where it looks through that as well."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Nor is what a file leaves behind: modules it was the first to import, networks captured."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _shipped_profiles_are_read_once() -> Iterator[None]:
+    """Megabytes of recorded times, which nobody changes and hundreds of tests begin with."""
+    from anabranch.costs.recorded import load_profile
+    from anabranch.targets.sim import target as sim
+
+    shipped: dict[Path, Profile] = {}
+    folder = sim.PROFILES
+
+    def known(path: str | os.PathLike[str]) -> Profile:
+        file = Path(path)
+        if file.parent != folder:
+            return load_profile(path)
+        if file not in shipped:
+            shipped[file] = load_profile(path)
+        return shipped[file]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sim, "load_profile", known)
+        yield
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_schedule_at_every_batch() -> None:
-    matrix = BatchMatrix(("zoo:googlenet/tiny",), (1, 8), target="sim:h200", scheduler="critical")
+    matrix = BatchMatrix(("zoo:squeezenet/tiny",), (1, 8), target="sim:h200", scheduler="critical")
     rows = json.loads(json.dumps(run(matrix)))["rows"]
     assert [(row["batch"], row["made_for"]) for row in rows] == [(1, 1), (1, 8), (8, 1), (8, 8)]
     assert [row["own"] for row in rows] == [True, False, False, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 from typing import Any
 
 import pytest
@@ -107,8 +108,12 @@ def test_kin_and_their_small_graphs_are_held_out_together(
     assert len(fitted[4]) == 6
 
 
-def test_schedules_captured_as_one_graph_are_one_measurement(found: Observations) -> None:
-    """The schedule on two streams again, its second branch on a third: other text, same edges."""
+def test_schedules_captured_as_one_graph_are_one_measurement(
+    found: Observations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The schedule on two streams again, its second branch on a third: other text, same edges. What
+    is fitted says nothing of that."""
+    monkeypatch.setattr(calibrating, "fit", lambda cases, spec, start: start)
     graph = found.graphs[0]
     wide = graph.runs[1]
     again = wide.model_copy(
@@ -135,8 +140,14 @@ def test_schedules_captured_as_one_graph_are_one_measurement(found: Observations
     assert calibrate(found, "some.json")["repeatability"] == {"deviation": 0.0, "freedom": 0}
 
 
-def test_several_processes_find_the_same(found: Observations) -> None:
-    one, two = calibrate(found, "some.json"), calibrate(found, "some.json", workers=2)
+def test_several_processes_find_the_same(
+    found: Observations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forked here: a new interpreter takes seconds to import what this one has."""
+    fork = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: fork)
+    few = found.model_copy(update={"graphs": found.graphs[:2]})
+    one, two = calibrate(few, "some.json"), calibrate(few, "some.json", workers=2)
     for record in (one, two):
         del record["provenance"]
     assert one == two

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.bench.small import SMALL
 
 from anabranch.bench.delays import run
 from anabranch.bench.jobs import ScheduleMatrix
@@ -23,7 +24,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_bit_differs() -> None:
     saved: list[int] = []
-    matrix = ScheduleMatrix(("zoo:googlenet/tiny",), NAMES, dtypes=("fp32",))
+    matrix = ScheduleMatrix(("zoo:squeezenet/tiny",), NAMES, dtypes=("fp32",))
     record = run(matrix, 5, save=lambda record: saved.append(record["different"]))
     assert saved == [0] == [record["different"]]
     assert [(row["scheduler"], row["runs"]) for row in record["rows"]] == [(n, 5) for n in NAMES]
@@ -38,12 +39,12 @@ def test_a_plan_without_its_waits_is_found_out(monkeypatch: pytest.MonkeyPatch) 
 
     load = CpuTarget.load
     monkeypatch.setattr(CpuTarget, "load", careless)
-    record = run(ScheduleMatrix(("zoo:googlenet/tiny",), ("nimble",), dtypes=("fp32",)), 30)
+    record = run(ScheduleMatrix(("zoo:squeezenet/tiny",), ("nimble",), dtypes=("fp32",)), 30)
     assert record["rows"][0]["different"] == record["different"] > 0
 
 
 def test_when_time_is_up_there_are_enough_runs_all_the_same() -> None:
-    matrix = ScheduleMatrix(("zoo:deepfm/tiny",), NAMES, dtypes=("fp32",), budget=1e-3)
+    matrix = ScheduleMatrix((SMALL,), NAMES, dtypes=("fp32",), budget=1e-3)
     runs = [row["runs"] for row in run(matrix, 100)["rows"]]
     assert 200 <= sum(runs) < 300 and max(runs) - min(runs) <= 1
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 
+from tests.bench.small import SMALL
+
 from anabranch.bench.sandbox import try_in_sandbox
 
 
 def test_one_that_stands_is_let_through() -> None:
-    assert try_in_sandbox("torchscript", "zoo:squeezenet", "fp32", 1, "cpu", False, 120.0) == ""
+    assert try_in_sandbox("torchscript", SMALL, "fp32", 1, "cpu", False, 120.0) == ""
 
 
 def test_one_that_is_not_done_is_killed() -> None:

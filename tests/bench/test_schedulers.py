@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.bench.small import SMALL
 from torch import Tensor
 
 import anabranch
@@ -39,7 +40,11 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_schedulers_on_the_simulated_gpu() -> None:
     saved: list[int] = []
     matrix = ScheduleMatrix(
-        ("zoo:squeezenet/tiny",), tuple(SCHEDULERS), target="sim:h200", batches=(1, 2)
+        ("zoo:squeezenet/tiny",),
+        tuple(SCHEDULERS),
+        target="sim:h200",
+        batches=(1, 2),
+        kernels="library",
     )
     record = run(matrix, save=lambda record: saved.append(len(record["rows"])))
     rows = json.loads(json.dumps(record))["rows"]
@@ -149,7 +154,7 @@ def test_schedulers_that_merge_plan_the_merged_graph() -> None:
 
 
 def test_measured_on_the_cpu() -> None:
-    record = run(ScheduleMatrix(("zoo:deepfm/tiny",), NAMES, dtypes=("fp32",), target="cpu"))
+    record = run(ScheduleMatrix((SMALL,), NAMES, dtypes=("fp32",), target="cpu"))
     named = [row["scheduler"] for row in record["rows"] if row["scheduler"] not in VARIANTS]
     assert named == list(NAMES)  # where local takes several streams, refinements stand beside it
     assert all(row["source"] == "measured" and row["us"] > 0 for row in record["rows"])
@@ -166,7 +171,7 @@ def test_what_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCHEDULERS, "nimble", wrong)
     trace = Trace()
     names = ("sequential", "opara", "nimble")
-    models = ("zoo:deepfm/tiny", "a_module_that_is_not_there:model")
+    models = (SMALL, "a_module_that_is_not_there:model")
     with pytest.raises(OptionError):
         run(ScheduleMatrix(models, names, target="sim:h200"), trace)
     rows: list[Any] = run(ScheduleMatrix(models[:1], names, target="sim:h200"), trace)["rows"]

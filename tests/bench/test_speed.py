@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.bench.small import SMALL
 from torch import Tensor, nn
 
 from anabranch.bench import rivals, speed, table
@@ -26,8 +27,6 @@ from anabranch.bench.rivals import Prepared
 from anabranch.bench.speed import run
 from anabranch.errors import OptionError, TargetError
 from anabranch.trace import Trace
-
-NET = "zoo:deepfm/tiny"
 
 
 class FakeRun:
@@ -75,7 +74,7 @@ def compiler(asked: list[dict[str, Any]]) -> Callable[..., FakeCompiled]:
 
 def quick(**changes: Any) -> BenchmarkMatrix:
     settings: dict[str, Any] = {"dtypes": ("fp32",), "target": "cpu", "seconds": 0.0, "rivals": ()}
-    return BenchmarkMatrix((NET,), **{**settings, **changes})
+    return BenchmarkMatrix((SMALL,), **{**settings, **changes})
 
 
 def test_calls_beside_our_call_and_replays_beside_our_replay(
@@ -383,7 +382,7 @@ def test_markdown_of_a_tie_and_of_a_loss() -> None:
 
 
 def test_on_a_simulated_gpu_rows_are_forecasts() -> None:
-    matrix = BenchmarkMatrix((NET,), target="sim:h200", systems=("nimble", "taso-nimble"))
+    matrix = BenchmarkMatrix((SMALL,), target="sim:h200", systems=("nimble", "taso-nimble"))
     record = json.loads(json.dumps(run(matrix)))
     rows = {row["system"]: row for row in record["rows"]}
     assert list(rows) == ["anabranch", "anabranch:nimble", "anabranch:taso-nimble"]

@@ -136,7 +136,9 @@ def test_record_needs_a_readable_profile(
     assert out.read_text() == "{}"
 
 
-def test_record_schedules(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
+def test_record_schedules_and_what_calibrating_needs(
+    cli: Callable[..., Any], model: str, tmp_path: Path
+) -> None:
     out = tmp_path / "cpu.json.gz"
     words = ("--schedules", "--seconds", "0.2", "--target", "cpu", "--dtype", "fp32", "-o", out)
     ran = cli("record", model, *words, "--json", "-")
@@ -145,12 +147,6 @@ def test_record_schedules(cli: Callable[..., Any], model: str, tmp_path: Path) -
     assert ran.json["schedules"] == sum(len(graph.runs) for graph in found.graphs) > 10
     assert cli("record", model, *words).status == 0
     assert load_observations(out) == found
-
-
-def test_calibrate_says_what_it_needs(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
-    out = tmp_path / "one.json"
-    words = ("--schedules", "--seconds", "0.2", "--target", "cpu", "--dtype", "fp32", "-o", out)
-    assert cli("record", model, *words).status == 0
     ran = cli("record", "--calibrate", out, "-o", tmp_path / "fit.json")
     assert ran.status == 2 and "held out" in ran.err
     assert cli("record", "--calibrate", tmp_path / "none.json").status == 1
@@ -198,9 +194,11 @@ def test_schedulers_side_by_side(cli: Callable[..., Any], model: str, tmp_path: 
         assert cli("bench", "schedulers", model, "--schedulers", unknown).status == 2
 
 
-def test_systems_side_by_side_and_their_summary(cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_systems_side_by_side_and_their_summary(
+    cli: Callable[..., Any], model: str, tmp_path: Path
+) -> None:
     record, table = tmp_path / "net.json", tmp_path / "table.md"
-    asked = ("bench", "systems", "zoo:deepfm/tiny", "--systems", "nimble", "--target", "sim:h200")
+    asked = ("bench", "systems", model, "--systems", "nimble", "--target", "sim:h200")
     assert cli(*asked, "--search-seconds", "1", "--json", record).status == 0
     held = json.loads(record.read_text())
     assert [row["system"] for row in held["rows"]] == ["anabranch", "anabranch:nimble"]
@@ -211,14 +209,14 @@ def test_systems_side_by_side_and_their_summary(cli: Callable[..., Any], tmp_pat
     assert cli("bench", "summary", record, "--json", "-").status == 2
 
 
-def test_schedules_of_one_batch_at_another(cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_schedules_of_one_batch_at_another(cli: Callable[..., Any]) -> None:
     words = ("--batch", "1,8", "--scheduler", "critical", "--target", "sim:h200", "--json", "-")
-    ran = cli("bench", "batches", "zoo:googlenet/tiny", *words)
+    ran = cli("bench", "batches", "zoo:deepfm/tiny", *words)
     assert ran.status == 0, ran.err
     assert [(row["batch"], row["made_for"]) for row in ran.json["rows"]] == [
         *((1, 1), (1, 8), (8, 1), (8, 8))
     ]
-    assert cli("bench", "batches", "zoo:googlenet/tiny", "--batch", "4").status == 2
+    assert cli("bench", "batches", "zoo:deepfm/tiny", "--batch", "4").status == 2
 
 
 def test_an_unknown_group_of_ablations(cli: Callable[..., Any]) -> None:

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from anabranch.schedule.ios.schedule_space import space
 
 FIRE = {"nodes": 6, "edges": [[0, 1], [0, 2], [1, 3], [2, 3], [3, 5], [4, 5]]}
 ROW = {
@@ -143,16 +146,20 @@ def test_wrong_options(
     assert says in ran.err and "\n  next: " in ran.err
 
 
-def test_too_wide_for_an_exact_count(cli: Callable[..., Any], tmp_path: Path) -> None:
-    """Five chains of six, joined: 3 * 10^7 transitions. With r and s they can be counted."""
+def test_too_wide_for_an_exact_count(
+    cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three chains of eight, 10^5 transitions, where nobody counts as many. With r and s they can
+    be counted."""
+    monkeypatch.setattr("anabranch.cli.space.space", partial(space, most=50_000))
     dag = tmp_path / "dag.json"
-    edges = [[6 * chain + i, 6 * chain + i + 1] for chain in range(5) for i in range(5)]
-    dag.write_text(json.dumps({"nodes": 30, "edges": edges}))
+    edges = [[8 * chain + i, 8 * chain + i + 1] for chain in range(3) for i in range(7)]
+    dag.write_text(json.dumps({"nodes": 24, "edges": edges}))
     ran = cli("space", "--dag", dag, "--json", "-")
     (row,) = ran.json["blocks"]
     assert (row["max_group_size"], row["max_groups"]) == (3, 8)
-    assert row["states"] == 7**5 - 1 and 10**6 < row["transitions"] < 10**7
-    assert "width 5, bound 17,210,368" in ran.err
+    assert row["states"] == 9**3 - 1 and 10**4 < row["transitions"] < 50_000
+    assert "width 3, bound 91,125" in ran.err
     assert "groups of at most 3, 8 a stage" in ran.err
 
 

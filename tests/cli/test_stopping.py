@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import Ran
 
 from anabranch.artifact import file as artifact_file
+from anabranch.cli import main
 from anabranch.cli.stopping import SAID, stoppable
 from anabranch.ir.gc_pause import uncollected
 
@@ -65,6 +67,48 @@ def _ctrl_c_is_heard() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+class Pressing:
+    """stderr, on which Ctrl-C is pressed once it has said this."""
+
+    def __init__(self, stream: Any, after: str) -> None:
+        self._stream, self._after = stream, after
+        self._said, self.pressed = "", False
+
+    def write(self, text: str) -> int:
+        written: int = self._stream.write(text)
+        self._said += text
+        if self._after in self._said and not self.pressed:
+            self.pressed = True
+            signal.raise_signal(signal.SIGINT)
+        return written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+Press = Callable[..., Ran]
+
+
+@pytest.fixture
+def press(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Press:
+    """A command line run in this process, with Ctrl-C pressed once stderr has said `after`."""
+    monkeypatch.setenv("ANABRANCH_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*words: str, after: str) -> Ran:
+        with monkeypatch.context() as patch:
+            stderr = Pressing(sys.stderr, after)
+            patch.setattr(sys, "stderr", stderr)
+            status = main(words)
+        captured = capfd.readouterr()
+        assert stderr.pressed, f"it never said {after!r}: {captured.err}"
+        return Ran(status, captured.out, captured.err)
+
+    return run
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     begun: list[Command] = []
@@ -80,25 +124,18 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.mark.parametrize(
-    ("target", "model", "after"),
-    [
-        ("cpu", "zoo:squeezenet/tiny", "zoo:"),
-        ("cpu", "zoo:squeezenet", "capture"),
-        ("sim:h200", "zoo:squeezenet", "schedule "),
-    ],
+    ("target", "after"), [("cpu", "zoo:"), ("cpu", "capture"), ("sim:h200", "schedule ")]
 )
 def test_the_first_ends_with_the_best_so_far(
-    start: Start, tmp_path: Path, target: str, model: str, after: str
+    press: Press, tmp_path: Path, target: str, after: str
 ) -> None:
     """Before anything is known, before there are kernels, and while graphs are searched."""
     plan, told = tmp_path / "plan.anabranch", tmp_path / "told.json"
     files = "-o", str(plan), "--report", str(tmp_path / "report.html"), "--json", str(told)
-    command = start("compile", model, "--target", target, *files)
-    command.press(after)
-    out = command.end()
-    assert command.process.returncode == 0, command.err
-    assert command.err.count(SAID) == 1 and "interrupted" not in command.err
-    assert "stopped before the search was done" in out and f"saved: {plan}" in out
+    ran = press("compile", "zoo:squeezenet/tiny", "--target", target, *files, after=after)
+    assert ran.status == 0, ran.err
+    assert ran.err.count(SAID) == 1 and "interrupted" not in ran.err
+    assert "stopped before the search was done" in ran.out and f"saved: {plan}" in ran.out
     facts = json.loads(told.read_text())
     assert facts["cut_short"] == "stop"
     saved, kept = artifact_file.load(plan)
@@ -116,20 +153,17 @@ def test_the_second_ends_the_command(start: Start, tmp_path: Path) -> None:
     assert command.err.rstrip().endswith("interrupted") and not plan.exists()
 
 
-def test_explain_tells_it(start: Start) -> None:
-    command = start("explain", "zoo:squeezenet/tiny", "--target", "sim:h200")
-    command.press("zoo:")
-    out = command.end()
-    assert command.process.returncode == 0 and "stopped before the search was done" in out
+def test_explain_tells_it(press: Press) -> None:
+    ran = press("explain", "zoo:squeezenet/tiny", "--target", "sim:h200", after="zoo:")
+    assert ran.status == 0 and "stopped before the search was done" in ran.out
 
 
-def test_a_comparison_of_schedulers_keeps_what_is_done(start: Start, tmp_path: Path) -> None:
+def test_a_comparison_of_schedulers_keeps_what_is_done(press: Press, tmp_path: Path) -> None:
     told = tmp_path / "told.json"
     models = "zoo:squeezenet/tiny", "zoo:resnet50"
-    command = start(*("bench", "schedulers", *models, "--target", "sim:h200", "--json", str(told)))
-    command.press("[1/2]")
-    command.end()
-    assert command.process.returncode == 0, command.err
+    words = ("bench", "schedulers", *models, "--target", "sim:h200", "--json", str(told))
+    ran = press(*words, after="[1/2]")
+    assert ran.status == 0, ran.err
     record = json.loads(told.read_text())
     assert record["cut_short"] == "stop"
     assert {row["model"] for row in record["rows"]} == {"zoo:squeezenet/tiny"}

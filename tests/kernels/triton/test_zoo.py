@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.kernels.triton.test_compile import compiled
+from tests.networks import ALIKE
 
 from anabranch.compiler.pipeline import compile_model
 from anabranch.ir.graph import Graph
@@ -38,7 +39,7 @@ def _known() -> Known:
 
 
 @pytest.mark.xdist_group("kernels of the zoo")  # what one has compiled, the next need not
-@pytest.mark.parametrize("name", sorted(set(ZOO) - {"nasnet_large"}))  # as NASNet of IOS's paper
+@pytest.mark.parametrize("name", sorted(set(ZOO) - set(ALIKE)))
 def test_kernels_of_the_zoo_compile(name: str, known: Known, tmp_path: Path) -> None:
     found = dict(kinds(name))
     assert found

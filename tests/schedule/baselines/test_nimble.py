@@ -33,7 +33,7 @@ def test_figure_6() -> None:
 
 def test_waits_are_edges_minus_matched() -> None:
     """Random graphs: before chains share a stream, #waits = |E'| - |M|."""
-    for seed in range(100):
+    for seed in range(40):
         dag = _random(12, 0.25, seed)
         found = chains(dag)
         stream_of = [0] * 12
@@ -60,7 +60,7 @@ def test_chains_that_do_not_overlap_share_a_stream(googlenet: Dag) -> None:
 
 
 def test_repacking_needs_no_more_streams_than_chains_and_no_fewer_than_the_width() -> None:
-    for seed in range(50):
+    for seed in range(20):
         dag = _random(14, 0.2, seed)
         assert width(dag) <= len(repacked(dag, chains(dag))) <= len(chains(dag))
 

@@ -20,7 +20,7 @@ def test_costs_what_the_whole_programme_finds() -> None:
     """Random graphs, loads and pruning: the same cost, of stages that add up to it, and never
     more transitions."""
     fewer = 0
-    for seed in range(400):
+    for seed in range(150):
         dice = random.Random(seed)
         n = dice.randint(0, 11)
         dag = random_dag(dice, n, 0.2)
@@ -42,12 +42,12 @@ def test_costs_what_the_whole_programme_finds() -> None:
             done |= ending
             assert all(not dag.preds[v] & ~done for v in range(n) if done >> v & 1)
         assert done == (1 << n) - 1
-    assert fewer > 200
+    assert fewer > 75
 
 
 def test_without_a_bound_it_is_the_shortest_path() -> None:
     """Any costs will do where the bound is nothing: random ones for each stage."""
-    for seed in range(100):
+    for seed in range(40):
         dice = random.Random(seed)
         n = dice.randint(1, 7)
         dag = random_dag(dice, n, 0.3)
@@ -59,20 +59,20 @@ def test_without_a_bound_it_is_the_shortest_path() -> None:
         assert solve_bounded(dag, cost, lambda state: 0.0).us == pytest.approx(solve(dag, cost).us)
 
 
-def test_randwire_pruned_takes_a_third_of_the_time(randwire: Dag) -> None:
-    """As IOS prunes, with r 3 and s 8, against all 1,170,663 transitions."""
+def test_randwire_pruned_takes_half_of_the_time(randwire: Dag) -> None:
+    """As IOS prunes, with r 3 and s 8, against all 774,186 transitions that are left then."""
     dice = random.Random(0)
     us = [dice.uniform(2, 9) for _ in range(33)]
     loads = us, [dice.uniform(0.1, 0.6) for _ in us], 0.5
     start = time.process_time()
-    exact = solve(randwire, stage_estimate(*loads))
+    whole = solve(randwire, stage_estimate(*loads), 3, 8)
     middle = time.process_time()
     cost, bound = stage_estimate(*loads), stage_bound(randwire, Loads.of(*loads), 3)
     pruned = solve_bounded(randwire, cost, bound, 3, 8)
     end = time.process_time()
-    assert exact.us <= pruned.us == pytest.approx(solve(randwire, cost, 3, 8).us)
-    assert 3 * pruned.transitions < 774_186 < exact.transitions
-    assert end - middle < (middle - start) / 3
+    assert pruned.us == pytest.approx(whole.us)
+    assert 3 * pruned.transitions < whole.transitions == 774_186
+    assert end - middle < (middle - start) / 2
 
 
 def test_costs_are_asked_once_per_stage(inception_e: Dag) -> None:

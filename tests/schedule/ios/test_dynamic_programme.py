@@ -33,7 +33,7 @@ def test_figure_5() -> None:
 @pytest.mark.parametrize("one_source", [True, False])
 def test_agrees_with_brute_force(one_source: bool) -> None:
     """Random graphs of 1 to 7 nodes, random stage costs, random pruning, all partitions."""
-    for seed in range(300):
+    for seed in range(100):
         dice = random.Random(seed)
         n = dice.randint(1, 7)
         dag = random_dag(dice, n, 0.3)
@@ -54,7 +54,7 @@ def test_merges_agree_with_brute_force() -> None:
     """As above, and random sets of nodes may be stages as one, if none is before another; no
     pruning concerns them."""
     chosen = 0
-    for seed in range(400):
+    for seed in range(120):
         dice = random.Random(seed)
         n = dice.randint(2, 7)
         dag = random_dag(dice, n, 0.25)
@@ -78,7 +78,7 @@ def test_merges_agree_with_brute_force() -> None:
         assert sorted(v for stage in found.stages for v in bits(sum(stage))) == list(range(n))
         assert all(g.bit_count() == 1 for stage in found.merged for g in stage)
         chosen += len(found.merged)
-    assert chosen > 100
+    assert chosen > 30
 
 
 def test_merged_is_taken_where_it_is_not_slower(diamond: Dag) -> None:

@@ -43,7 +43,7 @@ def test_never_above_what_it_bounds_nor_by_more_than_an_ending_costs() -> None:
     """Random graphs: for each state no more than the programme's answer, and for each ending no
     more than its cost and the bound of what is left."""
     tight = 0
-    for seed in range(200):
+    for seed in range(80):
         dice = random.Random(seed)
         n = dice.randint(1, 9)
         dag = random_dag(dice, n, 0.25)
@@ -60,7 +60,7 @@ def test_never_above_what_it_bounds_nor_by_more_than_an_ending_costs() -> None:
         found = solve(dag, cost, r, s).us
         assert bound(whole) <= found + 1e-9
         tight += bound(whole) > found - 1e-9
-    assert tight > 50
+    assert tight > 20
 
 
 def test_deep_graphs() -> None:

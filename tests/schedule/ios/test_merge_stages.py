@@ -83,7 +83,7 @@ def test_merge_agrees_with_brute_force(tasks_of: TasksOf, fake_costs: MakeCosts)
     """Without concurrency the cheapest schedule is the cheapest choice of disjoint sets that leaves
     no cycle; each set has one common predecessor here, as convolutions of one input have."""
     merged = 0
-    for seed in range(150):
+    for seed in range(60):
         dice = random.Random(seed)
         n = dice.randint(3, 9)
         edges = [(dice.randrange(v), v) for v in range(1, n)]
@@ -103,7 +103,7 @@ def test_merge_agrees_with_brute_force(tasks_of: TasksOf, fake_costs: MakeCosts)
         saved = sum(sum(us[name] for name in names) - offers[names] for names in found)
         assert saved == pytest.approx(_most_saved(us, offers))
         merged += len(found)
-    assert merged > 100
+    assert merged > 40
 
 
 def _most_saved(us: dict[str, int], offers: dict[Names, float]) -> float:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
 from tests.kernels.triton.samples import SAMPLES
+from tests.tuning.sandbox.forked import Forked
 
 from anabranch.cache import Cache
 from anabranch.deadline import ENDLESS, TIME, Deadline
@@ -29,11 +32,14 @@ from anabranch.trace import Event as TraceEvent
 from anabranch.trace import Trace
 from anabranch.tuning.halving import FINALISTS
 from anabranch.tuning.sandbox import client as sandbox_client
+from anabranch.tuning.sandbox import process as sandbox_process
 from anabranch.tuning.sandbox import worker as sandbox_worker
 from anabranch.tuning.sandbox.client import NO_TIME, SandboxClient, compile_ahead
 from anabranch.tuning.sandbox.process import START, SandboxProcess
 from anabranch.tuning.sandbox.worker import BATCHES, SandboxBatch
 from anabranch.tuning.verdict import Verdict
+
+pytestmark = pytest.mark.xdist_group("sandbox process")  # most share one
 
 BODY = """\
 graph add {
@@ -101,13 +107,30 @@ def sandboxing(
         yield made
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _processes_are_forked() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        pipes = {"PIPE": subprocess.PIPE, "DEVNULL": subprocess.DEVNULL}
+        patch.setattr(sandbox_process, "subprocess", SimpleNamespace(Popen=Forked, **pipes))
+        yield
+
+
+@pytest.fixture(scope="module")
+def process(_processes_are_forked: None) -> Iterator[SandboxProcess]:
+    """One for all tests that only have kernels run in it."""
+    with SandboxProcess(CpuTarget(), None, DEEDS) as started:
+        yield started
+
+
 @pytest.fixture
-def sandboxed(trace: Trace) -> Iterator[SandboxClient]:
-    with sandboxing(trace) as made:
+def sandboxed(trace: Trace, process: SandboxProcess) -> Iterator[SandboxClient]:
+    with SandboxClient(process._target, None, trace, process) as made:
         yield made
 
 
-def test_the_library_is_prepared_once_while_kernels_are_tried(trace: Trace) -> None:
+def test_the_library_is_prepared_once_while_kernels_are_tried(
+    trace: Trace, process: SandboxProcess
+) -> None:
     """After they were sent, whatever becomes of the process, and not where all is known."""
     target, prepared = CpuTarget(), list[list[str]]()
 
@@ -118,7 +141,7 @@ def test_the_library_is_prepared_once_while_kernels_are_tried(trace: Trace) -> N
     ours = [task("fine"), task("dies")]
     body = ours[0].body
     library = replace(ours[0], kernel=Kernel("aten", "add", body, writes_out=True))
-    with sandboxing(trace, target=target) as sandboxed:
+    with SandboxClient(target, None, trace, process) as sandboxed:
         trial = sandboxed.before(lambda tasks: [Cost(1.0, "measured")] * len(tasks))
         for _ in range(2):
             costs = trial([ours[0], library, ours[1]])
@@ -221,7 +244,8 @@ cpu.CpuTarget.ready = ready
 def test_what_answers_again_and_again_is_not_stuck(
     trace: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Together they take longer than any of them may."""
+    """Together they take longer than any of them may. In a new interpreter, as users have it."""
+    monkeypatch.setattr(sandbox_process, "subprocess", subprocess)
     tasks = [task(f"fine {i}") for i in range(5)]
     with SandboxProcess(CpuTarget(), None, DEEDS + SLOWLY) as sandbox:
         with SandboxClient(sandbox._target, None, trace, sandbox) as sandboxed:
@@ -265,23 +289,17 @@ def test_what_no_time_is_left_for_is_left_out_this_time(trace: Trace, tmp_path: 
             assert list(another_day.refusals(tasks)) == [2] and another_day.settled
 
 
-def test_it_may_be_started_ahead(sandboxed: SandboxClient) -> None:
-    sandboxed.start()
-    process = sandboxed._sandbox.process
-    assert process is not None
-    assert sandboxed.refusals([task("fine")]) == {} and sandboxed._sandbox.process is process
-    assert list(sandboxed.refusals([task("dies")])) == [0]
-
-
 def test_one_process_serves_many_tuners(trace: Trace) -> None:
-    """It outlives a client that does not own it, and a kernel that kills it costs the others
-    nothing."""
+    """It may be started ahead, outlives a client that does not own it, and a kernel that kills it
+    costs the others nothing."""
     target = CpuTarget()
     with SandboxProcess(target, None, DEEDS) as sandbox:
         with SandboxClient(target, None, trace, sandbox) as one:
+            one.start()
+            first = sandbox.process
+            assert first is not None
             assert one.refusals([task("fine")]) == {}
-        first = sandbox.process
-        assert first is not None and first.poll() is None
+        assert sandbox.process is first and first.poll() is None
         with SandboxClient(target, None, trace, sandbox) as other:
             assert list(other.refusals([task("a"), task("dies"), task("b")])) == [1]
         second = sandbox.process
@@ -290,18 +308,19 @@ def test_one_process_serves_many_tuners(trace: Trace) -> None:
     assert sandbox.process is None
 
 
-def test_answers_that_nobody_heard_are_not_those_of_the_next(trace: Trace) -> None:
+def test_answers_that_nobody_heard_are_not_those_of_the_next(
+    trace: Trace, process: SandboxProcess
+) -> None:
     """Who is interrupted while kernels are tried leaves no verdicts behind for other kernels."""
 
     def interrupted() -> None:
         raise TargetError("no engine", "none was built", "ask for another")
 
     target = CpuTarget()
-    with SandboxProcess(target, None, DEEDS) as sandbox:
-        with SandboxClient(target, None, trace, sandbox) as one, pytest.raises(TargetError):
-            one.verdicts([task("fine")], interrupted)
-        with SandboxClient(target, None, trace, sandbox) as other:
-            assert list(other.refusals([task("raises")])) == [0]
+    with SandboxClient(target, None, trace, process) as one, pytest.raises(TargetError):
+        one.verdicts([task("fine")], interrupted)
+    with SandboxClient(target, None, trace, process) as other:
+        assert list(other.refusals([task("raises")])) == [0]
 
 
 def test_who_waits_in_another_thread_is_interrupted() -> None:
