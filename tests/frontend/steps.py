@@ -14,23 +14,28 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from anabranch.frontend.backward import prepared, training_decompositions
-from anabranch.frontend.randomness import seeded
+from anabranch.frontend.draws import Draws
 from anabranch.frontend.translate import Translation
 from anabranch.ir.graph import Graph, Ref
 
 Loss = Callable[..., Tensor]
 
 
-SEEDS = (torch.tensor(3141592653589793), torch.tensor(0))
-"""What is given to a step that draws: its seed, and where it stands."""
+RANDOM = torch.tensor([3141592653589793, 0])
+"""What a step that draws makes its numbers of: a seed, and the number of the call."""
 
 
 def functional(
     step: Callable[..., Sequence[Tensor]], given: Sequence[Tensor]
 ) -> tuple[fx.GraphModule, list[Tensor]]:
-    """The step of these tensors as functional ATen, and its inputs: seed and offset come last."""
-    plain, draws = seeded(prepared(make_fx(step, tracing_mode="fake")(*given)))
-    given = [*given, *(SEEDS if draws else ())]
+    """The step of these tensors as functional ATen, and its inputs, of which the last is RANDOM."""
+
+    def drawing(*tensors: Tensor) -> Sequence[Tensor]:
+        with Draws(tensors[-1]):
+            return step(*tensors[:-1])
+
+    given = [*given, RANDOM]
+    plain = prepared(make_fx(drawing, tracing_mode="fake")(*given))
 
     def again(*tensors: Tensor) -> Any:
         return fx.Interpreter(plain).run(*tensors)

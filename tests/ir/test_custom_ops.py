@@ -10,8 +10,6 @@ from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, Input, Ref
 from anabranch.ir.types import type_of
 
-STATES = {name: type_of(torch.tensor(0)) for name in ("s", "o")}
-
 grad_of = torch.ops.anabranch.conv_weight_grad
 
 
@@ -52,22 +50,18 @@ def test_sizes_that_no_convolution_has_are_refused() -> None:
 
 def test_counted_numbers_are_those_of_philox() -> None:
     """The known answer of Philox 4x32-10 for a counter and a key of zeros is 0x6627e8d5."""
-    zero = torch.tensor(0)
-    found = torch.ops.anabranch.uniform(zero, zero, 0, [1])
+    zeros = torch.zeros(2, dtype=torch.int64)
+    found = torch.ops.anabranch.uniform(zeros, 0, [1])
     assert found.item() == torch.tensor(0x6627E8D5).float() * 4.6566127342e-10
-    graph = Graph(
-        "g",
-        (Input("s", type_of(zero)), Input("o", type_of(zero))),
-        (),
-        (ops.make_node("u", custom_ops.UNIFORM, (Ref("s"), Ref("o"), 0, (1,)), STATES),),
-        (Ref("u"),),
-    )
-    (wide,) = eval_graph(graph, [zero, zero], precision=torch.float64)
+    random = type_of(zeros)
+    node = ops.make_node("u", custom_ops.UNIFORM, (Ref("r"), 0, (1,)), {"r": random})
+    graph = Graph("g", (Input("r", random),), (), (node,), (Ref("u"),))
+    (wide,) = eval_graph(graph, [zeros], precision=torch.float64)
     assert wide.dtype == torch.float64 and wide.item() == found.item()
 
 
-def test_states_that_are_no_counters_are_refused() -> None:
-    seed = torch.tensor(0, device="meta")
-    for wrong in (seed.int(), seed.expand(2)):
-        with pytest.raises(RuntimeError, match="int64 scalars"):
-            torch.ops.anabranch.uniform(seed, wrong, 0, [1])
+def test_what_is_no_counter_is_refused() -> None:
+    random = torch.zeros(2, dtype=torch.int64, device="meta")
+    for wrong in (random.int(), random[:1], random[0]):
+        with pytest.raises(RuntimeError, match="i64"):
+            torch.ops.anabranch.uniform(wrong, 0, [1])

@@ -96,3 +96,30 @@ def test_finite_numbers_have_zeros_of_both_signs_and_denormals() -> None:
 def test_of_what_the_tables_lack_nobody_knows(line: str, known: bool) -> None:
     """As many elements as the mask has must be there: on a GPU it is the end if they are not."""
     assert understood(graph(line, more="  input %m: b1[40]\n")) is known
+
+
+def test_rows_that_gradients_are_added_to_are_rows_of_the_table() -> None:
+    body = parse_graph("""
+    graph g {
+      input %g: f32[40,3]
+      input %i: i64[40]
+      %out: f32[6,3] = aten.embedding_dense_backward.default(%g, %i, 6, -1, False)
+      return %out
+    }""")
+    assert understood(body)
+    for seed in range(5):
+        inputs = random_inputs(body, seed)
+        assert legal(body, inputs) and inputs[1].min() >= 0 and inputs[1].max() < 6
+
+
+def test_places_of_maxima_are_only_those_that_a_pooling_gave() -> None:
+    """Others lie in no window of their result, or in no memory."""
+    body = parse_graph("""
+    graph g {
+      input %g: f32[1,1,2,2]
+      input %x: f32[1,1,4,4]
+      input %i: i64[1,1,2,2]
+      %out: f32[1,1,4,4] = aten.max_pool2d_with_indices_backward.default(%g, %x, [2, 2], [2, 2], [0, 0], [1, 1], False, %i)
+      return %out
+    }""")  # noqa: E501
+    assert not understood(body)

@@ -10,7 +10,7 @@ Operators that draw are replaced by what they draw of uniform numbers, whose dis
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ from anabranch.errors import CaptureError
 from anabranch.ir import custom_ops
 
 _ATEN: Any = torch.ops.aten
+MOST_WHOLE = 1 << 24
+"""Whole numbers that one in fp32 tells apart."""
 
 
 class AttentionDropoutError(Exception):
@@ -90,7 +92,40 @@ def _bernoulli_(draws: Draws, x: Tensor, p: Any = 0.5, *, generator: Any = None)
 def _uniform_(
     draws: Draws, x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None
 ) -> Tensor:
-    return x.copy_(draws.uniform(x.shape) * (high - low) + low)
+    return x.copy_(_of_dtype(draws.uniform(x.shape), x.dtype) * (high - low) + low)
+
+
+def _exponential_(draws: Draws, x: Tensor, rate: float = 1.0, *, generator: Any = None) -> Tensor:
+    return x.copy_(torch.log1p(-draws.uniform(x.shape)) / -rate)
+
+
+def _randint(draws: Draws, *given: Any, dtype: Any = None, **_: Any) -> Tensor:
+    *bounds, size = given
+    return _whole(draws, bounds, size, dtype or torch.int64)
+
+
+def _randint_like(draws: Draws, x: Tensor, *bounds: int, dtype: Any = None, **_: Any) -> Tensor:
+    return _whole(draws, bounds, x.shape, dtype or x.dtype)
+
+
+def _whole(draws: Draws, bounds: Sequence[int], size: Any, dtype: torch.dtype) -> Tensor:
+    low, high = (0, *bounds)[-2:]
+    if high - low > MOST_WHOLE:
+        raise CaptureError(
+            f"the step draws whole numbers from {low} to {high}",
+            f"those of a plan are made of fp32, which tells {MOST_WHOLE} apart",
+            "draw them outside, and give them as an input",
+        )
+    places = torch.floor(draws.uniform(size) * float(high - low)).clamp_max(high - low - 1)
+    return places.to(dtype) + low
+
+
+def _of_dtype(numbers: Tensor, dtype: torch.dtype) -> Tensor:
+    """Numbers from 0 to 1 as a dtype has them, none of them rounded up to 1."""
+    if not dtype.is_floating_point or dtype.itemsize >= numbers.dtype.itemsize:
+        return numbers.to(dtype)
+    steps = 2.0 / torch.finfo(dtype).eps
+    return (torch.floor(numbers * steps) / steps).to(dtype)
 
 
 def _normal_(
@@ -102,7 +137,7 @@ def _normal_(
 def _like(kind: str) -> Callable[..., Tensor]:
     def drawn(draws: Draws, x: Tensor, *, dtype: Any = None, **_: Any) -> Tensor:
         made: Tensor = getattr(draws, kind)(x.shape)
-        return made.to(dtype or x.dtype)
+        return _of_dtype(made, dtype or x.dtype) if kind == "uniform" else made.to(dtype or x.dtype)
 
     return drawn
 
@@ -110,7 +145,8 @@ def _like(kind: str) -> Callable[..., Tensor]:
 def _of_shape(kind: str) -> Callable[..., Tensor]:
     def drawn(draws: Draws, size: Any, *, dtype: Any = None, **_: Any) -> Tensor:
         made: Tensor = getattr(draws, kind)(size)
-        return made.to(dtype or torch.get_default_dtype())
+        into = dtype or torch.get_default_dtype()
+        return _of_dtype(made, into) if kind == "uniform" else made.to(into)
 
     return drawn
 
@@ -123,6 +159,9 @@ REPLACED: dict[Any, Callable[..., Any]] = {
     _ATEN.bernoulli_.Tensor: _bernoulli_,
     _ATEN.uniform_.default: _uniform_,
     _ATEN.normal_.default: _normal_,
+    _ATEN.exponential_.default: _exponential_,
+    **{getattr(_ATEN.randint, kind): _randint for kind in ("default", "low")},
+    **{getattr(_ATEN.randint_like, kind): _randint_like for kind in ("default", "low_dtype")},
     _ATEN.rand_like.default: _like("uniform"),
     _ATEN.randn_like.default: _like("normal"),
     _ATEN.rand.default: _of_shape("uniform"),

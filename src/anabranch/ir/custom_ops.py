@@ -2,11 +2,11 @@
 
     anabranch.recurrence(x, factor, first, dim)     y[t] = factor[t] * y[t - 1] + x[t]
     anabranch.conv_weight_grad(grad, x, ...)        what convolution_backward says of the weight
-    anabranch.uniform(seed, offset, number, shape)  random numbers in [0, 1), which are counted
+    anabranch.uniform(random, number, shape)        random numbers in [0, 1), which are counted
 
 No model calls them: rewriting puts the first where a model spells the same out, step by step,
 `frontend.backward` the second where a training step has the backward of a convolution, and
-`frontend.randomness` the last where it draws.
+`frontend.draws` the last where it draws.
 """
 
 from __future__ import annotations
@@ -115,12 +115,14 @@ TO_UNIT = 4.6566127342e-10
 """The largest number of fp32 by which the largest of 31 bits stays below 1, as Triton has it."""
 
 
-def uniform(seed: Tensor, offset: Tensor, number: int, shape: Sequence[int]) -> Tensor:
+def uniform(random: Tensor, number: int, shape: Sequence[int]) -> Tensor:
     """Numbers of [0, 1) in fp32, by Philox 4x32-10 (Salmon and others, 2011): of the element i the
-    first word of the counter (i, i >> 32, number, offset) under the key `seed`. Those of number 0
-    and offset 0 are `tl.rand(seed, i)`. `seed`, `offset`: int64 scalars, of offset 32 bits."""
+    first word of the counter (i, i >> 32, number, call) under the key `seed`. Those of number 0
+    and call 0 are `tl.rand(seed, i)`. `random`: i64[2], the seed and the number of the call, of
+    which 32 bits count."""
+    seed, call = random.unbind()
     index = torch.arange(math.prod(shape), device=seed.device).view(tuple(shape))
-    word: list[Tensor] = [index & WORD, index >> 32, offset.new_tensor(number), offset & WORD]
+    word: list[Tensor] = [index & WORD, index >> 32, call.new_tensor(number), call & WORD]
     key: list[Tensor] = [seed & WORD, (seed >> 32) & WORD]
     for _ in range(ROUNDS):
         first, third = (by * at for by, at in zip(MULTIPLIERS, word[::2], strict=True))
@@ -136,17 +138,17 @@ def uniform(seed: Tensor, offset: Tensor, number: int, shape: Sequence[int]) -> 
     return found
 
 
-def _shape_of_uniform(seed: Tensor, offset: Tensor, number: int, shape: Sequence[int]) -> Tensor:
-    if {seed.dtype, offset.dtype} != {torch.int64} or seed.dim() or offset.dim():
-        raise RuntimeError("seed and offset are int64 scalars")
-    return seed.new_empty(tuple(shape), dtype=torch.float32)
+def _shape_of_uniform(random: Tensor, number: int, shape: Sequence[int]) -> Tensor:
+    if random.dtype != torch.int64 or random.shape != (2,):
+        raise RuntimeError("random numbers are of a seed and the number of a call, i64[2]")
+    return random.new_empty(tuple(shape), dtype=torch.float32)
 
 
 SCHEMAS: tuple[str, ...] = (
     "recurrence(Tensor x, Tensor factor, Tensor? first, int dim) -> Tensor",
     "conv_weight_grad(Tensor grad, Tensor x, int[] size, int[] stride, int[] padding, "
     "int[] dilation, int groups) -> Tensor",
-    "uniform(Tensor seed, Tensor offset, int number, int[] shape) -> Tensor",
+    "uniform(Tensor random, int number, int[] shape) -> Tensor",
 )
 IMPLEMENTED: dict[str, tuple[Any, Any]] = {
     "recurrence": (recurrence, _shape_of_recurrence),

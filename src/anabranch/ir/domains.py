@@ -20,6 +20,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, types, users
+from anabranch.ir.rounding import GRADIENTS
 from anabranch.ir.types import TensorType
 
 RENAMED = frozenset(
@@ -32,6 +33,7 @@ RENAMED = frozenset(
 )
 """Operators that hand on the numbers that they read."""
 BAGS = frozenset({"aten._embedding_bag", "aten._embedding_bag_forward_only", "aten.embedding_bag"})
+LOOKUP_GRADIENT = "aten.embedding_dense_backward"
 BY_AXIS = {
     **{f"aten.{name}": "index" for name in ("index_select", "gather", "scatter", "scatter_add")},
     **{f"aten.{name}": "index" for name in ("scatter_reduce", "index_add", "index_copy")},
@@ -177,7 +179,7 @@ def demands(node: Node, known: Mapping[str, TensorType]) -> Iterator[tuple[str, 
             if isinstance(value := given.get(stated), Ref):
                 yield value.name, Domain(finite=True)
     if ops.info(node.op).kind == "contract" and "conv" in name:
-        weight = given.get("weight")
+        weight = given.get("grad", given.get("weight"))
         if isinstance(weight, Ref):  # of which libraries multiply the zeros around an image, or not
             yield weight.name, Domain(finite=True)
     if name in VARIANCES:
@@ -203,6 +205,8 @@ def indices(node: Node, known: Mapping[str, TensorType]) -> Iterator[tuple[str, 
     negative = name in LISTED or name in FLAT
     if name == "aten.embedding" or name in BAGS:
         listed = [(given["indices"], shape[0])]
+    elif name == LOOKUP_GRADIENT and isinstance(rows := given["num_weights"], int):
+        listed = [(given["indices"], rows)]
     elif name in BY_AXIS and isinstance(axis := given["dim"], int):
         if -max(1, len(shape)) <= axis < max(1, len(shape)):
             listed = [(given[BY_AXIS[name]], shape[axis] if shape else 1)]
@@ -231,11 +235,20 @@ def understood(graph: Graph) -> bool:
 
 def _is_understood(node: Node, known: Mapping[str, TensorType]) -> bool:
     name = ops.packet_name(node.op)
+    if name in GRADIENTS:  # a place must be one of its window
+        return False
     if ops.info(node.op).kind != "opaque":
         return True
     if not name.startswith("aten.") or "assert" in name:
         return False
-    tabled = name in BAGS or name in BY_AXIS or name in FLAT or name in CLASSES or name in LISTED
+    tabled = (
+        name == LOOKUP_GRADIENT
+        or name in BAGS
+        or name in BY_AXIS
+        or name in FLAT
+        or name in CLASSES
+        or name in LISTED
+    )
     if tabled or name in HARMLESS or name in SORTED or name in ops.PROBABILITIES:
         return True
     # A mask counts: as many elements as it has must be there.
