@@ -75,7 +75,7 @@ def _places(found: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from _places(inner, (*at, key))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_damaged_profiles_are_refused_in_words_or_plan(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -478,7 +478,7 @@ class Slow:
 
 
 @given(graph=networks(), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_joined_graphs_compute_the_same(graph: Graph, data: st.DataObject) -> None:
     tasks = forced(graph)
     name = data.draw(st.sampled_from(sorted(SCHEDULERS)))

@@ -147,7 +147,7 @@ def test_where_memory_is_short_every_writer_waits() -> None:
 
 
 @given(graph=networks(), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_checker_agrees_with_the_rule_of_the_packer(graph: Graph, data: st.DataObject) -> None:
     tasks = forced(graph)
     streams = data.draw(st.lists(st.integers(0, 2), min_size=1, max_size=8))

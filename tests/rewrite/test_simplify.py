@@ -32,7 +32,7 @@ def simplified(
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_every_pass_keeps_the_numbers(seed: int) -> None:
     graph = drawn(seed)
     for run in PASSES.values():
@@ -45,7 +45,7 @@ def test_every_pass_keeps_the_numbers(seed: int) -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=40)
+@settings(max_examples=30)
 def test_simplify_is_idempotent_and_deterministic(seed: int) -> None:
     graph = drawn(seed)
     after = equal(graph, simplified(graph), tolerance=1e-4)

@@ -41,7 +41,7 @@ def test_it_waits_for_the_last_of_its_parts() -> None:
     assert [launch.task for launch in found.launches] == ["a", "bc"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_it_is_legal_and_without_groups_the_same(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 9))

@@ -37,7 +37,7 @@ def test_one_start_is_left_alone() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_the_same_streams_and_one_start(
     dags: SearchStrategy[Dag],
     tasks_of: Callable[[Dag], TaskGraph],

@@ -33,7 +33,7 @@ def test_where_nothing_or_everything_is_critical(diamond: Dag) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=30)
 def test_only_priorities_change(
     dags: SearchStrategy[Dag],
     tasks_of: Callable[[Dag], TaskGraph],

@@ -29,8 +29,6 @@ from anabranch.tuning.conv_merge import merged
 from anabranch.tuning.job import Job
 from anabranch.tuning.select import Selection, SelectionConfig, select
 
-NETWORKS = ("squeezenet_bypass", "inception_v3")
-
 
 def compiled(
     model: nn.Module, inputs: tuple[Any, ...], scheduler: str, target: str = "cpu", **more: object
@@ -92,15 +90,14 @@ def test_networks_on_the_cpu(network: str, scheduler: str, batch: int) -> None:
     assert said, "a convolution less saves a launch"
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_half_precision_on_the_simulated_gpu(network: str) -> None:
+def test_half_precision_on_the_simulated_gpu() -> None:
     """In channels_last slices are strided; the plan is proved free of races all the same.
 
     With the library's kernels, as IOS has them: generated ones take so small a convolution in less
     than a merge costs its readers.
     """
-    model = ZOO[network].build("tiny").half()
-    inputs = tuple(x.half() for x in ZOO[network].inputs("tiny", 2))
+    model = ZOO["squeezenet_bypass"].build("tiny").half()
+    inputs = tuple(x.half() for x in ZOO["squeezenet_bypass"].inputs("tiny", 2))
     made, events = compiled(model, inputs, "ios-both", "sim:h200", kernels="library")
     slices = [node for node in made.plan.tasks.aliases if node.op == "aten.slice.Tensor"]
     assert any(not node.type.contiguous for node in slices)

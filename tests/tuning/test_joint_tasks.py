@@ -99,7 +99,7 @@ def test_all_is_computed_once_and_in_an_order_that_runs(branches: int) -> None:
     assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_whatever_is_grouped_runs_and_computes_the_same(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 9))

@@ -155,7 +155,7 @@ def test_places_that_are_computed_from_computed_places(
 
 
 @given(st.data())
-@settings(max_examples=40)
+@settings(max_examples=30)
 def test_nearest_pixels_are_those_of_aten(data: st.DataObject) -> None:
     """Sizes of which floats say another pixel than fractions do. On a GPU ATen multiplies in fp32;
     on the CPU it may round otherwise where a place is a whole number but for that."""

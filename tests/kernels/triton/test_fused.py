@@ -119,7 +119,7 @@ def test_global_average_pool(data: st.DataObject, dtype: torch.dtype) -> None:
 
 
 @given(st.data(), FLOATS)
-@settings(max_examples=40)
+@settings(max_examples=30)
 def test_depthwise_convolutions(data: st.DataObject, dtype: torch.dtype) -> None:
     """Relu -> depthwise convolution (bias or none) -> + residual -> relu."""
     kernel, stride, dilation = (data.draw(st.integers(1, 3)) for _ in range(3))

@@ -34,7 +34,7 @@ def everywhere(text: str, *tensors: torch.Tensor) -> None:
     check(graph, [*rows_of(graph)[:2], *BLOCKS], tensors)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data(), st.sampled_from(CALLS), st.sampled_from(DTYPES))
 def test_running_folds(data: st.DataObject, op: str, dtype: torch.dtype) -> None:
     """Along any axis of rows of any size, in any layout."""

@@ -19,7 +19,7 @@ from anabranch.schedule.local.assignment import (
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_every_step_is_legal(dags: SearchStrategy[Dag], data: st.DataObject) -> None:
     dag = data.draw(dags)
     n = len(dag.names)

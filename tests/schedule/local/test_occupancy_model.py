@@ -38,7 +38,7 @@ def test_who_does_not_fit_waits_and_is_overtaken(diamond: Dag) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_room_and_inputs_are_kept(dags: SearchStrategy[Dag], data: st.DataObject) -> None:
     dag = data.draw(dags)
     n = len(dag.names)

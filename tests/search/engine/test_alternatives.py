@@ -143,7 +143,7 @@ def test_a_part_that_ends_before_a_concatenation_does_not_show_what_a_merge_cost
 
 
 @given(st.integers(0, 10**6), st.booleans())
-@examples(max_examples=40, deadline=None)
+@examples(max_examples=30, deadline=None)
 def test_whatever_pays_the_whole_is_equal(seed: int, merged: bool) -> None:
     graph = drawn(seed, 24)
     survey = surveyed(graph, RULES, SMALL)

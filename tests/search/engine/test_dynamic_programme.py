@@ -44,7 +44,7 @@ def chain(*ops: str) -> Graph:
     st.integers(0, 3),
     st.sampled_from([nodes, weighed(0.0), weighed(3.0)]),
 )
-@examples(max_examples=60)
+@examples(max_examples=30)
 def test_answers_are_equal_and_never_dearer(
     seed: int, dp: bool, partition: bool, order: int, price: Plain
 ) -> None:

@@ -42,7 +42,7 @@ def stitched(graph: Graph, replaced: Mapping[Part, Graph | None]) -> Graph:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 30), st.integers(2, 8))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_unchanged_parts_give_the_graph_back(seed: int, size: int, size_l: int) -> None:
     graph = drawn(seed, size)
     replaced = {part: extract(graph, part) for part in parts(graph, RULES, size_l)}
@@ -54,7 +54,7 @@ def test_unchanged_parts_give_the_graph_back(seed: int, size: int, size_l: int) 
 
 
 @given(st.integers(0, 10**6), st.integers(2, 8))
-@settings(max_examples=40)
+@settings(max_examples=30)
 def test_simplified_parts_give_an_equal_graph(seed: int, size_l: int) -> None:
     graph = drawn(seed, 20)
     cut = parts(graph, RULES, size_l)
