@@ -38,8 +38,9 @@ def test_the_gradient_of_a_weight_is_that_of_convolution_backward(
     assert said == type_of(got) and ops.channels_last(said) == last
 
 
-def test_sizes_that_no_convolution_has_are_refused() -> None:
-    x, grad = torch.randn(2, 4, 7, 6, device="meta"), torch.randn(2, 8, 7, 6, device="meta")
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_sizes_that_no_convolution_has_are_refused(device: str) -> None:
+    x, grad = torch.zeros(2, 4, 7, 6, device=device), torch.zeros(2, 8, 7, 6, device=device)
     grad_of(grad, x, [8, 4, 3, 3], [1, 1], [1, 1], [1, 1], 1)
     for size, padding, groups in (([8, 4, 3, 3], [0, 0], 1), ([8, 4, 3, 3], [1, 1], 2)):
         with pytest.raises(RuntimeError, match="no convolution"):

@@ -62,6 +62,7 @@ def conv_weight_grad(
     """The gradient of the weight, of this size, of a convolution of x, from that of its result. Of
     a transposed convolution `grad` is what it reads, and `x` the gradient of its result. It is
     channels_last where either operand is, of their dtype."""
+    _check_sizes(grad, x, size, (stride, padding, dilation), groups)
     rank = len(size) - 2
     weight = grad.new_zeros(()).expand(size)  # of which nothing but the size is read
     given = ([0], stride, padding, dilation, False, [0] * rank, groups, [False, True, False])
@@ -78,23 +79,28 @@ def _shape_of_conv_weight_grad(
     dilation: Sequence[int],
     groups: int,
 ) -> Tensor:
+    _check_sizes(grad, x, size, (stride, padding, dilation), groups)
+    found = x.new_empty(tuple(size))
+    return found.contiguous(memory_format=_format_of_weights(grad, x))
+
+
+def _check_sizes(
+    grad: Tensor, x: Tensor, size: Sequence[int], window: Sequence[Sequence[int]], groups: int
+) -> None:
+    """RuntimeError unless a convolution of x by such a weight gives such a result: libraries take
+    it for granted."""
     if grad.dtype != x.dtype or not x.dtype.is_floating_point:
         raise RuntimeError(f"a weight has no gradient from {grad.dtype} and {x.dtype}")
     if groups < 1 or len({grad.dim(), x.dim(), len(size)}) != 1:
         raise RuntimeError(f"the gradient of {list(size)} is not of {x.dim()} dimensions")
     channels = grad.shape[1] == size[0] and x.shape[1] == size[1] * groups
-    image = zip(x.shape[2:], size[2:], stride, padding, dilation, strict=True)
+    image = zip(x.shape[2:], size[2:], *window, strict=True)
     places = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in image]
-    if (
-        not channels
-        or size[0] % groups
-        or [x.shape[0], *places] != [grad.shape[0], *grad.shape[2:]]
-    ):
+    told = [x.shape[0], *places] == [grad.shape[0], *grad.shape[2:]]
+    if not channels or size[0] % groups or not told:
         raise RuntimeError(
             f"no convolution of {list(x.shape)} by {list(size)} gives {list(grad.shape)}"
         )
-    found = x.new_empty(tuple(size))
-    return found.contiguous(memory_format=_format_of_weights(grad, x))
 
 
 def _format_of_weights(grad: Tensor, x: Tensor) -> torch.memory_format:
