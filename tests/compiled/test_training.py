@@ -192,6 +192,31 @@ def test_optimizers_take_their_own_steps(name: str) -> None:
             torch.testing.assert_close(mine[key], value, atol=1e-5, rtol=1e-4)
 
 
+class Unread(nn.Module):
+    """Its first parameter has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unread, self.layer = nn.Parameter(torch.ones(3)), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        return y
+
+
+def test_steps_are_counted_of_parameters_that_have_gradients() -> None:
+    """Eager keeps no count of the others; a state without one can be loaded."""
+    model, optimizer, other, theirs = twins(lambda p: torch.optim.Adam(p, lr=0.05), Unread)
+    step = step_of(model, optimizer)
+    for number, batch in enumerate(batches(6)):
+        if number == 3:
+            optimizer.load_state_dict(copy.deepcopy(theirs.state_dict()))
+        if number == 5:
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        assert step(*batch).item() == pytest.approx(eager(other, theirs, batch), abs=5e-6)
+    assert apart(model, other) < 1e-5 and model.unread.eq(1).all()  # type: ignore[operator]
+
+
 class Convolutional(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -13,6 +13,9 @@ whatever they cost, and the last graph is compared with the first in fp64. No cl
 
 rules alone: 2331 steps by 208 rules in 300 graphs
 
+With --training each model is made trainable, with a drawn loss and optimizer, and three steps that
+`compile_step` compiled are compared with eager's, gradient by gradient.
+
 Ends with 1 if anything was unequal or failed.
 """
 
@@ -75,6 +78,10 @@ def run(
     sizes: Annotated[
         bool, typer.Option("--sizes", help="An axis varies; five sizes of each graph are called.")
     ] = False,
+    training: Annotated[
+        bool,
+        typer.Option("--training", help="Three training steps of each graph are compared."),
+    ] = False,
     budget: Annotated[
         float, typer.Option(help="Seconds that search and measurement may take for each graph.")
     ] = 1.0,
@@ -95,11 +102,18 @@ def run(
     json: flags.Json = None,
 ) -> int:
     """Draw random models, compile each, and compare it with what it was."""
+    if training and (steps or sizes):
+        raise OptionError(
+            "--training beside --steps or --sizes",
+            "each says of its own what is compared",
+            "leave out one or the other",
+        )
     if steps:
         given = {"scheduler": scheduler, "search": search, "budget": str(budget)}
         setting = _of_steps(target, dtype, verified, steps, given)
     else:
-        setting = replace(_setting(target, dtype, scheduler, search, budget, verified), sizes=sizes)
+        setting = _setting(target, dtype, scheduler, search, budget, verified)
+        setting = replace(setting, sizes=sizes, training=training)
     with Watch("drawing", "fuzz") as watch:
         tally = campaign.run(seed, graphs, setting, Trace(watch), out, _shard(shard), log)
     _show(json, tally, setting)
@@ -204,7 +218,8 @@ def _words(setting: TrialSetting) -> str:
     dtype = "tf32" if setting.options.get("tf32") else _name(setting)
     said = {"target": setting.target, "dtype": dtype, "steps": str(setting.steps)}
     said |= {name: str(value) for name, value in setting.options.items() if name in AGAIN}
-    return "".join(f" --{name} {v}" for name, v in said.items() if v != AGAIN.get(name))
+    asked = " --sizes" * setting.sizes + " --training" * setting.training
+    return "".join(f" --{name} {v}" for name, v in said.items() if v != AGAIN.get(name)) + asked
 
 
 def _name(setting: TrialSetting) -> str:

@@ -40,18 +40,23 @@ class BoundTensors:
     written: int
 
     @staticmethod
-    def of(training: Training, held: Held, fixed: Collection[str]) -> BoundTensors:
+    def of(
+        training: Training, held: Held, fixed: Collection[str], written: Collection[str]
+    ) -> BoundTensors:
         """Those of a step that was just captured. `fixed`: names of tensors that plans have copies
-        of."""
+        of; `written`: of those that they write to, without the moments of what has no gradient."""
         copied = [t for name, t in zip(held.names, held.tensors, strict=True) if name in fixed]
         optimizer = training.optimizer
+        named = zip(held.names, held.tensors, strict=True)
+        moving = {id(tensor) for name, tensor in named if name in written}
         moments: list[Place] = [
             (values, key, value)
             for values in optimizer.state.values()
             for key, value in values.items()
-            if isinstance(value, Tensor)
+            if id(value) in moving
         ]
-        counts = [[held.tensors[i] for i in alike] for alike in held.alike]
+        alike = ([held.tensors[i] for i in places] for places in held.alike)
+        counts = [[tensor for tensor in each if id(tensor) in moving] for each in alike]
         return BoundTensors(
             training,
             list(places_of(training)),

@@ -89,7 +89,8 @@ class TrainingStep:
         for compiled, (graph, _) in zip(self._plans, captured, strict=True):
             compiled.add((*given, self._rates), captured=graph, stop=stop)
         fixed = {path for graph, _ in captured for _, path in graph.sources}
-        self._held, self._bound = held, BoundTensors.of(self.training, held, fixed)
+        written = {state.path for graph, _ in captured for state in graph.graph.states}
+        self._held, self._bound = held, BoundTensors.of(self.training, held, fixed, written)
         return self
 
     def __call__(self, *batch: Any) -> Any:

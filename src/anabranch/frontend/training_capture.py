@@ -281,9 +281,12 @@ def _exchanged(training: Training, held: Held, tensors: Sequence[Tensor]) -> Ite
 
 def _unite(graph: fx.Graph, held: Held) -> None:
     """Read one of the tensors that are always equal in the place of each: what is computed of the
-    count of steps is then computed once, and not for each parameter."""
+    count of steps is then computed once, and not for each parameter. The count of a parameter
+    without a gradient stays as it is."""
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    for first, *others in held.alike:
+    written = {node.args[0] for node in graph.nodes if node.target is COPY}
+    for alike in held.alike:
+        first, *others = [i for i in alike if placeholders[i] in written] or alike
         for i in others:
             for user in list(placeholders[i].users):
                 if user.target is not COPY:

@@ -7,6 +7,7 @@ kinds.py     the table of what can be drawn; each step is in one of images, rows
 alone.py     the text that opens every script: tensors by seed, and the comparison
 substitute.py  a graph -> the graphs that rules drawn at random lead to
 walk.py      a Drawing, captured and substituted -> what is wrong with it
+training.py  a model, trained: compiled steps beside those of eager and of an fp64 copy
 trial.py     a Drawing -> an Outcome
 shrink.py    a Drawing that fails -> a smaller one that still does
 campaign.py  many seeds -> a record

@@ -105,7 +105,7 @@ def _named(setting: TrialSetting) -> str:
     return repr(
         (
             *(setting.target, str(setting.dtype), sorted(setting.options.items())),
-            *((setting.steps,) if not setting.sizes else (setting.steps, "sizes")),
+            *(setting.steps, *(["sizes"] * setting.sizes), *(["training"] * setting.training)),
         )
     )
 
@@ -181,6 +181,8 @@ def _one(
         "steps": len(drawing.steps),
     }
     tally.failures.append(found)
+    if setting.training and outcome.status == "refused":  # many are, and say themselves why
+        return
     if setting.steps:  # a smaller model would draw other rules
         if outcome.shown and folder is not None:
             found["files"] = [_write_text(outcome, folder)]
@@ -213,7 +215,7 @@ def _write(drawing: DrawnModel, setting: TrialSetting, folder: Path) -> list[str
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{drawing.seed}.py"
     options: Mapping[str, Any] = setting.told(drawing.seed)
-    file.write_text(script(drawing, setting.dtype, setting.target, options))
+    file.write_text(script(drawing, setting.dtype, setting.target, options, setting.training))
     build, inputs = made(drawing)
     try:
         with warnings.catch_warnings():

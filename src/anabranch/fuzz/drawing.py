@@ -98,11 +98,21 @@ def model_text(drawing: DrawnModel) -> str:
     return "\n".join([*lines, f"    return ({given},)"])
 
 
-def script(drawing: DrawnModel, dtype: torch.dtype, target: str, options: Mapping[str, Any]) -> str:
-    """A file that compiles the model, says what is wrong with it, and ends with 1 if anything."""
+def script(
+    drawing: DrawnModel,
+    dtype: torch.dtype,
+    target: str,
+    options: Mapping[str, Any],
+    training: bool = False,
+) -> str:
+    """A file that compiles the model, or a training step of it, says what is wrong with it, and
+    ends with 1 if anything."""
     told = "".join(f", {name}={value!r}" for name, value in options.items())
     call = f"differences(Drawn, inputs, {dtype}, {target!r}{told})"
     opening = inspect.getsource(alone)
+    if training:
+        call = f"training_differences(Drawn, inputs, {dtype}, {target!r}, {drawing.seed}{told})"
+        opening += "\n\nfrom anabranch.fuzz.training import training_differences  # noqa: E402\n"
     end = f'if __name__ == "__main__":\n    sys.exit("\\n".join({call}) or None)'
     return f"{opening}\n\n# seed {drawing.seed}\n{model_text(drawing)}\n\n\n{end}\n"
 

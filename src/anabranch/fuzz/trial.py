@@ -26,6 +26,7 @@ from anabranch.fuzz.drawing import DrawnModel, made
 from anabranch.fuzz.random_rewrites import walked
 from anabranch.fuzz.sizes import size_differences
 from anabranch.fuzz.substitute import Crash, Substitution
+from anabranch.fuzz.training import training_differences
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS, scheduler
 from anabranch.search.result import Path
@@ -41,13 +42,14 @@ DRAWN = "drawn"
 class TrialSetting:
     """What drawings are compiled for. `options`: of `anabranch.compile`, as given. `steps`: so many
     substitutions are drawn instead, and nothing is compiled. `sizes`: an axis of the inputs varies,
-    and calls of several sizes are compared."""
+    and calls of several sizes are compared. `training`: the model is trained for three steps."""
 
     target: str = "cpu"
     dtype: torch.dtype = torch.float32
     options: Mapping[str, Any] = field(default_factory=dict)
     steps: int = 0
     sizes: bool = False
+    training: bool = False
 
     def told(self, seed: int) -> dict[str, Any]:
         """The options for one seed."""
@@ -109,9 +111,10 @@ def _compiled(drawing: DrawnModel, setting: TrialSetting) -> TrialOutcome:
         paths.append(compiled.entries[-1].compilation.path)
 
     options = setting.told(drawing.seed)
-    if setting.sizes:
+    if setting.sizes or setting.training:
         more = setting.dtype, setting.target, drawing.seed
-        found = size_differences(build, inputs, *more, keep, **options)
+        differences = size_differences if setting.sizes else training_differences
+        found = differences(build, inputs, *more, keep, **options)
     else:
         found = alone.differences(build, inputs, setting.dtype, setting.target, keep, **options)
     (path,) = paths
