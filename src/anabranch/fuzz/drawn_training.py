@@ -43,7 +43,7 @@ SIGNED = ("adam", "amsgrad", "adamw", "rmsprop")
 
 
 @dataclass(frozen=True)
-class Form:
+class StepForm:
     """How the step runs: the arguments of `compile_step`, and the optimizer's name."""
 
     optimizer: str
@@ -53,14 +53,14 @@ class Form:
     groups: int
 
     @staticmethod
-    def draw(seed: int) -> Form:
+    def draw(seed: int) -> StepForm:
         """The form of this seed."""
         dice = random.Random(f"form {seed}")
         name = dice.choice(list(OPTIMIZERS))
         clip, twice = dice.random() < CLIPPED, dice.random() < ACCUMULATED
         keep = dice.random() < KEPT or name in SIGNED
         groups = 1 + (dice.random() < GROUPS)
-        return Form(name, CLIP if clip else None, 1 + twice, keep, groups)
+        return StepForm(name, CLIP if clip else None, 1 + twice, keep, groups)
 
     def optimizer_of(self, model: nn.Module) -> Optimizer:
         """The optimizer of the model's parameters, frozen ones among them."""

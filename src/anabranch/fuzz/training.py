@@ -29,7 +29,7 @@ import anabranch
 from anabranch.errors import CaptureError
 from anabranch.frontend.training import loss_of
 from anabranch.fuzz.alone import Inputs, cast
-from anabranch.fuzz.drawn_training import Form, Loss, trainable, twin
+from anabranch.fuzz.drawn_training import Loss, StepForm, trainable, twin
 from anabranch.ir import tolerances
 from anabranch.targets import resolve
 
@@ -84,7 +84,7 @@ class _Drawn:
 
     model: nn.Module
     loss: Loss
-    form: Form
+    form: StepForm
     batches: list[tuple[Tensor, ...]]
     exact: torch.dtype
 
@@ -97,7 +97,7 @@ class _Drawn:
         seed: int,
     ) -> _Drawn:
         """CaptureError where eager cannot take a step of it."""
-        form = Form.draw(seed)
+        form = StepForm.draw(seed)
         given = [cast(inputs(1000 * i), device, dtype) for i in range(STEPS * form.accumulate)]
         for scaled, trains in ((False, True), (True, True), (False, False), (True, False)):
             model = trainable(build().to(device, dtype), seed, scaled).train(trains)
