@@ -1,0 +1,74 @@
+"""Which results of a call share memory, with each other, with its inputs or with the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import anabranch
+
+OPTIONS: dict[str, Any] = {
+    "target": "cpu",
+    "cache_dir": None,
+    "search": "none",
+    "scheduler": "sequential",
+}
+
+
+class Returning(nn.Module):
+    def __init__(self, results: Callable[[nn.Module, Tensor], object]) -> None:
+        super().__init__()
+        self.results = results
+        self.weight = nn.Parameter(torch.rand(3, 4), requires_grad=False)
+
+    def forward(self, x: Tensor) -> object:
+        return self.results(self, x)
+
+
+def shared(results: Sequence[Tensor], *others: Tensor) -> set[tuple[int, int]]:
+    """Pairs of the results, and of what comes behind them, that lie in one storage."""
+    known = list(enumerate([*results, *others]))
+    return {
+        (i, j)
+        for (i, one), (j, other) in combinations(known, 2)
+        if i < len(results)
+        and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    }
+
+
+@pytest.mark.parametrize(
+    ("results", "same"),
+    [
+        (lambda model, x: (y := x.sin(), y), {(0, 1)}),
+        (lambda model, x: (x, x.sin()), {(0, 2)}),  # the caller's own
+        (lambda model, x: (x.add_(1), x.sin()), {(0, 2)}),
+        (lambda model, x: (y := x.sin(), y.view(-1), y[0]), set()),
+        (lambda model, x: x.sin().chunk(2), set()),
+        (lambda model, x: (x.t(), x[0]), set()),
+        (lambda model, x: (model.weight, model.weight[0]), set()),
+    ],
+)
+def test_each_value_has_memory_of_its_own(
+    results: Callable[[nn.Module, Tensor], object], same: set[tuple[int, int]]
+) -> None:
+    """A tensor that is returned twice is one, an input that is returned is the caller's; all else,
+    views among it, is written to alone."""
+    model, x = Returning(results).eval(), torch.rand(4, 4)
+    fast = anabranch.compile(model, (x.clone(),), **OPTIONS)
+    with torch.no_grad():
+        want = pytree.tree_leaves(model(x.clone()))
+    got = pytree.tree_leaves(fast(x))
+    assert all(map(torch.equal, got, want))
+    assert shared(got, x, model.weight) == same
+    kept = [one.clone() for one in got]
+    if not same:
+        for i, one in enumerate(got):
+            one.fill_(7)
+            assert all(map(torch.equal, got[i + 1 :], kept[i + 1 :]))
+        assert all(map(torch.equal, pytree.tree_leaves(fast(x)), want))
