@@ -13,7 +13,7 @@ import anabranch
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 2)).to(DEVICE)
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
 
 
 def loss_fn(

@@ -301,6 +301,36 @@ def test_extras_autocast_and_a_frozen_part() -> None:
     assert step(*batch)[0].item() == pytest.approx(with_extras(other, *batch)[0].item(), abs=5e-3)
 
 
+def test_random_numbers_are_of_the_seed_and_of_the_call() -> None:
+    def dropping() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 5))
+
+    batch, found = batches(1)[0], []
+    for seed in (3, 3, 4):
+        torch.manual_seed(0)
+        model = dropping()
+        step = step_of(model, torch.optim.SGD(model.parameters(), lr=0.0), seed=seed)
+        found.append([step(*batch).item() for _ in range(4)])
+    assert found[0] == found[1] and len({*found[0], *found[2]}) == 8
+    kept = step.state_dict()
+    following = [step(*batch).item() for _ in range(2)]
+    step.load_state_dict(kept)
+    assert [step(*batch).item() for _ in range(2)] == following
+
+
+def test_a_gradient_of_rounding_alone_is_no_fault() -> None:
+    """The bias before a norm has none but for rounding, and Adam goes by its sign."""
+
+    def biased() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 5))
+
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = biased()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        step_of(model, optimizer, batch=batches(1, seed)[0], strict=True)
+
+
 def test_phases_are_told() -> None:
     model, optimizer, _, _ = twins(lambda p: torch.optim.SGD(p, lr=0.1), linear)
     step = step_of(model, optimizer)

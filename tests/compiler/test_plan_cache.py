@@ -60,7 +60,7 @@ def recalled(trace: Trace) -> bool:
 
 @pytest.mark.parametrize(
     ("network", "target"),
-    [("googlenet", "cpu"), ("nasnet_mobile", "sim:h200"), ("sru", "sim:h200")],
+    [("squeezenet", "cpu"), ("sru", "sim:h200")],
 )
 def test_a_warm_start_has_the_plan_of_the_cold_one(cache: Cache, network: str, target: str) -> None:
     first, second = (job(cache, network, target, scheduler="critical") for _ in range(2))

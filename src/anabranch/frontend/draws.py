@@ -77,7 +77,7 @@ def _native_dropout(draws: Draws, x: Tensor, p: float, train: bool | None) -> An
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:
         return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
-    mask = draws.uniform(x.shape) >= p
+    mask = draws.uniform(x.shape) < 1 - p  # as bernoulli_(1 - p) keeps, of which eager makes it
     return x * mask * (1 / (1 - p)), mask
 
 

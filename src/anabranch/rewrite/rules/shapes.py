@@ -222,7 +222,7 @@ class Drawing:
             return self._axis(first, shape)
         if text.endswith(SEVERAL):
             return (self._text(name, text.removesuffix(SEVERAL)),) * self.size("count")
-        if owns := set(OWN.findall(text)):
+        if owns := list(dict.fromkeys(OWN.findall(text))):
             parts = range(self.size("count"))
             return tuple(self._text(f"{name}{i}", self._of_part(text, owns, i)) for i in parts)
         *tokens, kind = text.split() or [""]

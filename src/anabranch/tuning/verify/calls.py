@@ -29,6 +29,7 @@ from anabranch.tuning.verify.plan import (
     unlike_model,
     without_fastpath,
 )
+from anabranch.tuning.verify.rounding_spread import RoundingSpread
 
 CALLS = 3
 """How many calls in a row: the third reads what the second made of what the first had made."""
@@ -58,10 +59,10 @@ def verify_calls(run: Executable, captured: Captured, job: Job) -> None:
             _tell(job, run, f"call {number} fails: {str(refused).partition(chr(10))[0]}")
             return
         outs = [out.clone() for out in run(inputs if number == 1 else given, clone=True)]
-        allowed = []
+        near, allowed = RoundingSpread(graph, inputs, reference, target), []
         for i, (error, ok) in enumerate(tolerances.compare(outs, own, reference, target.spec.tf32)):
             allowed.append(number * ok)
-            if not error <= ok:
+            if not error <= ok and not error <= (ok := near.allowed(i)):
                 raise NumericsError(
                     f"after {number} calls in a row {_named(captured, i)} has relative error "
                     f"{error:.2e}",
@@ -71,7 +72,7 @@ def verify_calls(run: Executable, captured: Captured, job: Job) -> None:
         seen = _models_call(job, captured, now) if models else None
         models = seen is not None
         if seen is not None:
-            _compare(run, captured, outs, inputs, allowed, seen, number)
+            _compare(run, captured, outs, inputs, allowed, seen, number, near)
         now = [run.states[value.name].clone() for value in graph.inputs[count:]]
 
 
@@ -105,6 +106,7 @@ def _compare(
     allowed: Sequence[float],
     seen: Observed,
     number: int,
+    near: RoundingSpread,
 ) -> None:
     """After so many calls, the plan beside the model."""
     unlike = unlike_model(run.plan, outs, inputs, allowed, seen.results)
@@ -112,8 +114,10 @@ def _compare(
     for state, want in zip(captured.graph.states, seen.states, strict=True):
         out = outs[state.output]
         error = tolerances.relative_error(out, want.to(out.device))
-        most = number * EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * allowed[state.output]
-        if not error <= most and not differs:
+        most = number * EAGER_TOLERANCE.get(out.dtype, 0.0)
+        if error <= most + 2 * allowed[state.output] or differs:
+            continue
+        if not error <= most + 2 * near.allowed(state.output):
             differs = f"the state {state.path} differs from the model's own by {error:.2e}"
     if differs:
         raise NumericsError(
