@@ -80,3 +80,17 @@ def test_two_forwards_before_a_backward(twins: tuple[nn.Module, Any, nn.Module])
         losses[1].backward()  # type: ignore[no-untyped-call]
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_copy_of_an_input_is_no_input(training: bool) -> None:
+    torch._dynamo.reset()
+
+    def model(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.clone(), x * 2
+
+    x = torch.ones(3, requires_grad=training)
+    copied, _ = torch.compile(model, backend=anabranch_backend, options=OPTIONS)(x)
+    assert copied.data_ptr() != x.data_ptr()
+    copied.detach().mul_(3)
+    assert torch.equal(x.detach(), torch.ones(3))

@@ -44,7 +44,7 @@ def capture_fx(
     translation = Translation({node.name for node in module.graph.nodes})
     inputs: list[Leaf] = []
     outputs: list[Leaf] = []
-    examples = iter(example_inputs)
+    examples, returned = iter(example_inputs), _returned(module.graph)
     for node in module.graph.nodes:
         match node.op:
             case "placeholder":
@@ -58,10 +58,8 @@ def capture_fx(
             case "get_attr":
                 _bind_attribute(translation, module, node)
             case "call_function":
-                translation.add(node)
+                translation.add(node, node in returned)
             case "output":
-                returned = node.args[0]
-                returned = returned if isinstance(returned, (tuple, list)) else (returned,)
                 outputs = [_leaf(translation, value) for value in returned]
     held = {sources.get(one, one): v for one, v in constants.items() if v is not None}
     in_tree = pytree.tree_flatten((tuple(range(len(inputs))), {}))[1]
@@ -80,6 +78,13 @@ def capture_fx(
     )
     state = (ModelTensor(path, tuple(x.shape), x.dtype, True) for path, x in held.items())
     return named(captured, held, tuple(state))
+
+
+def _returned(graph: fx.Graph) -> Sequence[Any]:
+    """What the graph returns, in order."""
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    found = output.args[0]
+    return found if isinstance(found, (tuple, list)) else (found,)
 
 
 def _bind(

@@ -334,6 +334,8 @@ def _translate(
                 "register it as a buffer of the model, or make loss_fn a module that holds it",
             )
         translation.bind_constant(node, value, node.name, source=False)
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    results_of: Sequence[fx.Node] = output.args[0]
     for node in graph.nodes:
         if node.target is COPY:
             after = translation.value(node.args[1])
@@ -341,10 +343,9 @@ def _translate(
             translation.becomes(node.args[0], after)
             translation.bind_literal(node, None)
         elif node.op == "call_function":
-            translation.add(node)
+            translation.add(node, node in results_of)
     values, out_tree = pytree.tree_flatten(returned)
-    output = next(node for node in reversed(graph.nodes) if node.op == "output")
-    made = iter(output.args[0])
+    made = iter(results_of)
     results = [
         _leaf(translation, next(made)) if isinstance(value, Tensor) else Leaf(None, value)
         for value in values
