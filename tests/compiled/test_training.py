@@ -318,6 +318,27 @@ def test_random_numbers_are_of_the_seed_and_of_the_call() -> None:
     assert [step(*batch).item() for _ in range(2)] == following
 
 
+class Scaled(nn.Module):
+    """Two scalars, whose moments are scalars and equal at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 5)
+        self.by, self.shift = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        return torch.tanh(self.by * y + self.shift)
+
+
+def test_moments_of_scalars_are_each_their_own() -> None:
+    model, optimizer, other, theirs = twins(lambda p: torch.optim.AdamW(p, lr=0.05), Scaled)
+    step = step_of(model, optimizer)
+    for batch in batches(4):
+        assert step(*batch).item() == pytest.approx(eager(other, theirs, batch), abs=5e-6)
+    assert apart(model, other) < 1e-5
+
+
 def test_a_gradient_of_rounding_alone_is_no_fault() -> None:
     """The bias before a norm has none but for rounding, and Adam goes by its sign."""
 

@@ -31,6 +31,9 @@ from anabranch.frontend.surroundings import Surroundings
 NO_DRAWS = torch.zeros(2, dtype=torch.int64)
 """Of a training step that is only looked at."""
 MOST_SEED = 2**62 - 1
+COUNT = "step"
+"""What optimizers call a parameter's count of steps. Another number of theirs that is equal now, as
+moments of scalar parameters are, goes its own way."""
 LR = "lr"
 """The one hyperparameter that schedules change, and that calls read anew."""
 
@@ -118,8 +121,8 @@ def held_by(training: Training) -> Held:
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):
                     hold(f"optimizer.{of}.{key}", value)
-                    if not value.dim():
-                        same = number, key, value.dtype, value.device, value.item()
+                    if key == COUNT and not value.dim():
+                        same = number, value.dtype, value.device, value.item()
                         counts.setdefault(same, []).append(id(value))
     for parameter in training.trained():
         of = found[id(parameter)][0]
