@@ -7,6 +7,7 @@ one place says nothing: its errors a rounding away do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -42,13 +43,14 @@ class RoundingSpread:
         return found
 
     def allowed(self, output: int) -> float:
-        """The relative error that rounding explains of this output."""
+        """The relative error that rounding explains of this output; of a neighbour that is infinite
+        elsewhere than the truth nothing is learnt."""
         tf32, truth = self._target.spec.tf32, self._reference[output]
         pairs = (
             tolerances.compare([own[output]], [own[output]], [truth], tf32)[0]
             for own in self._results
         )
-        return max(allowed for _, allowed in pairs)
+        return max((allowed for _, allowed in pairs if math.isfinite(allowed)), default=0.0)
 
     def explain(self, out: Tensor, output: int) -> bool:
         """Whether each element is as far off as it is for one of them."""
