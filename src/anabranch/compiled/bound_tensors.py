@@ -2,7 +2,8 @@
 
 optimizer.load_state_dict(...)      makes new tensors: their values come to the places of the
                                     plan, and the optimizer has these places again
-model.load_state_dict(...)          writes in place: nothing is to be done
+model.load_state_dict(...)          writes in place: nothing is to be done, but for what the step
+                                    only reads, of which plans have copies: they are refitted
 model.to(...), another parameter    refused: the optimizer would not have it either
 group["betas"] = ...                refused: the plan has the number it was compiled with
 group["lr"] = ...                   read by each call
@@ -25,8 +26,9 @@ from anabranch.frontend.training import LR, Held, Place, Training, places_of
 @dataclass(slots=True)
 class BoundTensors:
     """`weights`: the places of the model's tensors, `moments` those of the optimizer's; `settings`:
-    of each group what may not change. `counts`: tensors that are equal and stay so, with the sum of
-    how often they had been written to."""
+    of each group what may not change. `counts`: tensors that are equal and stay so, with `versions`
+    the sum of how often they had been written to; `fixed`: tensors that the step only reads, of
+    which plans have copies, with `written` that sum."""
 
     training: Training
     weights: list[tuple[str, Place]]

@@ -40,7 +40,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
-        if func in DROPPING and not _drops(func, args, kwargs):
+        if func in FUSED and not _drops(func, args, kwargs):
             return func(*args, **kwargs)
         if torch._C._current_autograd_node() is not None:
             raise CaptureError(
@@ -174,9 +174,7 @@ FUSED = frozenset(
         *("cudnn_attention", "fused_attention_overrideable"),
     )
 )
-"""Attention, which draws for its dropout by itself."""
-DROPPING = FUSED
-"""Operators that draw only where they are told a dropout."""
+"""Attention, which draws by itself where it is told a dropout."""
 
 
 def _drops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -44,9 +44,7 @@ def raised_at(error: BaseException) -> str:
 
 def running_at() -> str:
     """The user's line that runs now, "" if it is not among the frames of this thread."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        frame = frame.f_back
+    frame = _running()
     if frame is None:
         return ""
     return _line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
@@ -54,12 +52,18 @@ def running_at() -> str:
 
 def running_stack() -> str:
     """The user's line that runs now, as a node's `stack_trace` says it."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code.co_filename):
-        frame = frame.f_back
+    frame = _running()
     if frame is None:
         return ""
     return f'File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}'
+
+
+def _running() -> FrameType | None:
+    """The deepest frame of this thread that is the user's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
 
 
 @functools.lru_cache(maxsize=4096)

@@ -86,11 +86,7 @@ class Passed:
             if view is None:
                 results.append(next(rest))
                 continue
-            value, calls = inputs[view[0]], view[1]
-            for call in calls:
-                assert callable(call.target)
-                value = call.target(value, *call.args[1:], **call.kwargs)
-            results.append(value)
+            results.append(_remade(inputs[view[0]], view[1]))
         return results
 
 
@@ -122,12 +118,16 @@ def with_views(results: Sequence[Any], views: Sequence[View]) -> list[Any]:
     """The results, those that are views made anew from the results that they are views of."""
     made = list(results)
     for i, base, calls in views:
-        value = made[base]
-        for call in calls:
-            assert callable(call.target)
-            value = call.target(value, *call.args[1:], **call.kwargs)
-        made[i] = value
+        made[i] = _remade(made[base], calls)
     return made
+
+
+def _remade(value: Any, calls: Sequence[fx.Node]) -> Any:
+    """What these calls make of a value, one after the other."""
+    for call in calls:
+        assert callable(call.target)
+        value = call.target(value, *call.args[1:], **call.kwargs)
+    return value
 
 
 def _viewed(node: fx.Node, inputs: bool = False) -> fx.Node | None:
