@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,6 +68,43 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
         gc.freeze()
+
+
+def _switches() -> dict[str, object]:
+    """Torch's global state, which no test, and nothing of the package, changes for those after."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    return {
+        "grad mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+        "autocast's dtypes": (torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")),
+        "oneDNN": torch._C._get_mkldnn_enabled(),
+        "cuDNN": torch._C._get_cudnn_enabled(),
+        "modes": (
+            torch._C._len_torch_dispatch_stack(),
+            torch._C._len_torch_function_stack(),
+        ),
+    }
+
+
+@pytest.fixture(autouse=True)
+def _global_state_stays() -> Iterator[None]:
+    before = _switches()
+    yield
+    after = _switches()
+    changed = [
+        f"{name}: {before[name]} -> {after[name]}" for name in before if before[name] != after[name]
+    ]
+    if changed:
+        import torch
+
+        torch.set_grad_enabled(bool(before["grad mode"]))
+        pytest.fail(f"torch's global state was changed: {'; '.join(changed)}")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from anabranch.ir import custom_ops, ops
 from anabranch.ir.eval import eval_graph
@@ -66,3 +67,66 @@ def test_what_is_no_counter_is_refused() -> None:
     for wrong in (random.int(), random[:1], random[0]):
         with pytest.raises(RuntimeError, match="i64"):
             torch.ops.anabranch.uniform(wrong, 0, [1])
+
+
+def by_autograd(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, grad: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Attention in fp64, as products that autograd knows."""
+    q, k, v = (one.double().requires_grad_() for one in (q, k, v))
+    far = None if mask is None else mask.double()
+    out = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, far, is_causal=causal, scale=scale
+    )
+    return out.detach(), torch.autograd.grad(out, (q, k, v), grad.double())
+
+
+SHAPES = {"plain": (5, 5, 8), "causal": (5, 5, 8), "masked": (4, 7, 8), "other heads": (4, 7, 6)}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_attention_and_its_backward_are_those_of_fp64(name: str, dtype: torch.dtype) -> None:
+    rows, keys, wide = SHAPES[name]
+    q = torch.randn(2, rows, 3, 8).to(dtype).transpose(1, 2)
+    k, v = torch.randn(2, 3, keys, 8).to(dtype), torch.randn(2, 3, keys, wide).to(dtype)
+    mask = torch.randn(1, 1, rows, keys).to(dtype) if name == "masked" else None
+    if mask is not None:
+        mask[..., 2] = -torch.inf
+    told = (mask, name == "causal", 0.3)
+    grad = torch.randn(2, 3, rows, wide).to(dtype)
+    out, lse = torch.ops.anabranch.scaled_dot_product_forward(q, k, v, *told)
+    found = torch.ops.anabranch.scaled_dot_product_backward(
+        grad, q, k, v, mask, out, lse, *told[1:]
+    )
+    want, gradients = by_autograd(q, k, v, *told, grad)
+    near = 0.03 if dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(out.double(), want, atol=near, rtol=near)
+    for one, other in zip(found, gradients, strict=True):
+        torch.testing.assert_close(one.double(), other, atol=near, rtol=near)
+    known = {n: type_of(x) for n, x in zip("qkv", (q, k, v), strict=True)}
+    given = (Ref("q"), Ref("k"), Ref("v"), None)
+    if mask is None:
+        forward = "anabranch.scaled_dot_product_forward.default"
+        said = ops.infer(forward, (*given, *told[1:]), (), known)
+        assert said == (type_of(out), type_of(lse))
+        known |= {"o": type_of(out), "l": type_of(lse), "g": type_of(grad)}
+        backward = "anabranch.scaled_dot_product_backward.default"
+        said = ops.infer(backward, (Ref("g"), *given, Ref("o"), Ref("l"), *told[1:]), (), known)
+        assert said == tuple(map(type_of, found))
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_sizes_that_no_attention_has_are_refused(device: str) -> None:
+    q, k = torch.zeros(2, 3, 4, 8, device=device), torch.zeros(2, 3, 5, 8, device=device)
+    attention = torch.ops.anabranch.scaled_dot_product_forward
+    out, lse = attention(q, k, k, None, False, 1.0)
+    with pytest.raises(RuntimeError, match="no attention"):
+        attention(q, k[:, :, :, :4], k, None, False, 1.0)
+    with pytest.raises(RuntimeError, match="one dtype"):
+        attention(q, k.half(), k, None, False, 1.0)
+    with pytest.raises(RuntimeError, match="a mask"):
+        attention(q, k, k, q, False, 1.0)
+    back = torch.ops.anabranch.scaled_dot_product_backward
+    with pytest.raises(RuntimeError, match="gives"):
+        back(out, q, k, k, None, out, lse[..., :2], False, 1.0)

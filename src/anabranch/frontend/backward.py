@@ -13,8 +13,9 @@ apart:
     nll_loss_backward                   ->   where(arange == target, -g / total, 0)
     _native_batch_norm_legit_functional ->   var_mean of the batch, arithmetic, new running values
 
-Gradients of activations stay one operator each, elementwise as the activation is; attention,
-lookups, maxima of windows and interpolation keep the backward that the library has for them.
+Gradients of activations stay one operator each, elementwise as the activation is; of attention
+there is one pair of operators, whichever library torch would take (`ir.attention_ops`); lookups,
+maxima of windows and interpolation keep the backward that the library has for them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import torch
 from torch import Tensor, fx
 from torch._decomp import get_decompositions
 
+from anabranch.frontend.attention import ATTENTION
 from anabranch.frontend.operators import decompositions
 from anabranch.ir import custom_ops, ops
 
@@ -385,5 +387,6 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
     aten.linalg_vector_norm.default: _linalg_vector_norm,
+    **ATTENTION,
 }
 """Ours, where torch has none or one that scatters."""

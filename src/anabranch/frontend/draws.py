@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anabranch.errors import CaptureError
 from anabranch.ir import custom_ops
 
+_T = TypeVar("_T")
 _ATEN: Any = torch.ops.aten
 MOST_WHOLE = 1 << 24
 """Whole numbers that one in fp32 tells apart."""
@@ -27,6 +29,16 @@ MOST_WHOLE = 1 << 24
 
 class AttentionDropoutError(Exception):
     """A fused attention draws by itself: the step is run without such."""
+
+
+def without_fused_dropout(step: Callable[[], _T]) -> _T:
+    """What the step returns: run again, with attention as products, where a fused one would draw.
+    Forward finds that before anything is written."""
+    try:
+        return step()
+    except AttentionDropoutError:
+        with sdpa_kernel([SDPBackend.MATH]):
+            return step()
 
 
 class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -168,11 +180,12 @@ REPLACED: dict[Any, Callable[..., Any]] = {
     _ATEN.randn.default: _of_shape("normal"),
 }
 FUSED = frozenset(
-    getattr(_ATEN, f"_scaled_dot_product_{kind}").default
+    getattr(_ATEN, f"_scaled_dot_product_{kind}{of}").default
     for kind in (
         *("flash_attention", "flash_attention_for_cpu", "efficient_attention"),
         *("cudnn_attention", "fused_attention_overrideable"),
     )
+    for of in ("", "_backward")
 )
 """Attention, which draws by itself where it is told a dropout."""
 

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError
-from anabranch.frontend.draws import Draws
+from anabranch.frontend.draws import Draws, without_fused_dropout
 from anabranch.frontend.python_state import Holder
 from anabranch.frontend.state import tensors_of
 from anabranch.frontend.surroundings import Surroundings
@@ -304,12 +304,7 @@ class EagerStep(Holder):
         on = roles(training, lambda tensor: tensor)
         before = [p.grad for p in on.parameters]
         try:
-            drawing = Draws(training.random) if self.draws else nullcontext()
-            kept = kept_in_place(training) if self.assigns else nullcontext()
-            with drawing, torch.enable_grad():
-                with self.found.restored(), kept:
-                    returned = training.loss_fn(training.model, *given[:-1])
-                gradients = gradients_of(returned, on.parameters, on.scale)
+            returned, gradients = without_fused_dropout(lambda: self._gradients(on, given))
             with torch.no_grad():
                 if self.draws:
                     training.random[1] += 1
@@ -318,6 +313,16 @@ class EagerStep(Holder):
             for parameter, gradient in zip(on.parameters, before, strict=True):
                 parameter.grad = gradient
         return detached(returned)
+
+    def _gradients(self, on: Roles, given: Sequence[Any]) -> tuple[Any, Sequence[Tensor | None]]:
+        """What `loss_fn` returns, and the gradients of the parameters."""
+        training = self.training
+        drawing = Draws(training.random) if self.draws else nullcontext()
+        kept = kept_in_place(training) if self.assigns else nullcontext()
+        with drawing, torch.enable_grad():
+            with self.found.restored(), kept:
+                returned = training.loss_fn(training.model, *given[:-1])
+            return returned, gradients_of(returned, on.parameters, on.scale)
 
 
 def plain_step(optimizer: Optimizer) -> None:

@@ -26,7 +26,6 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch.func import functionalize
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
@@ -34,7 +33,7 @@ from anabranch.errors import CaptureError
 from anabranch.frontend import numbers
 from anabranch.frontend.backward import prepared, training_decompositions
 from anabranch.frontend.captured import Captured
-from anabranch.frontend.draws import AttentionDropoutError, Draws
+from anabranch.frontend.draws import AttentionDropoutError, Draws, without_fused_dropout
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.optimizer import step_on
 from anabranch.frontend.source import raised_at, running_stack
@@ -52,6 +51,7 @@ from anabranch.frontend.training import (
 )
 from anabranch.frontend.translate import Translation
 from anabranch.frontend.untouched import warn_of_changes
+from anabranch.ir.attention_ops import laid_as
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.recipe import ModelTensor
@@ -113,11 +113,7 @@ def capture_training(
         return [v for v in pytree.tree_leaves(seen[0].returned) if isinstance(v, Tensor)]
 
     with unchanged(EagerStep(training, found)) as state, _recurrences_by_steps():
-        try:
-            recorded = _made(step, flat)
-        except AttentionDropoutError:
-            with sdpa_kernel([SDPBackend.MATH]):
-                recorded = _made(step, flat)
+        recorded = without_fused_dropout(lambda: _made(step, flat))
         changed = state.changes()
     warn_of_changes(trace, type(training.model).__name__, changed)
     constants = _closed_over(prepared(recorded))
@@ -132,13 +128,16 @@ def capture_training(
 @contextmanager
 def _recurrences_by_steps() -> Iterator[None]:
     """Within it recurrent layers are recorded step by step: oneDNN's kernel of a whole layer, which
-    torch takes on a CPU, has a backward that returns no tensor for what needs no gradient."""
-    was = torch._C._get_mkldnn_enabled()
+    torch takes on a CPU, has a backward that returns no tensor for what needs no gradient, and for
+    cuDNN's a layer asks where its weights lie, which tensors without values do not know."""
+    mkldnn, cudnn = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
     torch._C._set_mkldnn_enabled(False)
+    torch._C._set_cudnn_enabled(False)
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(was)
+        torch._C._set_mkldnn_enabled(mkldnn)
+        torch._C._set_cudnn_enabled(cudnn)
 
 
 def _traced(
@@ -214,14 +213,31 @@ class _Recording(Draws):  # type: ignore[no-untyped-call]
 
 
 class _Again(fx.Interpreter):
-    """Runs what was recorded; what is made meanwhile has the origin of the node it is made for."""
+    """Runs what was recorded; what is made meanwhile has the origin of the node it is made for, and
+    lies as it did then, for views of it were recorded."""
 
     def run_node(self, n: fx.Node) -> Any:
         with fx_traceback.set_current_meta(n):
-            return super().run_node(n)
+            made, was = super().run_node(n), n.meta.get("val")
+            if n.op != "call_function" or not isinstance(made, Tensor | tuple | list):
+                return made
+            if isinstance(made, Tensor):
+                return _lying_as(made, was)
+            if not isinstance(was, tuple | list) or len(was) != len(made):
+                return made
+            return type(made)(map(_lying_as, made, was))
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         return numbers.call(target, args, kwargs)
+
+
+def _lying_as(made: Any, was: Any) -> Any:
+    if not isinstance(made, Tensor) or not isinstance(was, Tensor) or made.shape != was.shape:
+        return made
+    reach = sum((size - 1) * stride for size, stride in zip(was.shape, was.stride(), strict=True))
+    if made.stride() == was.stride() or reach + 1 != was.numel():
+        return made
+    return laid_as(made, was)
 
 
 def _made(

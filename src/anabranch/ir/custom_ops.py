@@ -3,10 +3,11 @@
     anabranch.recurrence(x, factor, first, dim)     y[t] = factor[t] * y[t - 1] + x[t]
     anabranch.conv_weight_grad(grad, x, ...)        what convolution_backward says of the weight
     anabranch.uniform(random, number, shape)        random numbers in [0, 1), which are counted
+    anabranch.scaled_dot_product_forward(q, ...)    attention and its backward (`attention_ops`)
 
 No model calls them: rewriting puts the first where a model spells the same out, step by step,
-`frontend.backward` the second where a training step has the backward of a convolution, and
-`frontend.draws` the last where it draws.
+`frontend.backward` the second where a training step has the backward of a convolution, and the
+last where it has attention, and `frontend.draws` the third where it draws.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anabranch.ir import attention_ops
+
 RECURRENCE = "anabranch.recurrence.default"
 CONV_WEIGHT_GRAD = "anabranch.conv_weight_grad.default"
 UNIFORM = "anabranch.uniform.default"
-ALL = frozenset({RECURRENCE, CONV_WEIGHT_GRAD, UNIFORM})
+ATTENTION, ATTENTION_BACKWARD = attention_ops.FORWARD, attention_ops.BACKWARD
+ALL = frozenset({RECURRENCE, CONV_WEIGHT_GRAD, UNIFORM, ATTENTION, ATTENTION_BACKWARD})
 
 
 def recurrence(x: Tensor, factor: Tensor, first: Tensor | None, dim: int) -> Tensor:
@@ -155,11 +159,14 @@ SCHEMAS: tuple[str, ...] = (
     "conv_weight_grad(Tensor grad, Tensor x, int[] size, int[] stride, int[] padding, "
     "int[] dilation, int groups) -> Tensor",
     "uniform(Tensor random, int number, int[] shape) -> Tensor",
+    *attention_ops.SCHEMAS,
 )
 IMPLEMENTED: dict[str, tuple[Any, Any]] = {
     "recurrence": (recurrence, _shape_of_recurrence),
     "conv_weight_grad": (conv_weight_grad, _shape_of_conv_weight_grad),
     "uniform": (uniform, _shape_of_uniform),
+    "scaled_dot_product_forward": (attention_ops.forward, attention_ops.shape_of_forward),
+    "scaled_dot_product_backward": (attention_ops.backward, attention_ops.shape_of_backward),
 }
 """By name what computes the operator, and what computes its result without data."""
 LIBRARY: Any = torch.library
