@@ -18,6 +18,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 
 import torch
@@ -37,6 +38,8 @@ MOST_CONTAINERS = 200_000
 BUILT_IN = (OrderedDict, dict, list, deque, set)
 """Containers are read and written by the methods of these: a class of the user's may have given
 its own another meaning (a dict of transformers makes an activation of whatever is read of it)."""
+EXACT = frozenset((dict, list))
+"""Most are these themselves, which need not be asked what they derive from."""
 ABSENT = object()
 
 Place = tuple[Any, Any]
@@ -200,14 +203,16 @@ def _reached(value: Any, path: str, keep: Callable[[Any, str], bool]) -> Iterato
 def _changed(live: Any, path: str, was: Any) -> Iterator[str]:
     """Names of what a container holds now and did not, or the other way round."""
     now = _copy(live)
-    if isinstance(live, dict):
+    if isinstance(live, types.CellType):
+        if not same(now, was):
+            yield path
+    elif _as_it_was(now, was):
+        return
+    elif isinstance(live, dict):
         for key in dict.fromkeys([*was, *now]):
             if not same(now.get(key, ABSENT), was.get(key, ABSENT)) and key not in UNTOLD:
                 named = path == "" or path.endswith(".")
                 yield f"{path}{key}" if named else f"{path}{_key(key)}"
-    elif isinstance(live, types.CellType):
-        if not same(now, was):
-            yield path
     elif len(now) != len(was) or not all(map(same, now, was)):
         yield path
 
@@ -229,6 +234,8 @@ def same(now: Any, was: Any) -> bool:
 
 
 def _copy(live: Any) -> Any:
+    if type(live) in EXACT:
+        return live.copy()
     if isinstance(live, types.CellType):
         try:
             return live.cell_contents
@@ -236,6 +243,13 @@ def _copy(live: Any) -> Any:
             return ABSENT
     kind = _built_in(live)
     return dict(kind.items(live)) if issubclass(kind, dict) else list(kind.__iter__(live))
+
+
+def _as_it_was(now: Any, was: Any) -> bool:
+    """Whether two copies of a container hold the same objects in the same order."""
+    if len(now) != len(was) or not all(map(is_, now, was)):
+        return False
+    return not isinstance(now, dict) or all(map(is_, now.values(), was.values()))
 
 
 def _built_in(live: Any) -> Any:
@@ -253,14 +267,14 @@ def _restore(live: Any, was: Any) -> None:
             else:
                 live.cell_contents = was
         return
+    if _as_it_was(now, was):
+        return
     kind = _built_in(live)
+    kind.clear(live)
     if isinstance(live, dict):
-        if list(now) != list(was) or any(now[key] is not was[key] for key in was):
-            kind.clear(live)
-            for key, value in was.items():
-                kind.__setitem__(live, key, value)
-    elif list(map(id, now)) != list(map(id, was)):
-        kind.clear(live)
+        for key, value in was.items():
+            kind.__setitem__(live, key, value)
+    else:
         kind.update(live, was) if isinstance(live, set) else kind.extend(live, was)
 
 
