@@ -8,7 +8,6 @@ from torch import nn
 
 import anabranch
 from anabranch.errors import CaptureError
-from anabranch.frontend import recorder
 from anabranch.frontend.observe import observe
 from anabranch.frontend.surroundings import surroundings
 
@@ -55,33 +54,6 @@ def test_what_the_model_holds_it_may_not() -> None:
     with pytest.raises(CaptureError, match="a tensor that it holds"):
         anabranch.compile(Holds().eval(), given, target="cpu", cache_dir=None)
     assert torch.equal(HELD, torch.ones(2))
-
-
-class Stages(nn.Module):
-    """Calls on operands of the same types, of others in one thing only, and views between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=p, bias=b) for p, b in PLAIN * 2)
-        self.norms = nn.ModuleList(nn.BatchNorm2d(4, eps=10.0**-i) for i in (5, 5, 3))
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        found = []
-        for conv in self.convs:
-            x = conv(x)
-            for norm in self.norms:
-                found += [norm(x), norm(x.transpose(2, 3)), norm(x[:1])]
-        return tuple(found)
-
-
-PLAIN = [(1, True), (1, True), (0, True), (1, False)]
-
-
-def test_types_of_a_repeated_call_are_those_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x = Stages().eval(), torch.randn(2, 4, 16, 12)
-    made = observe(model, (x,), {}, surroundings(), fake=True).digest
-    monkeypatch.setattr(recorder, "SLOW", set())
-    assert made is not None and observe(model, (x,), {}, surroundings(), fake=True).digest == made
 
 
 class Normalises(nn.Module):

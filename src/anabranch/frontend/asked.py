@@ -59,6 +59,8 @@ BUILT_IN: dict[Any, str] = {
     torch.get_default_dtype: DEFAULT_DTYPE,
     torch._C._get_deterministic_algorithms: DETERMINISTIC,
 }
+FUNCTIONS = frozenset((*ASKED, *SWITCHED))
+"""The names of all functions in Python that are questions."""
 OTHER_WAY = (
     "and calls other operators for another answer: what is compiled goes the way for True, as "
     "torch.export does"

@@ -12,16 +12,11 @@ what it changes outside of itself, which is put back.
 
 from __future__ import annotations
 
-import datetime
-import gc
 import random
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import CodeType
 from typing import Any, Literal
 
 import torch
@@ -30,7 +25,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError
-from anabranch.frontend.asked import asked
 from anabranch.frontend.effects import changed, leaves_of, replaced
 from anabranch.frontend.input_questions import (
     InputQuestions,
@@ -38,20 +32,13 @@ from anabranch.frontend.input_questions import (
     as_parameter,
     first_of_type,
     in_other_containers,
-    mentioned,
 )
 from anabranch.frontend.python_state import PythonState
 from anabranch.frontend.recorder import CallRecorder
-from anabranch.frontend.source import is_users, raised_at
+from anabranch.frontend.source import raised_at
 from anabranch.frontend.surroundings import Surroundings
+from anabranch.frontend.watch import watched
 
-CLOCKS = frozenset(
-    getattr(time, f"{name}{unit}")
-    for name in ("time", "monotonic", "perf_counter", "process_time", "thread_time")
-    for unit in ("", "_ns")
-)
-NOW = ("now", "utcnow", "today")
-"""What `datetime` calls the clock."""
 MOST_AROUND = 64
 """An input that is a slice of memory up to so many times its size is copied with all of it."""
 
@@ -127,11 +114,12 @@ def observe(
                     tuple(map(in_other_containers, args)),
                     in_other_containers(dict(kwargs)),
                 )
-            recorder, drawn = CallRecorder(weights, given.values(), numbers), _drawn()
+            recorder = CallRecorder(weights, given.values(), numbers, fake)
+            drawn = _drawn()
             listed = recorder if record else nullcontext()
             listening = asking.about(given, weights) if asking is not None else nullcontext()
-            watched = _watched(reads, asks, names) if watch else nullcontext()
-            with listening, listed, watched:
+            heard = watched(reads, asks, names) if watch else nullcontext()
+            with listening, listed, heard as recorder.listener:
                 results = model(*args, **kwargs)
             reads += _differs(drawn, _drawn())
             digest = recorder.digest(results) if record else None
@@ -290,52 +278,3 @@ def _drawn() -> tuple[Any, ...]:
 def _differs(before: tuple[Any, ...], after: tuple[Any, ...]) -> list[str]:
     told = ("Python's random numbers", "NumPy's random numbers")
     return [name for name, old, new in zip(told, before, after, strict=True) if old != new]
-
-
-@contextmanager
-def _watched(reads: list[str], asks: list[str], names: set[str]) -> Iterator[None]:
-    """Notes where the user's code asks for the time, or about the call that it runs in, and which
-    questions about tensors its lines name; not under a profiler of somebody else's. What the
-    garbage collector runs meanwhile is nobody's call: callbacks, which often take the time, and
-    finalizers."""
-    seen: dict[int, CodeType] = {}
-    collecting = False
-
-    def begins(phase: str, info: Any) -> None:
-        nonlocal collecting
-        collecting = collecting or phase == "start"
-
-    def ends(phase: str, info: Any) -> None:
-        nonlocal collecting
-        collecting = collecting and phase != "stop"
-
-    def profile(frame: Any, event: str, called: Any) -> None:
-        if collecting:
-            return
-        if event == "call" and id(frame.f_code) not in seen:
-            seen[id(frame.f_code)] = frame.f_code
-            if is_users(frame.f_code.co_filename):
-                names.update(mentioned(frame.f_code))
-        if event in ("call", "c_call"):
-            question = asked(frame, called if event == "c_call" else None)
-            asks.extend([question] if question is not None else ())
-        if event != "c_call" or not is_users(frame.f_code.co_filename):
-            return
-        moment = getattr(called, "__self__", None) in (datetime.datetime, datetime.date)
-        if called in CLOCKS or (moment and called.__name__ in NOW):
-            place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-            name = f"{'datetime' if moment else 'time'}.{called.__name__}()"
-            reads.append(f"{name} at {place} in {frame.f_code.co_name}")
-
-    if sys.getprofile() is not None:
-        yield
-        return
-    gc.callbacks.insert(0, begins)
-    gc.callbacks.append(ends)
-    sys.setprofile(profile)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
-        gc.callbacks.remove(begins)
-        gc.callbacks.remove(ends)

@@ -14,16 +14,18 @@ undone by `restore`.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from anabranch.frontend.fake_results import FakeResults, called_by_torch
+from anabranch.frontend.watch import Listener
 from anabranch.ir.key import digest_tensor, digest_text
 
 PLAIN = (int, float, complex, bool, str, type(None))
@@ -37,12 +39,6 @@ LIFT = torch.ops.aten.lift_fresh.default
 
 Written = tuple[int, str]
 """An argument that an operator writes to: its position and its name."""
-
-
-BATCH_NORM = torch.ops.aten.native_batch_norm.default
-SLOW = {BATCH_NORM, torch.ops.aten.convolution.default}
-"""Operators of which a fake call takes a millisecond or two, and networks make hundreds. None of
-their results shares memory with what they read."""
 
 
 class OpaqueError(Exception):
@@ -60,8 +56,9 @@ TRAINS = 5
 class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The calls made within it. `weights`: tensors by the path under which the model has them;
     `inputs`: those of the call, in order; `written_inputs`: the numbers of those that are written
-    to. `opaque`: why the list does not tell all, "" if it does. `numbers`: by which
-    inputs are called, where two shall not be told apart."""
+    to. `opaque`: why the list does not tell all, "" if it does. `numbers`: by which inputs are
+    called, where two shall not be told apart. `fake`: within a FakeTensorMode. `listener`: the
+    profiler of ours that runs, if one does; it has no need to hear of the recorder's own calls."""
 
     supports_higher_order_operators = True
 
@@ -70,17 +67,19 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         weights: Mapping[str, Tensor],
         inputs: Iterable[Tensor],
         numbers: Sequence[int] | None = None,
+        fake: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._lines: list[str] = []
         self._named: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         self._operators: dict[Any, tuple[str, tuple[Written, ...]]] = {}
         self._own: dict[int, str] = {}
-        self._kinds: dict[Any, list[tuple[Any, Any, dict[str, Any]]]] = {}
+        self._fake = FakeResults() if fake else None
         self._saved: dict[int, tuple[Tensor, Tensor]] = {}
         self._made = 0
         self.opaque = ""
         self.written: list[str] = []
+        self.listener: Listener | None = None
         self._fresh = False
         self._alive: list[Any] = []
         self.written_inputs: set[int] = set()
@@ -100,9 +99,26 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        kwargs, listener = kwargs or {}, self.listener
+        if listener is None:
+            return self._recorded(func, types, args, kwargs)
+        sys.setprofile(None)
+        try:
+            return self._recorded(func, types, args, kwargs)
+        finally:
+            sys.setprofile(listener)
+
+    def _recorded(
+        self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """What the operator returns, called if it has to be, and a line for the call."""
         said = self._before(func, args, kwargs)
-        result = func(*args, **kwargs) if kwargs else self._repeated(func, args)
+        if self._fake is not None and called_by_torch(func, types):
+            result = (
+                func(*args, **kwargs) if _unsaid(func, args) else self._fake(func, args, kwargs)
+            )
+        else:
+            result = self._called(func, args, kwargs)
         if said is not None:
             try:
                 self._lines.append(f"{said} -> {self._results(result)}")
@@ -110,23 +126,15 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.opaque = f"a result of {func}: {unknown}"
         return result
 
-    def _repeated(self, func: Any, args: tuple[Any, ...]) -> Any:
-        """What the operator returns. Of fake tensors only types are known: those of a second call
-        on operands of the same types are those of the first, at a tenth of the time."""
-        if func not in SLOW or (func is BATCH_NORM and args[5]):
-            return func(*args)
-        key = func, *map(_kind, args)
-        if key in self._kinds:
-            found = [torch.empty_strided(*one[:2], **one[2]) for one in self._kinds[key]]
-            return found[0] if len(found) == 1 else tuple(found)
-        result = func(*args)
-        leaves = (result,) if isinstance(result, Tensor) else result
-        if all(isinstance(one, FakeTensor) for one in leaves):
-            self._kinds[key] = [
-                (one.shape, one.stride(), {"dtype": one.dtype, "device": one.device})
-                for one in leaves
-            ]
-        return result
+    def _called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What the operator returns. It may be Python of the user's, and is listened to."""
+        if self.listener is None:
+            return func(*args, **kwargs)
+        sys.setprofile(self.listener)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            sys.setprofile(None)
 
     def _before(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """The call as text, and copies of what it writes to; None from where something has no
@@ -280,10 +288,3 @@ def _type(tensor: Tensor) -> str:
     if tensor.layout is not torch.strided:
         return f"{tensor.dtype}{tuple(tensor.shape)}{tensor.layout}"
     return f"{tensor.dtype}{tuple(tensor.shape)}{tensor.stride()}"
-
-
-def _kind(value: Any) -> Any:
-    """What the types of results depend on."""
-    if isinstance(value, Tensor):
-        return value.shape, value.stride(), value.dtype, value.device
-    return tuple(value) if isinstance(value, list) else (type(value), value)

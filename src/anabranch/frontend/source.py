@@ -17,11 +17,14 @@ from pathlib import Path
 from types import FrameType
 
 import torch
+import typing_extensions
 from torch import fx
 
 FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _TORCH = str(Path(torch.__file__).parent)
 _ROOM = str(Path(__file__).parent)
+_TYPING = typing_extensions.__file__
+"""Puts functions of its own in the place of Python's, which torch calls."""
 _PYTHON = sysconfig.get_path("stdlib")
 
 
@@ -80,7 +83,7 @@ def is_users(file: str) -> bool:
     if file.startswith("<"):
         return False
     library = file.startswith(_PYTHON) and "site-packages" not in file
-    return not library and not file.startswith((_TORCH, _ROOM))
+    return not library and not file.startswith((_TORCH, _ROOM, _TYPING))
 
 
 def _line(file: str, number: int, function: str) -> str:

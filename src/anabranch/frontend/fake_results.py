@@ -1,0 +1,151 @@
+"""Results of operators on fake tensors, remembered by what they depend on.
+
+    relu(fake f32[2,8])     a fake call: its Python takes a millisecond
+    relu(fake f32[2,8])     a new fake tensor of the type that the first call gave: 30 us
+
+Of a fake tensor nothing is known but its type, and so a second call of the same operator, on
+operands of the same types and the same numbers, gives results of the same types. That holds for
+torch's own operators that neither write nor return memory of their operands, and whose results
+have sizes that do not depend on values. All others are called each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+BUILT_IN = frozenset(("aten", "prims"))
+"""Namespaces of operators that are torch's own: a fake implementation of somebody else's may
+depend on anything."""
+BY_VALUE = frozenset(
+    (
+        *(bool, int, float, complex, str, type(None)),
+        *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+    )
+)
+OF_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+
+Kind = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+"""Of a tensor what the types of results depend on."""
+
+
+class _OtherError(Exception):
+    """An operand that is neither a plain tensor nor a value."""
+
+
+class FakeResults:
+    """What operators return, called within one FakeTensorMode."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, tuple[type | None, tuple[Kind, ...]]] = {}
+        self._functional: dict[Any, bool] = {}
+        self._mode: Any = None
+
+    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """What the operator returns, called if it has to be."""
+        key: Any
+        if func not in self._functional:
+            self._functional[func] = _functional(func)
+        try:
+            if not self._functional[func]:
+                raise _OtherError
+            given = *map(self._kind, args), *((k, self._kind(v)) for k, v in kwargs.items())
+            key = func, given, torch.get_default_dtype(), torch.is_inference_mode_enabled()
+        except _OtherError:
+            return func(*args, **kwargs)
+        found = self._known.get(key)
+        if found is not None:
+            container, kinds = found
+            made = [self._made(kind) for kind in kinds]
+            return made[0] if container is None else container(made)
+        result = func(*args, **kwargs)
+        leaves = (result,) if isinstance(result, Tensor) else result
+        if type(leaves) in (tuple, list) and self._are_new(leaves, args, kwargs):
+            container = None if leaves is not result else type(result)
+            self._known[key] = container, tuple(map(self._kind, leaves))
+        return result
+
+    def _kind(self, value: Any) -> Any:
+        """What of an operand the types of results depend on."""
+        kind = type(value)
+        if kind in BY_VALUE:
+            return kind, value  # 1, 1.0 and True are equal, and give results of other types
+        if kind is FakeTensor:
+            # With a constant, values are known of it.
+            if value.constant is not None or value.fake_mode is not self._only(value.fake_mode):
+                raise _OtherError
+            return *_laid(value), value.fake_device
+        if kind in (Tensor, torch.nn.Parameter):
+            return *_laid(value), value.device
+        if kind in (tuple, list):
+            return kind, *map(self._kind, value)
+        raise _OtherError
+
+    def _only(self, mode: Any) -> Any:
+        """The first mode that was met, if sizes are numbers in it."""
+        if self._mode is None and mode.shape_env is None and not mode.propagate_real_tensors:
+            self._mode = mode
+        return self._mode
+
+    def _made(self, kind: Kind) -> Tensor:
+        shape, stride, dtype, device = kind
+        with torch._C._DisableTorchDispatch():
+            empty = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        return FakeTensor(self._mode, empty, device)
+
+    def _are_new(self, leaves: Any, *operands: Any) -> bool:
+        """Whether all results are as `_made` makes them: each in memory of its own."""
+        try:
+            kinds = [self._kind(leaf) for leaf in leaves]
+        except _OtherError:
+            return False
+        if not all(type(leaf) is FakeTensor and not leaf.storage_offset() for leaf in leaves):
+            return False
+        memory = [_memory(leaf) for leaf in leaves]
+        theirs = {_memory(one) for one in _tensors(operands)}
+        if len(set(memory)) < len(memory) or not theirs.isdisjoint(memory):
+            return False
+        twins = [self._made(kind) for kind in kinds]
+        sizes = (
+            (a.untyped_storage().nbytes(), b.untyped_storage().nbytes())
+            for a, b in zip(leaves, twins, strict=True)
+        )
+        return all(one == other for one, other in sizes)
+
+
+def called_by_torch(func: Any, types: tuple[type, ...]) -> bool:
+    """Whether none but torch's own code runs where fake tensors are given to it."""
+    built_in = isinstance(func, torch._ops.OpOverload) and func.namespace in BUILT_IN
+    return built_in and types in ((), (FakeTensor,))
+
+
+def _functional(func: Any) -> bool:
+    schema = func._schema
+    shared = any(one.alias_info for one in (*schema.arguments, *schema.returns))
+    return not shared and not any(tag in func.tags for tag in OF_VALUES)
+
+
+def _laid(tensor: Tensor) -> tuple[Any, ...]:
+    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+        raise _OtherError
+    return tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _memory(tensor: Tensor) -> int:
+    place: int = tensor.untyped_storage()._cdata
+    return place
+
+
+def _tensors(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _tensors(one)
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _tensors(one)
