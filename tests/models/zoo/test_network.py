@@ -21,6 +21,14 @@ PARAMETERS = {
     "bert_base": 109_482_240,
     "sru": 3_157_002,  # pinned
     "deepfm": 3_337_745,  # pinned
+    "densenet121": 7_978_856,
+    "mobilenet_v2": 3_504_872,
+    "gpt2": 124_439_808,
+    "lstm": 4_207_626,  # pinned
+    "gru": 3_157_002,  # pinned
+    "attention_rnn": 4_738_058,  # pinned
+    "mlp": 4_199_425,  # pinned
+    "dlrm": 17_418_817,  # pinned
 }
 
 # Entries of the state dict of the implementation whose weights load.
@@ -32,6 +40,9 @@ ENTRIES = {
     "resnext50": 320,
     "nasnet_large": 1810,
     "bert_base": 199,
+    "densenet121": 727,
+    "mobilenet_v2": 314,
+    "gpt2": 148,
 }
 
 NAMES = sorted(ZOO)

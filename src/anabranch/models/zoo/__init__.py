@@ -8,10 +8,18 @@ in the table.
 """
 
 from anabranch.models.zoo import (
+    attention_rnn,
     bert_base,
     deepfm,
+    densenet121,
+    dlrm,
     googlenet,
+    gpt2,
+    gru,
     inception_v3,
+    lstm,
+    mlp,
+    mobilenet_v2,
     nasnet_ios,
     nasnet_large,
     nasnet_mobile,
@@ -42,6 +50,14 @@ ZOO: dict[str, Network] = {
     "bert_base": Network("bert_base", bert_base.build, bert_base.inputs),
     "sru": Network("sru", sru.build, sru.inputs),
     "deepfm": Network("deepfm", deepfm.build, deepfm.inputs),
+    "densenet121": Network("densenet121", densenet121.build, densenet121.inputs),
+    "mobilenet_v2": Network("mobilenet_v2", mobilenet_v2.build, mobilenet_v2.inputs),
+    "gpt2": Network("gpt2", gpt2.build, gpt2.inputs),
+    "lstm": Network("lstm", lstm.build, lstm.inputs),
+    "gru": Network("gru", gru.build, gru.inputs),
+    "attention_rnn": Network("attention_rnn", attention_rnn.build, attention_rnn.inputs),
+    "mlp": Network("mlp", mlp.build, mlp.inputs),
+    "dlrm": Network("dlrm", dlrm.build, dlrm.inputs),
 }
 
 __all__ = ["SIZES", "ZOO", "Network"]

@@ -62,5 +62,9 @@ def _fill(module: nn.Module, name: str, x: Tensor, gain: float, generator: torch
         x.normal_(0.0, gain * math.sqrt(2.0 / x[0].numel()), generator=generator)
     elif isinstance(module, nn.Linear) and name == "weight":
         x.normal_(0.0, math.sqrt(1.0 / x[0].numel()), generator=generator)
+    elif name == "weight" and isinstance(fan_in := getattr(module, "fan_in", None), int):
+        x.normal_(0.0, math.sqrt(1.0 / fan_in), generator=generator)
+    elif isinstance(module, nn.RNNBase) and name.startswith("weight"):
+        x.normal_(0.0, math.sqrt(1.0 / x[0].numel()), generator=generator)
     else:  # biases, running means, embeddings, a module's own parameters
         x.normal_(0.0, 0.1, generator=generator)

@@ -1,0 +1,37 @@
+"""MLP: 1024 numbers -> one logit, through five layers.
+
+1024 --> 1024 --> 1024 --> 1024 --> 1024 --> 1            ReLU between them
+"""
+
+from itertools import pairwise
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from anabranch.models.zoo.weights import normal, seeded
+
+# size: channels, layers
+SIZES = {"paper": (1024, 5), "tiny": (16, 5)}
+
+
+def build(size: str) -> nn.Module:
+    channels, layers = SIZES[size]
+    return seeded(lambda: MLP(channels, layers))
+
+
+def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    return (normal(batch, SIZES[size][0]),)
+
+
+class MLP(nn.Module):
+    def __init__(self, channels: int, layers: int) -> None:
+        super().__init__()
+        widths = (*[channels] * layers, 1)
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
+
+    def forward(self, x: Tensor) -> Tensor:
+        *hidden, last = self.layers
+        for layer in hidden:
+            x = F.relu(layer(x))
+        x = last(x)
+        return x
