@@ -20,7 +20,7 @@ import typer.main
 
 import anabranch
 from anabranch.cli.app import app
-from anabranch.cli.bench.app import USUAL
+from anabranch.cli.bench.app import with_verb
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -148,7 +148,7 @@ def test_commands_in_pages_parse(place: str, text: str) -> None:
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands"):
         if name == "bench":  # which means a verb where none is named
-            words = words if words[0] in command.commands else [USUAL, *words]
+            words = words if words[0] in command.commands else with_verb(words)
         name, *words = words
         command = command.commands[name]
     command.make_context(name, words)

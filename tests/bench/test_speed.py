@@ -156,7 +156,7 @@ def test_inductor_times_its_candidates_in_turns(monkeypatch: pytest.MonkeyPatch)
         return 1.0
 
     monkeypatch.setattr(type(benchmarker), "benchmark_gpu", timed)
-    with rivals._in_turns(replace(machine("cpu"), turn=turn)):
+    with rivals.in_turns(replace(machine("cpu"), turn=turn)):
         assert benchmarker.benchmark_gpu(lambda: told.append("one"), rep=2) == 1.0
     assert benchmarker.benchmark_gpu(lambda: told.append("other"), rep=3) == 1.0
     beside = ["one", "taken", "one", "timed 2", "over"]  # the first call may compile it

@@ -10,7 +10,7 @@ import pytest
 from anabranch.bench import rivals, speed
 from anabranch.bench.machine import Machine
 from anabranch.costs.observed import load_observations
-from anabranch.costs.recorded import load_profile
+from anabranch.costs.recorded import Profile, load_profile
 
 
 def test_rows_on_screen_and_in_files(cli: Callable[..., Any], model: str, tmp_path: Path) -> None:
@@ -57,7 +57,16 @@ def test_a_word_that_is_neither_a_verb_nor_a_model(cli: Callable[..., Any]) -> N
     assert "no verb 'scheduler'" in ran.err and "did you mean schedulers?" in ran.err
     assert cli("bench").status == 2
     assert cli("bench", "-h").status == 0
-    for verb in ("speed", "systems", "ablate", "schedulers", "batches", "delays", "summary"):
+    for verb in (
+        "speed",
+        "systems",
+        "ablate",
+        "schedulers",
+        "batches",
+        "delays",
+        "training",
+        "summary",
+    ):
         shown = cli("bench", verb, "-h")
         assert shown.status == 0
         assert shown.out.count(" --") < 16  # few enough to read
@@ -222,3 +231,28 @@ def test_schedules_of_one_batch_at_another(cli: Callable[..., Any]) -> None:
 def test_an_unknown_group_of_ablations(cli: Callable[..., Any]) -> None:
     ran = cli("bench", "ablate", "zoo:deepfm/tiny", "--of", "colours")
     assert ran.status == 2 and "parts, settings" in ran.err
+
+
+def test_whole_training_steps(cli: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    words = ("zoo:mlp", "--training", "--tiny", "--target", "cpu", "--dtype", "fp32")
+    quick = ("-O", "search=none", "-O", "kernels=library", "-O", "budget=0.02")
+    ran = cli("bench", *words, *quick, "--seconds", "0.01", "--json", out)
+    assert ran.status == 0, ran.err
+    record = json.loads(out.read_text())
+    found = {row["system"]: row for row in record["rows"]}
+    assert record["kind"] == "training" and record["commit"] is not None
+    assert list(found) == ["anabranch", "anabranch-call", "eager"]
+    assert all(row["median_ms"] and row["model"] == "zoo:mlp/tiny" for row in found.values())
+    assert "tasks one by one: forward" in ran.out and "best rival" in ran.out
+
+
+def test_training_steps_of_a_gpu_that_is_not_here(
+    cli: Callable[..., Any], model: str, simulated: Profile
+) -> None:
+    words = ("--training", "--target", "sim:h200", "-O", "search=none", "-O", "kernels=library")
+    ran = cli("bench", model, *words, "-O", "scheduler=sequential", "--batch", "4", "--json", "-")
+    assert ran.status == 0, ran.err
+    (row,) = ran.json["rows"]
+    assert row["median_ms"] > 0 and row["source"] != "measured"
+    assert sum(row["facts"]["phases"].values()) > 0

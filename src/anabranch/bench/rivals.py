@@ -60,28 +60,28 @@ Rival = Callable[[nn.Module, Args, Machine], Prepared]
 
 def eager(model: nn.Module, args: Args, machine: Machine) -> Prepared:
     """The model as it is, operator by operator."""
-    model, args, note = _own(model, args)
-    return Prepared(_warm(lambda: model(*args)), note=note)
+    model, args, note = own_copy(model, args)
+    return Prepared(warm(lambda: model(*args)), note=note)
 
 
 def torchscript(model: nn.Module, args: Args, machine: Machine) -> Prepared:
     """The traced and frozen model; warmed until its fusers have compiled."""
-    model, args, note = _own(model, args)
-    with _quiet():
+    model, args, note = own_copy(model, args)
+    with quiet():
         traced = torch.jit.trace(model, args, check_trace=False)  # type: ignore[no-untyped-call]
         frozen = torch.jit.freeze(traced)
-    return Prepared(_warm(lambda: frozen(*args)), note=note)
+    return Prepared(warm(lambda: frozen(*args)), note=note)
 
 
 def cudagraph(model: nn.Module, args: Args, machine: Machine) -> Prepared:
     """Eager's calls, captured once as one CUDA graph."""
-    model, args, note = _own(model, args)
+    model, args, note = own_copy(model, args)
     return _captured(model, args, machine, note)
 
 
 def cudagraph_tuned(model: nn.Module, args: Args, machine: Machine) -> Prepared:
     """As `cudagraph`, with cuDNN's algorithms chosen by timing."""
-    model, args, note = _own(model, args)
+    model, args, note = own_copy(model, args)
     before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
     try:
         return _captured(model, args, machine, note)
@@ -140,7 +140,7 @@ def forget_compiled() -> None:
     torch._dynamo.reset()
 
 
-def _own(model: nn.Module, args: Args) -> tuple[nn.Module, Args, str]:
+def own_copy(model: nn.Module, args: Args) -> tuple[nn.Module, Args, str]:
     """A copy in the layout that rivals run in, and the inputs in it."""
     model = copy.deepcopy(model)
     if not any(_image(leaf) for leaf in pytree.tree_leaves(args)):
@@ -161,7 +161,7 @@ def _compiled(model: nn.Module, args: Args, machine: Machine, mode: str) -> Prep
     the graph with its pool, later ones take nothing more."""
     import torch._inductor.config
 
-    model, args, note = _own(model, args)
+    model, args, note = own_copy(model, args)
     compiled = torch.compile(model, mode=mode)
 
     def call() -> Any:
@@ -169,14 +169,14 @@ def _compiled(model: nn.Module, args: Args, machine: Machine, mode: str) -> Prep
         return compiled(*args)
 
     tuning = torch._inductor.config.patch(freezing=True, autotune_num_choices_displayed=0)
-    with tuning, _quiet(), _in_turns(machine):
+    with tuning, quiet(), in_turns(machine):
         call()
         peak = machine.peak_of(lambda: (call(), call()))
     return Prepared(call, peak, note)
 
 
 @contextmanager
-def _in_turns(machine: Machine) -> Iterator[None]:
+def in_turns(machine: Machine) -> Iterator[None]:
     """Inductor times its candidates while nobody else does on this GPU. The first call of one, that
     loads it and may compile it, is nobody's turn: others wait for no more than its trial."""
     from torch._inductor.runtime.benchmarking import benchmarker
@@ -196,7 +196,7 @@ def _in_turns(machine: Machine) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the warnings of tuning, where a candidate that does not fit is nothing to report."""
     log = logging.getLogger("torch._inductor.select_algorithm")
     level = log.level
@@ -218,7 +218,8 @@ def _captured(fn: Callable[..., Any], args: Args, machine: Machine, note: str) -
     return Prepared(replay, pool, note, replayed=True)
 
 
-def _warm(call: Call) -> Call:
+def warm(call: Call) -> Call:
+    """The call, after those that do not count."""
     for _ in range(CALLS):
         call()
     return call

@@ -32,7 +32,7 @@ def markdown(record: Mapping[str, Any]) -> str:
     for (model, dtype, batch), cells in table.items():
         short = model.removeprefix("zoo:")
         places = [_place(cells, system, f"{short} {dtype} {batch}", reasons) for system in systems]
-        lines.append(_line([short, dtype, str(batch), *places, _best_rival(cells)]))
+        lines.append(_line([short, dtype, str(batch), *places, best_rival(cells)]))
     foot = [f"{i}. {reason}" for i, reason in enumerate(reasons, 1)]
     return "\n".join([*lines, "", _measured_on(record), *([""] if foot else []), *foot]) + "\n"
 
@@ -60,7 +60,8 @@ def _fastest(cells: Cells) -> set[str]:
     return same | {best} if best in same else {best}
 
 
-def _best_rival(cells: Cells) -> str:
+def best_rival(cells: Cells) -> str:
+    """How many times as long as ours the fastest rival takes, "tie", or "" without one."""
     rivals = [
         row
         for name, row in cells.items()

@@ -31,10 +31,15 @@ from anabranch.frontend.surroundings import neutral, surroundings
 from anabranch.frontend.training import Held, Training, held_by
 from anabranch.frontend.training_capture import capture_training
 from anabranch.frontend.training_checks import check_training
-from anabranch.ir.protocols import Target
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Executable, Target
 from anabranch.options import Options
 from anabranch.report.lines import WIDTH
+from anabranch.report.task_rows import task_rows
 from anabranch.trace import Trace
+
+PHASES = ("forward", "backward", "update")
+"""What capturing writes as the place of a task."""
 
 
 class TrainingStep:
@@ -166,3 +171,30 @@ class TrainingStep:
     def memory(self) -> MemoryUse:
         """As `Compiled.memory`, of the plans that end with an update."""
         return self._plans[-1].memory()
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """As `Compiled.known`, of the newest plan."""
+        return self._plans[-1].known
+
+    @property
+    def plan(self) -> Plan:
+        """The newest plan, which ends with an update."""
+        return self._plans[-1].entries[-1].plan
+
+    def executable(self) -> Executable | None:
+        """As `Compiled.executable`, of the newest plan: each replay is a step on the last batch."""
+        return self._plans[-1].executable()
+
+    def phases(self) -> dict[str, float]:
+        """Microseconds of the tasks of each phase (`forward`, `backward`, `update`; `other`: no
+        phase is known, as of copies to states) one after the other, each alone, as it was measured
+        or estimated."""
+        entry = self._plans[-1].entries[-1]
+        assert entry.compilation is not None
+        found = entry.compilation.found
+        taken: dict[str, float] = {}
+        for row in task_rows(entry.plan, found.selection.candidates, [("", found.timeline)]):
+            place = row.place if row.place in PHASES else "other"
+            taken[place] = taken.get(place, 0.0) + (row.us or 0.0)
+        return {phase: taken[phase] for phase in (*PHASES, "other") if phase in taken}

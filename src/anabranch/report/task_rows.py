@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph
+from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Launch, Timeline
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_kernel, text_node
@@ -54,13 +55,21 @@ class TaskRow:
 
 def rows(parts: ReportParts) -> list[TaskRow]:
     """One row a task, in the order of the plan's launches."""
-    plan = parts["plan"]
+    return task_rows(parts["plan"], parts["candidates"], parts["timelines"])
+
+
+def task_rows(
+    plan: Plan,
+    candidates: Mapping[str, Sequence[Candidate]],
+    timelines: Sequence[tuple[str, Timeline]],
+) -> list[TaskRow]:
+    """The rows of a plan of which no more is known than this."""
     by_name = {task.name: task for task in plan.tasks.tasks}
-    spans = _spans(parts["timelines"])
+    spans = _spans(timelines)
     found = []
     for launch in plan.schedule.launches:
         task = by_name[launch.task]
-        tried = tuple(parts["candidates"].get(task.name, ()))
+        tried = tuple(candidates.get(task.name, ()))
         us, source = _time(task, tried, spans)
         found.append(
             TaskRow(

@@ -8,6 +8,7 @@
 | schedulers | every scheduler on the same kernels | schedulers |
 | batches | schedules made for one batch, at the others | batches |
 | delays | a plan's bits with those that it leaves under random delays | schedulers |
+| training | whole training steps with eager and torch.compile; meant by `--training` | systems |
 | summary | records of speed, systems, ablate or schedulers, as one | |
 
 All but `summary` write records of one format (`anabranch.bench.harness`).

@@ -2,20 +2,31 @@
 
 anabranch bench zoo:resnet50              as  anabranch bench speed zoo:resnet50
 anabranch bench schedulers zoo:resnet50
+anabranch bench zoo:resnet50 --training   as  anabranch bench training zoo:resnet50
 """
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from anabranch.cli.bench import ablate, batches, delays, schedulers, speed, summary, systems
+from anabranch.cli.bench import (
+    ablate,
+    batches,
+    delays,
+    schedulers,
+    speed,
+    summary,
+    systems,
+    training,
+)
 from anabranch.errors import OptionError
 
-USUAL = "speed"
+USUAL, TRAINING = "speed", "training"
 HELP = ("-h", "--help")
 
 
@@ -27,7 +38,7 @@ class Verbs(TyperGroup):
         word that is neither a verb nor a model."""
         if args and args[0] not in (*self.commands, *HELP):
             self._check(args[0])
-            args = [USUAL, *args]
+            args = with_verb(args)
         found: list[str] = super().parse_args(ctx, args)
         return found
 
@@ -42,9 +53,21 @@ class Verbs(TyperGroup):
             )
 
 
+def with_verb(words: Sequence[str]) -> list[str]:
+    """Words without a verb, behind the one that they mean.
+
+    >>> with_verb(["zoo:resnet50", "--training", "--batch", "8"])
+    ['training', 'zoo:resnet50', '--batch', '8']
+    """
+    flag = f"--{TRAINING}"
+    verb = TRAINING if flag in words else USUAL
+    return [verb, *(word for word in words if word != flag)]
+
+
 app = typer.Typer(
     cls=Verbs,
-    help="Compare times. Without a verb (speed): those of MODELS beside eager and inductor.",
+    help="Compare times. Without a verb (speed): those of MODELS beside eager and inductor; with "
+    "--training: of whole training steps.",
     no_args_is_help=True,
 )
 app.command("speed")(speed.run)
@@ -53,4 +76,5 @@ app.command("ablate")(ablate.run)
 app.command("schedulers")(schedulers.run)
 app.command("batches")(batches.run)
 app.command("delays")(delays.run)
+app.command("training")(training.run)
 app.command("summary")(summary.run)

@@ -33,12 +33,17 @@ def run(matrix: result_rows.BenchmarkMatrix, json: str | None, markdown: Path | 
     check_folders(markdown, screen.file_of(json))
     with Watch("benchmark", "bench") as watch:
         record = speed.run(matrix, Trace(watch), save=saver(json))
+    show(record, json, markdown)
+    if record["cut_short"]:
+        raise KeyboardInterrupt
+
+
+def show(record: dict[str, Any], json: str | None, markdown: Path | None) -> None:
+    """The rows on the screen, and in the files that were asked for."""
     screen.console(json).print(screen.table(COLUMNS, [_row(row) for row in record["rows"]]))
     screen.write_json(json, record)
     if markdown is not None:
         screen.write_file(str(markdown), table.markdown(record))
-    if record["cut_short"]:
-        raise KeyboardInterrupt
 
 
 def _row(row: dict[str, Any]) -> list[str]:
