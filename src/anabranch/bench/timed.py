@@ -20,7 +20,7 @@ from anabranch.targets import resolve
 from anabranch.trace import Trace
 
 
-class Measured(Protocol):
+class Timeable(Protocol):
     """What rows are about."""
 
     @property
@@ -37,7 +37,7 @@ class Measured(Protocol):
 
 
 def timed(
-    cell: Measured,
+    cell: Timeable,
     built: Sequence[System],
     here: Machine,
     seconds: float,
@@ -96,7 +96,7 @@ def _against(
     return {name: (r.ratio, r.low, r.high, r.tie) for name, r in found.items()}
 
 
-def _foretold(cell: Measured, built: Sequence[System], here: Machine) -> Iterator[BenchmarkRow]:
+def _foretold(cell: Timeable, built: Sequence[System], here: Machine) -> Iterator[BenchmarkRow]:
     """Rows of plans that cannot run here, with what is forecast of them: on one scale for all."""
     plans = {s.name: s.plan for s in built if s.plan is not None}
     target = resolve(here.target, cell.dtype == "tf32")
