@@ -35,10 +35,15 @@ def idle(case: Trainable, dtype: str, machine: Machine) -> Loop:
 
 def test_steps_of_ours_and_of_rivals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(training_rivals.RIVALS, "idle", idle)
-    record = training.run(quick(rivals=("eager", "idle", "eager-graph")))
+    options = {**QUICK, "scheduler": "opara"}
+    record = training.run(
+        quick(rivals=("eager", "idle", "eager-graph"), schedulers=("sequential",), options=options)
+    )
     rows = {row["system"]: row for row in record["rows"]}
-    assert list(rows) == ["anabranch", "anabranch-call", "eager", "idle", "eager-graph"]
-    for name in ("anabranch", "anabranch-call", "eager"):
+    ours = ["anabranch", "anabranch-call", "anabranch:sequential"]
+    assert list(rows) == [*ours, "eager", "idle", "eager-graph"]
+    assert rows["anabranch:sequential"]["facts"]["scheduler"] == "sequential"
+    for name in (*ours, "eager"):
         assert rows[name]["median_ms"] > 0 and rows[name]["difference"] <= 1e-4, name
     assert rows["eager"]["beside"] == "anabranch-call"
     lied, failed = rows["idle"], rows["eager-graph"]

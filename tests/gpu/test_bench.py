@@ -11,8 +11,9 @@ import torch
 from tests.gpu.patience import patiently
 from torch import nn
 
-from anabranch.bench import rivals
+from anabranch.bench import rivals, training, training_rivals
 from anabranch.bench.machine import machine
+from anabranch.bench.result_rows import BenchmarkMatrix
 from anabranch.targets.cuda import callables, timing
 
 
@@ -83,3 +84,20 @@ def test_the_time_of_a_graph_is_the_devices() -> None:
         assert statistics.median(called) > 0.9
 
     patiently(seen)
+
+
+@pytest.mark.parametrize("name", ["mlp", "mobilenet_v2", "gru"])
+def test_training_steps_beside_all_rivals(name: str) -> None:
+    """Every rival captures its whole step, and its losses are eager's."""
+    options = {"search": "none", "kernels": "library", "scheduler": "sequential"}
+    matrix = BenchmarkMatrix(
+        (f"zoo:{name}/tiny",), ("bf16",), (8,), target="cuda", seconds=0.1, options=options
+    )
+    rows = training.run(matrix)["rows"]
+    assert [row["system"] for row in rows] == [
+        "anabranch",
+        "anabranch-call",
+        *training_rivals.RIVALS,
+    ]
+    assert {row["system"]: row["failure"] for row in rows if row["failure"]} == {}
+    assert all(row["median_ms"] > 0 and row["peak_bytes"] is not None for row in rows)

@@ -293,9 +293,8 @@ def _ours(
     start = time.perf_counter()
     try:
         with _stopped_after(matrix.rival_timeout) as stop:
-            step = api.compile_step(
-                model, loss_fn, optimizer, network.batch, trace=trace, stop=stop, **options, **asked
-            )
+            chosen = {**options, **asked, "trace": trace, "stop": stop}
+            step = api.compile_step(model, loss_fn, optimizer, network.batch, **chosen)
         seconds = time.perf_counter() - start
         executable, facts = step.executable(), _facts(step, case)
         peak = facts["memory"]["total"] - facts["memory"]["states"]

@@ -128,12 +128,22 @@ def _capturable(machine: Machine, **settings: Any) -> dict[str, Any]:
 
 
 def _loop(case: Trainable, dtype: str, kept_casts: bool = False, **settings: Any) -> Loop:
-    model, batch, note = own_copy(case.model, case.batch)
+    model, batch, note = _own(case)
     optimizer = OPTIMIZERS[case.optimizer](model.parameters(), **settings)
     device = next(model.parameters()).device
     loss_fn = loss_in(dtype, case.loss, device, kept_casts)
     forward = lambda: loss_fn(model, *batch)  # noqa: E731
     return Loop(model, optimizer, _step(forward, optimizer, optimizer.step), note=note)
+
+
+def _own(case: Trainable) -> tuple[nn.Module, tuple[Any, ...], str]:
+    """A copy as rivals train it: cuDNN wants the weights of a recurrent layer in one piece of
+    memory, which a copy takes apart."""
+    model, batch, note = own_copy(case.model, case.batch)
+    for part in model.modules():
+        if isinstance(part, nn.RNNBase):
+            part.flatten_parameters()
+    return model, batch, note
 
 
 def _step(forward: Call, optimizer: Optimizer, update: Call) -> Call:
@@ -162,7 +172,7 @@ def _compiled(case: Trainable, dtype: str, machine: Machine, mode: str) -> Loop:
     import torch._inductor.config
 
     _check_graphs(machine)
-    model, batch, note = own_copy(case.model, case.batch)
+    model, batch, note = _own(case)
     optimizer = OPTIMIZERS[case.optimizer](model.parameters(), **_capturable(machine))
     loss_fn = loss_in(dtype, case.loss, next(model.parameters()).device)
     forward = torch.compile(lambda: loss_fn(model, *batch), mode=mode)
