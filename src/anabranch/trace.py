@@ -12,6 +12,7 @@ DEBUG beyond it.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import warnings
@@ -49,6 +50,11 @@ class Event:
     data: tuple[tuple[str, str | int | float], ...] = ()
 
 
+@functools.cache
+def _logger(where: str) -> logging.Logger:
+    return logging.getLogger(f"anabranch.{where.partition('.')[0]}")
+
+
 class Trace:
     """An append-only list of events; listeners see each as it comes. `quiet`: what is told here is
     only tried out, and warns nobody unless it is taken."""
@@ -82,21 +88,24 @@ class Trace:
     def _append(self, event: Event, warns: bool) -> None:
         self.events.append(event)
         kind, what, why = event.kind, event.what, event.why
-        logger = logging.getLogger(f"anabranch.{event.where.partition('.')[0]}")
+        logger = _logger(event.where)
         loud = LEVELS[kind] <= self._level
         level = logging.INFO if loud else logging.DEBUG
         if kind in ("warning", "fallback"):
             level = logging.WARNING if warns else logging.DEBUG
-        seconds = f" {dict(event.data)['seconds']:.2f} s" if kind == "stage" else ""
-        logger.log(level, "%s: %s%s%s", kind, what, f": {why}" if why else "", seconds)
+        if logger.isEnabledFor(level):
+            seconds = f" {dict(event.data)['seconds']:.2f} s" if kind == "stage" else ""
+            logger.log(level, "%s: %s%s%s", kind, what, f": {why}" if why else "", seconds)
         for listener in self._listeners:
             listener(event)
 
     def recalled(self, where: str, what: str, events: Iterable[Event] = ()) -> None:
         """An earlier process found it; `events`: what was told of it then, which is told again."""
         self.add("applied", where, what, RECALLED)
-        for event in events:
-            self.add(event.kind, event.where, event.what, event.why, **dict(event.data))
+        now = time.perf_counter() - self._start
+        for one in events:  # thousands
+            again = Event(one.kind, one.where, one.what, one.why, now, one.data)
+            self._append(again, not self._quiet)
 
     def progress(self, where: str, done: int, total: int, what: str = "") -> None:
         """Say that `done` of `total` steps are over, for whoever waits at a terminal."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -108,3 +110,26 @@ def test_recurrences_multiply_each_step_with_all_weights_and_wait_for_each() -> 
         assert ops.serial(node, table) == 8
     relu = Node("r", "aten.relu.default", (Ref("x"),), (), (table["x"],))
     assert ops.serial(relu, table) == 1
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "kwargs"),
+    [
+        ("aten.sub.Tensor", (Ref("1"), Ref("0")), (("alpha", 2),)),
+        ("aten.cat.default", ((Ref("1"), Ref("0"), Ref("1")), 1), ()),
+        ("aten.view.default", (Ref("0"), (3, 2)), ()),
+        ("aten.full.default", ((2, 3), 1.5), (("device", "meta"),)),
+        ("aten.clamp.Tensor", (Ref("0"),), (("max", Ref("1")),)),
+        ("aten.topk.default", (Ref("0"), 2), ()),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_what_is_prepared_runs_as_it_is_called(op: str, args: Any, kwargs: Any) -> None:
+    node, cpu = Node("n", op, args, kwargs, ()), torch.device("cpu")
+    run = ops.prepared(node, cpu)
+    for shift in (0.0, 1.0):
+        # A view of strides that allow none.
+        operands = [torch.randn(3, 2).t() + shift, torch.randn(2, 3)]
+        wanted = ops.call(node, dict(zip("01", operands, strict=True)).__getitem__, cpu)
+        found = run(operands)
+        assert len(found) == len(wanted) and all(map(torch.equal, found, wanted))

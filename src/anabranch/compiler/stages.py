@@ -102,6 +102,9 @@ def search(
     if job.options.search == "none" or (path is not None and not goes_on(path, job.options)):
         return first, path
     made, path = searched(job, captured, graph, first, path)
+    if path.rounds:  # a start that finds this path begins with its graph, simplified
+        quiet = replace(job, trace=job.trace.child())
+        simplified_or_recalled(quiet, path.graph, lambda: None)
     if made is not first:
         job.trace.replace(*span, made.trace)
     return made, path

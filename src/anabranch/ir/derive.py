@@ -11,7 +11,7 @@ behind its last reader.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -49,14 +49,14 @@ def write(given: Iterable[Constant], wanted: Iterable[Constant]) -> Steps:
 def read(steps: Steps, given: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """The values of the constants that are made, of those that are given. What operators, parsers
     and look-ups raise for steps that are none."""
-    sorts = sorts_of(steps)
+    calls = [_call(sort, device) for sort in sorts_of(steps)]
     values = {-1 - i: given[name] for i, name in enumerate(steps.given)}
     kept = set(steps.made.values())
     last = {number: i for i, (_, *reads) in enumerate(steps.steps) for number in reads}
     count = 0
     with torch.no_grad():
         for i, (number, *reads) in enumerate(steps.steps):
-            for result in _results(sorts[number], [values[read] for read in reads], device):
+            for result in calls[number]([values[read] for read in reads]):
                 if count in last or count in kept:
                     values[count] = result
                 count += 1
@@ -116,12 +116,13 @@ def sorts_of(steps: Steps) -> list[Node | TensorType]:
     return [parse_node(text) if text.startswith("%") else parse_type(text) for text in steps.sorts]
 
 
-def _results(
-    sort: Node | TensorType, operands: Sequence[Tensor], device: torch.device
-) -> Sequence[Tensor]:
+def _call(
+    sort: Node | TensorType, device: torch.device
+) -> Callable[[Sequence[Tensor]], Sequence[Tensor]]:
+    """What runs a step of this sort on its operands."""
     if isinstance(sort, TensorType):
-        return (laid_out(sort, operands[0]),)
-    return ops.call(sort, lambda name: operands[int(name)], device)
+        return lambda operands: (laid_out(sort, operands[0]),)
+    return ops.prepared(sort, device)
 
 
 class _Writing:

@@ -344,13 +344,53 @@ def call(node: Node, get: Callable[[str], Any], device: torch.device | None) -> 
     On a device a view of a tensor whose strides are not the declared ones (another backend, or
     precision, may lay a result out otherwise) copies rather than fails.
     """
+    function, more = _callee(node, device)
     args = [map_refs(arg, get) for arg in node.args]
     kwargs = {key: map_refs(arg, get) for key, arg in node.kwargs}
-    if device is not None and takes_device(node.op):
-        kwargs["device"] = device
+    return _as_tuple(function(*args, **{**kwargs, **more}))
+
+
+def prepared(
+    node: Node, device: torch.device | None
+) -> Callable[[Sequence[torch.Tensor]], tuple[Any, ...]]:
+    """What runs the node as `call` does, for who runs it often: values are named by their position
+    among the operands ("0", "1"), of which it takes a list."""
+    function, more = _callee(node, device)
+    fixed = {key: map_refs(arg, _none) for key, arg in node.kwargs}
+    if any(_reads(arg) for _, arg in node.kwargs) or any(
+        _reads(arg) and not isinstance(arg, Ref) for arg in node.args
+    ):
+        return lambda operands: call(node, lambda name: operands[int(name)], device)
+    given = [None if isinstance(arg, Ref) else map_refs(arg, _none) for arg in node.args]
+    places = [(i, int(arg.name)) for i, arg in enumerate(node.args) if isinstance(arg, Ref)]
+    kwargs = {**fixed, **more}
+
+    def run(operands: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        args = given.copy()
+        for i, place in places:
+            args[i] = operands[place]
+        return _as_tuple(function(*args, **kwargs))
+
+    return run
+
+
+def _callee(node: Node, device: torch.device | None) -> tuple[Any, dict[str, Any]]:
+    """The operator to call for a node, and what it is told beside the node's own arguments."""
     lenient = node.op == "aten.view.default" and device is not None and device.type != "meta"
-    result = resolve("aten.reshape.default" if lenient else node.op)(*args, **kwargs)
+    more = {"device": device} if device is not None and takes_device(node.op) else {}
+    return resolve("aten.reshape.default" if lenient else node.op), more
+
+
+def _as_tuple(result: Any) -> tuple[Any, ...]:
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def _reads(arg: Arg) -> bool:
+    return isinstance(arg, Ref) or (isinstance(arg, tuple) and any(map(_reads, arg)))
+
+
+def _none(name: str) -> None:
+    """Stands where no value is looked up."""
 
 
 def infer(
