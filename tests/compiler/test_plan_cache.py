@@ -220,11 +220,30 @@ def test_what_was_stopped_or_may_be_otherwise_another_day_is_not_kept(cache: Cac
         kept = plans(one).find("asked", found.graph, signature, Trace())
         return kept.timeline.latency if kept is not None else None
 
-    plans(one).store("asked", replace(known, settled=False), ())
-    plans(one).store("asked", replace(known, cut_short="stop"), ())
+    trace = Trace()
+    for other in (replace(known, settled=False), replace(known, cut_short="stop")):
+        assert not plans(one).store("asked", other, (), trace)
     assert latency() is None
-    plans(one).store("asked", known, ())
+    assert plans(one).store("asked", known, (), trace)
     assert latency() == 1.5
+    said = [event.why for event in trace.events]
+    assert all(why.startswith("not kept for later starts") for why in said) and len(said) == 2
+
+
+def test_what_differs_is_said_of_a_start_that_decides_anew(cache: Cache) -> None:
+    def why(**options: Any) -> list[str]:
+        one = job(cache, "squeezenet", **{"scheduler": "critical", "pdl": "off", **options})
+        compile_model(one)
+        events = one.trace.events
+        return [e.why for e in events if e.where == "recall" and e.kind == "refused"]
+
+    begins = "decided anew: what differs from the plan kept last: "
+    assert why() == why() == []
+    assert why(scheduler="greedy") == [f"{begins}option scheduler"]
+    assert why(max_streams=2) == [f"{begins}option scheduler, option max_streams"]
+    (key, *_) = (e.key for e in cache.ls("plans") if e.key.startswith(plan_cache.OUTCOMES.name))
+    cache.put("plans", key, "{}")  # the newest
+    assert "no longer there" in why(max_streams=2)[0]
 
 
 def test_what_a_budget_cut_short_is_the_answer_until_there_is_more_time(cache: Cache) -> None:

@@ -16,7 +16,7 @@ by how much an outcome is off with these weights (`mark_verified`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.artifact import compact
@@ -110,6 +110,8 @@ class _StoredOutcome:
 
 
 OUTCOMES: Table[_StoredOutcome] = Table("plans", "outcome 9", nouns(_StoredOutcome))
+LATEST: Table[dict[str, str]] = Table("plans", "latest 1", nouns(dict[str, str]))
+"""Digests of what an outcome depends on."""
 WRONG: Table[tuple[str, str, str]] = Table("plans", "wrong 7", nouns(tuple[str, str, str]))
 VERIFIED: Table[Errors] = Table("plans", "verified 7", nouns(Errors))
 
@@ -124,17 +126,43 @@ class PlanCache:
 
     def key(self, graph: Graph, signature: Signature, providers: Sequence[Provider]) -> str:
         """The whole text of what an outcome depends on."""
+        return key_of(self.parts(graph, signature, providers))
+
+    def parts(
+        self, graph: Graph, signature: Signature, providers: Sequence[Provider]
+    ) -> dict[str, str]:
+        """What an outcome depends on, by what a person calls it."""
         bare = tuple(replace(constant, digest="-") for constant in graph.constants)
         spec = self.target.spec
-        return OUTCOMES.key(
-            sources.digest(sources.ALL_ROOMS),
-            spec.fingerprint,
-            f"{name_of(self.target)} {spec.simulated} {spec.calibration}",
-            *(f"{provider.name} {provider.version}" for provider in providers),
-            *(f"{name} {getattr(self.options, name)}" for name in OPTIONS),
-            repr(signature),
-            text_graph(replace(graph, constants=bare)),
-        )
+        return {
+            "this package": sources.digest(sources.ALL_ROOMS),
+            "the machine": spec.fingerprint,
+            "the target": f"{name_of(self.target)} {spec.simulated} {spec.calibration}",
+            **{f"provider {one.name}": one.version for one in providers},
+            **{f"option {name}": str(getattr(self.options, name)) for name in OPTIONS},
+            "the signature": repr(signature),
+            "the graph": text_graph(replace(graph, constants=bare)),
+        }
+
+    def say_why_unknown(self, graph: Graph, parts: Mapping[str, str], trace: Trace) -> None:
+        """An event that says what differs from the latest outcome that was kept under this name of
+        a graph, if there is one: why a start decides anew that was to find everything."""
+        latest = LATEST.get(self.cache, self._latest_key(graph))
+        if latest is None:
+            return
+        now = _digests(parts)
+        names = [name for name in {**latest, **now} if latest.get(name) != now.get(name)]
+        why = f"what differs from the plan kept last: {', '.join(names)}"
+        if not names:
+            why = "the plan that was kept does not fit, or is no longer there"
+        trace.add("refused", "recall", graph.name, f"decided anew: {why}")
+
+    def name_latest(self, graph: Graph, parts: Mapping[str, str]) -> None:
+        """Remember what the outcome depends on that was kept last under this name of a graph."""
+        LATEST.put(self.cache, self._latest_key(graph), _digests(parts))
+
+    def _latest_key(self, graph: Graph) -> str:
+        return LATEST.key(graph.name, self.target.spec.kind, str(self.target.spec.simulated))
 
     def find(self, key: str, graph: Graph, signature: Signature, trace: Trace) -> Outcome | None:
         """The outcome under this key, its events told anew; None where there is none, or where it
@@ -168,16 +196,23 @@ class PlanCache:
         trace.recalled("recall", graph.name, stored.events)
         return found
 
-    def store(self, key: str, outcome: Outcome, events: Sequence[Event]) -> str:
+    def store(self, key: str, outcome: Outcome, events: Sequence[Event], trace: Trace) -> str:
         """Keep an outcome that is settled, with the events that led to it, and give what names it
         in the cache, "" if it is not kept: one that cannot be told beside its graph, that somebody
-        stopped, or that might be another one another day."""
-        late = outcome.cut_short == "budget"
-        if self.cache is None or outcome.cut_short == "stop" or not (outcome.settled or late):
+        stopped, or that might be another one another day. An event says why."""
+        if self.cache is None:
             return ""
+        late, why = outcome.cut_short == "budget", ""
+        if outcome.cut_short == "stop":
+            why = "somebody stopped it"
+        elif not (outcome.settled or late):
+            why = "something was left out for want of time or memory, which another start may try"
         try:
-            told = compact.write(outcome.plan, outcome.graph)
-        except ValueError:
+            told = compact.write(outcome.plan, outcome.graph) if not why else None
+        except ValueError as unlike:
+            told, why = None, str(unlike)
+        if told is None:
+            trace.add("refused", "recall", outcome.graph.name, f"not kept for later starts: {why}")
             return ""
         stored = _StoredOutcome(
             told,
@@ -228,6 +263,15 @@ class PlanCache:
 
     def _verified_key(self, name: str, captured: Graph) -> str:
         return VERIFIED.key(name, str(self.options.seed), _content(captured))
+
+
+def key_of(parts: Mapping[str, str]) -> str:
+    """The whole key of an outcome that depends on these."""
+    return OUTCOMES.key(*(f"{name} {part}" for name, part in parts.items()))
+
+
+def _digests(parts: Mapping[str, str]) -> dict[str, str]:
+    return {name: digest_text(part) for name, part in parts.items()}
 
 
 def _content(graph: Graph) -> str:

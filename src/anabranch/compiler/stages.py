@@ -20,7 +20,7 @@ from anabranch.artifact.owned import owned
 from anabranch.artifact.recipe import with_recipe
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.fallback import anything_recalled
-from anabranch.compiler.plan_cache import Outcome, PlanCache
+from anabranch.compiler.plan_cache import Outcome, PlanCache, key_of
 from anabranch.errors import NumericsError, OptionError, TargetError
 from anabranch.frontend.capture_cache import capture_model
 from anabranch.frontend.captured import Captured, renamed
@@ -240,20 +240,27 @@ def _known_outcome(job: Job, captured: Captured, graph: Graph) -> Outcome | None
     """What was decided of this graph before."""
     if job.cache is None or job.anew or job.options.scheduler in MERGING:
         return None
-    key = _plan_key(job, captured, graph)
-    return _plans(job).find(key, graph, renamed(captured, graph), job.trace)
+    plans, parts = _plans(job), _plan_parts(job, captured, graph)
+    found = plans.find(key_of(parts), graph, renamed(captured, graph), job.trace)
+    if found is None:
+        plans.say_why_unknown(graph, parts, job.trace)
+    return found
 
 
 def _keep(job: Job, captured: Captured, found: Outcome, events: Sequence[Event]) -> str:
     """For the next process; `events`: those of the decisions. What names it in the cache."""
     if job.cache is None or job.options.scheduler in MERGING:
         return ""
-    return _plans(job).store(_plan_key(job, captured, found.graph), found, events)
+    plans, parts = _plans(job), _plan_parts(job, captured, found.graph)
+    name = plans.store(key_of(parts), found, events, job.trace)
+    if name:
+        plans.name_latest(found.graph, parts)
+    return name
 
 
 def _plans(job: Job) -> PlanCache:
     return PlanCache(job.cache, job.target, job.options)
 
 
-def _plan_key(job: Job, captured: Captured, graph: Graph) -> str:
-    return _plans(job).key(graph, renamed(captured, graph), tuner_of(job).providers)
+def _plan_parts(job: Job, captured: Captured, graph: Graph) -> dict[str, str]:
+    return _plans(job).parts(graph, renamed(captured, graph), tuner_of(job).providers)
