@@ -23,7 +23,7 @@ from anabranch.kernels import sources
 from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.targets import resolve
-from anabranch.trace import Event, Trace
+from anabranch.trace import RECALLED, Event, Trace
 from anabranch.tuning.job import Job
 from anabranch.tuning.select import Selection
 from anabranch.tuning.verify import plan as verify_plan
@@ -129,8 +129,11 @@ def test_what_was_verified_may_differ_from_the_model_after_all(
 def test_what_a_search_found_is_the_beginning_of_a_warm_start(cache: Cache) -> None:
     """Whatever the CPU's clock said of the candidates: the second start does as the first."""
     told = {"search": "autograph", "search_prices": 200, "scheduler": "critical"}
-    cold, warm = (compile_model(job(cache, "resnext50", "sim:h200", **told)) for _ in range(2))
-    assert cold.path is not None and warm.path == cold.path
+    first, second = (job(cache, "squeezenet", "sim:h200", **told) for _ in range(2))
+    cold, warm = compile_model(first), compile_model(second)
+    assert cold.path is not None and cold.path.rounds and warm.path == cold.path
+    simplified = [e.why for e in second.trace.events if e.where == "rewrite" and e.kind != "stage"]
+    assert simplified.count(RECALLED) == 2  # as captured, and as the search left it
     assert warm.plan == cold.plan and warm.found.graph == cold.found.graph
 
 
