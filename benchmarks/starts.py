@@ -7,7 +7,9 @@ saved plan, reading its weights once (the file, its checksums, and on to the dev
 as is the first call of all; it is loaded twice, where it was saved: what was written of its kernels
 is known to both. `kernels`: a first compilation that finds in the cache its kernels, that they are
 right, and what they take of a processor, but no times and no plans. `timed`: one that finds the
-times as well, as where a network is compiled again after it has changed a little.
+times as well, as where a network is compiled again after it has changed a little. `user_s`: what
+the processor was at work for, whatever else the machine does. With `--repeat 10` there are ten warm
+starts, each of which says it if it decided anew, and why.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import argparse
 import hashlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -36,6 +39,8 @@ from anabranch.models.load import load_model
 WAYS = ("first", "warm", "saved", "again", "kernels", "timed")
 FORGOTTEN = {"kernels": ("graphs", "plans", "timings"), "timed": ("graphs", "plans")}
 """Tables of the cache that are emptied before."""
+ANEW = ("capture", "recall")
+"""Stages that say so where they find nothing."""
 
 
 def main() -> int:
@@ -46,6 +51,7 @@ def main() -> int:
     parser.add_argument("--target", default="auto")
     parser.add_argument("--search", help="instead of the default")
     parser.add_argument("--ways", default=",".join(WAYS), help="some of them, from the first on")
+    parser.add_argument("--repeat", type=int, default=1, help="warm starts, one after another")
     parser.add_argument("--json", type=Path, help="where to write everything that was found")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -53,7 +59,10 @@ def main() -> int:
         way, plan = given.one
         print(json.dumps(begun(given, given.models[0], way, Path(plan))))
         return 0
-    ways = [way for way in WAYS if way in given.ways.split(",")]
+    asked = given.ways.split(",")
+    ways = [
+        way for way in WAYS if way in asked for _ in range(given.repeat if way == "warm" else 1)
+    ]
     each = [measured(given, model, ways) for model in given.models]
     rows = [row for found in each for row in found]
     if given.json:
@@ -80,6 +89,7 @@ def measured(given: argparse.Namespace, model: str, ways: Sequence[str]) -> list
                 break
             rows.append({"model": model, "way": way, **json.loads(done.stdout.splitlines()[-1])})
             said = ", ".join(f"{k} {v:.2f}" for k, v in rows[-1].items() if isinstance(v, float))
+            said += "".join(f"; {why}" for why in rows[-1].get("anew", ()))
             print(f"{model:24} {way:8} {said}", flush=True)
     return rows
 
@@ -98,7 +108,7 @@ def begun(given: argparse.Namespace, name: str, way: str, plan: Path) -> dict[st
     target, device = place(given.target)
     model, args = load_model(name, given.batch, given.dtype, device)
     found: dict[str, Any] = {}
-    start = settled()
+    start, user = settled(), resource.getrusage(resource.RUSAGE_SELF).ru_utime
     if way in ("saved", "again"):
         read_weights(plan, device)
         found["weights_s"] = settled() - start
@@ -109,13 +119,25 @@ def begun(given: argparse.Namespace, name: str, way: str, plan: Path) -> dict[st
         options = {"search": given.search} if given.search else {}
         fast = compiled(model, args, target=target, tf32=given.dtype == "tf32", **options)
         found["ready_s"] = settled() - start
+        found["user_s"] = resource.getrusage(resource.RUSAGE_SELF).ru_utime - user
         found["stages_s"] = fast.facts["stages_s"]
+        found["anew"] = decided_anew(fast) if way == "warm" else []
     start = settled()
     fast(*args)
     found["call_s"] = settled() - start
     if way == "first":
         fast.save(plan)
     return found
+
+
+def decided_anew(fast: Any) -> list[str]:
+    """What a start that was to find everything did not find, and why, as far as it is known."""
+    events, why = fast.trace.events, list[str]()
+    for event in events:
+        if event.kind == "fallback" or (event.kind == "refused" and event.where in ANEW):
+            why.append(f"{event.where}: {event.why}")
+    stages = {event.what for event in events if event.kind == "stage"}
+    return why + [f"stage {stage} ran" for stage in ("fusion", "search") if stage in stages]
 
 
 def read_weights(plan: Path, device: str) -> None:
