@@ -132,7 +132,7 @@ def uniform(random: Tensor, number: int, shape: Sequence[int]) -> Tensor:
     which 32 bits count."""
     seed, call = random.unbind()
     index = torch.arange(math.prod(shape), device=seed.device).view(tuple(shape))
-    word: list[Tensor] = [index & WORD, index >> 32, call.new_tensor(number), call & WORD]
+    word: list[Tensor] = [index & WORD, index >> 32, torch.full_like(call, number), call & WORD]
     key: list[Tensor] = [seed & WORD, (seed >> 32) & WORD]
     for _ in range(ROUNDS):
         first, third = (by * at for by, at in zip(MULTIPLIERS, word[::2], strict=True))

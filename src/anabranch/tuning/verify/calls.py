@@ -110,6 +110,9 @@ def _compare(
 ) -> None:
     """After so many calls, the plan beside the model."""
     unlike = unlike_model(run.plan, outs, inputs, allowed, seen.results)
+    if unlike:
+        wider = [max(ok, number * near.allowed(i)) for i, ok in enumerate(allowed)]
+        unlike = unlike_model(run.plan, outs, inputs, wider, seen.results)
     differs = str(unlike) if unlike else ""
     for state, want in zip(captured.graph.states, seen.states, strict=True):
         out = outs[state.output]
