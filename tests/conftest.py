@@ -129,6 +129,17 @@ def _shipped_profiles_are_read_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _a_cpu_is_timed_in_few_rounds() -> Iterator[None]:
+    """Thirty calls in turn tell two kernels apart by a few percent: of networks of a few elements
+    nobody asks which is faster, and hundreds of tests compile some for the CPU."""
+    from anabranch.targets.cpu import target as cpu
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "ROUNDS", (2, 3))
+        yield
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
     def check(name: str, text: str) -> None:

@@ -14,6 +14,10 @@ from torch.utils import _pytree as pytree
 
 import anabranch
 
+QUICK: dict[str, Any] = {
+    **{"search": "none", "scheduler": "sequential"},
+    **{"horizontal_fusion": "none", "cache_dir": None},
+}
 INF, NAN = float("inf"), float("nan")
 LEAST, MOST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
 Function = Callable[..., Any]
@@ -97,8 +101,7 @@ CASES: dict[str, tuple[Function, list[Any]]] = {
 
 def compiled(function: Function, args: Any) -> tuple[nn.Module, anabranch.Compiled]:
     model = Model(function).eval()
-    options: dict[str, Any] = {"search": "none", "horizontal_fusion": "none", "cache_dir": None}
-    return model, anabranch.compile(model, args, target="cpu", **options)
+    return model, anabranch.compile(model, args, target="cpu", **QUICK)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 import anabranch
 
-QUICK: dict[str, Any] = {"search": "none", "horizontal_fusion": "none", "pdl": "off"}
+QUICK: dict[str, Any] = {
+    **{"search": "none", "scheduler": "sequential"},
+    **{"horizontal_fusion": "none", "pdl": "off"},
+}
 
 
 class Layers(nn.Module):

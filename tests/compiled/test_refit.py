@@ -113,7 +113,7 @@ def varied(model: nn.Module) -> None:
 
 
 def compiled(model: Any, x: Tensor, target: str = "cpu", **options: Any) -> anabranch.Compiled:
-    told = {"search": "none", "cache_dir": None, **options}
+    told = {"search": "none", "scheduler": "sequential", "cache_dir": None, **options}
     return anabranch.compile(model, (x,), target=target, **told)
 
 

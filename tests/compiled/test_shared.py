@@ -10,7 +10,10 @@ import torch
 import anabranch
 from anabranch.errors import InputError
 
-QUICK: dict[str, Any] = {"search": "none", "horizontal_fusion": "none", "pdl": "off"}
+QUICK: dict[str, Any] = {
+    **{"search": "none", "scheduler": "sequential"},
+    **{"horizontal_fusion": "none", "pdl": "off"},
+}
 
 
 def compiled(model: Any, *args: Any, **options: Any) -> Any:

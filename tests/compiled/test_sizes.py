@@ -20,7 +20,10 @@ from anabranch.compiled.calls import Compiled
 from anabranch.errors import InputError, OptionError
 from anabranch.trace import Trace
 
-QUICK: dict[str, Any] = {"search": "none", "horizontal_fusion": "none", "pdl": "off"}
+QUICK: dict[str, Any] = {
+    **{"search": "none", "scheduler": "sequential"},
+    **{"horizontal_fusion": "none", "pdl": "off"},
+}
 BATCH, SEQ = Dim("batch", min=1, max=64), Dim("seq", min=1, max=32)
 
 

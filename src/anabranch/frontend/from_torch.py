@@ -3,7 +3,7 @@
     capture(model, (x,))
       check      eval mode, one device, dense tensors          checks.py
       export     torch.export, not strict, without gradients
-      decompose  functional ATen, few composites left whole    direct.py, operators.py
+      decompose  functional ATen, few composites left whole    direct.py, decompose.py
       translate  FX nodes to ours, with source lines           translate.py
 
 Nothing of the model or of torch's global state is changed: not its weights, flags or attributes,
@@ -27,10 +27,11 @@ from torch.utils import _pytree as pytree
 from anabranch.errors import CaptureError, DataDependentError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
+from anabranch.frontend.decompose import decompose
 from anabranch.frontend.direct import direct
 from anabranch.frontend.memory import share
 from anabranch.frontend.observe import unchanged
-from anabranch.frontend.operators import TRAINING, decompositions
+from anabranch.frontend.operators import TRAINING
 from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.source import origin, raised_at
 from anabranch.frontend.state import attribute, unkept, unwrapped
@@ -200,28 +201,10 @@ def _moved(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _decompose(program: ExportedProgram) -> ExportedProgram:
-    _untie(program)
     try:
-        decomposed: ExportedProgram = program.run_decompositions(decompositions())
-        return decomposed
+        return decompose(program)
     except Exception as error:
         raise _explained(error) from error
-
-
-def _untie(program: ExportedProgram) -> None:
-    """Give names of a tensor that nothing reads under them another one: torch refuses programs that
-    write to a tensor of several names."""
-    state = program.state_dict
-    names: dict[int, list[str]] = {}
-    for name, tensor in state.items():
-        names.setdefault(id(tensor), []).append(name)
-    placeholders = (node for node in program.graph.nodes if node.op == "placeholder")
-    for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
-        if spec.kind is InputKind.BUFFER and spec.target in state and not node.users:
-            tied = names[id(state[spec.target])]
-            if len(tied) > 1:
-                tied.remove(spec.target)
-                state[spec.target] = state[spec.target].detach().clone()
 
 
 def _translate(

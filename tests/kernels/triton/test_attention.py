@@ -26,7 +26,7 @@ from anabranch.kernels.triton.attention_tiles import KEPT, AttentionSizes, ranke
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.kernels.triton.write import program, variants
 
-SMALL = settings(max_examples=30, deadline=None)
+SMALL = settings(max_examples=15, deadline=None)
 TILES = ["attention:16x16.w4.s2", "attention:32x16.w4.s2", "attention:16x64.w4.s1"]
 
 

@@ -41,7 +41,7 @@ def test_rows_are_normalised_by_sums_that_lie_in_memory(dtype: torch.dtype) -> N
     many=st.integers(2, 5),
     dtype=st.sampled_from(TYPES),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_any_rows_and_blocks(
     lead: list[int], k: int, block: int, many: int, dtype: torch.dtype
 ) -> None:

@@ -17,7 +17,7 @@ from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction_axes import contraction_of
 
 LAST = torch.channels_last
-SMALL = settings(max_examples=20, deadline=None)
+SMALL = settings(max_examples=10, deadline=None)
 
 
 def conv(

@@ -135,7 +135,7 @@ PLACES: tuple[tuple[str, tuple[Arg, ...]], ...] = (
 
 
 @given(st.lists(st.sampled_from(PLACES), min_size=2, max_size=3, unique=True))
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_places_that_are_computed_from_computed_places(
     ways: list[tuple[str, tuple[Arg, ...]]],
 ) -> None:
@@ -155,7 +155,7 @@ def test_places_that_are_computed_from_computed_places(
 
 
 @given(st.data())
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_nearest_pixels_are_those_of_aten(data: st.DataObject) -> None:
     """Sizes of which floats say another pixel than fractions do. On a GPU ATen multiplies in fp32;
     on the CPU it may round otherwise where a place is a whole number but for that."""
@@ -176,7 +176,7 @@ def test_nearest_pixels_are_those_of_aten(data: st.DataObject) -> None:
 
 
 @given(st.data(), st.sampled_from([torch.float32, torch.float16, torch.bfloat16]))
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_convolutions_behind_and_before_moves(data: st.DataObject, dtype: torch.dtype) -> None:
     """Mirrored before, an enlarged residual behind: both in the convolution's own kernel."""
     n, c, k = (data.draw(st.sampled_from([1, 3, 8])) for _ in range(3))

@@ -42,7 +42,7 @@ def with_results(graph: Graph, types: dict[str, TensorType]) -> Graph:
 
 
 @given(st.data(), FLOATS)
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_pointwise_chains(data: st.DataObject, dtype: torch.dtype) -> None:
     n, c, h, w = (data.draw(SIZES) for _ in range(4))
     x, y, out = (data.draw(typed((n, c, h, w), dtype)) for _ in range(3))
@@ -63,7 +63,7 @@ def test_pointwise_chains(data: st.DataObject, dtype: torch.dtype) -> None:
 
 
 @given(st.data(), FLOATS)
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_rows_with_neighbours(data: st.DataObject, dtype: torch.dtype) -> None:
     n, c = data.draw(SIZES), data.draw(st.sampled_from([2, 3, 17, 64, 130]))
     x, out = (data.draw(typed((n, 3, c), dtype)) for _ in range(2))
@@ -85,7 +85,7 @@ def test_rows_with_neighbours(data: st.DataObject, dtype: torch.dtype) -> None:
 
 
 @given(st.data(), FLOATS)
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_softmax_of_any_axis(data: st.DataObject, dtype: torch.dtype) -> None:
     shape = tuple(data.draw(SIZES) for _ in range(3))
     axis = data.draw(st.integers(0, 2))
@@ -103,7 +103,7 @@ def test_softmax_of_any_axis(data: st.DataObject, dtype: torch.dtype) -> None:
 
 
 @given(st.data(), FLOATS)
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_global_average_pool(data: st.DataObject, dtype: torch.dtype) -> None:
     n, c, h, w = data.draw(SIZES), data.draw(SIZES), data.draw(SIZES), 5
     x = data.draw(typed((n, c, h, w), dtype))
@@ -119,7 +119,7 @@ def test_global_average_pool(data: st.DataObject, dtype: torch.dtype) -> None:
 
 
 @given(st.data(), FLOATS)
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_depthwise_convolutions(data: st.DataObject, dtype: torch.dtype) -> None:
     """Relu -> depthwise convolution (bias or none) -> + residual -> relu."""
     kernel, stride, dilation = (data.draw(st.integers(1, 3)) for _ in range(3))
@@ -230,7 +230,7 @@ def test_what_is_not_a_number_stays_so() -> None:
 
 
 @given(st.data(), FLOATS)
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_group_norms(data: st.DataObject, dtype: torch.dtype) -> None:
     """X + a number for each channel -> group norm -> silu, in any layout on both sides."""
     groups, each = data.draw(st.sampled_from([1, 2, 5])), data.draw(st.sampled_from([1, 3, 4]))

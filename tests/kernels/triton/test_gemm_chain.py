@@ -26,7 +26,7 @@ from anabranch.kernels.triton.gemm_chain_axes import pair_of
 from anabranch.kernels.triton.gemm_chain_tiles import KEPT
 from anabranch.kernels.triton.write import program, variants
 
-SMALL = settings(max_examples=20, deadline=None)
+SMALL = settings(max_examples=10, deadline=None)
 DTYPES = st.sampled_from(["f16", "bf16", "f32"])
 
 

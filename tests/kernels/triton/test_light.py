@@ -19,7 +19,7 @@ def image(dtype: str, *shape: int, layout: str) -> str:
 
 
 @given(st.data(), st.sampled_from(["f32", "f16"]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_scaled_before_and_turned_behind(data: st.DataObject, dtype: str) -> None:
     """As in squeeze-excite: x * s -> convolution -> + y -> in another layout."""
     n, taps = data.draw(st.integers(1, 2)), data.draw(st.sampled_from([1, 1, 3]))

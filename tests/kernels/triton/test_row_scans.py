@@ -34,7 +34,7 @@ def everywhere(text: str, *tensors: torch.Tensor) -> None:
     check(graph, [*rows_of(graph)[:2], *BLOCKS], tensors)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data(), st.sampled_from(CALLS), st.sampled_from(DTYPES))
 def test_running_folds(data: st.DataObject, op: str, dtype: torch.dtype) -> None:
     """Along any axis of rows of any size, in any layout."""
@@ -270,7 +270,7 @@ def test_what_is_refused() -> None:
     assert "asked for at" in why_none(parse_graph(text))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data(), st.sampled_from((torch.float32, torch.float16, torch.bfloat16)), st.booleans())
 def test_recurrences(data: st.DataObject, dtype: torch.dtype, begun: bool) -> None:
     """Steps along any axis, from zeros or from something else."""

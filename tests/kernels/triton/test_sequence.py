@@ -27,7 +27,7 @@ def of_sequences(graph: Graph) -> list[Variant]:
     return found
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(st.data(), st.sampled_from(DTYPES), st.booleans())
 def test_layers_of_any_size(data: st.DataObject, dtype: torch.dtype, own: bool) -> None:
     steps = data.draw(st.sampled_from([2, 7, 16, 19]), label="steps")

@@ -58,7 +58,7 @@ def test_larger_kernels_are_a_stack_of_products() -> None:
 
 
 @given(st.data())
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_any_window(data: st.DataObject) -> None:
     stride, kernel = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5))
     dilation = data.draw(st.integers(1, 2)) if stride == 1 else 1

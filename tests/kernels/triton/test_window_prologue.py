@@ -24,7 +24,7 @@ from anabranch.kernels.triton.contraction_tiles import KEPT_OF_WINDOWS
 from anabranch.kernels.triton.k_loop import steps_of
 from anabranch.kernels.triton.write import program, variants
 
-SMALL = settings(max_examples=20, deadline=None)
+SMALL = settings(max_examples=10, deadline=None)
 DTYPES = st.sampled_from(["f16", "f32"])
 
 

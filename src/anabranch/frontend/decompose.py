@@ -1,0 +1,92 @@
+"""A program of torch.export, traced once more -> the same in functional ATen.
+
+`run_decompositions` first prepares every composite operator of ATen, some five hundred, for how it
+is taken apart, and undoes that in the end: 0.25 s a program, twice what the trace takes. Those
+that are taken apart as they always are need no preparation, which leaves the forty that stay
+whole. Which those are is asked of torch once a process.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import fx
+from torch._C import DispatchKey
+from torch.export import ExportedProgram, exported_program
+from torch.export.graph_signature import InputKind
+
+from anabranch.frontend.operators import decompositions
+
+Table = dict[Any, Callable[..., Any]]
+
+SPLIT = "_split_decomp_table_to_cia_and_python_decomp"
+"""Torch's function from a table to the composites that it prepares, and the rest of the table."""
+
+
+def decompose(program: ExportedProgram) -> ExportedProgram:
+    """The program in the operators of `decompositions`. Raises what torch raises."""
+    _untie(program)
+    with _few_prepared(program):
+        decomposed: ExportedProgram = program.run_decompositions(decompositions())
+    return decomposed
+
+
+def _untie(program: ExportedProgram) -> None:
+    """Give names of a tensor that nothing reads under them another one: torch refuses programs that
+    write to a tensor of several names."""
+    state = program.state_dict
+    names: dict[int, list[str]] = {}
+    for name, tensor in state.items():
+        names.setdefault(id(tensor), []).append(name)
+    placeholders = (node for node in program.graph.nodes if node.op == "placeholder")
+    for node, spec in zip(placeholders, program.graph_signature.input_specs, strict=True):
+        if spec.kind is InputKind.BUFFER and spec.target in state and not node.users:
+            tied = names[id(state[spec.target])]
+            if len(tied) > 1:
+                tied.remove(spec.target)
+                state[spec.target] = state[spec.target].detach().clone()
+
+
+@contextmanager
+def _few_prepared(program: ExportedProgram) -> Iterator[None]:
+    """Torch prepares the composites alone that stay whole. A program that calls composites which
+    somebody registered gets all of it, for those are in no table; so does one where torch has
+    another name for this."""
+    split = getattr(exported_program, SPLIT, None)
+    if split is None or _calls_others(program):
+        yield
+        return
+    setattr(exported_program, SPLIT, lambda table: _whole(split))
+    try:
+        yield
+    finally:
+        setattr(exported_program, SPLIT, split)
+
+
+def _whole(split: Callable[[Table], tuple[Table, Table]]) -> tuple[Table, Table]:
+    """What `split` makes of our table, without the composites that are taken apart."""
+    whole, rest = _asked(split)
+    return dict(whole), dict(rest)
+
+
+@functools.cache
+def _asked(split: Callable[[Table], tuple[Table, Table]]) -> tuple[Table, Table]:
+    composites, rest = split(dict(decompositions()))
+    own = (op for op in composites if op.namespace == "aten" and op not in decompositions())
+    return {op: composites[op] for op in own}, rest
+
+
+def _calls_others(program: ExportedProgram) -> bool:
+    """Whether it calls a composite operator that is not ATen's."""
+    graphs = (m.graph for m in program.graph_module.modules() if isinstance(m, fx.GraphModule))
+    targets = {node.target for graph in graphs for node in graph.nodes}
+    return any(
+        isinstance(target, torch._ops.OpOverload)
+        and target.namespace != "aten"
+        and target.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
+        for target in targets
+    )
