@@ -159,3 +159,16 @@ def test_what_cannot_be_warmed() -> None:
         anabranch.warm(Net().eval(), [torch.randn(4, 8)])
     with pytest.raises(OptionError, match="is no call"):
         anabranch.warm(Net().eval(), [4])
+
+
+def test_what_is_compiled_after_a_reset_is_not_closed(made: list[int]) -> None:
+    """Dynamo numbers code from 0 again, and another model gets the number of one that is warm."""
+    x = torch.randn(2, 4)
+    anabranch.warm(torch.compile(nn.Linear(4, 4).eval(), backend="anabranch", options=QUICK), [x])
+    torch.compiler.reset()
+    other = nn.Sequential(nn.Linear(4, 3), nn.Tanh()).eval()
+    fast = torch.compile(other, backend="anabranch", options=QUICK)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(fast(x), other(x))
+    assert made == [1, 1]

@@ -52,7 +52,12 @@ def is_closed(frame: int | None) -> bool:
 def frame_of() -> int | None:
     """The code that is compiled now."""
     number = CompileContext.current_compile_id()
-    return None if number is None else number.frame_id
+    if number is None or number.frame_id is None:
+        return None
+    if not number.frame_compile_id:
+        # Its first graph: what had this number was forgotten by `torch.compiler.reset`.
+        _frames.discard(number.frame_id)
+    return number.frame_id
 
 
 @contextmanager
