@@ -30,8 +30,8 @@ with torch.no_grad():
 
 
 def test_a_package_that_is_not_installed_names_its_backend() -> None:
-    for first in ("", UNINSTALLED):
-        ran = subprocess.run(
-            [sys.executable, "-c", first + CALL], capture_output=True, text=True, timeout=300
-        )
-        assert ran.returncode == 0, ran.stderr
+    """As one that is installed does, which `test_dynamo` asks in this process."""
+    ran = subprocess.run(
+        [sys.executable, "-c", UNINSTALLED + CALL], capture_output=True, text=True, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr

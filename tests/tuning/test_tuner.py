@@ -215,6 +215,7 @@ def test_a_relu_that_two_convolutions_read_is_no_launch() -> None:
 def test_deepcuts_joins_nothing_and_computes_nothing_twice() -> None:
     """The default makes joins of SqueezeNet's concatenations; the paper has none."""
     model, args, *_ = load_model("zoo:squeezenet/tiny")
+    quick: dict[str, Any] = {"search": "none", "scheduler": "sequential", "cache_dir": None}
     plans = {
         name: compile_model(
             Job(
@@ -222,7 +223,7 @@ def test_deepcuts_joins_nothing_and_computes_nothing_twice() -> None:
                 args,
                 {},
                 resolve("sim:h200", False),
-                Options.read({"system": name, "search": "none", "cache_dir": None}, False),
+                Options.read({**quick, "system": name}, False),
                 None,
                 Trace(),
             ),

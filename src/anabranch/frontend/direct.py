@@ -6,8 +6,9 @@
     relu_(x)                           ->   relu(x), which is read for x from there on
 
 is what `run_decompositions` makes of such programs, name for name; but it traces the model once
-more for that, which takes as long again as exporting it. A program with anything else in it is left to it, and so is one that writes to what
-others may see: an input, a weight, or what somebody has taken a view of.
+more for that, which takes as long again as exporting it. A program with anything else in it is left
+to it, and so is one that writes to what others may see: an input, a weight, or what somebody has
+taken a view of.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 import pytest
@@ -76,14 +77,13 @@ def test_merged_convolutions_pay_for_copies_of_their_slices(
     assert clones[1] - clones[0] == copies
 
 
+@pytest.mark.xdist_group("layout copies of the zoo")  # they share what is captured
 @pytest.mark.parametrize("alpha", [0.0, 16.0])
 @pytest.mark.parametrize("name", ["googlenet", "squeezenet"])
 def test_what_is_searched_for_costs_what_it_costs_simplified(name: str, alpha: float) -> None:
     """All that simplification saves beyond that is a concatenation that puts together again what
     was cut apart; of the best there is none."""
-    net = ZOO[name]
-    inputs = tuple(x.half() for x in net.inputs("tiny", 1))
-    graph = simplified(capture(net.build("tiny").eval().half(), inputs).graph)
+    graph = of_zoo(name)
     price = price_of(graph, alpha)
     found = search(graph, ALL, price, Settings(prices=200, keep=4))
     assert found[0].steps
@@ -97,6 +97,13 @@ def test_what_is_searched_for_costs_what_it_costs_simplified(name: str, alpha: f
         assert all(text.count(" = ") == text.count("aten.cat.default") == 1 for text in saved)
     best, simple = price(found[0].graph), price(simplified(found[0].graph))
     assert best.us == pytest.approx(simple.us, rel=1e-9)
+
+
+@functools.cache
+def of_zoo(name: str) -> Graph:
+    net = ZOO[name]
+    inputs = tuple(x.half() for x in net.inputs("tiny", 1))
+    return simplified(capture(net.build("tiny").eval().half(), inputs).graph)
 
 
 def bodies(graph: Graph) -> Counter[str]:
