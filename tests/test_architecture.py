@@ -21,6 +21,7 @@ from typing import TypeGuard
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("architecture")  # they share what is parsed and found
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "anabranch"
 
@@ -278,6 +279,7 @@ def matches(name: str, names: tuple[str, ...]) -> bool:
     return any(name == wanted or name.startswith(f"{wanted}.") for wanted in names)
 
 
+@cache
 def uses(tree: ast.Module) -> list[tuple[int, str]]:
     """What is imported, and each use of it or of a builtin, by full dotted name, with its line."""
     meanings: dict[str, str] = {name: name for name in vars(builtins)}
