@@ -35,7 +35,7 @@ from anabranch.rewrite.rules import elementwise_algebra, found, linear_merging
 from anabranch.rewrite.rules.found import Equation, Shapes, load
 
 SMALL = {"elements": 2, "extremes": 2, "matrices": 2, "pieces": 2}
-FEW = {"matrices": 2}
+FEW = {"extremes": 2}
 ELEMENTS: Shapes = dict.fromkeys("xyz", ("...",))
 MATRICES: Shapes = {"x": ("N", "K"), "a": ("K", "M"), "b": ("K", "M")}
 IMAGES: Shapes = dict.fromkeys("xy", ("B", "C", "I", "J"))
@@ -95,7 +95,7 @@ def test_the_same_again_and_of_another_seed() -> None:
         discover(FEW, seed=seed, tables=elementwise_algebra.RULES) for seed in (0, 0, 17)
     )
     assert text_discovery(again, "x") == text_discovery(first, "x")
-    assert len(first.rules) > 5
+    assert first.rules
     assert {each.name for each in other.rules} == {each.name for each in first.rules}
 
 
