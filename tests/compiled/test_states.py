@@ -16,7 +16,10 @@ import anabranch
 from anabranch.errors import CaptureError, OptionError
 from anabranch.ir.task import IN_PLACE
 
-FAST: dict[str, Any] = {"target": "cpu", "search": "none", "cache_dir": None, "strict": True}
+FAST: dict[str, Any] = {
+    **{"target": "cpu", "search": "none", "cache_dir": None, "strict": True},
+    "scheduler": "nimble",  # several streams, without a comparison of schedules
+}
 Forward = Callable[..., Any]
 
 

@@ -26,7 +26,7 @@ MakeCosts = Callable[..., Costs]
 
 
 @given(data=st.data())
-@settings(max_examples=20)
+@settings(max_examples=12)
 def test_never_slower_than_sequential(
     dags: SearchStrategy[Dag], tasks_of: TasksOf, fake_costs: MakeCosts, data: st.DataObject
 ) -> None:

@@ -29,7 +29,7 @@ TasksOf = Callable[[Dag], TaskGraph]
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 @given(data=st.data())
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 def test_legal_complete_and_repeatable(
     name: str,
     dags: SearchStrategy[Dag],
@@ -54,7 +54,7 @@ def test_legal_complete_and_repeatable(
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 @given(data=st.data())
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 def test_plans_without_races(
     name: str,
     dags: SearchStrategy[Dag],
