@@ -166,6 +166,32 @@ def test_a_refusal_is_a_value() -> None:
     assert wrong == []
 
 
+def test_no_generator_leaves_switches_of_torch_to_its_caller() -> None:
+    """What runs between a yield and the next would inherit them, and what comes after a generator
+    that nobody finished too: refitting once left gradients off."""
+    switches = re.compile(r"no_grad|_grad\(|grad_enabled|inference_mode|autocast|neutral|restored")
+    wrong = [
+        f"{file}:{block.lineno} {function.name}"
+        for file, tree in sources()
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not any("contextmanager" in ast.unparse(one) for one in function.decorator_list)
+        for block in own_nodes(function)
+        if isinstance(block, ast.With)
+        and any(switches.search(ast.unparse(item)) for item in block.items)
+        and any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own_nodes(block))
+    ]
+    assert wrong == []
+
+
+def own_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """What stands in it, and not in a function within."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield node
+            yield from own_nodes(node)
+
+
 def test_nothing_is_unpickled() -> None:
     names = ("pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib", "torch.load")
     assert mentions(*names) == []

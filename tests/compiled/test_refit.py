@@ -586,3 +586,22 @@ def test_another_class_with_the_same_names_is_no_new_weights() -> None:
         fast.refit(nn.Sequential(nn.Linear(4, 4), nn.GELU()).eval())
     with pytest.raises(WeightsError, match=r"^2 is another module"):
         fast.refit(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Tanh()).eval())
+
+
+def test_refitting_leaves_the_mode_of_gradients() -> None:
+    """Also where constants are computed half way, and whoever asked for them has left."""
+    model, x = Folds().eval(), torch.randn(1, 3, 8, 8)
+    fast = anabranch.compile(model, (x,), target="cpu", search="none", cache_dir=None)
+    fast.refit(model)
+    assert torch.is_grad_enabled()
+    (entry,) = fast.entries
+    fit = entry.fit()
+    assert entry.compilation is not None
+    constants = entry.compilation.captured.graph.constants
+    given = {one.name: one.value for one in constants if one.value is not None}
+    with torch.no_grad():
+        steps = fit.program.values(given, torch.device("cpu"))
+        assert next(steps)
+    assert torch.is_grad_enabled()
+    del steps
+    assert torch.is_grad_enabled()

@@ -8,6 +8,8 @@ from collections import Counter
 import pytest
 import torch
 
+import anabranch
+from anabranch.fuzz import alone
 from anabranch.fuzz.draw import draw
 from anabranch.fuzz.drawing import (
     DrawnLayer,
@@ -92,3 +94,19 @@ def test_layers_are_modules_or_tensors() -> None:
     model = build()
     assert {name for name, _ in model.named_parameters()} == {"w0.weight", "w0.bias", "w1"}
     assert (model.get_buffer("w0.running_var") > 0).all()
+
+
+def test_weights_of_convolutions_stay_finite_whatever_makes_them() -> None:
+    """An index that no table has is found on a CPU, before a GPU ends the process's use of it."""
+    compiled = anabranch.compile(
+        lambda x, w, y: (torch.nn.functional.conv2d(x, w.relu() * 2), y * 2),
+        (torch.randn(1, 2, 4, 4), torch.randn(2, 2, 3, 3), torch.randn(3)),
+        target="cpu",
+        search="none",
+        cache_dir=None,
+        kernels="library",
+    )
+    assert alone._windows(compiled) == {1}
+    table = torch.nn.Embedding(3, 2)
+    assert alone.legal(lambda: table, (torch.tensor([2]),))
+    assert not alone.legal(lambda: table, (torch.tensor([3]),))

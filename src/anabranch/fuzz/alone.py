@@ -109,6 +109,8 @@ def differences(
     held: list[tuple[Tensor, Tensor]] = []
     ran, exact_ones = compiled.executable() is not None, bool(options.get("exact"))
     for shift, wild in ((0, False), (1000, False), (0, False), *([(0, True)] * exact_ones)):
+        if device.type != "cpu" and not legal(build, inputs(shift)):
+            continue
         given = cast(inputs(shift), device, dtype)
         if wild:
             tame = _windows(compiled)
@@ -144,17 +146,30 @@ def differences(
     return list(dict.fromkeys(found))
 
 
+def legal(build: Callable[[], nn.Module], given: Sequence[Tensor]) -> bool:
+    """Whether all indices are ones that the model may read, which a CPU says. A GPU ends the
+    process's use of it."""
+    try:
+        with torch.no_grad():
+            build().eval()(*(tensor.clone() for tensor in given))
+    except IndexError:
+        return False
+    except RuntimeError:
+        pass  # an operator that a CPU lacks
+    return True
+
+
 def _windows(compiled: Any) -> set[int]:
-    """The inputs, by number, that are weights of a convolution: what infinity times padding is
-    differs from one of torch's own algorithms to the other."""
+    """The inputs, by number, that weights of a convolution are made of: what infinity times padding
+    is differs from one of torch's own algorithms to the other."""
     made = compiled.entries[-1].compilation
     graph = made.captured.graph
-    read = {
-        node.args[1].name
-        for node in graph.nodes
-        if node.op.startswith(("aten.convolution.", "aten.cudnn_convolution"))
-        and hasattr(node.args[1], "name")
-    }
+    read: set[str] = set()
+    for node in reversed(graph.nodes):
+        if read.intersection(node.results):
+            read.update(node.uses)
+        if node.op.startswith(("aten.convolution.", "aten.cudnn_convolution")):
+            read.add(getattr(node.args[1], "name", ""))
     return {i for i, value in enumerate(graph.inputs) if value.name in read}
 
 

@@ -34,6 +34,11 @@ SAID = 50
 """A line for every so many drawings, where progress is lines."""
 
 
+LOST = "AcceleratorError"
+"""How torch calls what a process gets from a GPU for ever after a kernel that failed there."""
+LOST_GPU = "its kernels ended the use of the GPU: the graphs after it need another process"
+
+
 @dataclass(slots=True)
 class CampaignTally:
     """What a campaign has found so far."""
@@ -82,6 +87,10 @@ def run(
             break
         if log is not None:
             _write_line(each, setting, tally, log)
+        if tally.failures and tally.failures[-1]["sort"].startswith(LOST):
+            trace.add("warning", "fuzz", f"seed {each}", LOST_GPU)
+            tally.interrupted = each
+            break
     tally.seconds = time.perf_counter() - start
     return tally
 

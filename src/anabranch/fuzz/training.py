@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 import anabranch
 from anabranch.errors import CaptureError
 from anabranch.frontend.training import loss_of
-from anabranch.fuzz.alone import Inputs, cast
+from anabranch.fuzz.alone import Inputs, cast, legal
 from anabranch.fuzz.drawn_training import Loss, StepForm, trainable, twin
 from anabranch.ir import tolerances
 from anabranch.targets import resolve
@@ -98,7 +98,14 @@ class _Drawn:
     ) -> _Drawn:
         """CaptureError where eager cannot take a step of it."""
         form = StepForm.draw(seed)
-        given = [cast(inputs(1000 * i), device, dtype) for i in range(STEPS * form.accumulate)]
+        found = [inputs(1000 * i) for i in range(STEPS * form.accumulate)]
+        if device.type != "cpu" and not all(legal(build, each) for each in found):
+            raise CaptureError(
+                "an index is none that the model may read",
+                "on a GPU that ends the process's use of it",
+                "draw another model, with another seed",
+            )
+        given = [cast(each, device, dtype) for each in found]
         for scaled, trains in ((False, True), (True, True), (False, False), (True, False)):
             model = trainable(build().to(device, dtype), seed, scaled).train(trains)
             try:

@@ -141,14 +141,14 @@ class RefitProgram:
         self, given: Mapping[str, Tensor], device: torch.device
     ) -> Iterator[dict[str, Tensor]]:
         """The constants, some at a time, each part's while the next is not yet computed."""
-        with torch.no_grad():
-            for part in self.parts:
+        for part in self.parts:
+            with torch.no_grad():  # around no yield: whoever asks for the next would inherit it
                 values = {number: given[name] for name, number in part.given}
                 for call, dead in part.calls:
                     call.run(values, device)
                     for number in dead:
                         values.pop(number, None)
-                yield {name: values[number] for name, number in part.made}
+            yield {name: values[number] for name, number in part.made}
 
 
 def program(wanted: Sequence[Constant], given: Iterable[Constant]) -> RefitProgram:
