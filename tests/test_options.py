@@ -85,3 +85,15 @@ def test_options_that_were_saved_under_former_names_are_read() -> None:
         assert now in Options.model_fields and (name == now or name not in Options.model_fields)
         for word, called in words.items():
             assert Options.read(options.renamed({name: word})) == Options.read({now: called})
+
+
+def test_former_names_count_and_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(FutureWarning, match="pdl='off'"):
+        assert Options.read({"overlap": "none"}, environment=False).pdl == "off"
+    with pytest.warns(FutureWarning, match="fusion='deepcuts'"):
+        assert Options.read({"fusion": "climb"}, environment=False).fusion == "deepcuts"
+    monkeypatch.setenv("ANABRANCH_ABREAST", "none")
+    with pytest.warns(FutureWarning, match="horizontal_fusion='none'"):
+        assert Options.read().horizontal_fusion == "none"
+    with pytest.warns(FutureWarning):
+        assert Options.read({"horizontal_fusion": "all"}).horizontal_fusion == "all"
