@@ -52,6 +52,8 @@ DECOMPOSED = (
 
 GRADIENT = "_backward.default"
 """How gradients end that `operators.decompositions` would take apart."""
+LONG = 512
+"""Pixels of an image from which its channels are averaged one image after another."""
 SILENT = {
     # operator: what says in its schema that it writes
     "aten.native_batch_norm.default": "aten._native_batch_norm_legit.default",
@@ -166,8 +168,8 @@ def _batch_norm(
     """By the batch's own statistics; with the new running ones. Half types meet fp32 where they are
     used, in no cast that several read: what was read would be stored again, twice as wide."""
     assert training, "prepared() has another operator for what is not"
-    dims, shape = _pixels(x)
-    of_batch, center = torch.var_mean(x.to(_wide(x)), dims, correction=0, keepdim=True)
+    _, shape = _pixels(x)
+    of_batch, center = _var_mean(x.to(_wide(x)))
     scale = torch.rsqrt(of_batch + eps)
     normal = (x + -center) * scale  # which the backward says otherwise
     if weight is not None:
@@ -182,6 +184,19 @@ def _batch_norm(
         unbiased = of_batch * (count / max(count - 1, 1))
         var = (unbiased * momentum + var * (1 - momentum)).to(var.dtype)
     return normal.to(x.dtype), center, scale, mean, var
+
+
+def _var_mean(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each channel, as [1, c, 1, 1]: of each image first, and then of these, by the formula of
+    Chan, Golub and LeVeque. A channel of all images is more than one CTA reads in good time."""
+    pixels = list(range(2, x.dim()))
+    if not pixels or x.shape[0] == 1 or math.prod(x.shape[2:]) < LONG:
+        var, mean = torch.var_mean(x, [0, *pixels], correction=0, keepdim=True)
+        return var, mean
+    vars, means = torch.var_mean(x, pixels, correction=0, keepdim=True)
+    mean = means.mean(0, keepdim=True)
+    apart = means - mean
+    return (vars + apart * apart).mean(0, keepdim=True), mean
 
 
 def _batch_norm_of_batch(
