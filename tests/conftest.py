@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,8 +30,12 @@ except ModuleNotFoundError:  # no test under tests/gpu draws its own examples
     settings = None  # type: ignore[assignment, misc]
 
 GOLDEN = Path(__file__).parent / "golden"
+SCHEDULED = frozenset(Path(__file__).parent / room for room in ("gpu", "schedule"))
 
 Golden = Callable[[str, str], None]
+
+CAPTURES = "CAPTURES_OF_TESTS"
+"""The environment variable that names the folder where workers of a run keep captured networks."""
 
 # Hypothesis fails an example that takes over 0.2 s: here the first one often imports half of torch.
 # 40 examples, each with a random graph, find what 100 do: whoever needs more says so.
@@ -40,6 +46,15 @@ if settings is not None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Whoever starts the workers makes a folder that they share, and takes it away again."""
+    if hasattr(config, "workerinput"):
+        return
+    folder = tempfile.mkdtemp(prefix="anabranch-captures-")
+    os.environ[CAPTURES] = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -57,9 +72,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What torch and thousands of collected tests hold is never garbage: a full collection takes
-    three times as long where it looks through that as well."""
+    three times as long where it looks through that as well. Nor is most of what 700 allocations
+    make, after which Python looks: a tenth of the time of all tests, where there is memory for
+    what waits. That of a GPU is returned as soon as outside of tests."""
     gc.collect()
     gc.freeze()
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.hookimpl(trylast=True)
@@ -138,6 +158,20 @@ def _a_cpu_is_timed_in_few_rounds() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu, "ROUNDS", (2, 3))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _schedules_are_searched_briefly(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search for the best streams takes seconds for each network that is compiled without a word
+    on how it is scheduled: what a whole one finds is asked of those folders alone."""
+    if not SCHEDULED.isdisjoint(request.path.parents):
+        return
+    from anabranch.schedule.local import scheduler as local
+
+    for name in ("WORK", "MOST_EVALUATIONS", "RIGID_EVALUATIONS"):
+        monkeypatch.setattr(local, name, getattr(local, name) // 20)
 
 
 @pytest.fixture

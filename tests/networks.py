@@ -1,4 +1,5 @@
-"""Tiny networks of the zoo, each built and captured once in a process: capturing takes seconds.
+"""Tiny networks of the zoo, each built once in a process and captured once in a run, which takes
+seconds: what one worker has captured the others read from a folder of the run.
 
     @pytest.mark.parametrize("name", each())     tests of one network run in one process
 
@@ -8,11 +9,14 @@ after training."""
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
+from tests.conftest import CAPTURES
 from torch import nn
 
 from anabranch.frontend.captured import Captured
@@ -63,4 +67,11 @@ def as_trained(model: nn.Module) -> None:
 def tiny(name: str) -> Network:
     model, inputs = ZOO[name].build("tiny"), ZOO[name].inputs("tiny", 2)
     as_trained(model)
-    return Network(model, inputs, capture(model, inputs))
+    file = Path(os.environ[CAPTURES]) / name
+    if file.exists():
+        return Network(model, inputs, torch.load(file, weights_only=False))
+    captured = capture(model, inputs)
+    written = file.with_name(f"{name}.{os.getpid()}")
+    torch.save(captured, written)
+    written.rename(file)  # whole, or not there
+    return Network(model, inputs, captured)

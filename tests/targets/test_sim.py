@@ -24,8 +24,8 @@ def planned(name: str, size: str = "paper", **options: Any) -> anabranch.Compile
 
     model = ZOO[name].build(size).half()
     args = tuple(half(x) for x in ZOO[name].inputs(size, 1))
-    told = {"search": "none", "target": "sim:h200", **options}
-    return anabranch.compile(model, args, cache_dir=None, **told)
+    told = {"search": "none", "target": "sim:h200", "cache_dir": None, **options}
+    return anabranch.compile(model, args, **told)
 
 
 @functools.cache
@@ -79,14 +79,14 @@ def test_an_unrolled_recurrence_is_a_launch_a_layer_even_where_no_record_has_it(
     path = tmp_path / "steps.json"
     save_profile(shipped.model_copy(update={"tasks": steps}), path)
     for target, source in ((f"sim:{path}", "estimated"), ("sim:h200", "recorded")):
-        fast = planned("sru", target=target)
+        fast = planned("sru", target=target, cache_dir=tmp_path / "captured once")
         made = fast.entries[0].compilation
         assert made is not None and len(made.plan.tasks.tasks) == 8
         assert fast.facts["latency_source"] == source
 
 
 def test_unknown_networks_are_estimated_and_say_so() -> None:
-    fast = planned("resnet50", "tiny")
+    fast = planned("bert_base", "tiny")
     assert fast.facts["latency_source"] == "estimated"
 
 

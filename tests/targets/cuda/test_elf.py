@@ -22,11 +22,13 @@ import triton.language as tl
 
 @triton.jit
 def spills(a, b, c):
-    at = tl.arange(0, 128)[:, None] * 128 + tl.arange(0, 128)[None, :]
-    total = tl.zeros((128, 128), tl.float32)
+    rows, columns = tl.arange(0, 128)[:, None], tl.arange(0, 64)[None, :]
+    inner = tl.arange(0, 16)
+    total = tl.zeros((128, 64), tl.float32)
     for k in range(8):
-        total += tl.dot(tl.load(a + at + k * 16384), tl.load(b + at + k * 16384))
-    tl.store(c + at, total.to(tl.float16))
+        left = tl.load(a + rows * 128 + inner[None, :] + k * 16)
+        total += tl.dot(left, tl.load(b + inner[:, None] * 64 + columns + k * 1024))
+    tl.store(c + rows * 64 + columns, total.to(tl.float16))
 """
 
 
