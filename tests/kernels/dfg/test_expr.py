@@ -103,3 +103,24 @@ def test_free_axes_of_all_at_once() -> None:
     table = all_free_axes(total)
     assert list(table[inner]) == [c, k] and list(table[total]) == [c]
     assert all(table[part] == free_axes(part) for part in all_parts(total))
+
+
+@pytest.mark.parametrize("first", range(5))
+def test_what_was_asked_of_a_part_changes_no_answer_for_the_whole(first: int) -> None:
+    def made() -> list[Expr]:
+        one = Arith("add", (read("x"), read("y", K)), torch.float32, "one")
+        two = Arith("mul", (read("y", K), one), torch.float32)
+        alike = Arith("add", (read("x"), read("y", K)), torch.float32, "alike")
+        whole = Arith("mul", (two, alike), torch.float32)
+        return [one, two, alike, whole, Arith("sub", (one, whole), torch.float32)]
+
+    plain, asked = made(), made()
+    all_parts(asked[first])
+    free_axes(asked[first])
+    assert all_parts(*plain) == all_parts(*asked)
+    (kept,) = (part for part in all_parts(asked[3]) if part == asked[2])
+    assert kept is asked[0]
+    for one, other in zip(plain, asked, strict=True):
+        assert all_parts(one) == all_parts(other)
+        assert list(free_axes(one)) == list(free_axes(other))
+        assert all_parts(other)[-1] is other

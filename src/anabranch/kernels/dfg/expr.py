@@ -13,7 +13,7 @@ and rounded once, when stored.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -50,12 +50,29 @@ class IndexBound:
         return self.low <= low and high < self.high
 
 
+class Remembered:
+    """What was found out of an expression, which never changes, is kept with the object: equal ones
+    each have their own, for provenance and fills differ. Set when first asked for."""
+
+    __slots__ = ("below", "free", "inner")
+
+    inner: tuple[Expr, ...]
+    """`parts`."""
+    below: tuple[Expr, ...]
+    """`all_parts` without the expression itself, where they are few."""
+    free: dict[Axis, None]
+    """`free_axes`."""
+
+
+MOST_REMEMBERED = 256
+"""Parts that are kept with an expression: of long chains each has nearly all of those before."""
+
 Within = tuple[IndexBound, ...]
 """All of these hold; () is always true."""
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(Remembered):
     """One element of a value in memory, `fill` where `within` does not hold (then nothing is read).
 
     Its dtype is the one in memory: `Cast` widens it.
@@ -92,7 +109,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelVariable:
+class KernelVariable(Remembered):
     """What the surrounding kernel has in a variable already, such as an accumulator: `name` is
     how it is spelled, `index` which element of the value it stands for."""
 
@@ -102,7 +119,7 @@ class KernelVariable:
 
 
 @dataclass(frozen=True, slots=True)
-class Const:
+class Const(Remembered):
     """A number. It equals what its type writes alike: 0.0 and -0.0 are two."""
 
     value: float | int | bool = field(compare=False)
@@ -114,7 +131,7 @@ class Const:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class Position(Remembered):
     """An index as a value."""
 
     index: Index
@@ -122,7 +139,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class Inside(Remembered):
     """Whether all bounds hold, as a value."""
 
     within: Within
@@ -130,7 +147,7 @@ class Inside:
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(Remembered):
     """`arg` converted to `dtype` with one rounding."""
 
     arg: Expr
@@ -148,7 +165,7 @@ class Cast:
 
 
 @dataclass(frozen=True, slots=True)
-class Arith:
+class Arith(Remembered):
     """`op` is a key of `ARITY`; `made` names the value of the model that this computes, "" where
     it is only a step on the way; it is provenance."""
 
@@ -172,7 +189,7 @@ class Arith:
 
 
 @dataclass(frozen=True, slots=True)
-class Reduce:
+class Reduce(Remembered):
     """sum, max or min of `arg` over axes that nothing outside of it sees."""
 
     op: str
@@ -199,7 +216,7 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(Remembered):
     """The running fold of `arg` along an axis that nothing outside of it sees, up to and with the
     place `at`; `reverse`: from there to the end.
 
@@ -298,6 +315,15 @@ def address(index: tuple[Index, ...], type: TensorType) -> Index:
 
 def parts(expr: Expr) -> tuple[Expr, ...]:
     """The expressions it is made of, one level down; what its indices gather included."""
+    try:
+        return expr.inner
+    except AttributeError:
+        found = _parts(expr)
+        object.__setattr__(expr, "inner", found)
+        return found
+
+
+def _parts(expr: Expr) -> tuple[Expr, ...]:
     match expr:
         case Load() | KernelVariable() | Position() | Inside():
             return tuple(g for index in _indices(expr) for g in _gathers(index))
@@ -314,44 +340,74 @@ def parts(expr: Expr) -> tuple[Expr, ...]:
 
 def all_parts(*roots: Expr) -> list[Expr]:
     """Every expression below the roots, each once, parts before wholes."""
+    if len(roots) == 1:
+        return [*_below(roots[0]), roots[0]]
+    return list(dict.fromkeys(part for root in roots for part in (*_below(root), root)))
+
+
+def _below(root: Expr) -> tuple[Expr, ...]:
+    """All parts of an expression but itself."""
+    try:
+        return root.below
+    except AttributeError:
+        pass
     seen: dict[Expr, None] = {}
-    stack = [(root, False) for root in reversed(roots)]
+    stack = [(part, False) for part in reversed(parts(root))]
     while stack:
         expr, ready = stack.pop()
         if expr in seen:
             continue
-        if ready:
-            seen[expr] = None
-            continue
-        stack.append((expr, True))
-        stack.extend((part, False) for part in reversed(parts(expr)))
-    return list(seen)
+        if not ready:
+            known = getattr(expr, "below", None)
+            if known is None:
+                stack.append((expr, True))
+                stack.extend((part, False) for part in reversed(parts(expr)))
+                continue
+            for part in known:
+                seen.setdefault(part)
+        seen[expr] = None
+    found = tuple(seen)
+    if len(found) <= MOST_REMEMBERED:
+        object.__setattr__(root, "below", found)
+    return found
 
 
-def free_axes(expr: Expr) -> dict[Axis, None]:
+def free_axes(expr: Expr) -> Mapping[Axis, None]:
     """The axes that the expression depends on and does not reduce, in order of appearance."""
-    return all_free_axes(expr)[expr]
+    try:
+        return expr.free
+    except AttributeError:
+        return all_free_axes(expr)[expr]
 
 
-def all_free_axes(*roots: Expr) -> dict[Expr, dict[Axis, None]]:
+def all_free_axes(*roots: Expr) -> dict[Expr, Mapping[Axis, None]]:
     """Those of every expression below the roots."""
-    table: dict[Expr, dict[Axis, None]] = {}
+    table: dict[Expr, Mapping[Axis, None]] = {}
     for part in all_parts(*roots):
-        found: dict[Axis, None] = {}
-        for inner in parts(part):
-            found.update(table[inner])
-        match part:
-            case Load() | KernelVariable() | Position() | Inside():
-                found.update(dict.fromkeys(a for i in _indices(part) for a in axes_of(i)))
-            case Reduce():
-                found = {a: None for a in found if a not in part.axes}
-            case Scan():
-                found.pop(part.axis, None)
-                found.update(dict.fromkeys(axes_of(part.at)))
-            case _:
-                pass
-        table[part] = found
+        known = getattr(part, "free", None)
+        if known is None:
+            known = _free(part, table)
+            object.__setattr__(part, "free", known)
+        table[part] = known
     return table
+
+
+def _free(part: Expr, table: Mapping[Expr, Mapping[Axis, None]]) -> dict[Axis, None]:
+    """`table`: those of its parts."""
+    found: dict[Axis, None] = {}
+    for inner in parts(part):
+        found.update(table[inner])
+    match part:
+        case Load() | KernelVariable() | Position() | Inside():
+            found.update(dict.fromkeys(a for i in _indices(part) for a in axes_of(i)))
+        case Reduce():
+            found = {a: None for a in found if a not in part.axes}
+        case Scan():
+            found.pop(part.axis, None)
+            found.update(dict.fromkeys(axes_of(part.at)))
+        case _:
+            pass
+    return found
 
 
 def _indices(expr: Load | KernelVariable | Position | Inside) -> tuple[Index, ...]:

@@ -448,6 +448,9 @@ def _operand(text: str) -> str:
 
 def _below_reductions(root: Expr) -> frozenset[Expr]:
     """What only reductions below the root need: it is written where they are."""
+    below = all_parts(root)
+    if not any(isinstance(part, Reduce) for part in below):
+        return frozenset()
     outside: set[Expr] = set()
     stack = [root]
     while stack:
@@ -457,4 +460,4 @@ def _below_reductions(root: Expr) -> frozenset[Expr]:
         outside.add(expr)
         if not isinstance(expr, Reduce):
             stack.extend(parts(expr))
-    return frozenset(set(all_parts(root)) - outside)
+    return frozenset(set(below) - outside)

@@ -9,6 +9,8 @@ recurrence) has shorter vectors, so that what it has read stays in registers.
 
 from __future__ import annotations
 
+import functools
+
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
@@ -52,23 +54,35 @@ def write(body: Graph, tile: PointwiseTile) -> KernelTree:
     dfg = found_in(body)
     if isinstance(dfg, Refused):
         raise ValueError(dfg.sentence)
+    elements, partial = tile.elements, dfg.points % tile.elements != 0
+    out = Emission({}, {}, {}, set())
+    wide = ".to(tl.int64)" if dfg.points > LARGEST_GRID else ""
+    out.let("i", (GridPlace(0), f"{wide} * {elements} + tl.arange(0, {elements})"))
+    if partial:
+        out.let("i_in", f"i < {dfg.points}")
+    inner = _elements(body, partial)
+    out.statements += inner.statements
+    out.calls |= inner.calls
+    grid = (-(-dfg.points // elements), 1, 1)
+    return kernel_tree(body, dfg, "pointwise", out, grid, tile.warps)
+
+
+@functools.lru_cache(maxsize=256)
+def _elements(body: Graph, partial: bool) -> Emission:
+    """What a thread does with its elements, however many they are: tiles differ in their first
+    statements alone."""
+    dfg = found_in(body)
+    assert isinstance(dfg, Dfg), "it is computed element by element"
     largest = max(dfg.stores, key=lambda store: store.type.numel)
     flat, place = flattened(ordered(dfg.axes, largest), "i")
     stores = substitute_stores(dfg.stores, place)
-    partial = flat.extent % tile.elements != 0
     out = Emission({flat: "i"}, {flat: "i_in"} if partial else {}, names_of(body), {*INDICES})
-    wide = ".to(tl.int64)" if flat.extent > LARGEST_GRID else ""
-    elements = tile.elements
-    out.let("i", (GridPlace(0), f"{wide} * {elements} + tl.arange(0, {elements})"))
-    if partial:
-        out.let("i_in", f"i < {flat.extent}")
     out.expect(*(store.expr for store in stores))
     for store in stores:
         out.value(store.expr)
     for store in stores:
         out.store(store, anchor="i")
-    grid = (-(-flat.extent // elements), 1, 1)
-    return kernel_tree(body, dfg, "pointwise", out, grid, tile.warps)
+    return out
 
 
 def _vector(dfg: Dfg) -> int:

@@ -20,8 +20,10 @@ several CTAs share a row: `rows:32x64.k64.w4` gives 64 of them a part of its col
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -119,10 +121,21 @@ def write(body: Graph, tile: RowsTile) -> KernelTree:
     rows = found_in(body)
     if isinstance(rows, Refused):
         raise ValueError(rows.sentence)
-    height, width, split = min(tile.height, next_power(rows.row.extent)), tile.width, tile.split
-    masks = {rows.row: "row_in"} if rows.row.extent % height else {}
-    if split > 1 and (width >= rows.col.extent or not _shareable(rows)):
+    whole = tile.width >= rows.col.extent
+    if tile.split > 1 and (whole or not _shareable(rows)):
         raise ValueError(f"{text_tile(tile)} shares rows that one CTA has to see whole")
+    if not whole and rows.both_ways:
+        raise ValueError(f"{text_tile(tile)} walks rows one way alone")
+    height = min(tile.height, next_power(rows.row.extent))
+    return replace(_written(body, height, tile.width, tile.split), warps=tile.warps)
+
+
+@functools.lru_cache(maxsize=256)
+def _written(body: Graph, height: int, width: int, split: int) -> KernelTree:
+    """The kernel, of one warp: the text does not ask how many there are."""
+    rows = found_in(body)
+    assert not isinstance(rows, Refused), "the tile suits it"
+    masks = {rows.row: "row_in"} if rows.row.extent % height else {}
     own = {*INDICES, *OWN} if split > 1 else {*INDICES}
     out = Emission({rows.row: "row"}, masks, names_of(body), own)
     number: str | GridPlace = GridPlace(0)
@@ -136,8 +149,6 @@ def write(body: Graph, tile: RowsTile) -> KernelTree:
         out.let("row_in", f"row < {rows.row.extent}")
     if width >= rows.col.extent:
         _one_tile(rows, out, width)
-    elif rows.both_ways:
-        raise ValueError(f"{text_tile(tile)} walks rows one way alone")
     else:
         _in_blocks(rows, out, height, width, split)
     blocks, folds = -(-rows.row.extent // height), len(reductions(*(s.expr for s in rows.stores)))
@@ -147,14 +158,16 @@ def write(body: Graph, tile: RowsTile) -> KernelTree:
         "rows",
         out,
         (blocks, split, 1),
-        tile.warps,
+        1,
         scratch=blocks * split * height * folds * 4 if split > 1 else 0,
         counters=blocks if split > 1 else 0,
     )
 
 
+@functools.lru_cache(maxsize=1024)
 def found_in(body: Graph) -> Rows | Refused:
-    """The rows and columns of a body, or why it has none."""
+    """The rows and columns of a body, or why it has none: kernels of all its tiles are written of
+    the same ones."""
     return rows_of(lower(body))
 
 
