@@ -18,6 +18,7 @@ the body, and so do views of what it reads.
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections.abc import Sequence
 
@@ -27,6 +28,7 @@ from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.dag import bits
 from anabranch.ir.graph import Graph, Node
+from anabranch.ir.key import canonical
 from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.concat_stores import JOINS, alike, joined_by
 from anabranch.kernels.dfg.expr import COMPUTE, Arith, all_parts
@@ -207,7 +209,7 @@ def why_not_one_kernel(group: Group, paths: Paths, facts: FusionFacts) -> Refuse
     """Why no template writes the cluster as a good kernel."""
     outputs = paths.outputs([node for node in group if node.name not in paths.views])
     why = why_not_written(group, facts, outputs)
-    return why or _too_often(body_of(group, facts, outputs))
+    return why or _too_often(canonical(body_of(group, facts, outputs), content=False))
 
 
 def _why_not_inside(
@@ -245,8 +247,10 @@ def _is_step(node: Node, made: set[str], paths: Paths) -> bool:
     return cheap and len(node.uses) == 1 and made.isdisjoint(map(paths.root, node.uses))
 
 
+@functools.lru_cache(maxsize=1 << 13)
 def _too_often(body: Graph) -> Refused | None:
-    """Whether values are computed for many more points than they have elements."""
+    """Whether values are computed for many more points than they have elements. The names in the
+    body are positions: none is in what it says."""
     dfg = lower(body)
     if isinstance(dfg, Refused) or _reduces(body.nodes):
         return None if not isinstance(dfg, Refused) else dfg

@@ -12,6 +12,7 @@ everything it reads is there, and nothing it computes on the way is missed:
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Input, Node, Ref, producers, types, users
+from anabranch.ir.key import canonical
 from anabranch.ir.protocols import A_LARGE_GPU
 from anabranch.ir.refused import Refused
 from anabranch.ir.state import overwriting
@@ -186,12 +188,18 @@ def why_not_written(
     if why:
         return why
     body = body_of(group, facts, outputs)
+    if _written(canonical(body, content=False)):
+        return None
     found = lower(body)
     if isinstance(found, Refused):
         return found
-    if variants(body, A_LARGE_GPU):
-        return None
     return Refused(f"no template writes it as one kernel ({why_none(body)})")
+
+
+@functools.lru_cache(maxsize=1 << 13)
+def _written(same: Graph) -> bool:
+    """Whether some template writes a body whose names are positions."""
+    return not isinstance(lower(same), Refused) and bool(variants(same, A_LARGE_GPU))
 
 
 def _before_windows(group: Sequence[Node], facts: FusionFacts) -> Refused | None:

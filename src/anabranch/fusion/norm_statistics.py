@@ -187,8 +187,8 @@ def _between(groups: Sequence[Group], joined: Collection[int], reach: Reach) -> 
     that was joined before, with results of several nodes, waits as a whole."""
     above = below = own = 0
     for at in joined:
-        above, below, own = above | reach.above[at], below | reach.below[at], own | 1 << at
-    stands = next(bits(above & below & ~own), None)
+        above, below, own = above | reach.above[at], below | reach.below[at], own | reach.own[at]
+    stands = next(bits(above & below & ~own & reach.live), None)
     return None if stands is None else Refused(f"%{groups[stands][-1].name} stands between them")
 
 

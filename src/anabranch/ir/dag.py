@@ -17,6 +17,10 @@ import networkx as nx
 from anabranch.errors import ScheduleError
 from anabranch.ir.task import TaskGraph, alias_roots, task_producers
 
+LONG, MANY = 128, 8
+"""Of a mask of so many bits, so many set, the digits are searched: arithmetic on long masks costs
+their length for each bit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dag:
@@ -86,6 +90,13 @@ class Dag:
 
 def bits(mask: int) -> Iterator[int]:
     """The positions of the set bits, lowest first."""
+    if mask.bit_length() > LONG and mask.bit_count() > MANY:
+        digits = bin(mask)[:1:-1]
+        at = digits.find("1")
+        while at >= 0:
+            yield at
+            at = digits.find("1", at + 1)
+        return
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -95,7 +106,12 @@ def bits(mask: int) -> Iterator[int]:
 def dag_of(tasks: TaskGraph) -> Dag:
     """The dependencies between the tasks, seen through aliases and joins; bit i is
     `tasks.tasks[i]`. Who writes over a value comes after all who read it."""
-    return Dag.of(tuple(task.name for task in tasks.tasks), _edges(tasks))
+    try:
+        known: Dag = tasks.dag
+    except AttributeError:
+        known = Dag.of(tuple(task.name for task in tasks.tasks), _edges(tasks))
+        object.__setattr__(tasks, "dag", known)
+    return known
 
 
 def _edges(tasks: TaskGraph) -> set[tuple[int, int]]:
@@ -236,6 +252,8 @@ def text_dag(dag: Dag) -> str:
 
 
 def _topological(n: int, edges: list[tuple[int, int]]) -> list[int]:
+    if all(u < v for u, v in edges):
+        return list(range(n))
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(n))
     graph.add_edges_from(edges)

@@ -179,8 +179,22 @@ class State:
         return self.source[0] if self.source else self.name
 
 
+class GraphMemo:
+    """What follows from a graph, which never changes, is kept with the object once it was asked
+    for."""
+
+    __slots__ = ("code", "same", "structure")
+
+    code: int
+    """Its hash."""
+    same: Graph
+    """`ir.key.canonical` of it, without content."""
+    structure: str
+    """`ir.key.structure_text`."""
+
+
 @dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(GraphMemo):
     """Inputs, constants and nodes in an order in which they can run, and what is returned.
     `conditions`: what it is right under, where rewrites looked at values. `states`: which inputs
     are states, and which outputs their new values; the graph itself writes nothing."""
@@ -192,6 +206,14 @@ class Graph:
     outputs: tuple[Ref, ...]
     conditions: tuple[Condition, ...] = field(default=(), compare=False, repr=False)
     states: tuple[State, ...] = ()
+
+    def __hash__(self) -> int:
+        try:
+            return self.code
+        except AttributeError:
+            parts = self.name, self.inputs, self.constants, self.nodes, self.outputs, self.states
+            object.__setattr__(self, "code", hash(parts))
+            return self.code
 
     @property
     def given(self) -> tuple[Input, ...]:

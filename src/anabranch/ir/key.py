@@ -78,6 +78,17 @@ def _digest(tensor: torch.Tensor) -> str:
 
 def canonical(graph: Graph, content: bool) -> Graph:
     """The graph with names replaced by positions; without `content` constants lose their digest."""
+    if content:
+        return _canonical(graph, content)
+    try:
+        return graph.same
+    except AttributeError:
+        same = _canonical(graph, content)
+        object.__setattr__(graph, "same", same)
+        return same
+
+
+def _canonical(graph: Graph, content: bool) -> Graph:
     names: dict[str, str] = {}
     for i, value in enumerate(graph.inputs):
         names[value.name] = f"i{i}"
@@ -110,7 +121,12 @@ def canonical(graph: Graph, content: bool) -> Graph:
 
 def structure_text(graph: Graph) -> str:
     """The full text behind `structure_key`, for caches that verify the whole key on a hit."""
-    return text_graph(canonical(graph, content=False), origins=False)
+    try:
+        return graph.structure
+    except AttributeError:
+        text = text_graph(canonical(graph, content=False), origins=False)
+        object.__setattr__(graph, "structure", text)
+        return text
 
 
 def structure_key(graph: Graph) -> str:

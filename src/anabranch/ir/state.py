@@ -97,6 +97,7 @@ class _Facts:
                 source = node.uses[0]
                 root = self._roots.get(source, source)
                 self._roots.update(dict.fromkeys(node.results, root))
+        self._returned = {self._root(ref.name) for ref in graph.outputs}
 
     def chain(self, state: State) -> dict[str, str]:
         """The nodes that write over the state one after the other, and what each of them writes
@@ -113,9 +114,8 @@ class _Facts:
 
     def _may(self, node: Node, before: str, state: State) -> bool:
         same = node.types[0] == self._types[before]
-        returned = {self._root(ref.name) for ref in self._graph.outputs}
         others = [self._root(name) for name in node.uses if name != before]
-        return same and before not in returned and not {before, state.name} & {*others}
+        return same and before not in self._returned and not {before, state.name} & {*others}
 
     def ordered(self, written: Mapping[str, str]) -> bool:
         """Whether all nodes can run if those that write over a value come after its readers."""

@@ -37,6 +37,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, State
 from anabranch.ir.types import TensorType
@@ -130,8 +131,17 @@ def runs_body(task: Task) -> bool:
     return kernel is not None and kernel.provider == "aten" and kernel.body == task.body
 
 
+class TaskGraphMemo:
+    """`dag`: what `ir.dag.dag_of` answered, which is kept with the tasks: schedulers, forecasts and
+    memory ask for the same one."""
+
+    __slots__ = ("dag",)
+
+    dag: Any
+
+
 @dataclass(frozen=True, slots=True)
-class TaskGraph:
+class TaskGraph(TaskGraphMemo):
     """Tasks in an order in which they can run, the aliases between them, what is returned, and the
     joins: each is `aten.cat.default` of results of tasks or of joins before it, which have its
     strides, and its dimension. `states`: which inputs are states, and which outputs their values

@@ -50,7 +50,7 @@ class IndexBound:
         return self.low <= low and high < self.high
 
 
-class Remembered:
+class ExprMemo:
     """What was found out of an expression, which never changes, is kept with the object: equal ones
     each have their own, for provenance and fills differ. Set when first asked for."""
 
@@ -72,7 +72,7 @@ Within = tuple[IndexBound, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Load(Remembered):
+class Load(ExprMemo):
     """One element of a value in memory, `fill` where `within` does not hold (then nothing is read).
 
     Its dtype is the one in memory: `Cast` widens it.
@@ -109,7 +109,7 @@ class Load(Remembered):
 
 
 @dataclass(frozen=True, slots=True)
-class KernelVariable(Remembered):
+class KernelVariable(ExprMemo):
     """What the surrounding kernel has in a variable already, such as an accumulator: `name` is
     how it is spelled, `index` which element of the value it stands for."""
 
@@ -119,7 +119,7 @@ class KernelVariable(Remembered):
 
 
 @dataclass(frozen=True, slots=True)
-class Const(Remembered):
+class Const(ExprMemo):
     """A number. It equals what its type writes alike: 0.0 and -0.0 are two."""
 
     value: float | int | bool = field(compare=False)
@@ -131,7 +131,7 @@ class Const(Remembered):
 
 
 @dataclass(frozen=True, slots=True)
-class Position(Remembered):
+class Position(ExprMemo):
     """An index as a value."""
 
     index: Index
@@ -139,7 +139,7 @@ class Position(Remembered):
 
 
 @dataclass(frozen=True, slots=True)
-class Inside(Remembered):
+class Inside(ExprMemo):
     """Whether all bounds hold, as a value."""
 
     within: Within
@@ -147,7 +147,7 @@ class Inside(Remembered):
 
 
 @dataclass(frozen=True, slots=True)
-class Cast(Remembered):
+class Cast(ExprMemo):
     """`arg` converted to `dtype` with one rounding."""
 
     arg: Expr
@@ -165,7 +165,7 @@ class Cast(Remembered):
 
 
 @dataclass(frozen=True, slots=True)
-class Arith(Remembered):
+class Arith(ExprMemo):
     """`op` is a key of `ARITY`; `made` names the value of the model that this computes, "" where
     it is only a step on the way; it is provenance."""
 
@@ -189,7 +189,7 @@ class Arith(Remembered):
 
 
 @dataclass(frozen=True, slots=True)
-class Reduce(Remembered):
+class Reduce(ExprMemo):
     """sum, max or min of `arg` over axes that nothing outside of it sees."""
 
     op: str
@@ -216,7 +216,7 @@ class Reduce(Remembered):
 
 
 @dataclass(frozen=True, slots=True)
-class Scan(Remembered):
+class Scan(ExprMemo):
     """The running fold of `arg` along an axis that nothing outside of it sees, up to and with the
     place `at`; `reverse`: from there to the end.
 
