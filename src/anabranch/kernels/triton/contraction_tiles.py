@@ -20,7 +20,7 @@ import torch
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.tiles import ContractionTile, text_tile
 from anabranch.ir.types import DTYPE_NAMES
-from anabranch.kernels.tile_cost import TileBound, TileWork, bound, resident
+from anabranch.kernels.tile_cost import TileBound, TileWork, bound
 from anabranch.kernels.triton.contraction_axes import Contraction
 from anabranch.kernels.triton.k_loop import steps_of
 
@@ -157,15 +157,11 @@ def _ranked(
     sizes: ContractionSizes, spec: TargetSpec
 ) -> tuple[tuple[ContractionTile, TileBound], ...]:
     """A layer with a relu, or with a residual, has the ranking of the layer without."""
-    peak = peak_of(sizes.dtype, spec)
-    limits = [(tile, bound(block, spec, peak)) for tile, block in _blocks(sizes, spec).items()]
+    peak, steps = peak_of(sizes.dtype, spec), dict(sizes.steps)
+    every = ((tile, _block(sizes, tile, steps[tile.k], spec)) for tile in space(sizes, spec))
+    bounds = {tile: bound(block, spec, peak) for tile, block in every}
+    limits = [(tile, limit) for tile, limit in bounds.items() if limit.fits]
     return tuple(sorted(limits, key=lambda pair: (pair[1].us, -pair[1].limit, text_tile(pair[0]))))
-
-
-def _blocks(sizes: ContractionSizes, spec: TargetSpec) -> dict[ContractionTile, TileWork]:
-    steps = dict(sizes.steps)
-    blocks = {tile: _block(sizes, tile, steps[tile.k], spec) for tile in space(sizes, spec)}
-    return {tile: block for tile, block in blocks.items() if resident(block, spec)}
 
 
 def space(found: ContractionSizes, spec: TargetSpec) -> Iterator[ContractionTile]:
