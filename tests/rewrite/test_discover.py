@@ -40,6 +40,9 @@ ELEMENTS: Shapes = dict.fromkeys("xyz", ("...",))
 MATRICES: Shapes = {"x": ("N", "K"), "a": ("K", "M"), "b": ("K", "M")}
 IMAGES: Shapes = dict.fromkeys("xy", ("B", "C", "I", "J"))
 
+TOGETHER = pytest.mark.xdist_group("a small discovery")
+"""Of tests that look at one discovery, which takes ten seconds."""
+
 
 @pytest.fixture(scope="module")
 def small() -> Discovery:
@@ -62,6 +65,7 @@ def equation(name: str, shapes: Shapes) -> Equation:
     return Equation(name, find, replace, {k: v for k, v in shapes.items()})
 
 
+@TOGETHER
 def test_what_everybody_knows_is_found(small: Discovery) -> None:
     names = {each.name: each for each in small.rules}
     for known in (
@@ -77,6 +81,7 @@ def test_what_everybody_knows_is_found(small: Discovery) -> None:
     assert names["add(x, x) -> mul(x, 2)"].written == "x + x -> x*2"
 
 
+@TOGETHER
 def test_laws_are_found_for_all_their_inputs(small: Discovery) -> None:
     """Graphs of two calls are relu(cat([x, x])) and cat([relu(x), relu(x)]); the law has three, and
     is generalised from them, for parts of different sizes."""
@@ -85,6 +90,7 @@ def test_laws_are_found_for_all_their_inputs(small: Discovery) -> None:
     assert law.shapes == {"x": ("N", "C", "..."), "y": ("N", "D", "...")}
 
 
+@TOGETHER
 def test_what_is_found_is_read_again(small: Discovery) -> None:
     assert load(text_discovery(small, "x")) == small.rules
 

@@ -178,13 +178,17 @@ def _aligned(mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
 
 @contextmanager
 def _in_order() -> Iterator[None]:
-    """Within it FlashAttention adds up in one order."""
+    """Within it FlashAttention adds up in one order; what it allocates is not filled, which torch
+    does besides, by launches of its own."""
     was = torch._C._get_deterministic_algorithms()
     warns = torch._C._get_deterministic_algorithms_warn_only()
+    fills = torch._C._get_deterministic_fill_uninitialized_memory()
     torch._C._set_deterministic_algorithms(True, warn_only=True)
+    torch._C._set_deterministic_fill_uninitialized_memory(False)
     try:
         yield
     finally:
+        torch._C._set_deterministic_fill_uninitialized_memory(fills)
         torch._C._set_deterministic_algorithms(was, warn_only=warns)
 
 
