@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anabranch.frontend.attention import ATTENTION
+from anabranch.frontend.attention import PAIRS
 
 aten = torch.ops.aten
 HEADS, SHARED, ROWS, WIDTH = 4, 2, 5, 8
 
 
 def of_flash(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, causal: bool) -> tuple[Tensor, Any]:
-    table = ATTENTION
+    table = PAIRS
     found = table[aten._scaled_dot_product_flash_attention.default](q, k, v, 0.0, causal)
     out, lse, *sizes, seed, offset, _ = found
     back = table[aten._scaled_dot_product_flash_attention_backward.default]
@@ -25,7 +25,7 @@ def of_flash(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, causal: bool) -> tup
 
 
 def of_cudnn(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, causal: bool) -> tuple[Tensor, Any]:
-    table = ATTENTION
+    table = PAIRS
     forward = table[aten._scaled_dot_product_cudnn_attention.default]
     out, lse, *sizes, seed, offset, _ = forward(q, k, v, None, True, 0.0, causal)
     assert lse.shape == (*q.shape[:3], 1)
@@ -62,9 +62,9 @@ def test_a_bias_gets_its_gradient(causal: bool) -> None:
     want = F.scaled_dot_product_attention(q, k, v, masked)
     (gradient,) = torch.autograd.grad(want, bias, grad)
     with torch.no_grad():
-        forward = ATTENTION[aten._scaled_dot_product_efficient_attention.default]
+        forward = PAIRS[aten._scaled_dot_product_efficient_attention.default]
         out, lse, seed, offset = forward(q, k, v, bias, True, 0.0, causal)
-        back = ATTENTION[aten._scaled_dot_product_efficient_attention_backward.default]
+        back = PAIRS[aten._scaled_dot_product_efficient_attention_backward.default]
         given = (grad, q, k, v, bias, out, lse, seed, offset, 0.0, [True] * 4, causal)
         *_, found = back(*given)
     torch.testing.assert_close(out, want)
@@ -73,9 +73,9 @@ def test_a_bias_gets_its_gradient(causal: bool) -> None:
 
 def test_dropout_is_left_to_others() -> None:
     q = torch.randn(1, 1, 2, 8)
-    for op in ATTENTION:
+    for op in PAIRS:
         if not str(op).endswith("backward.default"):
             given = (q, q, q) + (
                 (None, True) if "efficient" in str(op) or "cudnn" in str(op) else ()
             )
-            assert ATTENTION[op](*given, 0.1) is NotImplemented
+            assert PAIRS[op](*given, 0.1) is NotImplemented

@@ -9,8 +9,9 @@ Where dropout is asked for they stay as they are (`frontend.draws` has other att
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,165 +53,53 @@ def _attention_backward(
     return dq, dk, dv
 
 
-def _flash_on_cpu(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    attn_mask: Tensor | None = None,
-    scale: float | None = None,
-) -> Any:
-    if dropout_p:
+def _forward(op: Any, *given: Any, **named: Any) -> Any:
+    """What such an operator returns: the result and the sums, and what a library says of a dropout
+    that nobody asked for."""
+    said = _by_name(op, given, named)
+    if said["dropout_p"] or said.get("return_debug_mask"):
         return NotImplemented
-    return _attention(q, k, v, attn_mask, is_causal, scale)
-
-
-def _flash_on_cpu_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    attn_mask: Tensor | None = None,
-    scale: float | None = None,
-) -> Any:
-    if dropout_p:
-        return NotImplemented
-    return _attention_backward(grad, q, k, v, attn_mask, out, lse, is_causal, scale)
-
-
-def _flash(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> Any:
-    if dropout_p or return_debug_mask:
-        return NotImplemented
-    out, lse = _attention(q, k, v, None, is_causal, scale)
-    seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
-    offset = torch.zeros((), dtype=torch.uint64, device=q.device)
-    return out, lse, None, None, q.shape[2], k.shape[2], seed, offset, q.new_zeros(0)
-
-
-def _flash_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    cum_seq_q: Any,
-    cum_seq_k: Any,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    philox_seed: Tensor,
-    philox_offset: Tensor,
-    *,
-    scale: float | None = None,
-) -> Any:
-    if dropout_p:
-        return NotImplemented
-    return _attention_backward(grad, q, k, v, None, out, lse, is_causal, scale)
-
-
-def _cudnn_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    attn_bias: Tensor | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> Any:
-    if dropout_p or return_debug_mask:
-        return NotImplemented
-    out, lse = _attention(q, k, v, attn_bias, is_causal, scale)
+    q, k, v = said["query"], said["key"], said["value"]
+    out, lse = _attention(q, k, v, _mask(said), said["is_causal"], said["scale"])
+    sizes = (None, None, q.shape[2], k.shape[2])  # of sequences in a row, which these are not
+    if op is aten._scaled_dot_product_flash_attention.default:
+        counts = [torch.zeros(n, dtype=torch.uint64, device=q.device) for n in ((2,), ())]
+        return out, lse, *sizes, *counts, q.new_zeros(0)
     counts = [torch.zeros((), dtype=torch.int64, device=q.device) for _ in range(2)]
-    sizes = (None, None, q.shape[2], k.shape[2])
-    return out, lse.unsqueeze(-1), *sizes, *counts, q.new_zeros(0)
+    if op is aten._scaled_dot_product_efficient_attention.default:
+        return out, lse, *counts
+    if op is aten._scaled_dot_product_cudnn_attention.default:
+        return out, lse.unsqueeze(-1), *sizes, *counts, q.new_zeros(0)
+    return out, lse
 
 
-def _cudnn_attention_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    philox_seed: Tensor,
-    philox_offset: Tensor,
-    attn_bias: Tensor | None,
-    cum_seq_q: Any,
-    cum_seq_k: Any,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    scale: float | None = None,
-) -> Any:
-    if dropout_p:
+def _backward(op: Any, *given: Any, **named: Any) -> Any:
+    """The gradients of such an operator's operands."""
+    said = _by_name(op, given, named)
+    if said["dropout_p"]:
         return NotImplemented
-    sums = lse.squeeze(-1) if lse.dim() == q.dim() else lse
-    return _attention_backward(grad, q, k, v, attn_bias, out, sums, is_causal, scale)
+    grad = said["grad_out_"] if "grad_out_" in said else said["grad_out"]
+    q, k, v, out, lse = (said[name] for name in ("query", "key", "value", "out", "logsumexp"))
+    lse = lse.squeeze(-1) if lse.dim() == q.dim() else lse
+    mask, causal, scale = _mask(said), said["is_causal"], said["scale"]
+    found = _attention_backward(grad, q, k, v, mask, out, lse, causal, scale)
+    if "grad_input_mask" not in said:
+        return found
+    of_mask = None
+    if said["grad_input_mask"][3] and mask is not None:
+        of_mask = _gradient_of_scores(grad, q, k, v, mask, out, lse, causal, scale)
+    return *found, of_mask
 
 
-def _efficient_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    attn_bias: Tensor | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-) -> Any:
-    if dropout_p:
-        return NotImplemented
-    counts = [torch.zeros((), dtype=torch.int64, device=q.device) for _ in range(2)]
-    return *_attention(q, k, v, attn_bias, is_causal, scale), *counts
+def _by_name(op: Any, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments of a call, defaults included."""
+    schema = op._schema.arguments
+    said = {one.name: one.default_value for one in schema}
+    return {**said, **dict(zip(said, given, strict=False)), **named}
 
 
-def _efficient_attention_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    attn_bias: Tensor | None,
-    out: Tensor,
-    lse: Tensor,
-    philox_seed: Tensor,
-    philox_offset: Tensor,
-    dropout_p: float,
-    grad_input_mask: Sequence[bool],
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-) -> Any:
-    if dropout_p:
-        return NotImplemented
-    found = _attention_backward(grad, q, k, v, attn_bias, out, lse, is_causal, scale)
-    of_bias = None
-    if grad_input_mask[3] and attn_bias is not None:
-        of_bias = _gradient_of_scores(grad, q, k, v, attn_bias, out, lse, is_causal, scale)
-    return *found, of_bias
+def _mask(said: Mapping[str, Any]) -> Any:
+    return said.get("attn_mask", said.get("attn_bias"))
 
 
 def _gradient_of_scores(
@@ -233,14 +122,11 @@ def _gradient_of_scores(
     return (weights * (of_weights - along)).to(bias.dtype)
 
 
-ATTENTION: dict[Any, Callable[..., Any]] = {
-    aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_on_cpu,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _flash_on_cpu_backward,
-    aten._scaled_dot_product_flash_attention.default: _flash,
-    aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
-    aten._scaled_dot_product_efficient_attention.default: _efficient_attention,
-    aten._scaled_dot_product_efficient_attention_backward.default: _efficient_attention_backward,
-    aten._scaled_dot_product_cudnn_attention.default: _cudnn_attention,
-    aten._scaled_dot_product_cudnn_attention_backward.default: _cudnn_attention_backward,
+LIBRARIES = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+PAIRS: dict[Any, Callable[..., Any]] = {
+    op: functools.partial(by, op)
+    for library in LIBRARIES
+    for by, name in ((_forward, library), (_backward, f"{library}_backward"))
+    for op in (getattr(aten, f"_scaled_dot_product_{name}").default,)
 }
 """By operator, what it is in ours."""

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, fx
 from torch._decomp import get_decompositions
 
-from anabranch.frontend.attention import ATTENTION
+from anabranch.frontend.attention import PAIRS
 from anabranch.frontend.operators import decompositions
 from anabranch.ir import custom_ops, ops
 
@@ -193,10 +193,10 @@ def _var_mean(x: Tensor) -> tuple[Tensor, Tensor]:
     if not pixels or x.shape[0] == 1 or math.prod(x.shape[2:]) < LONG:
         var, mean = torch.var_mean(x, [0, *pixels], correction=0, keepdim=True)
         return var, mean
-    vars, means = torch.var_mean(x, pixels, correction=0, keepdim=True)
+    within, means = torch.var_mean(x, pixels, correction=0, keepdim=True)
     mean = means.mean(0, keepdim=True)
     apart = means - mean
-    return (vars + apart * apart).mean(0, keepdim=True), mean
+    return (within + apart * apart).mean(0, keepdim=True), mean
 
 
 def _batch_norm_of_batch(
@@ -402,6 +402,6 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
     aten.linalg_vector_norm.default: _linalg_vector_norm,
-    **ATTENTION,
+    **PAIRS,
 }
 """Ours, where torch has none or one that scatters."""

@@ -216,11 +216,15 @@ def _compare_with_model(
     graph, anew = captured.graph, drawn_anew(captured.graph)
     allowed = [ok for _, ok in worst]
     outs = _ran(run, example)
-    if not unlike_model(run.plan, outs, example, allowed, results, anew):
+    differs = unlike_model(run.plan, outs, example, allowed, results, anew)
+    if not differs:
         return
-    reference = eager_and_reference(graph, example, job.target)[1]
-    near = RoundingSpread(graph, example, reference, job.target)
-    allowed = [ok if i in anew else max(ok, near.allowed(i)) for i, ok in enumerate(allowed)]
+    try:
+        reference = eager_and_reference(graph, example, job.target)[1]
+        near = RoundingSpread(graph, example, reference, job.target)
+        allowed = [ok if i in anew else max(ok, near.allowed(i)) for i, ok in enumerate(allowed)]
+    except (RuntimeError, IndexError, ValueError) as failed:  # too large for memory, say
+        raise _unlike(str(differs)) from failed
     if differs := unlike_model(run.plan, outs, example, allowed, results, anew):
         raise _unlike(str(differs))
 
