@@ -14,8 +14,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeGuard
 
@@ -30,7 +32,6 @@ DOORS = {
     "cuda": {"targets/cuda/*"},
     "cudnn": {"targets/cuda/*"},
     "ortools": {"schedule/exact/ortools_door.py"},
-    "pynvml": {"targets/cuda/*"},
     "triton": {"targets/cuda/*", "kernels/triton/*"},
 }
 
@@ -44,7 +45,7 @@ UNTIMED = (
 )
 """Files whose seconds limit no searching, timing or scheduling: they are not in `deadline.TIME`."""
 SECONDS = re.compile(r"(^|_)(S|SECONDS?|MINUTES?|BUDGET|TIMEOUT|PATIENCE|DEADLINE)$")
-OF_SECONDS = re.compile(r"^(deterministic )?seconds\\b", re.IGNORECASE)
+OF_SECONDS = re.compile(r"^(deterministic )?seconds\b", re.IGNORECASE)
 
 VAGUE = {"base", "common", "context", "handler", "helper", "manager", "util"}
 
@@ -149,8 +150,7 @@ def test_a_public_class_name_means_one_class() -> None:
     }
     assert named_by_us["Graph"] == ["ir/graph.py"]
     twice = {name: files for name, files in named_by_us.items() if len(files) > 1}
-    # Each template reads its variants into a tile of its own.
-    assert twice.keys() <= {"Tile"}, twice
+    assert twice == {}
 
 
 def test_a_refusal_is_a_value() -> None:
@@ -223,6 +223,91 @@ def test_names_say_something() -> None:
                 names.append((node.lineno, node.name))
         vague += [f"{file}:{line} {name}" for line, name in names if words(name) & VAGUE]
     assert vague == []
+
+
+def test_docstrings_name_what_there_is() -> None:
+    """Names in backquotes: `room/file` is a file, the last two of `room.file.name` are a module and
+    what it has or what the file itself calls so, and a single word stands somewhere in the code.
+    """
+    lost = []
+    everywhere = members().keys() | set().union(*(read(tree).said for _, tree in sources()))
+    for file, tree in sources():
+        for line, text in read(tree).docstrings:
+            for path in re.findall(r"`([a-z_]+(?:/[a-z_0-9]+)+)`", text):
+                place = PACKAGE / path
+                known = place.exists() or place.with_suffix(".py").is_file()
+                if path.split("/")[0] in ROOMS and not known:
+                    lost.append(f"{file}:{line} {path}")
+            for name in re.findall(r"`([a-z_]\w*(?:\.[A-Za-z_]\w*)+)", text):
+                first, (module, what) = name.split(".")[0], name.split(".")[-2:]
+                known = what in members().get(module, ()) or bool(
+                    {first, module} & read(tree).names
+                )
+                if not known and first not in FOREIGN and not name.endswith(".py"):
+                    lost.append(f"{file}:{line} {name}")
+            if not file.startswith("models/zoo/"):  # there they are names of other libraries
+                words = re.findall(r"`([A-Za-z]\w{3,})`", text)
+                lost += [f"{file}:{line} {word}" for word in words if word not in everywhere]
+    assert lost == []
+
+
+FOREIGN = {"anabranch", "aten", "concurrent", "ortools", "str", "sys", "time", "tl", "torch"}
+FOREIGN |= {"fast", "lengths", "loss", "lr", "match", "model", "optimizer", "self", "weight"}
+FOREIGN |= {"a"}
+"""First words of names in docstrings that are of other packages, or of a user's code."""
+ROOMS = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+
+
+@cache
+def members() -> dict[str, set[str]]:
+    """By the last part of a module's name what modules of that name define, import or hold."""
+    found: dict[str, set[str]] = {}
+    for file, tree in sources():
+        parts = ["anabranch", *(p for p in Path(file).with_suffix("").parts if p != "__init__")]
+        for folder, part in pairwise(parts):
+            found.setdefault(folder, set()).add(part)
+        here = found.setdefault(parts[-1], set())
+        for statement in tree.body:
+            if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+                here.add(statement.name)
+            elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.Import | ast.ImportFrom):
+                here |= read(statement).names
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """`names`: identifiers that code uses, binds, imports, defines or asks an object for; `said`:
+    these and all words in texts; `docstrings`: texts that stand alone, with their lines."""
+
+    names: set[str]
+    said: set[str]
+    docstrings: list[tuple[int, str]]
+
+
+@cache
+def read(tree: ast.AST) -> Words:
+    """The words of a file or a statement, in one walk."""
+    names: set[str] = set()
+    texts: list[ast.Constant] = []
+    alone: dict[ast.expr, str] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                names.add(name)
+            case ast.keyword(arg=str(name)) | ast.alias(asname=str(name)) | ast.alias(name=name):
+                names.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Constant(value=str()):
+                texts.append(node)
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                alone[node.value] = text
+    told = {word for one in texts if one not in alone for word in WORD.findall(str(one.value))}
+    return Words(names, names | told, [(node.lineno, text) for node, text in alone.items()])
+
+
+WORD = re.compile(r"\w+")
 
 
 def test_no_tracked_file_names_a_place() -> None:

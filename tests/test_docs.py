@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,13 @@ import torch
 import typer.main
 
 import anabranch
+from anabranch.bench.result_rows import ABLATIONS
+from anabranch.bench.rivals import RIVALS
 from anabranch.cli.app import app
 from anabranch.cli.bench.app import with_verb
+from anabranch.models.load import DTYPES
+from anabranch.options import SEARCHES, SYSTEMS
+from anabranch.schedule import SCHEDULERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -145,6 +151,7 @@ def test_pages_show_commands() -> None:
 def test_commands_in_pages_parse(place: str, text: str) -> None:
     """Verb, arguments and options are what the command line has; nothing is run."""
     name, *words = shlex.split(text, comments=True)
+    assert list(wrong_flags(words)) == []
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands"):
         if name == "bench":  # which means a verb where none is named
@@ -152,6 +159,66 @@ def test_commands_in_pages_parse(place: str, text: str) -> None:
         name, *words = words
         command = command.commands[name]
     command.make_context(name, words)
+
+
+def test_flags_that_pages_name_exist() -> None:
+    """Of code in a line: `verb --flag` with or without `anabranch` before it, and `--flag` alone,
+    which some verb has. Where what a flag takes is a list of known names, the names are known."""
+    lost, seen = [], 0
+    for page in [*PAGES, ROOT / "SECURITY.md"]:
+        text = BLOCK.sub("", page.read_text(encoding="utf-8"))
+        for span in re.findall(r"`([^`\n]+)`", text):
+            words = shlex.split(span) if " --" in f" {span}" else []
+            words = words[1:] if words[:1] == ["anabranch"] else words
+            if words and (words[0].startswith("-") or words[0] in VERBS.commands):
+                seen += 1
+                lost += [f"{page.name}: {span}: {why}" for why in wrong_flags(words)]
+    assert seen >= 10 and lost == []
+
+
+def test_a_flag_that_nothing_has_is_seen() -> None:
+    assert list(wrong_flags(["explain", "--all"])) == []
+    assert list(wrong_flags(["bench", "ablate", "--of", "parts,settings"])) == []
+    assert list(wrong_flags(["bench", "zoo:resnet50", "--training"])) == []
+    assert list(wrong_flags(["--systems", "ablations"])) == ["--systems takes no ablations"]
+    assert list(wrong_flags(["explain", "--every"])) == ["no --every"]
+    assert list(wrong_flags(["explain", "--of", "parts"])) == ["no --of"]
+
+
+VERBS: Any = typer.main.get_command(app)
+NAMES = {
+    "--of": set(ABLATIONS),
+    "--systems": {"all", "published", "none", *SYSTEMS},
+    "--schedulers": {"all", *SCHEDULERS},
+    "--scheduler": set(SCHEDULERS),
+    "--rivals": {"all", "none", *RIVALS},
+    "--dtype": set(DTYPES),
+    "--search": {"all", *SEARCHES},
+}
+"""What flags take that have names, or lists of them, for values."""
+
+
+def wrong_flags(words: list[str]) -> Iterator[str]:
+    """What of these words, with or without a verb before them, the command line does not have."""
+    command = VERBS
+    while hasattr(command, "commands") and words and words[0] in command.commands:
+        command, words = command.commands[words[0]], words[1:]
+    known = {flag for one in leaves(command) for p in one.params for flag in p.opts}
+    known |= {"--help", "--debug", "--training"}
+    for word, value in pairwise([*words, ""]):
+        if word.startswith("--"):
+            if word not in known:
+                yield f"no {word}"
+            names = [name.partition("+")[0] for name in value.split(",")]
+            if word in NAMES and value.islower() and not NAMES[word].issuperset(names):
+                yield f"{word} takes no {value}"
+
+
+def leaves(command: Any) -> Iterator[Any]:
+    """The verbs of a group of commands, or the command itself."""
+    yield command
+    for one in getattr(command, "commands", {}).values():
+        yield from leaves(one)
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -1,10 +1,11 @@
-"""Pages of the documentation that are made from the code: options, commands, text forms.
+"""Pages of the documentation that are made from the code: options and commands.
 
     python tools/pages.py options         prints the page
     python tools/pages.py commands
 
 docs/options.md is kept in the repository, for the package names it in a warning, and a golden test
-compares it with the fields; the others exist only in the built site (`mkdocs.yml`, hooks).
+compares it with the fields; the page of commands exists only in the built site (`mkdocs.yml`,
+hooks).
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ So equal layers and equal blocks, of one network or of many, are measured once.
 
 Numbers taken at different times do not compare well: clocks and temperatures move. `rank`
 therefore measures all its schedules side by side, in one interleaved batch, and remembers them as
-one answer; differences within the spreads are ties (`ties.tied`). That answer decides what is kept,
-so two schedules are measured even when no time is left; all else is then left out or estimated.
+one answer; differences within the spreads are ties (`significance.tied`). That answer decides what
+is kept, so two schedules are measured even when no time is left; all else is then left out or
+estimated.
 """
 
 from __future__ import annotations

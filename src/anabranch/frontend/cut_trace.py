@@ -67,9 +67,9 @@ OWN = ("aten", "prims", "prim")
 @dataclass(frozen=True, slots=True)
 class CutTrace:
     """`graph`: functional, returns the leaves of the model's result; nodes that call a function
-    `check_N` raise Unseen. `held`: what its get_attr nodes name. `weights`: by placeholder the name
-    that the model has for it; `inputs`: the placeholders of the call's tensors. `results`: what the
-    model returned for the example, with values."""
+    named check_ and a number raise Unseen. `held`: what its get_attr nodes name. `weights`: by
+    placeholder the name that the model has for it; `inputs`: the placeholders of the call's
+    tensors. `results`: what the model returned for the example, with values."""
 
     name: str
     graph: fx.Graph

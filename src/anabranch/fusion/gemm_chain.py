@@ -217,7 +217,7 @@ def why_not_one_kernel(
     group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
 ) -> Refused | None:
     """Why no template writes the group, of one anchor or a pair of them. As
-    `legal.why_not_written`, for which what lies before a window must be cheap."""
+    `legality.why_not_written`, for which what lies before a window must be cheap."""
     anchors = _anchors(group)
     if len(anchors) < 2 or not any(map(_contracts, anchors)) or any(map(_reduces, group)):
         return why_not_written(group, facts, outputs)

@@ -7,7 +7,7 @@
     alias             the memory of what it renames
     part              a slice of the join it belongs to
 
-Every plan is proved by `check.check_plan` before it is handed out.
+Every plan is proved by `race_check.check_plan` before it is handed out.
 """
 
 from __future__ import annotations

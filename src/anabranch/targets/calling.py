@@ -139,7 +139,7 @@ class UserOperators:
 
     def wait_for(self, lock: threading.Lock) -> None:
         """Until nobody holds the lock. TargetError where such an operator keeps it for longer than
-        it may. Not by `acquire`: of an interrupt right behind it nobody would give it back."""
+        it may. Not by `lock.acquire`: of an interrupt right behind it nobody would give it back."""
         if not self._told:
             return
         began = time.monotonic()

@@ -10,7 +10,8 @@ for that launch as well; where every part is written into its place by whoever m
 does. So whoever can run both schedules is given both.
 
 Candidates that were generated run first in a process that may die of it (`sandbox`);
-all are measured side by side, and the winner is compared with the task's body (`accept`).
+all are measured side by side, and the winner is compared with the task's body
+(`tuning/verify`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ A 3x3 convolution with the 1x1 behind it, the two layers of an MLP: what lies be
 memory, and a launch is saved. The price is that each block of columns computes the first product
 again, and so does each tap of a window of the second convolution, for each pixel it looks at.
 
-`k4`: four CTAs share a tile, each with its part of the middle channels (`meeting`). A single row is
+`k4`: four CTAs share a tile, each with its part of the middle channels (`split_k`). A single row is
 no work for tensor cores: `pair:1x64x16x512` multiplies element by element, as the contraction does.
 """
 

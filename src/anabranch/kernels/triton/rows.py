@@ -15,7 +15,7 @@ What runs along a row (`running`) is carried from block to block in a register.
 
 Where rows lie side by side in memory (a global average pool in NHWC) it is them that are read in
 vectors. Where there are few rows, and long ones, of which only what they are reduced to is stored,
-several CTAs share a row: `rows:32x64.k64.w4` gives 64 of them a part of its columns (`meeting`).
+several CTAs share a row: `rows:32x64.k64.w4` gives 64 of them a part of its columns (`split_k`).
 """
 
 from __future__ import annotations

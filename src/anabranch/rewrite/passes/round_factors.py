@@ -5,7 +5,7 @@
 
 Tensor cores do not round fp32: they cut it off, so that every product is a little too small, and
 after fifty layers the result is off by a hundredth. A generated kernel rounds what it computes or
-reads; what is constant it takes to be rounded (`kernels.triton.weight_prefetch.rounded_ahead`).
+reads; what is constant it takes to be rounded (`kernels.triton.product.rounded_ahead`).
 Where a library rounds, this changes nothing. Runs once, after all that computes with constants.
 
 A constant that others read too, such as an embedding that is the last layer's weight as well, keeps

@@ -7,9 +7,9 @@ slices of its channels. Weights are joined when constants are folded, so they mu
     d = convolution(x, v, c)        ->     a = slice(m, 1, 0, 64)
                                            d = slice(m, 1, 64, 96)
 
-Windows may differ if they fit in one (`windows.together`): a smaller kernel gets a rim of zeros.
-IOS calls this merging (MLSys 2021, section 3), TASO enlarging (SOSP 2019). Merging twice merges
-three: the first merged convolution is a convolution of the same input.
+Windows may differ if they fit in one (`conv_windows.together`): a smaller kernel gets a rim of
+zeros. IOS calls this merging (MLSys 2021, section 3), TASO enlarging (SOSP 2019). Merging twice
+merges three: the first merged convolution is a convolution of the same input.
 
 With groups each group computes what all did in it, so the channels of the results interleave:
 

@@ -14,7 +14,7 @@ and of equal ones the state with the fewest late nodes is next; else all ties wo
 
 On RandWire's third stage with r 3 and s 8 that is 400 states of 5,420 and 40,000 transitions of
 774,186. Where the unpruned programme counts transitions as the paper does, nothing is left out:
-`programme.solve`.
+`dynamic_programme.solve`.
 """
 
 from __future__ import annotations

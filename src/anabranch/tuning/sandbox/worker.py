@@ -133,7 +133,7 @@ def try_kernel(
     task: Task, target: Target, oracle: Oracle, values: Sequence[Tensor] | None = None
 ) -> Verdict:
     """Run a task alone between fences, compare what it wrote, and time it roughly. What is off on
-    numbers of one draw is asked on those of others (`numbers.DRAWS`). `values`: what it reads on
+    numbers of one draw is asked on those of others (`tolerances.DRAWS`). `values`: what it reads on
     the example, where it may not read drawn numbers."""
     wrong: Refused | None = None
     for draw in range(tolerances.DRAWS):
