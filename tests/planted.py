@@ -9,7 +9,7 @@ from tests.rewrite.graphs import captured
 
 from anabranch.fuzz import patterns
 from anabranch.fuzz.drawing import DrawnModel, made
-from anabranch.fuzz.sheet import Rejected, Sheet
+from anabranch.fuzz.program_builder import Rejected, Sheet
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Rule
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anabranch.api import compile, compile_step, load
     from anabranch.compiled.calls import Compiled
-    from anabranch.compiled.training import TrainingStep
+    from anabranch.compiled.training_step import TrainingStep
     from anabranch.errors import (
         AnabranchError,
         ArtifactError,
@@ -58,7 +58,7 @@ __all__ = [
 _OF_OTHERS = {
     "Compiled": "compiled.calls",
     "Options": "options",
-    "TrainingStep": "compiled.training",
+    "TrainingStep": "compiled.training_step",
     "compile": "api",
     "compile_step": "api",
     "load": "api",

@@ -24,9 +24,9 @@ from anabranch.artifact import file as artifact_file
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.cuts import CutModel
 from anabranch.compiled.progress import Progress, telling
-from anabranch.compiled.training import TrainingStep
+from anabranch.compiled.training_step import TrainingStep
 from anabranch.errors import ArtifactError, DataDependentError, TargetError
-from anabranch.frontend.alone import alone
+from anabranch.frontend.capture_lock import alone
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.program import opened
 from anabranch.frontend.state import unwrapped

@@ -24,7 +24,7 @@ from torch import nn
 
 import anabranch
 from anabranch.artifact import file as artifact_file
-from anabranch.artifact.trusting import why_not
+from anabranch.artifact.argument_checks import why_not
 from anabranch.errors import AnabranchError, ArtifactError
 from anabranch.ir import ops
 from anabranch.ir.text import parse_node, parse_type

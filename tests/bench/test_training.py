@@ -16,7 +16,7 @@ from anabranch.bench.machine import Machine, machine
 from anabranch.bench.result_rows import BenchmarkMatrix
 from anabranch.bench.training_rivals import Loop
 from anabranch.errors import OptionError
-from anabranch.models.training import OPTIMIZERS, Trainable, load_trainable
+from anabranch.models.training_recipes import OPTIMIZERS, Trainable, load_trainable
 
 QUICK = {"search": "none", "kernels": "library", "budget": 0.02, "cache_dir": None}
 

@@ -27,7 +27,7 @@ from anabranch.costs import costs_of as measured
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import NumericsError, OptionError, TargetError
 from anabranch.frontend.from_torch import capture
-from anabranch.fuzz.alone import filled, normal
+from anabranch.fuzz.script_prelude import filled, normal
 from anabranch.ir.codec import Beside
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan

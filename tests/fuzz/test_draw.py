@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import anabranch
-from anabranch.fuzz import alone
+from anabranch.fuzz import script_prelude
 from anabranch.fuzz.draw import draw
 from anabranch.fuzz.drawing import (
     DrawnLayer,
@@ -21,7 +21,7 @@ from anabranch.fuzz.drawing import (
     values,
 )
 from anabranch.fuzz.kinds import KINDS
-from anabranch.fuzz.sheet import Rejected, Sheet
+from anabranch.fuzz.program_builder import Rejected, Sheet
 
 
 def test_equal_seeds_draw_equal_models() -> None:
@@ -106,7 +106,7 @@ def test_weights_of_convolutions_stay_finite_whatever_makes_them() -> None:
         cache_dir=None,
         kernels="library",
     )
-    assert alone._windows(compiled) == {1}
+    assert script_prelude._windows(compiled) == {1}
     table = torch.nn.Embedding(3, 2)
-    assert alone.legal(lambda: table, (torch.tensor([2]),))
-    assert not alone.legal(lambda: table, (torch.tensor([3]),))
+    assert script_prelude.legal(lambda: table, (torch.tensor([2]),))
+    assert not script_prelude.legal(lambda: table, (torch.tensor([3]),))

@@ -8,7 +8,7 @@ import pytest
 from tests.planted import planted, sheets
 
 from anabranch.fuzz.patterns import pattern
-from anabranch.fuzz.sheet import Rejected, Sheet
+from anabranch.fuzz.program_builder import Rejected, Sheet
 from anabranch.fuzz.substitute import RULES
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.passes.canonical import canonical

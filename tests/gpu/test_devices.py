@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import anabranch
 from anabranch.cache import Cache
-from anabranch.compiled.elsewhere import resettled
+from anabranch.compiled.retarget import resettled
 from anabranch.errors import AnabranchError, InputError, TargetError
 from anabranch.ir.tolerances import relative_error
 from anabranch.trace import Trace

@@ -14,7 +14,7 @@ from anabranch.costs.critical_path import longest_path
 from anabranch.costs.forecast import calibration_of
 from anabranch.ir.graph import Graph
 from anabranch.options import Options
-from anabranch.report.sides import rows, running, side_by_side
+from anabranch.report.graph_diff import rows, running, side_by_side
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.prove import different

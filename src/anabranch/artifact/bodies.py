@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from anabranch.artifact.trusting import why_not
+from anabranch.artifact.argument_checks import why_not
 from anabranch.errors import VerifyError
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, types

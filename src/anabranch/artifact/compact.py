@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from anabranch.artifact.owned import constants_of
+from anabranch.artifact.owned_constants import constants_of
 from anabranch.cache import Codec
 from anabranch.errors import VerifyError
 from anabranch.ir.codec import Beside, nouns

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field, JsonValue
 
 from anabranch.artifact import refits
-from anabranch.artifact.owned import constants_of
+from anabranch.artifact.owned_constants import constants_of
 from anabranch.artifact.refits import RecipeModel, StrictModel
 from anabranch.artifact.weights import flatten
 from anabranch.errors import ArtifactError

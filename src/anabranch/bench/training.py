@@ -46,9 +46,9 @@ from anabranch.bench.result_rows import CALL, OURS, BenchmarkMatrix, BenchmarkRo
 from anabranch.bench.rivals import forget_compiled
 from anabranch.bench.timed import timed
 from anabranch.bench.training_rivals import RIVALS, USUAL, eager, loss_in, rewind
-from anabranch.compiled.training import TrainingStep
+from anabranch.compiled.training_step import TrainingStep
 from anabranch.errors import OptionError
-from anabranch.models.training import OPTIMIZERS, Trainable, load_trainable
+from anabranch.models.training_recipes import OPTIMIZERS, Trainable, load_trainable
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets.tf32 import precision

@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 from anabranch.bench.machine import Call, Machine
 from anabranch.bench.rivals import in_turns, own_copy, quiet, warm
 from anabranch.errors import TargetError
-from anabranch.models.training import OPTIMIZERS, Loss, Trainable
+from anabranch.models.training_recipes import OPTIMIZERS, Loss, Trainable
 
 FIRST_STEPS = 3
 """Before a compiled step is captured: it compiles, compiles once more for an optimizer that has its

@@ -22,7 +22,7 @@ from torch import Tensor
 from anabranch.bench.jobs import job_of
 from anabranch.cache import Cache
 from anabranch.cli import flags, screen
-from anabranch.cli.watch import Watch
+from anabranch.cli.progress_display import Watch
 from anabranch.compiler.buckets import choose, expected, forecasts, read_sizes
 from anabranch.errors import OptionError
 from anabranch.frontend.dynamic_shapes import Dimension, DynamicShapes, Extent

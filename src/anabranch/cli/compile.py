@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from anabranch import api
-from anabranch.bench.beside import beside, check_rivals
+from anabranch.bench.rival_timing import beside, check_rivals
 from anabranch.bench.rivals import RIVALS
 from anabranch.cli import flags, screen
 from anabranch.cli.chosen_target import place, planned_elsewhere
+from anabranch.cli.progress_display import Watch
 from anabranch.cli.stopping import stoppable
-from anabranch.cli.watch import Watch
 from anabranch.compiled.calls import Compiled
 from anabranch.errors import NumericsError, OptionError
 from anabranch.ir.text import text_kernel

@@ -14,7 +14,7 @@ from typing import Any
 
 from anabranch.cache import Cache
 from anabranch.cli import flags, screen
-from anabranch.cli.watch import Watch
+from anabranch.cli.progress_display import Watch
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
 from anabranch.errors import OptionError

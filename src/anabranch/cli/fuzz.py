@@ -30,7 +30,7 @@ import torch
 import typer
 
 from anabranch.cli import flags, screen
-from anabranch.cli.watch import Watch
+from anabranch.cli.progress_display import Watch
 from anabranch.errors import OptionError
 from anabranch.fuzz import campaign
 from anabranch.fuzz.trial import DRAWN, TrialSetting, check

@@ -20,7 +20,7 @@ import typer
 from anabranch.bench.jobs import job_of
 from anabranch.cache import Cache
 from anabranch.cli import flags, screen
-from anabranch.cli.watch import Watch
+from anabranch.cli.progress_display import Watch
 from anabranch.compiler.precompile import Ahead, compiled_ahead
 from anabranch.errors import AnabranchError, OptionError
 from anabranch.options import Options

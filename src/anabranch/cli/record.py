@@ -16,7 +16,7 @@ from anabranch.bench import record as recording
 from anabranch.bench.observe import observe
 from anabranch.cli import flags, screen
 from anabranch.cli.compile import check_folders
-from anabranch.cli.watch import Watch
+from anabranch.cli.progress_display import Watch
 from anabranch.costs.observed import Kernels, load_observations, merged, save_observations
 from anabranch.costs.recorded import Profile, load_profile, save_profile
 from anabranch.errors import OptionError

@@ -30,7 +30,7 @@ from anabranch.bench.provenance import provenance, versions
 from anabranch.cache import Cache
 from anabranch.cli import exact, flags, screen
 from anabranch.cli.dag_file import read_dag
-from anabranch.cli.watch import Watch
+from anabranch.cli.progress_display import Watch
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import Roofline
 from anabranch.deadline import Deadline

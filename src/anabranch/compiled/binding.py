@@ -33,7 +33,7 @@ from anabranch.frontend.structure import (
     same_literal,
 )
 from anabranch.ir.ambient import differs
-from anabranch.ir.asked import differs_from
+from anabranch.ir.input_guards import differs_from
 from anabranch.ir.types import DTYPE_NAMES, TensorType
 
 TRACED = ("FakeTensor", "FunctionalTensor")

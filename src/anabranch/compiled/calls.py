@@ -27,17 +27,17 @@ from anabranch.artifact import file as artifact_file
 from anabranch.cache import Cache
 from anabranch.compiled import arguments, gradients, refit, sized, states, stored
 from anabranch.compiled.answer import answering
-from anabranch.compiled.between import Buckets, answer_between, grouped, known_form
 from anabranch.compiled.binding import bind, refusal
-from anabranch.compiled.elsewhere import loaded, loaded_entry
 from anabranch.compiled.entry import Entry
 from anabranch.compiled.history import Text, check_saved, history, no_model
 from anabranch.compiled.plans import Plans, check_parts
 from anabranch.compiled.request import PlanRequest, request
+from anabranch.compiled.retarget import loaded, loaded_entry
 from anabranch.compiled.sharing import waiting, widest, with_states
 from anabranch.compiled.sized import batched
 from anabranch.compiled.sources import sources
 from anabranch.compiled.states import StateMemory
+from anabranch.compiled.unseen_sizes import Buckets, answer_between, grouped, known_form
 from anabranch.compiled.weights import (
     check_alike,
     expected,
@@ -50,8 +50,8 @@ from anabranch.compiler.pipeline import compile_model
 from anabranch.compiler.stages import fell_back
 from anabranch.deadline import Deadline
 from anabranch.errors import InputError, OptionError
-from anabranch.frontend.alone import alone
 from anabranch.frontend.attributes import KEY, attributes
+from anabranch.frontend.capture_lock import alone
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.surroundings import neutral
 from anabranch.ir.plan import Plan
@@ -59,8 +59,8 @@ from anabranch.ir.protocols import Executable, Target
 from anabranch.kernels.triton import program_cache
 from anabranch.options import Options, renamed
 from anabranch.report import headline, kernel, page, text
+from anabranch.report.graph_diff import rounds_told
 from anabranch.report.lines import WIDTH
-from anabranch.report.sides import rounds_told
 from anabranch.report.summary import facts_of
 from anabranch.targets import resolve
 from anabranch.trace import Trace

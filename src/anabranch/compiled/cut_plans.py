@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anabranch.artifact.owned import Shared, shared_of
+from anabranch.artifact.owned_constants import Shared, shared_of
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.cut_path import (
     CutPath,

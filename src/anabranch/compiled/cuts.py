@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from anabranch.artifact.owned import Shared
+from anabranch.artifact.owned_constants import Shared
 from anabranch.compiled import refit
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.cut_form import CallForm, form_of

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules import module as hooks
 
-from anabranch.artifact.owned import Shared, shared_of
+from anabranch.artifact.owned_constants import Shared, shared_of
 from anabranch.compiled.answer import Answer
 from anabranch.compiled.entry import Entry
 from anabranch.compiled.history import no_model
@@ -25,7 +25,7 @@ from anabranch.compiled.request import PlanRequest, request
 from anabranch.compiled.sharing import share_arena
 from anabranch.compiled.weights import Stamps
 from anabranch.errors import OptionError
-from anabranch.frontend.alone import alone
+from anabranch.frontend.capture_lock import alone
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
 from anabranch.ir.protocols import Executable, Target

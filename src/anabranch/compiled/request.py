@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from anabranch.artifact.owned import Shared
+from anabranch.artifact.owned_constants import Shared
 from anabranch.compiled.sized import SizedCalls
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.surroundings import Surroundings, surroundings

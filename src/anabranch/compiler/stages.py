@@ -16,7 +16,7 @@ from functools import partial
 
 from torch import Tensor
 
-from anabranch.artifact.owned import owned
+from anabranch.artifact.owned_constants import owned
 from anabranch.artifact.recipe import with_recipe
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.fallback import anything_recalled

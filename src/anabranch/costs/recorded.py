@@ -17,10 +17,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from anabranch.costs.believable import disbelieved
-from anabranch.costs.corrected import Corrected
+from anabranch.costs.estimate_correction import Corrected
 from anabranch.costs.forecast import begun, forecast
 from anabranch.costs.per_task import Memo
+from anabranch.costs.profile_limits import disbelieved
 from anabranch.costs.roofline import Roofline
 from anabranch.costs.significance import comparable
 from anabranch.costs.work import contracts_in_f32, work

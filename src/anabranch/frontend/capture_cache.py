@@ -21,12 +21,12 @@ from torch.utils import _pytree as pytree
 
 from anabranch.cache import Cache, Codec, Table
 from anabranch.errors import CaptureError
-from anabranch.frontend.asked import OTHER_WAY, as_exported, of_export, relied_on, unsettled
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import check_assigned, check_values, check_writes, rebuilt
+from anabranch.frontend.export_patches import warn, warn_of_changes
 from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import apart, capture, check
-from anabranch.frontend.input_questions import (
+from anabranch.frontend.input_queries import (
     ATTRIBUTES,
     CLASS,
     IDENTITY,
@@ -35,17 +35,17 @@ from anabranch.frontend.input_questions import (
     answered,
     has_containers,
 )
+from anabranch.frontend.mode_queries import OTHER_WAY, as_exported, of_export, relied_on, unsettled
 from anabranch.frontend.observe import Observed, fails, observe
 from anabranch.frontend.program import name_of
 from anabranch.frontend.rebind import rebind
 from anabranch.frontend.recorder import HELD
 from anabranch.frontend.state import check_states, check_tied, unkept, unwrapped, with_state
 from anabranch.frontend.surroundings import Surroundings, surroundings
-from anabranch.frontend.untouched import warn, warn_of_changes
-from anabranch.ir.asked import Asked
 from anabranch.ir.codec import nouns
 from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Graph
+from anabranch.ir.input_guards import Asked
 from anabranch.ir.plan import Signature
 from anabranch.ir.trees import read_tree
 from anabranch.trace import Trace

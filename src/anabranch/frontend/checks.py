@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from anabranch.errors import CaptureError, OptionError
 from anabranch.frontend.program import training_part
 from anabranch.frontend.translate import tensor_type
-from anabranch.frontend.unusual import check_given, check_parts
+from anabranch.frontend.unsupported import check_given, check_parts
 
 _WEIGHT = "the weight"
 LITERALS = (int, float, bool, str, type(None))

@@ -49,13 +49,13 @@ from anabranch.errors import CaptureError
 from anabranch.frontend.cut_answers import ByNumbers, LaidTensor, ValueAnswer, answers_of, may_ask
 from anabranch.frontend.cut_checks import ITEM, Cut, CutRecord, checked
 from anabranch.frontend.cut_simplify import simplify
+from anabranch.frontend.export_patches import as_in_eager, last_states_shaped, quiet
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import decompositions
 from anabranch.frontend.program import in_order, name_of
 from anabranch.frontend.source import origin, raised_at, running_at
 from anabranch.frontend.state import unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral
-from anabranch.frontend.untouched import as_in_eager, last_states_shaped, quiet
 
 aten = torch.ops.aten
 SYMBOLIC: Any = torch.fx.experimental._config

@@ -29,6 +29,12 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
 from anabranch.frontend.decompose import decompose
 from anabranch.frontend.direct import direct
+from anabranch.frontend.export_patches import (
+    as_in_eager,
+    last_states_shaped,
+    quiet,
+    warn_of_changes,
+)
 from anabranch.frontend.memory import share
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING
@@ -37,12 +43,6 @@ from anabranch.frontend.source import origin, raised_at
 from anabranch.frontend.state import attribute, unkept, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
 from anabranch.frontend.translate import CUT, Translation
-from anabranch.frontend.untouched import (
-    as_in_eager,
-    last_states_shaped,
-    quiet,
-    warn_of_changes,
-)
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf, Signature

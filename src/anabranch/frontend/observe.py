@@ -25,8 +25,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError
+from anabranch.frontend.call_profiler import watched
 from anabranch.frontend.effects import changed, leaves_of, replaced
-from anabranch.frontend.input_questions import (
+from anabranch.frontend.input_queries import (
     InputQuestions,
     Question,
     as_parameter,
@@ -37,7 +38,6 @@ from anabranch.frontend.python_state import PythonState
 from anabranch.frontend.recorder import CallRecorder
 from anabranch.frontend.source import raised_at
 from anabranch.frontend.surroundings import Surroundings
-from anabranch.frontend.watch import watched
 
 MOST_AROUND = 64
 """An input that is a slice of memory up to so many times its size is copied with all of it."""

@@ -22,8 +22,8 @@ from torch.utils._pytree import TreeSpec
 
 from anabranch.frontend.structure import fits, lies_there, same_form, same_literal
 from anabranch.ir.ambient import holds
-from anabranch.ir.asked import heard
 from anabranch.ir.graph import Input
+from anabranch.ir.input_guards import heard
 from anabranch.ir.plan import Leaf, Signature
 
 Reader = Callable[[tuple[Any, ...], Mapping[str, Any]], Sequence[Tensor] | None]

@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from anabranch.frontend.call_profiler import Listener
 from anabranch.frontend.fake_results import FakeResults, called_by_torch
-from anabranch.frontend.watch import Listener
 from anabranch.ir.key import digest_tensor, digest_text
 
 PLAIN = (int, float, complex, bool, str, type(None))

@@ -34,6 +34,7 @@ from anabranch.frontend import numbers
 from anabranch.frontend.backward import prepared, training_decompositions
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.draws import AttentionDropoutError, Draws, without_fused_dropout
+from anabranch.frontend.export_patches import warn_of_changes
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.optimizer import step_on
 from anabranch.frontend.source import raised_at, running_stack
@@ -50,7 +51,6 @@ from anabranch.frontend.training import (
     update,
 )
 from anabranch.frontend.translate import Translation
-from anabranch.frontend.untouched import warn_of_changes
 from anabranch.ir.attention_ops import laid_as
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature

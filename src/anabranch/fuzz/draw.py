@@ -12,7 +12,7 @@ from typing import get_args
 
 from anabranch.fuzz.drawing import DrawnModel, Form, Given
 from anabranch.fuzz.kinds import KINDS
-from anabranch.fuzz.sheet import Rejected, Sheet
+from anabranch.fuzz.program_builder import Rejected, Sheet
 
 FEWEST, MOST = 3, 18
 """Kinds in a drawing; some write several lines."""

@@ -30,7 +30,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from anabranch.fuzz import alone
+from anabranch.fuzz import script_prelude
 
 Form = Literal["tuple", "list", "dict", "one", "nested"]
 VALUE = re.compile(r"\b[vx]\d+\b")
@@ -109,10 +109,12 @@ def script(
     ends with 1 if anything."""
     told = "".join(f", {name}={value!r}" for name, value in options.items())
     call = f"differences(Drawn, inputs, {dtype}, {target!r}{told})"
-    opening = inspect.getsource(alone)
+    opening = inspect.getsource(script_prelude)
     if training:
         call = f"training_differences(Drawn, inputs, {dtype}, {target!r}, {drawing.seed}{told})"
-        opening += "\n\nfrom anabranch.fuzz.training import training_differences  # noqa: E402\n"
+        opening += (
+            "\n\nfrom anabranch.fuzz.training_trial import training_differences  # noqa: E402\n"
+        )
     end = f'if __name__ == "__main__":\n    sys.exit("\\n".join({call}) or None)'
     return f"{opening}\n\n# seed {drawing.seed}\n{model_text(drawing)}\n\n\n{end}\n"
 
@@ -127,12 +129,12 @@ def layer_text(layer: DrawnLayer) -> str:
 def namespace() -> dict[str, Any]:
     """What the lines of a drawing may call."""
     return {
-        name: getattr(alone, name)
+        name: getattr(script_prelude, name)
         for name in ("F", "filled", "finite", "nn", "normal", "signed", "torch", "whole")
     }
 
 
-def made(drawing: DrawnModel) -> tuple[Callable[[], nn.Module], alone.Inputs]:
+def made(drawing: DrawnModel) -> tuple[Callable[[], nn.Module], script_prelude.Inputs]:
     """The model's class and the function of its inputs."""
     space = namespace()
     exec(compile(model_text(drawing), f"<drawn {drawing.seed}>", "exec"), space)

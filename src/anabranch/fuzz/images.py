@@ -6,7 +6,7 @@ Each function writes one or more lines on the sheet; `sheet.add` rejects what to
 
 from __future__ import annotations
 
-from anabranch.fuzz.sheet import Sheet
+from anabranch.fuzz.program_builder import Sheet
 
 KERNELS = ((1, 1), (1, 1), (3, 3), (3, 3), (1, 7), (7, 1), (5, 5), (1, 3), (3, 1), (2, 2), (7, 7))
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)

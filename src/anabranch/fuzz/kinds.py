@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anabranch.fuzz import images, moves, others, patterns, pointwise, reuse, rounded, sequences
-from anabranch.fuzz.sheet import Sheet
+from anabranch.fuzz import images, moves, patterns, pointwise, rare_ops, reuse, rounded, sequences
+from anabranch.fuzz.program_builder import Sheet
 
 KINDS: dict[str, tuple[Callable[[Sheet], None], int]] = {
     "conv": (images.conv, 4),
@@ -81,15 +81,15 @@ KINDS: dict[str, tuple[Callable[[Sheet], None], int]] = {
     "gates": (sequences.gates, 1),
     "forget": (sequences.forget, 1),
     "factors": (sequences.factors, 1),
-    "image_module": (others.image_module, 2),
-    "patches": (others.patches, 1),
-    "sampled": (others.sampled, 1),
-    "sequence_module": (others.sequence_module, 2),
-    "indexed": (others.indexed, 3),
-    "widened": (others.widened, 1),
-    "product": (others.product, 1),
-    "masked_softmax": (others.masked_softmax, 1),
-    "integers": (others.integers, 3),
+    "image_module": (rare_ops.image_module, 2),
+    "patches": (rare_ops.patches, 1),
+    "sampled": (rare_ops.sampled, 1),
+    "sequence_module": (rare_ops.sequence_module, 2),
+    "indexed": (rare_ops.indexed, 3),
+    "widened": (rare_ops.widened, 1),
+    "product": (rare_ops.product, 1),
+    "masked_softmax": (rare_ops.masked_softmax, 1),
+    "integers": (rare_ops.integers, 3),
     "pattern": (patterns.pattern, 12),
     "repeated": (reuse.repeated, 3),
     "shared": (reuse.shared, 3),

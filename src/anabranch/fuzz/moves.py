@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from anabranch.fuzz.sheet import Rejected, Sheet
+from anabranch.fuzz.program_builder import Rejected, Sheet
 
 
 def cat(sheet: Sheet) -> None:

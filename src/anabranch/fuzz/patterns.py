@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from anabranch.fuzz.sheet import Sheet
+from anabranch.fuzz.program_builder import Sheet
 from anabranch.fuzz.substitute import RULES
 from anabranch.ir.graph import Arg, Graph, Input, Node, Ref, types
 from anabranch.ir.rule import Rule

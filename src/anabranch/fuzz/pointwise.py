@@ -3,7 +3,7 @@ either side, in place, and many at once."""
 
 from __future__ import annotations
 
-from anabranch.fuzz.sheet import Rejected, Sheet
+from anabranch.fuzz.program_builder import Rejected, Sheet
 
 ACTIVATIONS = (
     *("F.relu({})", "torch.sigmoid({})", "F.gelu({})", "torch.tanh({})", "F.silu({})"),

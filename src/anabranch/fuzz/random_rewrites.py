@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from anabranch.frontend.from_torch import capture
-from anabranch.fuzz import alone
+from anabranch.fuzz import script_prelude
 from anabranch.fuzz.drawing import DrawnModel, made
 from anabranch.fuzz.substitute import Applied, Crash, Substitution, substituted
 from anabranch.ir.eval import eval_graph
@@ -58,7 +58,7 @@ def walked(
 ) -> Walked:
     """The drawing, captured, by so many substitutions. CaptureError if it cannot be."""
     build, inputs = made(drawing)
-    example = alone.cast(inputs(0), torch.device("cpu"), dtype)
+    example = script_prelude.cast(inputs(0), torch.device("cpu"), dtype)
     captured = capture(build().eval().to(dtype), example).graph
     allowed = max(RELATIVE, rounding(captured))
     if options.tf32:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.fuzz.drawing import VALUE
-from anabranch.fuzz.sheet import Rejected, Sheet
+from anabranch.fuzz.program_builder import Rejected, Sheet
 
 
 def repeated(sheet: Sheet) -> None:

@@ -6,7 +6,7 @@ v3.to(torch.bfloat16).to(v3.dtype)
 
 from __future__ import annotations
 
-from anabranch.fuzz.sheet import Rejected, Sheet
+from anabranch.fuzz.program_builder import Rejected, Sheet
 
 QUOTIENTS = (
     *("torch.floor({0} / {1})", "torch.trunc({0} / {1})", "torch.round({0} / {1})", "{0} // {1}"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from anabranch.fuzz.sheet import Rejected, Sheet
+from anabranch.fuzz.program_builder import Rejected, Sheet
 
 WIDTHS = (1, 2, 3, 4, 5, 7, 8, 11, 16)
 

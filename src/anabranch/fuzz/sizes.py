@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 import anabranch
 from anabranch.errors import CaptureError
 from anabranch.frontend.dynamic_shapes import Dimension, DynamicShapes, Extent
-from anabranch.fuzz.alone import Inputs, cast, compared, legal
+from anabranch.fuzz.script_prelude import Inputs, cast, compared, legal
 from anabranch.targets import resolve
 
 CALLS = 5

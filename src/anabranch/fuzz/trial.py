@@ -21,12 +21,12 @@ from typing import Any, Literal
 import torch
 
 from anabranch.errors import CaptureError, NumericsError
-from anabranch.fuzz import alone
+from anabranch.fuzz import script_prelude
 from anabranch.fuzz.drawing import DrawnModel, made
 from anabranch.fuzz.random_rewrites import walked
 from anabranch.fuzz.sizes import size_differences
 from anabranch.fuzz.substitute import Crash, Substitution
-from anabranch.fuzz.training import training_differences
+from anabranch.fuzz.training_trial import training_differences
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS, scheduler
 from anabranch.search.result import Path
@@ -116,7 +116,9 @@ def _compiled(drawing: DrawnModel, setting: TrialSetting) -> TrialOutcome:
         differences = size_differences if setting.sizes else training_differences
         found = differences(build, inputs, *more, keep, **options)
     else:
-        found = alone.differences(build, inputs, setting.dtype, setting.target, keep, **options)
+        found = script_prelude.differences(
+            build, inputs, setting.dtype, setting.target, keep, **options
+        )
     (path,) = paths
     done = tuple(Substitution(step.rule, step.nodes) for step in path.steps) if path else ()
     short = path is not None and path.cut_short != ""

@@ -15,7 +15,7 @@ stay inputs. Writes through `weight.data` are not counted either: after one,
 `torch.compiler.reset()` has the next call read all weights.
 
 A graph that needs gradients becomes two plans, a forward and a backward pass
-(`integrations.training`).
+(`integrations.training_pass`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.memory import sharing
 from anabranch.frontend.strided import STRIDED
 from anabranch.integrations.symbolic import SymbolicCalls
-from anabranch.integrations.training import TrainingPass
+from anabranch.integrations.training_pass import TrainingPass
 from anabranch.integrations.views import results_of, return_origins, views_of_results, with_views
 from anabranch.integrations.warming import called, frame_of, is_closed
 from anabranch.options import Options

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from anabranch.ir.ambient import Ambient
-from anabranch.ir.asked import Asked
 from anabranch.ir.graph import Ref
+from anabranch.ir.input_guards import Asked
 from anabranch.ir.recipe import Recipe
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec

@@ -33,8 +33,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import AnabranchError, CaptureError, OptionError
+from anabranch.frontend.export_patches import quiet
 from anabranch.frontend.program import module_of
-from anabranch.frontend.untouched import quiet
 from anabranch.models.zoo import ZOO
 
 DTYPES: dict[str, torch.dtype] = {

@@ -20,12 +20,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from anabranch.errors import unwritable
-from anabranch.report import embed, history, sides, units
+from anabranch.report import embed, graph_diff, history, units
 from anabranch.report.flow import flow
 from anabranch.report.headline import headline
-from anabranch.report.made import made
 from anabranch.report.modules import largest
 from anabranch.report.parts import ReportParts
+from anabranch.report.provenance import made
 from anabranch.report.searched import PRICES, ended, gained, in_parts
 from anabranch.report.task_rows import KINDS, TaskRow, rows
 from anabranch.search.result import Path as SearchPath
@@ -112,11 +112,11 @@ def write(path: str | os.PathLike[str], **parts: Unpack[ReportParts]) -> None:
 def _sides(path: SearchPath | None) -> list[dict[str, Any]]:
     """Of each round its rows, and how many nodes are gone, new, and made of something else."""
     told = []
-    for before, after in sides.graphs(path) if path is not None else ():
-        found = sides.rows(sides.in_full(before), sides.in_full(after))
+    for before, after in graph_diff.graphs(path) if path is not None else ():
+        found = graph_diff.rows(graph_diff.in_full(before), graph_diff.in_full(after))
         signs = "".join(row.sign for row in found)
         counts = {"gone": signs.count("-"), "new": signs.count("+"), "other": signs.count("|")}
-        told.append({"rows": sides.folded(found), **counts})
+        told.append({"rows": graph_diff.folded(found), **counts})
     return told
 
 

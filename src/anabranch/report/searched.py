@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
+from anabranch.report.graph_diff import DiffRow, folded, graphs, rows, running, side_by_side
 from anabranch.report.lines import WIDTH, wrapped
-from anabranch.report.sides import DiffRow, folded, graphs, rows, running, side_by_side
 from anabranch.report.units import count, duration, significant
 from anabranch.search.engine.backtracking import Ran
 from anabranch.search.result import Path, Round

@@ -21,7 +21,7 @@
 | search | each round of the search that paid: rules, us without and with them, steps |
 | search: steps | rule, nodes, change of the price, alpha of that, us of the part they stand in |
 
-`anabranch compile` adds its `command`, and with --rivals what `bench/beside` finds: called_ms and
+`anabranch compile` adds its `command`, and with --rivals what `bench/rival_timing` finds: called_ms and
 called_beside, which rivals were timed as our calls were, and not_measured, why others were not.
 """
 
@@ -37,7 +37,7 @@ from typing import Any
 
 import torch
 
-from anabranch.artifact.owned import owned_bytes
+from anabranch.artifact.owned_constants import owned_bytes
 from anabranch.compiler.compilation import Compilation
 from anabranch.deadline import TIME
 from anabranch.frontend.observe import own_inputs, unchanged

@@ -15,24 +15,24 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Unpack
 
-from anabranch.artifact.owned import owned_bytes
+from anabranch.artifact.owned_constants import owned_bytes
 from anabranch.ir.ops import packet_name
 from anabranch.ir.task import places
 from anabranch.ir.text import text_kernel
 from anabranch.ir.tiles import HORIZONTAL
 from anabranch.ir.variant import WHOLE_PERCENT
 from anabranch.report import history
+from anabranch.report.deferred_decisions import undecided
 from anabranch.report.flow import busy, critical_chain, flow
 from anabranch.report.headline import Headline, headline
 from anabranch.report.history import Group
 from anabranch.report.kernel import NAMED
 from anabranch.report.lines import WIDTH, columns, cut, printable, wrapped
 from anabranch.report.occupancy import fullest, occupancy
+from anabranch.report.part_timings import tried_in_parts
 from anabranch.report.parts import ReportParts
 from anabranch.report.searched import searched_lines
 from anabranch.report.task_rows import TaskRow, rows
-from anabranch.report.tried import tried_in_parts
-from anabranch.report.undecided import undecided
 from anabranch.report.units import count, duration, ratio, significant, size
 from anabranch.rewrite.rules.special import PASSES
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from anabranch.artifact.owned import Shared
+from anabranch.artifact.owned_constants import Shared
 from anabranch.cache import Cache
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.frontend.capture_cache import Calling

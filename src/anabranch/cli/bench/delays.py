@@ -19,7 +19,7 @@ from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments
 from anabranch.cli.bench.saved import saver
 from anabranch.cli.compile import check_folders
-from anabranch.cli.watch import Watch
+from anabranch.cli.progress_display import Watch
 from anabranch.schedule import BEST
 from anabranch.trace import Trace
 

@@ -26,8 +26,8 @@ from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments
 from anabranch.cli.bench.saved import saver
 from anabranch.cli.compile import check_folders
+from anabranch.cli.progress_display import Watch
 from anabranch.cli.stopping import stoppable
-from anabranch.cli.watch import Watch
 from anabranch.report import units
 from anabranch.schedule import SCHEDULERS
 from anabranch.trace import Trace

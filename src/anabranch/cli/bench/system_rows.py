@@ -9,7 +9,7 @@ from anabranch.bench import result_rows, speed, table
 from anabranch.cli import screen
 from anabranch.cli.bench.saved import saver
 from anabranch.cli.compile import check_folders
-from anabranch.cli.watch import Watch
+from anabranch.cli.progress_display import Watch
 from anabranch.report import units
 from anabranch.trace import Trace
 

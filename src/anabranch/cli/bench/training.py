@@ -26,7 +26,7 @@ from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments, system_rows
 from anabranch.cli.bench.saved import saver
 from anabranch.cli.compile import check_folders
-from anabranch.cli.watch import Watch
+from anabranch.cli.progress_display import Watch
 from anabranch.schedule import SCHEDULERS
 from anabranch.trace import Trace
 

@@ -10,9 +10,16 @@ from tests.rewrite.graphs import read
 from anabranch.ir.graph import Graph
 from anabranch.ir.price import Price
 from anabranch.ir.protocols import Cost
+from anabranch.report.graph_diff import (
+    UnchangedRows,
+    folded,
+    rounds_told,
+    rows,
+    running,
+    side_by_side,
+)
 from anabranch.report.lines import WIDTH
 from anabranch.report.searched import searched_lines
-from anabranch.report.sides import UnchangedRows, folded, rounds_told, rows, running, side_by_side
 from anabranch.search.engine.backtracking import RewriteStep
 from anabranch.search.result import Path, Round
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from anabranch.cli import screen
-from anabranch.cli.watch import Watch
+from anabranch.cli.progress_display import Watch
 from anabranch.trace import Trace
 
 

@@ -25,8 +25,8 @@ from typing import Any
 
 from torch import nn
 
-from anabranch.frontend.asked import BUILT_IN, FUNCTIONS, asked
-from anabranch.frontend.input_questions import mentioned
+from anabranch.frontend.input_queries import mentioned
+from anabranch.frontend.mode_queries import BUILT_IN, FUNCTIONS, asked
 from anabranch.frontend.source import is_users
 
 CLOCKS: dict[Any, str] = {

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import anabranch
-from anabranch.frontend.alone import alone
+from anabranch.frontend.capture_lock import alone
 
 FAST: dict[str, Any] = {"target": "cpu", "search": "none", "cache_dir": None}
 

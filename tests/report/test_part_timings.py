@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.report.tried import tried_in_parts
+from anabranch.report.part_timings import tried_in_parts
 from anabranch.search.part_selection import WHERE
 from anabranch.trace import Trace
 

@@ -11,7 +11,7 @@ from tests.compiled.test_memory import QUICK, Layers, X
 
 import anabranch
 from anabranch.cache import Cache
-from anabranch.compiled.elsewhere import resettled
+from anabranch.compiled.retarget import resettled
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Target
 from anabranch.trace import Trace

@@ -28,8 +28,8 @@ from torch.utils import _pytree as pytree
 import anabranch
 from anabranch.errors import CaptureError
 from anabranch.frontend.training import loss_of
-from anabranch.fuzz.alone import Inputs, cast, legal
 from anabranch.fuzz.drawn_training import Loss, StepForm, trainable, twin
+from anabranch.fuzz.script_prelude import Inputs, cast, legal
 from anabranch.ir import tolerances
 from anabranch.targets import resolve
 

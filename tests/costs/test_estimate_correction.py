@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.rewrite.graphs import read
 
-from anabranch.costs.corrected import Corrected
+from anabranch.costs.estimate_correction import Corrected
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
 

@@ -3,7 +3,7 @@ lists, integers, half precision left for a moment, tensors without elements."""
 
 from __future__ import annotations
 
-from anabranch.fuzz.sheet import Rejected, Sheet
+from anabranch.fuzz.program_builder import Rejected, Sheet
 
 NORMS = ("nn.GroupNorm(1, {c})", "nn.GroupNorm({c}, {c})", "nn.InstanceNorm2d({c}, affine=True)")
 IMAGES = (

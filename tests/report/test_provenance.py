@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.report.made import made
 from anabranch.report.parts import ReportParts
+from anabranch.report.provenance import made
 
 Build = Mapping[str, Callable[..., ReportParts]]
 FACTS = {

@@ -27,7 +27,7 @@ from anabranch.errors import CaptureError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import Given, leaves_of
 from anabranch.frontend.source import is_users
-from anabranch.ir.asked import Asked, What, answer_of, differs_from
+from anabranch.ir.input_guards import Asked, What, answer_of, differs_from
 
 LAID: dict[str, What] = {
     **{"stride": "stride", "is_contiguous": "is_contiguous", "dim_order": "stride"},

@@ -14,10 +14,10 @@ import torch
 import typing_extensions
 from torch import Tensor, nn
 
+from anabranch.frontend.call_profiler import unless_of_module
 from anabranch.frontend.observe import Observed, observe
 from anabranch.frontend.source import is_users
 from anabranch.frontend.surroundings import surroundings
-from anabranch.frontend.watch import unless_of_module
 
 _LIBRARY: Any = torch.library.Library
 

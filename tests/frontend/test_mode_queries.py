@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import anabranch
 from anabranch.cache import Cache
 from anabranch.errors import InputError
-from anabranch.frontend.asked import as_exported
 from anabranch.frontend.capture_cache import Calling, capture_model
+from anabranch.frontend.mode_queries import as_exported
 from anabranch.frontend.surroundings import surroundings
 from anabranch.trace import Trace
 
@@ -62,7 +62,7 @@ def said(model: nn.Module, fake: bool = False, given: Tensor | None = None) -> l
 @pytest.mark.parametrize("name", ASKS)
 def test_another_way_while_exporting_is_told(name: str, fake: bool) -> None:
     (told,) = said(Asks(ASKS[name], (5.0, 6.0)), fake)
-    assert told.startswith(f"Asks: forward asks {name.strip()} at test_asked.py:")
+    assert told.startswith(f"Asks: forward asks {name.strip()} at test_mode_queries.py:")
     assert "goes the way for True" in told
 
 
@@ -164,4 +164,4 @@ def test_switches_that_a_capture_sets_itself_are_warned_about() -> None:
         anabranch.compile(reads, (X,), target="cpu", search="none", cache_dir=None)
     (text,) = [str(one.message) for one in told if "forward reads" in str(one.message)]
     for name in ("cuda.matmul.allow_tf32", "cudnn.allow_tf32", "get_float32_matmul_precision()"):
-        assert f"{name} at test_asked.py:" in text
+        assert f"{name} at test_mode_queries.py:" in text

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from anabranch.fusion.merge_cuts import ESTIMATED
 from anabranch.ir.protocols import A_LARGE_GPU
-from anabranch.report.undecided import undecided
+from anabranch.report.deferred_decisions import undecided
 from anabranch.trace import Event, Kind
 
 SIM = replace(A_LARGE_GPU, simulated=True)

@@ -25,7 +25,7 @@ from anabranch.compiled.calls import Compiled
 from anabranch.compiled.history import Text
 from anabranch.compiled.memory import MemoryUse
 from anabranch.errors import WeightsError
-from anabranch.frontend.alone import alone
+from anabranch.frontend.capture_lock import alone
 from anabranch.frontend.optimizer import initialise
 from anabranch.frontend.surroundings import neutral, surroundings
 from anabranch.frontend.training import Held, Training, held_by

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anabranch.artifact.owned import Shared, owned
+from anabranch.artifact.owned_constants import Shared, owned
 from anabranch.cache import Cache
 from anabranch.compiled import arguments, sized
 from anabranch.compiled.entry import Entry

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from anabranch import api
-from anabranch.bench.beside import beside, check_rivals
+from anabranch.bench.rival_timing import beside, check_rivals
 from anabranch.compiled.calls import Compiled
 from anabranch.errors import OptionError
 
