@@ -26,7 +26,7 @@ from anabranch.compiled.cuts import CutModel
 from anabranch.compiled.progress import Progress, telling
 from anabranch.compiled.training_step import TrainingStep
 from anabranch.errors import ArtifactError, DataDependentError, TargetError
-from anabranch.frontend.capture_lock import alone
+from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.program import opened
 from anabranch.frontend.state import unwrapped
@@ -201,7 +201,7 @@ def load(
         ArtifactError: The file is damaged, foreign or newer, or says more than a plan may say.
         TargetError: The plan is sound and cannot run here.
     """
-    with alone(), uncollected(), neutral():
+    with capture_lock(), uncollected(), neutral():
         plans = artifact_file.load_all(path, operators=operators)
         opened = resolve(target, plans[-1][0].spec.tf32)
         for plan, _ in plans:

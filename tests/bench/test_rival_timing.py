@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from anabranch import api
-from anabranch.bench.rival_timing import beside, check_rivals
+from anabranch.bench.rival_timing import check_rivals, time_rivals
 from anabranch.compiled.calls import Compiled
 from anabranch.errors import OptionError
 
@@ -22,7 +22,7 @@ def compiled() -> Compiled:
 def test_what_is_timed_and_what_is_not(compiled: Compiled) -> None:
     loaded = (compiled.model, (torch.randn(2, 8),))
     names = ("eager", "cudagraph", "torchscript")
-    facts = beside(compiled, "net.py:build", "fp32", loaded, names)
+    facts = time_rivals(compiled, "net.py:build", "fp32", loaded, names)
     assert list(facts["baselines"]) == facts["called_beside"] == ["eager", "torchscript"]
     assert all(ms > 0 for ms in (*facts["baselines"].values(), facts["called_ms"]))
     assert list(facts["not_measured"]) == ["cudagraph"]

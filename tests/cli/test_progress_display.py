@@ -5,12 +5,12 @@ import json
 import pytest
 
 from anabranch.cli import screen
-from anabranch.cli.progress_display import Watch
+from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.trace import Trace
 
 
 def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with Watch("net") as watch:
+    with ProgressDisplay("net") as watch:
         trace = Trace(watch)
         trace.add("stage", "capture", "capture", seconds=0.5)
         trace.add("stage", "frontend.export", "frontend.export", seconds=0.4)
@@ -30,13 +30,13 @@ def test_debug_shows_more(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANABRANCH_DEBUG", "3")
-    with Watch("net") as watch:
+    with ProgressDisplay("net") as watch:
         Trace(watch).add("refused", "fusion", "conv + relu", "3 consumers")
     assert "refused fusion: conv + relu: 3 consumers" in capsys.readouterr().err
 
 
 def test_only_the_progress_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    with Watch("benchmark", "bench") as watch:
+    with ProgressDisplay("benchmark", "bench") as watch:
         trace = Trace(watch)
         trace.progress("bench", 0, 2, "resnet50")
         trace.progress("costs", 0, 9, "tasks measured")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import anabranch
-from anabranch.frontend.capture_lock import alone
+from anabranch.frontend.capture_lock import capture_lock
 
 FAST: dict[str, Any] = {"target": "cpu", "search": "none", "cache_dir": None}
 
@@ -55,7 +55,7 @@ def test_a_child_does_not_wait_for_a_thread_of_its_parent() -> None:
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with alone():
+        with capture_lock():
             held.set()
             done.wait()
 
@@ -65,7 +65,7 @@ def test_a_child_does_not_wait_for_a_thread_of_its_parent() -> None:
     child = os.fork()
     if child == 0:
         signal.alarm(10)
-        with alone():
+        with capture_lock():
             os._exit(0)
     _, status = os.waitpid(child, 0)
     done.set()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from anabranch.fusion.merge_cuts import ESTIMATED
 from anabranch.ir.protocols import A_LARGE_GPU
-from anabranch.report.deferred_decisions import undecided
+from anabranch.report.deferred_decisions import deferred_decisions
 from anabranch.trace import Event, Kind
 
 SIM = replace(A_LARGE_GPU, simulated=True)
@@ -31,11 +31,11 @@ EVENTS = [
 
 
 def test_each_is_told_once_and_what_may_gain_most_first() -> None:
-    first, *lines = undecided(EVENTS[:3], SIM, 12)
+    first, *lines = deferred_decisions(EVENTS[:3], SIM, 12)
     assert first.endswith(
         "2 pairs, only estimated here; there both ways are timed: its plan may differ"
     )
-    first, second, *lines = undecided(EVENTS, SIM, 12)
+    first, second, *lines = deferred_decisions(EVENTS, SIM, 12)
     assert first.startswith("Left to the GPU: 2 pairs and 2 other groups, only estimated here")
     assert second.endswith("may differ")
     assert lines[0].split() == ["tasks", "one", "launch", "apart"]
@@ -45,9 +45,9 @@ def test_each_is_told_once_and_what_may_gain_most_first() -> None:
 
 
 def test_what_is_left_out_is_counted() -> None:
-    assert undecided(EVENTS, SIM, 1)[-1] == "  and 3 more"
+    assert deferred_decisions(EVENTS, SIM, 1)[-1] == "  and 3 more"
 
 
 def test_nothing_is_left_where_the_gpu_is_or_nothing_was_estimated() -> None:
-    assert undecided(EVENTS, A_LARGE_GPU, 12) == []
-    assert undecided(EVENTS[5:], SIM, 12) == []
+    assert deferred_decisions(EVENTS, A_LARGE_GPU, 12) == []
+    assert deferred_decisions(EVENTS[5:], SIM, 12) == []

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from anabranch.report.parts import ReportParts
-from anabranch.report.provenance import made
+from anabranch.report.provenance import provenance
 
 Build = Mapping[str, Callable[..., ReportParts]]
 FACTS = {
@@ -21,7 +21,7 @@ FACTS = {
 
 
 def test_date_command_options_and_versions(parts: Build) -> None:
-    assert made({**parts["small"](), "facts": FACTS}) == [
+    assert provenance({**parts["small"](), "facts": FACTS}) == [
         ("compiled", "26 November 2026, 06:19 UTC"),
         ("command", "anabranch compile net.py:build"),
         ("options", "budget = 60.0, scheduler = ios"),
@@ -33,7 +33,7 @@ def test_date_command_options_and_versions(parts: Build) -> None:
 def test_a_recorded_machine_is_told_from_this_one(parts: Build) -> None:
     given = parts["small"]()
     plan = replace(given["plan"], spec=replace(given["plan"].spec, simulated=True))
-    lines = dict(made({**given, "plan": plan, "facts": FACTS}))
+    lines = dict(provenance({**given, "plan": plan, "facts": FACTS}))
     assert lines["versions"] == "anabranch 0.1.0, torch 2.9"
     assert lines["recorded"].startswith("torch 2.11, cuda 13.0, on the machine")
     assert "device" not in lines
@@ -43,6 +43,6 @@ def test_a_recorded_machine_is_told_from_this_one(parts: Build) -> None:
 def test_what_is_not_known_leaves_its_line_out(parts: Build, odd: object) -> None:
     given = parts["small"]()
     facts = dict.fromkeys(("compiled_at", "made_with", "versions"), odd)
-    lines = dict(made({**given, "facts": facts}))
+    lines = dict(provenance({**given, "facts": facts}))
     assert "compiled" not in lines and "command" not in lines and "options" not in lines
-    assert dict(made({**given, "facts": {"options": {}}}))["options"] == "the default ones"
+    assert dict(provenance({**given, "facts": {"options": {}}}))["options"] == "the default ones"

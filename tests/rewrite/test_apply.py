@@ -127,7 +127,11 @@ graph g {
 )
 def test_each_result_is_replaced(split: str) -> None:
     """A split of what a convolution makes becomes slices, and these two convolutions."""
-    rules = {rule.name: rule for name in ("pieces", "transposes") for rule in CANDIDATES[name]}
+    rules = {
+        rule.name: rule
+        for name in ("concat_slice", "transposed_operands")
+        for rule in CANDIDATES[name]
+    }
     graph = read(CUT.replace("SPLIT", split).replace("CONV", CONV))
     apart = [rule for name, rule in rules.items() if name.startswith("split(")]
     cut = equal(graph, apply_all(graph, apart))

@@ -51,7 +51,15 @@ AFTER = {
 captured has no matmul: it is a linear, or has become mm and bmm."""
 
 LAWFUL = frozenset(
-    {"activated", "algebra", "linearity", "pieces", "movement", "transposes", "sums"}
+    {
+        "conv_activation_merging",
+        "matmul_algebra",
+        "linearity",
+        "concat_slice",
+        "movement",
+        "transposed_operands",
+        "elementwise_algebra",
+    }
 )
 """Families of laws that are found in modules written for them."""
 CHECKED = [rule.name for name in FAMILIES if name not in LAWFUL for rule in CANDIDATES[name]]

@@ -316,7 +316,7 @@ def test_a_norm_whose_weights_are_wider_than_its_rows_is_left_alone() -> None:
       %y: bf16[4,5] = aten.linear.default(%n, %w)
       return %y
     }""")
-    for rule in CANDIDATES["normed"]:
+    for rule in CANDIDATES["linear_after_norm"]:
         assert not list(matches(mixed, rule)), rule.name
 
 
@@ -334,7 +334,7 @@ def test_a_norm_of_rows_in_fp32_stays_before_its_linear() -> None:
     found = {
         kind: sum(
             len(list(matches(parse_graph(plain.format(kind)), rule)))
-            for rule in CANDIDATES["normed"]
+            for rule in CANDIDATES["linear_after_norm"]
         )
         for kind in ("f16", "bf16", "f32")
     }
@@ -361,5 +361,6 @@ def test_a_norm_that_is_cut_to_whole_numbers_is_left_alone() -> None:
     rounded, whole = (
         parse_graph(cut.format(*kind)) for kind in (("f16", "torch.float16"), ("i8", "torch.int8"))
     )
-    assert [len(list(matches(rounded, rule))) for rule in CANDIDATES["normed"]] == [0, 0, 0, 1]
-    assert not any(list(matches(whole, rule)) for rule in CANDIDATES["normed"])
+    rules = CANDIDATES["linear_after_norm"]
+    assert [len(list(matches(rounded, rule))) for rule in rules] == [0, 0, 0, 1]
+    assert not any(list(matches(whole, rule)) for rule in rules)

@@ -111,7 +111,7 @@ def test_what_is_read_from_above_is_proved_with_it() -> None:
             return torch.stack([t(ids[:, i]) for i, t in enumerate(self.tables)], 1)
 
     graph = captured(Lookups(), torch.randint(0, 9, (5, 3)))
-    rules = [rule for rule in CANDIDATES["tables"] if next(matches(graph, rule), None)]
+    rules = [rule for rule in CANDIDATES["embedding_merging"] if next(matches(graph, rule), None)]
     assert rules
     for rule in rules:
         for step in steps_of(graph, rule):

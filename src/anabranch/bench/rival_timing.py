@@ -1,6 +1,6 @@
 """Rivals beside one compiled model: built, and timed in common rounds with calls of ours -> facts.
 
-    beside(compiled, BenchmarkCase("zoo:resnet50", ...), ("eager", "inductor"))
+    time_rivals(compiled, BenchmarkCase("zoo:resnet50", ...), ("eager", "inductor"))
       -> {"called_ms": 0.41, "baselines": {"eager": 1.9, "inductor": 0.63},
           "called_beside": ["eager", "inductor"], "not_measured": {}}
 
@@ -40,7 +40,7 @@ def check_rivals(rivals: Sequence[str], target: str) -> None:
         )
 
 
-def beside(
+def time_rivals(
     compiled: Compiled,
     name: str,
     dtype: str,

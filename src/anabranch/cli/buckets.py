@@ -22,7 +22,7 @@ from torch import Tensor
 from anabranch.bench.jobs import job_of
 from anabranch.cache import Cache
 from anabranch.cli import flags, screen
-from anabranch.cli.progress_display import Watch
+from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.compiler.buckets import choose, expected, forecasts, read_sizes
 from anabranch.errors import OptionError
 from anabranch.frontend.dynamic_shapes import Dimension, DynamicShapes, Extent
@@ -66,7 +66,7 @@ def run(
     dimensions = tuple(Dimension(name) for name in names.values())
     shares, _ = read_sizes(histogram, dimensions)
     assert shares is not None, "a file was given"
-    with Watch("forecasting", "kernels") as watch, Cache.open(options.cache_dir) as cache:
+    with ProgressDisplay("forecasting", "kernels") as watch, Cache.open(options.cache_dir) as cache:
         job = job_of(model, kind, 2, place, options, cache, Trace(watch), trust)
         shapes = DynamicShapes(dimensions, _extents(job.args, list(names)))
         if shapes.sizes_of([x for x in job.args if isinstance(x, Tensor)]) is None:

@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from anabranch import api
-from anabranch.bench.rival_timing import beside, check_rivals
+from anabranch.bench.rival_timing import check_rivals, time_rivals
 from anabranch.bench.rivals import RIVALS
 from anabranch.cli import flags, screen
 from anabranch.cli.chosen_target import place, planned_elsewhere
-from anabranch.cli.progress_display import Watch
+from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.cli.stopping import stoppable
 from anabranch.compiled.calls import Compiled
 from anabranch.errors import NumericsError, OptionError
@@ -96,7 +96,9 @@ def run(
         compiled.save(output)
     more: dict[str, Any] = {"command": shlex.join(["anabranch", *sys.argv[1:]])}
     if compared:
-        timed = beside(compiled, model, dtype or "fp32", (compiled.model, args), compared, trust)
+        timed = time_rivals(
+            compiled, model, dtype or "fp32", (compiled.model, args), compared, trust
+        )
         more |= {**timed, "baselines": compiled.facts["baselines"] | timed["baselines"]}
     if report is not None:
         compiled.report(report, more)
@@ -127,7 +129,7 @@ def compiled_for(
     loaded, args = load_model(model, batch, dtype, device, seed, trust)
     level = Options.read(options).debug
     options = {"fullgraph": True, **options}  # what is shown is about one plan
-    with stoppable() as stop, Watch(model, level=level) as watch:
+    with stoppable() as stop, ProgressDisplay(model, level=level) as watch:
         trace = Trace(watch)
         compiled = api.compile(loaded, args, target=chosen, trace=trace, stop=stop, **options)
     return compiled, args, stop
@@ -229,7 +231,7 @@ def _on_cpu(
     loaded, args = load_model(model, batch, own, "cpu", seed, trust)
     options = {"fullgraph": True, **options}
     options.pop("tf32", None)
-    with stoppable(stop), Watch(f"{model} on the CPU") as watch:
+    with stoppable(stop), ProgressDisplay(f"{model} on the CPU") as watch:
         trace = Trace(watch)
         compiled = api.compile(loaded, args, target="cpu", trace=trace, stop=stop, **options)
     with torch.no_grad():

@@ -14,7 +14,7 @@ from typing import Any
 
 from anabranch.cache import Cache
 from anabranch.cli import flags, screen
-from anabranch.cli.progress_display import Watch
+from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
 from anabranch.errors import OptionError
@@ -48,7 +48,10 @@ def run(
         )
     names = flags.words(schedulers, SCHEDULERS, "--schedulers")
     cp_sat()  # before the work, not after it
-    with Watch(model) as watch, _job(model, batch, dtype, target, trust, Trace(watch)) as job:
+    with (
+        ProgressDisplay(model) as watch,
+        _job(model, batch, dtype, target, trust, Trace(watch)) as job,
+    ):
         tasks = compile_model(job, stop_after="probe")
         spec = job.target.spec
         costs = costs_of(job.target, partial(pack, spec=spec), job.cache, job.trace)

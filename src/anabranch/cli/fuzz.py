@@ -30,7 +30,7 @@ import torch
 import typer
 
 from anabranch.cli import flags, screen
-from anabranch.cli.progress_display import Watch
+from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.errors import OptionError
 from anabranch.fuzz import campaign
 from anabranch.fuzz.trial import DRAWN, TrialSetting, check
@@ -114,7 +114,7 @@ def run(
     else:
         setting = _setting(target, dtype, scheduler, search, budget, verified)
         setting = replace(setting, sizes=sizes, training=training)
-    with Watch("drawing", "fuzz") as watch:
+    with ProgressDisplay("drawing", "fuzz") as watch:
         tally = campaign.run(seed, graphs, setting, Trace(watch), out, _shard(shard), log)
     _show(json, tally, setting)
     screen.write_json(json, campaign.record(tally, seed, setting))

@@ -20,7 +20,7 @@ import typer
 from anabranch.bench.jobs import job_of
 from anabranch.cache import Cache
 from anabranch.cli import flags, screen
-from anabranch.cli.progress_display import Watch
+from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.compiler.precompile import Ahead, compiled_ahead
 from anabranch.errors import AnabranchError, OptionError
 from anabranch.options import Options
@@ -55,7 +55,7 @@ def run(
     cells = [(m, d, b) for m in models for d in dtypes for b in batches]
     rows: list[dict[str, Any]] = []
     path = ""
-    with Watch("precompiling", "tuning") as watch:
+    with ProgressDisplay("precompiling", "tuning") as watch:
         for model, of, size in cells:
             options = Options.read({"tf32": of == "tf32", "search": "none"})
             place, trace = resolve(target, options.tf32), Trace(watch)

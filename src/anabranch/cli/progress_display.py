@@ -27,7 +27,7 @@ from anabranch.options import Options
 from anabranch.trace import LEVELS, Event
 
 
-class Watch:
+class ProgressDisplay:
     """A listener for `Trace(watch)`, shown while it is open. `title`: what is under way; `where`:
     whose progress counts ("bench"), None for the compiler's, stage by stage; `level`: how much is
     shown, None for what ANABRANCH_DEBUG says."""

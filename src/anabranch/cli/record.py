@@ -16,7 +16,7 @@ from anabranch.bench import record as recording
 from anabranch.bench.observe import observe
 from anabranch.cli import flags, screen
 from anabranch.cli.compile import check_folders
-from anabranch.cli.progress_display import Watch
+from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.costs.observed import Kernels, load_observations, merged, save_observations
 from anabranch.costs.recorded import Profile, load_profile, save_profile
 from anabranch.errors import OptionError
@@ -78,7 +78,7 @@ def run(
         return
     before = load_profile(output) if output.exists() else None
     save = _saver(output)
-    with Watch("recording", "record") as watch:
+    with ProgressDisplay("recording", "record") as watch:
         profile = recording.record(
             models or recording.networks(),
             dtypes,
@@ -120,7 +120,7 @@ def _schedules(
 ) -> None:
     chosen = _kernels(kernels)
     before = load_observations(output) if output.exists() else None
-    with Watch("recording", "record") as watch:
+    with ProgressDisplay("recording", "record") as watch:
         found = observe(
             models or recording.networks(),
             dtypes,
@@ -160,7 +160,7 @@ def _kernels(name: str) -> Kernels:
 def _calibrate(data: Sequence[Path], output: Path, json: str | None) -> None:
     found = merged([load_observations(path) for path in data])
     origin = ", ".join(path.name for path in data)
-    with Watch("calibrating", "record") as watch:
+    with ProgressDisplay("calibrating", "record") as watch:
         record = calibrating.calibrate(found, origin, Trace(watch), workers=os.cpu_count() or 1)
     output.write_text(dumps(record, indent=1) + "\n")
     console = screen.console(json)

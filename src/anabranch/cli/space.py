@@ -30,7 +30,7 @@ from anabranch.bench.provenance import provenance, versions
 from anabranch.cache import Cache
 from anabranch.cli import exact, flags, screen
 from anabranch.cli.dag_file import read_dag
-from anabranch.cli.progress_display import Watch
+from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import Roofline
 from anabranch.deadline import Deadline
@@ -123,7 +123,7 @@ def run(
     known: dict[tuple[object, ...], Row] = {}
     rows: list[Row] = []
     until = Deadline.after(budget)
-    with Watch("counting", "space") as watch:
+    with ProgressDisplay("counting", "space") as watch:
         trace = Trace(watch)
         for done, block in enumerate(found):
             trace.progress("space", done, len(found))
@@ -193,7 +193,7 @@ def _blocks(
     loaded, args = load_model(model, batch, None, device, trust=trust)
     options = Options.read()
     tasks: Sequence[Task]
-    with Watch(model) as watch, Cache.open(options.cache_dir) as cache:
+    with ProgressDisplay(model) as watch, Cache.open(options.cache_dir) as cache:
         job = Job(loaded, args, {}, opened, options, cache, Trace(watch))
         if units == "ios":
             found = operators(compile_model(job, stop_after="capture").graph)

@@ -51,7 +51,7 @@ from anabranch.compiler.stages import fell_back
 from anabranch.deadline import Deadline
 from anabranch.errors import InputError, OptionError
 from anabranch.frontend.attributes import KEY, attributes
-from anabranch.frontend.capture_lock import alone
+from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.surroundings import neutral
 from anabranch.ir.plan import Plan
@@ -132,7 +132,7 @@ class Compiled(Plans):
         check_call(self.model, args, kwargs)
         check_parts(self.model)
         asked = request(args, kwargs, stop=stop)
-        with alone(), neutral(), Cache.open(self.options.cache_dir) as cache:
+        with capture_lock(), neutral(), Cache.open(self.options.cache_dir) as cache:
             calls, chosen = sized.chosen(self._job(asked, cache), dynamic_shapes, sizes)
             for number, at in enumerate(chosen):
                 given, named = calls.shapes.resized(asked.args, dict(asked.kwargs), at)
@@ -165,7 +165,7 @@ class Compiled(Plans):
                 job, dimensions = known.entries[0].job, known.sized.shapes.dimensions
                 read_sizes([at], dimensions)
                 args, kwargs = known.sized.shapes.resized(job.args, dict(job.kwargs), at)
-                with alone():
+                with capture_lock():
                     self._add(request(args, kwargs, sized=known.sized, at=at))
         return self
 

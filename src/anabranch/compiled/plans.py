@@ -25,7 +25,7 @@ from anabranch.compiled.request import PlanRequest, request
 from anabranch.compiled.sharing import share_arena
 from anabranch.compiled.weights import Stamps
 from anabranch.errors import OptionError
-from anabranch.frontend.capture_lock import alone
+from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
 from anabranch.ir.protocols import Executable, Target
@@ -134,7 +134,7 @@ class Plans(Fixed):
         check_call(self.model, args, kwargs)
         check_parts(self.model)
         # A graph that torch.compile hands over is not captured, and its lock is held by then.
-        with alone() if captured is None else nullcontext():
+        with capture_lock() if captured is None else nullcontext():
             self._add(request(args, kwargs, captured, stop, shared))
         return self
 

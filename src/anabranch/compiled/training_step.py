@@ -25,7 +25,7 @@ from anabranch.compiled.calls import Compiled
 from anabranch.compiled.history import Text
 from anabranch.compiled.memory import MemoryUse
 from anabranch.errors import WeightsError
-from anabranch.frontend.capture_lock import alone
+from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.optimizer import initialise
 from anabranch.frontend.surroundings import neutral, surroundings
 from anabranch.frontend.training import Held, Training, held_by
@@ -80,7 +80,7 @@ class TrainingStep:
         check_training(self.training, given)
         if self._bound is not None:
             self._bound.follow()
-        with alone(), neutral():
+        with capture_lock(), neutral():
             initialise(self.training.optimizer)
             held = held_by(self.training)
             self._take_rates()

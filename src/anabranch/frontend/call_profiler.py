@@ -26,7 +26,7 @@ from typing import Any
 from torch import nn
 
 from anabranch.frontend.input_queries import mentioned
-from anabranch.frontend.mode_queries import BUILT_IN, FUNCTIONS, asked
+from anabranch.frontend.mode_queries import BUILT_IN, FUNCTIONS, mode_query
 from anabranch.frontend.source import is_users
 
 CLOCKS: dict[Any, str] = {
@@ -74,7 +74,7 @@ def watched(reads: list[str], asks: list[str], names: set[str]) -> Iterator[List
         nonlocal imports
         if event == "c_call":
             if type(called) is BuiltinFunctionType and called in HEARD and not collecting | imports:
-                question = asked(frame, called)
+                question = mode_query(frame, called)
                 asks.extend([question] if question is not None else ())
                 reads.extend(_clock(frame, called))
         elif event == "call":
@@ -90,7 +90,7 @@ def watched(reads: list[str], asks: list[str], names: set[str]) -> Iterator[List
             if id(code) in of_tensors and not _of_module(frame):
                 names.update(of_tensors.pop(id(code)))
             if code.co_name in FUNCTIONS:
-                question = asked(frame)
+                question = mode_query(frame)
                 asks.extend([question] if question is not None else ())
         elif imports and event == "return" and frame.f_code is IMPORT:
             imports -= 1

@@ -21,9 +21,9 @@ from torch.utils import _pytree as pytree
 
 from anabranch.cache import Cache, Codec, Table
 from anabranch.errors import CaptureError
+from anabranch.frontend.capture_warnings import warn, warn_of_changes
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import check_assigned, check_values, check_writes, rebuilt
-from anabranch.frontend.export_patches import warn, warn_of_changes
 from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import apart, capture, check
 from anabranch.frontend.input_queries import (

@@ -17,7 +17,7 @@ os.register_at_fork(after_in_child=_LOCK._at_fork_reinit)  # whoever held it is 
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def capture_lock() -> Iterator[None]:
     """No other thread is within it meanwhile; the same one may enter it again."""
     with _LOCK:
         yield

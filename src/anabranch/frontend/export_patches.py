@@ -1,25 +1,17 @@
-"""What is not shown or looked at while a model is exported, and what a user is warned of."""
+"""What of torch is another while a model is exported: notes stay off the screen, shapes that torch
+gets wrong are mended, and the model takes the branches that it takes in eager."""
 
 from __future__ import annotations
 
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from typing import Any
 
 import torch
 
-from anabranch.trace import Trace
-
-WHERE = "frontend"
-MOST_NAMED = 10
-"""Attributes that a warning names."""
-NOT_CHANGED = (
-    "what is compiled does not, and computes what the model's next call would; compiling left them "
-    "as they were"
-)
 LAYERS = ("one_layer_lstm", "mkldnn_one_layer_lstm")
 """How torch takes an LSTM apart, a layer at a time."""
 
@@ -38,22 +30,6 @@ def quiet() -> Iterator[None]:
                 yield
         finally:
             logger.setLevel(before)
-
-
-def warn(trace: Trace, model: str, why: str) -> None:
-    """An event and a Python warning. A trace is of one model, which is warned of once for each of
-    the things that begin with the same two words."""
-    known = (event.why.split()[:2] for event in trace.events if event.where == WHERE)
-    if why.split()[:2] in known:
-        return
-    trace.warn(WHERE, model, why)
-
-
-def warn_of_changes(trace: Trace, model: str, changed: Sequence[str]) -> None:
-    """What a call of the model changes beside its results, if anything."""
-    if changed:
-        told = ", ".join(changed[:MOST_NAMED]) + (", ..." if len(changed) > MOST_NAMED else "")
-        warn(trace, model, f"forward changes {told}: {NOT_CHANGED}")
 
 
 @contextmanager

@@ -25,16 +25,12 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError, DataDependentError
+from anabranch.frontend.capture_warnings import warn_of_changes
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
 from anabranch.frontend.decompose import decompose
 from anabranch.frontend.direct import direct
-from anabranch.frontend.export_patches import (
-    as_in_eager,
-    last_states_shaped,
-    quiet,
-    warn_of_changes,
-)
+from anabranch.frontend.export_patches import as_in_eager, last_states_shaped, quiet
 from anabranch.frontend.memory import share
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING

@@ -67,7 +67,7 @@ OTHER_WAY = (
 )
 
 
-def asked(frame: FrameType, called: Any = None) -> str | None:
+def mode_query(frame: FrameType, called: Any = None) -> str | None:
     """The question and where it is asked, of a Python function that is entered, or of a built-in
     one that is `called`; None where it is no such question of the user's."""
     if called is not None:

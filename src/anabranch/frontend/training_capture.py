@@ -32,9 +32,9 @@ from torch.utils import _pytree as pytree
 from anabranch.errors import CaptureError
 from anabranch.frontend import numbers
 from anabranch.frontend.backward import prepared, training_decompositions
+from anabranch.frontend.capture_warnings import warn_of_changes
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.draws import AttentionDropoutError, Draws, without_fused_dropout
-from anabranch.frontend.export_patches import warn_of_changes
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.optimizer import step_on
 from anabranch.frontend.source import raised_at, running_stack

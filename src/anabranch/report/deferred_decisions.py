@@ -19,7 +19,7 @@ from anabranch.report.units import count, duration
 from anabranch.trace import Event
 
 
-def undecided(events: Sequence[Event], spec: TargetSpec, most: int) -> list[str]:
+def deferred_decisions(events: Sequence[Event], spec: TargetSpec, most: int) -> list[str]:
     """How many groups only a measurement decides, and what both ways are expected to take, those
     that may gain most first; at most so many of them. Nothing where the machine is there."""
     if not spec.simulated:

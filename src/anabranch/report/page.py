@@ -25,7 +25,7 @@ from anabranch.report.flow import flow
 from anabranch.report.headline import headline
 from anabranch.report.modules import largest
 from anabranch.report.parts import ReportParts
-from anabranch.report.provenance import made
+from anabranch.report.provenance import provenance
 from anabranch.report.searched import PRICES, ended, gained, in_parts
 from anabranch.report.task_rows import KINDS, TaskRow, rows
 from anabranch.search.result import Path as SearchPath
@@ -64,7 +64,7 @@ def render(**parts: Unpack[ReportParts]) -> str:
     return environment.get_template("page.html.j2").render(
         name=parts["name"],
         head=headline(parts),
-        made=made(parts),
+        made=provenance(parts),
         sources=embed.MEANINGS,
         kinds=_kinds(found),
         modules=largest(found),

@@ -19,7 +19,7 @@ from typing import Any
 from anabranch.report.parts import ReportParts
 
 
-def made(parts: ReportParts) -> list[tuple[str, str]]:
+def provenance(parts: ReportParts) -> list[tuple[str, str]]:
     """Labels and what stands beside them."""
     facts, spec = parts["facts"], parts["plan"].spec
     there = _listed(facts.get("versions") or dict(spec.versions))

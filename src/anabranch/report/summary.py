@@ -21,8 +21,8 @@
 | search | each round of the search that paid: rules, us without and with them, steps |
 | search: steps | rule, nodes, change of the price, alpha of that, us of the part they stand in |
 
-`anabranch compile` adds its `command`, and with --rivals what `bench/rival_timing` finds: called_ms and
-called_beside, which rivals were timed as our calls were, and not_measured, why others were not.
+`anabranch compile` adds its `command`, and with --rivals what `bench/rival_timing` finds: called_ms
+and called_beside, which rivals were timed as our calls were, and not_measured, why others were not.
 """
 
 from __future__ import annotations

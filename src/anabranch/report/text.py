@@ -22,7 +22,7 @@ from anabranch.ir.text import text_kernel
 from anabranch.ir.tiles import HORIZONTAL
 from anabranch.ir.variant import WHOLE_PERCENT
 from anabranch.report import history
-from anabranch.report.deferred_decisions import undecided
+from anabranch.report.deferred_decisions import deferred_decisions
 from anabranch.report.flow import busy, critical_chain, flow
 from anabranch.report.headline import Headline, headline
 from anabranch.report.history import Group
@@ -39,7 +39,7 @@ from anabranch.rewrite.rules.special import PASSES
 SLOWEST = 20
 GROUPS = 12
 """Lines given to each list that could be long; what is left out is counted."""
-UNDECIDED = 4
+DEFERRED_LINES = 4
 ON_CPU = (
     "the CPU target is for checking, not for speed: a plan calls each operator from Python, and "
     "the eager model may be faster"
@@ -58,7 +58,7 @@ def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts
         searched_lines(parts["searched"], None if whole else GROUPS, width),
         tried_in_parts(parts["events"], GROUPS),
         _fused(parts, found),
-        undecided(parts["events"], parts["plan"].spec, UNDECIDED),
+        deferred_decisions(parts["events"], parts["plan"].spec, DEFERRED_LINES),
         _chosen(found),
         _schedules(parts),
         _overlapping(parts),

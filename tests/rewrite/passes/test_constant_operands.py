@@ -16,7 +16,7 @@ from anabranch.trace import Trace
 IMAGE = "f32[2,4,5,5]"
 CONV = "aten.convolution.default(%{}, %w, %b, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)"
 UP = "aten.convolution.default(%{}, %w, %b, [1, 1], [0, 0], [1, 1], True, [0, 0], 1)"
-FORMS = [rule for rule in CANDIDATES["forms"] if "-> conv(x, w) + b" not in rule.name]
+FORMS = [rule for rule in CANDIDATES["channel_scales"] if "-> conv(x, w) + b" not in rule.name]
 
 
 def graph(*lines: str) -> Graph:

@@ -44,7 +44,9 @@ def test_a_turn_moves_through_a_product_however_it_is_spelled(
     sides = (x, y) if rank == 3 else (x[0], y[0])
     raw = captured(Module(lambda a, b: turn(turn(a) @ turn(b))), *sides)
     whole = equal(raw, simplify(raw, Stepper(Trace()), Options()))
-    rule, match = next((rule, m) for rule in CANDIDATES["transposes"] for m in matches(whole, rule))
+    rule, match = next(
+        (rule, m) for rule in CANDIDATES["transposed_operands"] for m in matches(whole, rule)
+    )
     after = simplify(apply(whole, rule, match), Stepper(Trace()), Options())
     assert kinds(equal(raw, after)) == ["mm" if rank == 2 else "bmm"]
 

@@ -19,7 +19,7 @@ from anabranch.cli.bench import arguments
 from anabranch.cli.bench.saved import saver
 from anabranch.cli.chosen_target import place
 from anabranch.cli.compile import check_folders
-from anabranch.cli.progress_display import Watch
+from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.trace import Trace
 
 
@@ -49,7 +49,7 @@ def run(
 
 def compare(matrix: BatchMatrix, json: str | None) -> None:
     """Compare, show, and write what was asked for."""
-    with Watch("batches", "bench") as watch:
+    with ProgressDisplay("batches", "bench") as watch:
         record = specialisation.run(matrix, Trace(watch), saver(json))
     columns = ("<model", "run at", *(f"made for {batch}" for batch in matrix.batches))
     rows = [

@@ -19,7 +19,7 @@ from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments
 from anabranch.cli.bench.saved import saver
 from anabranch.cli.compile import check_folders
-from anabranch.cli.progress_display import Watch
+from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.schedule import BEST
 from anabranch.trace import Trace
 
@@ -55,7 +55,7 @@ def run(
     matrix = arguments.schedule_matrix(
         models, schedulers, batch, dtype, target, kernels, budget, trust
     )
-    with Watch("delays", "bench") as watch:
+    with ProgressDisplay("delays", "bench") as watch:
         record = shaking.run(matrix, runs, Trace(watch), saver(json))
     console, rows = screen.console(json), record["rows"]
     console.print(screen.table(COLUMNS, [_row(row) for row in rows]))

@@ -26,7 +26,7 @@ from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments
 from anabranch.cli.bench.saved import saver
 from anabranch.cli.compile import check_folders
-from anabranch.cli.progress_display import Watch
+from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.cli.stopping import stoppable
 from anabranch.report import units
 from anabranch.schedule import SCHEDULERS
@@ -76,7 +76,7 @@ def run(
 
 def compare(matrix: ScheduleMatrix, json: str | None) -> None:
     """Compare, show, and write what was asked for."""
-    with stoppable() as stop, Watch("schedulers", "bench") as watch:
+    with stoppable() as stop, ProgressDisplay("schedulers", "bench") as watch:
         record = comparison.run(matrix, Trace(watch), saver(json), stop)
     console = screen.console(json)
     console.print(screen.table(COLUMNS, [_row(row) for row in record["rows"]]))

@@ -9,7 +9,7 @@ from anabranch.bench import result_rows, speed, table
 from anabranch.cli import screen
 from anabranch.cli.bench.saved import saver
 from anabranch.cli.compile import check_folders
-from anabranch.cli.progress_display import Watch
+from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.report import units
 from anabranch.trace import Trace
 
@@ -31,7 +31,7 @@ COLUMNS = (
 def run(matrix: result_rows.BenchmarkMatrix, json: str | None, markdown: Path | None) -> None:
     """Time all systems of the matrix; KeyboardInterrupt at the end of what was cut short."""
     check_folders(markdown, screen.file_of(json))
-    with Watch("benchmark", "bench") as watch:
+    with ProgressDisplay("benchmark", "bench") as watch:
         record = speed.run(matrix, Trace(watch), save=saver(json))
     show(record, json, markdown)
     if record["cut_short"]:

@@ -26,7 +26,7 @@ from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments, system_rows
 from anabranch.cli.bench.saved import saver
 from anabranch.cli.compile import check_folders
-from anabranch.cli.progress_display import Watch
+from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.schedule import SCHEDULERS
 from anabranch.trace import Trace
 
@@ -74,7 +74,7 @@ def run(
         options=flags.compile_options(settings),
         trust=trust,
     )
-    with Watch("training", "bench") as watch:
+    with ProgressDisplay("training", "bench") as watch:
         record = training.run(matrix, Trace(watch), saver(json))
     system_rows.show(record, json, markdown)
     console = screen.console(json)

@@ -9,9 +9,9 @@
 Recommenders begin with lookups side by side and a linear of them all. For few rows each of the two
 is a launch of a microsecond or two, whatever little it does, and the second waits for the first.
 Here rows are looked up that are multiplied already, and added up as they are read: a level less.
-It is one lookup, as in `tables`, and one sum over one axis of all that is put together, for that
-is one reduction. Numbers that scale a constant row each, as those of DeepFM, are rows likewise;
-another value beside the lookups keeps a linear of its own:
+It is one lookup, as in `embedding_merging`, and one sum over one axis of all that is put together,
+for that is one reduction. Numbers that scale a constant row each, as those of DeepFM, are rows
+likewise; another value beside the lookups keeps a linear of its own:
 
     linear(cat([stack(lookups), x * v], 1) as rows, w, b)
         =  sum(cat([stack(lookups'), x * v'], 1), 1) + b
@@ -26,9 +26,9 @@ linear has, which adds up products as they are. An index outside of its table, w
 before, may read another table after.
 
 Lookups may have become one before, in a stack of tables of one height: then the stack is multiplied
-(`STACKED`). That is asked after `tables`, for where others read the lookups too, only both together
-may be faster. Dozens of lookups are more than a part of the search holds, so all this is tried
-throughout.
+(`STACKED`). That is asked after `embedding_merging`, for where others read the lookups too, only
+both together may be faster. Dozens of lookups are more than a part of the search holds, so all this
+is tried throughout.
 """
 
 from __future__ import annotations

@@ -33,8 +33,16 @@ OPERATORS = frozenset(
 """In ATen's names, with those that products need to be written in them."""
 
 FAMILIES = (
-    *("merging", "activated", "linears", "products", "algebra", "linearity", "forms"),
-    *("channels", "pieces", "transposes", "sums", "found"),
+    *(
+        "conv_merging",
+        "conv_activation_merging",
+        "linear_merging",
+        "matmul_merging",
+        "matmul_algebra",
+        "linearity",
+        "channel_scales",
+    ),
+    *("conv_input_channels", "concat_slice", "transposed_operands", "elementwise_algebra", "found"),
 )
 OURS = (GROUPS, "baddbmm", "balanced", "conv1x1", "maximum", "transpose(bmm")
 """In the names of rules over these operators that are ours alone: of grouped convolutions groups
@@ -46,7 +54,7 @@ two."""
 def published(families: Mapping[str, Sequence[Rule]]) -> tuple[Rule, ...]:
     """Of these families, by name, the rules that a published search has."""
     some = (rule for name in FAMILIES for rule in families[name])
-    paired = (rule for rule in families["groups"] if rule.name == PAIRED.name)
+    paired = (rule for rule in families["grouped_convs"] if rule.name == PAIRED.name)
     return (*paired, *filter(_is_published, some))
 
 

@@ -1,0 +1,31 @@
+"""Warnings to users while a model is captured: an event and a Python warning, each kind once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anabranch.trace import Trace
+
+WHERE = "frontend"
+MOST_NAMED = 10
+"""Attributes that a warning names."""
+NOT_CHANGED = (
+    "what is compiled does not, and computes what the model's next call would; compiling left them "
+    "as they were"
+)
+
+
+def warn(trace: Trace, model: str, why: str) -> None:
+    """An event and a Python warning. A trace is of one model, which is warned of once for each of
+    the things that begin with the same two words."""
+    known = (event.why.split()[:2] for event in trace.events if event.where == WHERE)
+    if why.split()[:2] in known:
+        return
+    trace.warn(WHERE, model, why)
+
+
+def warn_of_changes(trace: Trace, model: str, changed: Sequence[str]) -> None:
+    """What a call of the model changes beside its results, if anything."""
+    if changed:
+        told = ", ".join(changed[:MOST_NAMED]) + (", ..." if len(changed) > MOST_NAMED else "")
+        warn(trace, model, f"forward changes {told}: {NOT_CHANGED}")
