@@ -100,7 +100,7 @@ def test_inputs(value: Any, words: str) -> None:
 
 
 def test_sequences_packed_inside_are_named() -> None:
-    with pytest.raises(CaptureError, match=r"the model packs sequences(.|\n)*test_unusual\.py"):
+    with pytest.raises(CaptureError, match=r"the model packs sequences(.|\n)*test_unsupported\.py"):
         compiled(Packs(), torch.randn(2, 3, 4), torch.tensor([3, 2]))
 
 
