@@ -237,7 +237,7 @@ def test_a_plan_that_overlaps_is_a_row_if_it_is_right(
         tasks = tuple(other if t is add and not right else t for t in plan.tasks.tasks)
         return replace(plan, tasks=replace(plan.tasks, tasks=tasks)), Cost(1.0, "measured")
 
-    monkeypatch.setattr(schedulers, "overlapped", sooner)
+    monkeypatch.setattr(schedulers, "with_launch_settings", sooner)
     models = ("zoo:squeezenet_bypass/tiny",)
     record = run(ScheduleMatrix(models, ("local",), dtypes=("fp32",), target="cpu"))
     (row,) = (row for row in record["rows"] if row["scheduler"] == PDL)

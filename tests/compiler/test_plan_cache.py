@@ -51,7 +51,7 @@ def found(trace: Trace) -> list[Event]:
     ]
 
 
-ROOMS = ("fusion", "tuning", "costs", "schedule", "memory", "pdl")
+ROOMS = ("fusion", "tuning", "costs", "schedule", "memory", "pdl", "l1_carveout")
 
 
 def recalled(trace: Trace) -> bool:

@@ -1,4 +1,4 @@
-"""Climbing: merges of consecutive groups that are faster, each subset evaluated once."""
+"""DeepCuts: merges of consecutive groups that are faster, each subset evaluated once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from tests.rewrite.graphs import captured
 from torch import Tensor, nn
 
-from anabranch.fusion.deepcuts import climb
+from anabranch.fusion.deepcuts import deepcuts_partition
 from anabranch.fusion.legality import FusionFacts
 from anabranch.fusion.partition import graph_of, singly
 from anabranch.ir.dag import dag_of
@@ -95,7 +95,7 @@ class Told:
 
 
 def cut_by(graph: Graph, evaluate: Any, **how: Any) -> list[str]:
-    found = climb(graph, evaluate, Trace(), **{"unwritten": anything, **how})
+    found = deepcuts_partition(graph, evaluate, Trace(), **{"unwritten": anything, **how})
     verify_tasks(found)
     return [" ".join(node.name for node in task.body.nodes) for task in found.tasks]
 
@@ -133,7 +133,7 @@ def test_what_cannot_be_written_is_not_evaluated() -> None:
         return None if len(group) < 3 else Refused("three products are too many")
 
     told, trace = Told({"c0 c1": 1.0, "c2 c3": 1.0, "c0 c1 c2 c3": 0.1}), Trace()
-    tasks = climb(convolutions(3, 1, 5, 7), told, trace, two).tasks
+    tasks = deepcuts_partition(convolutions(3, 1, 5, 7), told, trace, two).tasks
     assert [len(task.body.nodes) for task in tasks] == [2, 2]
     assert max(len(name.split()) for names in told.asked for name in names) == 2
     assert [e.why for e in trace.events if e.kind == "refused"] == ["three products are too many"]
@@ -156,7 +156,7 @@ def test_each_structure_is_evaluated_once_and_a_round_in_one_batch() -> None:
         told(tasks)
         return [Cost(1.0, "measured") for _ in tasks]
 
-    found = climb(convolutions(*[1] * 8), evaluate, Trace(), anything)
+    found = deepcuts_partition(convolutions(*[1] * 8), evaluate, Trace(), anything)
     assert len(found.tasks) == 1
     assert len(seen) == len(set(seen))
     # One of the 8 single ones, one of the 7 pairs: all are alike, and come in the first round.
@@ -217,7 +217,7 @@ def test_what_was_merged_computes_the_same() -> None:
     def evaluate(tasks: Sequence[Task]) -> list[Cost]:
         return [Cost(1.0, "measured") for _ in tasks]
 
-    found = climb(graph, evaluate, Trace(), anything)
+    found = deepcuts_partition(graph, evaluate, Trace(), anything)
     verify_tasks(found)
     assert len(found.tasks) < len(singly(graph).tasks)
     inputs = random_inputs(graph, 0)

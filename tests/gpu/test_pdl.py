@@ -14,7 +14,7 @@ from tests.tuning.launch.modes import letter_of
 import anabranch
 from anabranch.ir.variant import PdlMode
 from anabranch.targets.cuda.capture import CudaExecutable
-from anabranch.tuning.launch.pdl import in_mode, may_overlap
+from anabranch.tuning.launch.pdl import in_mode, supports_pdl
 
 pytestmark = pytest.mark.gpu
 
@@ -47,7 +47,7 @@ def test_the_same_bits(name: str, tmp_path: Path) -> None:
         modes = {letter_of(task.kernel) for task in tasks.tasks if task.kernel}
         if pdl == "off":
             assert modes == {""}
-            if not may_overlap(tasks, fast.target):
+            if not supports_pdl(tasks, fast.target):
                 pytest.skip("kernels overlap from compute capability 9.0 on")
 
 
@@ -65,7 +65,7 @@ def test_a_plan_is_captured_anew_on_the_same_memory() -> None:
         strict=True,
     )
     plan, target = fast.entries[0].plan, fast.target
-    if not may_overlap(plan.tasks, target):
+    if not supports_pdl(plan.tasks, target):
         pytest.skip("kernels overlap from compute capability 9.0 on")
     first = target.load(plan)
     assert isinstance(first, CudaExecutable)

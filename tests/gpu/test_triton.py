@@ -32,7 +32,7 @@ from anabranch.targets.cuda.triton import Triton
 from anabranch.trace import Trace
 from anabranch.tuning.sandbox.client import SandboxClient
 from anabranch.tuning.sandbox.process import START, SandboxProcess
-from anabranch.tuning.verify.kernel import checker
+from anabranch.tuning.verify.kernel import verify_kernel
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="generated kernels need Triton")
@@ -302,13 +302,14 @@ def test_what_is_known_of_a_cubin_is_what_its_node_says(target: CudaTarget) -> N
     assert ours.resources == seen.resources
 
 
-def test_the_checker_finds_what_is_wrong(target: CudaTarget) -> None:
-    check = checker(target, None)
+def test_verification_finds_what_is_wrong(target: CudaTarget) -> None:
     for variant in ("plain", "scratch", "large"):
-        assert check(task_of(variant)) is None, variant
-    assert "bytes are written outside all places" in str(check(task_of("overrun")))
-    assert "element [4999] is nan and not" in str(check(task_of("short")))
-    assert "cannot be compiled" in str(check(task_of("broken")))
+        assert verify_kernel(task_of(variant), target, None) is None, variant
+    assert "bytes are written outside all places" in str(
+        verify_kernel(task_of("overrun"), target, None)
+    )
+    assert "element [4999] is nan and not" in str(verify_kernel(task_of("short"), target, None))
+    assert "cannot be compiled" in str(verify_kernel(task_of("broken"), target, None))
 
 
 def test_a_fault_costs_one_kernel_and_not_this_process(target: CudaTarget) -> None:

@@ -15,7 +15,7 @@ from anabranch.memory.guard_bytes import FENCE, fence
 from anabranch.memory.race_check import check_plan
 from anabranch.targets.cpu import target as cpu
 from anabranch.targets.loading import Call, run_aten
-from anabranch.tuning.verify.kernel import checker
+from anabranch.tuning.verify.kernel import verify_kernel
 
 BODY = """\
 graph add {
@@ -82,5 +82,5 @@ def test_a_kernel_that_writes_beside_its_place_is_refused(
     monkeypatch.setitem(cpu.RUNNERS, "careless", careless)
     body = parse_graph(BODY)
     kernel = Kernel("careless", "add", body, writes_out=True, workspace=300)
-    found = checker(cpu.CpuTarget(), None)(Task("add", body, kernel))
+    found = verify_kernel(Task("add", body, kernel), cpu.CpuTarget(), None)
     assert str(found or "") == verdict

@@ -55,16 +55,16 @@ def test_each_time_says_what_it_is_of(parts: Build) -> None:
     assert "the CPU target is for checking, not for speed" in explain(**given)
 
 
-def test_how_kernels_overlap(parts: Build) -> None:
+def test_launch_modes_are_told(parts: Build) -> None:
     given = parts["small"]()
     said = Event("applied", "pdl", "net", "2 kernels launched otherwise: 9.1 us, 9.9 alike", 0)
     facts = {**given["facts"], "modes": {"a": 4, "w": 1, "none": 1}}
-    overlapping: ReportParts = {**given, "facts": facts, "events": [*given["events"], said]}
-    text = explain(**overlapping)
-    assert "Overlap: 5 of 6 generated kernels may start before" in text
+    pdl: ReportParts = {**given, "facts": facts, "events": [*given["events"], said]}
+    text = explain(**pdl)
+    assert "PDL: 5 of 6 generated kernels may start before" in text
     assert "by mode: a 4, w 1" in text and "9.1 us, 9.9 alike" in text
     still: ReportParts = {**given, "facts": {**given["facts"], "modes": {"none": 6}}}
-    assert "Overlap" not in explain(**still)
+    assert "PDL" not in explain(**still)
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_a_carve_out_is_told_where_it_is_not_the_usual(
     parts: Build, modes: dict[str, int], carveout: int | None, told: bool
 ) -> None:
     given = parts["small"]()
-    said = Event("applied", "pdl", "less shared memory", "50%; us by carve-out: 100% 9.9", 0)
+    said = Event("applied", "l1_carveout", "net", "50%; us by carve-out: 100% 9.9", 0)
     facts = {**given["facts"], "modes": modes, "carveout": carveout}
-    parted: ReportParts = {**given, "facts": facts, "events": [*given["events"], said]}
-    text = explain(**parted)
+    changed: ReportParts = {**given, "facts": facts, "events": [*given["events"], said]}
+    text = explain(**changed)
     assert ("Carve-out: kernels ask for 50% of L1" in text) == told
     assert ("us by carve-out: 100% 9.9" in text) == told
 

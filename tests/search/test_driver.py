@@ -220,7 +220,7 @@ def test_plans_get_modes_of_their_own_to_be_compared_where_it_is_close_and_there
         return [Cost(100.0, "measured", spread), now]
 
     monkeypatch.setattr(evaluation.CandidateEvaluator, "_launched", launched)
-    monkeypatch.setattr(evaluation, "may_overlap", lambda tasks, target: able)
+    monkeypatch.setattr(evaluation, "supports_pdl", lambda tasks, target: able)
     options = Options.read({"cache_dir": None}, environment=False)
     net, inputs = ZOO["squeezenet"].build("tiny"), ZOO["squeezenet"].inputs("tiny", 1)
     judge: Any = object.__new__(evaluation.CandidateEvaluator)

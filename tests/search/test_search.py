@@ -111,7 +111,7 @@ def test_what_decides_at_last_is_the_plan_as_it_is_launched(
 
     monkeypatch.setattr(evaluation, "launched", launched)
     monkeypatch.setattr(evaluation, "in_their_modes", in_their_modes)
-    monkeypatch.setattr(evaluation, "may_overlap", lambda tasks, target: True)
+    monkeypatch.setattr(evaluation, "supports_pdl", lambda tasks, target: True)
     torch.manual_seed(0)
     model, x = Twins().half(), torch.randn(4, 64).half()
     found, _ = made(model, x, target="sim:h200", kernels="library")

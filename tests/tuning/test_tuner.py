@@ -250,7 +250,7 @@ def test_a_scheduler_that_merges_convolutions_finds_each_of_them() -> None:
     for scheduler, cuts in (("ios-both", 1), ("sequential", 0)):
         options = Options.read({"fusion": "deepcuts", "scheduler": scheduler})
         one = Tuner(resolve("sim:h200", False), options, None)
-        assert one.climbs == (not cuts) and (len(one.cuts(graph, Trace())) > 1) == bool(cuts)
+        assert one.uses_deepcuts == (not cuts) and (len(one.cuts(graph, Trace())) > 1) == bool(cuts)
 
 
 def test_what_is_merged_is_judged_as_it_will_be_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ from anabranch.schedule.task_weights import times
 from anabranch.trace import Trace
 from anabranch.tuning.build import bounded_costs
 from anabranch.tuning.job import Job, example_of, limits_of
-from anabranch.tuning.launch.decide import near, overlapped
+from anabranch.tuning.launch.decide import near, with_launch_settings
 from anabranch.tuning.verify.plan import fresh
 
 REPLAYS = 20
@@ -236,7 +236,7 @@ def _launched(
     others = [packer.plan(other) for other in near(tried, schedule)]
     ways = job.target, job.cache, job.trace, until, others
     plain = packer.plan(schedule)
-    plan, cost = overlapped(plain, *ways)
+    plan, cost = with_launch_settings(plain, *ways)
     took = time.perf_counter() - start
     if cost is None:
         return None, took

@@ -34,7 +34,7 @@ from anabranch.memory import pack
 from anabranch.targets.places import places_of
 from anabranch.trace import Trace
 from anabranch.tuning.concat_trials import writing
-from anabranch.tuning.verify.kernel import checker
+from anabranch.tuning.verify.kernel import verify_kernel
 
 AGAIN = "compile the model again to tune for this machine"
 LISTED = 3
@@ -105,9 +105,8 @@ def resettled(plan: Plan, target: Target, cache: Cache | None, trace: Trace, sou
     if target.spec.simulated:
         trace.add("warning", "load", source, f"{why}; {AGAIN}")
         return plan
-    check = checker(target, cache)
     foreign = [task for task in plan.tasks.tasks if task.kernel and not runs_body(task)]
-    wrong = {task.name: said for task in foreign if (said := check(task))}
+    wrong = {task.name: said for task in foreign if (said := verify_kernel(task, target, cache))}
     if foreign:
         count = "one kernel was" if len(foreign) == 1 else f"{len(foreign)} kernels were"
         why += f"; {count} compared with the operators it stands for"

@@ -32,7 +32,7 @@ from anabranch.ir.protocols import Executable
 from anabranch.ir.tolerances import Errors
 from anabranch.options import Options
 from anabranch.schedule.ios.merge_stages import MERGING
-from anabranch.search.driver import goes_on, known_path, searched
+from anabranch.search.driver import goes_on, known_path, run_search
 from anabranch.search.result import Path
 from anabranch.targets.places import kept, places_of
 from anabranch.trace import Event, Trace
@@ -101,7 +101,7 @@ def search(
     which those of the graph found replace."""
     if job.options.search == "none" or (path is not None and not goes_on(path, job.options)):
         return first, path
-    made, path = searched(job, captured, graph, first, path)
+    made, path = run_search(job, captured, graph, first, path)
     if path.rounds:  # a start that finds this path begins with its graph, simplified
         quiet = replace(job, trace=job.trace.child())
         simplified_or_recalled(quiet, path.graph, lambda: None)

@@ -1,4 +1,4 @@
-r"""Climbing: consecutive groups become one where its kernel is faster, until no two do.
+r"""DeepCuts: consecutive groups become one where its kernel is faster, until no two do.
 
     {c0} {c1} {c2} {c3}        12.0 us      four subsets, a launch each
     {c0, c1} {c2, c3}           9.5         two merges that share nothing, each of them faster
@@ -55,7 +55,7 @@ Total = Callable[[TaskGraph, Callable[[Task], float]], float]
 """What a cut takes, by what its tasks take alone."""
 
 
-def climb(
+def deepcuts_partition(
     graph: Graph,
     evaluate: Evaluate,
     trace: Trace,
@@ -65,23 +65,23 @@ def climb(
     """The graph as tasks without kernels. `evaluate` is asked once for each structure, in batches;
     `unwritten` says what cannot be one launch and need not be asked for. `total`: None for the sum
     of all tasks."""
-    search = _Climb(graph, evaluate, unwritten, total)
-    reached = dict.fromkeys([search.start()])
+    subsets = _SubsetTable(graph, evaluate, unwritten, total)
+    reached = dict.fromkeys([subsets.start()])
     unmarked = list(reached)
     while unmarked:
-        pairs = [search.consecutive(partition) for partition in unmarked]
-        search.evaluate(unmarked, pairs)
-        found = dict.fromkeys(
+        merges = [subsets.consecutive(partition) for partition in unmarked]
+        subsets.evaluate(unmarked, merges)
+        faster = dict.fromkeys(
             after
-            for partition, own in zip(unmarked, pairs, strict=True)
-            for after in search.faster(partition, own)
+            for partition, own in zip(unmarked, merges, strict=True)
+            for after in subsets.faster(partition, own)
             if after not in reached
         )
-        reached |= found
-        unmarked = sorted(found, key=search.us)[:KEPT]
-    best = min(reached, key=search.us)
-    search.tell(best, trace)
-    return search.tasks(best)
+        reached |= faster
+        unmarked = sorted(faster, key=subsets.us)[:KEPT]
+    best = min(reached, key=subsets.us)
+    subsets.tell(best, trace)
+    return subsets.tasks(best)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class _Merge:
     gain: float
 
 
-class _Climb:
-    """What is known on the way: of each subset its task or why there is none, and of each structure
-    what it takes."""
+class _SubsetTable:
+    """What is known so far: of each subset its task or why it has none, and of each structure what
+    it takes."""
 
     def __init__(
         self, graph: Graph, evaluate: Evaluate, unwritten: Unwritten, total: Total | None

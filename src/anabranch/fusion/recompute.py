@@ -74,7 +74,7 @@ def computed_again(tasks: TaskGraph, spec: TargetSpec, trace: Trace) -> TaskGrap
         return changed
     if waiting(changed):
         why = "a state would be read after it is written over"
-        trace.add("refused", "fuse", tasks.name, why)
+        trace.add("refused", "fusion", tasks.name, why)
         return tasks
     return in_launch_order(changed)
 

@@ -61,7 +61,7 @@ def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts
         deferred_decisions(parts["events"], parts["plan"].spec, DEFERRED_LINES),
         _chosen(found),
         _schedules(parts),
-        _overlapping(parts),
+        _launch_modes(parts),
         _timelines(parts),
         _refused(parts),
         _memory(parts, head),
@@ -186,20 +186,20 @@ def _schedules(parts: ReportParts) -> list[str]:
     return ["Schedules (* chosen)", *columns(table, "<<>>>>", (1, 24, 10, 10, 8, 7))]
 
 
-def _overlapping(parts: ReportParts) -> list[str]:
-    """Which kernels start before those they follow have ended, how their L1 memory is parted, and
-    what that is worth."""
+def _launch_modes(parts: ReportParts) -> list[str]:
+    """Which kernels start before those they follow have ended, their L1 carve-out, and what these
+    are worth."""
     modes, carveout = parts["facts"].get("modes") or {}, parts["facts"].get("carveout")
     early = {mode: number for mode, number in modes.items() if mode != "none"}
     lines: list[str] = []
     if early:
         by_mode = ", ".join(f"{mode} {number}" for mode, number in sorted(early.items()))
         some = f"{sum(early.values())} of {count(sum(modes.values()), 'generated kernel')}"
-        lines += [f"Overlap: {some} may start before the one before has ended, by mode: {by_mode}"]
+        lines += [f"PDL: {some} may start before the one before has ended, by mode: {by_mode}"]
     if modes and carveout != WHOLE_PERCENT:
         lines += [f"Carve-out: kernels ask for {carveout}% of L1 as shared memory"]
     for event in parts["events"] if lines else ():
-        if event.where == "pdl" and event.kind in ("chosen", "applied"):
+        if event.where in ("pdl", "l1_carveout") and event.kind in ("chosen", "applied"):
             lines += wrapped(event.why)
     return lines
 

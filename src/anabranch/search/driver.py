@@ -1,9 +1,9 @@
-"""Seeking: from a planned graph to the fastest equal graph that was found, planned as well.
+"""The search driver: from a planned graph to the fastest equal graph found, planned as well.
 
-    graph --autograph--> candidates --> the line from fuse to schedule, on trial --> raced
+    graph --outer_loop--> candidates --> the stages from fusion to schedule, on trial --> raced
 
-This is where `outer_loop` meets the pipeline: how long it may look, and what becomes
-of what it found, which is remembered. Who builds candidates and races them is in `evaluation`.
+It connects `outer_loop` to the pipeline: how long the search may take, and what becomes of its
+result, which is remembered. `evaluation` builds candidates and races them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _more(now: float | None, before: float | None, usual: float) -> bool:
     return (usual if now is None else now) > (usual if before is None else before)
 
 
-def searched(
+def run_search(
     job: Job, captured: Captured, graph: Graph, first: BuiltPlan, begun: Path | None = None
 ) -> tuple[BuiltPlan, Path]:
     """The best equal graph, planned; `first`, and no way to it, if there is none that is faster.
@@ -86,7 +86,7 @@ def searched(
         made, path = first, replace(start, cut_short=job.deadline.cause(), unfinished=True)
     else:
         until = job.deadline.within(_limit(job))
-        made, path = _searched(job, captured, first, start, until)
+        made, path = _search_paths(job, captured, first, start, until)
         cause = path.cut_short or job.deadline.cause()
         path = replace(path, cut_short=cause, unfinished=path.unfinished or cause != "")
     allowed = Allowed(job.options.budget, job.options.search_seconds)
@@ -95,7 +95,7 @@ def searched(
     return made, path
 
 
-def _searched(
+def _search_paths(
     job: Job, captured: Captured, first: BuiltPlan, start: Path, until: Deadline
 ) -> tuple[BuiltPlan, Path]:
     options, trace, graph = job.options, job.trace, start.begin
@@ -163,7 +163,7 @@ def _of_taso(job: Job, captured: Captured, graph: Graph, first: BuiltPlan) -> tu
     asked = replaced(replace(job, trace=job.trace.child()), search="taso-paper")
     path = known_path(asked, graph)
     if path is None or (goes_on(path, job.options) and not path.rounds):
-        path = searched(asked, captured, graph, first)[1]
+        path = run_search(asked, captured, graph, first)[1]
     return (path,) if path.rounds else ()
 
 

@@ -31,7 +31,7 @@ from anabranch.trace import stage_seconds
 from anabranch.tuning.build import BuiltPlan, build_on_trial, launched, simplified, tuner_of
 from anabranch.tuning.job import Job
 from anabranch.tuning.launch.decide import LARGE
-from anabranch.tuning.launch.pdl import in_mode, in_their_modes, may_overlap, mode_of
+from anabranch.tuning.launch.pdl import in_mode, in_their_modes, mode_of, supports_pdl
 from anabranch.tuning.verify.plan import verify
 
 CAPTURES, MOST_CAPTURES, CAPTURED_US = 4, 16, 400.0
@@ -96,7 +96,7 @@ class CandidateEvaluator:
         """Side by side as each would be launched if it were the one, each loaded several times:
         with one mode for all kernels of each, and where that leaves it open, in modes of their
         own, if there is time for them."""
-        any_modes = any(may_overlap(plan.tasks, self._job.target) for plan in plans)
+        any_modes = any(supports_pdl(plan.tasks, self._job.target) for plan in plans)
         if self.child_job.options.pdl == "per_kernel" and any_modes:
             was, now = costs = self._launched(replaced(self.child_job, pdl="uniform"), plans)
             clear = abs(now.us - was.us) > CLEAR * was.us and not tied(now, was)

@@ -34,8 +34,8 @@ from anabranch.schedule.parallel_forecast import outlook_of
 from anabranch.schedule.sequential import in_a_row
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job, limits_of, with_samples
-from anabranch.tuning.launch.decide import near, overlapped
-from anabranch.tuning.launch.pdl import USUAL, WAITED, compiling, launched_in, may_overlap
+from anabranch.tuning.launch.decide import near, with_launch_settings
+from anabranch.tuning.launch.pdl import USUAL, WAITED, compiling, launched_in, supports_pdl
 from anabranch.tuning.sandbox.client import compile_ahead
 from anabranch.tuning.select import MOST_KERNELS, Selection
 from anabranch.tuning.tuner import SelectionVariant, Tuner, with_probes
@@ -183,8 +183,8 @@ def _fastest(
         for way in ways
     ]
     plans = [(made.tasks, made.choice.schedule) for made in tried]
-    overlap = job.options.pdl != "off" and may_overlap(tried[0].tasks, job.target)
-    mode = USUAL if overlap else None
+    pdl = job.options.pdl != "off" and supports_pdl(tried[0].tasks, job.target)
+    mode = USUAL if pdl else None
     found = tried[0].costs.race(launched_in(mode, plans, job.target, job.cache, aside.trace))
     best = fastest(found)
     for way, made, cost in zip(ways, tried, found, strict=True):
@@ -264,10 +264,10 @@ def launched(job: Job, made: BuiltPlan, plan: Plan) -> tuple[Plan, Cost | None]:
         if options.budget is None:
             until = until.within(max(0.0, TIME.pdl_per_kernel_end_s - job.taken))
     others = []
-    if options.scheduler == "best" and may_overlap(plan.tasks, job.target):
+    if options.scheduler == "best" and supports_pdl(plan.tasks, job.target):
         choice = made.choice
         others = [made.packer.plan(s) for s in near(choice.candidates, choice.schedule)]
-    return overlapped(plan, job.target, job.cache, job.trace, until, others)
+    return with_launch_settings(plan, job.target, job.cache, job.trace, until, others)
 
 
 def bounded_costs(

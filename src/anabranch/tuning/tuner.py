@@ -27,7 +27,7 @@ from anabranch.costs import name_of
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.fusion import partition
 from anabranch.fusion.concat_elision import CAT, fitting
-from anabranch.fusion.deepcuts import Total, climb
+from anabranch.fusion.deepcuts import Total, deepcuts_partition
 from anabranch.fusion.gemm_chain import is_pair, why_not_one_kernel
 from anabranch.fusion.legality import FusionFacts
 from anabranch.fusion.merge_cuts import choose, computed
@@ -62,7 +62,7 @@ from anabranch.tuning.select import (
     select_some,
     winner,
 )
-from anabranch.tuning.verify.kernel import checker
+from anabranch.tuning.verify.kernel import verify_kernel
 
 CUTS = (
     *((False, False, 0), (True, False, 0), (False, True, 0), (True, True, 0)),
@@ -102,9 +102,9 @@ class Tuner:
         return self.target.spec.kind == "cuda" and self.options.kernels == "all"
 
     @property
-    def climbs(self) -> bool:
-        """Whether nodes are merged one by one. A scheduler that merges convolutions wants each of
-        them in a task that it can find."""
+    def uses_deepcuts(self) -> bool:
+        """Whether nodes are merged one by one, as DeepCuts does. A scheduler that merges
+        convolutions wants each of them in a task that it can find."""
         return self.options.fusion == "deepcuts" and self.options.scheduler not in MERGING
 
     @property
@@ -119,7 +119,7 @@ class Tuner:
         may be joins, where others fuse it with what makes its parts or reads it. Steps of which
         there are many are one task in all of them. Where nodes are to be merged one by one, each
         of them alone."""
-        if self.climbs:
+        if self.uses_deepcuts:
             return [singly(graph)]
         found: list[TaskGraph] = []
         loops = recurrences(graph, trace) if self.generates else []
@@ -145,9 +145,9 @@ class Tuner:
             if self.generates:
                 sandboxed.start()
             config = self._config(sandboxed, costs)
-            if self.climbs:
+            if self.uses_deepcuts:
                 told = trace.child()
-                return [SelectionVariant(self._climbed(cuts[0], config, told), told)]
+                return [SelectionVariant(self._deepcuts(cuts[0], config, told), told)]
             ways = select_all(cuts, config, trace)
             if not self.generates or self.options.scheduler in MERGING:
                 told = trace.child()
@@ -169,8 +169,8 @@ class Tuner:
                 for way in found
             ]
 
-    def _climbed(self, alone: TaskGraph, config: SelectionConfig, trace: Trace) -> Selection:
-        """Merged while that is faster, from each node alone."""
+    def _deepcuts(self, alone: TaskGraph, config: SelectionConfig, trace: Trace) -> Selection:
+        """DeepCuts: merged while that is faster, from each node alone."""
         decisions: dict[str, Decision] = {}
 
         def evaluate(tasks: Sequence[Task]) -> list[Cost | None]:
@@ -179,7 +179,7 @@ class Tuner:
             each = zip(tasks, found, strict=True)
             return [_in_one_launch(task, made, config) if made else None for task, made in each]
 
-        tasks = climb(graph_of(alone), evaluate, trace, self._unwritten, self._total())
+        tasks = deepcuts_partition(graph_of(alone), evaluate, trace, self._unwritten, self._total())
         found = select_known(tasks, decisions, config, trace)
         return replace(found, settled=config.memory.settled())
 
@@ -206,7 +206,7 @@ class Tuner:
             self.target.spec,
             self.providers,
             sandboxed.before(costs.trial),
-            checker(self.target, self.cache),
+            partial(verify_kernel, target=self.target, cache=self.cache),
             Memory(self.cache, name_of(self.target), self._settled(costs, sandboxed)),
             self.most,
         )

@@ -21,7 +21,7 @@ from anabranch.schedule.exact import gaps as room
 from anabranch.schedule.exact import ortools_door
 from anabranch.schedule.exact.cp_sat import MOST_TASKS, exact, gap_of
 from anabranch.schedule.local.assignment import Placing, schedule_of
-from anabranch.schedule.local.occupancy_model import TICKS, Problem, makespan, problem, searched
+from anabranch.schedule.local.occupancy_model import TICKS, Problem, local_search, makespan, problem
 from anabranch.trace import Trace
 
 pytest.importorskip("ortools", reason="OR-tools is not installed: pip install anabranch[solver]")
@@ -65,7 +65,7 @@ def test_no_placing_beats_the_bound(given: Problem) -> None:
 @settings(max_examples=15, deadline=None)
 def test_nobody_is_below_the_bound(given: Problem) -> None:
     found = exact(given, [in_line(given.dag)])
-    own = searched(given, [in_line(given.dag)], 16, 1000)
+    own = local_search(given, [in_line(given.dag)], 16, 1000)
     assert found.bound <= found.us
     assert found.bound <= makespan(given, own) / TICKS + 1e-9
     assert gap_of(given, schedule_of("own", given.dag, own), found.bound) >= -1e-9
@@ -83,7 +83,7 @@ def test_the_local_search_is_near_the_optimum() -> None:
         shares = [dice.choice([0.05, 0.2, 0.4, 0.6, 0.9]) for _ in range(n)]
         given = problem(dag, us, shares, 0.5)
         found = exact(given, [in_line(dag)])
-        own = searched(given, [in_line(dag)], 16, 2000)
+        own = local_search(given, [in_line(dag)], 16, 2000)
         gaps.append(gap_of(given, schedule_of("own", dag, own), found.bound))
     assert min(gaps) >= -1e-9
     assert sum(gaps) / len(gaps) < 0.01

@@ -10,9 +10,9 @@ from anabranch.schedule.local.assignment import Placing
 from anabranch.schedule.local.occupancy_model import (
     ROOM,
     edges,
+    local_search,
     makespan,
     problem,
-    searched,
     starts,
 )
 
@@ -53,7 +53,7 @@ def test_room_and_inputs_are_kept(dags: SearchStrategy[Dag], data: st.DataObject
         assert begun[v] >= max((ends[u] for u in bits(dag.preds[v])), default=0)
         together = [u for u in range(n) if begun[u] <= begun[v] < ends[u]]
         assert sum(given.rooms[u] for u in together) <= ROOM
-    found = searched(given, [placing], 4, 200)
+    found = local_search(given, [placing], 4, 200)
     assert makespan(given, found) <= makespan(given, placing)
 
 

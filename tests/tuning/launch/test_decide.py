@@ -28,7 +28,7 @@ from anabranch.memory import pack
 from anabranch.memory.race_check import check_plan
 from anabranch.trace import Trace
 from anabranch.tuning.launch import decide
-from anabranch.tuning.launch.decide import overlapped
+from anabranch.tuning.launch.decide import with_launch_settings
 from anabranch.tuning.launch.pdl import compiling
 
 SAMPLE, TEXT = SAMPLES["pointwise"]
@@ -76,7 +76,7 @@ class Machine:
 
 
 def run(machine: Any, cache: Cache | None = None) -> tuple[str, Cost | None]:
-    plan, cost = overlapped(PLAN, machine, cache, Trace(), None)
+    plan, cost = with_launch_settings(PLAN, machine, cache, Trace(), None)
     check_plan(plan)
     kernel = plan.tasks.tasks[0].kernel
     assert kernel is not None and kernel.source == program(BODY, kernel.variant).text
@@ -130,6 +130,10 @@ def test_less_shared_memory_where_that_is_faster(tmp_path: Path) -> None:
     loaded = len(machine.loaded)
     assert run(machine, cache) == ("e.c50", Cost(6.0, "measured", 0.5))
     assert len(machine.loaded) == loaded
+    trace = Trace()
+    with_launch_settings(PLAN, Machine(us), None, trace, None)
+    (said,) = (event for event in trace.events if event.where == "l1_carveout")
+    assert said.kind == "applied" and said.why.startswith("50%; us by carve-out: 100% 8.0")
     assert run(Machine(us | {"e.c50": 7.9}))[0] == "e"  # a tie changes nothing
     assert run(Machine(us | {"e.c25": None}))[0] == "e"  # nor does what cannot be compared
 
@@ -150,7 +154,7 @@ def test_what_was_found_in_haste_is_for_the_hasty(
     with Cache.open(tmp_path) as cache:
         for seconds in (2.0, 2.0, 60.0, 2.0, 60.0):
             until = Deadline.after(seconds)
-            _, cost = overlapped(PLAN, machine, cache, Trace(), until)
+            _, cost = with_launch_settings(PLAN, machine, cache, Trace(), until)
             found.append(cost.us if cost else None)
     assert len(asked) == 2 and found == [39.0, 39.0, 38.0, 38.0, 38.0]
 
@@ -174,7 +178,7 @@ def test_the_time_for_modes_begins_once_the_same_mode_for_all_is_known(
     machine: Any = Machine({mode: 60.0 for mode in ("", *PdlMode)})
     with Cache.open(tmp_path) as cache:
         for _ in range(2):
-            overlapped(PLAN, machine, cache, Trace(), Deadline.after(60.0))
+            with_launch_settings(PLAN, machine, cache, Trace(), Deadline.after(60.0))
     assert len(asked) == 1 and 1.8 < asked[0] <= 2.0
 
 
@@ -182,7 +186,7 @@ def test_large_plans_keep_one_mode_for_all(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(decide, "own_modes", lambda *_: pytest.fail("nothing would be learned"))
     monkeypatch.setattr(decide, "LARGE", 0)
     machine: Any = Machine(in_modes(60.0, 50.0, *[60.0] * 5))
-    plan, cost = overlapped(PLAN, machine, None, Trace(), Deadline.after(60.0))
+    plan, cost = with_launch_settings(PLAN, machine, None, Trace(), Deadline.after(60.0))
     assert cost is not None and cost.us == 50.0
     assert [letter_of(t.kernel) for t in plan.tasks.tasks if t.kernel] == ["n"]
 
@@ -265,7 +269,7 @@ def test_a_budget_that_is_over_stops_no_modes(tmp_path: Path) -> None:
     assert machine.prepared == [list(PdlMode)]
 
 
-def test_nothing_is_compiled_for_machines_that_cannot_overlap() -> None:
+def test_nothing_is_compiled_for_machines_that_have_no_pdl() -> None:
     machine: Any = Machine({}, replace(gpu(), capability=(8, 0)))
     with compiling(TASKS, machine, None) as wait:
         wait()

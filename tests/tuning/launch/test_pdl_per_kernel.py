@@ -30,7 +30,7 @@ from anabranch.kernels.triton.write import program
 from anabranch.memory import pack
 from anabranch.memory.race_check import check_plan
 from anabranch.trace import Trace
-from anabranch.tuning.launch.decide import overlapped
+from anabranch.tuning.launch.decide import with_launch_settings
 from anabranch.tuning.launch.loaded_variants import LoadedVariants, Modes
 from anabranch.tuning.launch.pdl import in_modes
 from anabranch.tuning.launch.pdl_per_kernel import own_modes, slots_of
@@ -208,7 +208,7 @@ def test_modes_by_place() -> None:
 
 def run(machine: Any, cache: Cache | None, seconds: float | None) -> tuple[tuple[str, ...], str]:
     trace = Trace()
-    plan, cost = overlapped(
+    plan, cost = with_launch_settings(
         PLAN, machine, cache, trace, None if seconds is None else Deadline.after(seconds)
     )
     check_plan(plan)

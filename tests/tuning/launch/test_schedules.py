@@ -17,7 +17,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.trace import Trace
-from anabranch.tuning.launch.decide import LARGE, NEAR, OF_LARGE, OTHERS, near, overlapped
+from anabranch.tuning.launch.decide import LARGE, NEAR, OF_LARGE, OTHERS, near, with_launch_settings
 
 
 def schedule(name: str, streams: int) -> Schedule:
@@ -56,7 +56,7 @@ class Machine:
 
 def run(machine: Any, cache: Cache | None = None) -> tuple[str, str, float]:
     first, others = replace(PLAN, schedule=TWO), [replace(PLAN, schedule=ROW)]
-    plan, cost = overlapped(first, machine, cache, Trace(), None, others)
+    plan, cost = with_launch_settings(first, machine, cache, Trace(), None, others)
     assert cost is not None and plan.tasks.tasks[0].kernel is not None
     return plan.schedule.scheduler, letter_of(plan.tasks.tasks[0].kernel), cost.us
 

@@ -28,7 +28,7 @@ from anabranch.ir.dag import minimum_equivalent
 from anabranch.ir.schedule import Schedule
 from anabranch.schedule.exact.ortools_door import cp_sat
 from anabranch.schedule.local.assignment import Placing, placing_of, schedule_of
-from anabranch.schedule.local.occupancy_model import ROOM, TICKS, Problem, makespan, searched
+from anabranch.schedule.local.occupancy_model import ROOM, TICKS, Problem, local_search, makespan
 
 MOST_TASKS = 40
 EVALUATIONS = 4_000
@@ -70,7 +70,7 @@ def exact(
         placings.append(placed(problem, found.starts, max_streams))
     best = min(placings, key=lambda placing: makespan(problem, placing))
     if makespan(problem, best) > found.bound:
-        best = searched(problem, placings, max_streams, EVALUATIONS)
+        best = local_search(problem, placings, max_streams, EVALUATIONS)
     return Exact(
         schedule_of("exact", dag, best), makespan(problem, best) / TICKS, found.bound / TICKS
     )

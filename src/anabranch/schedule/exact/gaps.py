@@ -22,7 +22,7 @@ from anabranch.schedule import scheduler
 from anabranch.schedule.blocks import blocks
 from anabranch.schedule.exact.cp_sat import EVALUATIONS, MOST_TASKS, Exact, exact, gap_of
 from anabranch.schedule.local.assignment import Placing, placing_of, schedule_of
-from anabranch.schedule.local.occupancy_model import problem, searched
+from anabranch.schedule.local.occupancy_model import local_search, problem
 from anabranch.schedule.task_weights import times
 
 SEARCHED = "searched"
@@ -92,7 +92,7 @@ def _gaps_of(
     line = Placing(tuple(range(len(dag.names))), (0,) * len(dag.names))
     known = [line, *(placing_of(schedule, dag) for schedule in found.values())]
     best = exact(given, known, limits.max_streams, seconds)
-    own = searched(given, known, limits.max_streams, EVALUATIONS)
+    own = local_search(given, known, limits.max_streams, EVALUATIONS)
     found[SEARCHED] = schedule_of(SEARCHED, dag, own)
     return BlockGaps(
         len(dag.names),

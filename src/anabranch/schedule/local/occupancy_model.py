@@ -117,7 +117,7 @@ def makespan(problem: Problem, placing: Placing) -> int:
     return max((at + length for at, length in zip(begun, problem.ticks, strict=True)), default=0)
 
 
-def searched(
+def local_search(
     problem: Problem,
     starts: Sequence[Placing],
     max_streams: int,

@@ -47,7 +47,7 @@ from anabranch.schedule.local.improve import (
     LatencyOf,
     improved,
 )
-from anabranch.schedule.local.occupancy_model import problem, searched
+from anabranch.schedule.local.occupancy_model import local_search, problem
 from anabranch.schedule.local.seeds import Weights, seeds
 from anabranch.schedule.task_weights import computes, demand, shares
 
@@ -149,7 +149,7 @@ class _PlacingSearch:
         found = improved(dag, starts, latency_of, work, most, fork_us, self.until)
         given = problem(dag, weights.us, weights.shares, fork_us)
         evaluations = max(RIGID_EVALUATIONS, work // 8 // len(part))
-        waiting = searched(given, starts, most, evaluations, self.until)
+        waiting = local_search(given, starts, most, evaluations, self.until)
         tries = min(4 * len(part), TIDY_WORK // len(part))
         tidy = tidied(dag, found[0], latency, tries, self.until)
         line = Placing(tuple(range(len(part))), (0,) * len(part))

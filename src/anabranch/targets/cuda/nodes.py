@@ -1,4 +1,4 @@
-"""The nodes of a captured graph: what its launches take of the GPU, and how L1 is parted for them.
+"""The nodes of a captured graph: what its launches take of the GPU, and their L1 carve-out.
 
     call --capture--> graph --> [Resources(ctas=98, threads=128, registers=54, shared=8448), None]
 

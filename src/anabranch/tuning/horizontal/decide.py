@@ -24,7 +24,7 @@ from anabranch.tuning.build import BuiltPlan, schedule_seconds, scheduled, tuner
 from anabranch.tuning.horizontal.propose import proposed
 from anabranch.tuning.horizontal.trial import HorizontalTrial, best, selection_of
 from anabranch.tuning.job import Job
-from anabranch.tuning.launch.pdl import in_their_modes, may_overlap, mode_of
+from anabranch.tuning.launch.pdl import in_their_modes, mode_of, supports_pdl
 from anabranch.tuning.tuner import with_probes
 
 RACED: Table[tuple[Cost, ...]] = Table("plans", "horizontal fusion 5", nouns(tuple[Cost, ...]))
@@ -103,7 +103,7 @@ def compared(job: Job, made: BuiltPlan, found: BuiltPlan) -> tuple[Cost, Cost]:
     pair = [(plan.tasks, plan.choice.schedule) for plan in (made, found)]
     was, now = made.costs.race(pair)
     slower = now.us > was.us and not tied(now, was)
-    able = job.options.pdl != "off" and may_overlap(found.tasks, job.target)
+    able = job.options.pdl != "off" and supports_pdl(found.tasks, job.target)
     if slower or not able:
         return was, now
     texts = [f"{tasks_text(tasks)}\n{text_schedule(schedule)}" for tasks, schedule in pair]

@@ -1,13 +1,13 @@
-"""How a finished plan launches its kernels: plans --> the fastest, some kernels overlapping.
+"""How a finished plan launches its kernels: plans -> the fastest launch modes and carve-out.
 
     the plan, all kernels in its best mode      (`pdl`)
     | other schedules that came near, in modes a and f and in that one
     | the fastest of them, each kernel in a mode of its own  (`pdl_per_kernel`; no large plans)
     | and with as much shared memory as suits all its kernels    (`l1_carveout`)
 
-Kernels overlap along a stream, so that a schedule of fewer streams may gain more than one that was
-faster before: schedules that come near are timed anew. What was found is remembered, by everything
-the plan's time depends on.
+Programmatic dependent launch (PDL) lets kernels of one stream overlap, so that a schedule of fewer
+streams may gain more than one that was faster before: schedules that come near are timed anew. What
+was found is remembered, by everything the plan's time depends on.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.schedule import Schedule, text_schedule
 from anabranch.ir.variant import PdlMode
 from anabranch.trace import Trace
-from anabranch.tuning.launch.l1_carveout import parted
+from anabranch.tuning.launch.l1_carveout import with_carveout
 from anabranch.tuning.launch.loaded_variants import Modes
 from anabranch.tuning.launch.pdl import generated, in_mode, in_modes, in_their_modes, mode_of
 from anabranch.tuning.launch.pdl_per_kernel import own_modes, surely_faster
 
 NEAR, OTHERS = 1.25, 6
-"""Schedules that take up to so many times as long without overlap are tried with it, and so many at
+"""Schedules that take up to so many times as long without PDL are tried with it, and so many at
 most: one of a single stream, and the fastest."""
 LARGE, OF_LARGE = 300, 3
 """Of a plan of more than 300 launches, which takes a second and more to load and to capture in all
@@ -60,7 +60,7 @@ OWN_MODES: Table[OwnModes] = Table("plans", "pdl per kernel 7", nouns(OwnModes))
 OF_SCHEDULES: Table[tuple[Cost, ...]] = Table("plans", "of schedules 6", nouns(tuple[Cost, ...]))
 
 
-def overlapped(
+def with_launch_settings(
     plan: Plan,
     target: Target,
     cache: Cache | None,
@@ -68,27 +68,28 @@ def overlapped(
     until: Deadline | None,
     others: Sequence[Plan] = (),
 ) -> tuple[Plan, Cost | None]:
-    """The plan with its generated kernels in the fastest modes that were found, and what it then
-    takes, None where nothing was measured. `until`: when looking for modes kernel by kernel is to
-    be over, for which there are `TIME.pdl_per_kernel_s` once the same mode for all is known; None:
-    not at all.
+    """The plan with its generated kernels in the fastest modes and the fastest carve-out found, and
+    what it then takes, None where nothing was measured.
+
+    `until`: when looking for modes per kernel is to be over, for which there are
+    `TIME.pdl_per_kernel_s` once the same mode for all is known; None: not at all.
     `others`: the same tasks under other schedules, one of which may be taken instead."""
     mode, cost = mode_of(plan, target, cache, trace)
     if cost is None:
         return plan, None
-    plan, mode, cost = _schedule(plan, mode, cost, others, target, cache, trace)
+    plan, mode, cost = _another_schedule(plan, mode, cost, others, target, cache, trace)
     found = None
     if until is not None and len(plan.schedule.launches) > LARGE:
         why = f"of more than {LARGE} launches too little is learned in the time"
         trace.add("refused", "pdl", "modes kernel by kernel", why)
     elif until is not None:
-        found = _each(plan, mode, target, cache, trace, until)
+        found = _per_kernel(plan, mode, target, cache, trace, until)
     if found is not None:
         own, cost = found
         plan = replace(plan, tasks=in_modes(plan.tasks, own))
     elif mode:
         plan = replace(plan, tasks=in_mode(plan.tasks, mode))
-    return parted(plan, cost, target, cache, trace)
+    return with_carveout(plan, cost, target, cache, trace)
 
 
 def near(candidates: Sequence[tuple[Schedule, Cost]], chosen: Schedule) -> list[Schedule]:
@@ -115,7 +116,7 @@ def _graph(schedule: Schedule, names: Sequence[str]) -> tuple[Launches, tuple[bo
     return launches_of(schedule, names), tuple(launch.urgent for launch in schedule.launches)
 
 
-def _schedule(
+def _another_schedule(
     plan: Plan,
     mode: PdlMode | None,
     cost: Cost,
@@ -149,7 +150,7 @@ def _schedule(
     return found, how, now
 
 
-def _each(
+def _per_kernel(
     plan: Plan,
     mode: PdlMode | None,
     target: Target,

@@ -1,4 +1,4 @@
-"""How L1 memory is parted under a finished plan: a plan -> the carve-out in which it is fastest.
+"""The L1 carve-out of a finished plan: a plan -> the carve-out in which it is fastest.
 
     100% shared 190.4 us   75% 188.0   50% 186.3   25% 231.0   -->   50%
 
@@ -32,7 +32,7 @@ TIMED: Table[tuple[Cost, ...]] = Table("plans", "carve-out 3", nouns(tuple[Cost,
 """What a plan takes as it is, and in less."""
 
 
-def parted(
+def with_carveout(
     plan: Plan, cost: Cost, target: Target, cache: Cache | None, trace: Trace
 ) -> tuple[Plan, Cost]:
     """The plan in the fastest carve-out for all its kernels, and what it then takes.
@@ -54,11 +54,11 @@ def parted(
     )
     if not surely_faster(others[least], was):
         why = f"none is faster than all; us by carve-out: {said}"
-        trace.add("refused", "pdl", "less shared memory", why)
+        trace.add("refused", "l1_carveout", plan.tasks.name, why)
         return plan, cost
     percent = CARVEOUTS_PERCENT[least]
     why = f"{percent}%; us by carve-out: {said}"
-    trace.add("applied", "pdl", "less shared memory", why, us=was.us - others[least].us)
+    trace.add("applied", "l1_carveout", plan.tasks.name, why, us=was.us - others[least].us)
     return replace(plan, tasks=in_carveout(plan.tasks, percent)), others[least]
 
 

@@ -47,7 +47,7 @@ def mode_of(
     plan: Plan, target: Target, cache: Cache | None, trace: Trace
 ) -> tuple[PdlMode | None, Cost | None]:
     """The fastest mode of the plan, None as it is, and what it takes in it."""
-    if not may_overlap(plan.tasks, target):
+    if not supports_pdl(plan.tasks, target):
         return None, None
     schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
     key = MODE_OF.key(machine, tasks_text(plan.tasks), schedule)
@@ -79,7 +79,7 @@ def compiling(
     some of them into the cache faster; `interrupt`: ends that where the block fails, or is told to
     end at once, or where somebody stops `until`: then no mode will be tried. The trace hears how
     long was waited."""
-    if not may_overlap(tasks, target):
+    if not supports_pdl(tasks, target):
         yield lambda: None
         return
     kernels = _kernels(in_mode(tasks, mode) for mode in PdlMode)
@@ -118,8 +118,8 @@ def compiling(
         trace.add("stage", WAITED, WAITED, seconds=round(sum(waited), 4))
 
 
-def may_overlap(tasks: TaskGraph, target: Target) -> bool:
-    """Whether this machine can overlap any kernel of these tasks."""
+def supports_pdl(tasks: TaskGraph, target: Target) -> bool:
+    """Whether this machine can launch any of these kernels while the one before it runs."""
     spec = target.spec
     able = spec.kind == "cuda" and spec.capability >= OLDEST and not spec.simulated
     return able and any(map(generated, tasks.tasks))

@@ -1,4 +1,4 @@
-"""Acceptance: no kernel is chosen that does not compute what its task's body does.
+"""Verification of kernels: none is chosen that does not compute what its task's body does.
 
     kernel                              compared with its body on
     the body, operator by operator      finite numbers; if it fails there, it is not refused
@@ -8,13 +8,12 @@
 Numbers are drawn anew each time (`ir.inputs`, `ir.proof`). A kernel runs in a fresh arena, which
 reads as NaN, with fences around all that it may write. A verdict is kept for a structure, with the
 sets that it covers: real values are those of the first place of the structure that asked.
-`compare` runs whole plans on the example, with all places.
+`tuning.verify.plan` runs whole plans on the example, with all places.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 
 from anabranch.cache import Cache, Table
 from anabranch.errors import TargetError
@@ -34,29 +33,25 @@ PASSED: Table[tuple[str, ...]] = Table("kernels", "check 4", nouns(tuple[str, ..
 """The sets of numbers on which a kernel was right."""
 
 
-def checker(target: Target, cache: Cache | None) -> Callable[[Task], Refused | None]:
-    """Compares a task's kernel with its body: how they differ, if they do. What passed once on this
-    machine, on all sets of numbers that it is asked for, is not run again: the whole plan always
-    is."""
+def verify_kernel(task: Task, target: Target, cache: Cache | None) -> Refused | None:
+    """How the results of a task's kernel differ from those of its body, if they do. What passed
+    once on this machine, on all sets of numbers that it is asked for, is not run again: the whole
+    plan always is."""
     spec = target.spec
-
-    def check(task: Task) -> Refused | None:
-        if spec.simulated:
-            return None
-        key = PASSED.key(spec.fingerprint, task_text(task))
-        covered = set(PASSED.get(cache, key) or ())
-        for kind in _sets(task):
-            if kind in covered:
-                continue
-            verdict = _verdict(task, target, kind)
-            if verdict.refused:
-                return verdict.refused
-            if verdict.reached == "right":
-                covered.add(kind)
-        PASSED.put(cache, key, tuple(sorted(covered)))
+    if spec.simulated:
         return None
-
-    return check
+    key = PASSED.key(spec.fingerprint, task_text(task))
+    covered = set(PASSED.get(cache, key) or ())
+    for kind in _sets(task):
+        if kind in covered:
+            continue
+        verdict = _verdict(task, target, kind)
+        if verdict.refused:
+            return verdict.refused
+        if verdict.reached == "right":
+            covered.add(kind)
+    PASSED.put(cache, key, tuple(sorted(covered)))
+    return None
 
 
 def _sets(task: Task) -> tuple[str, ...]:
