@@ -16,7 +16,7 @@ from tests.kernels.triton.test_joins import recurrence
 
 from anabranch.compiler.pipeline import compile_model
 from anabranch.fusion import partition
-from anabranch.fusion.cluster import MOST_FOLDS
+from anabranch.fusion.cluster import MOST_REDUCTIONS
 from anabranch.fusion.merge_cuts import choose
 from anabranch.ir import ops
 from anabranch.ir.dag import dag_of
@@ -118,12 +118,12 @@ def test_a_loop_with_a_norm_in_each_step_is_cut() -> None:
     steps = [
         f"%n{t}: f32[4,8] = aten.layer_norm.default(%h{t}, [8])\n"
         f"  %h{t + 1}: f32[4,8] = aten.tanh.default(%n{t})"
-        for t in range(3 * MOST_FOLDS)
+        for t in range(3 * MOST_REDUCTIONS)
     ]
     text = "\n  ".join(["%h0: f32[4,8] = aten.relu.default(%x)", *steps])
     found = clustered(f"graph g {{\n  input %x: f32[4,8]\n  {text}\n  return %h{len(steps)}\n}}")
     norms = [task.partition(" -> ")[0].count("n") for task in found]
-    assert len(found) == 3 and sum(norms) == len(steps) and max(norms) == MOST_FOLDS
+    assert len(found) == 3 and sum(norms) == len(steps) and max(norms) == MOST_REDUCTIONS
 
 
 def test_siblings_that_read_the_same() -> None:

@@ -107,7 +107,7 @@ def test_rows_that_several_ctas_share_are_right_in_every_tile_and_mode(dtype: st
         assert not refused, f"{body.name}: {refused}"
 
 
-RUNNING = """
+SCANS = """
 graph running {{
   input %x: {0}[{1}]
   %r: {0}[{1}] = aten.{3}.default(%x)
@@ -115,7 +115,7 @@ graph running {{
   %out: {0}[{1}] = aten.sub.Tensor(%far, %x)
   return %out
 }}"""
-EXTREMES = """
+ARG_SCANS = """
 graph extremes {{
   input %x: {0}[{1}]
   %top: {0}[{1}], %top.1: i64[{1}] = aten.{3}.default(%x, {2})
@@ -138,10 +138,10 @@ def test_running_folds_are_right_in_every_tile_and_mode(dtype: str) -> None:
     bench = Bench.of()
     for shape, axis in RUN_ALONG:
         texts = [
-            RUNNING.format(dtype, shape, axis, "relu", "cumsum"),
-            RUNNING.format(dtype, shape, axis, "sigmoid", "cumprod"),
-            RUNNING.format(dtype, shape, axis, "relu", "logcumsumexp"),
-            *(EXTREMES.format(dtype, shape, axis, name) for name in ("cummax", "cummin")),
+            SCANS.format(dtype, shape, axis, "relu", "cumsum"),
+            SCANS.format(dtype, shape, axis, "sigmoid", "cumprod"),
+            SCANS.format(dtype, shape, axis, "relu", "logcumsumexp"),
+            *(ARG_SCANS.format(dtype, shape, axis, name) for name in ("cummax", "cummin")),
             BACK.format(dtype, shape, axis),
         ]
         for body in map(parse_graph, texts):

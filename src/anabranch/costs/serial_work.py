@@ -27,16 +27,16 @@ from anabranch.ir import custom_ops, ops
 from anabranch.ir.graph import Graph, Node, Ref
 from anabranch.ir.types import TensorType
 
-RUNNING = frozenset(
+SCANS = frozenset(
     f"aten.{name}" for name in ("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin")
 )
-RUNNING |= {ops.packet_name(custom_ops.RECURRENCE)}
+SCANS |= {ops.packet_name(custom_ops.RECURRENCE)}
 PASSES = {
     **{f"aten.{name}": 3 for name in ("group_norm", "instance_norm", "layer_norm")},
     **{f"aten.{name}": 3 for name in ("native_group_norm", "native_layer_norm")},
     **{f"aten.{name}": 3 for name in ("softmax", "_softmax", "log_softmax", "_log_softmax")},
     **{f"aten.{name}": 2 for name in ("rms_norm", "var", "std", "var_mean", "logsumexp")},
-    **dict.fromkeys(RUNNING, 1),
+    **dict.fromkeys(SCANS, 1),
 }
 """How often each element is read. A sum or a maximum, read once, several CTAs may share; what runs
 along a row they may not."""
@@ -80,7 +80,7 @@ def _rows(node: Node, type: TensorType) -> int:
         return math.prod(type.shape[:2])
     if isinstance(sizes := given.get("normalized_shape"), tuple):
         return math.prod(type.shape[: len(type.shape) - len(sizes)])
-    if (name.endswith("softmax") or name in RUNNING) and type.shape:
+    if (name.endswith("softmax") or name in SCANS) and type.shape:
         dim = given["dim"]
         assert isinstance(dim, int)
         return type.numel // max(1, type.shape[dim])

@@ -43,7 +43,7 @@ MOVES |= {f"aten.{name}" for name in ("reshape", "_unsafe_view", "flatten", "unf
 MOST_NODES = 500
 MOST_VALUES = 64
 """Values that a cluster may read and write: each is a pointer in registers."""
-MOST_FOLDS = 8
+MOST_REDUCTIONS = 8
 """Reductions in a cluster. A loop may have one in each step, each of which waits for those before:
 to see whether ever longer chains of them can be written takes minutes."""
 CHEAP_ELEMENTS = 1 << 16
@@ -202,7 +202,7 @@ def too_many(nodes: Sequence[Node], paths: Paths) -> Refused | None:
     if len(nodes) > MOST_NODES or values > MOST_VALUES:
         return Refused(f"{len(nodes)} nodes with {values} values are too many")
     folds = sum(ops.info(node.op).kind == "reduce" for node in nodes)
-    return Refused(f"{folds} reductions are too many") if folds > MOST_FOLDS else None
+    return Refused(f"{folds} reductions are too many") if folds > MOST_REDUCTIONS else None
 
 
 def why_not_one_kernel(group: Group, paths: Paths, facts: FusionFacts) -> Refused | None:

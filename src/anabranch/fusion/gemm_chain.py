@@ -44,7 +44,7 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.kernels.dfg.concat_stores import JOINS
-from anabranch.kernels.dfg.scans import RUNNING
+from anabranch.kernels.dfg.scans import SCANS
 from anabranch.kernels.triton.expected_time import expected_us, why_not_one
 from anabranch.trace import Trace
 
@@ -147,7 +147,7 @@ def _suits(first: Group, second: Group, facts: FusionFacts) -> bool:
     if theirs == [True]:
         product = len(ours) == 1 and not _attends(second)
         return product or (not ours and _light(first, facts))
-    if any(ops.packet_name(node.op) in RUNNING for node in second):
+    if any(ops.packet_name(node.op) in SCANS for node in second):
         return ours == [True]
     moved = (node for node in second if not ops.is_view(node, facts.types))
     return ours == [True] and all(node.op == CLONE for node in moved)

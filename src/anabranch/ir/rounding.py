@@ -41,7 +41,7 @@ ROUNDS = frozenset(
     )
 )
 """What computes another number where it is spelled in another way."""
-FOLDS = frozenset(
+REDUCTIONS = frozenset(
     f"aten.{name}"
     for name in (
         *("sum", "mean", "prod", "amax", "amin", "aminmax", "max", "min", "cumsum", "cumprod"),
@@ -178,5 +178,5 @@ def _carries(node: Node) -> bool:
     if ops.info(node.op).random:
         return False
     return ops.info(node.op).kind in ("pointwise", "move", "view") or (
-        ops.packet_name(node.op) in FOLDS
+        ops.packet_name(node.op) in REDUCTIONS
     )

@@ -1,4 +1,4 @@
-"""What is not finite stays in its row: folds, normalisations, attention and running folds answer
+"""What is not finite stays in its row: folds, normalisations, attention and scans answer
 nan and infinity where eager does, and what they answer for other rows is not touched."""
 
 from __future__ import annotations

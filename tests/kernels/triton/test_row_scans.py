@@ -1,4 +1,4 @@
-"""Running folds of rows, in one tile or carried from block to block, in both directions."""
+"""Scans of rows, in one tile or carried from block to block, in both directions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anabranch.kernels.triton.write import program, variants, why_none
 
 BLOCKS = ("rows:2x16.w4", "rows:1x8.w1")
 CALLS = ("aten.cumsum.default", "aten.cumprod.default", "aten.logcumsumexp.default")
-EXTREMES = ("aten.cummax.default", "aten.cummin.default")
+ARG_SCANS = ("aten.cummax.default", "aten.cummin.default")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool)
 
 
@@ -52,7 +52,7 @@ def test_running_folds(data: st.DataObject, op: str, dtype: torch.dtype) -> None
     check(graph, [*rows_of(graph)[:1], *BLOCKS], tensors)
 
 
-@pytest.mark.parametrize("op", [*CALLS, *EXTREMES])
+@pytest.mark.parametrize("op", [*CALLS, *ARG_SCANS])
 def test_rows_of_one_element_and_of_none(op: str) -> None:
     """The one is what it is; where there is none there is no kernel."""
     graph, tensors = body(op, (torch.randn(5, 1, 7), 1))
@@ -65,9 +65,9 @@ def test_rows_of_one_element_and_of_none(op: str) -> None:
         assert not variants(empty, gpu(132)) and "is empty" in why_none(empty)
 
 
-@pytest.mark.parametrize("op", EXTREMES)
+@pytest.mark.parametrize("op", ARG_SCANS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.int8])
-def test_extremes_so_far_with_their_places(op: str, dtype: torch.dtype) -> None:
+def test_cummax_and_cummin_with_their_places(op: str, dtype: torch.dtype) -> None:
     """Of several equal ones the last; nan is larger, and smaller, than all others."""
     x = torch.randint(-3, 3, (5, 19)).to(dtype)
     if dtype.is_floating_point:
@@ -184,7 +184,7 @@ def test_what_begins_late_stays_alone() -> None:
     assert "begin before what is stored" in why_none(parse_graph(text))
 
 
-def test_folds_of_what_runs() -> None:
+def test_reductions_of_scans() -> None:
     """The largest of all sums so far, how many are small, and a running sum of running sums."""
     everywhere(
         """
@@ -319,8 +319,8 @@ def test_a_recurrence_from_its_end() -> None:
     )
 
 
-@pytest.mark.parametrize("op", EXTREMES)
-def test_of_equal_zeros_the_latest_is_the_extreme(op: str) -> None:
+@pytest.mark.parametrize("op", ARG_SCANS)
+def test_of_equal_zeros_cummax_names_the_latest(op: str) -> None:
     """As eager has it, which compares with >= and <=; what is not a number stays so."""
     nan, inf = float("nan"), float("inf")
     row = [0.0, -0.0, 0.0, -0.0, -inf, -0.0, 0.0, inf, -0.0, nan, 0.0, -0.0]

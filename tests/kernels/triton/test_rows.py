@@ -60,7 +60,7 @@ def both(op: str, x: torch.Tensor) -> tuple[Graph, list[torch.Tensor]]:
 
 
 @pytest.mark.parametrize("op", ["aten.max.dim", "aten.min.dim", "aten.aminmax.default"])
-def test_extremes_with_their_places(op: str) -> None:
+def test_argreduce_with_its_places(op: str) -> None:
     """Of several equal ones the first; nan is larger, and smaller, than all others."""
     x = torch.randint(-3, 3, (6, 37)).float()
     x[2, 20], x[4, 5], x[4, 9] = float("inf"), float("nan"), float("nan")

@@ -37,7 +37,7 @@ def call(
     )
 
 
-def roles(graph: Graph) -> Contraction:
+def axes_of(graph: Graph) -> Contraction:
     found = contraction_of(lower(graph))
     assert isinstance(found, Contraction), found
     return found
@@ -45,14 +45,14 @@ def roles(graph: Graph) -> Contraction:
 
 def test_strides_as_large_as_the_kernel_are_one_product() -> None:
     graph, tensors = call(1, 16, 5, 5, to=8, kernel=2, stride=2, padding=0)
-    found = roles(graph)
+    found = axes_of(graph)
     assert (found.m, found.n, found.k, found.batches) in ((25, 32, 16, 1), (32, 25, 16, 1))
     check(graph, variants(graph, gpu(132))[:2], tensors)
 
 
 def test_larger_kernels_are_a_stack_of_products() -> None:
     graph, tensors = call(1, 16, 5, 5, to=8, kernel=4, stride=2, padding=1)
-    found = roles(graph)
+    found = axes_of(graph)
     assert found.batches == 4 and found.k == 16 * 4 and {found.m, found.n} == {25, 8}
     check(graph, variants(graph, gpu(132))[:2], tensors)
 

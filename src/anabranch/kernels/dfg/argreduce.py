@@ -27,7 +27,7 @@ from anabranch.kernels.dfg.simplify import FOLD_STARTS, arith, cast, const, posi
 LARGEST_INT32 = 2**31 - 1
 
 
-def _extreme(op: str, place_only: bool = False) -> Lowering:
+def _argreduce(op: str, place_only: bool = False) -> Lowering:
     """Of one dimension with its place, or of all; with another tensor, element by element."""
 
     def lowering(call: LoweringCall) -> tuple[At, ...]:
@@ -75,7 +75,7 @@ def _row_major(point: Point, dims: tuple[int, ...], shape: tuple[int, ...]) -> I
 
 def _both(call: LoweringCall) -> tuple[At, ...]:
     """The smallest and the largest."""
-    return _extreme("min")(call)[0], _extreme("max")(call)[0]
+    return _argreduce("min")(call)[0], _argreduce("max")(call)[0]
 
 
 def _truth(op: str) -> Lowering:
@@ -136,9 +136,9 @@ def _logsumexp(call: LoweringCall) -> tuple[At, ...]:
     return (at,)
 
 
-EXTREMES: dict[str, Lowering] = {
-    **{"aten.max": _extreme("max"), "aten.min": _extreme("min"), "aten.aminmax": _both},
-    **{"aten.argmax": _extreme("max", True), "aten.argmin": _extreme("min", True)},
+ARG_REDUCTIONS: dict[str, Lowering] = {
+    **{"aten.max": _argreduce("max"), "aten.min": _argreduce("min"), "aten.aminmax": _both},
+    **{"aten.argmax": _argreduce("max", True), "aten.argmin": _argreduce("min", True)},
     **{"aten.any": _truth("max"), "aten.all": _truth("min")},
     **{"aten.linalg_vector_norm": _norm, "aten.logsumexp": _logsumexp},
 }

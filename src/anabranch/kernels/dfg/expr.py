@@ -217,7 +217,7 @@ class Reduce(ExprMemo):
 
 @dataclass(frozen=True, slots=True)
 class Scan(ExprMemo):
-    """The running fold of `arg` along an axis that nothing outside of it sees, up to and with the
+    """The scan of `arg` along an axis that nothing outside of it sees, up to and with the
     place `at`; `reverse`: from there to the end.
 
         cumsum(x) at i    =  sum[k <= i](x[k])

@@ -24,7 +24,7 @@ from anabranch.ir.graph import Constant, Graph, Node, types
 from anabranch.ir.refused import Refused
 from anabranch.ir.rounding import divides_by_number, strict_values
 from anabranch.ir.types import TensorType
-from anabranch.kernels.dfg.argreduce import EXTREMES
+from anabranch.kernels.dfg.argreduce import ARG_REDUCTIONS
 from anabranch.kernels.dfg.computed_index import ELSEWHERE
 from anabranch.kernels.dfg.concat_stores import ConcatPart, parts_of
 from anabranch.kernels.dfg.draws import DRAWS
@@ -53,8 +53,8 @@ from anabranch.kernels.dfg.lowering_api import (
 from anabranch.kernels.dfg.movement import MOVES
 from anabranch.kernels.dfg.pointwise import POINTWISE
 from anabranch.kernels.dfg.pool_gradients import POOL_GRADIENTS
-from anabranch.kernels.dfg.reductions import FOLDS
-from anabranch.kernels.dfg.scans import RUNNING
+from anabranch.kernels.dfg.reductions import REDUCTIONS
+from anabranch.kernels.dfg.scans import SCANS
 from anabranch.kernels.dfg.simplify import cast, load
 from anabranch.kernels.dfg.strict import ROUNDED, strict
 from anabranch.kernels.dfg.window_ops import WINDOWS
@@ -63,9 +63,9 @@ LOWERINGS: dict[str, Lowering] = {
     **POINTWISE,
     **MOVES,
     **ELSEWHERE,
-    **FOLDS,
-    **EXTREMES,
-    **RUNNING,
+    **REDUCTIONS,
+    **ARG_REDUCTIONS,
+    **SCANS,
     **WINDOWS,
     **PATCHES,
     **POOL_GRADIENTS,

@@ -251,7 +251,7 @@ def _grouped(call: LoweringCall, size: int) -> tuple[At, ...]:
     return (at,)
 
 
-FOLDS: dict[str, Lowering] = {
+REDUCTIONS: dict[str, Lowering] = {
     "aten.sum": _sum("sum"),
     "aten.mean": _sum("sum", mean=True),
     **{"aten.amax": _sum("max"), "aten.amin": _sum("min")},

@@ -1,4 +1,4 @@
-"""Running folds: what each element of a row makes with those before it.
+"""Scans: what each element of a row makes with those before it.
 
     cumsum(x, 1) at (i, j)     =  sum[k <= j](x[i, k])
     cummax(x, 1)[1] at (i, j)  =  max[k <= j](k where x[i, k] is the largest so far, else 0)
@@ -6,7 +6,7 @@
     recurrence(x, f, s, 1) at (i, j)  =  step[k <= j](x[i, k], by f[i, k])     and s[i] before them
 
 Of several equal ones the last is named; what is not a number stays to the end of its row. Steps of
-a recurrence are a fold of pairs: (f, x) then (g, y) is (f g, x g + y).
+a recurrence are a scan of pairs: (f, x) then (g, y) is (f g, x g + y).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from anabranch.kernels.dfg.simplify import arith, bounded, cast, choose, positio
 LARGEST_INT32 = 2**31 - 1
 
 
-def running(call: LoweringCall, op: str, source: Callable[[Point], Expr], point: Point) -> Expr:
-    """The running fold of source along the call's dimension of x, up to a point of x."""
+def scan_along(call: LoweringCall, op: str, source: Callable[[Point], Expr], point: Point) -> Expr:
+    """The scan of source along the call's dimension of x, up to a point of x."""
     (d,) = call.dims("dim")
     over = Axis(f"{call.node.name}_{d}", call.x.shape[d])
     there = (*point[:d], axis(over.name, over.extent), *point[d + 1 :])
     return scan(op, over, source(there), point[d])
 
 
-def _fold(op: str) -> Lowering:
+def _scan(op: str) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
         dtype = call.type.dtype
         if dtype == torch.bool:
@@ -44,14 +44,14 @@ def _fold(op: str) -> Lowering:
         def at(point: Point, within: Within) -> Expr:
             if not point:
                 return cast(call.x.at(point, within), dtype)
-            return running(call, op, lambda p: cast(call.x.at(p, within), dtype), point)
+            return scan_along(call, op, lambda p: cast(call.x.at(p, within), dtype), point)
 
         return (at,)
 
     return lowering
 
 
-def _extreme(op: str) -> Lowering:
+def _arg_scan(op: str) -> Lowering:
     """The largest so far, or the smallest, and where it is."""
 
     def lowering(call: LoweringCall) -> tuple[At, ...]:
@@ -62,7 +62,7 @@ def _extreme(op: str) -> Lowering:
             raise NotLowered(f"{call.node.op} of {call.x.type.text} has no lowering")
 
         def value(point: Point, within: Within) -> Expr:
-            return running(call, op, lambda p: call.x.at(p, within), point)
+            return scan_along(call, op, lambda p: call.x.at(p, within), point)
 
         def place(point: Point, within: Within) -> Expr:
             def found(p: Point) -> Expr:
@@ -72,7 +72,7 @@ def _extreme(op: str) -> Lowering:
                     new = arith("or", new, arith("ne", x, x))
                 return arith("where", new, position(p[d], torch.int32), 0)
 
-            return cast(running(call, "max", found, point), torch.int64)
+            return cast(scan_along(call, "max", found, point), torch.int64)
 
         return (value, place)
 
@@ -97,9 +97,9 @@ def _recurrence(call: LoweringCall) -> tuple[At, ...]:
     return (at,)
 
 
-RUNNING: dict[str, Lowering] = {
-    **{"aten.cumsum": _fold("sum"), "aten.cumprod": _fold("prod")},
-    "aten.logcumsumexp": _fold("logaddexp"),
-    **{"aten.cummax": _extreme("max"), "aten.cummin": _extreme("min")},
+SCANS: dict[str, Lowering] = {
+    **{"aten.cumsum": _scan("sum"), "aten.cumprod": _scan("prod")},
+    "aten.logcumsumexp": _scan("logaddexp"),
+    **{"aten.cummax": _arg_scan("max"), "aten.cummin": _arg_scan("min")},
     ops.packet_name(custom_ops.RECURRENCE): _recurrence,
 }

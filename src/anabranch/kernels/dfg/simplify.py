@@ -150,7 +150,7 @@ def least(op: str, dtype: torch.dtype) -> Number:
 
 
 def scan(op: str, over: Axis, arg: Expr, at: Index) -> Expr:
-    """The fold of the axis up to a place of it; a place that is known has no running fold."""
+    """The fold of the axis up to a place of it; a place that is known has no scan."""
     if over.extent == 1:
         return arg
     if at.is_number and op in REDUCTIONS:

@@ -110,7 +110,7 @@ def reductions(*exprs: Expr) -> list[Reduce]:
 
 
 def scans(*exprs: Expr) -> list[Scan]:
-    """Every running fold, inner ones first, each once."""
+    """Every scan, inner ones first, each once."""
     return [part for part in all_parts(*exprs) if isinstance(part, Scan)]
 
 

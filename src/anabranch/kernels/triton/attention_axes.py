@@ -99,12 +99,12 @@ def attention_of(body: Graph) -> Attention | Refused:
     if len(nodes) != 1:
         return Refused("it has no attention" if not nodes else "it has several attentions")
     try:
-        return _with_roles(dfg, arguments(nodes[0], values_of(body, given)))
+        return _with_axes(dfg, arguments(nodes[0], values_of(body, given)))
     except NotLowered as failed:
         return Refused(str(failed))
 
 
-def _with_roles(dfg: Dfg, call: LoweringCall) -> Attention | Refused:
+def _with_axes(dfg: Dfg, call: LoweringCall) -> Attention | Refused:
     query, key, value = (call.given[name] for name in ("query", "key", "value"))
     mask = call.given.get("attn_mask")
     found = {part for store in dfg.stores for part in all_parts(store.expr)}

@@ -71,7 +71,7 @@ from anabranch.kernels.triton.weight_prefetch import (
     few,
     write_fetches,
 )
-from anabranch.kernels.triton.window_prologue import write_taps
+from anabranch.kernels.triton.window_prologue import write_window_prologue
 
 OWN = split_k.OWN | {
     *("row", "row_in", "col", "col_in", "deep", "step", "tile", "part", "batch", "total"),
@@ -146,7 +146,7 @@ def _written(body: Graph, tile: ContractionTile, asked: int | None) -> KernelTre
     _write_sums(out, sums, "" if asked is None else constant_side(body, found), asked or 0)
     if share.split > 1:
         shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
-        split_k.write_meeting(out, shape, share.split)
+        split_k.write_split_k(out, shape, share.split)
     results.write(out, (tile.m, tile.n), tiles[1], _starts(tile, tiles)[1])
     count = tiles[0] * tiles[1] * found.batches
     return kernel_tree(
@@ -326,7 +326,7 @@ def _ended(scope: Emission, sums: _Sums, at: int, text: str) -> str:
 def _scope(out: Emission, sums: _Sums, masks: dict[Axis, str]) -> Emission:
     left, right = sums.lanes
     scope = out.inner({left: "deep", right: "deep" if sums.tile.m == 1 else "deep_right"}, masks)
-    scope.reduce = write_taps
+    scope.reduce = write_window_prologue
     return scope
 
 

@@ -136,7 +136,7 @@ def contraction_of(dfg: Dfg | Refused) -> Contraction | Refused:
     whole, dfg = dfg, _with_groups_apart(dfg, fold)
     if blocks and dfg is not whole:
         return Refused("it sums blocks of columns that are groups")
-    return _with_roles(dfg, _told_apart(dfg), blocks)
+    return _with_axes(dfg, _told_apart(dfg), blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ def _group_size(one: Axis, factor: Expr) -> int:
     return min(found, default=0)
 
 
-def _with_roles(dfg: Dfg, told: _Told, blocks: Blocks) -> Contraction | Refused:
+def _with_axes(dfg: Dfg, told: _Told, blocks: Blocks) -> Contraction | Refused:
     fold = told.fold
     assert isinstance(fold.arg, Arith)
     first, second = fold.arg.args

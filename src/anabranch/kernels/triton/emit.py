@@ -143,7 +143,7 @@ class Emission:
         self.known: dict[Expr, str] = {}
         self.reduce: Callable[[Reduce, Emission], str] | None = None
         self.scan: Callable[[Scan, str, Emission], str] | None = None
-        """Writes a running fold of what is called so, and says what that is called."""
+        """Writes a scan of what is called so, and says what that is called."""
         self._uses: Counter[Expr] = Counter()
         self._widened: set[Expr] = set()
         self._shared: Counter[tuple[str, Index] | IndexBound] = Counter()
@@ -292,7 +292,7 @@ class Emission:
                 assert self.reduce is not None, "nobody says how reductions are written here"
                 return self.reduce(part, self)
             case Scan():
-                assert self.scan is not None, "nobody says how running folds are written here"
+                assert self.scan is not None, "nobody says how scans are written here"
                 return self.scan(part, self.known[part.arg], self)
             case Arith():
                 return self._arith(part)

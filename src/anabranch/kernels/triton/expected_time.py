@@ -17,7 +17,7 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.expr import Dfg
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.dfg.scans import RUNNING
+from anabranch.kernels.dfg.scans import SCANS
 from anabranch.kernels.dfg.traversal import loads, scans
 from anabranch.kernels.triton import (
     attention,
@@ -80,7 +80,7 @@ def why_not_one(body: Graph) -> Refused | None:
         return None
     if not isinstance(contraction.found_in(same), Refused):
         return None
-    runs = any(ops.packet_name(node.op) in RUNNING for node in body.nodes)
+    runs = any(ops.packet_name(node.op) in SCANS for node in body.nodes)
     return along if runs and isinstance(along, Refused) else two
 
 

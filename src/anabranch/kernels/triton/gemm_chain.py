@@ -81,7 +81,7 @@ def write(body: Graph, tile: GemmChainTile) -> KernelTree:
     split = cut.share.split
     shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
     if split > 1:
-        split_k.write_meeting(out, shape, split)
+        split_k.write_split_k(out, shape, split)
     _write_results(out, cut)
     tiles = cut.tiles[0] * cut.tiles[1]
     count = tiles * found.batches

@@ -72,7 +72,7 @@ def pair_of(dfg: Dfg | Refused) -> Pair | Refused:
     right = next(factor for factor in outer.arg.args if factor is not middle)
     if any(store.type.numel != dfg.points for store in dfg.stores):
         return Refused("its results are of several sizes")
-    return _with_roles(dfg, inner, outer, middle, right)
+    return _with_axes(dfg, inner, outer, middle, right)
 
 
 def _outside(dfg: Dfg, outer: Reduce) -> set[Expr]:
@@ -87,9 +87,7 @@ def _outside(dfg: Dfg, outer: Reduce) -> set[Expr]:
     return seen
 
 
-def _with_roles(
-    dfg: Dfg, inner: Reduce, outer: Reduce, middle: Expr, right: Expr
-) -> Pair | Refused:
+def _with_axes(dfg: Dfg, inner: Reduce, outer: Reduce, middle: Expr, right: Expr) -> Pair | Refused:
     largest = max(dfg.stores, key=lambda store: store.type.numel)
     order = [one for one in ordered(dfg.axes, largest) if one.extent > 1]
     of_middle, of_right = free_axes(middle), free_axes(right)

@@ -1,4 +1,4 @@
-"""Running folds of rows: which way each runs, and how it is written.
+"""Scans of rows: which way each runs, and how it is written.
 
     cumsum(x, 1) - x           running = tl.cumsum(x, 1)
 
@@ -16,7 +16,7 @@ Steps of a recurrence are pairs on the way: what they multiply what came before 
 add to it, which may lie on tiles of unlike shape. Of a row in blocks `by` is what the carry is
 multiplied by. Products of many factors above one may overflow where no step does, and give nan.
 
-A fold that is asked for at another place than that of the element (before it, or from the other
+A scan that is asked for at another place than that of the element (before it, or from the other
 end) is one of what was moved there: then all of a row are asked for at the element's place.
 """
 
@@ -34,13 +34,13 @@ from anabranch.kernels.triton.emit import DTYPES, Emission, literal
 from anabranch.kernels.triton.statements import Assign
 
 FORMS = {"sum": ("tl.cumsum", "{} + {}"), "prod": ("tl.cumprod", "{} * {}")}
-"""How a tile is folded along an axis, and what is carried over with what is folded."""
+"""How a tile is scanned along an axis, and what is carried over with what is scanned."""
 SCANNED = {"max": "latest_largest", "min": "latest_smallest", "logaddexp": "log_add_exp"}
 """The function that does both where Triton has no word for it."""
 
 
 def aligned(dfg: Dfg) -> Dfg | Refused:
-    """The graph with each running fold along the axis at whose place it is asked for, or why there
+    """The graph with each scan along the axis at whose place it is asked for, or why there
     is none. What holds others goes first: it says where they are asked for."""
     stores = dfg.stores
     while True:
@@ -64,9 +64,9 @@ def _is_aligned(one: Scan) -> bool:
 def _aligned(one: Scan) -> Scan | Refused:
     ((atom, factor), *others) = one.at.terms or ((None, 0),)
     if not isinstance(atom, Axis) or others or factor not in (1, -1):
-        return Refused(f"its running folds are asked for at {one.at.text}")
+        return Refused(f"its scans are asked for at {one.at.text}")
     if one.at.constant > (0 if factor == 1 else atom.extent - 1):
-        return Refused("its running folds begin before what is stored of them")
+        return Refused("its scans begin before what is stored of them")
     inside = bounded(one.at, 0, one.axis.extent)
 
     def there(expr: Expr, nothing: float) -> Expr:
@@ -79,7 +79,7 @@ def _aligned(one: Scan) -> Scan | Refused:
 
 
 def below(exprs: Sequence[Expr], out: Emission) -> list[Scan]:
-    """The running folds that have to be computed for these, given what is known."""
+    """The scans that have to be computed for these, given what is known."""
     seen: dict[Expr, None] = {}
     stack = [expr for expr in exprs if expr not in out.known]
     while stack:
@@ -93,9 +93,9 @@ def below(exprs: Sequence[Expr], out: Emission) -> list[Scan]:
 def write_scan(
     one: Scan, value: str, out: Emission, along: Axis, last: str = "", axis: int = 1
 ) -> str:
-    """The line that folds a tile along an axis of it, and what it is called. `along`: the places
+    """The line that scans a tile along an axis of it, and what it is called. `along`: the places
     on it; `last`: whether they are none beyond the end, where tiles run over that."""
-    text, by = _folded(one, value, out, along, last, axis)
+    text, by = _scanned(one, value, out, along, last, axis)
     return text if by else out.assign(_name(one, out), text)
 
 
@@ -108,8 +108,8 @@ def begin(one: Scan, out: Emission, height: int) -> str:
 def carry_on(
     one: Scan, value: str, out: Emission, col: Axis, carry: str, width: int, last: str = ""
 ) -> str:
-    """The lines that fold a block and carry its end over to the next; what the fold is called."""
-    text, by = _folded(one, value, out, col, last, 1)
+    """The lines that scan a block and carry its end over to the next; what the scan is called."""
+    text, by = _scanned(one, value, out, col, last, 1)
     if by:
         both = f"{by} * {carry} + {text}"
     elif one.op in FORMS:
@@ -127,10 +127,10 @@ def _name(one: Scan, out: Emission) -> str:
     return out.names.get(one.made, "") or "running"
 
 
-def _folded(
+def _scanned(
     one: Scan, value: str, out: Emission, along: Axis, last: str, axis: int
 ) -> tuple[str, str]:
-    """The text of a tile folded along its axis, and "". Of a recurrence what that is called, and
+    """The text of a tile scanned along its axis, and "". Of a recurrence what that is called, and
     what each step multiplies by what came before the first."""
     back = ", reverse=True" if one.reverse else ""
     value = _whole(one.arg, value, least(one.op, one.dtype), one, out, along, last)
@@ -150,7 +150,7 @@ def _folded(
 def _whole(
     expr: Expr, value: str, nothing: float, one: Scan, out: Emission, along: Axis, last: str
 ) -> str:
-    """What is folded, as a tile; from its end, what changes nothing where the tile runs over it."""
+    """What is scanned, as a tile; from its end, what changes nothing where the tile is longer."""
     neutral = literal(const(nothing, one.dtype))
     if along not in free_axes(expr):
         place = out.spelled[along]

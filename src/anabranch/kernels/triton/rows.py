@@ -11,7 +11,7 @@ each column:
 
     softmax:   for each block: the maximum;  for each block: the sum;  for each block: store
 
-What runs along a row (`running`) is carried from block to block in a register.
+A scan along a row (`row_scans`) is carried from block to block in a register.
 
 Where rows lie side by side in memory (a global average pool in NHWC) it is them that are read in
 vectors. Where there are few rows, and long ones, of which only what they are reduced to is stored,
@@ -54,7 +54,7 @@ SHARED_SIDE_BY_SIDE = ((32, 32), (32, 64), (64, 64))
 SHARED_IN_LINE = ((1, 1024), (1, 2048))
 """The same where columns are."""
 LONG = 512
-"""Columns from which several CTAs share a row: what they save is more than their meeting."""
+"""Columns from which several CTAs share a row: what they save is more than adding up their sums."""
 MOST_PARTS = 128
 MOST_EACH = 32
 """Elements of a tile that one thread holds, at most."""
@@ -221,7 +221,7 @@ def _in_blocks(rows: Rows, out: Emission, height: int, width: int, split: int) -
             out.known[fold] = out.assign(name, _across(fold, total, out))
         if split > 1:
             whole = [Total(out.known[fold], _neutral(fold), _joined(fold)) for fold in level]
-            split_k.write_meeting(out, (height, 1), split, whole, DTYPES[level[0].dtype])
+            split_k.write_split_k(out, (height, 1), split, whole, DTYPES[level[0].dtype])
         _settle(rows.col, exprs, out)
     after = [store for store in rows.stores if rows.col in free_axes(store.expr)]
     for store in rows.stores:

@@ -8,8 +8,8 @@
     h = sigmoid(r) tanh(c) + ...                    runs down the rows of their tile
 
 Else a recurrent layer is two launches: the products of all steps at once, and then the steps. Here
-these are folds of a tile along its rows (`running`), as deep as the logarithm of their number. The
-rows of a tile are one sequence's.
+these are scans of a tile along its rows (`row_scans`), as deep as the logarithm of their number.
+The rows of a tile are one sequence's.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def layer_of(dfg: Dfg | Refused) -> Layer | Refused:
     if len(folds) > MOST_PRODUCTS:
         return Refused(f"it has {len(folds)} products, and a tile {MOST_PRODUCTS}")
     factors = _factors(folds, steps)
-    return factors if isinstance(factors, Refused) else _with_roles(dfg, folds, factors, steps)
+    return factors if isinstance(factors, Refused) else _with_axes(dfg, folds, factors, steps)
 
 
 def _factors(folds: Sequence[Reduce], steps: Axis) -> list[tuple[Expr, Expr]] | Refused:
@@ -202,7 +202,7 @@ def _factors(folds: Sequence[Reduce], steps: Axis) -> list[tuple[Expr, Expr]] | 
     return found
 
 
-def _with_roles(
+def _with_axes(
     dfg: Dfg, folds: Sequence[Reduce], factors: Sequence[tuple[Expr, Expr]], steps: Axis
 ) -> Layer | Refused:
     left, rights = factors[0][0], tuple(right for _, right in factors)

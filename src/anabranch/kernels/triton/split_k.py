@@ -1,4 +1,4 @@
-"""CTAs that share a tile: each leaves its sums, the last one adds them up in a fixed order.
+"""Split-K reduction: CTAs share a tile, each leaves its sums, the last adds them in a fixed order.
 
     part 0   sums --+
     part 1   sums --+-- scratch     who counts to the last: total = part 0 + part 1 + ...
@@ -41,7 +41,7 @@ class Total:
 SUM = Total("total", "", "{} + {}")
 
 
-def write_meeting(
+def write_split_k(
     out: Emission,
     shape: tuple[int, int],
     split: int,

@@ -57,7 +57,7 @@ from anabranch.kernels.triton.emit import Emission
 from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.statements import GridPlace, KernelTree
-from anabranch.kernels.triton.window_prologue import JOINED, count, taps
+from anabranch.kernels.triton.window_prologue import JOINED, count, window_values
 
 MOST_TAPS = 64
 MOST_LOADS = 160
@@ -231,7 +231,7 @@ def _write_neighbours(
         [each for here in places if isinstance(each := substitute(fold, here), Reduce)]
         for fold in whole
     ]
-    unrolled = {fold: taps(fold) for alike in folds for fold in alike}
+    unrolled = {fold: window_values(fold) for alike in folds for fold in alike}
     exprs = [_without(store.expr, unrolled) for stores, _ in neighbours for store in stores]
     out.expect(*exprs, *(tap for found_taps in unrolled.values() for tap in found_taps))
     for alike in folds:

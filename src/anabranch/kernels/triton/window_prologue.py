@@ -25,7 +25,7 @@ MOST_TAPS = 25
 JOINED = {"sum": FORMS["add"], "max": FORMS["max"], "min": FORMS["min"]}
 
 
-def taps(fold: Reduce) -> list[Expr]:
+def window_values(fold: Reduce) -> list[Expr]:
     """The argument at each point of the window."""
     points = itertools.product(*(range(one.extent) for one in fold.axes))
     return [
@@ -39,10 +39,10 @@ def count(fold: Reduce) -> int:
     return math.prod(one.extent for one in fold.axes)
 
 
-def write_taps(fold: Reduce, out: Emission) -> str:
+def write_window_prologue(fold: Reduce, out: Emission) -> str:
     """The window's value as text, all taps but the last one before it; `Emission.reduce` asks
     for this."""
-    found = taps(fold)
+    found = window_values(fold)
     out.expect(*found)
     total, name = out.value(found[0]), out.fresh("window")
     for tap in found[1:]:

@@ -24,7 +24,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.tiles import HorizontalTile, PartTile, Tile
 from anabranch.ir.variant import PdlMode, Variant, parse_variant, without_carveout
 from anabranch.kernels.dfg.lower import MOST_NODES
-from anabranch.kernels.dfg.scans import RUNNING
+from anabranch.kernels.dfg.scans import SCANS
 from anabranch.kernels.triton import (
     attention,
     attention_axes,
@@ -132,7 +132,7 @@ def why_none(body: Graph) -> str:
         near = ["recurrence"]
     if kinds["contract"]:
         near = ["contraction" if kinds["contract"] == 1 else "pair"]
-    if kinds["contract"] and any(ops.packet_name(op) in RUNNING for op in operators):
+    if kinds["contract"] and any(ops.packet_name(op) in SCANS for op in operators):
         near = ["sequence"]
     if attention_axes.OPERATOR in operators:
         near = ["attention"]

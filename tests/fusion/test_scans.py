@@ -1,4 +1,4 @@
-"""Models whose rows run along: how many launches they become."""
+"""Models with scans of rows: how many launches they become."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def growing(x: Tensor) -> Tensor:
 
 
 X, IDS = torch.randn(3, 20), torch.randint(0, 3, (3, 20))
-RUNNING = ((positions, IDS), (nucleus, X), (left, X), (before, X), (growing, X))
+MODELS = ((positions, IDS), (nucleus, X), (left, X), (before, X), (growing, X))
 
 
 class Model(nn.Module):
@@ -58,13 +58,13 @@ class Model(nn.Module):
         return self.function(x)
 
 
-@pytest.mark.parametrize(("function", "x"), RUNNING)
+@pytest.mark.parametrize(("function", "x"), MODELS)
 def test_they_are_one_launch(function: Callable[[Tensor], Tensor], x: Tensor) -> None:
     (task,) = cut(captured(Model(function), x), True, True).tasks
     check(task.body, variants(task.body, gpu())[:2], [x])
 
 
-@pytest.mark.parametrize(("function", "x"), RUNNING)
+@pytest.mark.parametrize(("function", "x"), MODELS)
 def test_a_plan_has_one_launch_of_ours(function: Callable[[Tensor], Tensor], x: Tensor) -> None:
     options = Options.read({"cache_dir": None, "scheduler": "critical"}, environment=False)
     job = Job(Model(function).eval(), (x,), {}, resolve("sim:h200"), options, None, Trace())
