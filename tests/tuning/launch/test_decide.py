@@ -131,7 +131,8 @@ def test_less_shared_memory_where_that_is_faster(tmp_path: Path) -> None:
     assert run(machine, cache) == ("e.c50", Cost(6.0, "measured", 0.5))
     assert len(machine.loaded) == loaded
     trace = Trace()
-    with_launch_settings(PLAN, Machine(us), None, trace, None)
+    recorded: Any = Machine(us)
+    with_launch_settings(PLAN, recorded, None, trace, None)
     (said,) = (event for event in trace.events if event.where == "l1_carveout")
     assert said.kind == "applied" and said.why.startswith("50%; us by carve-out: 100% 8.0")
     assert run(Machine(us | {"e.c50": 7.9}))[0] == "e"  # a tie changes nothing
