@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch import nn
 
 from anabranch.cache import Cache
 from anabranch.compiler.compilation import Compilation
@@ -17,6 +18,7 @@ from anabranch.deadline import ENDLESS, TIME, CutShort
 from anabranch.ir.price import Price
 from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Source
+from anabranch.ir.variant import PdlMode
 from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.search import driver, evaluation
@@ -209,25 +211,20 @@ def test_plans_get_modes_of_their_own_to_be_compared_where_it_is_close_and_there
     left: float,
     able: bool,
     modes: list[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked, trace = list[str](), Trace()
     times = {"uniform": uniform, "per_kernel": 90.0}
 
-    def launched(self: Any, job: Any, plans: Any) -> list[Cost]:
+    def launched(job: Any, plans: Any) -> list[Cost]:
         asked.append(job.options.pdl)
         now = Cost(times[job.options.pdl], "measured", spread)
         return [Cost(100.0, "measured", spread), now]
 
-    monkeypatch.setattr(evaluation.CandidateEvaluator, "_launched", launched)
-    monkeypatch.setattr(evaluation, "supports_pdl", lambda tasks, target: able)
     options = Options.read({"cache_dir": None}, environment=False)
-    net, inputs = ZOO["squeezenet"].build("tiny"), ZOO["squeezenet"].inputs("tiny", 1)
-    judge: Any = object.__new__(evaluation.CandidateEvaluator)
-    judge._job = Job(net, inputs, {}, resolve("sim:h200"), options, None, trace)
-    judge.child_job = replace(judge._job, trace=trace.child())
+    job = Job(nn.Identity(), (), {}, resolve("sim:h200"), options, None, trace.child())
     plan: Any = SimpleNamespace(tasks=SimpleNamespace(tasks=(None,) * tasks))
-    _, now = judge.last((plan, plan), ENDLESS.within(left))
+    until = ENDLESS.within(left)
+    _, now = evaluation.compared(job, (plan, plan), able, until, launched, trace)
     assert asked == modes and now.us == times[modes[-1]]
     late = any(e.kind == "refused" and "no time is left" in e.why for e in trace.events)
     assert late is (able and left < TIME.search_modes_s)
@@ -253,29 +250,19 @@ def test_the_schedule_of_what_is_found_has_its_time(
     assert driver._to_schedule(job, first, ENDLESS.within(left)) == pytest.approx(seconds, abs=0.1)
 
 
-def test_a_plan_of_many_launches_is_tried_in_the_mode_of_the_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_plan_of_many_launches_is_tried_in_the_mode_of_the_first() -> None:
     """To look for its own would load it in each."""
     asked: list[str] = []
 
-    def mode_of(plan: str, *_: Any) -> tuple[str, None]:
-        asked.append(plan)
-        return f"mode of {plan}", None
+    def find(plan: Any) -> PdlMode:
+        asked.append(plan.name)
+        return {"first": PdlMode.PREFETCH_L2, "small": PdlMode.WAIT_ONLY}[plan.name]
 
-    def planned(name: str, tasks: int) -> Any:
-        packer = SimpleNamespace(plan=lambda _: name)
-        many = SimpleNamespace(tasks=(None,) * tasks)
-        return SimpleNamespace(packer=packer, tasks=many, choice=SimpleNamespace(schedule=None))
+    def built(name: str, tasks: int) -> Any:
+        return SimpleNamespace(name=name, tasks=SimpleNamespace(tasks=(None,) * tasks))
 
-    monkeypatch.setattr(evaluation, "mode_of", mode_of)
-    options = SimpleNamespace(pdl="per_kernel")
-    judge: Any = object.__new__(evaluation.CandidateEvaluator)
-    judge._job = SimpleNamespace(options=options, target=None, cache=None)
-    judge.child_job, judge._modes = SimpleNamespace(trace=None), {}
-    judge._first = planned("first", LARGE + 1)
-    plans = [planned("small", LARGE), planned("large", LARGE + 1), judge._first]
-    assert [judge._mode(plan) for plan in plans] == [
-        "mode of small", "mode of first", "mode of first",
-    ]  # fmt: skip
+    first = built("first", LARGE + 1)
+    modes = evaluation.PlanModes(first, find)
+    found = [modes.of(plan) for plan in (built("small", LARGE), built("large", LARGE + 1), first)]
+    assert found == [PdlMode.WAIT_ONLY, PdlMode.PREFETCH_L2, PdlMode.PREFETCH_L2]
     assert asked == ["small", "first"]

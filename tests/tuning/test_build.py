@@ -13,7 +13,6 @@ from torch import nn
 from anabranch.costs import costs_of
 from anabranch.deadline import TIME
 from anabranch.fusion import partition
-from anabranch.ir.plan import Signature
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
@@ -40,9 +39,7 @@ def ways() -> tuple[list[SelectionVariant], Any]:
     return found, costs
 
 
-def taken(
-    ways: tuple[list[SelectionVariant], Any], raced: list[Cost], monkeypatch: pytest.MonkeyPatch
-) -> tuple[int, int, Trace]:
+def taken(ways: tuple[list[SelectionVariant], Any], raced: list[Cost]) -> tuple[int, int, Trace]:
     """Which way is taken where they take so long, how many ran, and what was said."""
     ran: list[int] = []
 
@@ -50,18 +47,14 @@ def taken(
         ran.append(len(plans))
         return raced
 
-    def scheduled(
-        job: Any, graph: Any, signature: Any, selection: Any, *rest: Any, **how: Any
-    ) -> Any:
-        choice = SimpleNamespace(schedule=None)
-        costs = SimpleNamespace(race=race)
-        return SimpleNamespace(tasks=selection.tasks, choice=choice, costs=costs)
+    def built(way: SelectionVariant) -> Any:
+        choice, costs = SimpleNamespace(schedule=None), SimpleNamespace(race=race)
+        return SimpleNamespace(tasks=way.selection.tasks, choice=choice, costs=costs)
 
-    monkeypatch.setattr(build, "scheduled", scheduled)
     trace = Trace()
     job = Job(None, (), {}, tuner().target, Options(), None, trace)
     found, costs = ways
-    way = build._fastest(job, Signature("", (), "", ()), GRAPH, found, costs)
+    way = build.fastest_of(job, found, costs, built)
     return found.index(way), sum(ran), trace
 
 
@@ -77,18 +70,18 @@ def test_the_faster_whole_is_taken_and_the_first_in_a_tie(
 ) -> None:
     monkeypatch.setattr(build, "NEAR", 10.0)
     raced = [Cost(each, "measured", spread) for each in us]
-    found, ran, trace = taken(ways, raced, monkeypatch)
+    found, ran, trace = taken(ways, raced)
     assert (found, ran) == (which, 2)
     (event,) = trace.events
     assert event.kind == "refused" and event.what.endswith(f"{1 - which} joins")
 
 
 def test_what_is_foreseen_to_be_much_slower_is_not_run(
-    ways: tuple[list[SelectionVariant], Any], monkeypatch: pytest.MonkeyPatch
+    ways: tuple[list[SelectionVariant], Any],
 ) -> None:
-    foreseen = iter((10.0, 11.0))
-    monkeypatch.setattr(build, "outlook_of", lambda *given: next(foreseen))
-    found, ran, trace = taken(ways, [], monkeypatch)
+    """Where a slice of the concatenation takes long to write, the join is not worth a run."""
+    both, costs = ways
+    found, ran, trace = taken((both, Dear(costs.costs, 42.0)), [])
     assert (found, ran, trace.events) == (0, 0, [])
 
 

@@ -27,7 +27,7 @@ from anabranch.search.cost.estimator import Appraiser
 from anabranch.search.cost.task_cuts import TaskCutter
 from anabranch.search.part_timing import time_parts
 from anabranch.search.protocols import Evaluators, PartEvaluators
-from anabranch.trace import stage_seconds
+from anabranch.trace import Trace, stage_seconds
 from anabranch.tuning.build import BuiltPlan, build_on_trial, launched, simplified, tuner_of
 from anabranch.tuning.job import Job
 from anabranch.tuning.launch.decide import LARGE
@@ -56,7 +56,7 @@ class CandidateEvaluator:
         self._job, self._captured, self._first = job, captured, first
         self._cuts = TaskCutter(job.target.spec, tuner_of(job).generates)
         self._learned: list[tuple[Task, Cost]] = []
-        self._modes: dict[int, tuple[BuiltPlan, PdlMode | None]] = {}
+        self._modes = PlanModes(first, self._found_mode)
 
     def evaluators(self, alpha: float, machine: Calibration) -> Evaluators[BuiltPlan]:
         """`alpha`: what the critical path weighs; `machine`: what it costs there to run side by
@@ -93,20 +93,9 @@ class CandidateEvaluator:
         return self.race(plans, captures=_captures(plans))
 
     def last(self, plans: Sequence[BuiltPlan], until: Deadline) -> list[Cost]:
-        """Side by side as each would be launched if it were the one, each loaded several times:
-        with one mode for all kernels of each, and where that leaves it open, in modes of their
-        own, if there is time for them."""
-        any_modes = any(supports_pdl(plan.tasks, self._job.target) for plan in plans)
-        if self.child_job.options.pdl == "per_kernel" and any_modes:
-            was, now = costs = self._launched(replaced(self.child_job, pdl="uniform"), plans)
-            clear = abs(now.us - was.us) > CLEAR * was.us and not tied(now, was)
-            if clear or all(len(plan.tasks.tasks) > LARGE for plan in plans):
-                return costs  # the latter get no modes of their own
-            if until.left() < TIME.search_modes_s:
-                why = "no time is left to compare both graphs kernel by kernel"
-                self._job.trace.add("refused", "search", "modes of their own", why)
-                return costs
-        return self._launched(self.child_job, plans)
+        """Side by side as each would be launched if it were the one, each loaded several times."""
+        able = any(supports_pdl(plan.tasks, self._job.target) for plan in plans)
+        return compared(self.child_job, plans, able, until, self._launched, self._job.trace)
 
     def _launched(self, job: Job, plans: Sequence[BuiltPlan]) -> list[Cost]:
         target, ended = job.target, list[Plan]()
@@ -122,17 +111,11 @@ class CandidateEvaluator:
         return found if len(found) == len(plans) else self.race(plans)
 
     def _mode(self, plan: BuiltPlan) -> PdlMode | None:
-        """The best mode of its kernels; of a plan of many launches, which takes a second to load in
-        each, the one that is best for the first."""
-        if self._job.options.pdl == "off":
-            return None
-        if plan is not self._first and len(plan.tasks.tasks) > LARGE:
-            plan = self._first
-        if id(plan) not in self._modes:
-            packed, job = plan.packer.plan(plan.choice.schedule), self._job
-            mode, _ = mode_of(packed, job.target, job.cache, self.child_job.trace)
-            self._modes[id(plan)] = plan, mode
-        return self._modes[id(plan)][1]
+        return None if self._job.options.pdl == "off" else self._modes.of(plan)
+
+    def _found_mode(self, plan: BuiltPlan) -> PdlMode | None:
+        packed, job = plan.packer.plan(plan.choice.schedule), self._job
+        return mode_of(packed, job.target, job.cache, self.child_job.trace)[0]
 
     def _simplify(self, candidate: Graph) -> Graph:
         return simplified(self.child_job, candidate)
@@ -174,6 +157,47 @@ class CandidateEvaluator:
         """NumericsError if the graph computes something else than the model."""
         run = job.target.load(made.packer.plan(made.choice.schedule), repeat=0)
         verify(run, self._captured, job)
+
+
+class PlanModes:
+    """The best mode of each plan's kernels, looked for once."""
+
+    def __init__(self, first: BuiltPlan, find: Callable[[BuiltPlan], PdlMode | None]) -> None:
+        """`first`: the plan of the graph that the search began with."""
+        self._first, self._find = first, find
+        self._known: dict[int, tuple[BuiltPlan, PdlMode | None]] = {}
+
+    def of(self, plan: BuiltPlan) -> PdlMode | None:
+        """The mode that is best for it; of a plan of many launches, which takes a second to load
+        in each, the one that is best for the first."""
+        if len(plan.tasks.tasks) > LARGE:
+            plan = self._first
+        if id(plan) not in self._known:
+            self._known[id(plan)] = plan, self._find(plan)
+        return self._known[id(plan)][1]
+
+
+def compared(
+    job: Job,
+    plans: Sequence[BuiltPlan],
+    able: bool,
+    until: Deadline,
+    launched: Callable[[Job, Sequence[BuiltPlan]], list[Cost]],
+    trace: Trace,
+) -> list[Cost]:
+    """What two plans take as they are `launched` for the job: with one mode for all kernels of
+    each, and where that leaves it open, in modes of their own, if there is time for them. `able`:
+    kernels of one of them may overlap at all. `trace`: where it is said that there was no time."""
+    if job.options.pdl == "per_kernel" and able:
+        was, now = costs = launched(replaced(job, pdl="uniform"), plans)
+        clear = abs(now.us - was.us) > CLEAR * was.us and not tied(now, was)
+        if clear or all(len(plan.tasks.tasks) > LARGE for plan in plans):
+            return costs  # the latter get no modes of their own
+        if until.left() < TIME.search_modes_s:
+            why = "no time is left to compare both graphs kernel by kernel"
+            trace.add("refused", "search", "modes of their own", why)
+            return costs
+    return launched(job, plans)
 
 
 def replaced(job: Job, **changed: str) -> Job:

@@ -129,7 +129,13 @@ def tune(job: Job, captured: Captured, graph: Graph, cuts: Sequence[TaskGraph]) 
     costs = costs_of(job.target, prepare, job.cache, job.trace, job.deadline, TIME.kernel_s)
     signature = renamed(captured, graph)
     ways = tuner_of(job).kernels(cuts, costs, job.trace, wholes=True)
-    way = _fastest(job, signature, graph, ways, costs)
+    aside = replace(job, trace=job.trace.child())
+
+    def built(way: SelectionVariant) -> BuiltPlan:
+        selection = with_probes(way.selection, costs)
+        return scheduled(aside, graph, signature, selection, False, trial=True)
+
+    way = fastest_of(job, ways, costs, built)
     job.trace.merge(way.trace)
     return Tuned(graph, signature, way.selection, costs)
 
@@ -167,25 +173,25 @@ def build_on_trial(job: Job, captured: Captured, graph: Graph) -> BuiltPlan:
         return schedule(job, tuned, trial=True)
 
 
-def _fastest(
-    job: Job, signature: Signature, graph: Graph, ways: Sequence[SelectionVariant], costs: Costs
+def fastest_of(
+    job: Job,
+    ways: Sequence[SelectionVariant],
+    costs: Costs,
+    built: Callable[[SelectionVariant], BuiltPlan],
 ) -> SelectionVariant:
     """Of selections for one graph the one whose schedule is fastest, as a trial runs it, launched
     as most plans are in the end: a chain gains more by that than a fork. The first in case of a
-    tie. What is foreseen to be much slower is not run."""
+    tie. What is foreseen to be much slower is not `built`."""
     first = ways[0]
     ways = _in_sight(job, ways, lambda task: costs.task(task).us)
     if len(ways) < 2 or job.deadline.over():
         return first if first in ways else ways[0]
-    aside = replace(job, trace=job.trace.child())
-    tried = [
-        scheduled(aside, graph, signature, with_probes(way.selection, costs), False, trial=True)
-        for way in ways
-    ]
+    tried = [built(way) for way in ways]
     plans = [(made.tasks, made.choice.schedule) for made in tried]
     pdl = job.options.pdl != "off" and supports_pdl(tried[0].tasks, job.target)
     mode = USUAL if pdl else None
-    found = tried[0].costs.race(launched_in(mode, plans, job.target, job.cache, aside.trace))
+    aside = job.trace.child()
+    found = tried[0].costs.race(launched_in(mode, plans, job.target, job.cache, aside))
     best = fastest(found)
     for way, made, cost in zip(ways, tried, found, strict=True):
         if way is not ways[best]:

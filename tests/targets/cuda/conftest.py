@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +19,6 @@ from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import Variant
 from anabranch.kernels.triton import Program
-from anabranch.targets.cuda import sharing
 from anabranch.targets.cuda.driver import LaunchConfig
 
 ADD = """\
@@ -137,6 +138,11 @@ def driver() -> FakeDriver:
 
 @pytest.fixture
 def gpu_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files of a GPU that is not there, in a directory of this test's own."""
-    monkeypatch.setattr(sharing, "_place", lambda: tmp_path / "GPU")
-    return tmp_path
+    """Where the files of a GPU that is not there begin, in a directory of this test's own."""
+    gpu = SimpleNamespace(uuid="1234")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / f"anabranch-{os.getuid()}"
+    folder.mkdir(mode=0o700)
+    return folder / "GPU-1234"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import filelock
 import pytest
-import torch
 
 from anabranch.targets.cuda import sharing
 
@@ -101,7 +98,7 @@ def test_a_short_turn_is_not_offered(gpu_named: Path) -> None:
     free: list[bool] = []
 
     def other() -> None:
-        lock = filelock.FileLock(f"{sharing._place()}.turn")
+        lock = filelock.FileLock(f"{gpu_named}.turn")
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
@@ -123,7 +120,7 @@ def test_a_turn_that_nobody_ends_is_passed_over(
         with sharing.turn() as offer:
             taken.append(offer())
 
-    with filelock.FileLock(f"{sharing._place()}.turn"):
+    with filelock.FileLock(f"{gpu_named}.turn"):
         in_threads(waits)
     assert taken == [0.0]
 
@@ -134,7 +131,7 @@ def test_a_turn_that_nobody_ends_is_waited_for_once(
     """Until one is had in time."""
     monkeypatch.setattr(sharing, "PATIENCE", 0.3)
     monkeypatch.setattr(sharing, "ONCE_MORE", 0.001)
-    stuck = filelock.FileLock(gpu_named / "GPU.turn")
+    stuck = filelock.FileLock(f"{gpu_named}.turn")
     stuck.acquire()
     start = time.monotonic()
     for _ in range(20):
@@ -144,31 +141,27 @@ def test_a_turn_that_nobody_ends_is_waited_for_once(
     stuck.release()
     with sharing.turn():
         pass
-    assert str(gpu_named / "GPU") not in sharing._in_vain
+    assert str(gpu_named) not in sharing._in_vain
 
 
-def test_nothing_is_locked_where_another_user_could_have_put_something(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_locked_where_another_user_could_have_put_something(gpu_named: Path) -> None:
     """A link to a folder, made ahead of us where everybody may write."""
-    gpu = SimpleNamespace(uuid="1234")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    place = sharing._place()
-    assert place is not None and place.name == "GPU-1234"
-    assert place.parent.stat().st_mode & 0o777 == 0o700
-    place.parent.rename(tmp_path / "elsewhere")
-    place.parent.symlink_to("elsewhere")
-    assert sharing._place() is None
+    folder = gpu_named.parent
+    folder.rmdir()
+    with sharing.turn():
+        assert Path(f"{gpu_named}.turn").exists() and folder.stat().st_mode & 0o777 == 0o700
+    other = folder.rename(folder.with_name("elsewhere"))
+    for file in other.iterdir():
+        file.unlink()
+    folder.symlink_to("elsewhere")
     with sharing.turn(), sharing.building():
-        assert not list((tmp_path / "elsewhere").iterdir())
+        assert not list(other.iterdir())
 
 
 def test_reported_times_wait_for_builders(gpu_named: Path) -> None:
     """By a second lock on the same file, as another process has it."""
     told: list[str] = []
-    other = filelock.ReadWriteLock(f"{sharing._place()}.builders", is_singleton=False)
+    other = filelock.ReadWriteLock(f"{gpu_named}.builders", is_singleton=False)
     with other.read_lock(timeout=-1), sharing.building():
         pass  # two at once
     with other.read_lock(timeout=-1):
@@ -185,11 +178,10 @@ def test_reported_times_wait_for_builders(gpu_named: Path) -> None:
     assert told == ["waits", "alone"]
 
 
-def test_where_nothing_can_be_locked_all_go_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(sharing, "_place", lambda: tmp_path / "file" / "GPU")
+def test_where_nothing_can_be_locked_all_go_ahead(gpu_named: Path) -> None:
+    """Folders stand where the files should be."""
+    for name in ("turn", "queue", "builders"):
+        Path(f"{gpu_named}.{name}").mkdir(parents=True)
     with sharing.turn() as offer, sharing.building():
         assert offer() == 0.0
     with sharing.alone(lambda: pytest.fail("nobody to wait for")):

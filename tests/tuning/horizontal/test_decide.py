@@ -29,7 +29,7 @@ from anabranch.memory.race_check import check_plan
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Event, Trace
-from anabranch.tuning.horizontal import decide, propose
+from anabranch.tuning.horizontal import propose
 from anabranch.tuning.job import Job
 from anabranch.tuning.tuner import Tuner
 
@@ -164,10 +164,16 @@ def test_a_gain_within_the_noise_is_none(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_where_it_fails_the_plan_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> Any:
-        raise TargetError("cannot run a plan", "out of memory", "wait")
+    """The plan as it was and the one that was made in earnest do not run side by side."""
+    race, trials = Recorded.race, list[Any]()
 
-    monkeypatch.setattr(decide, "compared", fails)
+    def fails(self: Recorded, plans: Any) -> list[Cost]:
+        if [tasks for tasks, _ in plans] in trials:
+            raise TargetError("cannot run a plan", "out of memory", "wait")
+        trials.append([tasks for tasks, _ in plans])
+        return race(self, plans)
+
+    monkeypatch.setattr(Recorded, "race", fails)
     asked = job(cells())
     assert wide(compile_model(asked)) == []
     assert said(asked.trace, "refused")[-1].why == "cannot run a plan: out of memory"
@@ -197,17 +203,15 @@ def test_where_a_forecast_sees_little_nothing_is_compiled(monkeypatch: pytest.Mo
     assert len(wide(compile_model(job(cells(), horizontal_fusion="all")))) == 2 and tried == ["all"]
 
 
-def test_groups_that_shorten_nothing_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_that_shorten_nothing_are_not_counted() -> None:
     """What a forecast sees is the sum of those sets alone that it likes."""
     adds = {"a": -10.0, "b": 5.0, "c": -2.0}
 
-    def predicted(groups: Any, *_: Any) -> float:
+    def predicted(groups: Any) -> float:
         return 100 + sum(adds[group[0].name] for group in groups)
 
-    monkeypatch.setattr(propose, "_predicted", predicted)
     sets: Any = [[(SimpleNamespace(name=name),)] for name in "abc"]
-    nothing: Any = None
-    assert propose._together_us(sets, 100.0, nothing, nothing, nothing) == 88.0
+    assert propose.together_us(sets, 100.0, predicted) == 88.0
 
 
 def test_without_time_nothing_is_compiled() -> None:

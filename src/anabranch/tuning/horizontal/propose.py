@@ -11,7 +11,7 @@ time that is left. A forecast is too rough to decide by, and good enough to say 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -87,10 +87,8 @@ def proposed(job: Job, made: BuiltPlan, until: Deadline) -> list[Offer]:
         return []
     base = made.costs.timeline(made.tasks, made.choice.schedule).latency
     works = Memo(lambda task: work(task, spec))
-    lost = [
-        _predicted(groups, made, known, works) - base - UNTOLD * len(groups)
-        for groups in alike[:FORECASTS]
-    ]
+    predicted = partial(_predicted, made=made, known=known, works=works)
+    lost = [predicted(groups) - base - UNTOLD * len(groups) for groups in alike[:FORECASTS]]
     ranked = sorted(range(len(lost)), key=lost.__getitem__)
     likely = [alike[i] for i in ranked if lost[i] < 0]
     left = until.left()
@@ -105,7 +103,7 @@ def proposed(job: Job, made: BuiltPlan, until: Deadline) -> list[Offer]:
     _tell(job, alike, likely, most)
     kept = _apart_first(likely)[:most]
     if kept and job.options.horizontal_fusion == "likely" and len(made.tasks.tasks) > FEW:
-        saved = base - _together_us(kept, base, made, known, works)
+        saved = base - together_us(kept, base, predicted)
         if saved < GAIN * base:
             why = (
                 f"{max(saved, 0.0):.1f} us of {base:.1f} to be won by forecast, less than the noise"
@@ -143,14 +141,11 @@ def _apart_first(likely: Sequence[list[Group]]) -> list[list[Group]]:
     return apart + later
 
 
-def _together_us(
-    likely: Sequence[list[Group]],
-    base: float,
-    made: BuiltPlan,
-    known: Mapping[str, JointPart],
-    works: Memo[Work],
+def together_us(
+    likely: Sequence[list[Group]], base: float, predicted: Callable[[Sequence[Group]], float]
 ) -> float:
-    """The latency of the plan, by forecast, with all of these sets that shorten it, one by one."""
+    """The latency in microseconds of a plan that takes `base`, as `predicted`, with all of these
+    sets of groups that shorten it, added one by one."""
     best, kept = base, list[Group]()
     taken: set[str] = set()
     for groups in likely:
@@ -158,7 +153,7 @@ def _together_us(
         if not taken.isdisjoint(names):
             continue
         try:
-            us = _predicted([*kept, *groups], made, known, works)
+            us = predicted([*kept, *groups])
         except ScheduleError:  # they would wait for each other
             continue
         if us < best:
