@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import threading
@@ -26,6 +27,7 @@ from anabranch.compiler.pipeline import STAGES, compile_model
 from anabranch.costs import costs_of as measured
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import NumericsError, OptionError, TargetError
+from anabranch.frontend.captured import Captured
 from anabranch.frontend.from_torch import capture
 from anabranch.fuzz.script_prelude import filled, normal
 from anabranch.ir.codec import Beside
@@ -48,20 +50,53 @@ from anabranch.tuning.verify import plan as verify_plan
 def job(network: str, **options: Any) -> Job:
     """As if the model had just been captured; `uncaptured` where that is looked at."""
     known = tiny(network)
-    quick = {"cache_dir": None, "search": "none", "scheduler": "critical"}
-    chosen = Options.read({**quick, **options}, environment=False)
-    made = Job(known.model, known.inputs, {}, resolve("cpu"), chosen, None, Trace())
+    made = Job(known.model, known.inputs, {}, resolve("cpu"), _chosen(**options), None, Trace())
     return replace(made, captured=known.captured)
 
 
-def uncaptured(network: str, **options: Any) -> Job:
-    return replace(job(network, **options), captured=None)
+def _chosen(**options: Any) -> Options:
+    quick = {"cache_dir": None, "search": "none", "scheduler": "critical"}
+    return Options.read({**quick, **options}, environment=False)
+
+
+class Fire(nn.Module):
+    """What SqueezeNet is made of, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.squeeze = nn.Conv2d(3, 4, 3)
+        self.one, self.three = nn.Conv2d(4, 6, 1), nn.Conv2d(4, 6, 3, padding=1)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.squeeze(x))
+        x = torch.cat([torch.relu(self.one(x)), torch.relu(self.three(x))], dim=1)
+        out: torch.Tensor = self.head(x.mean((2, 3)))
+        return out
+
+
+@functools.cache
+def fire() -> tuple[nn.Module, tuple[torch.Tensor, ...], Captured]:
+    torch.manual_seed(0)
+    model, args = Fire().eval(), (torch.randn(2, 3, 9, 9),)
+    return model, args, capture(model, args)
+
+
+def small(**options: Any) -> Job:
+    """Of a network of a few operators, where it matters what the pipeline does, and not of what."""
+    model, args, captured = fire()
+    made = Job(model, args, {}, resolve("cpu"), _chosen(**options), None, Trace())
+    return replace(made, captured=captured)
+
+
+def uncaptured(**options: Any) -> Job:
+    return replace(small(**options), captured=None)
 
 
 def two_layers() -> Job:
     """Where it matters in which order stages run, and not on what."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)).eval()
-    return replace(uncaptured("squeezenet"), model=net, args=(torch.randn(1, 3, 8, 8),))
+    return replace(uncaptured(), model=net, args=(torch.randn(1, 3, 8, 8),))
 
 
 def test_each_stage_gives_its_noun() -> None:
@@ -75,7 +110,7 @@ def test_each_stage_gives_its_noun() -> None:
 
 def test_an_unknown_stage_lists_the_known() -> None:
     with pytest.raises(OptionError, match="capture, rewrite"):
-        compile_model(job("squeezenet"), "linking")
+        compile_model(small(), "linking")
 
 
 @pytest.mark.parametrize("network", each())
@@ -110,7 +145,7 @@ def test_a_wrong_plan_is_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr("anabranch.rewrite.simplify_cache.simplify", off)
     with pytest.raises(NumericsError, match="relative error"):
-        compile_model(job("squeezenet"))
+        compile_model(small())
 
 
 @pytest.mark.parametrize(
@@ -137,7 +172,7 @@ def test_where_an_optimisation_is_wrong_less_is_done(
         return replace(good, constants=tuple(constants))
 
     monkeypatch.setattr("anabranch.rewrite.simplify_cache.simplify", off)
-    asked = job("squeezenet")
+    asked = small()
     made: Compilation = compile_model(asked)
     assert (made.plan.schedule.scheduler == "sequential") == (attempts == 3)
     assert made.errors and all(error <= allowed for error, allowed in made.errors)
@@ -145,7 +180,7 @@ def test_where_an_optimisation_is_wrong_less_is_done(
     assert [why.partition(": compiled ")[2] for why in told] == list(CAREFUL)[:attempts]
     assert all("relative error" in why for why in told)
     with pytest.raises(NumericsError, match="relative error"):
-        compile_model(job("squeezenet", strict=True))
+        compile_model(small(strict=True))
 
 
 def test_the_line_is_one_function_that_names_every_stage_in_order() -> None:
@@ -170,7 +205,7 @@ class Narrow(nn.Module):
 def test_a_norm_that_half_precision_cannot_hold_stays_beside_its_weight() -> None:
     """Rounding the folded weight once more shows here, and nothing else has to be given up."""
     x = normal((1, 4, 7, 7), 215).half()
-    asked = replace(uncaptured("squeezenet"), model=Narrow().eval().half(), args=(x,))
+    asked = replace(uncaptured(), model=Narrow().eval().half(), args=(x,))
     made: Compilation = compile_model(asked)
     assert made.errors and all(error <= allowed for error, allowed in made.errors)
     told = [event.why for event in asked.trace.events if event.kind == "fallback"]
@@ -185,7 +220,7 @@ def test_what_was_wrong_once_is_not_tried_again(tmp_path: Path) -> None:
     model = Narrow().eval().half()
 
     def stages(**options: Any) -> list[str]:
-        asked = replace(uncaptured("squeezenet", **options), model=model, args=(x,), cache=cache)
+        asked = replace(uncaptured(**options), model=model, args=(x,), cache=cache)
         made: Compilation = compile_model(asked)
         assert made.errors and all(error <= allowed for error, allowed in made.errors)
         assert sum(event.kind == "fallback" for event in asked.trace.events) == 1
@@ -196,7 +231,7 @@ def test_what_was_wrong_once_is_not_tried_again(tmp_path: Path) -> None:
         stages(strict=True)
     with torch.no_grad():
         model.state_dict()["norm.weight"].zero_()
-    asked = replace(uncaptured("squeezenet"), model=model, args=(x,), cache=cache)
+    asked = replace(uncaptured(), model=model, args=(x,), cache=cache)
     compile_model(asked)
     assert not any(event.kind == "fallback" for event in asked.trace.events)
 
@@ -208,7 +243,7 @@ def test_where_the_capture_is_wrong_two_attempts_are_enough(
         raise NumericsError("output 0 differs", verify_plan.WRONG_CAPTURE, "report the model")
 
     monkeypatch.setattr(verify_plan, "_compare_with_model", wrong)
-    asked = job("squeezenet", budget=30)
+    asked = small(budget=30)
     with pytest.raises(NumericsError, match="output 0 differs"):
         compile_model(asked)
     told = [event.why for event in asked.trace.events if event.kind == "fallback"]
@@ -224,7 +259,7 @@ def test_seeds_of_the_caller_are_not_touched() -> None:
 
 
 def test_dumps_every_stage(tmp_path: Path) -> None:
-    compile_model(job("squeezenet", dump=tmp_path / "out"))
+    compile_model(small(dump=tmp_path / "out"))
     names = {file.name for file in (tmp_path / "out").iterdir()}
     assert {"00_capture.txt", "02_fusion.txt", "05_schedule.txt", "08_memory.txt"} <= names
     assert "arena" in (tmp_path / "out" / "08_memory.txt").read_text()
@@ -233,7 +268,7 @@ def test_dumps_every_stage(tmp_path: Path) -> None:
 def test_debug_logs_as_much_as_was_asked(caplog: pytest.LogCaptureFixture) -> None:
     from anabranch.compiled.calls import Compiled
 
-    wanted = job("squeezenet", debug=2)
+    wanted = small(debug=2)
     with caplog.at_level("INFO", logger="anabranch"):
         Compiled(wanted.model, wanted.target, wanted.options, None).add(wanted.args)
     said = " ".join(record.message for record in caplog.records if record.levelname == "INFO")
@@ -249,7 +284,7 @@ def test_a_plan_without_its_graph_is_said_or_refused(monkeypatch: pytest.MonkeyP
         return run
 
     monkeypatch.setattr(CpuTarget, "load", failing)
-    loose, strict = job("squeezenet"), job("squeezenet", strict=True)
+    loose, strict = small(), small(strict=True)
     compile_model(loose)
     assert [event.where for event in loose.trace.events if event.kind == "fallback"] == ["load"]
     with pytest.raises(TargetError, match="could not be captured"):
@@ -265,13 +300,13 @@ def test_one_budget_for_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         return measured(*args, **named)
 
     monkeypatch.setattr(build, "costs_of", costs_of)
-    asked = job("squeezenet", budget=60)
+    asked = small(budget=60)
     begun = time.monotonic()
     compile_model(asked, "schedule")
     kernels, schedules = given
     assert kernels == schedules and 60 <= kernels.moment - begun < 61
     given.clear()
-    compile_model(job("squeezenet"), "schedule")
+    compile_model(small(), "schedule")
     assert given == [ENDLESS, ENDLESS]
 
 
@@ -294,7 +329,7 @@ def test_stopped_it_returns_the_best_so_far(stage: str, target: str, tmp_path: P
     pressed = Pressed(stage)
     with Cache.open(tmp_path) as cache:
         asked = replace(
-            job("squeezenet", search="autograph", search_prices=10),
+            small(search="autograph", search_prices=10),
             target=resolve(target),
             cache=cache,
             trace=Trace(pressed),
@@ -320,7 +355,7 @@ def test_an_interrupt_is_not_swallowed() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compile_model(replace(job("squeezenet"), trace=Trace(interrupted)))
+        compile_model(replace(small(), trace=Trace(interrupted)))
 
 
 def test_the_process_for_first_runs_is_started_before_an_unknown_model_is_captured(
@@ -343,7 +378,7 @@ def test_the_process_for_first_runs_is_started_before_an_unknown_model_is_captur
     monkeypatch.setattr(pipeline, "SandboxProcess", Noted)
     monkeypatch.setattr(import_module("anabranch.frontend.capture_cache"), "capture", captured)
     with Cache.open(tmp_path) as cache:
-        asked = replace(uncaptured("squeezenet"), cache=cache)
+        asked = replace(uncaptured(), cache=cache)
         compile_model(asked, "capture")
         assert told == ["captured", "ended"]  # no kernel is generated for this target
         told.clear()
@@ -380,7 +415,7 @@ class Foreign(nn.Module):
 
 
 def test_operators_that_no_graph_captures_are_launched_by_each_call() -> None:
-    asked = replace(uncaptured("squeezenet"), model=Foreign().eval(), args=(torch.randn(3, 4),))
+    asked = replace(uncaptured(), model=Foreign().eval(), args=(torch.randn(3, 4),))
     found = more_careful(
         replace(asked, target=ElsewhereTarget()),
         NumericsError("off", "by much", "report it"),
@@ -398,7 +433,7 @@ def test_operators_that_no_graph_captures_are_launched_by_each_call() -> None:
 
 
 def test_a_plan_that_is_launched_by_each_call_says_so_wherever_it_is_kept(tmp_path: Path) -> None:
-    asked = replace(job("squeezenet", cuda_graph=False))
+    asked = replace(small(cuda_graph=False))
     made: Compilation = compile_model(asked)
     assert not made.plan.graph
     artifact_file.save(made.plan, tmp_path / "plan.anabranch", {})

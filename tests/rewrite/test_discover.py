@@ -106,16 +106,16 @@ def test_the_same_again_and_of_another_seed() -> None:
 
 
 def test_what_is_shipped_is_what_is_found() -> None:
-    """The first setting of the file, with its size and seed; the others follow by the command."""
+    """Of the file's first setting, in graphs of an operator less, with its seed; what graphs of all
+    sizes give, and the other settings, follow by the command."""
     shipped = json.loads(found.FILE.read_text())
     (name, setting), *_ = shipped["settings"].items()
-    again = discover({name: setting["most"]}, shipped["seed"])
+    again = discover({name: setting["most"] - 1}, shipped["seed"])
     fields = ("name", "find", "replace", "shapes")
-    assert asdict(again.counts[name]) == setting["counts"]
-    entries = shipped["rules"][: len(again.rules)]
-    assert [{key: entry[key] for key in fields} for entry in entries] == [
-        {key: each.entry[key] for key in fields} for each in again.rules
-    ]
+    entries = [{key: entry[key] for key in fields} for entry in shipped["rules"]]
+    here = [{key: each.entry[key] for key in fields} for each in again.rules]
+    assert len(here) > 20
+    assert [each for each in entries if each in here] == here
 
 
 WRONG = [

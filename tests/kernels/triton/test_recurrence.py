@@ -66,7 +66,7 @@ def test_any_axis_of_time_in_both_directions(
 
 @pytest.mark.parametrize(
     ("steps", "dtype"),
-    [(LEAST_STEPS, torch.float32), (LEAST_STEPS, torch.float16), (45, torch.float16)],
+    [(LEAST_STEPS, torch.float32), (LEAST_STEPS + 1, torch.float16)],
 )
 def test_two_states(steps: int, dtype: torch.dtype) -> None:
     gates = [torch.randn(2, steps, 19).to(dtype) for _ in range(3)]
@@ -202,7 +202,7 @@ def test_compiles_for_gpus_that_are_not_there(tmp_path: Path) -> None:
     """All that a block of steps reads is under way before it stores, nothing is spilled."""
     pytest.importorskip("triton")
     body = parse_graph(recurrence(512, 512, "f16"))
-    for variant in variants(body, gpu())[:4]:
+    for variant in variants(body, gpu())[:2]:
         found = compiled(program(body, variant), 80, tmp_path)
         stack, local = map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", found["usage"]))
         assert stack <= SPILLED and not local, found["usage"]

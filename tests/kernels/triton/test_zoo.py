@@ -1,6 +1,6 @@
 """Every kind of kernel that the zoo's networks have compiles for GPUs that are not there, and fits
-into them: of bodies of a network with the same operators one, with the tile that ranks first, and
-of networks that have it with the same tile one."""
+into them: of the bodies with the same operators, however often, the longest of a network, with the
+tile that ranks first, and of networks that have it with the same tile one."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def kinds(name: str) -> Iterator[tuple[tuple[str, ...], tuple[Graph, Variant]]]:
     model, args = load_model(f"zoo:{name}/tiny", 1, "fp16", "cpu")
     options = Options.read({"search": "none"}, environment=False)
     tasks = compile_model(Job(model, args, {}, target, options, None, Trace(quiet=True)), "fusion")
-    for task in tasks.tasks:
+    for task in sorted(tasks.tasks, key=lambda task: len(task.body.nodes)):
         offers = variants(task.body, target.spec)
         if offers:
             yield (
-                (offers[0].template, *(node.op for node in task.body.nodes)),
+                (offers[0].template, *sorted({node.op for node in task.body.nodes})),
                 (task.body, offers[0]),
             )
