@@ -75,3 +75,27 @@ def tiny(name: str) -> Network:
     torch.save(captured, written)
     written.rename(file)  # whole, or not there
     return Network(model, inputs, captured)
+
+
+class Fire(nn.Module):
+    """What SqueezeNet is made of, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.squeeze = nn.Conv2d(3, 4, 3)
+        self.one, self.three = nn.Conv2d(4, 6, 1), nn.Conv2d(4, 6, 3, padding=1)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.squeeze(x))
+        x = torch.cat([torch.relu(self.one(x)), torch.relu(self.three(x))], dim=1)
+        out: torch.Tensor = self.head(x.mean((2, 3)))
+        return out
+
+
+@functools.cache
+def fire() -> Network:
+    """For tests of what is done with a network, whichever it is."""
+    torch.manual_seed(0)
+    model, inputs = Fire().eval(), (torch.randn(2, 3, 9, 9),)
+    return Network(model, inputs, capture(model, inputs))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 import threading
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.networks import each, tiny
+from tests.networks import each, fire, tiny
 from torch import nn
 
 from anabranch.artifact import compact
@@ -27,7 +26,6 @@ from anabranch.compiler.pipeline import STAGES, compile_model
 from anabranch.costs import costs_of as measured
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import NumericsError, OptionError, TargetError
-from anabranch.frontend.captured import Captured
 from anabranch.frontend.from_torch import capture
 from anabranch.fuzz.script_prelude import filled, normal
 from anabranch.ir.codec import Beside
@@ -59,34 +57,11 @@ def _chosen(**options: Any) -> Options:
     return Options.read({**quick, **options}, environment=False)
 
 
-class Fire(nn.Module):
-    """What SqueezeNet is made of, once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.squeeze = nn.Conv2d(3, 4, 3)
-        self.one, self.three = nn.Conv2d(4, 6, 1), nn.Conv2d(4, 6, 3, padding=1)
-        self.head = nn.Linear(12, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.relu(self.squeeze(x))
-        x = torch.cat([torch.relu(self.one(x)), torch.relu(self.three(x))], dim=1)
-        out: torch.Tensor = self.head(x.mean((2, 3)))
-        return out
-
-
-@functools.cache
-def fire() -> tuple[nn.Module, tuple[torch.Tensor, ...], Captured]:
-    torch.manual_seed(0)
-    model, args = Fire().eval(), (torch.randn(2, 3, 9, 9),)
-    return model, args, capture(model, args)
-
-
 def small(**options: Any) -> Job:
     """Of a network of a few operators, where it matters what the pipeline does, and not of what."""
-    model, args, captured = fire()
-    made = Job(model, args, {}, resolve("cpu"), _chosen(**options), None, Trace())
-    return replace(made, captured=captured)
+    known = fire()
+    made = Job(known.model, known.inputs, {}, resolve("cpu"), _chosen(**options), None, Trace())
+    return replace(made, captured=known.captured)
 
 
 def uncaptured(**options: Any) -> Job:
