@@ -36,7 +36,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 def found(tmp_path_factory: pytest.TempPathFactory) -> Observations:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ANABRANCH_CACHE_DIR", "")
-        return observe((NET,), ("fp32",), (1,), 6.0, target="cpu")
+        return observe((NET,), ("fp32",), (1,), 3.0, target="cpu")
 
 
 def test_a_network_has_all_kinds_of_schedules(found: Observations) -> None:

@@ -7,7 +7,7 @@ import json
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 import pytest

@@ -67,7 +67,6 @@ def launches_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("squeezenet_bypass", "ios-merge", 2),
         ("squeezenet_bypass", "ios-both", 1),
-        ("inception_v3", "ios-merge", 2),
     ],
 )
 def test_networks_on_the_cpu(network: str, scheduler: str, batch: int) -> None:
