@@ -13,8 +13,10 @@ from anabranch.frontend.captured import Captured
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan, text_plan
 from anabranch.ir.schedule import text_schedule
+from anabranch.ir.target_text import text_target
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.text import text_graph, text_tasks
+from anabranch.ir.time_text import text_cost
 from anabranch.schedule.best import Choice
 from anabranch.tuning.select import Selection
 
@@ -49,9 +51,9 @@ def _text(noun: Any) -> str | None:
             return text_tasks(noun)
         case Choice():
             return "\n".join(
-                f"{cost.us:.2f} us {cost.source}\n{text_schedule(schedule)}"
+                f"{text_cost(cost)}\n{text_schedule(schedule)}"
                 for schedule, cost in noun.candidates
             )
         case Plan():
-            return text_plan(noun)
+            return f"{text_plan(noun)}\n{text_target(noun.spec)}"
     return None
