@@ -13,12 +13,15 @@ WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 
 
 def conv(sheet: Sheet) -> None:
+    """A convolution of stride one, padded by half of its kernel, or by less along rows."""
     x = sheet.pick(4)
     layer = sheet.layer(_conv(sheet, sheet.shape(x)[1], sheet.one(WIDTHS), sheet.one(KERNELS)))
     sheet.add(f"{layer}({x})")
 
 
 def conv_strided(sheet: Sheet) -> None:
+    """A convolution with strides of 2 or 3, of one axis or both, and any padding up to half of the
+    kernel."""
     x = sheet.pick(4)
     inner, width = sheet.shape(x)[1], sheet.one(WIDTHS)
     kernel = sheet.one(KERNELS)
@@ -30,6 +33,7 @@ def conv_strided(sheet: Sheet) -> None:
 
 
 def conv_dilated(sheet: Sheet) -> None:
+    """A 3x3 convolution with gaps of 2 or 3, padded to the same size, partly, or not."""
     x = sheet.pick(4)
     inner, width, dilation = sheet.shape(x)[1], sheet.one(WIDTHS), sheet.one((2, 3))
     padding = sheet.one((f"{dilation}", "0", "'same'", "1"))
@@ -38,6 +42,7 @@ def conv_dilated(sheet: Sheet) -> None:
 
 
 def conv_grouped(sheet: Sheet) -> None:
+    """A convolution in groups: of the divisors of its channels one of the largest three."""
     x = sheet.pick(4)
     inner = sheet.shape(x)[1]
     groups = sheet.one([g for g in range(1, inner + 1) if inner % g == 0][-3:])
@@ -68,6 +73,7 @@ def conv_functional(sheet: Sheet) -> None:
 
 
 def conv_line(sheet: Sheet) -> None:
+    """A convolution along one axis, with a kernel of 1 or 3."""
     x = sheet.pick(3)
     inner = sheet.shape(x)[1]
     layer = sheet.layer(f"nn.Conv1d({inner}, {sheet.one(WIDTHS)}, {sheet.one((1, 3))}, padding=1)")
@@ -85,11 +91,13 @@ def conv_norm(sheet: Sheet) -> None:
 
 
 def batch_norm(sheet: Sheet) -> None:
+    """A batch norm of an image that no convolution need stand before."""
     x = sheet.pick(4)
     sheet.add(f"{sheet.layer(f'nn.BatchNorm2d({sheet.shape(x)[1]})')}({x})")
 
 
 def batch_norm_line(sheet: Sheet) -> None:
+    """A batch norm of rows, or of sequences."""
     x = sheet.pick(ok=lambda value: value.dim() in (2, 3))
     sheet.add(f"{sheet.layer(f'nn.BatchNorm1d({sheet.shape(x)[1]})')}({x})")
 
@@ -166,6 +174,7 @@ def dense_layers(sheet: Sheet) -> None:
 
 
 def squeeze_excite(sheet: Sheet) -> None:
+    """Channels scaled by a sigmoid of what their means say (SENet)."""
     x = sheet.pick(4)
     width = sheet.shape(x)[1]
     layer = sheet.layer(f"nn.Conv2d({width}, {width}, 1)")
@@ -174,12 +183,14 @@ def squeeze_excite(sheet: Sheet) -> None:
 
 
 def max_pool(sheet: Sheet) -> None:
+    """The usual windows of max pooling, at times with `ceil_mode`, which cuts windows short."""
     kernel, stride, padding = sheet.one(((2, 2, 0), (3, 2, 1), (3, 1, 1), (3, 2, 0), (2, 1, 1)))
     ceil = sheet.perhaps(0.3)
     sheet.add(f"F.max_pool2d({sheet.pick(4)}, {kernel}, {stride}, {padding}, ceil_mode={ceil})")
 
 
 def avg_pool(sheet: Sheet) -> None:
+    """Averages with `ceil_mode` and `count_include_pad` at random, which say what is divided by."""
     kernel, stride, padding = sheet.one(
         ((2, 2, 0), (3, 2, 1), (3, 1, 1), (5, 3, 0), ((1, 3), 1, 0))
     )
@@ -188,6 +199,7 @@ def avg_pool(sheet: Sheet) -> None:
 
 
 def adaptive_pool(sheet: Sheet) -> None:
+    """Averages or maxima over windows of unequal size, for a result of 1 to 3 pixels an axis."""
     size = sheet.one(("1", "2", "(1, 2)", "3"))
     kind = sheet.one(("avg", "avg", "max"))
     sheet.add(f"F.adaptive_{kind}_pool2d({sheet.pick(4)}, {size})")
@@ -203,6 +215,7 @@ def shuffle(sheet: Sheet) -> None:
 
 
 def channels_last(sheet: Sheet) -> None:
+    """The same image with channels next to each other in memory."""
     sheet.add(f"{sheet.pick(4)}.contiguous(memory_format=torch.channels_last)")
 
 

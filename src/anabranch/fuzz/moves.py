@@ -8,6 +8,7 @@ from anabranch.fuzz.program_builder import Rejected, Sheet
 
 
 def cat(sheet: Sheet) -> None:
+    """A value with others of its shape but for one axis, in any order; one part alone at times."""
     x = sheet.pick(ok=lambda value: value.dim() > 0)
     axis, shape = sheet.axis(x), list(sheet.shape(x))
     parts = [x]
@@ -18,6 +19,7 @@ def cat(sheet: Sheet) -> None:
 
 
 def stack(sheet: Sheet) -> None:
+    """Three values of one shape along a new axis, at any place."""
     x = sheet.pick()
     like = [sheet.pick(ok=lambda value: value.shape == sheet.values[x].shape) for _ in range(2)]
     axis = sheet.dice.randint(0, len(sheet.shape(x)))
@@ -35,12 +37,14 @@ def cut(sheet: Sheet) -> None:
 
 
 def select(sheet: Sheet) -> None:
+    """One index of an axis: its first or last, or a slice of length one."""
     x = sheet.pick(ok=lambda value: value.dim() > 0)
     words = ("{}.select({}, 0)", "{}.select({}, -1)", "{}.narrow({}, 0, 1)")
     sheet.add(sheet.one(words).format(x, sheet.axis(x)))
 
 
 def split(sheet: Sheet) -> None:
+    """Two parts of given lengths, or equal parts with a shorter last one."""
     x = sheet.pick(ok=lambda value: value.dim() > 0 and max(value.shape) > 1)
     axis = sheet.axis(x)
     size = sheet.shape(x)[axis]
@@ -54,6 +58,7 @@ def split(sheet: Sheet) -> None:
 
 
 def chunk(sheet: Sheet) -> None:
+    """Up to four parts, at times joined again, in order or shuffled, with a relu on some."""
     x = sheet.pick(ok=lambda value: value.dim() > 0 and max(value.shape) > 1)
     axis = sheet.axis(x)
     parts = len(sheet.values[x].chunk(sheet.one((2, 3, 4)), axis))
@@ -68,6 +73,7 @@ def chunk(sheet: Sheet) -> None:
 
 
 def unbind(sheet: Sheet) -> None:
+    """All indices of the second axis, at times stacked again backwards."""
     x = sheet.pick(ok=lambda value: value.dim() > 1 and 1 < value.shape[1] <= 6)
     names = sheet.several(f"{x}.unbind(1)", sheet.shape(x)[1])
     if sheet.perhaps(0.5):
@@ -75,11 +81,13 @@ def unbind(sheet: Sheet) -> None:
 
 
 def transpose(sheet: Sheet) -> None:
+    """Two axes swapped, which may be the same one."""
     x = sheet.pick(ok=lambda value: value.dim() > 1)
     sheet.add(f"{x}.transpose({sheet.axis(x)}, {sheet.axis(x)})")
 
 
 def permute(sheet: Sheet) -> None:
+    """Axes in any order, at times made contiguous."""
     x = sheet.pick(ok=lambda value: value.dim() > 1)
     order = list(range(len(sheet.shape(x))))
     sheet.dice.shuffle(order)
@@ -106,12 +114,14 @@ def reshape(sheet: Sheet) -> None:
 
 
 def flatten(sheet: Sheet) -> None:
+    """All axes from one on as one."""
     x = sheet.pick(ok=lambda value: value.dim() > 1)
     start = sheet.dice.randint(0, len(sheet.shape(x)) - 1)
     sheet.add(f"torch.flatten({x}, {start})")
 
 
 def squeeze(sheet: Sheet) -> None:
+    """An axis of one added in front or behind, or axes of one dropped."""
     x = sheet.pick()
     words = ("{}.unsqueeze(0)", "{}.unsqueeze(-1)", "{}.squeeze()", "{}.squeeze(0)", "{}[None]")
     sheet.add(sheet.one(words).format(x))
@@ -127,12 +137,14 @@ def expand(sheet: Sheet) -> None:
 
 
 def repeat(sheet: Sheet) -> None:
+    """Each axis once or twice over, by copies."""
     x = sheet.pick(ok=lambda value: value.dim() > 0)
     times = [sheet.one((1, 1, 2)) for _ in sheet.shape(x)]
     sheet.add(f"{x}.repeat({', '.join(map(str, times))})")
 
 
 def pad(sheet: Sheet) -> None:
+    """The last two axes padded with zeros or 0.5, or cut by a negative width."""
     x = sheet.pick(ok=lambda value: value.dim() > 1)
     sides = tuple(sheet.one((0, 0, 1, 2, -1)) for _ in range(4))
     _sized(sheet, f"F.pad({x}, {sides}{sheet.one(('', ', value=0.5'))})")

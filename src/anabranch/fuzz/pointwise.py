@@ -26,14 +26,17 @@ IN_PLACE = (
 
 
 def activation(sheet: Sheet) -> None:
+    """One activation, a method, a function or an expression of several operators."""
     sheet.add(sheet.one(ACTIVATIONS).format(sheet.pick()))
 
 
 def scalar(sheet: Sheet) -> None:
+    """Arithmetic with numbers, those that change nothing (+ 0, * 1) among them."""
     sheet.add(sheet.one(SCALARS).format(sheet.pick()))
 
 
 def binary(sheet: Sheet) -> None:
+    """Two values of one shape: sums, products, quotients, maxima."""
     x = sheet.pick()
     y = sheet.pick(ok=lambda value: value.shape == sheet.values[x].shape)
     word = sheet.one(("{} + {}", "{} * {}", "{} - {}", "torch.add({}, {}, alpha=0.5)"))
@@ -84,6 +87,7 @@ def only_constants(sheet: Sheet) -> None:
 
 
 def masked(sheet: Sheet) -> None:
+    """Elements chosen by a mask that depends on a weight, so that it is constant."""
     x = sheet.pick()
     mask = f"({sheet.weight(*sheet.shape(x))} > 0)"
     forms = ("torch.where({1}, {0}, -{0})", "{0}.masked_fill({1}, 0.5)", "torch.where({1}, {0}, 0)")
@@ -97,6 +101,7 @@ def same_twice(sheet: Sheet) -> None:
 
 
 def long_sum(sheet: Sheet) -> None:
+    """Four, six or nine values of one shape, added in a row, by `stack` or by Python's `sum`."""
     x = sheet.pick()
     like = [
         name
@@ -109,6 +114,7 @@ def long_sum(sheet: Sheet) -> None:
 
 
 def residual(sheet: Sheet) -> None:
+    """A value and an activation of it, added, at times under a relu."""
     x = sheet.pick()
     inner = sheet.one(ACTIVATIONS).format(x)
     sheet.add(sheet.one(("F.relu({0} + {1})", "{0} + {1}", "{1} * 0.5 + {0}")).format(x, inner))

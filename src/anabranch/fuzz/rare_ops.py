@@ -49,6 +49,7 @@ PRODUCTS = (
 
 
 def image_module(sheet: Sheet) -> None:
+    """A norm or a module of images: transposed convolutions, interpolation, patches, padding."""
     x = sheet.pick(4)
     text = sheet.one(NORMS + IMAGES).format(c=sheet.shape(x)[1])
     sheet.add(f"{sheet.layer(text)}({x})")
@@ -72,6 +73,7 @@ def sampled(sheet: Sheet) -> None:
 
 
 def sequence_module(sheet: Sheet) -> None:
+    """An LSTM, GRU, RNN, attention or encoder layer of torch's, its result or its state."""
     x = sheet.pick(3, lambda value: value.numel() > 0)
     text = sheet.one(SEQUENCES)
     cell = next(name for name in CELLS if f"{{{name}}}" in text)
@@ -80,6 +82,7 @@ def sequence_module(sheet: Sheet) -> None:
 
 
 def indexed(sheet: Sheet) -> None:
+    """An element, row or running value by index, list or scan; empty results are dropped."""
     x = sheet.pick(ok=lambda value: value.dim() > 0 and value.numel() > 0)
     name = sheet.add(sheet.one(INDEXED).format(x))
     if not sheet.values[name].numel():
@@ -93,6 +96,7 @@ def widened(sheet: Sheet) -> None:
 
 
 def product(sheet: Sheet) -> None:
+    """A product that is written as an equation of letters (einsum)."""
     x = sheet.pick(ok=lambda value: value.dim() > 0)
     sheet.add(f"{sheet.one(PRODUCTS).format(x)} * 0.3")
 

@@ -10,6 +10,7 @@ WIDTHS = (1, 2, 3, 4, 5, 7, 8, 11, 16)
 
 
 def linear(sheet: Sheet) -> None:
+    """A linear along the last axis, with a bias or without."""
     x = sheet.pick(ok=lambda value: value.dim() > 0)
     layer = f"nn.Linear({sheet.shape(x)[-1]}, {sheet.one(WIDTHS)}, bias={sheet.perhaps(0.7)})"
     sheet.add(f"{sheet.layer(layer)}({x})")
@@ -45,6 +46,7 @@ def matmul(sheet: Sheet) -> None:
 
 
 def bmm(sheet: Sheet) -> None:
+    """Products of matrices batch by batch, at times as baddbmm, with its `beta` and `alpha`."""
     x = sheet.pick(3)
     batch, _, inner = sheet.shape(x)
     y = sheet.pick(3, lambda value: value.shape[0] == batch and inner in value.shape[1:])
@@ -54,6 +56,7 @@ def bmm(sheet: Sheet) -> None:
 
 
 def addmm(sheet: Sheet) -> None:
+    """A product and a row: as addmm, or as mm and a sum."""
     x = sheet.pick(2)
     width = sheet.one(WIDTHS)
     weight, bias = sheet.weight(sheet.shape(x)[1], width), sheet.weight(width)
@@ -62,11 +65,13 @@ def addmm(sheet: Sheet) -> None:
 
 
 def softmax(sheet: Sheet) -> None:
+    """A softmax or its logarithm along any axis."""
     x = sheet.pick(ok=lambda value: value.dim() > 0)
     sheet.add(f"F.{sheet.one(('softmax', 'softmax', 'log_softmax'))}({x}, {sheet.axis(x)})")
 
 
 def layer_norm(sheet: Sheet) -> None:
+    """A layer norm over the last axis or the last two, with and without weight and bias."""
     x = sheet.pick(ok=lambda value: value.dim() > 1 and value.shape[-1] > 2)
     shape = sheet.shape(x)[-sheet.one((1, 1, 2)) :]
     words = sheet.one(("", ", eps=1e-3", ", elementwise_affine=False", ", bias=False"))
@@ -74,6 +79,7 @@ def layer_norm(sheet: Sheet) -> None:
 
 
 def reduce(sheet: Sheet) -> None:
+    """A mean, sum, extreme or variance over one axis or two, kept as ones or dropped."""
     x = sheet.pick(ok=lambda value: value.dim() > 0)
     axes = sorted({sheet.axis(x) % len(sheet.shape(x)) for _ in range(sheet.one((1, 1, 2)))})
     word = sheet.one(("mean", "mean", "sum", "sum", "amax", "amin", "var"))
@@ -82,10 +88,12 @@ def reduce(sheet: Sheet) -> None:
 
 
 def reduce_all(sheet: Sheet) -> None:
+    """All elements as one number."""
     sheet.add(sheet.one(("{}.mean()", "{}.amax()", "{}.sum() * 0.1")).format(sheet.pick()))
 
 
 def embedding(sheet: Sheet) -> None:
+    """Rows of a table of ten, by integers that the model has."""
     whole = [name for name, value in sheet.values.items() if value.dtype == torch.int64]
     if not whole:
         raise Rejected("no integers")
@@ -126,6 +134,8 @@ WRITTEN = (
 
 
 def attention(sheet: Sheet) -> None:
+    """Two heads of attention over queries, keys and values of one input, by torch's operator or as
+    people write it."""
     x = sheet.pick(3, lambda value: value.shape[-1] % 2 == 0)
     batch, length, width = sheet.shape(x)
     if not batch * length * width:

@@ -33,6 +33,7 @@ class SampledTarget:
 
     @property
     def device(self) -> torch.device:
+        """The inner target's device."""
         return self.inner.device
 
     def given(self, plan: Plan) -> dict[str, Tensor]:
@@ -66,40 +67,53 @@ class SampledTarget:
         beside: Executable | None = None,
         states: Mapping[str, Tensor] | None = None,
     ) -> Executable:
+        """The plan with values of the example in its input buffers, where nobody gives other ones.
+        A plan with `states` is one that will be called, so it gets no samples."""
         if states is not None:
             return self.inner.load(plan, repeat, given, beside, states)
         given = self.given(plan) if given is None else given
         return self.inner.load(plan, repeat, given or None, beside)
 
     def again(self, run: Executable, plan: Plan) -> Executable:
+        """As the inner target does it: on the memory of `run` and what that holds, where it can."""
         return self.inner.again(run, plan)
 
     def prepare(
         self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None
     ) -> None:
+        """Kernels are built by the inner target; samples have no part in it."""
         self.inner.prepare(kernels, cache, trace)
 
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
+        """Executables loaded here replay on samples, so that indices and masks cost what they do in
+        earnest."""
         return self.inner.time(runs, budget)
 
     def probe(self, run: Executable) -> dict[str, Probe]:
+        """Launches, registers and memory depend on shapes alone: the inner target knows them."""
         return self.inner.probe(run)
 
     def timeline(self, run: Executable) -> Timeline | None:
+        """When what ran on samples."""
         return self.inner.timeline(run)
 
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
+        """Calls bring their own inputs, so samples have no part in it."""
         return self.inner.time_call(call, budget)
 
     def beside_model(
         self, run: Executable, model: Callable[[], object], budget: float
     ) -> tuple[Cost, Cost]:
+        """The plan replays on samples; `model` has inputs of its own."""
         return self.inner.beside_model(run, model, budget)
 
     def own_precision(self) -> AbstractContextManager[None]:
+        """Also what samples are computed under: values within the network are those that its
+        kernels would make."""
         return self.inner.own_precision()
 
     def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
+        """The inner target's switches, for references that are computed on the same samples."""
         return self.inner.full_precision(lean)
 
 

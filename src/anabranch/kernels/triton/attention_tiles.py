@@ -73,6 +73,7 @@ class AttentionSizes:
 
     @staticmethod
     def of(found: Attention) -> AttentionSizes:
+        """Of an attention: head sizes as tiles hold them, rounded up to powers of two."""
         deep, cols = (max(next_power(n), LEAST_TILE) for n in (found.deep, found.cols))
         return AttentionSizes(
             found.rows, found.places, deep, cols, found.batches, found.dtype, found.causal

@@ -71,6 +71,8 @@ class ContractionSizes:
 
     @staticmethod
     def of(found: Contraction) -> ContractionSizes:
+        """Of a contraction: for one row the depths of its own tiles, else those that its reads
+        allow, with how many steps each takes."""
         of_row = _of_row(found.k, found.batches)
         depths = sorted({k for _, _, k in of_row}) if found.m == 1 else _depths(found.reads)
         steps = tuple((k, steps_of(found, k, "deep").count) for k in depths)

@@ -17,6 +17,7 @@ from triton.language.extra import libdevice
 
 @triton.jit
 def tanh(x):
+    """tanh(x); below 0.1 by its series, where the quotient of exponentials would cancel."""
     t = tl.exp(-2.0 * tl.abs(x))
     far = (1.0 - t) / (1.0 + t)
     s = x * x
@@ -26,6 +27,7 @@ def tanh(x):
 
 @triton.jit
 def expm1(x):
+    """exp(x) - 1, with the error of exp(x) near 1 divided out."""
     u = tl.exp(x)
     step = u - 1.0
     scaled = step * (x / tl.log(u))
@@ -35,6 +37,7 @@ def expm1(x):
 
 @triton.jit
 def log1p(x):
+    """log(1 + x), with the rounding of 1 + x divided out where |x| < 0.5."""
     u = 1.0 + x
     scaled = tl.log(u) * (x / (u - 1.0))
     near = tl.where(u == 1.0, x, scaled)
@@ -43,29 +46,34 @@ def log1p(x):
 
 @triton.jit
 def full_sqrt(x):
+    """The root of any fp32 number: what is too small to be normal is scaled by 2^24 before."""
     tiny = x < 1.1754943508222875e-38
     return tl.sqrt(tl.where(tiny, x * 16777216.0, x)) * tl.where(tiny, 0.000244140625, 1.0)
 
 
 @triton.jit
 def full_rsqrt(x):
+    """1 / root of any fp32 number: what is too small to be normal is scaled by 2^24 before."""
     tiny = x < 1.1754943508222875e-38
     return tl.rsqrt(tl.where(tiny, x * 16777216.0, x)) * tl.where(tiny, 4096.0, 1.0)
 
 
 @triton.jit
 def full_exp2(x):
+    """2^x, also where the result is too small to be normal."""
     tiny = x < -126.0
     return tl.exp2(tl.where(tiny, x + 24.0, x)) * tl.where(tiny, 5.9604644775390625e-8, 1.0)
 
 
 @triton.jit
 def full_sin(x):
+    """sin(x), which is x itself where x is too small to be normal."""
     return tl.where(tl.abs(x) < 1.1754943508222875e-38, x, tl.sin(x))
 
 
 @triton.jit
 def full_pow(x, y):
+    """x^y, also of an x that is too small to be normal."""
     tiny = (tl.abs(x) < 1.1754943508222875e-38) & (x != 0.0)
     near = libdevice.pow(tl.where(tiny, x * 16777216.0, x), y)
     return tl.where(tiny, near * tl.exp2(y * -24.0), near)
@@ -73,28 +81,33 @@ def full_pow(x, y):
 
 @triton.jit
 def floor(x):
+    """The largest whole number not above x, whichever way the instruction rounds."""
     low = tl.floor(x)
     return tl.where(low > x, low - 1.0, low)
 
 
 @triton.jit
 def ceil(x):
+    """The smallest whole number not below x, whichever way the instruction rounds."""
     high = tl.ceil(x)
     return tl.where(high < x, high + 1.0, high)
 
 
 @triton.jit
 def trunc(x):
+    """The whole number next to x towards zero."""
     return tl.where(x < 0.0, tl.ceil(x), tl.floor(x))
 
 
 @triton.jit
 def fmod(x, y):
+    """The rest of x / y with the sign of x, computed in fp64 for an exact one."""
     return libdevice.fmod(x.to(tl.float64), y.to(tl.float64)).to(x.dtype)
 
 
 @triton.jit
 def round_even(x):
+    """The nearest whole number, of two the even one; zeros keep their sign."""
     low = tl.floor(x)
     rest = x - low
     odd = low - 2.0 * tl.floor(low * 0.5)
@@ -105,26 +118,31 @@ def round_even(x):
 
 @triton.jit
 def larger(a, b):
+    """The larger one; NaN if one is NaN, as torch.maximum."""
     return tl.maximum(a, b, tl.PropagateNan.ALL)
 
 
 @triton.jit
 def smaller(a, b):
+    """The smaller one; NaN if one is NaN, as torch.minimum."""
     return tl.minimum(a, b, tl.PropagateNan.ALL)
 
 
 @triton.jit
 def latest_largest(a, b):
+    """For a scan: the largest so far, NaN once there was one; of equals the later."""
     return tl.where((b >= a) | (b != b), b, a)
 
 
 @triton.jit
 def latest_smallest(a, b):
+    """For a scan: the smallest so far, NaN once there was one; of equals the later."""
     return tl.where((b <= a) | (b != b), b, a)
 
 
 @triton.jit
 def log_add_exp(a, b):
+    """log(exp(a) + exp(b)), without overflow; infinities stay what they are."""
     top = tl.maximum(a, b, tl.PropagateNan.ALL)
     low = tl.minimum(a, b, tl.PropagateNan.ALL)
     far = tl.exp(low - top)
@@ -135,11 +153,13 @@ def log_add_exp(a, b):
 
 @triton.jit
 def one_after_other(by, x, by_next, x_next):
+    """Two steps h -> by h + x as one, for a scan of recurrences."""
     return by * by_next, by_next * x + x_next
 
 
 @triton.jit
 def nearest_tf32(x):
+    """fp32 rounded to the ten bits of tf32, halves away from zero; NaN as it is."""
     bits = x.to(tl.int32, bitcast=True)
     rounded = ((bits + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     return tl.where(x == x, rounded, x)
@@ -147,16 +167,19 @@ def nearest_tf32(x):
 
 @triton.jit
 def as_f16(x):
+    """Rounded to fp16 and back to fp32, for a value that eager keeps in fp16."""
     return x.to(tl.float16).to(tl.float32)
 
 
 @triton.jit
 def as_bf16(x):
+    """Rounded to bf16 and back to fp32, for a value that eager keeps in bf16."""
     return x.to(tl.bfloat16).to(tl.float32)
 
 
 @triton.jit
 def product(x, y):
+    """The product in fp32, rounded: it may not become one instruction with a sum."""
     return tl.inline_asm_elementwise(
         "mul.rn.f32 $0, $1, $2;",
         "=f,f,f",
@@ -169,6 +192,7 @@ def product(x, y):
 
 @triton.jit
 def product_f64(x, y):
+    """The product in fp64, rounded: it may not become one instruction with a sum."""
     return tl.inline_asm_elementwise(
         "mul.rn.f64 $0, $1, $2;",
         "=d,d,d",
@@ -181,6 +205,8 @@ def product_f64(x, y):
 
 @triton.jit
 def uniform(seed, offset, number, place):
+    """A number in [0, 1) for a place of a tensor, by Philox: `number` tells draws of one call
+    apart, `seed` and `offset` are torch's."""
     low = place.to(tl.uint32)
     zero = low * 0
     high = (place >> 32).to(tl.uint32) if place.dtype.primitive_bitwidth == 64 else zero
@@ -190,6 +216,7 @@ def uniform(seed, offset, number, place):
 
 @triton.jit
 def fetch_ahead(pointers):
+    """Bring the cache lines at these addresses into L2, waiting for nothing."""
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; // $0",
         "=r,l",

@@ -70,6 +70,8 @@ class GemmChainSizes:
 
     @staticmethod
     def of(found: Pair) -> GemmChainSizes:
+        """Of two products: how many chunks of the middle and steps of the first product there are
+        for each tile size that is tried, those for a single row too."""
         middles = sorted({*MIDDLES, *(middle for _, _, middle, _ in ONE_ROW)})
         depths = sorted({*DEPTHS, *(k for _, _, _, k in ONE_ROW)})
         along = (*found.taps, found.between)

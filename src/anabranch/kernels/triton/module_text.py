@@ -138,10 +138,12 @@ def function_text(
 
 @functools.cache
 def function(name: str) -> str:
-    """The text of one of the functions in `functions.py`, its decorator included."""
+    """The text of one of the functions in `functions.py`: its decorator too, no docstring."""
     source = resources.files("anabranch.kernels.triton").joinpath("functions.py").read_text("utf-8")
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             first = min(decorator.lineno for decorator in node.decorator_list)
-            return "\n".join(source.splitlines()[first - 1 : node.end_lineno])
+            told, lines = node.body[0], source.splitlines()
+            head = lines[first - 1 : told.lineno - 1]
+            return "\n".join([*head, *lines[told.end_lineno : node.end_lineno]])
     raise KeyError(f"no function {name}")

@@ -23,6 +23,7 @@ class Activation:
     modes: tuple[tuple[object, ...], ...] = ()
 
     def __call__(self, value: Operand) -> Call:
+        """The pattern that applies it to a value; its bounds or slope are the wildcard `mode`."""
         return Call(self.op, (value,), mode.name if self.modes else "")
 
     def drawn(self) -> dict[str, Drawn]:

@@ -138,6 +138,7 @@ def positive(name: str) -> When:
 
 
 def is_number(arg: Arg) -> bool:
+    """Whether an argument is a number and no boolean, which Python takes for one."""
     return isinstance(arg, int | float) and not isinstance(arg, bool)
 
 

@@ -61,10 +61,12 @@ def sized(text: str = "x: ...", **more: object) -> Draw:
 
 
 def in_order(given: Drawing) -> tuple[int, ...]:
+    """The axes 0, 1, 2, ... of what is drawn: a permutation that moves nothing."""
     return tuple(range(len(given.sizes(["..."]))))
 
 
 def in_any_order(given: Drawing) -> tuple[int, ...]:
+    """Four axes in an order that is drawn."""
     return tuple(given.dice.sample(range(4), 4))
 
 

@@ -52,6 +52,7 @@ class Average:
 
     @property
     def args(self) -> tuple[Operand, ...]:
+        """The arguments of `aten.avg_pool2d` behind the image, in its order."""
         return (self.kernel, self.stride, self.padding, self.ceil, self.include, self.divisor)
 
     @property
@@ -61,6 +62,7 @@ class Average:
 
     @property
     def window(self) -> ConvWindow:
+        """The window of a convolution that reads the same places."""
         return ConvWindow(self.stride, self.padding, (1, 1))
 
     @property
@@ -87,6 +89,7 @@ def steps(stride: Arg, kernel: Sizes) -> Sizes:
 
 
 def pooled(value: Operand, by: Average) -> Call:
+    """The average pooling of a value, by the arguments of another."""
     return call(AVERAGE, value, *by.args)
 
 
@@ -102,6 +105,7 @@ def not_uniform(match: Match, by: Average, shape: Sizes) -> Refused | None:
 
 
 def uniform(match: Match) -> Refused | None:
+    """Whether all windows average the same number of places, so that taps of 1/n say the same."""
     return not_uniform(match, average(match), match.root.type.shape)
 
 
@@ -113,6 +117,7 @@ def taps(match: Match, *lead: int) -> Call:
 
 
 def depthwise(match: Match) -> Call:
+    """avg_pool(x) -> convolution(x, 1/n taps, one group a channel)"""
     channels = match.x.shape[1]
     by = replace(average(match).window, groups=channels)
     return convolve(x, taps(match, channels, 1), None, by)
@@ -138,6 +143,7 @@ def composed(match: Match) -> Refused | None:
 
 
 def as_one(match: Match) -> Call:
+    """avg_pool(convolution1x1(x, w, b)) -> convolution(x, w/n as wide as the window, b)"""
     return convolve(x, w * taps(match, 1, 1), b, average(match).window)
 
 
@@ -157,15 +163,19 @@ def stops(match: Match) -> Refused | None:
 
 
 def average_last(match: Match) -> Call:
+    """convolution1x1(avg_pool(x), w, b) -> avg_pool(convolution1x1(x, w, b))"""
     return pooled(convolve(x, w, b, window(match)), average(match))
 
 
 def average_then_bias(match: Match) -> Call:
+    """convolution1x1(avg_pool(x), w, b) -> avg_pool(convolution1x1(x, w)) + b, where zeros of the
+    padding count"""
     whole = pooled(convolve(x, w, None, window(match)), average(match))
     return whole + reshape(b, (1, -1, 1, 1))
 
 
 def average_first(match: Match) -> Call:
+    """avg_pool(convolution1x1(x, w, b)) -> convolution1x1(avg_pool(x), w, b)"""
     return convolve(pooled(x, average(match)), w, b, window(match))
 
 

@@ -158,20 +158,23 @@ def into(match: Match, wild: Wild, op: str = MUL) -> Call:
 
 
 def of_shifted(match: Match) -> Call:
+    """convolution(x + t, w, b) -> convolution(x, w, b + sum(w t))"""
     return convolve(x, w, _with_term(match), window(match))
 
 
 def of_normed(match: Match) -> Call:
+    """convolution(x s + t, w, b) -> convolution(x, w s, b + sum(w t))"""
     return convolve(x, into(match, s), _with_term(match), window(match))
 
 
 def _with_term(match: Match) -> Call:
-    """B + the sum of w*t over all a result reads."""
+    """The bias and the sum of w*t over all that a result reads."""
     axes = tuple(range(1, len(match.w.shape)))
     return bias_of(match, b, match.w.shape[0]) + call("aten.sum.dim_IntList", into(match, t), axes)
 
 
 def linear_of_scaled(match: Match) -> Refused | None:
+    """Whether s has one number for each column of x, and the weight is constant."""
     if match.x.type is None:
         return Refused("x is no tensor")
     why = not_of_channels(match, "s", match.x.shape, len(match.x.shape) - 1)

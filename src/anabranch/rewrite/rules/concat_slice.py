@@ -95,6 +95,7 @@ def read_parts(match: Match) -> Pattern:
 
 
 def across(match: Match) -> Refused | None:
+    """Whether what is joined along one axis is cut along another."""
     if isinstance(types := types_of(match, "parts"), Refused):
         return types
     apart = _axis(match, "axis", "parts") != _axis(match, "other", "parts")
@@ -102,6 +103,7 @@ def across(match: Match) -> Refused | None:
 
 
 def each_sliced(match: Match) -> Pattern:
+    """slice(cat(parts)) -> cat of the slice of each part"""
     given = (match.other.arg, match.start.arg, match.end.arg)
     assert not any(isinstance(arg, tuple | Ref) for arg in given)
     pieces = tuple(call(SLICE, part, *given) for part in values(match, "parts"))
@@ -109,6 +111,7 @@ def each_sliced(match: Match) -> Pattern:
 
 
 def stacked_parts(match: Match) -> Refused | None:
+    """Whether the axis that is selected from is the one that was stacked."""
     if isinstance(types := types_of(match, "parts"), Refused):
         return types
     rank = len(types[0].shape) + 1
@@ -120,6 +123,7 @@ def stacked_parts(match: Match) -> Refused | None:
 
 
 def the_part(match: Match) -> Pattern:
+    """select(stack(parts), axis, i) -> part i"""
     at = match.index.arg
     assert isinstance(at, int)
     return same(values(match, "parts")[at])
@@ -187,6 +191,8 @@ def paired(match: Match) -> Refused | None:
 
 
 def by_parts(op: str) -> Callable[[Match], Pattern]:
+    """cat(xs) op cat(ys) -> cat(x op y, ...), for an operator of two values"""
+
     def put(match: Match) -> Pattern:
         sides = zip(values(match, "parts"), values(match, "others"), strict=True)
         return cat(tuple(call(op, one, two) for one, two in sides), _axis(match, "axis", "parts"))
@@ -235,6 +241,7 @@ def inside(match: Match) -> Refused | None:
 
 
 def one_slice(match: Match) -> Pattern:
+    """slice(slice(x)) -> one slice of x, from the sum of both starts on"""
     at = _axis(match, "axis", "x")
     first, last = match.a.arg, match.b.arg
     assert isinstance(first, int | None) and isinstance(last, int | None)
@@ -251,6 +258,7 @@ def cut_apart(match: Match) -> tuple[Pattern, ...]:
 
 
 def taken_apart(match: Match) -> tuple[Pattern, ...]:
+    """unbind(x) -> a select of x for each index, which other rules know"""
     at = _axis(match, "axis", "x")
     return tuple(call(SELECT, x, at, k) for k in range(len(match.root.types)))
 

@@ -73,6 +73,8 @@ def sides_of(match: Match, axes: int) -> list[tuple[int, int]] | Refused:
 
 
 def followed_by_1x1(match: Match) -> Refused | None:
+    """Whether a plain 1x1 convolution follows, and their common weight is not much larger than
+    both."""
     inner, outer = window(match), window(match, "outer")
     if set(match.v.shape[2:]) != {1}:
         return Refused("the second convolution is not 1x1")
@@ -92,6 +94,7 @@ def followed_by_1x1(match: Match) -> Refused | None:
 
 
 def as_one(match: Match) -> Call:
+    """convolution1x1(convolution(x, w, b), v, c) -> convolution(x, v w, v b + c)"""
     (n, m, *_), (_, k, *taps) = match.v.shape, match.w.shape
     matrix = reshape(v, (n, m))
     weight = v * transpose(w, 0, 1)
@@ -104,6 +107,7 @@ def as_one(match: Match) -> Call:
 
 
 def strided_1x1(match: Match) -> Refused | None:
+    """Whether it is a 1x1 convolution with a stride: it reads every second pixel and no other."""
     by = window(match)
     if set(match.w.shape[2:]) != {1} or set(by.stride) == {1}:
         return Refused("it is not 1x1, or has no stride")

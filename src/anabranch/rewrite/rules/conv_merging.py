@@ -127,10 +127,12 @@ class Merge:
 
     @property
     def grouped(self) -> bool:
+        """Whether the members have groups, so that channels of the results interleave."""
         return self.windows == "any"
 
     @property
     def activation(self) -> Activation | None:
+        """The activation that reads each member, None where none does."""
         return ACTIVATIONS.get(self.behind)
 
     def rules(self) -> tuple[Rule, Rule]:
@@ -312,6 +314,7 @@ def batches(match: Match) -> Refused | None:
 
 
 def one_batch(match: Match) -> tuple[Pattern, ...]:
+    """convolution(x, w, b), convolution(y, w, b) -> slices of convolution(cat(x, y), w, b)"""
     n, m = match.x.shape[0], match.y.shape[0]
     both = convolution(cat((x, y)), w, b, rest="window")
     return slice_of(both, 0, 0, n), slice_of(both, 0, n, n + m)

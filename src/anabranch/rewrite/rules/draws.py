@@ -18,10 +18,12 @@ SIZES = (1, 2, 3, 4, 5, 6, 7)
 
 
 def size(dice: random.Random) -> int:
+    """A number of channels, rows or columns: one of `SIZES`."""
     return dice.choice(SIZES)
 
 
 def tensor(*sizes: int) -> TensorType:
+    """The type of a row-major fp32 tensor of these sizes."""
     return TensorType(sizes, torch.float32)
 
 

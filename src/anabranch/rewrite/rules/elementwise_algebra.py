@@ -33,6 +33,7 @@ MOST_TERMS = 8
 
 
 def plus(one: Operand, two: Operand) -> Call:
+    """The sum of two operands as a pattern; either may be a number."""
     return call("aten.add.Tensor", one, two)
 
 

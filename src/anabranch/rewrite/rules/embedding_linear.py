@@ -102,6 +102,7 @@ class EmbeddingLinearForm:
     before: bool = False
 
     def rule(self) -> Rule:
+        """The rule for lookups put together in this form, tried throughout the network."""
         return Rule(
             self._name(),
             find=linear(self._read(), w, b),
@@ -188,6 +189,8 @@ class EmbeddingLinearForm:
         return looked_up(match.known, held, values(match, "ids"), len(row.lead), True)
 
     def draw(self) -> Draw:
+        """Tables, indices and weights that fit together, one to four lookups, for the tests of the
+        rule."""
         width = "sum(K)" if self.together == "cat" else "count*K"
         width += {"": "", "x": "+M", "x * v": "+M*K"}[self.beside]
         entries: dict[str, object] = {

@@ -119,6 +119,8 @@ class EmbeddingMergeForm:
         return _joinable(match, tuple(dict.fromkeys(refs)))
 
     def put(self, match: Match, before: bool, behind: bool) -> Pattern:
+        """One lookup in the joined table, its axes as the concatenation had them; `before`,
+        `behind`: the value `x` stands on that side of it."""
         at = _axis(match)
         indices, refs = values(match, "ids"), values(match, "tables")
         held = [(ref, match.known.types[ref.name].shape[0]) for ref in refs]
@@ -135,6 +137,8 @@ class EmbeddingMergeForm:
         return cat(parts, at) if len(parts) > 1 else whole
 
     def draw(self, other: bool) -> Draw:
+        """Two to five lookups in tables of equal or other heights; `other`: with a value beside
+        them."""
         at = {True: "...", False: "A.. B.." if self.new else "A.. [I] B.."}[self.flat]
         bag = " L" * self.bags
         several = " several" if self.new else ""

@@ -55,6 +55,7 @@ class Equation:
 
     @staticmethod
     def of(entry: Mapping[str, Any]) -> Equation:
+        """The equation of an entry of `found.json`; KeyError where it lacks a field."""
         shapes = {name: tuple(shape.split()) for name, shape in entry["shapes"].items()}
         return Equation(
             *(entry["name"], entry["find"], entry["replace"], shapes),
@@ -115,6 +116,7 @@ def _patterns(side: Operand) -> TypeGuard[Patterns]:
 
 
 def letters(shapes: Shapes) -> set[str]:
+    """The letters of all shapes, each one size wherever it stands."""
     return {letter for shape in shapes.values() for letter in shape}
 
 

@@ -48,11 +48,13 @@ def grouped(match: Match) -> Refused | None:
 
 
 def in_pairs(match: Match) -> Refused | None:
+    """Whether there is an even number of groups, which may join two by two."""
     groups = window(match).groups
     return grouped(match) or Refused.unless(groups % 2 == 0, f"its {groups} groups do not pair")
 
 
 def in_one(match: Match) -> Refused | None:
+    """Whether one weight for all groups, mostly zeros, is not too large."""
     groups = window(match).groups
     return grouped(match) or Refused.unless(
         groups <= MOST_GROWTH, f"its weight would be {groups} times as large"
@@ -74,14 +76,17 @@ def in_tiles(match: Match) -> Refused | None:
 
 
 def tiles(match: Match) -> Call:
+    """As many groups joined as give each sixteen channels, which is a tile of tensor cores."""
     return fewer(match, TILE_CHANNELS // match.w.shape[1])
 
 
 def pairs(match: Match) -> Call:
+    """Two groups joined into one, with zeros where they did not look."""
     return fewer(match, 2)
 
 
 def dense(match: Match) -> Call:
+    """All groups joined: a convolution without groups."""
     return fewer(match, window(match).groups)
 
 
@@ -104,6 +109,7 @@ def halves(match: Match) -> Call:
 
 
 def many_groups(match: Match) -> Refused | None:
+    """Whether there are more than two groups: two come apart by another rule."""
     return grouped(match) or Refused.unless(
         window(match).groups > 2, "it has two groups: they come apart"
     )
@@ -138,6 +144,8 @@ def side_by_side(match: Match) -> Call:
 
 
 def both_results(match: Match) -> tuple[Pattern, ...]:
+    """convolution(x, w), convolution(y, v) -> slices of the convolution of cat(x, y) in two
+    groups"""
     n, whole = match.w.shape[0], side_by_side(match)
     return slice_of(whole, 1, 0, n), slice_of(whole, 1, n, 2 * n)
 

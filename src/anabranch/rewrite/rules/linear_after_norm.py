@@ -154,6 +154,7 @@ def after_layer_norm(match: Match) -> tuple[Pattern, ...]:
 
 
 def after_rms_norm(match: Match) -> Pattern:
+    """linear(rms_norm(x, g), w, b) -> linear(x, w g) r + b, where r is the scale of each row"""
     x_type, w_type = match.x.type, match.w.type
     assert x_type is not None and w_type is not None
     least = match.eps.arg

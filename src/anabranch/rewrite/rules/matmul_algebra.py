@@ -34,6 +34,7 @@ x, y, z, a, b, w, s, axis = wild("x y z a b w s axis")
 
 
 def product(kind: str) -> Product:
+    """The product of this kind as a function of two patterns: "mm", "bmm" or "matmul"."""
     return lambda left, right: call(f"aten.{kind}.default", left, right)
 
 
@@ -48,6 +49,8 @@ def inner(match: Match) -> Refused | None:
 
 
 def product_of_parts(dot: Product) -> Callable[[Match], Pattern]:
+    """cat(x, y) @ w -> x @ upper part of w + y @ lower part"""
+
     def put(match: Match) -> Pattern:
         cut, end = match.x.shape[1], match.w.shape[0]
         return dot(x, slice_of(w, 0, 0, cut)) + dot(y, slice_of(w, 0, cut, end))

@@ -63,6 +63,8 @@ def as_rows(product: Callable[[Operand], Call]) -> Put:
 
 
 def columns(match: Match) -> Refused | None:
+    """Whether both right sides are batches of matrices of one height, so that they stand side by
+    side."""
     one, two = match.w.shape, match.v.shape
     if min(len(one), len(two)) < 2:
         return Refused("a right side is a vector")
@@ -90,6 +92,7 @@ def sums(match: Match) -> Refused | None:
 
 
 def as_sum(match: Match) -> tuple[Pattern, ...]:
+    """addmm(b, x, w), addmm(c, x, v) -> slices of addmm(cat(b, c), x, cat(w, v))"""
     bias = cat((b, c), len(match.b.shape) - 1)
     whole = Call("aten.addmm.default", (bias, x, cat((w, v), 1)), "scale")
     return slices(whole, 1, [match.w.shape[1], match.v.shape[1]])

@@ -42,6 +42,7 @@ def pointwise(match: Match) -> Refused | None:
 
 
 def as_linear(match: Match) -> Call:
+    """convolution1x1(x, w, b) -> a linear of x with channels last, channels moved back"""
     last, first = channels_last(len(match.x.shape)), channels_first(len(match.x.shape))
     return permute(linear(permute(x, last), reshape(w, match.w.shape[:2]), b), first)
 
@@ -52,10 +53,12 @@ def channels_last(rank: int) -> tuple[int, ...]:
 
 
 def channels_first(rank: int) -> tuple[int, ...]:
+    """The permutation that moves the last of so many axes behind the first."""
     return (0, rank - 1, *range(1, rank - 1))
 
 
 def as_product(match: Match) -> Call:
+    """convolution1x1(x, w, b) -> w @ (x with its pixels in a row) + b"""
     n, k, *size = match.x.shape
     product = reshape(w, match.w.shape[:2]) @ reshape(x, (n, k, prod(size)))
     whole = reshape(product, match.root.type.shape)
@@ -77,6 +80,7 @@ def between_permutations(match: Match) -> Refused | None:
 
 
 def as_convolution(match: Match) -> Call:
+    """A linear between permutations of channels -> convolution1x1(x, w, b)"""
     axes = len(match.x.shape) - 2
     weight = reshape(w, (*match.w.shape, *(1 for _ in range(axes))))
     return convolve(x, weight, b if "b" in match.bound else None, _plain(axes))
@@ -108,10 +112,12 @@ def matrix(name: str) -> When:
 
 
 def transposed_layer(match: Match) -> Call:
+    """linear(x, w, b) -> x @ t(w) + b"""
     return x @ t(w) if match.b.type is None else (x @ t(w)) + b
 
 
 def with_a_row(match: Match) -> Refused | None:
+    """Whether what is added to a product is a row of its dtype, as the bias of a linear is."""
     if match.b.type is None or match.b.shape != match.a.shape[-1:]:
         return Refused("what is added is no row")
     if match.b.type.dtype != match.root.type.dtype:

@@ -76,6 +76,7 @@ class Move:
     draw: Callable[[random.Random, tuple[int, ...]], tuple[object, ...]]
 
     def __call__(self, value: Operand) -> Call:
+        """The pattern that moves a value; where it moves it is the wildcard `how`."""
         return Call(self.op, (value,), how.name)
 
     def drawn(self, names: str, **more: object) -> Draw:
@@ -107,18 +108,22 @@ BINARY: dict[str, Callable[[Operand, Operand], Call]] = {
 
 
 def past_unary(name: str, move: Move) -> list[Rule]:
+    """Both directions of f(move(x)) = move(f(x)) for an activation by name."""
     f = ACTIVATIONS[name]
     texts = f"{name}({move.name}(x))", f"{move.name}({name}(x))"
     return both(*texts, (f(move(x)), move(f(x))), floating("x"), move.drawn("x", **f.drawn()))
 
 
 def past_binary(name: str, move: Move) -> list[Rule]:
+    """Both directions of f(move(x), move(y)) = move(f(x, y)), for x and y of one shape and
+    dtype."""
     f = BINARY[name]
     texts = f"{name}({move.name}(x), {move.name}(y))", f"{move.name}({name}(x, y))"
     return both(*texts, (f(move(x), move(y)), move(f(x, y))), alike("x", "y"), move.drawn("x y"))
 
 
 def past_number(move: Move) -> list[Rule]:
+    """Both directions of move(x) * s = move(x * s), for a number s."""
     condition = every(floating("x"), number("s"))
     draw = move.drawn("x", s=OneOf(2, -0.5))
     return both(

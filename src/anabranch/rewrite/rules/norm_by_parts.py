@@ -82,6 +82,7 @@ def may(match: Match) -> Refused | None:
 
 
 def by_parts(match: Match) -> Pattern:
+    """The norm by means and variances of equal parts of its rows, in fp32 at least."""
     type = match.x.type
     assert type is not None
     count, row = rows_of(match)

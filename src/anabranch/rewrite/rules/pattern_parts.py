@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 
 def slice_of(x: Operand, axis: int, start: int, end: int) -> Call:
+    """x[start:end] along an axis, as a pattern."""
     return call("aten.slice.Tensor", x, axis, start, end)
 
 

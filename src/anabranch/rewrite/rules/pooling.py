@@ -65,6 +65,7 @@ def sees_some(match: Match) -> Refused | None:
 
 
 def at_steps(match: Match) -> Refused | None:
+    """Whether its windows are single pixels, unpadded: it skips pixels and no more."""
     by = average(match)
     if set(by.kernel) != {1}:
         return Refused("its window is not 1x1")
@@ -74,6 +75,7 @@ def at_steps(match: Match) -> Refused | None:
 
 
 def every_second(match: Match) -> Call | Wild:
+    """avg_pool(x, window 1x1, stride s) -> every s-th pixel of x, by slices"""
     value: Call | Wild = x
     rank = len(match.x.shape)
     for axis, stride in zip((rank - 2, rank - 1), average(match).stride, strict=True):

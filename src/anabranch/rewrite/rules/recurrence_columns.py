@@ -62,10 +62,12 @@ class ColumnStep:
     term: Whole | None = None
 
     def scaled(self, by: Whole) -> ColumnStep:
+        """The step times a value: its factor and its term, each times that."""
         factor, term = (one and each(MUL, (one, by)) for one in (self.by, self.term))
         return replace(self, by=factor or by, term=term)
 
     def plus(self, term: Whole, op: str = ADD) -> ColumnStep:
+        """The step with a value added to its term, or taken from it."""
         alone = term if op == ADD else each(MUL, (term, MINUS_ONE))
         return replace(self, term=each(op, (self.term, term)) if self.term else alone)
 
@@ -89,6 +91,8 @@ class Columns:
         return found
 
     def of(self, column: Column) -> Whole | ColumnStep:
+        """The column as a value of all steps, or as what becomes of the state; found once.
+        Differing if it is neither, or there are too many."""
         if column not in self.done:
             if len(self.done) > MOST_COLUMNS:
                 raise Differing(f"its steps compute more than {MOST_COLUMNS} values")

@@ -116,6 +116,7 @@ def _number(one: Whole) -> int:
 
 
 def selected(given: Sequence[Whole], shape: Shape) -> Whole:
+    """One index of an axis of every step, as one index of an axis of the whole."""
     (x, at), dim = _along(given), _number(given[1]) % len(given[0].shape)
     value = call(SELECT, x.value, dim + (dim >= at), given[2].value)
     return Whole(value, shape, at - (dim < at))

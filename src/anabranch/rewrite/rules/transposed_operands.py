@@ -44,15 +44,18 @@ def rows_stay(match: Match) -> Refused | None:
 
 
 def reshaped_rows(match: Match) -> Pattern:
+    """linear(reshape(x), w, b) -> the linear of rows counted as the result counts them"""
     return reshape(linear(x, w, b), (*match.root.type.shape[:-1], match.w.shape[0]))
 
 
 def results_stay(match: Match) -> Refused | None:
+    """Whether a reshape of a linear's result leaves its columns as they are."""
     columns = match.root.type.shape[-1:] == (match.w.shape[0],)
     return Refused.unless(columns, "columns of the result are counted as rows")
 
 
 def before_linear(match: Match) -> Pattern:
+    """reshape(linear(x, w, b)) -> linear(reshape(x), w, b)"""
     return linear(reshape(x, (*match.root.type.shape[:-1], match.w.shape[1])), w, b)
 
 
@@ -64,12 +67,14 @@ def of_rows(match: Match) -> Refused | None:
 
 
 def selected_row(match: Match) -> Pattern:
+    """select(linear(x, w, b), axis, i) -> linear(select(x, axis, i), w, b)"""
     at = match.axis.arg
     assert isinstance(at, int)
     return linear(call(SELECT, x, at % len(match.x.shape), index), w, b)
 
 
 def sliced_rows(match: Match) -> Pattern:
+    """slice(linear(x, w, b)) -> linear(slice(x), w, b), along an axis of rows"""
     at = match.axis.arg
     assert isinstance(at, int)
     return linear(call(SLICE, x, at % len(match.x.shape), start, end, step), w, b)
@@ -84,6 +89,7 @@ def rows_joined(match: Match) -> Refused | None:
 
 
 def each_part(match: Match) -> Pattern:
+    """linear(cat(parts), w, b) -> cat of the linear of each part, along an axis of rows"""
     at, refs = match.axis.arg, values(match, "parts")
     assert isinstance(at, int)
     rank = len(match.known.types[refs[0].name].shape)

@@ -76,6 +76,8 @@ class CpuExecutable:
         self._kept = frozenset(state.output for state in plan.tasks.states)
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
+        """Inputs are copied into the plan's buffers, and the streams run on this thread and
+        others."""
         return self._entered(lambda: self._called(inputs, clone))
 
     def _called(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
@@ -88,6 +90,8 @@ class CpuExecutable:
 
     @contextmanager
     def writing(self) -> Iterator[Callable[[Sequence[Tensor]], tuple[Tensor, ...]]]:
+        """Constants may be written to within it. What threads of an interrupted call still do is
+        waited for first; the call that it gives runs on the caller's thread and returns copies."""
         self._after_fork()
         with self.turn.writing(self.plan.tasks.name, self._wait):
             for job in self.turn.left:  # of a call that was interrupted
@@ -103,10 +107,12 @@ class CpuExecutable:
 
     @property
     def arena(self) -> Tensor:
+        """One flat tensor of bytes, in which values and workspaces have their offsets."""
         return self._placed.arena
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
+        """The tensors that the last run left its results in, in the plan's order."""
         return tuple(self._placed.values[ref.name] for ref in self.plan.tasks.outputs)
 
     @property
@@ -120,6 +126,9 @@ class CpuExecutable:
         return self._placed.states
 
     def shaken(self, pause: Callable[[str], float]) -> tuple[Tensor, ...]:
+        """One run in which a thread sleeps before a launch as long as `pause` says, in
+        microseconds; the tensors that it leaves are those of `outputs`."""
+
         def call() -> tuple[Tensor, ...]:
             self._replay(pause=pause)
             return self.outputs
@@ -131,9 +140,13 @@ class CpuExecutable:
         self._entered(lambda: self._replay(spans))
 
     def strays(self) -> str:
+        """Which bytes of the arena hold something else than what they were filled with, though no
+        value lies there; "" if none do."""
         return strays(self.plan, self._placed.arena)
 
     def held(self) -> HeldMemory:
+        """Bytes of weights, inputs, states and arena by address. What operators allocate while they
+        run is torch's, and is not counted."""
         return HeldMemory(held_at(self.plan, self._placed))
 
     def peak_bytes(self) -> int:
@@ -317,6 +330,8 @@ class CpuTarget:
         beside: Executable | None = None,
         states: Mapping[str, Tensor] | None = None,
     ) -> CpuExecutable:
+        """The plan with places and threads of its own; TargetError for a plan of another kind of
+        machine, and for kernels of a provider that has none for a CPU."""
         if plan.spec.kind != "cpu":
             raise TargetError(
                 f"plan {plan.tasks.name} is for {plan.spec.name}",
@@ -338,9 +353,13 @@ class CpuTarget:
         return CpuExecutable(plan, placed, repeat, turn)
 
     def again(self, run: Executable, plan: Plan) -> CpuExecutable:
+        """As `load`: nothing of an executable is worth keeping here, and the two share no
+        memory."""
         return self.load(plan, run.repeat)
 
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
+        """Wall-clock medians of replays in rounds that visit all executables, 3 to 30 as the budget
+        allows, after one each that is not timed."""
         loaded = [run for run in runs if isinstance(run, CpuExecutable)]
         assert len(loaded) == len(runs), "executables of another target"
         samples = _interleaved([run.replay for run in loaded], budget)
@@ -357,6 +376,7 @@ class CpuTarget:
         }
 
     def timeline(self, run: Executable) -> Timeline | None:
+        """Spans of one replay by the clock of the host, after one that warms up."""
         assert isinstance(run, CpuExecutable), "an executable of another target"
         run.replay()
         spans: list[Span] = []
@@ -369,20 +389,25 @@ class CpuTarget:
         return Timeline(moved, max((span.end for span in moved), default=0.0), "measured")
 
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
+        """The wall-clock median of calls, after one that is not timed."""
         return _summarise(_interleaved([call], budget)[0])
 
     def beside_model(
         self, run: Executable, model: Callable[[], object], budget: float
     ) -> tuple[Cost, Cost]:
+        """Wall-clock medians of the plan, of one of its repeats, and of the model run eagerly
+        without gradients."""
         assert isinstance(run, CpuExecutable), "an executable of another target"
         with torch.no_grad():
             plan, own = _interleaved([run.replay, model], budget)
         return _summarise([us / run.repeat for us in plan]), _summarise(own)
 
     def own_precision(self) -> AbstractContextManager[None]:
+        """Changes nothing: operators have no short cuts on a CPU."""
         return nullcontext()
 
     def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
+        """Changes nothing, as `own_precision`; no operator here takes memory for speed either."""
         return nullcontext()
 
 

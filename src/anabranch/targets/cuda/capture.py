@@ -140,6 +140,9 @@ class CudaExecutable:
         return CudaExecutable(plan, placed, *streams, self.repeat, runs, kernel_bytes=bytes_)
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
+        """Inputs are copied in, the graph is replayed on the current stream, and results are copied
+        out where `clone` asks for it. TargetError in a process that was forked after the plan was
+        loaded."""
         if self._process != os.getpid():
             raise _forked(self.plan)
         if self._graph is None:  # operators run in Python, and may call this very plan
@@ -252,6 +255,8 @@ class CudaExecutable:
 
     @property
     def arena(self) -> Tensor:
+        """Device memory of values and workspaces, at the addresses that the graph was captured
+        with."""
         return self._placed.arena
 
     def _may_leave_history(self, inputs: Sequence[Tensor]) -> bool:
@@ -290,6 +295,9 @@ class CudaExecutable:
                 self.launch_all()
 
     def shaken(self, pause: Callable[[str], float]) -> tuple[Tensor, ...]:
+        """One run outside the graph, in which a stream spins before a task as long as `pause` says,
+        in microseconds."""
+
         def delayed(name: str, call: Callable[[], None]) -> None:
             cycles = round(CYCLES * pause(name))
             if cycles:
@@ -311,9 +319,13 @@ class CudaExecutable:
         return self._placed.values
 
     def strays(self) -> str:
+        """Which bytes of the arena are written that no value or workspace owns, by a copy of its
+        contents; "" if none are."""
         return strays(self.plan, self._placed.arena)
 
     def held(self) -> HeldMemory:
+        """Bytes by address, the workspaces that cuBLAS keeps for these streams among them, the pool
+        of the graph, and code of generated kernels."""
         places = {**held_at(self.plan, self._placed), "libraries": self.libraries}
         return HeldMemory(places, self._pool_bytes, self._kernel_bytes)
 

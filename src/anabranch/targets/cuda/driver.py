@@ -112,21 +112,27 @@ class Bindings:
         return int(self._ask("cuDriverGetVersion"))
 
     def load(self, code: bytes, entry: str) -> Any:
+        """By cuModuleLoadData from memory. The module is kept, or the driver would forget its
+        functions."""
         module = self._ask("cuModuleLoadData", code)
         self._modules.append(module)
         return self._ask("cuModuleGetFunction", module, entry.encode())
 
     def attribute(self, function: Any, name: str) -> int:
+        """By cuFuncGetAttribute, with the bindings' own enumeration."""
         which = self._cuda.CUfunction_attribute(ATTRIBUTES[name])
         return int(self._ask("cuFuncGetAttribute", which, function))
 
     def set(self, function: Any, name: str, value: int) -> None:
+        """By cuFuncSetAttribute: dynamic shared memory beyond 48 KiB must be asked for before a
+        launch."""
         which = self._cuda.CUfunction_attribute(ATTRIBUTES[name])
         self._ask("cuFuncSetAttribute", function, which, value)
 
     def launch(
         self, function: Any, launch: LaunchConfig, stream: int, addresses: Sequence[int]
     ) -> None:
+        """By cuLaunchKernelEx, which copies the parameters before it returns."""
         packed = pack(addresses)
         self._ask(
             "cuLaunchKernelEx",
@@ -190,24 +196,28 @@ class Library:
         return value.value
 
     def load(self, code: bytes, entry: str) -> Any:
+        """By cuModuleLoadData from memory; modules are never unloaded."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self.ask("cuModuleLoadData", ctypes.byref(module), code)
         self.ask("cuModuleGetFunction", ctypes.byref(function), module, entry.encode())
         return function
 
     def attribute(self, function: Any, name: str) -> int:
+        """By cuFuncGetAttribute, with the numbers of `ATTRIBUTES`."""
         value = ctypes.c_int()
         which = ctypes.c_int(ATTRIBUTES[name])
         self.ask("cuFuncGetAttribute", ctypes.byref(value), which, function)
         return value.value
 
     def set(self, function: Any, name: str, value: int) -> None:
+        """By cuFuncSetAttribute, with the numbers of `ATTRIBUTES`."""
         which = ctypes.c_int(ATTRIBUTES[name])
         self.ask("cuFuncSetAttribute", function, which, ctypes.c_int(value))
 
     def launch(
         self, function: Any, launch: LaunchConfig, stream: int, addresses: Sequence[int]
     ) -> None:
+        """By cuLaunchKernelEx, with a structure laid out as CUDA's header has it."""
         packed = pack(addresses)
         config = Config(launch.grid, (launch.threads, 1, 1), launch.shared, stream)
         if launch.pdl:

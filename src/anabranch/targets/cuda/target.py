@@ -181,6 +181,8 @@ class CudaTarget:
             self._workspaces[stream.cuda_stream] = max(0, kept)
 
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
+        """Medians by CUDA events around replays, interleaved; launches are issued ahead of the
+        device, so the host takes no part in them."""
         loaded = [run for run in runs if isinstance(run, CudaExecutable)]
         assert len(loaded) == len(runs), "executables of another target"
         with torch.cuda.device(self.device):
@@ -190,6 +192,8 @@ class CudaTarget:
         ]
 
     def probe(self, run: Executable) -> dict[str, Probe]:
+        """Registers, shared memory and CTAs: of generated kernels as their cubins say, of others as
+        a capture of each task alone shows, with cuDNN's own numbers for workspaces."""
         assert isinstance(run, CudaExecutable), "an executable of another target"
         with torch.cuda.device(self.device):
             return self._probed(run)
@@ -211,11 +215,15 @@ class CudaTarget:
         return probe(run, workspaces) | known
 
     def timeline(self, run: Executable) -> Timeline | None:
+        """Spans of one run under CUPTI, by torch's profiler; a graph is launched kernel by kernel
+        for it."""
         assert isinstance(run, CudaExecutable), "an executable of another target"
         with torch.cuda.device(self.device):
             return profile.timeline(run)
 
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
+        """The median from a call to the end of what it launched, the host's work in it: nothing is
+        issued ahead."""
         with torch.cuda.device(self.device):
             (taken,) = timing.interleaved([lambda: _drop(call())], budget, ahead=False)
         return timing.summarise(taken)
@@ -223,11 +231,15 @@ class CudaTarget:
     def beside_model(
         self, run: Executable, model: Callable[[], object], budget: float
     ) -> tuple[Cost, Cost]:
+        """The model is captured as a CUDA graph on a stream of this target, and run as it is where
+        that fails."""
         assert isinstance(run, CudaExecutable), "an executable of another target"
         with torch.cuda.device(self.device), precision(self.tf32):
             return beside_model(run, model, self._streams[0], budget)
 
     def own_precision(self) -> AbstractContextManager[None]:
+        """tf32 for fp32 products and convolutions where the target was made with it, and full fp32
+        where not."""
         return precision(self.tf32)
 
     @contextmanager

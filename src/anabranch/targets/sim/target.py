@@ -58,32 +58,43 @@ class SimTarget:
         beside: Executable | None = None,
         states: Mapping[str, torch.Tensor] | None = None,
     ) -> Executable:
+        """TargetError, always: a plan for a simulated GPU is saved, and loaded where there is
+        one."""
         raise self._absent("run a plan")
 
     def again(self, run: Executable, plan: Plan) -> Executable:
+        """TargetError, as `load`."""
         raise self._absent("run a plan")
 
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
+        """TargetError: costs of a simulated GPU come from its profile (`costs.recorded`), not from
+        running."""
         raise self._absent("measure a plan")
 
     def probe(self, run: Executable) -> dict[str, Probe]:
+        """TargetError: what is known of kernels is what the profile recorded."""
         raise self._absent("profile a plan")
 
     def timeline(self, run: Executable) -> Timeline | None:
+        """TargetError: the forecast (`costs.forecast`) draws one instead."""
         raise self._absent("profile a plan")
 
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
+        """TargetError: nothing runs here that could be called."""
         raise self._absent("time a call")
 
     def beside_model(
         self, run: Executable, model: Callable[[], object], budget: float
     ) -> tuple[Cost, Cost]:
+        """TargetError: the model runs on no simulated GPU either."""
         raise self._absent("time the model")
 
     def own_precision(self) -> AbstractContextManager[None]:
+        """Changes nothing: meta tensors hold no numbers to round."""
         return nullcontext()
 
     def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
+        """Changes nothing, as `own_precision`."""
         return nullcontext()
 
     def _absent(self, what: str) -> TargetError:
