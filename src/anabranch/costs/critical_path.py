@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from anabranch.ir.calibration import Calibration
+from anabranch.ir.dag import bits, unimplied
 
 
 def longest_path(
@@ -81,14 +82,12 @@ def _ends(times: Sequence[float], preds: Sequence[Iterable[int]]) -> list[float]
 def _needed(times: Sequence[float], preds: Sequence[Iterable[int]]) -> list[list[int]]:
     """For each node those that it waits for, and that take time: no others imply them."""
     before: list[int] = []
-    found: list[list[int]] = []
+    found: list[int] = []
     for waits in preds:
-        told = {q for p in waits for q in ([p] if times[p] else found[p])}
-        implied, kept = 0, list[int]()
-        for p in sorted(told, reverse=True):
-            if not implied >> p & 1:
-                kept.append(p)
-            implied |= before[p] | 1 << p
+        direct = 0
+        for p in waits:
+            direct |= 1 << p if times[p] else found[p]
+        kept, implied = unimplied(direct, before)
         before.append(implied)
         found.append(kept)
-    return found
+    return [[*bits(kept)][::-1] for kept in found]

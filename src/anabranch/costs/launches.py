@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anabranch.costs.graph_lanes import lanes
+from anabranch.ir.dag import unimplied
 from anabranch.ir.schedule import Schedule, awaited
 
 
@@ -44,22 +45,21 @@ def launches_of(
 
 
 def needed(direct: Sequence[set[int]]) -> list[list[int]]:
-    """By launch, of the launches that it comes after those that no other of them implies. One that
-    comes after a later launch, which never starts, keeps them all.
+    """By launch, of the launches that it comes after those that no other of them implies. Those of
+    them that come later, which never start, are all kept.
 
     >>> needed([set(), {0}, {0, 1}])
     [[], [0], [1]]
     """
-    before: list[int] = []
+    before = [0] * len(direct)
     kept: list[list[int]] = []
     for i, waits in enumerate(direct):
-        implied, mine = 0, []
-        for p in sorted(waits, reverse=True):
-            if p >= i or not implied >> p & 1:
-                mine.append(p)
-            implied |= 1 << p | (before[p] if p < i else 0)
-        before.append(implied)
-        kept.append(mine[::-1])
+        earlier = 0
+        for p in waits:
+            if p < i:
+                earlier |= 1 << p
+        mine, before[i] = unimplied(earlier, before)
+        kept.append(sorted(p for p in waits if p >= i or mine >> p & 1))
     return kept
 
 

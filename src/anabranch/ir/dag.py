@@ -168,19 +168,31 @@ def waited(dag: Dag, order: Sequence[int], stream_of: Sequence[int]) -> Iterator
     last: dict[int, int] = {}
     before = [0] * len(dag.names)
     for v in order:
-        stream, needed = stream_of[v], dag.preds[v]
-        implied = 0
+        stream, implied = stream_of[v], 0
         if stream in last:
             previous = last[stream]
             implied = before[previous] | 1 << previous
-        waits = needed & ~implied
-        if waits:
-            for u in bits(waits):
-                implied |= before[u]
-            waits &= ~implied
-        before[v] = implied | needed
+        waits, before[v] = unimplied(dag.preds[v], before, implied)
         last[stream] = v
         yield waits
+
+
+def unimplied(direct: int, before: Sequence[int], implied: int = 0) -> tuple[int, int]:
+    """One node's step of a transitive reduction: of those that it directly comes after, as a mask,
+    those that nothing else implies; and all that it comes after. `before`: for each of these the
+    mask of what comes before it; `implied`: what comes before the node in any case.
+
+    >>> unimplied(0b011, [0b000, 0b001])
+    (2, 3)
+    """
+    kept = left = direct & ~implied
+    while left:
+        u = left.bit_length() - 1
+        more = before[u]
+        implied |= more
+        kept &= ~more
+        left = (left ^ 1 << u) & ~more
+    return kept, implied | direct
 
 
 def width(dag: Dag) -> int:
