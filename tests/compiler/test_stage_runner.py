@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from anabranch.compiler.stage_runner import StageRunner, Stopped
+from anabranch.errors import NumericsError
+from anabranch.frontend.captured import Captured
+from anabranch.frontend.from_torch import capture
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.options import Options
@@ -23,6 +27,7 @@ graph one {
   %y: f32[4] = aten.relu.default(%x)
   return %y
 }""")
+OPTIONS = Options.read({"cache_dir": None}, environment=False)
 NOUNS = {"first": lambda made: made[0], "second": lambda made: made}
 
 
@@ -55,6 +60,39 @@ def test_what_was_recalled_as_a_part_of_more_may_be_stopped_at() -> None:
     with pytest.raises(Stopped) as stopped:
         stage.passed("second", GRAPH)
     assert stopped.value.noun is GRAPH and len(trace.events) == 1
+
+
+def test_several_stages_are_recalled_as_their_last_one_or_run() -> None:
+    stage, trace = runner()
+
+    def decide(graph: Graph) -> Graph:
+        stage("first", beside, graph, 3)
+        return stage("second", lambda: graph)
+
+    assert stage.recalled_or("first", "second", None, decide, GRAPH) == (GRAPH, stage.events)
+    assert [event.what for event in stage.events] == ["first", "second"]
+    stage, trace = runner()
+    assert stage.recalled_or("first", "second", GRAPH, decide, GRAPH) == (GRAPH, None)
+    assert len(trace.events) == 1
+    with pytest.raises(Stopped):
+        runner("second")[0].recalled_or("first", "second", GRAPH, decide, GRAPH)
+
+
+def test_a_captured_graph_is_refused_after_its_stage_unless_it_is_the_last_one() -> None:
+    captured = capture(nn.ReLU().eval(), (torch.ones(2),))
+    seen: list[Captured] = []
+
+    def refuse(graph: Captured) -> None:
+        seen.append(graph)
+        raise NumericsError("known", "to be wrong", "do less")
+
+    for stop, raised in ((None, NumericsError), ("first", Stopped)):
+        job = Job(nn.Identity(), (), {}, resolve("cpu"), OPTIONS, None, Trace())
+        stage = StageRunner(job, NOUNS, stop, refuse)
+        with pytest.raises(raised):
+            stage("first", lambda: (captured, None))
+        assert stage.captured is captured
+    assert seen == [captured]
 
 
 def test_dumps_are_numbered_as_they_are_written(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@
                                       ^------------------------------------------'
         -> horizontal_fusion -> memory -> load -> verify -> eager
 
-`_stages` is the only place that knows the order. A stage is a function of nouns; what stands around
-each (time, dumps, where to stop) is in `stage_runner`, what is tried when one fails in `fallback`.
-The search closes the outer loop: it judges a rewritten graph by running the stages from `fusion` to
-`schedule` on it.
+`_stages` is the only place that knows the order. A stage is a function of nouns. What stands around
+stages (time, dumps, where to stop, what is refused, recalled and kept) is in `stage_runner`, what
+is tried when one fails in `fallback`. The search closes the outer loop: it judges a rewritten graph
+by running the stages from `fusion` to `schedule` on it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ from anabranch.compiler.eager_candidate import beside_eager
 from anabranch.compiler.fallback import with_fallback
 from anabranch.compiler.stage_runner import StageRunner, Stopped
 from anabranch.compiler.stages import (
+    Decided,
     capture,
+    fusion,
     load,
     memory,
     prove,
     recall,
     refuse_known_wrong,
     search,
-    start_sandbox,
 )
 from anabranch.errors import OptionError
 from anabranch.frontend.surroundings import neutral
-from anabranch.ir.type_cache import Answers
 from anabranch.schedule import scheduler
 from anabranch.tuning.build import (
-    fuse,
     probe,
     schedule,
     schedulers_of,
@@ -52,20 +51,22 @@ from anabranch.tuning.sandbox.process import SandboxProcess
 NOUNS: Mapping[str, Callable[[Any], Any]] = {
     "capture": itemgetter(0),
     "rewrite": lambda graph: graph,
-    "recall": attrgetter("found"),
+    "recall": lambda known: known.decided and known.decided.found,
     "fusion": itemgetter(-1),
     "tuning": attrgetter("selection"),
     "probe": attrgetter("tasks"),
     "schedule": attrgetter("choice"),
     "search": lambda made: made[0].graph,
     "horizontal_fusion": attrgetter("tasks"),
-    "memory": attrgetter("plan"),
+    "memory": attrgetter("found.plan"),
     "load": itemgetter(1),
     "verify": lambda compilation: compilation,
     "eager": lambda compilation: compilation,
 }
 """The stages in order, and of each the noun in what it returns: what `stop_after` gives."""
 STAGES = tuple(NOUNS)
+INSIDE = STAGES[STAGES.index("fusion") : STAGES.index("memory")]
+"""What these make is not recalled where all that was decided is."""
 
 
 def compile_model(job: Job, stop_after: str | None = None) -> Any:
@@ -89,7 +90,7 @@ def _attempts(job: Job, stop_after: str | None) -> Any:
 
 
 def _runner(job: Job, stop_after: str | None) -> StageRunner:
-    return StageRunner(job, NOUNS, stop_after)
+    return StageRunner(job, NOUNS, stop_after, partial(refuse_known_wrong, job))
 
 
 def _attempt(job: Job, stage: StageRunner) -> Any:
@@ -104,36 +105,28 @@ def _stages(job: Job, stage: StageRunner) -> Compilation:
     """The whole line. Of a graph that an earlier process decided, the stages from `fusion` to
     `memory` are recalled as one."""
     captured, seen = stage("capture", capture, job, pause_gc=True)
-    refuse_known_wrong(job, captured)
-    answers = Answers(job.cache, captured.graph)
-    ask = answers.recall
     here = with_samples(job, captured, captured.graph)
+    ask, whole = stage.recall_answers, not stage.wants(*INSIDE)
     graph = stage("rewrite", simplified_or_recalled, here, captured.graph, ask, pause_gc=True)
-    whole = not stage.wants(*STAGES[STAGES.index("fusion") : STAGES.index("memory")])
     known = stage("recall", recall, here, captured, graph, ask, whole, pause_gc=True)
-    begin, path, found, decisions = known.begin, known.path, known.found, None
-    if found is not None:
-        stage.passed("memory", found)
-    else:
-        start_sandbox(job)
-        answers.recall()
-        line = with_samples(here, captured, begin)
-        cuts = stage("fusion", fuse, line, begin)
-        tuned = stage("tuning", tune, line, captured, begin, cuts)
+
+    def decide(here: Job) -> Decided:
+        # It returns no kernels and values on the device but the plan's: loading needs the room.
+        line = with_samples(here, captured, known.begin)
+        cuts = stage("fusion", fusion, line, known.begin)
+        tuned = stage("tuning", tune, line, captured, known.begin, cuts)
         tuned = stage("probe", probe, line, captured, tuned)
         made = stage("schedule", schedule, line, tuned)
         span = stage.span("fusion", "schedule")
-        made, path = stage("search", search, here, captured, graph, made, path, span)
+        made, path = stage("search", search, here, captured, graph, made, known.path, span)
         made = stage("horizontal_fusion", horizontal_fusion, here, made)
-        found = stage("memory", memory, here, made)
-        answers.keep()
-        decisions = stage.events_of("fusion", "memory")
-        # They hold kernels and values on the device: loading needs the room.
-        del line, cuts, tuned, made
+        return stage("memory", memory, here, made, path)
+
+    decided, decisions = stage.recalled_or("fusion", "memory", known.decided, decide, here)
     # What was decided anew left garbage that holds memory of the device: it may be collected.
-    recalled = decisions is None
-    found, run = stage("load", load, here, captured, (graph, begin), found, pause_gc=recalled)
-    compilation = Compilation(captured, path, found, run, ())
+    recalled, graphs = decisions is None, (graph, known.begin)
+    found, run = stage("load", load, here, captured, graphs, decided.found, pause_gc=recalled)
+    compilation = Compilation(captured, decided.path, found, run, ())
     rest = compilation, seen, stage.events, decisions
     compilation = stage("verify", prove, here, *rest, pause_gc=recalled)
     del here, seen, rest

@@ -1,4 +1,5 @@
-"""What stands around each stage: its time as an event, its noun as a file, and where to stop.
+"""What stands around stages: time as an event, the noun as a file, where to stop; and what earlier
+processes know, which refuses a graph, answers for operators, or takes the place of several stages.
 
     captured, seen = stage("capture", capture, job)      # what capture(job) returns
       -> one event; 00_capture.txt, if somebody wants dumps; Stopped, if it is the last one wanted
@@ -16,11 +17,16 @@ from typing import Any, TypeVar, TypeVarTuple
 from anabranch.compiler.dump import dump
 from anabranch.frontend.captured import Captured
 from anabranch.ir.gc_pause import uncollected
+from anabranch.ir.graph import Graph
+from anabranch.ir.type_cache import Answers
 from anabranch.trace import Event
 from anabranch.tuning.job import Job
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+NO_GRAPH = Graph("", (), (), (), ())
+"""Until one is captured."""
 
 
 class Stopped(Exception):
@@ -35,10 +41,16 @@ class StageRunner:
     """Runs the stages of one attempt. `captured`: the model's graph, once there is one."""
 
     def __init__(
-        self, job: Job, nouns: Mapping[str, Callable[[Any], Any]], stop_after: str | None
+        self,
+        job: Job,
+        nouns: Mapping[str, Callable[[Any], Any]],
+        stop_after: str | None,
+        refuse: Callable[[Captured], None] = lambda captured: None,
     ) -> None:
-        """`nouns`: by stage, how to find its noun in what it returns."""
+        """`nouns`: by stage, how to find its noun in what it returns; `refuse`: raises where a
+        graph is known to become something else."""
         self.captured: Captured | None = None
+        self._refuse, self._cache, self._answers = refuse, job.cache, Answers(None, NO_GRAPH)
         self._trace, self._folder = job.trace, job.options.dump
         self._nouns, self._stop_after = nouns, stop_after
         self._begun, self._begins = len(job.trace.events), dict[str, int]()
@@ -64,11 +76,36 @@ class StageRunner:
         the stage's work was recalled as a part of more."""
         noun = self._nouns[name](made)
         if isinstance(noun, Captured):
-            self.captured = noun
+            self.captured, self._answers = noun, Answers(self._cache, noun.graph)
         if self._folder is not None:
             self._dumped += dump(self._folder, f"{self._dumped:02}_{name}.txt", noun)
         if name == self._stop_after:
             raise Stopped(noun)
+        if isinstance(noun, Captured):
+            self._refuse(noun)
+
+    def recalled_or(
+        self,
+        first: str,
+        last: str,
+        known: T | None,
+        decide: Callable[[*Ts], T],
+        *given: *Ts,
+    ) -> tuple[T, list[Event] | None]:
+        """What earlier processes decided by the stages from `first` to `last`, with None; else what
+        `decide`, which runs them, decides, and their events. What operators answer meanwhile is
+        recalled, and kept for later processes."""
+        if known is not None:
+            self.passed(last, known)
+            return known, None
+        self.recall_answers()
+        decided = decide(*given)
+        self._answers.keep()
+        return decided, self.events_of(first, last)
+
+    def recall_answers(self) -> None:
+        """Take over what operators answered when the captured graph was compiled before."""
+        self._answers.recall()
 
     def wants(self, *stages: str) -> bool:
         """Whether somebody looks at what one of these stages makes."""

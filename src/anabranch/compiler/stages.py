@@ -2,6 +2,7 @@
 
 capture   the model -> its graph
 recall    the graph -> what an earlier process decided of it
+fusion    the graph -> its cuts into tasks, while the process that tries kernels starts
 search    a built graph -> the fastest equal one
 memory    a built graph -> the plan: places in memory, modes of launch
 load      the plan -> what runs
@@ -29,6 +30,7 @@ from anabranch.frontend.observe import Observed
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable
+from anabranch.ir.task import TaskGraph
 from anabranch.ir.tolerances import Errors
 from anabranch.options import Options
 from anabranch.schedule.ios.merge_stages import MERGING
@@ -36,20 +38,29 @@ from anabranch.search.driver import goes_on, known_path, run_search
 from anabranch.search.result import Path
 from anabranch.targets.places import kept, places_of
 from anabranch.trace import Event, Trace
-from anabranch.tuning.build import BuiltPlan, launched, simplified_or_recalled, tuner_of
+from anabranch.tuning.build import BuiltPlan, fuse, launched, simplified_or_recalled, tuner_of
 from anabranch.tuning.job import Job, calling_of
 from anabranch.tuning.verify.calls import verify_calls
 from anabranch.tuning.verify.plan import WRONG_CAPTURE, verify, verify_capture
 
 
 @dataclass(frozen=True, slots=True)
+class Decided:
+    """What the stages from `fusion` to `memory` found, and the way to its graph, if one was
+    searched for."""
+
+    found: Outcome
+    path: Path | None
+
+
+@dataclass(frozen=True, slots=True)
 class EarlierFindings:
     """What earlier processes found. `path`: where a search ended; `begin`: the graph to go on from,
-    the rewritten one without such a path; `found`: everything, if it was decided."""
+    the rewritten one without such a path; `decided`: everything, if it was decided."""
 
     begin: Graph
     path: Path | None
-    found: Outcome | None
+    decided: Decided | None
 
 
 def capture(job: Job) -> tuple[Captured, Observed | None]:
@@ -83,10 +94,16 @@ def recall(
     path = None if job.anew else known_path(job, graph)
     improved = path.graph if path and path.rounds else None
     begin = simplified_or_recalled(job, improved, unknown) if improved else graph
-    decided = job.options.search == "none" or (path is not None and not goes_on(path, job.options))
-    return EarlierFindings(
-        begin, path, _known_outcome(job, captured, begin) if whole and decided else None
-    )
+    ended = job.options.search == "none" or (path is not None and not goes_on(path, job.options))
+    found = _known_outcome(job, captured, begin) if whole and ended else None
+    return EarlierFindings(begin, path, Decided(found, path) if found is not None else None)
+
+
+def fusion(job: Job, graph: Graph) -> Sequence[TaskGraph]:
+    """The graph cut into tasks in several ways. Their kernels will be tried: the process in which
+    they run first starts meanwhile."""
+    start_sandbox(job)
+    return fuse(job, graph)
 
 
 def search(
@@ -110,12 +127,12 @@ def search(
     return made, path
 
 
-def memory(job: Job, made: BuiltPlan) -> Outcome:
+def memory(job: Job, made: BuiltPlan, path: Path | None) -> Decided:
     """The plan, as its kernels are launched, and all that was decided on the way to it."""
     plan = made.packer.plan(made.choice.schedule, job.trace)
     plan, cost = launched(job, made, plan)
     plan = plan if job.options.cuda_graph else replace(plan, graph=False)
-    return Outcome(
+    found = Outcome(
         made.graph,
         replace(made.selection, tasks=plan.tasks),
         made.choice.candidates,
@@ -126,6 +143,7 @@ def memory(job: Job, made: BuiltPlan) -> Outcome:
         made.settled,
         job.deadline.cause(),
     )
+    return Decided(found, path)
 
 
 def load(
