@@ -77,6 +77,19 @@ def test_what_is_remembered_is_computed_once(cache: Cache) -> None:
     assert len(calls) == 2, "what does not fit is no answer"
 
 
+def test_a_part_of_what_is_computed_may_be_kept_and_whoever_recalls_it_hears_of_it(
+    cache: Cache,
+) -> None:
+    key, heard = FLAT.key("a task"), list[tuple[Flat, ...]]()
+
+    def ask(kept: tuple[Flat, ...] | None) -> tuple[Flat, ...]:
+        return FLAT.remember(cache, key, lambda: VALUE, lambda _: kept, recalled=heard.append)
+
+    assert ask(None) == VALUE and cache.ls() == []
+    assert ask(VALUE[:1]) == VALUE and heard == []
+    assert ask(None) == VALUE[:1] and heard == [VALUE[:1]]
+
+
 def test_no_answer_is_not_stored(cache: Cache) -> None:
     key = FLAT.key("a task")
     assert FLAT.remember(cache, key, lambda: None) is None

@@ -23,6 +23,7 @@ from anabranch.cache.entries import Cache
 K = TypeVar("K")
 R = TypeVar("R")
 T = TypeVar("T")
+N = TypeVar("N", bound=None)
 
 _log = logging.getLogger("anabranch.cache")
 
@@ -94,15 +95,19 @@ class Table(Generic[T]):
         self,
         cache: Cache | None,
         key: str,
-        compute: Callable[[], T | None],
-        keep: Callable[[T], bool] = lambda value: True,
+        compute: Callable[[], T | N],
+        kept: Callable[[T], T | None] = lambda value: value,
         fits: Callable[[T], bool] = lambda value: True,
-    ) -> T | None:
-        """What is stored under this key, else what is computed, which is stored if it is to be
-        kept; None is no answer."""
+        recalled: Callable[[T], None] = lambda value: None,
+    ) -> T | N:
+        """What is stored under this key, of which `recalled` hears; else what is computed, of which
+        is stored what `kept` makes of it. None is no answer."""
         value = self.get(cache, key, fits)
-        if value is None:
-            value = compute()
-            if value is not None and keep(value):
-                self.put(cache, key, value)
-        return value
+        if value is not None:
+            recalled(value)
+            return value
+        computed = compute()
+        worth = kept(computed) if computed is not None else None
+        if worth is not None:
+            self.put(cache, key, worth)
+        return computed

@@ -85,21 +85,24 @@ def remembered_best(
     key = _key(tasks, names, limits) if cache is not None else ""
     dag = dag_of(tasks)
 
-    def verified(found: Candidates) -> Choice:
-        for schedule, _ in found:
-            verify_schedule(schedule, dag)
-        return Choice(found[0][0], found)
+    def compare() -> Candidates:
+        return best(tasks, costs, names, limits.trace, limits).candidates
 
-    known = MEASURED.find(cache, key, verified)
-    if known is not None:
-        limits.trace.add("chosen", "schedule", known.schedule.scheduler, RECALLED)
-        return known
-    choice = best(tasks, costs, names, limits.trace, limits)
-    measured = tuple(pair for pair in choice.candidates if pair[1].source == "measured")
-    # What a deadline cut short is not kept: another day there is more time.
-    if choice.candidates[0] in measured and not limits.deadline.over():
-        MEASURED.put(cache, key, measured)
-    return choice
+    def measured(compared: Candidates) -> Candidates | None:
+        # What a deadline cut short is not kept: another day there is more time.
+        certain = tuple(pair for pair in compared if pair[1].source == "measured")
+        return certain if compared[0] in certain and not limits.deadline.over() else None
+
+    def legal(known: Candidates) -> bool:
+        for schedule, _ in known:
+            verify_schedule(schedule, dag)
+        return len(known) > 0
+
+    def recalled(known: Candidates) -> None:
+        limits.trace.add("chosen", "schedule", known[0][0].scheduler, RECALLED)
+
+    found = MEASURED.remember(cache, key, compare, measured, legal, recalled)
+    return Choice(found[0][0], found)
 
 
 def _key(tasks: TaskGraph, names: Sequence[str], limits: Limits) -> str:

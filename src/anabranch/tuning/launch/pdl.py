@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from threading import Event
 
 import torch
@@ -51,17 +52,14 @@ def mode_of(
         return None, None
     schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
     key = MODE_OF.key(machine, tasks_text(plan.tasks), schedule)
-    known = MODE_OF.get(cache, key)
-    if known is not None:
+
+    def recalled(known: tuple[PdlMode | None, Cost]) -> None:
         mode, cost = known
         why = f"{mode or 'none'}, {cost.us:.1f} us; recalled from the cache"
         trace.add("chosen", "pdl", plan.tasks.name, why)
-        return mode, cost
-    found = _fastest(plan, target, cache, trace)
-    if found is None:
-        return None, None
-    MODE_OF.put(cache, key, found)
-    return found
+
+    fastest = partial(_fastest, plan, target, cache, trace)
+    return MODE_OF.remember(cache, key, fastest, recalled=recalled) or (None, None)
 
 
 @contextmanager
