@@ -211,6 +211,38 @@ def test_zoo_knows_only_torch() -> None:
                 assert known, f"{file} imports {name}"
 
 
+def test_tests_mirror_the_package() -> None:
+    """`tests/ROOM/test_MODULE.py` and `tests/ROOM/test_MODULE_TOPIC.py` test `ROOM/MODULE`, a file
+    or a folder of the package."""
+    lost = []
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        path = file.relative_to(ROOT / "tests")
+        words = path.stem.removeprefix("test_").split("_")
+        names = ["_".join(words[:end]) for end in range(1, len(words) + 1)]
+        places = [PACKAGE / path.parent / name for name in names]
+        known = any(place.is_dir() or place.with_suffix(".py").is_file() for place in places)
+        if not known and not any(fnmatch(path.as_posix(), one) for one in OF_NO_MODULE):
+            lost.append(path.as_posix())
+    assert lost == []
+    for pattern in OF_NO_MODULE:
+        assert list((ROOT / "tests").glob(pattern)), f"no test is called {pattern}"
+
+
+OF_NO_MODULE = {
+    "test_architecture.py": "the package as a whole",
+    "test_docs.py": "the pages",
+    "test_gpu_tests.py": "tools/gpu_tests.py",
+    "test_main.py": "__main__.py",
+    "test_replay.py": "tools/replay.py",
+    "benchmarks/*.py": "scripts in benchmarks",
+    "gpu/*.py": "what needs a GPU, by what is asked of it",
+    "kernels/triton/test_interpreter.py": "interpreter.py beside it",
+    "schedule/test_schedulers.py": "every entry of the table SCHEDULERS",
+    "search/test_cell.py": "the case that docs/search.md works through",
+}
+"""Files of tests without a module of their name, and what they test."""
+
+
 def test_names_say_something() -> None:
     """Networks are named by their authors (bert_base); everything else by us."""
     vague = []

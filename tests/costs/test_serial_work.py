@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.kernels.triton.test_joins import recurrence
+from tests.kernels.dfg.test_concat_stores import recurrence
 
 from anabranch.costs.roofline import Roofline
 from anabranch.costs.serial_work import CHAINED_US, chained_us, walked_us

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fusion.test_partition import cut
+from tests.kernels.dfg.test_concat_stores import recurrence
 from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
-from tests.kernels.triton.test_joins import recurrence
 
 from anabranch.compiler.pipeline import compile_model
 from anabranch.fusion import partition

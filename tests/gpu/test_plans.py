@@ -64,8 +64,8 @@ def network(name: str, size: str, dtype: torch.dtype) -> tuple[nn.Module, tuple[
 
 def quick(name: str, dtype: torch.dtype = torch.float16, **options: Any) -> anabranch.Compiled:
     """With the library's kernels, which need no compiler; `kernels="all"` for the others. Graphs
-    are taken as they are; what a search makes of them is tested in test_search. `strict`: nothing
-    is compiled again with less optimisation behind our back."""
+    are taken as they are: searches have tests of their own. `strict`: nothing is compiled again
+    with less optimisation behind our back."""
     model, args = network(name, "tiny", dtype)
     cache = shared_cache()
     given: dict[str, Any] = {"kernels": "library", "cache_dir": cache, "search": "none"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.kernels.triton.test_joins import recurrence
+from tests.kernels.dfg.test_concat_stores import recurrence
 
 SAMPLES: dict[str, tuple[str, str]] = {
     "pointwise": (

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.triton.bodies import body, gpu, read
 from tests.kernels.triton.interpreter import check
-from tests.kernels.triton.test_compile import SPILLED, compiled
+from tests.kernels.triton.test_write_compiled import SPILLED, compiled
 from torch import Tensor
 
 from anabranch.ir.graph import Graph

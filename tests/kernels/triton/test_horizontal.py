@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
-from tests.kernels.triton.test_compile import SPILLED, compiled
+from tests.kernels.triton.test_write_compiled import SPILLED, compiled
 
 from anabranch.ir.components import components
 from anabranch.ir.tiles import HorizontalTile

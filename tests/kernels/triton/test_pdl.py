@@ -12,7 +12,7 @@ import pytest
 from tests.kernels.triton.bodies import read
 from tests.kernels.triton.interpreter import check
 from tests.kernels.triton.samples import SAMPLES
-from tests.kernels.triton.test_compile import SPILLED, compiled
+from tests.kernels.triton.test_write_compiled import SPILLED, compiled
 
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import PdlMode

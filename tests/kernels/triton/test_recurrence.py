@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from tests.kernels.dfg.test_concat_stores import recurrence
 from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 from tests.kernels.triton.loops import average, graph_of, hidden
-from tests.kernels.triton.test_compile import SPILLED, compiled
-from tests.kernels.triton.test_joins import recurrence
+from tests.kernels.triton.test_write_compiled import SPILLED, compiled
 from torch import Tensor
 
 from anabranch.ir.graph import Graph

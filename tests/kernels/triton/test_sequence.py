@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.triton.bodies import gpu, read, sru
 from tests.kernels.triton.interpreter import check
-from tests.kernels.triton.test_compile import compiled
+from tests.kernels.triton.test_write_compiled import compiled
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph

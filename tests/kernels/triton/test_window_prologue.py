@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 from tests.kernels.triton.pairs import convolutions, image
-from tests.kernels.triton.test_compile import SPILLED, compiled
+from tests.kernels.triton.test_write_compiled import SPILLED, compiled
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.kernels.triton.bodies import body, gpu, read
 from tests.kernels.triton.interpreter import check
-from tests.kernels.triton.test_compile import SPILLED, compiled
+from tests.kernels.triton.test_write_compiled import SPILLED, compiled
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Ref

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.kernels.triton.interpreter import run
-from tests.kernels.triton.test_compile import compiled
+from tests.kernels.triton.test_write_compiled import compiled
 
 from anabranch.fusion.partition import singly
 from anabranch.ir.graph import Graph, types

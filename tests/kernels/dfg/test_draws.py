@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from tests.kernels.triton.bodies import body, gpu, read
 from tests.kernels.triton.interpreter import run
-from tests.kernels.triton.test_compile import compiled
+from tests.kernels.triton.test_write_compiled import compiled
 
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, types

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kernels.triton.test_compile import compiled
+from tests.kernels.triton.test_write_compiled import compiled
 from tests.networks import ALIKE
 
 from anabranch.compiler.pipeline import compile_model

@@ -233,7 +233,7 @@ def test_what_is_not_proved_is_not_padded(unseen: Any) -> None:
     told = "run the model as it is" if unseen == "eager" else "are refused"
     (warned,) = [event.why for event in trace.events if event.kind == "warning"]
     assert told in warned and "aten.mean.dim: it works along the padded axis" in warned
-    assert "test_sizes.py" in warned and "not padded, aten.mean.dim" in fast.explain()
+    assert "test_plans_sizes.py" in warned and "not padded, aten.mean.dim" in fast.explain()
     torch.testing.assert_close(fast(X), Centred()(X))
     for n in (3, 17):
         x = torch.randn(n, 50)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.kernels.dfg.test_concat_stores import recurrence
 from tests.kernels.triton.bodies import gpu
 from tests.kernels.triton.interpreter import load_module
 from tests.kernels.triton.samples import SAMPLES
-from tests.kernels.triton.test_joins import recurrence
 
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.program import Program
