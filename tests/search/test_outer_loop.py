@@ -17,11 +17,13 @@ from anabranch.ir.price import Gain, Price
 from anabranch.ir.protocols import Cost
 from anabranch.ir.rule import Call, Rule, Throughout, Wild
 from anabranch.options import Options
-from anabranch.search import global_rules, outer_loop, part_search
+from anabranch.search import part_search
 from anabranch.search.budget import FEWEST_PRICES, WORK_DONE, Effort
 from anabranch.search.engine.alternatives import Alternatives, Assembled, Paid
 from anabranch.search.engine.backtracking import Exchange, Found, RewriteStep
 from anabranch.search.engine.intervals import Interval
+from anabranch.search.engine.throughout import Kind
+from anabranch.search.finders import Finders
 from anabranch.search.outer_loop import improved, settings_of
 from anabranch.search.protocols import Evaluators, PartEvaluators
 from anabranch.search.result import Path, Round, rules_of
@@ -50,7 +52,6 @@ class Built:
 def looked(
     us: dict[int, float],
     offers: dict[int, Sequence[int]],
-    monkeypatch: pytest.MonkeyPatch,
     effort: Effort = USUAL,
     broken: Sequence[int] = (),
     spread: float = 0.0,
@@ -81,7 +82,6 @@ def looked(
             found.append(Found(chain(to), Price(float(to)), (step,)))
         return tuple(sorted(found, key=lambda one: one.price.us))
 
-    monkeypatch.setattr(outer_loop, "search", search)
     evaluators: Evaluators[Built] = Evaluators(
         lambda graph: graph,
         lambda built: Lengths(),
@@ -92,13 +92,15 @@ def looked(
     start = begun.graph if begun else chain(9)
     trace, first = Trace(), Built(start, cost(start))
     settings = settings_of(Options.read({}, environment=False))
-    found = improved(chain(9), first, (), settings, evaluators, effort, trace, seeds, begun)
+    finders = Finders(search=search)
+    given = chain(9), first, (), settings, evaluators, effort, trace, seeds, begun
+    found = improved(*given, finders)
     return found, ran, trace
 
 
-def test_it_goes_on_from_what_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_goes_on_from_what_was_faster() -> None:
     us = {9: 90.0, 7: 70.0, 5: 80.0, 4: 60.0}
-    found, ran, trace = looked(us, {9: (7, 5), 5: (4, 7)}, monkeypatch)
+    found, ran, trace = looked(us, {9: (7, 5), 5: (4, 7)})
     assert ran == [5, 4, 7]
     assert len(found.built.graph.nodes) == len(found.path.graph.nodes) == 4
     assert len(found.path.begin.nodes) == 9
@@ -108,31 +110,29 @@ def test_it_goes_on_from_what_was_faster(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [event.kind for event in trace.events if event.kind == "chosen"]
 
 
-def test_as_published_all_that_a_search_ends_with_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_published_all_that_a_search_ends_with_is_run() -> None:
     """What a price likes less is run as well, and may be faster; no graph is searched twice."""
     us = {9: 90.0, 7: 70.0, 5: 95.0, 4: 99.0, 6: 80.0}
     effort = Effort(measured=4, every=True)
-    found, ran, _ = looked(us, {9: (7, 5, 4), 7: (6,)}, monkeypatch, effort=effort)
+    found, ran, _ = looked(us, {9: (7, 5, 4), 7: (6,)}, effort=effort)
     assert ran == [4, 5, 7, 6]
     assert [(r.before.us, r.after.us) for r in found.path.rounds] == [(90.0, 70.0)]
-    _, ran, _ = looked(us, {9: (7, 5, 4)}, monkeypatch, effort=replace(effort, measured=2))
+    _, ran, _ = looked(us, {9: (7, 5, 4)}, effort=replace(effort, measured=2))
     assert ran == [4, 5]
-    _, ran, _ = looked(us, {9: (7, 7, 7)}, monkeypatch, effort=effort)
+    _, ran, _ = looked(us, {9: (7, 7, 7)}, effort=effort)
     assert ran == [7], "of equal ones one"
 
 
-def test_a_round_begins_with_what_the_searched_graph_took(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_begins_with_what_the_searched_graph_took() -> None:
     """Though another one of the same search is the fastest by then."""
     us = {9: 90.0, 4: 80.0, 5: 70.0}
     effort = Effort(measured=4, every=True)
-    found, ran, _ = looked(us, {9: (5, 4)}, monkeypatch, effort=effort)
+    found, ran, _ = looked(us, {9: (5, 4)}, effort=effort)
     assert ran == [4, 5]
     assert [(r.before.us, r.after.us) for r in found.path.rounds] == [(90.0, 70.0)]
 
 
-def test_what_is_a_little_faster_is_measured_with_more_care(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_a_little_faster_is_measured_with_more_care() -> None:
     """And what is slower, or faster beyond doubt, is not."""
     asked: list[list[int]] = []
 
@@ -142,13 +142,13 @@ def test_what_is_a_little_faster_is_measured_with_more_care(
 
     us = {9: 90.0, 8: 91.0, 7: 89.0, 5: 88.95, 4: 60.0}
     offers: dict[int, Sequence[int]] = {9: (8, 7), 7: (5,), 5: (4,)}
-    found, ran, _ = looked(us, offers, monkeypatch, spread=2.0, again=again)
+    found, ran, _ = looked(us, offers, spread=2.0, again=again)
     assert ran[:2] == [7, 5] and asked == [[9, 7], [7, 5]]
     assert [(r.before.us, r.after.us) for r in found.path.rounds] == [(90.0, 89.0)]
 
 
-def test_nothing_faster_leaves_the_graph_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, ran, trace = looked({9: 90.0, 8: 95.0, 7: 90.0}, {9: (8, 7)}, monkeypatch)
+def test_nothing_faster_leaves_the_graph_alone() -> None:
+    found, ran, trace = looked({9: 90.0, 8: 95.0, 7: 90.0}, {9: (8, 7)})
     assert ran == [7, 8] and not found.path.rounds and len(found.built.graph.nodes) == 9
     assert found.path.graph is found.path.begin
     refused = [event.why for event in trace.events if event.kind == "refused"]
@@ -156,52 +156,52 @@ def test_nothing_faster_leaves_the_graph_alone(monkeypatch: pytest.MonkeyPatch) 
     assert any(why.endswith("a tie") for why in refused)
 
 
-def test_what_others_found_is_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_others_found_is_run_first() -> None:
     """Faster, the search goes on from it; slower, from the graph as it was."""
     step = RewriteStep("theirs", ("n0",), Price(9.0), Price(6.0))
     round = Round((step,), Cost(9.0, "measured"), Cost(6.0, "measured"), chain(6))
     seed = Path(chain(9), chain(6), (round,))
     us = {9: 90.0, 6: 70.0, 5: 60.0}
-    found, ran, _ = looked(us, {9: (6,), 6: (5,)}, monkeypatch, seeds=(seed,))
+    found, ran, _ = looked(us, {9: (6,), 6: (5,)}, seeds=(seed,))
     assert ran == [6, 5] and len(found.built.graph.nodes) == 5
     assert [step.rule for step in found.path.steps] == ["theirs", "long -> short"]
-    found, ran, _ = looked({9: 90.0, 6: 95.0}, {9: (6,)}, monkeypatch, seeds=(seed,))
+    found, ran, _ = looked({9: 90.0, 6: 95.0}, {9: (6,)}, seeds=(seed,))
     assert ran == [6] and not found.path.rounds
 
 
-def test_it_goes_on_from_where_an_earlier_search_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_goes_on_from_where_an_earlier_search_ended() -> None:
     """Neither that graph nor the first is built again, and nothing better leaves it as it is."""
     step = RewriteStep("earlier", ("n0",), Price(9.0), Price(6.0))
     round = Round((step,), Cost(90.0, "measured"), Cost(70.0, "measured"), chain(6))
     begun = Path(chain(9), chain(6), (round,), "budget", 0.5, unfinished=True)
-    found, ran, _ = looked({6: 70.0, 5: 60.0}, {6: (5, 9), 5: (6,)}, monkeypatch, begun=begun)
+    found, ran, _ = looked({6: 70.0, 5: 60.0}, {6: (5, 9), 5: (6,)}, begun=begun)
     assert ran == [5] and found.path.begin == chain(9)
     assert [step.rule for step in found.path.steps] == ["earlier", "long -> short"]
     assert (found.path.cut_short, found.path.undone) == ("", 0.0)
-    found, ran, _ = looked({6: 70.0}, {6: (9,)}, monkeypatch, begun=begun)
+    found, ran, _ = looked({6: 70.0}, {6: (9,)}, begun=begun)
     assert ran == [] and found.path.graph == chain(6) and found.path.rounds == (round,)
 
 
-def test_noise_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, _, _ = looked({9: 90.0, 8: 88.0}, {9: (8,)}, monkeypatch, spread=1.5)
+def test_noise_is_no_gain() -> None:
+    found, _, _ = looked({9: 90.0, 8: 88.0}, {9: (8,)}, spread=1.5)
     assert not found.path.rounds
 
 
-def test_what_promises_nothing_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, ran, _ = looked({9: 90.0, 8: 1.0}, {9: (8,)}, monkeypatch, Effort(promise=0.2))
+def test_what_promises_nothing_is_not_run() -> None:
+    _, ran, _ = looked({9: 90.0, 8: 1.0}, {9: (8,)}, Effort(promise=0.2))
     assert ran == []
     us = {length: float(length) for length in range(1, 10)}
-    _, ran, _ = looked(us, {9: (8, 7, 6, 5)}, monkeypatch, Effort(measured=2))
+    _, ran, _ = looked(us, {9: (8, 7, 6, 5)}, Effort(measured=2))
     assert ran == [5, 6]
 
 
-def test_what_cannot_be_run_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, _, trace = looked({9: 90.0, 8: 80.0, 7: 1.0}, {9: (8, 7)}, monkeypatch, broken=(7,))
+def test_what_cannot_be_run_is_refused_with_the_reason() -> None:
+    found, _, trace = looked({9: 90.0, 8: 80.0, 7: 1.0}, {9: (8, 7)}, broken=(7,))
     assert len(found.built.graph.nodes) == 8
     assert any(event.why == "no kernel runs it" for event in trace.events)
 
 
-def test_what_was_built_is_known_to_the_next_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_built_is_known_to_the_next_search() -> None:
     """And what is the same graph once simplified is not built again."""
     known: list[list[int]] = []
 
@@ -217,7 +217,6 @@ def test_what_was_built_is_known_to_the_next_search(monkeypatch: pytest.MonkeyPa
     def build(graph: Graph) -> Built:
         return Built(graph, Cost(100.0, "measured"))
 
-    monkeypatch.setattr(outer_loop, "search", search)
     simplify = {5: chain(6), 6: chain(6), 7: chain(9)}
     evaluators: Evaluators[Built] = Evaluators(
         lambda graph: simplify[len(graph.nodes)],
@@ -226,14 +225,13 @@ def test_what_was_built_is_known_to_the_next_search(monkeypatch: pytest.MonkeyPa
         lambda plans: [plan.cost for plan in plans],
     )
     first, settings = build(chain(9)), settings_of(Options.read({}, environment=False))
-    found = improved(chain(9), first, (), settings, evaluators, USUAL, Trace())
+    finders = Finders(search=search)
+    found = improved(chain(9), first, (), settings, evaluators, USUAL, Trace(), finders=finders)
     assert known == [[9], [9, 6]] and not found.path.rounds
 
 
-def test_time_that_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, ran, _ = looked(
-        {9: 90.0, 8: 80.0}, {9: (8,)}, monkeypatch, Effort(until=Deadline.after(0.0))
-    )
+def test_time_that_is_up() -> None:
+    found, ran, _ = looked({9: 90.0, 8: 80.0}, {9: (8,)}, Effort(until=Deadline.after(0.0)))
     assert ran == [] and not found.path.rounds
 
 
@@ -251,18 +249,18 @@ def test_a_candidate_that_would_end_too_late_is_not_begun(
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
     effort = Effort(measured=5, work=1e6, until=Deadline.after(30.0))
-    _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, monkeypatch, effort, slow=ten_seconds)
+    _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, effort, slow=ten_seconds)
     assert len(ran) == 2 and now == 20.0
     assert any("stopped by the clock" in event.why for event in trace.events)
 
 
-def test_work_that_is_done_is_the_same_on_slower_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_is_done_is_the_same_on_slower_machines() -> None:
     us = {length: 100.0 - length for length in range(1, 9)} | {9: 90.0}
     work = FEWEST_PRICES * TIME.work_price_s + 2.5 * TIME.work_build_node_s * 9
     runs = []
     for seconds in (None, 1e6):
         effort = Effort(measured=5, work=work, until=Deadline.after(seconds))
-        _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, monkeypatch, effort)
+        _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, effort)
         assert any(event.why == WORK_DONE for event in trace.events)
         runs.append(ran)
     assert runs[0] == runs[1] and 0 < len(runs[0]) < 4
@@ -292,8 +290,11 @@ class Lengths(Plain):
         return frozenset()
 
 
+PLAIN = Finders()
+
+
 def parts_paid(
-    monkeypatch: pytest.MonkeyPatch, whole: float, gain: float, rules: Sequence[Rule] = ()
+    whole: float, gain: float, rules: Sequence[Rule] = (), finders: Finders = PLAIN
 ) -> tuple[SearchOutcome[Built], list[int], Trace]:
     """The outcome from a chain of nine nodes, which takes 90, where of two parts one has a form
     that is faster by so much, and the graph with it takes so long; which lengths were built; what
@@ -316,9 +317,12 @@ def parts_paid(
         slow = {3: 4.5}
         return [Cost(slow.get(n, float(n)), "measured") for n in (len(g.nodes) for g in graphs)]
 
-    monkeypatch.setattr(part_search, "gathered", gathered)
-    monkeypatch.setattr(part_search, "assembled", assembled)
-    monkeypatch.setattr(outer_loop, "search", lambda graph, *rest: (Found(graph, Price(1.0)),))
+    finders = replace(
+        finders,
+        search=lambda graph, *rest: (Found(graph, Price(1.0)),),
+        gathered=gathered,
+        assembled=assembled,
+    )
     evaluators: Evaluators[Built] = Evaluators(
         lambda graph: graph,
         lambda built: Lengths(),
@@ -327,48 +331,44 @@ def parts_paid(
         PartEvaluators(lambda built: [Lengths()], time_parts),
     )
     first, settings, trace = Built(chain(9), Cost(90.0, "measured")), settings_of(OPTIONS), Trace()
-    return improved(chain(9), first, rules, settings, evaluators, USUAL, trace), ran, trace
+    given = chain(9), first, rules, settings, evaluators, USUAL, trace
+    return improved(*given, finders=finders), ran, trace
 
 
 @pytest.mark.parametrize(("whole", "faster"), [(80.0, True), (95.0, False)])
-def test_what_paid_in_parts_must_pay_in_the_whole(
-    monkeypatch: pytest.MonkeyPatch, whole: float, faster: bool
-) -> None:
+def test_what_paid_in_parts_must_pay_in_the_whole(whole: float, faster: bool) -> None:
     """Of two parts one has a faster form; the graph with it is built and raced, before any
     candidate of a search."""
-    found, ran, _ = parts_paid(monkeypatch, whole, 3.0)
+    found, ran, _ = parts_paid(whole, 3.0)
     assert ran == [6] and bool(found.path.rounds) is faster
     assert len(found.built.graph.nodes) == (6 if faster else 9)
 
 
-def test_what_paid_too_little_in_parts_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, ran, trace = parts_paid(monkeypatch, 80.0, 0.8)
+def test_what_paid_too_little_in_parts_is_not_built() -> None:
+    found, ran, trace = parts_paid(80.0, 0.8)
     assert not ran and not found.path.rounds
     whys = [event.why for event in trace.events]
     assert "0.80 us less in parts: below the 0.90 that a whole must gain" in whys
 
 
 def tried_throughout(
-    monkeypatch: pytest.MonkeyPatch, lengths: dict[str, int], most: Callable[[Rule], int]
-) -> list[tuple[int, list[str]]]:
-    """Has rules make chains of these lengths, of chains of no more nodes than `most` says; in the
-    list comes which of them were asked of which length."""
+    lengths: dict[str, int], most: Callable[[Rule], int]
+) -> tuple[Finders, list[tuple[int, list[str]]]]:
+    """Finders by which rules make chains of these lengths, of chains of no more nodes than `most`
+    says; in the list comes which of them were asked of which length."""
     came_from: list[tuple[int, list[str]]] = []
 
-    def kinds(graph: Graph, some: Sequence[Rule], when: str) -> list[tuple[Rule, int]]:
+    def kinds(graph: Graph, some: Sequence[Rule], when: str) -> list[Kind]:
         found = [rule for rule in some if rule.throughout == when]
-        return [(rule, 0) for rule in found if len(graph.nodes) <= most(rule)]
+        return [(rule, ()) for rule in found if len(graph.nodes) <= most(rule)]
 
-    def throughout(graph: Graph, chosen: list[tuple[Rule, int]], *rest: object) -> Found:
+    def throughout(graph: Graph, chosen: list[Kind], *rest: object) -> Found:
         names = [rule.name for rule, _ in chosen]
         came_from.append((len(graph.nodes), names))
         step = RewriteStep(names[0], ("n0",), Price(1.0), Price(0.5))
         return Found(chain(lengths[names[0]]), Price(1.0), (step,))
 
-    for room in (global_rules, part_search):
-        monkeypatch.setattr(room, "kinds", kinds)
-    monkeypatch.setattr(global_rules, "throughout", throughout)
-    return came_from
+    return Finders(kinds=kinds, throughout=throughout), came_from
 
 
 def named(name: str, when: Throughout) -> Rule:
@@ -377,35 +377,30 @@ def named(name: str, when: Throughout) -> Rule:
     )
 
 
-def test_what_pays_throughout_is_tried_before_parts_or_after_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_pays_throughout_is_tried_before_parts_or_after_them() -> None:
     """As its rule says; each from the best so far: before them one rule after the other, after them
     all together."""
     rules = [named("one", "first"), named("two", "first")]
     rules += [named("three", "last"), named("four", "last")]
-    came_from = tried_throughout(monkeypatch, {"one": 8, "two": 7, "three": 5}, lambda rule: 9)
-    found, ran, _ = parts_paid(monkeypatch, 90.5, 3.0, rules)
+    finders, came_from = tried_throughout({"one": 8, "two": 7, "three": 5}, lambda rule: 9)
+    found, ran, _ = parts_paid(90.5, 3.0, rules, finders)
     assert ran == [8, 7, 6, 5]
     assert came_from == [(9, ["one"]), (9, ["two"]), (9, ["three", "four"])]
     assert [step.rule for step in found.path.steps] == ["three"]
 
 
-def test_what_an_earlier_rule_made_is_seen_by_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_earlier_rule_made_is_seen_by_later_ones() -> None:
     """Lookups in a stack are there once others were merged."""
     rules = [named("one", "first"), named("two", "first"), named("three", "first")]
     most = {"one": 9, "two": 6, "three": 9}
-    came_from = tried_throughout(
-        monkeypatch, {"one": 6, "two": 8, "three": 5}, lambda rule: most[rule.name]
-    )
-    found, _, _ = parts_paid(monkeypatch, 80.0, 0.8, rules)
+    lengths = {"one": 6, "two": 8, "three": 5}
+    finders, came_from = tried_throughout(lengths, lambda rule: most[rule.name])
+    found, _, _ = parts_paid(80.0, 0.8, rules, finders)
     assert came_from == [(9, ["one"]), (6, ["two"]), (6, ["three"])]
     assert [step.rule for step in found.path.steps] == ["one"]
 
 
-def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next() -> None:
     """The price likes 5 best, who looks closer 7; then those by the rule that has failed wait."""
     ran: list[int] = []
     rules = {5: "merge", 6: "merge", 7: "merge", 8: "split"}
@@ -421,7 +416,6 @@ def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next(
         ran.append(len(graph.nodes))
         return Built(graph, Cost(100.0, "measured"))
 
-    monkeypatch.setattr(outer_loop, "search", search)
     evaluators: Evaluators[Built] = Evaluators(
         lambda graph: graph,
         lambda built: Lengths(),
@@ -430,7 +424,8 @@ def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next(
         foresee=lambda built: lambda graph: Cost(abs(len(graph.nodes) - 7.1), "estimated"),
     )
     first = Built(chain(9), Cost(90.0, "measured"))
-    improved(chain(9), first, (), settings_of(OPTIONS), evaluators, Effort(measured=4), Trace())
+    given = chain(9), first, (), settings_of(OPTIONS), evaluators, Effort(measured=4), Trace()
+    improved(*given, finders=Finders(search=search))
     assert ran == [7, 8, 6, 5]
 
 
@@ -456,7 +451,6 @@ def test_steps_of_a_whole_are_told_apart_by_what_their_parts_take(
     def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
         return tuple(offers[n] for n in offers if n == len(graph.nodes))
 
-    monkeypatch.setattr(outer_loop, "search", search)
     evaluators: Evaluators[Built] = Evaluators(
         lambda graph: graph,
         lambda built: Lengths(),
@@ -465,7 +459,8 @@ def test_steps_of_a_whole_are_told_apart_by_what_their_parts_take(
         PartEvaluators(lambda built: [Lengths()], time_parts, first=False),
     )
     first = Built(chain(9), Cost(90.0, "measured"))
-    found = improved(chain(9), first, (), settings_of(OPTIONS), evaluators, USUAL, Trace())
+    given = chain(9), first, (), settings_of(OPTIONS), evaluators
+    found = improved(*given, USUAL, Trace(), finders=Finders(search=search))
     assert asked == [4, 3, 6, 2, 2, 1]
     ran = [step.ran and (step.ran.before.us, step.ran.after.us) for step in found.path.steps]
     assert ran == [(4.0, 3.0), (6.0, 2.0), (4.0, 3.0), None]
@@ -473,5 +468,5 @@ def test_steps_of_a_whole_are_told_apart_by_what_their_parts_take(
     slow = replace(TIME, work_part_run_s=1e9)
     monkeypatch.setattr(part_search, "TIME", slow)  # more than is left; the search was done
     hasty = replace(USUAL, until=Deadline.after(1e6))
-    found = improved(chain(9), first, (), settings_of(OPTIONS), evaluators, hasty, Trace())
+    found = improved(*given, hasty, Trace(), finders=Finders(search=search))
     assert [step.ran for step in found.path.steps] == [None] * 4 and found.path.cut_short == ""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from anabranch.ir.rule import Throughout
 from anabranch.search.budget import building, pricing
 from anabranch.search.engine.pricing import Counted
-from anabranch.search.engine.throughout import Kind, kinds, throughout
+from anabranch.search.engine.throughout import Kind
 from anabranch.search.protocols import T
 from anabranch.search.state import CandidateGraph, SearchState
 
@@ -30,7 +30,7 @@ def apply_globally(state: SearchState[T], when: Throughout) -> None:
     rules = [rule for rule in state.rules if rule.throughout == when]
     groups = [tuple(rules)] if when == "last" else [(rule,) for rule in rules]
     for group in groups:
-        every = list(kinds(state.best.path.graph, group, when))
+        every = list(state.finders.kinds(state.best.path.graph, group, when))
         if not every or not _tried(state, every) or len(every) == 1:
             continue
         for kind in every:
@@ -46,7 +46,7 @@ def _tried(state: SearchState[T], chosen: Sequence[Kind]) -> bool:
         return False
     until = state.ends(building(graph))
     with state.meter.spending("price", lambda: pricing(price)):
-        found = throughout(graph, chosen, price, until)
+        found = state.finders.throughout(graph, chosen, price, until)
     if until.over():
         state.meter.cut_short()
         return False

@@ -36,8 +36,9 @@ from anabranch.ir.rule import Rule
 from anabranch.options import PUBLISHED, Options
 from anabranch.search.budget import FEWEST_PRICES, Effort, building, pricing
 from anabranch.search.engine.backtracking import Found
-from anabranch.search.engine.dynamic_programme import Settings, search
+from anabranch.search.engine.dynamic_programme import Settings
 from anabranch.search.engine.pricing import Counted, Pricer
+from anabranch.search.finders import USUAL, Finders
 from anabranch.search.global_rules import apply_globally
 from anabranch.search.part_search import search_parts, told_apart
 from anabranch.search.protocols import Evaluators, T
@@ -72,12 +73,13 @@ def improved(
     trace: Trace,
     seeds: Sequence[Path] = (),
     begun: Path | None = None,
+    finders: Finders = USUAL,
 ) -> SearchOutcome[T]:
     """The fastest graph that was found; `first` is what the graph itself takes, `seeds` lead to
     graphs that others found. `begun`: leads to where an earlier search ended, and `first` is what
-    that graph takes."""
+    that graph takes. `finders`: who looks for candidates."""
     start = begun or Path(graph, graph, ())
-    state = SearchState(start, first, rules, settings, evaluators, effort, trace)
+    state = SearchState(start, first, rules, settings, evaluators, effort, trace, finders)
     for seed in seeds:
         _seeded(state, seed)
     if evaluators.locals is not None and evaluators.locals.first:
@@ -136,7 +138,8 @@ def _candidates(state: SearchState[T], graph: Graph) -> list[CandidateGraph]:
     survey, until, asking = state.survey(graph), state.ends(then), Counted(price)
     settings = replace(state.settings, prices=meter.prices(state.settings.prices, then))
     with meter.spending("price", lambda: pricing(asking)):
-        found = search(graph, state.rules, asking, settings, hear, show, until, survey)
+        given = graph, state.rules, asking, settings, hear, show, until, survey
+        found = state.finders.search(*given)
         best = _promising(state, graph, found, price)
     if until.over():
         meter.cut_short()

@@ -13,10 +13,9 @@ from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_text
 from anabranch.search.budget import FEWEST_PRICES, building, pricing
-from anabranch.search.engine.alternatives import SHARE, Alternatives, Paid, assembled, gathered
+from anabranch.search.engine.alternatives import SHARE, Alternatives, Paid
 from anabranch.search.engine.backtracking import Exchange, Ran, RewriteStep
 from anabranch.search.engine.pricing import Counted
-from anabranch.search.engine.throughout import kinds
 from anabranch.search.part_selection import PLANS, TASKS, WHERE, entrants, fewer, settled
 from anabranch.search.protocols import Informed, PartEvaluators, T
 from anabranch.search.result import Round, rules_of
@@ -35,7 +34,7 @@ def search_parts(state: SearchState[T], evaluators: PartEvaluators[T]) -> None:
     """The best so far with what paid in its parts, as it was built, if that is faster."""
     graph, prices, meter = state.best.path.graph, evaluators.prices(state.built), state.meter
     # What is tried throughout is built after what paid here.
-    builds = 1 + any(kinds(graph, state.rules, "last"))
+    builds = 1 + any(state.finders.kinds(graph, state.rules, "last"))
     then = building(graph) * builds
     if not meter.affords("price", FEWEST_PRICES * TIME.work_price_s, then):
         return
@@ -67,7 +66,7 @@ def _gathered(
     half = meter.prices(state.settings.prices // SHARE, then)
     settings = replace(state.settings, prices=SHARE * half)
     with meter.spending("price", lambda: pricing(*counting)), uncollected():
-        known = gathered(survey, counting, settings, until=until)
+        known = state.finders.gathered(survey, counting, settings, until=until)
     if until.over():
         meter.cut_short()
     return known
@@ -76,7 +75,7 @@ def _gathered(
 def _together(state: SearchState[T], graph: Graph, paid: Mapping[str, Paid]) -> bool:
     """Whether the graph with these forms is new, and faster, and the best so far."""
     try:
-        found = assembled(state.survey(graph), paid)
+        found = state.finders.assembled(state.survey(graph), paid)
     except ValueError as why:
         state.trace.add("refused", WHERE, graph.name, str(why))
         return False

@@ -25,6 +25,7 @@ from anabranch.search.budget import Effort, Meter, building, surveying
 from anabranch.search.engine.backtracking import Exchange, RewriteStep
 from anabranch.search.engine.dynamic_programme import Settings, surveyed
 from anabranch.search.engine.intervals import Survey
+from anabranch.search.finders import USUAL, Finders
 from anabranch.search.proofs import Proofs
 from anabranch.search.protocols import Evaluators, T
 from anabranch.search.result import Path, Round, rules_of
@@ -68,8 +69,9 @@ class SearchState(Generic[T]):
         evaluators: Evaluators[T],
         effort: Effort,
         trace: Trace,
+        finders: Finders = USUAL,
     ) -> None:
-        self.settings, self.evaluators = settings, evaluators
+        self.settings, self.evaluators, self.finders = settings, evaluators, finders
         self.effort, self.trace = effort, trace
         self.meter, self.built = Meter(effort), [first]
         self.best = SearchOutcome(first, start)

@@ -75,6 +75,14 @@ class Machine:
         return [Cost(run.us or 0.0, "measured", 0.5) for run in runs]
 
 
+class Slow(Machine):
+    """Takes its time to compare modes."""
+
+    def time(self, runs: Any, budget: float) -> list[Cost]:
+        time.sleep(0.3)
+        return super().time(runs, budget)
+
+
 def run(machine: Any, cache: Cache | None = None) -> tuple[str, Cost | None]:
     plan, cost = with_launch_settings(PLAN, machine, cache, Trace(), None)
     check_plan(plan)
@@ -139,23 +147,20 @@ def test_less_shared_memory_where_that_is_faster(tmp_path: Path) -> None:
     assert run(Machine(us | {"e.c25": None}))[0] == "e"  # nor does what cannot be compared
 
 
-def test_what_was_found_in_haste_is_for_the_hasty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_found_in_haste_is_for_the_hasty(tmp_path: Path) -> None:
     asked: list[float] = []
 
-    def own_modes(_: Any, mode: str, machine: Any, until: Deadline) -> tuple[Any, Cost, Cost]:
+    def find(_: Any, mode: Any, machine: Any, until: Deadline) -> tuple[Any, Cost, Cost]:
         asked.append(until.left())
         now = Cost(40.0 - len(asked), "measured")
         return (PdlMode.TRIGGER_AT_WAIT,), now, Cost(60.0, "measured")
 
-    monkeypatch.setattr(decide, "own_modes", own_modes)
     machine: Any = Machine({mode: 60.0 for mode in ("", *PdlMode)})
     found = []
     with Cache.open(tmp_path) as cache:
         for seconds in (2.0, 2.0, 60.0, 2.0, 60.0):
             until = Deadline.after(seconds)
-            _, cost = with_launch_settings(PLAN, machine, cache, Trace(), until)
+            _, cost = with_launch_settings(PLAN, machine, cache, Trace(), until, (), find)
             found.append(cost.us if cost else None)
     assert len(asked) == 2 and found == [39.0, 39.0, 38.0, 38.0, 38.0]
 
@@ -166,28 +171,26 @@ def test_the_time_for_modes_begins_once_the_same_mode_for_all_is_known(
     """Else what was found after others took their time is kept as hasty, and looked for again."""
     asked: list[float] = []
 
-    def fastest(*_: Any) -> tuple[str, Cost]:
-        time.sleep(0.3)
-        return PdlMode.TRIGGER_BEFORE_STORE, Cost(60.0, "measured")
-
-    def own_modes(_: Any, mode: str, machine: Any, until: Deadline) -> None:
+    def find(_: Any, mode: Any, machine: Any, until: Deadline) -> None:
         asked.append(until.left())
 
     monkeypatch.setattr(decide, "TIME", replace(TIME, pdl_per_kernel_s=2.0))
-    monkeypatch.setattr(decide, "mode_of", fastest)
-    monkeypatch.setattr(decide, "own_modes", own_modes)
-    machine: Any = Machine({mode: 60.0 for mode in ("", *PdlMode)})
+    machine: Any = Slow({mode: 60.0 for mode in ("", *PdlMode)})
     with Cache.open(tmp_path) as cache:
         for _ in range(2):
-            with_launch_settings(PLAN, machine, cache, Trace(), Deadline.after(60.0))
+            until = Deadline.after(60.0)
+            with_launch_settings(PLAN, machine, cache, Trace(), until, (), find)
     assert len(asked) == 1 and 1.8 < asked[0] <= 2.0
 
 
 def test_large_plans_keep_one_mode_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decide, "own_modes", lambda *_: pytest.fail("nothing would be learned"))
+    def find(*_: Any) -> None:
+        pytest.fail("nothing would be learned")
+
     monkeypatch.setattr(decide, "LARGE", 0)
     machine: Any = Machine(in_modes(60.0, 50.0, *[60.0] * 5))
-    plan, cost = with_launch_settings(PLAN, machine, None, Trace(), Deadline.after(60.0))
+    until = Deadline.after(60.0)
+    plan, cost = with_launch_settings(PLAN, machine, None, Trace(), until, (), find)
     assert cost is not None and cost.us == 50.0
     assert [letter_of(t.kernel) for t in plan.tasks.tasks if t.kernel] == ["n"]
 

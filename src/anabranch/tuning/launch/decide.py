@@ -13,7 +13,7 @@ was found is remembered, by everything the plan's time depends on.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.cache import Cache, Table
@@ -59,6 +59,9 @@ class OwnModes:
 OWN_MODES: Table[OwnModes] = Table("plans", "pdl per kernel 7", nouns(OwnModes))
 OF_SCHEDULES: Table[tuple[Cost, ...]] = Table("plans", "of schedules 6", nouns(tuple[Cost, ...]))
 
+FindModes = Callable[[Plan, PdlMode | None, Target, Deadline], tuple[Modes, Cost, Cost] | None]
+"""As `own_modes`."""
+
 
 def with_launch_settings(
     plan: Plan,
@@ -67,13 +70,15 @@ def with_launch_settings(
     trace: Trace,
     until: Deadline | None,
     others: Sequence[Plan] = (),
+    find: FindModes = own_modes,
 ) -> tuple[Plan, Cost | None]:
     """The plan with its generated kernels in the fastest modes and the fastest carve-out found, and
     what it then takes, None where nothing was measured.
 
     `until`: when looking for modes per kernel is to be over, for which there are
     `TIME.pdl_per_kernel_s` once the same mode for all is known; None: not at all.
-    `others`: the same tasks under other schedules, one of which may be taken instead."""
+    `others`: the same tasks under other schedules, one of which may be taken instead. `find`: who
+    looks for modes per kernel."""
     mode, cost = mode_of(plan, target, cache, trace)
     if cost is None:
         return plan, None
@@ -83,7 +88,7 @@ def with_launch_settings(
         why = f"of more than {LARGE} launches too little is learned in the time"
         trace.add("refused", "pdl", "modes kernel by kernel", why)
     elif until is not None:
-        found = _per_kernel(plan, mode, target, cache, trace, until)
+        found = _per_kernel(plan, mode, target, cache, trace, until, find)
     if found is not None:
         own, cost = found
         plan = replace(plan, tasks=in_modes(plan.tasks, own))
@@ -157,6 +162,7 @@ def _per_kernel(
     cache: Cache | None,
     trace: Trace,
     until: Deadline,
+    find: FindModes,
 ) -> tuple[Modes, Cost] | None:
     """Modes that are faster than the one for all; None if there are none, or was no time."""
     until = until.within(TIME.pdl_per_kernel_s)
@@ -172,7 +178,7 @@ def _per_kernel(
             return None if known.cost is None else (known.modes, known.cost)
     if until.left() < TIME.pdl_per_kernel_least_s:
         return None
-    found = own_modes(plan, mode, target, until)
+    found = find(plan, mode, target, until)
     if found is None:
         why = f"no modes of their own are faster than {mode or 'none'} for all"
         trace.add("refused", "pdl", name, why)

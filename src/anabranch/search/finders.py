@@ -1,0 +1,34 @@
+"""Finders: how equal graphs are looked for, for whoever searches by evaluations.
+
+    search      of a whole graph the forms under a price, the cheapest first
+    gathered    forms of its parts     assembled    the whole with those that paid
+    kinds       rules of global scope  throughout   the whole with them at all of their places
+
+Algorithms are those of `search/engine`; a search is given them as a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from anabranch.search.engine import alternatives
+from anabranch.search.engine import throughout as global_scope
+from anabranch.search.engine.alternatives import Alternatives, Assembled
+from anabranch.search.engine.backtracking import Found
+from anabranch.search.engine.dynamic_programme import search
+from anabranch.search.engine.throughout import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Finders:
+    """Functions as those of the same names in `search/engine`."""
+
+    search: Callable[..., Sequence[Found]] = search
+    gathered: Callable[..., Sequence[Alternatives]] = alternatives.gathered
+    assembled: Callable[..., Assembled] = alternatives.assembled
+    kinds: Callable[..., Iterable[Kind]] = global_scope.kinds
+    throughout: Callable[..., Found] = global_scope.throughout
+
+
+USUAL = Finders()
