@@ -62,7 +62,7 @@ def main() -> int:
 
 def _wide(fast: anabranch.Compiled) -> int:
     tasks = fast.entries[-1].plan.tasks.tasks
-    return sum(task.kernel is not None and task.kernel.name == "abreast" for task in tasks)
+    return sum(task.kernel is not None and task.kernel.name == "horizontal" for task in tasks)
 
 
 if __name__ == "__main__":

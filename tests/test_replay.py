@@ -23,6 +23,10 @@ def test_stages_are_compared_under_the_names_that_they_have_now(tmp_path: Path) 
             (folder / name).write_text(f"what {new} holds\n")
     (before / "events.json").write_text('{"where": "overlap", "what": "fuse"}\n')
     (after / "events.json").write_text('{"where": "pdl", "what": "fuse"}\n')
+    (before / "tasks.txt").write_text("a pair: triton.abreast abreast:rows:1x32.w4+pair:8x8\n")
+    (after / "tasks.txt").write_text(
+        "a pair: triton.horizontal horizontal:rows:1x32.w4+gemm_chain:8x8\n"
+    )
     assert REPLAY["_differences"](before, after, {}) == []
     (after / "08_memory.txt").write_text("something else\n")
     lines = REPLAY["_differences"](before, after, {})

@@ -28,6 +28,8 @@ STAGES = {
 }
 """Stages and places of events that had another name before 2026-11-26: files of a dump are named by
 stages, as in 02_fuse.txt, and events in JSON say where they are from."""
+TEMPLATES = {"pair": "gemm_chain", "abreast": "horizontal"}
+"""Templates that had another name before 2026-11-27."""
 START = "import sys; from anabranch.cli import main; sys.exit(main())"
 COMPARED = {".txt", ".py", ".json"}
 ALIKE = "40%"
@@ -124,9 +126,21 @@ def stages_renamed(text: str) -> str:
     return re.sub(where, lambda found: found[1] + STAGES[found[2]], text)
 
 
+def templates_renamed(text: str) -> str:
+    """The text with the templates of kernels and variants as they are now.
+
+    >>> templates_renamed("triton.pair pair:64x32x32x32.k1.w8.s2")
+    'triton.gemm_chain gemm_chain:64x32x32x32.k1.w8.s2'
+    """
+    old = "|".join(TEMPLATES)
+    where = rf'(?<=triton\.)({old})\b|\b({old})(?=:\w)|(?<=")({old})(?=")'
+    return re.sub(where, lambda found: TEMPLATES[found[0]], text)
+
+
 def _read(file: Path | None, renamed: Mapping[str, str]) -> list[str]:
-    """The lines of a text, modules that moved and stages under their new names."""
-    text = stages_renamed(file.read_text(encoding="utf-8")) if file is not None else ""
+    """The lines of a text, modules that moved, stages and templates under their new names."""
+    text = file.read_text(encoding="utf-8") if file is not None else ""
+    text = templates_renamed(stages_renamed(text))
     if renamed:
         names = "|".join(sorted(map(re.escape, renamed), key=len, reverse=True))
         text = re.sub(rf"(?<![\w./])({names})(?!\w)", lambda found: renamed[found[0]], text)

@@ -37,9 +37,9 @@ def test_pairs_are_two_launches_or_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", INDEPENDENT)
-def test_branches_have_kernels_abreast_whose_ctas_are_those_of_the_parts(name: str) -> None:
+def test_horizontal_kernels_of_branches_have_the_ctas_of_their_parts(name: str) -> None:
     body = INDEPENDENT[name]
-    offers = [offer for offer in variants(body, gpu()) if offer.template == "abreast"]
+    offers = [offer for offer in variants(body, gpu()) if offer.template == "horizontal"]
     parts = components(body)
     assert offers and len(parts) > 1
     for offer in offers:

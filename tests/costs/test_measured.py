@@ -223,7 +223,7 @@ def test_schedules_for_which_no_time_is_left_are_left_out(
     graph = make.graph(*(make.relu(name) for name in "abc"))
     orders = ("abc", "acb", "bac", "bca")
     in_a_row = [Schedule(x, tuple(Launch(name, 0) for name in x)) for x in orders]
-    abreast = Schedule("abreast", tuple(Launch(x, i) for i, x in enumerate("abc")))
+    beside = Schedule("beside", tuple(Launch(x, i) for i, x in enumerate("abc")))
     packed: list[str] = []
 
     def noted(tasks: Any, schedule: Schedule) -> Plan:
@@ -236,13 +236,13 @@ def test_schedules_for_which_no_time_is_left_are_left_out(
     assert len(costs.rank(graph, in_a_row)) == 4 and packed == list(orders)
     packed.clear()
     stop.set()
-    found = costs.rank(graph, [*in_a_row, abreast])
-    assert packed == ["abc", "abreast"]
+    found = costs.rank(graph, [*in_a_row, beside])
+    assert packed == ["abc", "beside"]
     assert [math.isfinite(cost.us) for cost in found] == [True, False, False, False, True]
     refused = [event for event in trace.events if event.kind == "refused"]
     assert [event.why for event in refused] == ["not measured: no time is left"] * 3
     assert not costs.settled
-    assert len(costs.race([(graph, s) for s in (*in_a_row, abreast)])) == 5
+    assert len(costs.race([(graph, s) for s in (*in_a_row, beside)])) == 5
     assert len(packed) == 7, "what a search compares is measured"
 
 

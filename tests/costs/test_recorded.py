@@ -33,7 +33,8 @@ from anabranch.errors import TargetError
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.protocols import Cost, Probe
 from anabranch.ir.schedule import Launch, Schedule
-from anabranch.ir.task import Resources
+from anabranch.ir.task import Kernel, Resources
+from anabranch.ir.variant import parse_variant
 from anabranch.options import Options
 from anabranch.targets.sim.target import open_sim
 from anabranch.trace import Trace
@@ -200,6 +201,30 @@ def test_probes_by_kernel(make: Any, profile: Profile) -> None:
     assert probe == probe_of(profile.kernels[kernel_key(a.kernel)])
     assert find_probe(profile, other.kernel) is None
     assert Recorded(profile).probe(make.graph(a, other)) == {"a": probe}
+
+
+def test_kernels_are_found_by_the_names_they_had_when_they_were_recorded(make: Any) -> None:
+    tile = "64x32x32x32.k1.w8.s2"
+    task = make.relu("a", ctas=4)
+
+    def named(name: str, variant: Any) -> Any:
+        source = f"# task a\n# {variant}\nimport triton\n"
+        kernel = Kernel("triton", name, task.body, variant, source=source)
+        return replace(task, kernel=kernel)
+
+    then = named("pair", f"pair:{tile}")
+    now = named("gemm_chain", parse_variant(f"gemm_chain:{tile}"))
+    profile = Profile(
+        spec=make.spec,
+        tasks={timing_key(then, False): Timing(us=2.5)},
+        kernels={kernel_key(then.kernel): KernelFact(workspace=64)},
+    )
+    costs = Recorded(profile)
+    assert costs.task(now) == Cost(2.5, "recorded") and not costs.unknown
+    assert costs.probe(make.graph(now)) == {"a": Probe(64, 0, 1, None)}
+    other = named("gemm_chain", parse_variant(f"gemm_chain:{tile}.tf32"))
+    assert costs.task(other).source == "estimated"
+    assert costs.unknown == (timing_key(other, False),)
 
 
 def test_an_unrecorded_kernel_does_not_compete_with_a_recorded_one(

@@ -1,4 +1,4 @@
-"""Which groups go into one launch in pairs, the reasons where they do not, and that a pair computes
+"""Which groups become GEMM chains, the reasons where they do not, and that a chain computes
 what its parts do."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 
 from anabranch.fusion import partition
-from anabranch.fusion.gemm_chain import is_pair, pairs
+from anabranch.fusion.gemm_chain import is_gemm_chain, with_gemm_chains
 from anabranch.fusion.legality import FusionFacts
 from anabranch.fusion.merge_cuts import choose
 from anabranch.fusion.vertical import grow
@@ -56,35 +56,35 @@ def network(lines: str, size: int = 28, dtype: str = "f16", returned: str = "") 
     return read("\n".join(["graph net {", *lines_of, "}"]))
 
 
-def paired(graph: Graph) -> tuple[list[str], list[str]]:
+def chained(graph: Graph) -> tuple[list[str], list[str]]:
     """Groups as "a+b", and refusals as "what: why"."""
     trace = Trace()
-    groups = pairs(grow(graph, Trace(), True), FusionFacts.of(graph), gpu(), trace, 3)
+    groups = with_gemm_chains(grow(graph, Trace(), True), FusionFacts.of(graph), gpu(), trace, 3)
     refused = [f"{e.what}: {e.why}" for e in trace.events if e.kind == "refused"]
     return ["+".join(node.name for node in group) for group in groups], refused
 
 
 def test_a_convolution_and_the_one_of_single_pixels_behind_it() -> None:
     graph = network("a = conv3 x 64\nr = relu a 64\np = conv1 r 128\ns = relu p 128", 56)
-    assert paired(graph) == (["a+r+p+s"], [])
+    assert chained(graph) == (["a+r+p+s"], [])
 
 
 def test_a_depthwise_convolution_and_a_pooling() -> None:
     for op in ("depth", "pool"):
         graph = network(f"a = {op} x 64\np = conv1 a 32\ns = relu p 32")
-        assert paired(graph) == (["a+p+s"], [])
+        assert chained(graph) == (["a+p+s"], [])
 
 
-def test_a_group_is_in_one_pair_and_in_the_one_that_gains_most() -> None:
-    """Either pair alone is legal: the middle one of three convolutions is asked for twice."""
-    groups, refused = paired(network("a = conv1 x 64\nb = conv1 a 64\nc = conv1 b 64\n", 56))
+def test_a_group_is_in_one_chain_and_in_the_one_that_gains_most() -> None:
+    """Either chain alone is legal: the middle one of three convolutions is asked for twice."""
+    groups, refused = chained(network("a = conv1 x 64\nb = conv1 a 64\nc = conv1 b 64\n", 56))
     assert sorted(len(group.split("+")) for group in groups) == [1, 2]
-    assert len(refused) == 1 and refused[0].endswith("another pair of one of them gains more")
+    assert len(refused) == 1 and refused[0].endswith("another chain of one of them gains more")
 
 
-def test_a_residual_is_read_behind_the_pair() -> None:
+def test_a_residual_is_read_behind_the_chain() -> None:
     graph = network("a = conv3 x 64\nb = conv1 a 64\ns = add b x 64\nr = relu s 64", 56)
-    assert paired(graph) == (["a+b+s+r"], [])
+    assert chained(graph) == (["a+b+s+r"], [])
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_a_residual_is_read_behind_the_pair() -> None:
 )
 def test_refusals_are_sentences(lines: str, returned: str, why: str) -> None:
     graph = network(lines, returned=returned)
-    groups, refused = paired(graph)
-    assert groups == paired_not_at_all(graph)
+    groups, refused = chained(graph)
+    assert groups == unchained(graph)
     assert any(why in said for said in refused), refused
 
 
-def paired_not_at_all(graph: Graph) -> list[str]:
+def unchained(graph: Graph) -> list[str]:
     return ["+".join(node.name for node in group) for group in grow(graph, Trace(), True)]
 
 
@@ -127,13 +127,13 @@ v = add p u 32
 """
 
 
-def test_a_graph_cut_into_pairs_computes_the_same() -> None:
+def test_a_graph_cut_into_chains_computes_the_same() -> None:
     graph = network(NET, 9, "f32")
     spec = gpu()
     tasks = partition(graph, Trace(), spec, True, False, True)
     verify_tasks(tasks)
     dag_of(tasks)
-    assert [is_pair(task) for task in tasks.tasks].count(True) >= 2
+    assert [is_gemm_chain(task) for task in tasks.tasks].count(True) >= 2
     inputs = random_inputs(graph, 0)
     assert graph.constants[0].value is not None
     for ours, theirs in zip(eval_tasks(tasks, inputs), eval_graph(graph, inputs), strict=True):
@@ -141,11 +141,11 @@ def test_a_graph_cut_into_pairs_computes_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("whole", "source", "pair"),
+    ("whole", "source", "chain"),
     [(2.0, "measured", True), (4.0, "measured", False), (2.0, "estimated", False)],
 )
-def test_a_pair_stays_where_it_is_known_to_be_faster(
-    whole: float, source: Source, pair: bool
+def test_a_chain_stays_where_it_is_known_to_be_faster(
+    whole: float, source: Source, chain: bool
 ) -> None:
     """Even where of its parts there is only an estimate too."""
     graph = network("a = conv3 x 64\nr = relu a 64\np = conv1 r 128\ns = relu p 128", 56)
@@ -154,13 +154,13 @@ def test_a_pair_stays_where_it_is_known_to_be_faster(
     assert (len(fine.tasks), len(coarse.tasks)) == (2, 1)
 
     def cost(task: Task) -> Cost:
-        return Cost(whole if is_pair(task) else 1.5, source)
+        return Cost(whole if is_gemm_chain(task) else 1.5, source)
 
-    found = choose(coarse, fine, cost, Trace(), sure=is_pair)
-    assert [is_pair(task) for task in found.tasks] == ([True] if pair else [False, False])
+    found = choose(coarse, fine, cost, Trace(), sure=is_gemm_chain)
+    assert [is_gemm_chain(task) for task in found.tasks] == ([True] if chain else [False, False])
 
 
-def test_no_pair_of_what_is_empty() -> None:
+def test_no_chain_of_what_is_empty() -> None:
     text = """
     graph g {
       input %x: f32[0,8]
@@ -169,7 +169,7 @@ def test_no_pair_of_what_is_empty() -> None:
       %b: f32[0,8] = aten.linear.default(%a, %w)
       return %b
     }"""
-    groups, refused = paired(parse_graph(text))
+    groups, refused = chained(parse_graph(text))
     assert groups == ["a", "b"] and "is empty" in refused[0]
 
 
@@ -192,12 +192,12 @@ def around(taps: int, before: str, returned: str = "%last") -> Graph:
 
 def test_light_work_runs_where_a_contraction_reads() -> None:
     graph = around(1, "aten.mul.Tensor(%x, %s)")
-    assert paired(graph) == (["light+conv+sum+last"], [])
+    assert chained(graph) == (["light+conv+sum+last"], [])
 
 
 def test_a_change_of_layout_is_how_a_contraction_stores() -> None:
     """What is before the convolution is returned too, so it stays."""
-    groups, refused = paired(around(1, "aten.mul.Tensor(%x, %s)", "%light, %last"))
+    groups, refused = chained(around(1, "aten.mul.Tensor(%x, %s)", "%light, %last"))
     assert groups == ["light", "conv+sum+last"]
     assert refused == ["%light + %conv: %light is returned"]
 
@@ -217,17 +217,17 @@ def test_views_between_are_read_through() -> None:
       %last: f16[1,64,7,7] = aten.clone.default(%image, memory_format=torch.contiguous_format)
       return %last
     }""")
-    assert paired(graph) == (["lin+mul+sum+image+last"], [])
+    assert chained(graph) == (["lin+mul+sum+image+last"], [])
     (task,) = partition(graph, Trace(), gpu(), True, True, 3).tasks
     check(task.body, variants(task.body, gpu())[:3])
 
 
 def test_what_is_dear_is_not_computed_for_each_tap() -> None:
-    groups, refused = paired(around(3, "aten.sigmoid.default(%x)"))
+    groups, refused = chained(around(3, "aten.sigmoid.default(%x)"))
     assert groups == ["light", "conv+sum+last"]
     assert refused == ["%light + %conv: %light would be computed again for each window it lies in"]
-    assert paired(around(3, "aten.relu.default(%x)"))[0] == ["light+conv+sum+last"]
-    assert paired(around(1, "aten.sigmoid.default(%x)"))[0] == ["light+conv+sum+last"]
+    assert chained(around(3, "aten.relu.default(%x)"))[0] == ["light+conv+sum+last"]
+    assert chained(around(1, "aten.sigmoid.default(%x)"))[0] == ["light+conv+sum+last"]
 
 
 def test_a_concatenation_alone_is_left_to_joins() -> None:
@@ -240,7 +240,7 @@ def test_a_concatenation_alone_is_left_to_joins() -> None:
       %conv: f16[1,64,7,7]{3136,1,448,64} = aten.convolution.default(%cat, %w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
       return %conv
     }""")  # noqa: E501
-    assert paired(graph) == (["cat", "conv"], [])
+    assert chained(graph) == (["cat", "conv"], [])
 
 
 def rotated(heads: int, kept: str = "") -> Graph:
@@ -303,7 +303,7 @@ def test_a_view_of_what_is_read_may_be_read_by_others_too() -> None:
     }"""
     graph = read(text)
     groups = [tuple(graph.nodes[i] for i in at) for at in ((0,), (1, 3), (4,), (2, 5))]
-    found = pairs(groups, FusionFacts.of(graph), gpu(), Trace(), 3)
+    found = with_gemm_chains(groups, FusionFacts.of(graph), gpu(), Trace(), 3)
     assert ["+".join(node.name for node in group) for group in found] == [
         "all",
         "one+neg+out",

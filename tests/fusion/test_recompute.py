@@ -27,11 +27,11 @@ CELL = "r = relu x 64\na = depth r 64\nb = depth r 64\nc = conv1 x 64"
 
 
 def cut(
-    graph: Graph, several: bool = False, pairs: bool = True
+    graph: Graph, several: bool = False, gemm_chains: bool = True
 ) -> tuple[TaskGraph, TaskGraph, list[str]]:
     """The tasks, those with what is computed again, and what was said of it."""
     trace = Trace()
-    fine = partition(graph, Trace(), gpu(), True, several, pairs)
+    fine = partition(graph, Trace(), gpu(), True, several, gemm_chains)
     return fine, computed_again(fine, gpu(), trace), [f"{e.what}: {e.why}" for e in trace.events]
 
 
@@ -59,7 +59,7 @@ def test_a_relu_of_two_depthwise_convolutions_is_no_launch() -> None:
 
 
 def test_a_small_tree_and_readers_of_other_kinds() -> None:
-    """A pair of a depthwise convolution and a product, a pooling, and a sum that keeps its name."""
+    """A depthwise convolution before a product, a pooling, and a sum that keeps its name."""
     graph = network(
         "s = add x x 64\nr = relu s 64\nd = depth r 64\np = conv1 d 32\nm = pool r 64\n"
         "t = add r x 64",
@@ -76,7 +76,7 @@ def test_each_reader_computes_what_it_reads() -> None:
         "s = add x x 64\nr = relu s 64\na = depth r 64\nb = depth s 64\nc = depth r 64",
         returned="%a, %b, %c",
     )
-    fine, coarse, said = cut(graph, several=True, pairs=False)
+    fine, coarse, said = cut(graph, several=True, gemm_chains=False)
     assert bodies(fine)["s"] == "s+r"
     assert bodies(coarse) == {"a": "s+r+a", "b": "s+b", "c": "s+r+c"}
     assert said == ["%s + %r: computed again in 3 readers: no launch of its own"]
@@ -172,7 +172,7 @@ def test_many_values_are_not_read_for_one() -> None:
         ),
         returned="%a, %b, %c0, %c1, %c2, %c3",
     )
-    _, coarse, said = cut(graph, pairs=False)
+    _, coarse, said = cut(graph, gemm_chains=False)
     assert any(one.endswith("4 values to compute it") for one in said), said
     assert "u" in "+".join(bodies(coarse).values())
 

@@ -94,7 +94,7 @@ def test_plans_with_common_launches_are_right(number: int, late: bool, mode: str
     tasks = together(tasks, {name_of(group): joint(group) for group in groups}, groups)
     tasks = with_kernels(tasks, target, number)
     tasks = in_mode(tasks, PdlMode(mode)) if mode else tasks
-    assert any(task.kernel and task.kernel.name == "abreast" for task in tasks.tasks)
+    assert any(task.kernel and task.kernel.name == "horizontal" for task in tasks.tasks)
     row = Schedule("row", sequential_launches(dag_of(tasks)))
     run = target.load(fence(pack(tasks, row, target.spec)))
     assert not run.failure

@@ -10,8 +10,8 @@ from benchmarks.kernel_timing import Bench
 from benchmarks.layers import attention, linear
 from tests.kernels.dfg.test_concat_stores import recurrence
 from tests.kernels.triton.bodies import renormed, summed
+from tests.kernels.triton.gemm_chains import convolutions
 from tests.kernels.triton.loops import average, graph_of, hidden
-from tests.kernels.triton.pairs import convolutions
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph

@@ -39,11 +39,11 @@ WRITTEN: dict[str, Tile] = {
     "contraction:64x32x64.k1.w4.s4.r": ContractionTile(64, 32, 64, 1, 4, 4, added_first=True),
     "contraction:8x8x8.k1.w4.s2.tf32.r": ContractionTile(8, 8, 8, 1, 4, 2, True, True),
     "attention:16x128.w4.s1": AttentionTile(16, 128, 4, 1),
-    "pair:64x256x64x32.k4.w8.s3.tf32": GemmChainTile(64, 256, 64, 32, 4, 8, 3, True),
+    "gemm_chain:64x256x64x32.k4.w8.s3.tf32": GemmChainTile(64, 256, 64, 32, 4, 8, 3, True),
     "recurrence:128.u8.w4": RecurrenceTile(128, 8, 4),
     "recurrence:512.u2.a.w4": RecurrenceTile(512, 2, 4, ahead=True),
     "sequence:16x32x128.w4.s3": SequenceTile(16, 32, 128, 4, 3),
-    "abreast:rows:1x64.w4+pointwise:512.w4": HorizontalTile(
+    "horizontal:rows:1x64.w4+pointwise:512.w4": HorizontalTile(
         (RowsTile(1, 64, 4), PointwiseTile(512, 4))
     ),
 }
@@ -103,7 +103,7 @@ def test_different_tiles_have_different_texts(one: Tile, other: Tile) -> None:
         ("", "is of no template there is: pointwise, "),
         ("pointwise", "is of no template there is"),
         ("later:512.w2", "is of no template there is"),
-        ("abreast", "is of no template there is"),
+        ("horizontal", "is of no template there is"),
         ("pointwise:512", r"is no variant of pointwise, whose tiles are \{elements\}"),
         ("rows:7", r"is no variant of rows, whose tiles are \{height\}x\{width\}"),
         ("contraction:64x32", "is no variant of contraction, whose tiles are "),
@@ -115,9 +115,9 @@ def test_different_tiles_have_different_texts(one: Tile, other: Tile) -> None:
         ("pointwise:65537.w1", "elements of pointwise:65537.w1 is not from 1 to 65536"),
         ("pointwise:12345678.w1", "is no variant of pointwise"),
         ("pointwise:٣.w1", "is no variant of pointwise"),
-        ("abreast:pointwise:512.w2", "has several parts, of equally many warps"),
-        ("abreast:pointwise:512.w2+rows:1x64.w4", "has several parts, of equally many warps"),
-        ("abreast:pointwise:512.w2+rows:1x64", "rows:1x64 is no variant of rows"),
+        ("horizontal:pointwise:512.w2", "has several parts, of equally many warps"),
+        ("horizontal:pointwise:512.w2+rows:1x64.w4", "has several parts, of equally many warps"),
+        ("horizontal:pointwise:512.w2+rows:1x64", "rows:1x64 is no variant of rows"),
     ],
 )
 def test_damaged_texts_are_refused_in_words(text: str, why: str) -> None:

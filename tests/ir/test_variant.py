@@ -118,7 +118,7 @@ def test_all_recorded_texts_parse_back() -> None:
         ("pointwise:512.w2.c101", "is not from 0 to 100 percent"),
         ("pointwise:512.w2.c050", "it is written pointwise:512.w2.c50"),
         ("pointwise:512.w2\n", "is no variant"),
-        ("abreast:pointwise:512.w2.pe+rows:1x64.w2", "is no variant of pointwise"),
+        ("horizontal:pointwise:512.w2.pe+rows:1x64.w2", "is no variant of pointwise"),
     ],
 )
 def test_damaged_texts_are_refused_in_words(text: str, why: str) -> None:

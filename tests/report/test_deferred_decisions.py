@@ -19,9 +19,9 @@ def said(
 
 
 EVENTS = [
-    said("a, 2 parts", us=3.0, apart_us=3.5, pair=1),
-    said("b, 2 parts", us=2.0, apart_us=4.0, pair=1),
-    said("b, 2 parts", us=2.0, apart_us=4.0, pair=1),
+    said("a, 2 parts", us=3.0, apart_us=3.5, gemm_chain=1),
+    said("b, 2 parts", us=2.0, apart_us=4.0, gemm_chain=1),
+    said("b, 2 parts", us=2.0, apart_us=4.0, gemm_chain=1),
     said("cat", f"{ESTIMATED}, the concatenation is known", us=9.0, apart_us=9.5),
     said("x and y", f"{ESTIMATED}, where the times of its parts are known", "horizontal_fusion"),
     said("c, 2 parts", "4.00 us > 3.00 us apart", us=4.0),
@@ -33,10 +33,12 @@ EVENTS = [
 def test_each_is_told_once_and_what_may_gain_most_first() -> None:
     first, *lines = deferred_decisions(EVENTS[:3], SIM, 12)
     assert first.endswith(
-        "2 pairs, only estimated here; there both ways are timed: its plan may differ"
+        "2 GEMM chains, only estimated here; there both ways are timed: its plan may differ"
     )
     first, second, *lines = deferred_decisions(EVENTS, SIM, 12)
-    assert first.startswith("Left to the GPU: 2 pairs and 2 other groups, only estimated here")
+    assert first.startswith(
+        "Left to the GPU: 2 GEMM chains and 2 other groups, only estimated here"
+    )
     assert second.endswith("may differ")
     assert lines[0].split() == ["tasks", "one", "launch", "apart"]
     names = [line.strip() for line in lines[1:]]

@@ -132,7 +132,7 @@ def test_a_group_takes_what_its_parts_take() -> None:
     assert rough.resources.ctas == sum(one.ctas for one in held)
     body = joint(group).body
     variant = variants(body, SPEC)[0]
-    kernel = Kernel(GENERATED, "abreast", body, variant)
+    kernel = Kernel(GENERATED, "horizontal", body, variant)
     told = joint_resources(kernel, group, known)
     written = program(body, variant)
     assert (told.ctas, told.threads) == (written.ctas, 32 * written.warps)

@@ -156,11 +156,11 @@ def test_the_longest_stand_together_and_equal_groups_are_equal() -> None:
     assert len({structure_text(joint(group).body) for group in groups}) == 1
 
 
-def test_what_is_put_together_has_kernels_abreast() -> None:
+def test_joint_tasks_have_horizontal_kernels() -> None:
     before = partition(cell(3), Trace(), A_LARGE_GPU)
     (group,) = levelled(before, ones(before), anything, late=False)
     offers = variants(joint(group).body, gpu())
-    assert offers and all(offer.template == "abreast" for offer in offers)
+    assert offers and all(offer.template == "horizontal" for offer in offers)
 
 
 def test_what_one_computes_for_itself_and_another_one_reads_parts_them() -> None:

@@ -15,7 +15,7 @@ import anabranch
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
 from anabranch.deadline import TIME
-from anabranch.fusion.gemm_chain import is_pair
+from anabranch.fusion.gemm_chain import is_gemm_chain
 from anabranch.fusion.merge_cuts import ESTIMATED
 from anabranch.fusion.merge_cuts import computed as computes
 from anabranch.ir.graph import Graph, types
@@ -47,23 +47,23 @@ def with_values(graph: Graph) -> Graph:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_the_last_cut_alone_has_pairs(name: str) -> None:
+def test_the_last_cut_alone_has_gemm_chains(name: str) -> None:
     cuts = tuner().cuts(GRAPHS[name], Trace())
-    pairs = [[is_pair(task) for task in cut.tasks] for cut in cuts]
-    assert pairs[-1] == [True] and not any(map(any, pairs[:-1]))
+    chains = [[is_gemm_chain(task) for task in cut.tasks] for cut in cuts]
+    assert chains[-1] == [True] and not any(map(any, chains[:-1]))
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_no_pair_without_a_measured_time(name: str) -> None:
+def test_no_gemm_chain_without_a_measured_time(name: str) -> None:
     """An estimate knows no more than that a launch is saved."""
     made, trace, graph = tuner(), Trace(), with_values(GRAPHS[name])
     prepare = partial(pack, spec=made.target.spec)
     costs = costs_of(made.target, prepare, None, Trace(), each=TIME.kernel_s)
     way = made.kernels(made.cuts(graph, Trace()), costs, trace)[0]
     tasks = way.selection.tasks.tasks
-    assert len(tasks) > 1 and not any(map(is_pair, tasks))
+    assert len(tasks) > 1 and not any(map(is_gemm_chain, tasks))
     told: list[Any] = [dict(e.data) for e in way.trace.events if e.why == ESTIMATED]
-    assert told and all(data["pair"] and 0 < data["us"] < data["apart_us"] for data in told)
+    assert told and all(data["gemm_chain"] and 0 < data["us"] < data["apart_us"] for data in told)
 
 
 PARTS = """

@@ -25,6 +25,7 @@ from anabranch.costs.roofline import Roofline
 from anabranch.costs.significance import comparable
 from anabranch.costs.work import contracts_in_f32, work
 from anabranch.errors import TargetError
+from anabranch.ir.former_names import with_former_names
 from anabranch.ir.key import digest_text, structure_text, task_text
 from anabranch.ir.protocols import Cost, Costs, Plans, Probe
 from anabranch.ir.schedule import Schedule, Timeline
@@ -139,9 +140,20 @@ def probe_of(fact: KernelFact) -> Probe:
     return Probe(fact.workspace, fact.temporary, fact.launches, fact.resources)
 
 
+def find_timing(profile: Profile, task: Task, tf32: bool, key: str) -> Timing | None:
+    """What the profile knows of a task, by its `timing_key` of today or, where its kernel had
+    another name when the profile was recorded, by that of then."""
+    found = profile.tasks.get(key)
+    if found is None and task.kernel is not None and (then := with_former_names(task.kernel)):
+        found = profile.tasks.get(timing_key(replace(task, kernel=then), tf32))
+    return found
+
+
 def find_probe(profile: Profile, kernel: Kernel) -> Probe | None:
-    """What the profile knows of a kernel."""
+    """What the profile knows of a kernel, by its name of today or of then."""
     fact = profile.kernels.get(kernel_key(kernel))
+    if fact is None and (then := with_former_names(kernel)):
+        fact = profile.kernels.get(kernel_key(then))
     return None if fact is None else probe_of(fact)
 
 
@@ -158,6 +170,9 @@ class Recorded:
         self.spec = spec or profile.spec
         self._fallback = fallback or Roofline(self.spec)
         self._keys = Memo(lambda task: timing_key(task, self.spec.tf32))
+        self._timings = Memo(
+            lambda task: find_timing(profile, task, self.spec.tf32, self._keys(task))
+        )
         self._work = Memo(lambda task: work(task, self.spec))
         self._unknown: dict[str, None] = {}
 
@@ -173,11 +188,10 @@ class Recorded:
     def task(self, task: Task) -> Cost:
         """The recorded time, or the fallback's for a task that the profile lacks, which is
         noted."""
-        key = self._keys(task)
-        timing = self.profile.tasks.get(key)
+        timing = self._timings(task)
         if timing is not None:
             return Cost(timing.us, "recorded", timing.spread)
-        self._unknown.setdefault(key)
+        self._unknown.setdefault(self._keys(task))
         return self._fallback.task(task)
 
     def trial(self, tasks: Sequence[Task]) -> list[Cost | None]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import networkx as nx
 
 from anabranch.fusion.cluster import in_order, too_many
-from anabranch.fusion.gemm_chain import is_pair, why_not_one_kernel
+from anabranch.fusion.gemm_chain import is_gemm_chain, why_not_one_kernel
 from anabranch.fusion.legality import FusionFacts, Unwritten, unknown
 from anabranch.fusion.merge_cuts import only_guessed
 from anabranch.fusion.partition import body_with, cut
@@ -219,7 +219,7 @@ class _SubsetTable:
         if cost is None:
             return Refused("no kernel runs it in one launch")
         apart = [self._cost(first), self._cost(second)]
-        if only_guessed([cost], apart) or (cost.source == "estimated" and is_pair(task)):
+        if only_guessed([cost], apart) or (cost.source == "estimated" and is_gemm_chain(task)):
             return Refused("only estimated")
         us = sum(c.us for c in apart)
         slower = self._total is None and cost.us >= us

@@ -1,4 +1,4 @@
-r"""Pairs: a contraction and what it reads, in one launch, through the chip's own memory.
+r"""GEMM chains: a contraction and what it reads, in one launch, through the chip's own memory.
 
     x -- {conv 3x3, relu} -- {conv 1x1, add, relu} --       ->    {conv, relu, conv, add, relu}
                                   \-- r
@@ -18,7 +18,7 @@ What runs along the steps of a sequence joins the products of all of them, where
     x -- {linear} -- {sigmoid, mul, recurrence, tanh, mul} --
 
 An attention takes in what makes its queries, its keys and its values: rotations by their places,
-say. Of pairs that have a group in common the one that gains most is taken, and then all are looked
+say. Of chains that have a group in common the one that gains most is taken, and then all are looked
 at again. Which way is faster, `merge_cuts` decides by measured times.
 """
 
@@ -52,12 +52,12 @@ Group = tuple[Node, ...]
 
 CLONE = "aten.clone.default"
 SLACK = 1.15
-"""How much slower than both a pair may be expected to be and still be tried: expectations are off
-by 3 to 10%."""
+"""How much slower than its groups a chain may be expected to be and still be tried: expectations
+are off by 3 to 10%."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pairing:
+class ChainOffer:
     """Two groups by number, the nodes of both, and what a launch of all is expected to take, beside
     what one for each takes."""
 
@@ -73,30 +73,30 @@ class Pairing:
         return self.us - self.apart_us
 
 
-def pairs(
+def with_gemm_chains(
     groups: Sequence[Group], facts: FusionFacts, spec: TargetSpec, trace: Trace, rounds: int = 1
 ) -> list[Group]:
-    """The groups, some of them in pairs, in an order in which they can run. In further rounds what
-    is a pair may get light work before it, and a change of layout behind."""
-    found, heard, left = list(groups), trace, dict[str, tuple[Node, Node]]()
+    """The groups, some of them joined two by two, in an order in which they can run. In further
+    rounds a chain may get light work before it, and a change of layout behind."""
+    current, heard, left = list(groups), trace, dict[str, tuple[Node, Node]]()
     for _ in range(rounds):
-        offers = sorted(_offers(found, facts, spec, heard), key=lambda o: (o.more, o.first))
-        paired, others = _paired(found, offers, trace)
+        offers = sorted(_offers(current, facts, spec, heard), key=lambda o: (o.more, o.first))
+        chained, others = _chained(current, offers, trace)
         left |= others
-        if len(paired) == len(found):
+        if len(chained) == len(current):
             break
-        found, heard = paired, trace.child()
-    home = {node.name: at for at, group in enumerate(found) for node in group}
+        current, heard = chained, trace.child()
+    home = {node.name: at for at, group in enumerate(current) for node in group}
     for what, (one, other) in left.items():
         if home[one.name] != home[other.name]:
-            trace.add("refused", "fusion", what, "another pair of one of them gains more")
-    return found
+            trace.add("refused", "fusion", what, "another chain of one of them gains more")
+    return current
 
 
-def _paired(
-    groups: Sequence[Group], offers: Iterable[Pairing], trace: Trace
+def _chained(
+    groups: Sequence[Group], offers: Iterable[ChainOffer], trace: Trace
 ) -> tuple[list[Group], dict[str, tuple[Node, Node]]]:
-    """The groups with the first of these pairs, and those that have a group in common with one of
+    """The groups with the first of these chains, and those that have a group in common with one of
     them: what they are called, and a node of each group."""
     taken: dict[int, Group] = {}
     left: dict[str, tuple[Node, Node]] = {}
@@ -114,8 +114,8 @@ def _paired(
 
 def _offers(
     groups: Sequence[Group], facts: FusionFacts, spec: TargetSpec, trace: Trace
-) -> Iterator[Pairing]:
-    """All pairs that are legal and may pay; the others are refused with a sentence."""
+) -> Iterator[ChainOffer]:
+    """All chains that are legal and may pay; the others are refused with a sentence."""
     home = {node.name: at for at, group in enumerate(groups) for node in group}
     for at, group in enumerate(groups):
         others = {home.get(node.name, at) for node in _readers(group, facts)} - {at}
@@ -124,7 +124,7 @@ def _offers(
             continue
         other = min(others)
         nodes = _with_views(group, groups[other], facts)
-        why = why_not_pair(group, groups[other], facts)
+        why = why_not_gemm_chain(group, groups[other], facts)
         if not why:
             us = expected_us(body_of(nodes, facts), spec)
             each = [expected_us(body_of(one, facts), spec) for one in (group, groups[other])]
@@ -134,7 +134,7 @@ def _offers(
             elif None in each:
                 why = Refused("nobody knows what they would take apart")
             elif us <= SLACK * apart:
-                yield Pairing(at, other, nodes, us, apart)
+                yield ChainOffer(at, other, nodes, us, apart)
                 continue
             else:
                 why = Refused(f"{us:.1f} us expected in one launch, {apart:.1f} in two")
@@ -180,7 +180,7 @@ def _with_views(first: Group, second: Group, facts: FusionFacts) -> Group:
     return tuple(sorted(found.values(), key=lambda node: facts.position[node.name]))
 
 
-def why_not_pair(first: Group, second: Group, facts: FusionFacts) -> Refused | None:
+def why_not_gemm_chain(first: Group, second: Group, facts: FusionFacts) -> Refused | None:
     """Why two groups, of which the second one reads the first one's result, cannot be one kernel.
     What lies between is never in memory, so nobody else may read it."""
     nodes = _with_views(first, second, facts)
@@ -216,7 +216,7 @@ def _made(nodes: Sequence[Node], facts: FusionFacts) -> Iterator[Node]:
 def why_not_one_kernel(
     group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
 ) -> Refused | None:
-    """Why no template writes the group, of one anchor or a pair of them. As
+    """Why no template writes the group, of one anchor or a chain of two. As
     `legality.why_not_written`, for which what lies before a window must be cheap."""
     anchors = _anchors(group)
     if len(anchors) < 2 or not any(map(_contracts, anchors)) or any(map(_reduces, group)):
@@ -265,8 +265,8 @@ def _waits(nodes: Sequence[Node], facts: FusionFacts) -> Refused | None:
     return None
 
 
-def is_pair(task: Task) -> bool:
-    """Whether the task has more than one of what pairs are made of."""
+def is_gemm_chain(task: Task) -> bool:
+    """Whether the task has more than one contraction or pooling."""
     return len(_anchors(task.body.nodes)) > 1
 
 

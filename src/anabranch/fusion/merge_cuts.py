@@ -28,7 +28,7 @@ Stretch = tuple[list[Task], list[Task]]
 
 ESTIMATED = "only estimated"
 """How a refusal begins that a measured time would have decided: with `us` expected of the one way
-and `apart_us` of the other, and whether it is a `pair`, as its data."""
+and `apart_us` of the other, and whether it is a `gemm_chain`, as its data."""
 
 
 def choose(
@@ -63,8 +63,8 @@ def choose(
             if math.isinf(us):
                 trace.add("refused", "fusion", what, "it is wanted in parts")
             elif guess:
-                pair = int(any(map(sure, groups)))
-                trace.add("refused", "fusion", what, ESTIMATED, us=us, apart_us=parts_us, pair=pair)
+                data = {"us": us, "apart_us": parts_us, "gemm_chain": int(any(map(sure, groups)))}
+                trace.add("refused", "fusion", what, ESTIMATED, **data)
             else:
                 trace.add("refused", "fusion", what, why)
             tasks += parts

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from anabranch.fusion.gemm_chain import pairs as paired
+from anabranch.fusion.gemm_chain import with_gemm_chains
 from anabranch.fusion.legality import FusionFacts, Unwritten, why_not_written
 from anabranch.fusion.vertical import Group, anchor_of, grow
 from anabranch.ir import ops
@@ -34,7 +34,7 @@ def partition(
     spec: TargetSpec,
     pointwise: bool = False,
     several: bool = False,
-    pairs: int = 0,
+    chain_rounds: int = 0,
     unwritten: Unwritten = why_not_written,
     alone: Collection[str] = (),
     loops: Sequence[Group] = (),
@@ -42,14 +42,14 @@ def partition(
     """The graph as tasks without kernels, for a machine like `spec`; strict nodes are marked, so
     that a task knows what others decide by it. `pointwise`: also groups that only a kernel
     generator runs as one launch; `several`: those with several results among them;
-    `pairs`: those with two contractions, or with light work before one or behind, in so many
+    `chain_rounds`: those with two contractions, or with light work before one or behind, in so many
     rounds. `unwritten` may remember what it answered for a group.
     What is `alone` is a task of its own: a concatenation that may come to cost nothing, say; and so
     is each of the `loops`."""
     graph = marked(graph)
     groups = grow(graph, trace, pointwise, several, unwritten, alone, loops)
-    if pairs:
-        groups = paired(groups, FusionFacts.of(graph), spec, trace, pairs)
+    if chain_rounds:
+        groups = with_gemm_chains(groups, FusionFacts.of(graph), spec, trace, chain_rounds)
     tasks = cut(graph, groups)
     trace.add(
         "applied",

@@ -21,9 +21,10 @@ from typing import Any
 import torch
 
 from anabranch.cache.codec import Codec, Form, values
+from anabranch.ir.former_names import with_current_names
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, State, types
 from anabranch.ir.price import Price, parse_price
-from anabranch.ir.task import Kernel, Resources, Task, read_variant
+from anabranch.ir.task import GENERATED, Kernel, Resources, Task, read_variant
 from anabranch.ir.text import parse_node, parse_type, text_node
 from anabranch.ir.types import DTYPE_NAMES, DTYPES, TensorType
 
@@ -139,7 +140,10 @@ def told_kernel(told: ToldKernel, own: Graph = UNTOLD) -> Kernel:
     """The kernel that was told of, of a task with this body."""
     known = {one.name: getattr(told, one.name) for one in fields(ToldKernel)}
     known["body"] = own if told.body is None else told.body
-    return Kernel(**{**known, "variant": read_variant(told.provider, told.variant)})
+    name, variant = told.name, told.variant
+    if told.provider == GENERATED:
+        name, variant = with_current_names(name), with_current_names(variant)
+    return Kernel(**{**known, "name": name, "variant": read_variant(told.provider, variant)})
 
 
 def _write_task(task: Task, _: Any) -> _Task:

@@ -147,7 +147,7 @@ class HorizontalTile:
 
 Tile = PartTile | HorizontalTile
 
-HORIZONTAL = "abreast"
+HORIZONTAL = "horizontal"
 """The template of horizontal fusion: its text is those of its parts."""
 GRAMMARS: dict[str, tuple[type[PartTile], str]] = {
     "pointwise": (PointwiseTile, "{elements}.w{warps}"),
@@ -158,7 +158,10 @@ GRAMMARS: dict[str, tuple[type[PartTile], str]] = {
         "{m}x{n}x{k}.k{split}.w{warps}.s{stages}[.tf32{tf32}][.r{added_first}]",
     ),
     "attention": (AttentionTile, "{rows}x{places}.w{warps}.s{stages}[.tf32{tf32}]"),
-    "pair": (GemmChainTile, "{m}x{n}x{middle}x{k}.k{split}.w{warps}.s{stages}[.tf32{tf32}]"),
+    "gemm_chain": (
+        GemmChainTile,
+        "{m}x{n}x{middle}x{k}.k{split}.w{warps}.s{stages}[.tf32{tf32}]",
+    ),
     "recurrence": (RecurrenceTile, "{elements}.u{at_once}[.a{ahead}].w{warps}"),
     "sequence": (SequenceTile, "{m}x{n}x{k}.w{warps}.s{stages}[.tf32{tf32}]"),
 }

@@ -1,11 +1,12 @@
 """What a simulated GPU leaves to the real one: events -> lines.
 
-Left to the GPU: 9 pairs, only estimated here; there both ways are timed: its plan may differ
+Left to the GPU: 9 GEMM chains, only estimated here; there both ways are timed: its plan may differ
   tasks                   one launch  apart
   convolution_1, 2 parts     3.90 us  4.20 us
 
 A group of which there is only an estimate does not replace tasks whose times are known, and no
-estimate knows what a pair computes again: where nothing can run, a plan has no pairs, and says so.
+estimate knows what a chain computes again: where nothing can run, a plan has no chains, and says
+so.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ def deferred_decisions(events: Sequence[Event], spec: TargetSpec, most: int) -> 
     if not left:
         return []
     known = sorted((_times(event) for event in left.values()), key=lambda row: row[1] - row[2])
-    pairs = sum(bool(dict(event.data).get("pair")) for event in left.values())
-    groups = [count(pairs, "pair")] * bool(pairs)
-    groups += [count(len(left) - pairs, "other group")] * (len(left) > pairs)
+    chains = sum(bool(dict(event.data).get("gemm_chain")) for event in left.values())
+    groups = [count(chains, "GEMM chain")] * bool(chains)
+    groups += [count(len(left) - chains, "other group")] * (len(left) > chains)
     said = f"Left to the GPU: {' and '.join(groups)}, only estimated here; "
     said += "there both ways are timed: its plan may differ"
     table = [("tasks", "one launch", "apart")]

@@ -1,8 +1,8 @@
 """Sharing a launch: which tasks may, and by which kernels: a selection with times -> offers.
 
     conv1   contraction:64x32x64.w4 2.2 us, ..w8 2.4      offered together:
-    conv2   contraction:32x32x64.w8 2.9 us, ..w4 3.0        abreast:64x32x64.w4+32x32x64.w4
-    pool    window:16x32u2.w4 1.9 us                        abreast:64x32x64.w8+32x32x64.w8
+    conv2   contraction:32x32x64.w8 2.9 us, ..w4 3.0        horizontal:64x32x64.w4+32x32x64.w4
+    pool    window:16x32u2.w4 1.9 us                        horizontal:64x32x64.w8+32x32x64.w8
 
 What a task could bring is known from when its kernel was chosen: every kernel written for it has a
 time. The parts of a launch have equally many warps, so each brings its fastest of so many. All
@@ -52,7 +52,7 @@ class JointPart:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """A provider's kernels abreast, as they are offered, by structure."""
+    """A provider's kernels of horizontal fusions, as they are offered, by structure."""
 
     of: Provider
     offers: Offers
@@ -65,7 +65,7 @@ class Sharing:
     @property
     def version(self) -> str:
         """The provider's version with all offers, for they decide which kernels there are."""
-        return f"{self.of.version} abreast {digest_text(repr(sorted(self.offers.items())))}"
+        return f"{self.of.version} horizontal {digest_text(repr(sorted(self.offers.items())))}"
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """As the provider writes it."""

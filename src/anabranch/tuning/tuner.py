@@ -28,7 +28,7 @@ from anabranch.deadline import ENDLESS, Deadline
 from anabranch.fusion import partition
 from anabranch.fusion.concat_elision import CAT, fitting
 from anabranch.fusion.deepcuts import Total, deepcuts_partition
-from anabranch.fusion.gemm_chain import is_pair, why_not_one_kernel
+from anabranch.fusion.gemm_chain import is_gemm_chain, why_not_one_kernel
 from anabranch.fusion.legality import FusionFacts
 from anabranch.fusion.merge_cuts import choose, computed
 from anabranch.fusion.partition import graph_of, singly
@@ -68,9 +68,9 @@ CUTS = (
     *((False, False, 0), (True, False, 0), (False, True, 0), (True, True, 0)),
     *((True, True, 1), (True, True, 3)),
 )
-"""How a graph is cut into tasks: by what a library runs in one call, into chains that a generated
-kernel runs, each of these with clusters, which have several results, and the last with pairs, and
-with what pairs can take in besides: where that is slower, the pair is there still."""
+"""Fusion configurations, from library calls only to clusters, which have several results, plus GEMM
+chains, and these with the light work that they can take in. All are tuned; wherever two differ the
+faster wins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,8 +371,8 @@ def _fastest(ways: Sequence[Selection], cost: CostOf, trace: Trace) -> Selection
 
 def _cheaper(whole: Selection, parts: Selection, cost: CostOf, trace: Trace) -> Selection:
     """Where the two are cut otherwise, the faster of their kernels."""
-    # An estimate knows the launch that a pair saves, and not what is computed again for that.
-    tasks = choose(whole.tasks, parts.tasks, cost, trace, sure=is_pair)
+    # An estimate knows the launch that a chain saves, and not what is computed again for that.
+    tasks = choose(whole.tasks, parts.tasks, cost, trace, sure=is_gemm_chain)
     kept = set(map(id, whole.tasks.tasks))
     tried = {
         task.name: (whole if id(task) in kept else parts).candidates[task.name]

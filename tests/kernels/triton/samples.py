@@ -205,8 +205,8 @@ SAMPLES: dict[str, tuple[str, str]] = {
       return %point
     }""",  # noqa: E501
     ),
-    "pair": (
-        "pair:32x256x64x64.k1.w4.s3",
+    "gemm_chain": (
+        "gemm_chain:32x256x64x64.k1.w4.s3",
         """
     graph bottleneck {
       input %x: f16[1,64,56,56]{200704,1,3584,64}
@@ -223,8 +223,8 @@ SAMPLES: dict[str, tuple[str, str]] = {
       return %relu
     }""",  # noqa: E501
     ),
-    "pair_of_one_row": (
-        "pair:1x128x32x256.k8.w8.s2",
+    "gemm_chain_of_one_row": (
+        "gemm_chain:1x128x32x256.k8.w8.s2",
         """
     graph layers {
       input %x: f16[1,512]

@@ -180,7 +180,7 @@ def test_with_what_stands_around_it(name: str) -> None:
     graph = read(AROUND[name])
     if name == "two":
         offers = variants(graph, gpu())
-        assert all(str(offer).startswith("abreast:attention") for offer in offers)
+        assert all(str(offer).startswith("horizontal:attention") for offer in offers)
         check(graph, offers[:2])
     else:
         check(graph, TILES)

@@ -86,7 +86,7 @@ def test_rows_of_two_lengths_are_no_blocks_where_nothing_is_multiplied() -> None
       %q: f32[8,4] = aten.exp.default(%y)
       return %p, %q
     }""")
-    assert all(variant.template == "abreast" for variant in variants(graph, gpu()))
+    assert all(variant.template == "horizontal" for variant in variants(graph, gpu()))
 
 
 def linear_and(lines: str, results: str, more: str = "") -> Graph:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.triton.bodies import gpu, read
+from tests.kernels.triton.gemm_chains import convolutions, layers
 from tests.kernels.triton.interpreter import check
-from tests.kernels.triton.pairs import convolutions, layers
 from tests.kernels.triton.test_write_compiled import SPILLED, compiled
 
 from anabranch.ir.graph import Graph
@@ -22,7 +22,7 @@ from anabranch.ir.variant import Variant
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.expected_time import expected_us
 from anabranch.kernels.triton.gemm_chain import tiles
-from anabranch.kernels.triton.gemm_chain_axes import pair_of
+from anabranch.kernels.triton.gemm_chain_axes import gemm_chain_of
 from anabranch.kernels.triton.gemm_chain_tiles import KEPT
 from anabranch.kernels.triton.write import program, variants
 
@@ -53,18 +53,20 @@ def test_convolutions_of_any_shape(
         channels[0], size, *channels[1:], batch=batch, taps=taps, stride=stride, padding=padding,
         dtype=dtype, last=last,
     )  # fmt: skip
-    found = pair_of(lower(body))
+    found = gemm_chain_of(lower(body))
     if isinstance(found, Refused):
         assert channels[0] * taps[0] == 1 or "row" in found.sentence, found
         return
     if found.m > 1:
-        check(body, [f"pair:{tile}.w4.s2"])
+        check(body, [f"gemm_chain:{tile}.w4.s2"])
 
 
 def test_one_pixel_that_is_padded_is_no_pair() -> None:
     """All rows of the result read the same pixel, or none: the first product has but one row."""
     body = convolutions(2, (1, 1), 2, 2, taps=(1, 1), padding=(0, 1), dtype="f16")
-    assert pair_of(lower(body)) == Refused("neither factor of its first product depends on rows")
+    assert gemm_chain_of(lower(body)) == Refused(
+        "neither factor of its first product depends on rows"
+    )
 
 
 @SMALL
@@ -77,7 +79,7 @@ def test_one_pixel_that_is_padded_is_no_pair() -> None:
 def test_layers_of_any_size(rows: int, sizes: tuple[int, int, int], split: int, dtype: str) -> None:
     body = layers(rows, *sizes, dtype)
     tiles = ["16x16x16x16", "32x32x32x16"] if rows > 1 else ["1x8x16x32", "1x32x8x64"]
-    check(body, [f"pair:{tile}.k{split}.w4.s2" for tile in tiles])
+    check(body, [f"gemm_chain:{tile}.k{split}.w4.s2" for tile in tiles])
 
 
 def linear(depth: int, columns: int) -> Graph:
@@ -109,7 +111,7 @@ def test_what_excites_channels_is_one_launch(channels: int, middle: int) -> None
 def test_what_is_made_of_channels_beyond_the_end_is_left_out() -> None:
     """Of 0 they would be made infinite, and infinity times the zeros of the other factor is nan."""
     body = convolutions(8, (5, 5), 19, 8, between="aten.reciprocal.default(%conv)", dtype="f32")
-    check(body, ["pair:16x16x16x16.k1.w4.s1", "pair:16x16x32x16.k1.w4.s1"])
+    check(body, ["gemm_chain:16x16x16x16.k1.w4.s1", "gemm_chain:16x16x32x16.k1.w4.s1"])
 
 
 def test_stacks_of_matrices() -> None:
@@ -123,10 +125,10 @@ def test_stacks_of_matrices() -> None:
       %r: f16[3,19,18] = aten.bmm.default(%s, %z)
       return %r
     }""")
-    check(body, ["pair:16x16x16x16.k1.w4.s2", "pair:16x32x16x32.k2.w4.s2"])
+    check(body, ["gemm_chain:16x16x16x16.k1.w4.s2", "gemm_chain:16x32x16x32.k2.w4.s2"])
 
 
-ONE, TWO = "pair:1x16x16x32.k1.w4.s1", "pair:16x16x16x16.k1.w4.s1"
+ONE, TWO = "gemm_chain:1x16x16x32.k1.w4.s1", "gemm_chain:16x16x16x16.k1.w4.s1"
 REFUSED = {
     "grouped": (convolutions(8, (5, 5), 16, 8, groups=(4, 1)), TWO, "both factors"),
     "grouped behind": (convolutions(8, (5, 5), 16, 8, groups=(1, 4)), TWO, "one column"),

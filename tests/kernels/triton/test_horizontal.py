@@ -64,11 +64,11 @@ def test_parts_are_what_no_node_connects() -> None:
 
 @pytest.mark.parametrize("mode", ["", ".pl", ".pe"])
 def test_all_parts_compute_what_they_do_alone(mode: str) -> None:
-    check(BRANCHES, [f"abreast:{PARTS}{mode}"])
+    check(BRANCHES, [f"horizontal:{PARTS}{mode}"])
 
 
 def test_the_grid_is_that_of_all_parts_and_so_is_what_they_leave_behind() -> None:
-    whole = program(BRANCHES, f"abreast:{PARTS}")
+    whole = program(BRANCHES, f"horizontal:{PARTS}")
     alone = [
         program(part, variant)
         for part, variant in zip(components(BRANCHES), PARTS.split("+"), strict=True)
@@ -82,11 +82,11 @@ def test_the_grid_is_that_of_all_parts_and_so_is_what_they_leave_behind() -> Non
 
 def test_each_part_loads_as_many_steps_ahead_as_it_would_alone() -> None:
     """Two stages in the first part, three in the second; the others have no loops that load."""
-    text = program(BRANCHES, f"abreast:{PARTS}").text
+    text = program(BRANCHES, f"horizontal:{PARTS}").text
     first, second = (text[text.index(f"def part_{k}(") :] for k in (0, 1))
     assert "for step in tl.range(part * 3, (part + 1) * 3, num_stages=2):" in first
     assert "for step in range(1):" in second and "num_stages=3" not in text
-    alike = program(BRANCHES, f"abreast:{PARTS}".replace(".s2", ".s3")).text
+    alike = program(BRANCHES, f"horizontal:{PARTS}".replace(".s2", ".s3")).text
     assert "num_stages" not in alike
 
 
@@ -100,13 +100,13 @@ def test_offers_have_equal_warps_and_are_few() -> None:
         assert program(body, offer).ctas > 100
 
 
-def test_what_is_one_part_or_has_a_kernel_of_its_own_is_not_offered_abreast() -> None:
+def test_no_horizontal_kernel_of_one_part_or_where_a_template_fits() -> None:
     for part in components(BRANCHES):
-        assert not any(offer.template == "abreast" for offer in variants(part, gpu()))
+        assert not any(offer.template == "horizontal" for offer in variants(part, gpu()))
     with pytest.raises(ValueError, match="equally many warps"):
-        program(BRANCHES, f"abreast:{PARTS}".replace("u1.w4", "u1.w2"))
+        program(BRANCHES, f"horizontal:{PARTS}".replace("u1.w4", "u1.w2"))
     with pytest.raises(ValueError, match="each of 4 parts"):
-        program(BRANCHES, "abreast:" + PARTS.rpartition("+")[0])
+        program(BRANCHES, "horizontal:" + PARTS.rpartition("+")[0])
 
 
 @pytest.mark.parametrize("mode", [None, PdlMode.HOIST_CONSTANTS])
@@ -132,5 +132,5 @@ def test_the_mathematical_library_is_imported_for_a_part() -> None:
       %s: f32[300] = aten.relu.default(%y)
       return %r, %s
     }""")
-    text = program(body, "abreast:pointwise:128.w4+pointwise:128.w4").text
+    text = program(body, "horizontal:pointwise:128.w4+pointwise:128.w4").text
     assert "libdevice.fmod(" in text and "\nfrom triton.language.extra import libdevice\n" in text

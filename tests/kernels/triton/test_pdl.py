@@ -58,8 +58,8 @@ EARLY_READS = {
     "contraction_of_taps": {"bias_1"},
     "contraction_and_its_rows": set(),
     "contraction_of_rows": {"y", "y_1"},
-    "pair": {"bias", "weight_1", "bias_1"},
-    "pair_of_one_row": {"bias_1"},
+    "gemm_chain": {"bias", "weight_1", "bias_1"},
+    "gemm_chain_of_one_row": {"bias_1"},
 }
 FETCHED = {
     "contraction": {"weight"},

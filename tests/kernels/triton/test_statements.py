@@ -84,5 +84,5 @@ def test_text_of_launch_modes(name: str, golden: Callable[[str, str], None]) -> 
     golden(f"kernels/{name}.py.txt", program(parse_graph(text), f"{variant}.{mode}").text)
 
 
-def test_text_of_parts_abreast(golden: Callable[[str, str], None]) -> None:
-    golden("kernels/abreast.pa.py.txt", program(BRANCHES, f"abreast:{PARTS}.pa").text)
+def test_text_of_a_horizontal_fusion(golden: Callable[[str, str], None]) -> None:
+    golden("kernels/horizontal.pa.py.txt", program(BRANCHES, f"horizontal:{PARTS}.pa").text)

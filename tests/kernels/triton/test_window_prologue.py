@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.triton.bodies import gpu, read
+from tests.kernels.triton.gemm_chains import convolutions, image
 from tests.kernels.triton.interpreter import check
-from tests.kernels.triton.pairs import convolutions, image
 from tests.kernels.triton.test_write_compiled import SPILLED, compiled
 
 from anabranch.ir.graph import Graph

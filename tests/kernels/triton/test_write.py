@@ -125,7 +125,7 @@ REFUSED = {
 
 A_TILE_OF_EACH = (
     *("pointwise:512.w2", "window:8x8u1.w1", "rows:2x64.w4", "contraction:16x16x16.k1.w4.s2"),
-    *("attention:16x16.w4.s2", "pair:16x16x16x16.k1.w4.s1", "recurrence:128.u8.w4"),
+    *("attention:16x16.w4.s2", "gemm_chain:16x16x16x16.k1.w4.s1", "recurrence:128.u8.w4"),
     "sequence:16x16x64.w4.s3",
 )
 

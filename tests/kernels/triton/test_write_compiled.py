@@ -62,7 +62,7 @@ def test_compiles_without_spills(name: str, capability: int, tmp_path: Path) -> 
     assert stack <= SPILLED and not local, found["usage"]
     narrow = re.findall(r"(ld|st)\.global\.b16", found["ptx"])
     # Of one row's results and biases each thread has a single one, and of what rows reduce to.
-    alone = {"pair_of_one_row": {"ld", "st"}, "rows_that_are_shared": {"st"}}
+    alone = {"gemm_chain_of_one_row": {"ld", "st"}, "rows_that_are_shared": {"st"}}
     assert alone.get(name, set()).issuperset(narrow), "not in vectors"
     assert re.search(VECTORS, found["ptx"]), "not in vectors"
     if name == "contraction":

@@ -26,7 +26,7 @@ from anabranch.tuning.job import Job
 pytest.importorskip("triton")
 REGISTERS, SHARED = 255, {80: 163 << 10, 90: 227 << 10}
 """Of a thread, and bytes of a block, at most."""
-ON_TENSOR_CORES = ("contraction", "pair", "attention")
+ON_TENSOR_CORES = ("contraction", "gemm_chain", "attention")
 """Templates of which Triton makes other programs for either capability."""
 STACK = 64
 """Bytes of stack that a thread may have: of what ranks first in a forecast, six words may be parked

@@ -59,7 +59,7 @@ def job(model: nn.Module, cache: Cache | None = None, **options: Any) -> Job:
 
 
 def wide(made: Compilation) -> list[str]:
-    return [t.name for t in made.plan.tasks.tasks if t.kernel and t.kernel.name == "abreast"]
+    return [t.name for t in made.plan.tasks.tasks if t.kernel and t.kernel.name == "horizontal"]
 
 
 def said(trace: Trace, kind: str) -> list[Event]:
@@ -95,7 +95,7 @@ def test_branches_share_a_launch_and_the_plan_computes_the_same(scheduler: str) 
 
 def test_equal_groups_share_a_kernel_that_computes_what_its_parts_do() -> None:
     made: Compilation = compile_model(job(cells()))
-    first, second = (t for t in made.plan.tasks.tasks if t.kernel and t.kernel.name == "abreast")
+    first, second = (t for t in made.plan.tasks.tasks if t.kernel and t.kernel.name == "horizontal")
     assert first.kernel is not None and second.kernel is not None
     assert first.kernel.variant == second.kernel.variant
     assert len(components(first.body)) == 4 and not set(first.writes) & set(second.writes)
@@ -144,7 +144,7 @@ def test_estimates_do_not_replace_what_is_known(monkeypatch: pytest.MonkeyPatch)
 
     def known(self: Recorded, task: Task) -> Cost:
         cost, kernel = guess(self, task), task.kernel
-        one = kernel is not None and kernel.name != "abreast"
+        one = kernel is not None and kernel.name != "horizontal"
         return replace(cost, source="recorded") if one else cost
 
     monkeypatch.setattr(Recorded, "task", known)

@@ -1,7 +1,7 @@
 """What the best kernel of a body is expected to take, without writing it: microseconds, or None.
 
     relu(conv3x3(x) + b)                  4.2      the best ranked tile of a contraction
-    ... and the 1x1 behind it             5.0      of a pair; 7.1 for the two one after the other
+    ... and the 1x1 behind it             5.0      of the chain; 7.1 for the two one after the other
 
 Only templates whose tiles are ranked by a time know an answer, and small windows and pointwise
 kernels, which take little more than a launch. It says what is worth a trial: what is kept is

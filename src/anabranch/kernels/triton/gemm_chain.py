@@ -1,7 +1,7 @@
-"""The pair template: two products in one launch, the first one's tile kept on the chip.
+"""The GEMM chain template: two products in one launch, the first one's tile kept on the chip.
 
-    pair:32x256x64x64.k1.w4.s3       32 rows by 256 columns, of the middle 64 channels at a time,
-                                     each of them 64 deep a step; nobody shares a tile; 4 warps
+    gemm_chain:32x256x64x64.k1.w4.s3     32 rows by 256 columns, of the middle 64 channels at a
+                                         time, each of them 64 deep a step; nobody shares a tile
 
     for chunk in the middle channels:                          first   rows by 64
         for step in the first depth:
@@ -14,7 +14,8 @@ memory, and a launch is saved. The price is that each block of columns computes 
 again, and so does each tap of a window of the second convolution, for each pixel it looks at.
 
 `k4`: four CTAs share a tile, each with its part of the middle channels (`split_k`). A single row is
-no work for tensor cores: `pair:1x64x16x512` multiplies element by element, as the contraction does.
+no work for tensor cores: `gemm_chain:1x64x16x512` multiplies element by element, as the contraction
+does.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from anabranch.kernels.dfg.traversal import Place, replace_parts, substitute, su
 from anabranch.kernels.triton import split_k
 from anabranch.kernels.triton.axis_layout import flattened
 from anabranch.kernels.triton.emit import DTYPES, Emission
-from anabranch.kernels.triton.gemm_chain_axes import Pair, pair_of
+from anabranch.kernels.triton.gemm_chain_axes import GemmChain, gemm_chain_of
 from anabranch.kernels.triton.gemm_chain_tiles import chosen
 from anabranch.kernels.triton.k_loop import KLoopSteps, walk
 from anabranch.kernels.triton.module_text import kernel_tree
@@ -55,6 +56,9 @@ OWN = split_k.OWN | {
     *("deep", "deep_down", "deep_in", "step", "tile", "part", "batch", "total"),
     *("between", "between_down", "chunk", "first"),
 }
+ENTRY = "pair"
+"""How the kernel's own name begins. Saved plans run only if their sources are what is written now:
+it is as it was."""
 
 
 def tiles(body: Graph, spec: TargetSpec) -> list[GemmChainTile]:
@@ -88,7 +92,7 @@ def write(body: Graph, tile: GemmChainTile) -> KernelTree:
     return kernel_tree(
         body,
         found.dfg,
-        "pair",
+        ENTRY,
         out,
         (tiles, split, found.batches),
         tile.warps,
@@ -100,11 +104,11 @@ def write(body: Graph, tile: GemmChainTile) -> KernelTree:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A pair and how it is cut: its flat rows and columns, how many tiles of them there are, a
+    """A chain and how it is cut: its flat rows and columns, how many tiles of them there are, a
     CTA's share of the chunks of the middle axis, what all other axes are in terms of those, and
     which values are constants."""
 
-    found: Pair
+    found: GemmChain
     tile: GemmChainTile
     row: Axis
     col: Axis
@@ -152,12 +156,12 @@ class _Cut:
 
 
 @functools.lru_cache(maxsize=1024)
-def found_in(body: Graph) -> Pair | Refused:
-    """The pair that a body is: kernels of all its tiles are written of the same one."""
-    return pair_of(lower(body))
+def found_in(body: Graph) -> GemmChain | Refused:
+    """The chain that a body is: kernels of all its tiles are written of the same one."""
+    return gemm_chain_of(lower(body))
 
 
-def _cut(found: Pair, tile: GemmChainTile, constants: frozenset[str]) -> _Cut:
+def _cut(found: GemmChain, tile: GemmChainTile, constants: frozenset[str]) -> _Cut:
     row, row_place = flattened(found.rows, "row")
     col, col_place = flattened(found.cols, "col")
     batch_place = flattened(found.batch, "batch")[1]

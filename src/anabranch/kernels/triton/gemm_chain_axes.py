@@ -29,7 +29,7 @@ from anabranch.kernels.triton.product import ProductAxes, multiplied_in, operand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair(ProductAxes):
+class GemmChain(ProductAxes):
     """The graph and its two sums; the axes are the second one's, but the depth is the first one's.
     `taps`: axes of the second sum that slide over the first one's rows."""
 
@@ -49,7 +49,7 @@ class Pair(ProductAxes):
         return multiplied_in(self.image, self.weight), operand_dtype(self.right)
 
 
-def pair_of(dfg: Dfg | Refused) -> Pair | Refused:
+def gemm_chain_of(dfg: Dfg | Refused) -> GemmChain | Refused:
     """The two products that a graph is, with what stands around them, or why it is none."""
     if isinstance(dfg, Refused):
         return dfg
@@ -87,7 +87,9 @@ def _outside(dfg: Dfg, outer: Reduce) -> set[Expr]:
     return seen
 
 
-def _with_axes(dfg: Dfg, inner: Reduce, outer: Reduce, middle: Expr, right: Expr) -> Pair | Refused:
+def _with_axes(
+    dfg: Dfg, inner: Reduce, outer: Reduce, middle: Expr, right: Expr
+) -> GemmChain | Refused:
     largest = max(dfg.stores, key=lambda store: store.type.numel)
     order = [one for one in ordered(dfg.axes, largest) if one.extent > 1]
     of_middle, of_right = free_axes(middle), free_axes(right)
@@ -117,7 +119,7 @@ def _with_axes(dfg: Dfg, inner: Reduce, outer: Reduce, middle: Expr, right: Expr
     if guide is None or across is None:
         return Refused("a factor is read from nowhere")
     taps = tuple(one for one in ordered(outer.axes, across) if one is not between)
-    return Pair(
+    return GemmChain(
         dfg=dfg,
         inner=inner,
         outer=outer,

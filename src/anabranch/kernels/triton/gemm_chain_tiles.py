@@ -1,4 +1,4 @@
-"""Which tiles of a pair of products are worth a try: all there are, ranked by time, the first few.
+"""Which tiles of a GEMM chain are worth a try: all there are, ranked by time, the first few.
 
     64 channels of 56 x 56, 3 x 3, to 64, to 256      32x256x64x64: 98 CTAs, 9 steps of 32x64x64,
                                                       then one of 32x256x64
@@ -32,7 +32,7 @@ from anabranch.kernels.tile_cost import (
     waves,
 )
 from anabranch.kernels.triton.contraction_tiles import has_cores, peak_of
-from anabranch.kernels.triton.gemm_chain_axes import Pair
+from anabranch.kernels.triton.gemm_chain_axes import GemmChain
 from anabranch.kernels.triton.k_loop import walk
 
 ROWS, COLS = (16, 32, 64), (16, 32, 64, 128, 256, 512)
@@ -69,7 +69,7 @@ class GemmChainSizes:
     slides: bool
 
     @staticmethod
-    def of(found: Pair) -> GemmChainSizes:
+    def of(found: GemmChain) -> GemmChainSizes:
         """Of two products: how many chunks of the middle and steps of the first product there are
         for each tile size that is tried, those for a single row too."""
         middles = sorted({*MIDDLES, *(middle for _, _, middle, _ in ONE_ROW)})
@@ -92,7 +92,7 @@ class GemmChainSizes:
         )
 
 
-def chosen(found: Pair, spec: TargetSpec, kept: int = KEPT) -> list[GemmChainTile]:
+def chosen(found: GemmChain, spec: TargetSpec, kept: int = KEPT) -> list[GemmChainTile]:
     """The first of the ranking, each shape and split once, with the warps and stages that rank
     best; the first of all with other warps too."""
     best: dict[tuple[int, ...], GemmChainTile] = {}
@@ -107,7 +107,7 @@ def chosen(found: Pair, spec: TargetSpec, kept: int = KEPT) -> list[GemmChainTil
     return [*best.values(), *other[:1]]
 
 
-def ranked(found: Pair, spec: TargetSpec) -> list[tuple[GemmChainTile, float]]:
+def ranked(found: GemmChain, spec: TargetSpec) -> list[tuple[GemmChainTile, float]]:
     """Every tile that fits, with the microseconds it would take, the fastest first."""
     return list(_ranked(GemmChainSizes.of(found), spec))
 

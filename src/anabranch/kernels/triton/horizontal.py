@@ -1,7 +1,7 @@
-"""Kernels abreast: independent parts of a body as one launch, each with CTAs of its own.
+"""Horizontal fusion: independent parts of a body as one launch, each with CTAs of its own.
 
-    abreast:contraction:64x32x64.k1.w4.s3+window:16x32u2.w4     98 CTAs of a convolution, 49 of a
-                                                                pooling that reads the same input
+    horizontal:contraction:64x32x64.k1.w4.s3+window:16x32u2.w4     98 CTAs of a convolution, 49 of
+                                                                   a pooling of the same input
     cta = tl.program_id(0)
     if cta < 98:
         part_0(x_ptr, weight_ptr, convolution_ptr, cta)
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from anabranch.ir.graph import Graph, types
-from anabranch.ir.tiles import HORIZONTAL, HorizontalTile, PartTile
+from anabranch.ir.tiles import HorizontalTile, PartTile
 from anabranch.kernels.triton.module_text import called, entry_name, function_text, module_text
 from anabranch.kernels.triton.names import names_of
 from anabranch.kernels.triton.program import Program
@@ -42,6 +42,9 @@ WARPS = (4, 8)
 """Of all parts."""
 ALIGNED = 16
 """Bytes that every part's scratch begins at a multiple of."""
+ENTRY = "abreast"
+"""How the kernel's own name begins. Saved plans run only if their sources are what is written now:
+it is as it was."""
 
 
 def joint_tiles(offers: Sequence[Sequence[PartTile]]) -> list[HorizontalTile]:
@@ -57,10 +60,10 @@ def joint_tiles(offers: Sequence[Sequence[PartTile]]) -> list[HorizontalTile]:
     return list(dict.fromkeys(found))
 
 
-def abreast(body: Graph, trees: Sequence[KernelTree]) -> Program:
+def write_horizontal(body: Graph, trees: Sequence[KernelTree]) -> Program:
     """The parts' kernels as one. ValueError where they cannot be."""
     if len(trees) < 2 or len({tree.warps for tree in trees}) > 1:
-        raise ValueError("kernels abreast are several, of equally many warps")
+        raise ValueError("a horizontal fusion has several parts, of equally many warps")
     names, table = names_of(body), types(body)
     values = tuple(dict.fromkeys(name for tree in trees for name in tree.pointers))
     scratch, counters = _sums([-(-tree.scratch // ALIGNED) * ALIGNED for tree in trees], trees)
@@ -70,7 +73,7 @@ def abreast(body: Graph, trees: Sequence[KernelTree]) -> Program:
         functions |= dict.fromkeys([*called(tree), _part(tree, f"part_{at}", stages)])
     given = [f"{names[name]}_ptr" for name in values]
     given += ["scratch_ptr"] * bool(scratch[-1]) + ["counters_ptr"] * bool(counters[-1])
-    entry = entry_name(HORIZONTAL, body)
+    entry = entry_name(ENTRY, body)
     lines = ["@triton.jit", f"def {entry}({', '.join(given)}):"]
     lines += [f"{INDENT}# {names[name]}: {table[name].text}" for name in values]
     lines.append(f"{INDENT}cta = tl.program_id(0)")

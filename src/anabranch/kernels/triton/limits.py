@@ -3,7 +3,7 @@
     contraction:16x64x128.k4.w4.s3.pe     at most 0.15% of peak (memory 0.03, shared 0.14, ...)
 
 Tiles of contractions are ranked by their limit before anything is written (`contraction_tiles`).
-Pairs and attentions are ranked by a time of another kind, and what has no tile of products by
+GEMM chains and attentions are ranked by a time of another kind, and what has no tile of products by
 nothing.
 """
 

@@ -2,7 +2,7 @@
 
     rows by columns, for each batch: sum over the depth of left[row, k] * right[k, col]
 
-The contraction has one product, the pair two, of which the second one gives the axes, and the
+The contraction has one product, the GEMM chain two, of which the second one gives the axes, and the
 sequence several of the same rows. One row is no work for tensor cores: it is multiplied element by
 element along the depth and added up at the end.
 """

@@ -36,7 +36,7 @@ from anabranch.kernels.triton import (
     sequence,
     window,
 )
-from anabranch.kernels.triton.horizontal import abreast, joint_tiles
+from anabranch.kernels.triton.horizontal import joint_tiles, write_horizontal
 from anabranch.kernels.triton.module_text import header, module
 from anabranch.kernels.triton.pdl import ASKED, EARLY, dependent
 from anabranch.kernels.triton.program import Program
@@ -72,7 +72,7 @@ TEMPLATES: dict[str, Template] = {
         contraction.limited,
     ),
     "attention": Template(attention.tiles, attention.found_in, attention.write),
-    "pair": Template(gemm_chain.tiles, gemm_chain.found_in, gemm_chain.write),
+    "gemm_chain": Template(gemm_chain.tiles, gemm_chain.found_in, gemm_chain.write),
     "recurrence": Template(recurrence.tiles, recurrence.found_in, recurrence.write),
     "sequence": Template(sequence.tiles, sequence.found_in, sequence.write, sequence.early),
 }
@@ -131,7 +131,7 @@ def why_none(body: Graph) -> str:
     if len(body.nodes) > MOST_NODES:
         near = ["recurrence"]
     if kinds["contract"]:
-        near = ["contraction" if kinds["contract"] == 1 else "pair"]
+        near = ["contraction" if kinds["contract"] == 1 else "gemm_chain"]
     if kinds["contract"] and any(ops.packet_name(op) in SCANS for op in operators):
         near = ["sequence"]
     if attention_axes.OPERATOR in operators:
@@ -150,7 +150,8 @@ def _program(body: Graph, variant: Variant) -> Program:
         return LEARNED[body, variant]
     tile = variant.tile
     if isinstance(tile, HorizontalTile):
-        return abreast(body, [_tree(part, one) for part, one in _parts(body, tile, variant.pdl)])
+        parts = _parts(body, tile, variant.pdl)
+        return write_horizontal(body, [_tree(part, one) for part, one in parts])
     return module(_tree(body, variant))
 
 
