@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from anabranch.ir import reference
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_tensor
@@ -76,8 +75,8 @@ def test_weights_are_raised_one_at_a_time() -> None:
     assert all(map(torch.equal, found, want))
 
 
-def made(full: Callable[[torch.dtype | None], bool], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A target on the device "meta" whose evaluations find no memory where `full` says so."""
+def small(full: Callable[[torch.dtype | None], bool]) -> Any:
+    """Evaluates graphs, and finds no memory on the device "meta" where `full` says so."""
 
     def evaluated(
         graph: Graph, inputs: Any, device: torch.device, precision: torch.dtype | None
@@ -86,7 +85,11 @@ def made(full: Callable[[torch.dtype | None], bool], monkeypatch: pytest.MonkeyP
             raise torch.OutOfMemoryError("no memory on the device")
         return eval_graph(graph, inputs, torch.device("cpu"), precision)
 
-    monkeypatch.setattr(reference, "eval_graph", evaluated)
+    return evaluated
+
+
+def made(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A target on the device "meta", from which values stay where they are."""
     monkeypatch.setattr(Tensor, "to", lambda x, *a, **k: x if a[0] == meta else to(x, *a, **k))
     return SimpleNamespace(
         device=meta,
@@ -105,8 +108,9 @@ def test_what_does_not_fit_is_evaluated_on_the_cpu(
 ) -> None:
     graph, x = chain(), torch.randn(4, SIDE)
     want = eval_graph(graph, [x]), eval_graph(graph, [x], precision=torch.float64)
-    target = made(lambda precision: precision in which, monkeypatch)
-    for found, wanted in zip(eager_and_reference(graph, [x], target), want, strict=True):
+    evaluate = small(lambda precision: precision in which)
+    both = eager_and_reference(graph, [x], made(monkeypatch), evaluate)
+    for found, wanted in zip(both, want, strict=True):
         assert all(map(torch.equal, found, wanted))
 
 
@@ -119,7 +123,5 @@ def test_an_operator_without_a_cpu_kernel_is_told_as_what_it_is(
             raise torch.OutOfMemoryError("no memory on the device")
         raise NotImplementedError("no such kernel on the CPU")
 
-    target = made(lambda precision: True, monkeypatch)
-    monkeypatch.setattr(reference, "eval_graph", refused)
     with pytest.raises(torch.OutOfMemoryError, match="no memory on the device"):
-        eager_and_reference(chain(), [torch.randn(4, SIDE)], target)
+        eager_and_reference(chain(), [torch.randn(4, SIDE)], made(monkeypatch), refused)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -11,26 +11,30 @@ from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Target
 
+Evaluate = Callable[..., tuple[Tensor, ...]]
+"""As `eval_graph`: of a graph, its inputs, a device and a precision."""
+
 
 def eager_and_reference(
-    graph: Graph, inputs: Sequence[Tensor], target: Target
+    graph: Graph, inputs: Sequence[Tensor], target: Target, evaluate: Evaluate = eval_graph
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """The graph op by op in its own precision, and in a higher one: fp64 for fp32, fp32 for half
     types (whose products are exact there). On the target's device, where a graph takes its live
-    values and one layer's weights in the higher precision; on the CPU where that does not fit."""
+    values and one layer's weights in the higher precision; on the CPU where that does not fit.
+    `evaluate`: what runs the graph."""
     precision = wide_of(graph, inputs)
     wide = precision == torch.float64
 
     def evaluated(precision: torch.dtype | None, exact: bool) -> tuple[Tensor, ...]:
         try:
             with target.full_precision() if exact else target.own_precision():
-                return eval_graph(graph, inputs, target.device, precision)
+                return evaluate(graph, inputs, target.device, precision)
         except torch.OutOfMemoryError as full:
             try:
                 with target.full_precision(lean=True):
-                    return eval_graph(graph, inputs, target.device, precision)
+                    return evaluate(graph, inputs, target.device, precision)
             except torch.OutOfMemoryError:
-                return _on_cpu(graph, inputs, target, precision, full)
+                return _on_cpu(graph, inputs, target, precision, full, evaluate)
 
     # Short cuts that the user allowed are part of the model's own rounding.
     own = evaluated(None, exact=not (wide and target.spec.tf32))
@@ -43,12 +47,13 @@ def _on_cpu(
     target: Target,
     precision: torch.dtype | None,
     full: torch.OutOfMemoryError,
+    evaluate: Evaluate,
 ) -> tuple[Tensor, ...]:
     """What does not fit on the device. `full`: what is raised where an operator has no CPU
     kernel."""
     cpu = torch.device("cpu")
     try:
-        found = eval_graph(graph, [value.to(cpu) for value in inputs], cpu, precision)
+        found = evaluate(graph, [value.to(cpu) for value in inputs], cpu, precision)
     except (RuntimeError, NotImplementedError):
         raise full from None
     return tuple(value.to(target.device) for value in found)
