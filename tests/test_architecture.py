@@ -166,6 +166,34 @@ def test_a_refusal_is_a_value() -> None:
     assert wrong == []
 
 
+def test_why_not_is_no_sentence_that_is_empty() -> None:
+    """Whoever says why something may not be done, or why not "", answers `Refused | None`."""
+    told = {
+        f"{file} {node.name}"
+        for file, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.returns is not None
+        and ast.unparse(node.returns) == "str"
+        and (
+            re.search(r'^Why\b(.|\n)*""', ast.get_docstring(node) or "")
+            or re.search(r"^_?(why_|refus)", node.name)
+        )
+    }
+    assert told == SENTENCES
+
+
+SENTENCES = {
+    *("cache/folder.py why_untrusted", "cache/folder.py why_shared_file"),  # below ir's `Refused`
+    *("cache/folder.py _why_not",),
+    *("bench/sandbox.py try_in_sandbox",),  # told by another process
+    *("fuzz/training_trial.py _wrong",),  # a part of what a script prints
+    *("report/searched.py ended",),  # nothing is refused
+    *("kernels/triton/write.py why_none",),  # asked only where there is none
+}
+"""Functions that give a sentence, or "", and why."""
+
+
 def test_no_generator_leaves_switches_of_torch_to_its_caller() -> None:
     """What runs between a yield and the next would inherit them, and what comes after a generator
     that nobody finished too: refitting once left gradients off."""

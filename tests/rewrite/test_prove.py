@@ -25,8 +25,8 @@ SPREAD = graph(
 
 def test_distributivity_is_exact_over_integers() -> None:
     assert integral(SUM) and integral(SPREAD)
-    assert different(SUM, SPREAD) == ""
-    assert different(opened(SUM), opened(SPREAD)) == ""
+    assert different(SUM, SPREAD) is None
+    assert different(opened(SUM), opened(SPREAD)) is None
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_distributivity_is_exact_over_integers() -> None:
     ],
 )
 def test_unequal_graphs(wrong: Graph, why: str) -> None:
-    assert why in different(SUM, wrong)
+    assert why in str(different(SUM, wrong))
 
 
 def test_a_small_factor_is_no_rounding() -> None:
@@ -49,17 +49,17 @@ def test_a_small_factor_is_no_rounding() -> None:
         "a: f32[3,4] = aten.sigmoid.default(%x)", "out: f32[3,4] = aten.mul.Tensor(%a, 1.000001)"
     )
     assert not integral(first)
-    assert "differs" in different(first, second)
+    assert "differs" in str(different(first, second))
 
 
 def test_not_a_number_is_no_equality() -> None:
     nan = graph("a: f32[3,4] = aten.sub.Tensor(%x, %x)", "out: f32[3,4] = aten.div.Tensor(%a, %a)")
-    assert "differs" in different(nan, nan)
+    assert "differs" in str(different(nan, nan))
 
 
 def test_other_inputs_are_another_function() -> None:
     fewer = read("graph g {\n  input %x: f32[3,4]\n  return %x\n}")
-    assert different(SUM, fewer) == "they do not take the same inputs"
+    assert str(different(SUM, fewer)) == "they do not take the same inputs"
 
 
 def test_what_holds_for_whole_numbers_only() -> None:
@@ -69,7 +69,7 @@ def test_what_holds_for_whole_numbers_only() -> None:
         "a: f32[3,4] = aten.mul.Tensor(%x, %x)", "out: f32[3,4] = aten.maximum.default(%a, %x)"
     )
     assert integral(square) and integral(largest)
-    assert "on trial 3" in different(square, largest)
+    assert "on trial 3" in str(different(square, largest))
 
 
 WHOLE = {

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import anabranch
 from anabranch.ir.graph import Graph
 from anabranch.ir.price import Price
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Rule, wild
 from anabranch.rewrite import rules as known
 from anabranch.rewrite.match import matches
@@ -71,7 +72,7 @@ def test_places_alike_are_proved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Graph] = []
     real = different
 
-    def counting(before: Graph, after: Graph, **more: int) -> str:
+    def counting(before: Graph, after: Graph, **more: int) -> Refused | None:
         asked.append(before)
         return real(before, after, **more)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Node, Ref
+from anabranch.ir.refused import Refused
 from anabranch.ir.types import TensorType
 
 Args = Mapping[str, Arg]
@@ -23,13 +24,14 @@ SLACK = 1e-6
 """Of a scale, relative: sizes are rounded down from it."""
 
 
-def why_not(node: Node, table: Types) -> str:
-    """Why the call is not one that its kernel can be trusted with, as a sentence; "" if it is."""
+def why_not(node: Node, table: Types) -> Refused | None:
+    """Why the call is not one that its kernel can be trusted with, as a sentence; None if it is."""
     given = ops.arguments(node)
     if "reduction" in given and given["reduction"] not in REDUCTIONS:
-        return f"there is no reduction {given['reduction']}"
+        return Refused(f"there is no reduction {given['reduction']}")
     rule = RULES.get(ops.packet_name(node.op))
-    return "" if rule is None or rule(node, given, table) else "its operands do not fit together"
+    fits = rule is None or rule(node, given, table)
+    return Refused.unless(fits, "its operands do not fit together")
 
 
 REDUCTIONS = (0, 1, 2)

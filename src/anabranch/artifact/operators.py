@@ -23,6 +23,7 @@ import torch
 from anabranch.errors import ArtifactError
 from anabranch.ir import custom_ops, ops
 from anabranch.ir.graph import Arg, Node, Ref
+from anabranch.ir.refused import Refused
 
 SPELLED = re.compile(r"(\w+)\.(\w+)\.(\w+)")
 
@@ -102,7 +103,7 @@ def check_operator(op: str, own_operators: frozenset[str]) -> None:
     if why:
         raise ArtifactError(
             f"the plan calls {op}, which no saved plan may call",
-            why,
+            str(why),
             "import the library that defines it, then load the plan again"
             if by_user
             else "load it with the version of torch that saved it, or compile the model again",
@@ -127,18 +128,20 @@ def _listed(op: str) -> bool:
 
 
 @functools.cache
-def _unfit(op: str) -> str:
-    """Why an operator is not one from tensors and plain values to tensors; "" if it is."""
+def _unfit(op: str) -> Refused | None:
+    """Why an operator is not one from tensors and plain values to tensors; None if it is."""
     try:
         overload = ops.resolve(op)
     except (KeyError, RuntimeError, ValueError):
-        return "it is not an operator here: its library is not imported, or torch is another one"
+        return Refused(
+            "it is not an operator here: its library is not imported, or torch is another one"
+        )
     schema = overload._schema
     if schema.is_mutable or any(argument.is_out for argument in schema.arguments):
-        return "it writes to what it is given"
+        return Refused("it writes to what it is given")
     if not schema.returns or any(str(one.type) not in RESULTS for one in schema.returns):
-        return "it returns something else than tensors"
-    return ""
+        return Refused("it returns something else than tensors")
+    return None
 
 
 def check_arguments(node: Node) -> None:

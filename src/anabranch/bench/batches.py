@@ -25,6 +25,7 @@ from anabranch.costs import tied
 from anabranch.errors import AnabranchError, OptionError, VerifyError
 from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost
+from anabranch.ir.refused import Refused
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
@@ -115,17 +116,17 @@ def _model(matrix: BatchMatrix, model: str, trace: Trace) -> list[BatchRow]:
                 why = _misfit(schedule, tasks)
                 cost = priced.get(other)
                 place = model, matrix.dtype, batch, other
-                rows.append(_row(place, schedule, cost, priced.get(batch), why))
+                rows.append(_row(place, schedule, cost, priced.get(batch), str(why or "")))
     return rows
 
 
-def _misfit(schedule: Schedule, tasks: TaskGraph) -> str:
-    """Why the schedule is none of these tasks, "" if it is one."""
+def _misfit(schedule: Schedule, tasks: TaskGraph) -> Refused | None:
+    """Why the schedule is none of these tasks, None if it is one."""
     try:
         verify_schedule(schedule, dag_of(tasks))
     except (AnabranchError, VerifyError, KeyError) as failed:
-        return str(failed).partition("\n")[0]
-    return ""
+        return Refused(str(failed).partition("\n")[0])
+    return None
 
 
 def _row(

@@ -84,13 +84,13 @@ def bind(
     for asked in signature_of(entry).asked:
         path, given = places.get(asked.leaf, ("", None))
         if isinstance(given, Tensor) and given.__class__ in PLAIN:
-            found.differences += filter(None, [differs_from(asked, given, path)])
+            found.differences += map(str, filter(None, [differs_from(asked, given, path)]))
     if signature_of(entry).exact and not found.differences:
         found.differences += _other_form(entry, args, kwargs)
     if signature_of(entry).distinct:
         found.differences += _one_in_two_places(places)
     if other := differs(signature_of(entry).ambient):
-        found.differences.append(other)
+        found.differences.append(str(other))
     return found
 
 

@@ -34,6 +34,7 @@ from anabranch.frontend.observe import unchanged
 from anabranch.frontend.padded_tensors import padded, without_padding
 from anabranch.frontend.padding_proof import PaddingProof, Rows, UnprovenError, padding_proof
 from anabranch.frontend.symbolic_shapes import read_dynamic_shapes
+from anabranch.ir.refused import Refused
 from anabranch.ir.tolerances import relative_error
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job, calling_of
@@ -295,8 +296,10 @@ def _compared(
     return proof
 
 
-def _differs(job: Job, sized: SizedCalls, sizes: Sequence[int], full: Sequence[int]) -> str:
-    """What is wrong with a padded call of the model itself; "" if nothing is."""
+def _differs(
+    job: Job, sized: SizedCalls, sizes: Sequence[int], full: Sequence[int]
+) -> Refused | None:
+    """What is wrong with a padded call of the model itself; None if nothing is."""
     args, kwargs = sized.shapes.resized(job.args, dict(job.kwargs), sizes)
     leaves, tree = pytree.tree_flatten((args, kwargs))
     tensors = iter(sized.padded(_tensors(args, kwargs), sizes, full))
@@ -307,9 +310,9 @@ def _differs(job: Job, sized: SizedCalls, sizes: Sequence[int], full: Sequence[i
         want, got = _called(job, args, kwargs), _called(job, *more)
     except Exception as failed:  # whatever the user's model raises
         first = (str(failed).strip() or type(failed).__name__).splitlines()[0]
-        return f"the model refuses: {first}"
+        return Refused(f"the model refuses: {first}")
     alike = len(want) == len(got) and alike_results(want, sized.cut(got, sizes, full))
-    return "" if alike else "the model makes something else of them alone"
+    return None if alike else Refused("the model makes something else of them alone")
 
 
 def alike_results(want: Sequence[Any], got: Sequence[Any]) -> bool:

@@ -26,6 +26,7 @@ from anabranch.errors import InputError
 from anabranch.frontend.padding_proof import PaddingProof
 from anabranch.frontend.plain import Reader, reader
 from anabranch.frontend.structure import same_literal
+from anabranch.ir.refused import Refused
 
 
 @dataclass(slots=True)
@@ -78,8 +79,8 @@ class Buckets:
             return None
         return None if bound.differences else bound.tensors
 
-    def contradiction(self, tensors: Sequence[Tensor]) -> str:
-        """Which axes say different sizes of one dimension, or none that it has; "" if none do."""
+    def contradiction(self, tensors: Sequence[Tensor]) -> Refused | None:
+        """Which axes say different sizes of one dimension, or none that it has; None if none do."""
         shapes, found = self.sized.shapes, dict[int, tuple[str, int]]()
         for name, tensor, at in zip(
             names_of(self.entries[0]), tensors, shapes.extents, strict=True
@@ -89,47 +90,49 @@ class Buckets:
                 size, rest = divmod(rows - one.plus, one.times)
                 if rest or size < 1:
                     where = f"axis {one.axis} of {name}"
-                    return f"{where} has {rows} rows, as no size of {dimension} gives"
+                    return Refused(f"{where} has {rows} rows, as no size of {dimension} gives")
                 other, known = found.setdefault(one.dimension, (name, size))
                 if known != size:
-                    return f"{dimension.name} is {known} in {other}, and {size} in {name}"
-        return ""
+                    return Refused(f"{dimension.name} is {known} in {other}, and {size} in {name}")
+        return None
 
     def answered(self, tensors: Sequence[Tensor], sizes: tuple[int, ...]) -> tuple[bool, Any]:
         """Whether there is a result, and the result; else why there is none, in words."""
         refused = [why for i, n in enumerate(sizes) if (why := self._out_of_range(i, n))]
         if refused:
-            return False, refused[0]
+            return False, str(refused[0])
         fitting = [
             number
             for number, entry in enumerate(self.entries)
             if all(size <= full for size, full in zip(sizes, entry.at, strict=True))
         ]
-        why = ""
+        why = None
         for number in sorted(fitting, key=lambda i: _work(self.entries[i])):
             full = self.entries[number].at
-            why = next(
-                (said for i in range(len(sizes)) if (said := self._kept(i, sizes, full))), ""
-            )
-            if not why:
+            kept = (self._kept(i, sizes, full) for i in range(len(sizes)))
+            why = next(filter(None, kept), None)
+            if why is None:
                 return True, self._padded(number, tensors, sizes)
-        return self._in_pieces(tensors, sizes) if not fitting else (False, why)
+        return self._in_pieces(tensors, sizes) if not fitting else (False, str(why))
 
-    def _out_of_range(self, number: int, size: int) -> str:
+    def _out_of_range(self, number: int, size: int) -> Refused | None:
         one = self.sized.shapes.dimensions[number]
-        return "" if size >= one.least else f"{one.name} is {size}, and was said to be {one}"
+        said = f"{one.name} is {size}, and was said to be {one}"
+        return Refused.unless(size >= one.least, said)
 
-    def _kept(self, number: int, sizes: Sequence[int], full: Sequence[int]) -> str:
-        """Why a call may not be padded along this dimension; "" if it may, or need not be."""
+    def _kept(self, number: int, sizes: Sequence[int], full: Sequence[int]) -> Refused | None:
+        """Why a call may not be padded along this dimension; None if it may, or need not be."""
         size, proof = sizes[number], self.sized.proofs[number]
         name = self.sized.shapes.dimensions[number].name
         if size == full[number]:
-            return ""
+            return None
         if isinstance(proof, str):
-            return f"{name} is {size}, and no call is padded along it: {proof}"
+            return Refused(f"{name} is {size}, and no call is padded along it: {proof}")
         if size < proof.least:
-            return f"{name} is {size}, and calls with fewer than {proof.least} are not padded"
-        return ""
+            return Refused(
+                f"{name} is {size}, and calls with fewer than {proof.least} are not padded"
+            )
+        return None
 
     def _padded(self, number: int, tensors: Sequence[Tensor], sizes: Sequence[int]) -> Any:
         full, answer = self.entries[number].at, self.answers[number][1]
@@ -239,7 +242,7 @@ def answer_between(
         if tensors is None:
             continue
         sizes = group.sized.shapes.sizes_of(tensors)
-        done, found = False, group.contradiction(tensors)
+        done, found = False, str(group.contradiction(tensors) or "")
         if sizes is not None:
             done, found = group.answered(tensors, sizes)
         if done:

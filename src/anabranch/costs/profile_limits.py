@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Resources
 
@@ -33,8 +34,8 @@ LONGEST_NAME = 300
 """Characters of a name."""
 
 
-def disbelieved(spec: TargetSpec, taken: dict[str, Resources]) -> str:
-    """The first number or name that no machine has, "" if there is none. `taken`: what kernels
+def disbelieved(spec: TargetSpec, taken: dict[str, Resources]) -> Refused | None:
+    """The first number or name that no machine has, None if there is none. `taken`: what kernels
     take of the machine, by key."""
     for name, value, (low, high) in _numbers(spec, taken):
         if not low <= value <= high:
@@ -43,13 +44,13 @@ def disbelieved(spec: TargetSpec, taken: dict[str, Resources]) -> str:
                 if isinstance(value, float)
                 else max(-LARGEST_NUMBER, min(value, LARGEST_NUMBER))
             )
-            return f"{name} is {told:.6g}, and from {low:g} to {high:g} are believed"
+            return Refused(f"{name} is {told:.6g}, and from {low:g} to {high:g} are believed")
     texts = (spec.kind, spec.name, *(text for pair in spec.versions for text in pair))
     if not all(text.isprintable() and len(text) <= LONGEST_NAME for text in texts):
-        return (
+        return Refused(
             f"a name in its spec has more than {LONGEST_NAME} characters, or some that do not print"
         )
-    return ""
+    return None
 
 
 def _numbers(spec: TargetSpec, taken: dict[str, Resources]) -> Iterator[tuple[str, float, Limits]]:

@@ -98,10 +98,10 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
             "record it again with `anabranch record`",
         )
     taken = {key: fact.resources for key, fact in profile.kernels.items() if fact.resources}
-    if why := disbelieved(profile.spec, taken):
+    if refused := disbelieved(profile.spec, taken):
         raise TargetError(
             f"cannot read the profile {path}",
-            why,
+            str(refused),
             "record it again with `anabranch record`, or choose another target",
         )
     return profile

@@ -24,6 +24,8 @@ from typing import Any, Literal
 
 import torch
 
+from anabranch.ir.refused import Refused
+
 without_autocast: Any = torch._C._DisableAutocast
 """A context in which operators run as they are called: of what is captured, casts are a part."""
 _any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
@@ -89,30 +91,32 @@ def _chosen_without(ambient: Ambient) -> bool:
     return ambient.device == "cuda" and not ambient.deterministic
 
 
-def differs(ambient: Ambient) -> str:
-    """What of the calling thread's ambient is not as it was captured, "" if nothing is."""
+def differs(ambient: Ambient) -> Refused | None:
+    """What of the calling thread's ambient is not as it was captured, None if nothing is."""
     if not ambient.device:
-        return ""
+        return None
     now = autocast_now(ambient.device)
     if now != ambient.autocast:
-        return f"{_cast(ambient.device, now)}, and the model was compiled {_was(ambient)}"
+        return Refused(f"{_cast(ambient.device, now)}, and the model was compiled {_was(ambient)}")
     default = name_of(_dtype())
     if ambient.default_dtype and default != ambient.default_dtype:
         made = f"the model makes tensors of torch's default dtype, {ambient.default_dtype}"
-        return f"torch's default dtype is {default}, and {made} when it was compiled"
+        return Refused(f"torch's default dtype is {default}, and {made} when it was compiled")
     if ambient.asks_deterministic not in ("", on := "on" if _deterministic() else "off"):
         asks = (
             f"the model asks for it, and it was {ambient.asks_deterministic} when it was compiled"
         )
-        return f"torch.use_deterministic_algorithms is {on}: {asks}"
+        return Refused(f"torch.use_deterministic_algorithms is {on}: {asks}")
     for question, was in ambient.asked:
         answer = repr(SWITCHES[question]())
         if answer != was:
-            return f"{question} is {answer}: the model asks, and it was {was} when it was compiled"
+            return Refused(
+                f"{question} is {answer}: the model asks, and it was {was} when it was compiled"
+            )
     if _chosen_without(ambient) and _deterministic():
         chosen = "the kernels of the plan were chosen while it was off; compile under it"
-        return f"torch.use_deterministic_algorithms(True) is on, and {chosen}"
-    return ""
+        return Refused(f"torch.use_deterministic_algorithms(True) is on, and {chosen}")
+    return None
 
 
 def _cast(device: str, dtype: str) -> str:

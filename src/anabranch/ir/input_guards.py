@@ -16,6 +16,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from anabranch.ir.refused import Refused
+
 What = Literal[
     "stride",
     "layout",
@@ -89,13 +91,15 @@ def answer_of(what: What, tensor: Tensor) -> str:
     return repr(ANSWERS[what](tensor))
 
 
-def differs_from(asked: Asked, tensor: Tensor, path: str) -> str:
-    """What is not as it was captured of the tensor that a person calls `path`; "" if it is."""
+def differs_from(asked: Asked, tensor: Tensor, path: str) -> Refused | None:
+    """What is not as it was captured of the tensor that a person calls `path`; None if it is."""
     now = answer_of(asked.what, tensor)
     if now == asked.answer:
-        return ""
+        return None
     at = f" at {asked.where}" if asked.where else ""
-    return f"{TOLD[asked.what].format(path)} {now}, compiled for {asked.answer}: it is asked{at}"
+    return Refused(
+        f"{TOLD[asked.what].format(path)} {now}, compiled for {asked.answer}: it is asked{at}"
+    )
 
 
 def heard(asked: Sequence[Asked], places: Sequence[int]) -> Callable[[Sequence[Tensor]], bool]:

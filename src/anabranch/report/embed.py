@@ -161,7 +161,7 @@ def _candidate(
     name, spread = text_kernel(kernel), _rounded(cost.spread) if cost else None
     launch = _launch(kernel.resources)
     us, source = (_rounded(cost.us), cost.source) if cost else (None, "")
-    why = why_not(row.task, candidate, row.candidates)
+    why = str(why_not(row.task, candidate, row.candidates) or "")
     return [name, us, spread, source, str(refused or ""), number, launch, why, limit]
 
 

@@ -26,6 +26,7 @@ from typing import Any
 from anabranch.errors import OptionError
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan
+from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_graph, text_kernel
@@ -159,16 +160,16 @@ def _candidate(
         "source": cost.source if cost else None,
         "chosen": is_chosen(task, candidate),
         "refused": bool(refused) or cost is None,
-        "why_not": why_not(task, candidate, tried),
+        "why_not": str(why_not(task, candidate, tried) or ""),
         "limit": limit_facts(task.body, candidate.kernel, spec),
     }
 
 
-def why_not(task: Task, candidate: Candidate, tried: Sequence[Candidate]) -> str:
-    """Why the plan does not run the task by this candidate; "" if it does."""
+def why_not(task: Task, candidate: Candidate, tried: Sequence[Candidate]) -> Refused | None:
+    """Why the plan does not run the task by this candidate; None if it does."""
     if is_chosen(task, candidate):
-        return ""
-    return REPLACED if candidate.verdict.chosen else str(why_lost(candidate, tried) or "")
+        return None
+    return Refused(REPLACED) if candidate.verdict.chosen else why_lost(candidate, tried)
 
 
 def _decided(task: Task, events: Sequence[Event]) -> list[dict[str, str]]:

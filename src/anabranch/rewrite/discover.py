@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Rule, text_pattern, wildcards
 from anabranch.rewrite.discovery.equations import (
     DRAWS,
@@ -116,7 +117,7 @@ def _within(
         new += 1
         proven = [each for each in (general, pair) if not refutation(*each, inputs)]
         if not proven:
-            why = refutation(*pair, inputs)
+            why = str(refutation(*pair, inputs))
             refuted += [why] if UNDRAWN not in why else []
             continue
         survived += 1
@@ -130,10 +131,10 @@ def _within(
     return kept, Counts(*sizes), refuted
 
 
-def refutation(one: Side, two: Side, shapes: Shapes) -> str:
-    """Why the equation does not hold on other shapes, in some direction; "" if it does."""
+def refutation(one: Side, two: Side, shapes: Shapes) -> Refused | None:
+    """Why the equation does not hold on other shapes, in some direction; None if it does."""
     made = ((each.name, survives(each)) for each in equations(one, two, shapes))
-    return next((f"{name}: {why}" for name, why in made if why), "")
+    return next((Refused(f"{name}: {why}") for name, why in made if why), None)
 
 
 def _helpful(one: Side, two: Side, shapes: Shapes) -> list[Equation]:

@@ -17,6 +17,7 @@ import torch
 from anabranch.ir import custom_ops, ops
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Constant, Graph, Input, Node
+from anabranch.ir.refused import Refused
 from anabranch.ir.types import TensorType
 
 TRIALS = 3
@@ -45,12 +46,12 @@ EXACT = {ops.packet_name(custom_ops.RECURRENCE)} | frozenset(
 """Operators that give integers for integers."""
 
 
-def different(graph: Graph, other: Graph, seed: int = 0, trials: int = TRIALS) -> str:
-    """Why the graphs are not equal, "" if every trial found the same numbers. Constants that both
+def different(graph: Graph, other: Graph, seed: int = 0, trials: int = TRIALS) -> Refused | None:
+    """Why the graphs are not equal, None if every trial found the same numbers. Constants that both
     have are drawn anew in every trial, alike for both; inputs likewise. Both graphs have the same
     inputs in the same order."""
     if [value.type for value in graph.inputs] != [value.type for value in other.inputs]:
-        return "they do not take the same inputs"
+        return Refused("they do not take the same inputs")
     whole = all(map(integral, (graph, other)))
     for trial in range(trials + whole):
         exact = whole and trial < trials
@@ -61,16 +62,16 @@ def different(graph: Graph, other: Graph, seed: int = 0, trials: int = TRIALS) -
         wanted, found = (eval_graph(side, inputs, precision=torch.float64) for side in sides)
         for i, (want, got) in enumerate(zip(wanted, found, strict=True)):
             if want.shape != got.shape:
-                return f"result {i} has shape {tuple(got.shape)}, not {tuple(want.shape)}"
+                return Refused(f"result {i} has shape {tuple(got.shape)}, not {tuple(want.shape)}")
             error, allowed = _distance(want, got), 0.0 if exact else RELATIVE * _size(want)
             if not error <= allowed:  # NaN is no equality
-                return f"result {i} differs by {error:.2g} on trial {trial}"
-    return ""
+                return Refused(f"result {i} differs by {error:.2g} on trial {trial}")
+    return None
 
 
-def unlike(graph: Graph, other: Graph, seed: int = 0) -> str:
-    """Where the graphs treat NaN, infinities or the sign of zero otherwise, "" if nowhere: both are
-    run on normal numbers with a few of these among them, inputs and constants alike. Where the
+def unlike(graph: Graph, other: Graph, seed: int = 0) -> Refused | None:
+    """Where the graphs treat NaN, infinities or the sign of zero otherwise, None if nowhere: both
+    are run on normal numbers with a few of these among them, inputs and constants alike. Where the
     sign of a zero is that of what was summed up in some order, it is nobody's."""
     dice = torch.Generator().manual_seed(seed)
     inputs = [_wild(draw(value.type, dice), dice) for value in graph.inputs]
@@ -85,17 +86,17 @@ def unlike(graph: Graph, other: Graph, seed: int = 0) -> str:
     for i, (want, got) in enumerate(zip(wanted, found, strict=True)):
         if not want.dtype.is_floating_point:
             if not torch.equal(want, got.to(want.dtype)):
-                return f"result {i} is another"
+                return Refused(f"result {i} is another")
             continue
         got = got.to(want.dtype)
         same = (want.isnan() & got.isnan()) | (want == got) | (want.isfinite() & got.isfinite())
         if not same.all():
             at = tuple(int(k) for k in (~same).nonzero()[0])
-            return f"result {i} is {got[at].item()} where it was {want[at].item()}"
+            return Refused(f"result {i} is {got[at].item()} where it was {want[at].item()}")
         zeros = (want == 0) & (got == 0) & (want.signbit() != got.signbit())
         if signs and zeros.any():
-            return f"result {i} is a zero of the other sign"
-    return ""
+            return Refused(f"result {i} is a zero of the other sign")
+    return None
 
 
 def _adds_up(node: Node) -> bool:

@@ -58,7 +58,7 @@ def test_answers_are_equal_and_never_dearer(
     for one in found:
         verify_graph(one.graph, infer=True)
         assert one.graph.inputs == graph.inputs
-        assert different(graph, one.graph) == ""
+        assert different(graph, one.graph) is None
         assert one.price == price(one.graph)
 
 
@@ -69,7 +69,7 @@ def test_rules_that_always_help_end_where_their_pass_ends(seed: int) -> None:
     graph = cse(drop_dead(drawn(seed, 24)), Trace())
     simple = cse(identities(graph, Trace()), Trace())
     found = search(graph, always.RULES, nodes, Settings(pops=40, size_u=100, partition=False))
-    assert different(graph, found[0].graph) == ""
+    assert different(graph, found[0].graph) is None
     assert found[0].price.us <= nodes(simple).us
 
 
@@ -160,7 +160,7 @@ def test_equal_parts_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     found = search(graph, RULES, nodes, Settings(size_l=5, size_u=9))
     assert found[0].price == Price(16)
     assert {step.nodes for step in found[0].steps} == {(f"c{i}", f"b{i}") for i in range(8)}
-    assert different(graph, found[0].graph) == ""
+    assert different(graph, found[0].graph) is None
     # One block alone, and two neighbours; the last ones are like the others.
     assert [len(one.nodes) for one in searched] == [4, 8]
     lines = {node.name: node.origin for node in found[0].graph.nodes}

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Operand, Wild, text_pattern, wildcards
 from anabranch.rewrite.apply import apply, instantiate
 from anabranch.rewrite.discovery.implied import directions
@@ -42,26 +43,26 @@ DRAWN = "HWIJRQ"
 """Letters of images and kernels, which are drawn so that one has room in the other."""
 
 
-def survives(equation: Equation, draws: int = DRAWS) -> str:
-    """Why the equation does not hold; "" if both sides give the same numbers on all draws, and the
-    rule finds its own left side."""
+def survives(equation: Equation, draws: int = DRAWS) -> Refused | None:
+    """Why the equation does not hold; None if both sides give the same numbers on all draws, and
+    the rule finds its own left side."""
     made = rule(equation)
     for seed in range(draws):
         try:
             graph = instantiate(made, seed)
         except (RuntimeError, IndexError, TypeError, KeyError) as failed:
-            return f"{UNDRAWN}: {str(failed).splitlines()[0]}"
+            return Refused(f"{UNDRAWN}: {str(failed).splitlines()[0]}")
         roots = [ref.name for ref in graph.outputs]
         found = [m for m in matches(graph, made) if [root.name for root in m.roots] == roots]
         if not found:
-            return "does not match its own instance"
+            return Refused("does not match its own instance")
         try:
             why = different(graph, apply(graph, made, found[0]), seed)
         except (ValueError, RuntimeError) as failed:  # meta kernels do not ask for everything
-            return str(failed)
+            return Refused(str(failed) or type(failed).__name__)
         if why:
             return why
-    return ""
+    return None
 
 
 def special(equation: Equation) -> bool:

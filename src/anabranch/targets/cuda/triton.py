@@ -31,6 +31,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.key import code
 from anabranch.ir.protocols import Probe
+from anabranch.ir.refused import Refused
 from anabranch.ir.task import Kernel, Resources, Task
 from anabranch.ir.types import TensorType, type_of
 from anabranch.ir.variant import Variant
@@ -184,10 +185,10 @@ class Triton:
                     yield wanted[recipe]
         self._keep(keys, cache)
 
-    def refusal(self, kernel: Kernel) -> str:
-        """Why a kernel that was got ready cannot be compiled; "" if it can."""
+    def refusal(self, kernel: Kernel) -> Refused | None:
+        """Why a kernel that was got ready cannot be compiled; None if it can."""
         built = self._built.get(self._recipe(self.program(kernel)))
-        return built if isinstance(built, str) else ""
+        return Refused(built) if isinstance(built, str) else None
 
     def runner(self, task: Task, values: dict[str, Tensor], workspace: Tensor | None) -> Call:
         """The call of a task whose kernel has provider "triton" (see `targets.loading.Runner`)."""
