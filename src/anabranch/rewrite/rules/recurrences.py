@@ -19,15 +19,14 @@ overflow where the state itself does not.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from anabranch.ir.graph import Node, Ref
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Known, Match, Operand, Pattern, Patterns, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat, linear
-from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.algebra_conditions import values
 from anabranch.rewrite.rules.embedding_merging import CAT, STACK
 from anabranch.rewrite.rules.pattern_parts import made, refuses
@@ -40,8 +39,7 @@ from anabranch.rewrite.rules.recurrence_values import (
     Whole,
     selected,
 )
-
-Drawn = Mapping[str, object]
+from anabranch.rewrite.rules.shapes import Draw, Drawing, OneOf, either, shapes
 
 parts, axis = wild("parts axis")
 
@@ -133,17 +131,17 @@ def _put(match: Match) -> Patterns:
     return (found.steps, *found.ends.values())
 
 
-def draw(dice: random.Random, joins: bool = False) -> Drawn:
+def _steps(given: Drawing, joins: bool) -> tuple[Pattern, ...]:
     """Steps of a state of some axes, as models spell them, and what is read of it."""
-    steps, rank = FEWEST_STEPS + dice.randint(0, 2), dice.randint(1, 3)
-    sizes = [draws.size(dice) for _ in range(rank)]
-    at = dice.randint(0, rank)
     x, f, r, c, w, v = wild("x f r c w v")
-    whole = draws.tensor(*sizes[:at], steps, *sizes[at:])
-    kind, read, dim = dice.randint(0, 7), dice.randint(0, 4), dice.randint(0, rank - 1)
-    stacked: list[Pattern] = []
+    rank = len(given.sizes(STATE.split()))
+    at = given.value("axis", AXIS)
+    assert isinstance(at, int)
+    at %= rank + 1
+    kind, read, dim = (given.dice.randrange(count) for count in (8, 5, rank))
+    steps: list[Pattern] = []
     state: Pattern = c
-    for number in range(steps):
+    for number in range(given.size("S")):
         u, by, out = (call(SELECT, one, at, number) for one in (x, f, r))
         state = (
             by * state + u,
@@ -162,15 +160,25 @@ def draw(dice: random.Random, joins: bool = False) -> Drawn:
             call(SUM, state * out, (dim,), True),
             linear(state, v),
         )[read]
-        stacked.append(call(UNSQUEEZE, step, at) if joins else step)
-    return {
-        **dict.fromkeys("xfr", whole),
-        "c": draws.tensor(*sizes),
-        "w": draws.tensor(*sizes[dice.randint(0, rank - 1) :]),
-        "v": draws.weight("v", draws.size(dice), sizes[-1]),
-        "parts": tuple(stacked),
-        "axis": dice.choice((at, at - rank - 1)),
-    }
+        steps.append(call(UNSQUEEZE, step, at) if joins else step)
+    return tuple(steps)
+
+
+STATE, AXIS = "A.. B.. K", "S of x"
+DRAWN: dict[str, object] = {
+    **{"c": STATE, "w": OneOf(STATE, "B.. K", "K"), "v": "M K const", "axis": AXIS},
+    **{"A": (0, 1), "B": (0, 1), "S": range(FEWEST_STEPS, FEWEST_STEPS + 3)},
+}
+
+
+def _drawn(joins: bool) -> Draw:
+    """The axis of steps before some of the state's, or behind all of them."""
+    return either(
+        *(
+            shapes(DRAWN, dict.fromkeys("xfr", whole), parts=partial(_steps, joins=joins))
+            for whole in ("A.. S B.. K", "A.. B.. S K", "A.. B.. K S")
+        )
+    )
 
 
 RULES: tuple[Rule, ...] = (
@@ -180,7 +188,7 @@ RULES: tuple[Rule, ...] = (
         replace=_put,
         when=refuses(rolled),
         also=_ends,
-        draw=draw,
+        draw=_drawn(joins=False),
         throughout="first",
     ),
     Rule(
@@ -189,7 +197,7 @@ RULES: tuple[Rule, ...] = (
         replace=_put,
         when=refuses(rolled),
         also=_ends,
-        draw=lambda dice: draw(dice, joins=True),
+        draw=_drawn(joins=True),
         throughout="first",
     ),
 )
