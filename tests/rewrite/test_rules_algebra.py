@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+import torch
 from tests.rewrite.graphs import captured, equal, kinds, read
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.rule import Rule
+from anabranch.ir.types import TensorType
 from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.rewrite import simplify
@@ -18,7 +20,6 @@ from anabranch.rewrite.apply import apply, apply_all, instantiate
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import CANDIDATES
-from anabranch.rewrite.rules.draws import tensor
 from anabranch.trace import Trace
 
 FAMILIES = (
@@ -30,6 +31,10 @@ FAMILIES = (
     "elementwise_algebra",
 )
 RULES = {rule.name: rule for family in FAMILIES for rule in CANDIDATES[family]}
+
+
+def tensor(*sizes: int) -> TensorType:
+    return TensorType(sizes, torch.float32)
 
 
 def graph(inputs: str, *lines: str) -> Graph:
