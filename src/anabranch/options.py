@@ -61,8 +61,6 @@ Pruning = Literal["time", "limit"]
 Search = Literal["autograph", "autograph-paper", "taso", "taso-paper", "none"]
 SEARCHES: tuple[str, ...] = get_args(Search)
 SEEDS = 2**63
-PUBLISHED = frozenset({"autograph-paper", "taso-paper"})
-"""Searches that do as their papers say."""
 SIZE = re.compile(r"([0-9.]+) *([kmg]i?b|b|)", re.IGNORECASE)
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}

@@ -26,6 +26,7 @@ from anabranch.options import SYSTEMS, Options
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules import ALL
 from anabranch.search import driver, evaluation
+from anabranch.search.published import SEARCH_KINDS
 from anabranch.targets import resolve
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Trace
@@ -183,7 +184,7 @@ def test_work_is_asked_for_and_not_what_is_left() -> None:
     ):
         options = Options.read(asked, environment=False)
         for until in (Deadline.after(0.0), Deadline.after(50.0)):
-            effort = driver._effort(options, until, 3.0)
+            effort = driver._effort(options, SEARCH_KINDS["autograph"], until, 3.0)
             assert effort.work == pytest.approx(work) and effort.until == until
             assert effort.slack == (0.0 if asked else TIME.search_slack_s)
     one = job(Twins(), torch.randn(4, 64))

@@ -19,12 +19,12 @@ from anabranch.frontend.captured import Captured
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
-from anabranch.options import PUBLISHED, Options
-from anabranch.rewrite import rules as tables
+from anabranch.options import Options
 from anabranch.search import path_cache
 from anabranch.search.budget import Effort
 from anabranch.search.evaluation import CandidateEvaluator, replaced
 from anabranch.search.outer_loop import improved, settings_of
+from anabranch.search.published import SEARCH_KINDS, SearchKind
 from anabranch.search.result import NOTHING, Allowed, Path, rules_of
 from anabranch.trace import RECALLED, Trace
 from anabranch.tuning.build import BuiltPlan, rescheduled, schedule_seconds
@@ -99,27 +99,25 @@ def _search_paths(
     job: Job, captured: Captured, first: BuiltPlan, start: Path, until: Deadline
 ) -> tuple[BuiltPlan, Path]:
     options, trace, graph = job.options, job.trace, start.begin
+    kind = SEARCH_KINDS[options.search]
     end = job.deadline.within(until.left() + TIME.search_comparison_s)
-    summed = options.search == "taso-paper"
-    seeds = _of_taso(job, captured, graph, first) if not start.rounds else ()
+    seeds = _of_rival(job, kind, captured, graph, first) if not start.rounds else ()
     evaluator = CandidateEvaluator(
-        replaced(job, scheduler="sequential") if summed else job, captured, first, until
+        replaced(job, scheduler="sequential") if kind.one_by_one else job, captured, first, until
     )
     with trace.stage("search.begin"):
         before = job.taken
         tried = rescheduled(evaluator.child_job, first, trial=True)
         trial = job.taken - before
-    machine = _side_by_side(job)
-    alpha = _alpha(options, tried, machine)
+    machine = _side_by_side(job, kind)
+    alpha = _alpha(options, kind, tried, machine)
     trace.add("chosen", "search", graph.name, f"the critical path weighs {alpha:g} times the sum")
     # The schedule of what is found has its time within the limit, too.
     until = until.earlier(_to_schedule(job, first, until))
     each = trial + _took(trace, "fusion", "tuning") * NEW
-    effort, evaluators = _effort(options, until, each), evaluator.evaluators(alpha, machine)
+    effort, evaluators = _effort(options, kind, until, each), evaluator.evaluators(alpha, machine)
     settings = settings_of(options)
-    rules = tables.PUBLISHED if options.search in PUBLISHED else tables.ALL
-    if options.exact:
-        rules = tuple(rule for rule in rules if not rule.special)
+    rules = tuple(rule for rule in kind.rules if not (options.exact and rule.special))
     found = improved(graph, tried, rules, settings, evaluators, effort, trace, seeds, start)
     if found.built is not tried:
         best = found.built
@@ -130,7 +128,7 @@ def _search_paths(
             was, now = evaluator.last((first, best), end)
         steps = found.path.steps[len(start.steps) :]
         why = beside(now, was, "both scheduled in earnest")
-        if summed or _gains(now, was):
+        if kind.one_by_one or _gains(now, was):
             trace.add("chosen", "search", rules_of(steps), why, us=now.us)
             return best, found.path
         if now.us < was.us and not tied(now, was):
@@ -155,12 +153,14 @@ def _gains(now: Cost, was: Cost) -> bool:
     return was.us - now.us > least and not tied(now, was)
 
 
-def _of_taso(job: Job, captured: Captured, graph: Graph, first: BuiltPlan) -> tuple[Path, ...]:
-    """What AutoGraph, as published, is compared with at its end where the path weighs nothing: the
-    paper gives no number for that weight. Whoever asked for TASO before has found it."""
-    if job.options.search != "autograph-paper":
+def _of_rival(
+    job: Job, kind: SearchKind, captured: Captured, graph: Graph, first: BuiltPlan
+) -> tuple[Path, ...]:
+    """What the search is compared with at its end, if anything. Whoever asked for that before has
+    found it."""
+    if not kind.rival:
         return ()
-    asked = replaced(replace(job, trace=job.trace.child()), search="taso-paper")
+    asked = replaced(replace(job, trace=job.trace.child()), search=kind.rival)
     path = known_path(asked, graph)
     if path is None or (goes_on(path, job.options) and not path.rounds):
         path = run_search(asked, captured, graph, first)[1]
@@ -174,7 +174,7 @@ def _limit(job: Job) -> float:
     return min(TIME.search_s, max(0.0, TIME.search_end_s - job.taken)) if asked is None else asked
 
 
-def _effort(options: Options, until: Deadline, each: float) -> Effort:
+def _effort(options: Options, kind: SearchKind, until: Deadline, each: float) -> Effort:
     """Work by what was asked for alone, and not by what is left of it."""
     asked = options.search_seconds
     slack = TIME.search_slack_s if asked is None and options.budget is None else 0.0
@@ -186,7 +186,7 @@ def _effort(options: Options, until: Deadline, each: float) -> Effort:
         )
     return Effort(
         options.search_measured,
-        every=options.search in PUBLISHED,
+        every=kind.every,
         work=TIME.search_rate * asked,
         until=until,
         each=each,
@@ -200,16 +200,16 @@ def _took(trace: Trace, *stages: str) -> float:
     return sum(float(data["seconds"]) for data in found.values())
 
 
-def _alpha(options: Options, tried: BuiltPlan, machine: Calibration) -> float:
-    """What the critical path weighs in prices: nothing for TASO."""
-    if options.search in ("taso", "taso-paper"):
+def _alpha(options: Options, kind: SearchKind, tried: BuiltPlan, machine: Calibration) -> float:
+    """What the critical path weighs in prices."""
+    if kind.summed:
         return 0.0
     if options.search_alpha is not None:
         return options.search_alpha
     return observed_alpha(tried.tasks, tried.costs.task, tried.cost, machine)
 
 
-def _side_by_side(job: Job) -> Calibration:
-    """What it costs to run side by side, in prices: nothing in the paper's."""
-    bare = job.options.search in PUBLISHED or not job.options.search_overheads
-    return WITHOUT_OVERLAP_COST if bare else calibration_of(job.target.spec)
+def _side_by_side(job: Job, kind: SearchKind) -> Calibration:
+    """What it costs to run side by side, in prices."""
+    overheads = kind.overheads and job.options.search_overheads
+    return calibration_of(job.target.spec) if overheads else WITHOUT_OVERLAP_COST

@@ -27,6 +27,7 @@ from anabranch.search.cost.estimator import Appraiser
 from anabranch.search.cost.task_cuts import TaskCutter
 from anabranch.search.part_timing import time_parts
 from anabranch.search.protocols import Evaluators, PartEvaluators
+from anabranch.search.published import SEARCH_KINDS
 from anabranch.trace import Trace, stage_seconds
 from anabranch.tuning.build import BuiltPlan, build_on_trial, launched, simplified, tuner_of
 from anabranch.tuning.job import Job
@@ -73,10 +74,10 @@ class CandidateEvaluator:
             weights = dict.fromkeys((0.0, alpha))
             return [self._appraiser(built, weight, machine) for weight in weights]
 
-        ours = self._job.options.search == "autograph"
-        parts = PartEvaluators(kinds, self._time_parts, first=ours)
+        first = SEARCH_KINDS[self._job.options.search].parts
+        parts = PartEvaluators(kinds, self._time_parts, first)
         made = Evaluators(self._simplify, appraise, self._build, self.race, parts)
-        if not ours:
+        if not first:
             return made
         again = None if self._job.target.spec.simulated else self._again
         return replace(made, foresee=foresee, again=again)

@@ -33,7 +33,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.key import content_key
 from anabranch.ir.price import Price
 from anabranch.ir.rule import Rule
-from anabranch.options import PUBLISHED, Options
+from anabranch.options import Options
 from anabranch.search.budget import FEWEST_PRICES, Effort, building, pricing
 from anabranch.search.engine.backtracking import Found
 from anabranch.search.engine.dynamic_programme import Settings
@@ -42,6 +42,7 @@ from anabranch.search.finders import USUAL, Finders
 from anabranch.search.global_rules import apply_globally
 from anabranch.search.part_search import search_parts, told_apart
 from anabranch.search.protocols import Evaluators, T
+from anabranch.search.published import SEARCH_KINDS
 from anabranch.search.result import Path
 from anabranch.search.state import CandidateGraph, SearchOutcome, SearchState
 from anabranch.trace import Trace
@@ -58,7 +59,7 @@ def settings_of(options: Options) -> Settings:
         keep=options.search_keep,
         dp=options.search_dp,
         partition=options.search_partition,
-        between_cells=options.search_cell_boundaries and options.search not in PUBLISHED,
+        between_cells=options.search_cell_boundaries and SEARCH_KINDS[options.search].cells,
         seed=options.seed,
     )
 

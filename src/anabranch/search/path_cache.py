@@ -19,18 +19,12 @@ from anabranch.ir.protocols import Target
 from anabranch.ir.text import text_graph
 from anabranch.ir.verify import verify_graph
 from anabranch.kernels import sources
-from anabranch.options import PUBLISHED, Options
+from anabranch.options import Options
+from anabranch.search.published import SEARCH_KINDS
 from anabranch.search.result import Path
 
 PATHS: Table[Path] = Table("graphs", "search 10", nouns(Path))
 NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
-APART = {
-    *("scheduler", "max_streams", "max_group_size", "max_groups", "arena_ratio"),
-    *("horizontal_fusion", "pdl"),
-    *("search_alpha", "search_overheads", "search_cell_boundaries"),
-}
-"""What a search does not depend on that goes by the sum, and tries its graphs one kernel after
-another."""
 
 
 def store(cache: Cache | None, key: str, path: Path) -> None:
@@ -71,10 +65,6 @@ def _results(graph: Graph) -> list[tuple[object, ...]]:
     return [(known[ref.name].shape, known[ref.name].dtype) for ref in graph.outputs]
 
 
-TIMES = {"budget", "search_seconds"}
-"""How long it may take, which what is kept says; as published, a search is another one with it."""
-
-
 def key(graph: Graph, options: Options, target: Target) -> str:
     """All that the outcome of a search depends on: the graph with its names, which of its constants
     are equal, our own files (rules are in them), the machine, and the options."""
@@ -82,9 +72,8 @@ def key(graph: Graph, options: Options, target: Target) -> str:
     place = {digest: i for i, digest in enumerate(digests)}
     constants = tuple(Constant(c.name, c.type, str(place[c.digest])) for c in graph.constants)
     named = replace(graph, constants=constants)
-    apart = APART if options.search == "taso-paper" else set[str]()
-    apart = apart if options.search in PUBLISHED else apart | TIMES
-    asked = options.model_dump_json(exclude=NOT_ASKED | apart)
+    ignored = NOT_ASKED | SEARCH_KINDS[options.search].ignores
+    asked = options.model_dump_json(exclude=ignored)
     machine = f"{target.spec.fingerprint} {name_of(target)}"
     ours = sources.digest(sources.ALL_ROOMS)
     return PATHS.key(machine, asked, ours, text_graph(named, origins=False))
