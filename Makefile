@@ -74,6 +74,7 @@ docs: setup
 
 benchmarks:
 	$(PYTHON) tools/tables.py
+	$(PYTHON) tools/rule_families.py
 
 golden: setup
 	$(PYTEST) tests --update-golden

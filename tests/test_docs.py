@@ -318,6 +318,12 @@ def test_tables_are_made_from_the_records() -> None:
     assert readme == tables["with_table"](readme), "the README's table is old: make benchmarks"
 
 
+def test_rule_families_are_those_of_the_tables_and_the_records() -> None:
+    families = runpy.run_path(str(ROOT / "tools" / "rule_families.py"))
+    page = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
+    assert page == families["with_table"](page), "docs/search.md is old: make benchmarks"
+
+
 def test_the_site_builds(tmp_path: Path) -> None:
     """As `make docs` builds it: a warning is an error."""
     pytest.importorskip("mkdocs")
