@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -237,6 +238,33 @@ def test_zoo_knows_only_torch() -> None:
             for _, name in imports(tree):
                 known = name.split(".")[0] in allowed or name.startswith("anabranch.models.zoo")
                 assert known, f"{file} imports {name}"
+
+
+def test_the_architecture_is_one_page_with_the_rooms_as_they_are() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 900
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    floors = [layer.replace("(", "").replace(")", "") for layer in layers]
+    drawn = re.findall(r"^([a-z]+(?: \| [a-z]+)*)  +\S", text, re.MULTILINE)
+    assert drawn == [floor for floor in floors if floor != "__main__"]
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOLDERS = {"benchmarks", "docs", "examples", "tests", "tools"}
+
+
+def test_files_that_pages_name_exist() -> None:
+    """Modules as `room/file`, others by their path in the repository, in code."""
+    lost = []
+    for page in PAGES:
+        for name in re.findall(r"`([a-z_]+(?:/[\w.-]+)+)`", page.read_text(encoding="utf-8")):
+            first = name.split("/")[0]
+            place = ROOT / name if first in FOLDERS else PACKAGE / name
+            known = place.exists() or place.with_suffix(".py").is_file()
+            if first in ROOMS | FOLDERS and not known:
+                lost.append(f"{page.relative_to(ROOT)}: {name}")
+    assert lost == []
 
 
 def test_tests_mirror_the_package() -> None:
