@@ -10,7 +10,7 @@ from anabranch.fusion.partition import singly
 from anabranch.ir.dag import dag_of, in_launch_order, waiting
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.key import structure_key
-from anabranch.ir.state import overwriting, settled
+from anabranch.ir.state import elementwise, overwriting, settled
 from anabranch.ir.task import TaskGraph, places
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.verify import verify_graph
@@ -114,3 +114,36 @@ def test_readers_of_the_old_value_come_before_who_writes_over_it() -> None:
     assert dag.preds[number["one"]] >> number["before"] & 1
     assert not waiting(found)
     assert in_launch_order(found) == found
+
+
+UPDATE = """
+graph update {
+  input %m: f32[4,3]
+  input %g: f32[4,3]
+  input %s: f32[]
+  %half: f32[4,3] = aten.mul.Tensor(%m, %s)
+  %n: f32[4,3] = aten.add.Tensor(%half, %g)
+  return %n
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("%m: f32[4,3]", "%m: f16[4,3]"),  # of another type
+        ("%m: f32[4,3]", "%m: f32[4,3]{1,4}"),  # other elements lie there
+        ("%m: f32[4,3]", "%m: f32[3]"),  # read again for each row
+        ("aten.mul.Tensor(%m, %s)", "aten.flip.default(%m, [0])"),
+        ("aten.mul.Tensor(%m, %s)", "aten.cumsum.default(%m, 0)"),
+        ("aten.mul.Tensor(%m, %s)", "aten.dropout.default(%m, 0.5, True)"),
+        ("aten.add.Tensor(%half, %g)", "aten.add.Tensor(%g, %g)"),  # nothing of it is read
+        ("  return %n", "  %all: f32[] = aten.sum.default(%g)\n  return %n, %all"),
+        ("  return %n", "  %w: f32[2,4,3] = aten.expand.default(%g, [2, 4, 3])\n  return %n, %w"),
+    ],
+)
+def test_what_looks_at_other_elements_writes_over_none(before: str, after: str) -> None:
+    assert elementwise(parse_graph(UPDATE), "n", "m") and elementwise(parse_graph(UPDATE), "n", "g")
+    assert before in UPDATE
+    assert not elementwise(parse_graph(UPDATE.replace(before, after)), "n", "m")
+    assert not elementwise(parse_graph(UPDATE), "n", "no input")

@@ -19,9 +19,10 @@ from anabranch.errors import VerifyError
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, types
 from anabranch.ir.shapes import known_type
-from anabranch.ir.task import Kernel, Task, TaskGraph, value_types
+from anabranch.ir.task import GENERATED, Kernel, Task, TaskGraph, value_types
 from anabranch.ir.types import TensorType
 from anabranch.kernels.library import fits_cudnn
+from anabranch.kernels.triton.in_place import why_kernel_not_in_place
 
 MAX_RESULTS = 1 << 14
 """Results of one node."""
@@ -70,6 +71,10 @@ def _check_kernel(task: Task, kernel: Kernel) -> None:
     _unless(written == wanted, what, "it writes other values or types than its task")
     if kernel.provider == "cudnn":
         _unless(fits_cudnn(body), what, "its body is no convolution that cuDNN runs")
+    if kernel.provider == GENERATED:
+        for new, old in task.overwrites.items():
+            why = why_kernel_not_in_place(kernel, new, old)
+            _unless(why is None, what, f"it may not write %{new} over %{old}: {why}")
 
 
 def check_nodes(graph: Graph, table: Mapping[str, TensorType], asked: frozenset[str]) -> None:

@@ -16,6 +16,7 @@ from anabranch.costs.serial_work import chained_us, walked_us
 from anabranch.ir import ops
 from anabranch.ir.components import components
 from anabranch.ir.graph import Graph, Node, Ref, types
+from anabranch.ir.state import overwritten
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Resources, Task
 from anabranch.ir.types import DTYPE_NAMES, TensorType
@@ -159,8 +160,8 @@ def _border(body: Graph, table: Mapping[str, TensorType]) -> int:
     """Bytes that cross it: of what comes in at most all of it, however many read it; of what is
     written over, what comes in once more."""
     size = {name: type.numel * type.dtype.itemsize for name, type in table.items()}
-    if body.states:
-        over = {state.name for state in body.states}
+    over = {state.name for state in body.states}
+    if over and any(overwritten(node) in over for node in body.nodes):
         coming = [*(v.name for v in body.inputs), *(c.name for c in body.constants)]
         return 2 * sum(size[name] for name in coming if name not in over)
     moved = {ref.name: size[ref.name] for ref in body.outputs}

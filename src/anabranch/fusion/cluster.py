@@ -30,6 +30,7 @@ from anabranch.ir.dag import bits
 from anabranch.ir.graph import Graph, Node
 from anabranch.ir.key import canonical
 from anabranch.ir.refused import Refused
+from anabranch.ir.state import STORE
 from anabranch.kernels.dfg.concat_stores import JOINS, alike, joined_by
 from anabranch.kernels.dfg.expr import COMPUTE, Arith, all_parts
 from anabranch.kernels.dfg.lower import LOWERINGS, lower, refined
@@ -130,10 +131,13 @@ class _ClusterSearch:
         return [name for node in self.units[at] for name in node.results]
 
     def _readers(self, at: int) -> set[int]:
+        """Groups that read what this one makes, but for copies to the places of states: most of
+        these go (`tuning.state_stores`), and what they read is a result in any case."""
         found = {
             self.home[node.name]
             for name in self._made(at)
             for node in self.paths.readers.get(name, ())
+            if node.op != STORE
         }
         return found - {at}
 

@@ -32,10 +32,16 @@ def _part(body: Graph, nodes: Sequence[int]) -> Graph:
     own = tuple(body.nodes[at] for at in nodes)
     read = {name for node in own for name in node.uses}
     made = {name for node in own for name in node.results}
+    outputs = tuple(ref for ref in body.outputs if ref.name in made)
     return replace(
         body,
         inputs=tuple(value for value in body.inputs if value.name in read),
         constants=tuple(value for value in body.constants if value.name in read),
         nodes=own,
-        outputs=tuple(ref for ref in body.outputs if ref.name in made),
+        outputs=outputs,
+        states=tuple(
+            replace(state, output=outputs.index(body.outputs[state.output]))
+            for state in body.states
+            if body.outputs[state.output] in outputs
+        ),
     )

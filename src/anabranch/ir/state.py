@@ -5,6 +5,9 @@
     %n_1  = add(%n, 1)                        computes all elements:
     %n_2  = copy(%n, %n_1)                    a copy brings them to the place
 
+    %m_1  = add(mul(%m, 0.9), %g) computes each element of that of %m: once there are tasks, its
+                                  kernel may write it in its place, and the copy goes
+
 All else stays functional. A node may write over a value if nobody reads that afterwards: the value
 is not returned, and all who read it can run before. They are then ordered before the node, as an
 edge like any other (`ir.dag`). A state whose new value is itself is only read.
@@ -72,6 +75,11 @@ def _ordered(
     return _ordered(facts, _ordered(facts, before, chains[:half]), chains[half:])
 
 
+def overwrites_few(body: Graph) -> bool:
+    """Whether the body writes few elements of a value, which it leaves as it is otherwise."""
+    return len(body.nodes) == 1 and ops.packet_name(body.nodes[0].op) in SPARSE
+
+
 def is_only_read(graph: Graph | TaskGraph, state: State) -> bool:
     """Whether the state stays as it is: another plan of the same states writes to it."""
     return graph.outputs[state.output].name == state.name
@@ -84,6 +92,29 @@ def settled(graph: Graph) -> bool:
         is_only_read(graph, state) or graph.outputs[state.output].name in written
         for state in graph.states
     )
+
+
+def elementwise(body: Graph, new: str, old: str) -> bool:
+    """Whether who computes each element of the body's results once may write `new` over `old`:
+    it reads that, both are of one type, all results have its shape, and on the way from `old` to
+    them there is nothing that looks at other elements."""
+    table = types(body)
+    if old not in table:
+        return False
+    type = table[old]
+    alike = all(table[ref.name].shape == type.shape for ref in body.outputs)
+    if table[new] != type or not alike:
+        return False
+    reached = {old}
+    for node in body.nodes:
+        if reached.isdisjoint(node.uses):
+            continue
+        info = ops.info(node.op)
+        shapes = {made.shape for made in node.types}
+        if info.kind != "pointwise" or info.random or shapes != {type.shape}:
+            return False
+        reached.update(node.results)
+    return new in reached
 
 
 class _Facts:

@@ -15,7 +15,7 @@ from anabranch.ir import ops
 from anabranch.ir.dag import Dag, bits, readers_before_writers
 from anabranch.ir.graph import Constant, Graph, Input, Node
 from anabranch.ir.schedule import Schedule, happens_before, text_schedule
-from anabranch.ir.state import is_only_read, overwritten
+from anabranch.ir.state import elementwise, is_only_read, overwritten
 from anabranch.ir.task import TaskGraph, alias_roots, join_dim, places, value_types
 from anabranch.ir.text import text_node
 from anabranch.ir.types import TensorType
@@ -131,7 +131,8 @@ def verify_tasks(tasks: TaskGraph) -> None:
 def verify_states(tasks: TaskGraph) -> None:
     """States are the last inputs, and their new values lie where they lie; what is written in the
     memory of something else is of its type, is no part of a join, and is computed by a task that
-    reads this memory at the elements that it writes alone."""
+    reads this memory at the elements that it writes alone: one operator that says so, or such as
+    look at one element."""
     names = [state.name for state in tasks.states]
     last = [value.name for value in tasks.inputs][len(tasks.inputs) - len(names) :]
     _unless(sorted(names) == sorted(last), tasks, "its states are not its last inputs")
@@ -157,6 +158,7 @@ def verify_states(tasks: TaskGraph) -> None:
             others = [name for name in task.reads if name != old]
             apart = all(place.get(root, root) != home for root in (roots.get(n, n) for n in others))
             alone = len(task.body.nodes) == 1 and overwritten(task.body.nodes[0]) == old
+            alone = alone or elementwise(task.body, new, old)
             _unless(apart and alone, tasks, f"{what}, and reads other elements of it")
 
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from anabranch.errors import VerifyError
 from anabranch.ir.plan import ALIGNMENT, Plan, Slot
 from anabranch.ir.task import (
+    GENERATED,
     IN_PLACE,
     Task,
     alias_roots,
@@ -107,9 +108,8 @@ def _check_slots(plan: Plan) -> None:
         spaces |= dict.fromkeys(task.overwrites, "state")
         if (kernel := task.kernel) is not None:
             message = f"the kernel of {task.name} writes over what it reads, and may not, or must"
-            fits = (kernel.provider == "aten" and kernel.variant == IN_PLACE) == bool(
-                task.overwrites
-            )
+            asked = kernel.provider == "aten" and kernel.variant == IN_PLACE
+            fits = asked or kernel.provider == GENERATED if task.overwrites else not asked
             _unless(fits and (not task.overwrites or kernel.body == task.body), plan, message)
         for name in (name for name in task.writes if name in parts):
             message = f"the kernel of {task.name} does not write into memory it is given"

@@ -271,8 +271,13 @@ def _states(parts: ReportParts) -> list[str]:
     home = places(tasks)
     lines = [f"States: {len(tasks.states)}, read and written by each call"]
     for state in tasks.states:
-        writers = [t for t in tasks.tasks if state.name in map(home.get, t.overwrites)]
-        by = ", ".join(f"{task.name} ({packet_name(task.body.nodes[0].op)})" for task in writers)
+        writers = [
+            (task, node)
+            for task in tasks.tasks
+            for node in task.body.nodes
+            if any(home.get(name) == state.name for name in node.results if name in task.overwrites)
+        ]
+        by = ", ".join(f"{task.name} ({packet_name(node.op)})" for task, node in writers)
         said = where.get(f"state {state.path}", "")
         lines += wrapped(f"{state.path}: {types[state.name]}, {said}; written by {by}")
     return lines

@@ -19,7 +19,7 @@ from anabranch.ir.domains import ANY, Domain, domains
 from anabranch.ir.graph import Node, types
 from anabranch.ir.plan import Plan
 from anabranch.ir.samples import delicate
-from anabranch.ir.state import STORE
+from anabranch.ir.state import overwrites_few
 from anabranch.ir.task import IN_PLACE, Kernel, Task, alias_roots, slices, value_types
 from anabranch.ir.types import TensorType, copy_into, once, type_of
 from anabranch.kernels.writers import overwriter, writer, writes_there
@@ -124,7 +124,7 @@ def place(
     own = {state.name for state in tasks.states}.difference(states or ())
     for task in tasks.tasks:
         for new, old in task.overwrites.items():
-            beside = old in own and task.body.nodes[0].op == STORE
+            beside = old in own and not overwrites_few(task.body)
             values[new] = _empty(made[new], device) if beside else values[old]
     pool = {slot.value for slot in plan.slots if slot.space == "pool"}
     late = _aliases(tasks.aliases, alias_roots(tasks), pool, values, device)

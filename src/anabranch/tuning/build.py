@@ -38,6 +38,7 @@ from anabranch.tuning.launch.decide import near, with_launch_settings
 from anabranch.tuning.launch.pdl import USUAL, WAITED, compiling, launched_in, supports_pdl
 from anabranch.tuning.sandbox.client import compile_ahead
 from anabranch.tuning.select import MOST_KERNELS, Selection
+from anabranch.tuning.state_stores import stored_in_place
 from anabranch.tuning.tuner import SelectionVariant, Tuner, with_probes
 
 MEMORY_LEAST = 16 << 10
@@ -141,8 +142,8 @@ def tune(job: Job, captured: Captured, graph: Graph, cuts: Sequence[TaskGraph]) 
 
 
 def probe(job: Job, captured: Captured, tuned: Tuned) -> Tuned:
-    """The stage `probe`: tasks with what a GPU's profiler says of their kernels, and convolutions
-    merged where a scheduler wants to merge them."""
+    """The stage `probe`: tasks with what a GPU's profiler says of their kernels, without copies to
+    states that these can do without; and convolutions merged where a scheduler merges them."""
     graph, selection = tuned.graph, with_probes(tuned.selection, tuned.costs)
     if job.options.scheduler in MERGING and job.options.exact:
         why = "a smaller window is padded with zeros, which infinities are multiplied by"
@@ -150,7 +151,9 @@ def probe(job: Job, captured: Captured, tuned: Tuned) -> Tuned:
     elif job.options.scheduler in MERGING:
         tuner = tuner_of(job)
         graph, selection = tuner.merged(graph, selection, tuned.costs, limits_of(job))
-    return Tuned(graph, renamed(captured, graph), selection, tuned.costs)
+    signature = renamed(captured, graph)
+    tasks = stored_in_place(selection.tasks, signature, job.trace)
+    return Tuned(graph, signature, replace(selection, tasks=tasks), tuned.costs)
 
 
 def schedule(job: Job, tuned: Tuned, trial: bool = False) -> BuiltPlan:

@@ -87,7 +87,7 @@ def parts(selection: Selection, spec: TargetSpec) -> dict[str, JointPart]:
     found: dict[str, JointPart] = {}
     for task in selection.tasks.tasks:
         written = _written(selection.candidates.get(task.name, ()))
-        if task.kernel is None or not written:
+        if task.kernel is None or not written or task.overwrites:
             continue
         us, best = written[0]
         verdicts = (c.verdict for c in selection.candidates[task.name])

@@ -38,9 +38,13 @@ _numbers = itertools.count()
 
 
 def check(
-    body: Graph, variants: Sequence[Variant | str], inputs: Sequence[torch.Tensor] = ()
+    body: Graph,
+    variants: Sequence[Variant | str],
+    inputs: Sequence[torch.Tensor] = (),
+    over: Mapping[str, str] | None = None,
 ) -> None:
-    """Every variant computes what the body does, as exactly as the plain operators do."""
+    """Every variant computes what the body does, as exactly as the plain operators do. `over`:
+    results that it writes where an input lies, by the result the input."""
     assert variants, "no variant to check"
     given = list(inputs) or [random_tensor(v.type, i) for i, v in enumerate(body.inputs)]
     values = {v.name: tensor for v, tensor in zip(body.inputs, given, strict=True)}
@@ -53,7 +57,7 @@ def check(
     for variant in variants:
         written = program(body, variant)
         late = frozenset(v.name for v in body.inputs)
-        found = run(written, values, dict(wanted), late)
+        found = run(written, values, dict(wanted), late, over)
         outs = [found[name] for name, _ in wanted]
         for (error, allowed), (name, type) in zip(compare(outs, own, truth), wanted, strict=True):
             assert error <= allowed, (
@@ -66,8 +70,10 @@ def run(
     values: Mapping[str, torch.Tensor],
     outs: Mapping[str, TensorType],
     late: frozenset[str] = frozenset(),
+    over: Mapping[str, str] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The results of one launch, by name. `late`: what is there only after the wait."""
+    """The results of one launch, by name. `late`: what is there only after the wait; `over`:
+    results in the memory of inputs."""
     if not _pool:
         context = get_context("spawn")
         _pool.append(ProcessPoolExecutor(1, mp_context=context, initializer=_interpret))
@@ -76,6 +82,7 @@ def run(
         {name: values[name] for name in written.pointers if name in values},
         dict(outs),
         late if written.pdl else frozenset(),
+        dict(over or {}),
     )
     return _pool[0].submit(_launch, *args).result(timeout=120)
 
@@ -343,9 +350,13 @@ def _launch(
     values: dict[str, torch.Tensor],
     outs: dict[str, TensorType],
     late: frozenset[str],
+    over: dict[str, str],
 ) -> dict[str, torch.Tensor]:
-    _before[:] = [_Before(values, late)]
     made = {name: _memory(type) for name, type in outs.items()}
+    for new, old in over.items():
+        made[new][0].copy_(values[old])
+        values[old] = made[new][0]
+    _before[:] = [_Before(values, late)]
     between = {name: _between(type, made[name][1]) for name, type in outs.items()}
     kept = {name: made[name][1][gaps].view(torch.uint8) for name, gaps in between.items()}
     pointers = [values[name] if name in values else made[name][0] for name in written.pointers]

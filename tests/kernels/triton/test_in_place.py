@@ -1,0 +1,88 @@
+"""Kernels that write a result where one of their inputs lies."""
+
+from __future__ import annotations
+
+import pytest
+from tests.kernels.triton.interpreter import check
+from tests.tuning.states import ADAM, MOMENTUM, OF_ROWS, TO_WEIGHTS
+
+from anabranch.ir.graph import Graph
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.text import parse_graph
+from anabranch.ir.variant import Variant
+from anabranch.kernels.triton.in_place import TEMPLATES, why_not_in_place
+from anabranch.kernels.triton.write import program, variants
+from anabranch.targets import resolve
+
+pytest.importorskip("triton")
+
+UPDATES = {
+    "pointwise": (MOMENTUM, {"new_m": "m", "new_p": "p"}),
+    "three results": (ADAM, {"new_m": "m", "new_v": "v", "new_p": "p"}),
+    "rows": (OF_ROWS, {"new_m": "m", "new_p": "p"}),
+    "contraction": (TO_WEIGHTS, {"new_m": "m"}),
+}
+
+
+def spec() -> TargetSpec:
+    return resolve("sim:h200").spec
+
+
+def offered(body: Graph) -> list[Variant]:
+    """The first variant of each tile's shape: of all warps and stages the text is alike."""
+    found: dict[str, Variant] = {}
+    for variant in variants(body, spec()):
+        if variant.template in TEMPLATES:
+            found.setdefault(str(variant).partition(".")[0], variant)
+    return list(found.values())[:4]
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_a_state_is_updated_where_it_lies(name: str) -> None:
+    text, over = UPDATES[name]
+    body = parse_graph(text)
+    several = offered(body)
+    assert several
+    for variant in several:
+        written = program(body, variant)
+        for new, old in over.items():
+            assert why_not_in_place(written.text, body, new, old) is None, written.text
+    check(body, several, over=over)
+
+
+BODY = parse_graph("""
+graph step {
+  input %m: f32[64]
+  input %g: f32[64]
+  %n: f32[64] = aten.add.Tensor(%m, %g)
+  return %n
+}
+""")
+KERNEL = """
+@triton.jit
+def step(m_ptr, g_ptr, n_ptr):
+    i = tl.program_id(0) * 32 + tl.arange(0, 32)
+    g = tl.load(g_ptr + (63 - i))
+    m = tl.load(m_ptr + i)
+    tl.store(n_ptr + i, m + g)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("m_ptr + i)", "m_ptr + (63 - i))", "other elements of %m"),
+        ("m + g)", "m + g)\n    tl.store(g_ptr + i, tl.load(m_ptr + i))", "after %n is stored"),
+        ("m = tl.load(m_ptr + i)", "m = far(m_ptr, i)", "more than loads and stores"),
+        ("m + g)", "m + g)\n    tl.store(n_ptr + 2 * i, m)", "at several places"),
+        ("m_ptr, g_ptr, n_ptr", "m_ptr, n_ptr", "not the values of its body"),
+    ],
+)
+def test_why_an_input_is_not_written_over(before: str, after: str, why: str) -> None:
+    assert why_not_in_place(KERNEL, BODY, "n", "m") is None
+    assert before in KERNEL
+    assert why in str(why_not_in_place(KERNEL.replace(before, after), BODY, "n", "m"))
+
+
+def test_a_text_without_a_kernel_writes_over_nothing() -> None:
+    assert str(why_not_in_place("x = 1\n", BODY, "n", "m")) == "its text has no kernel"
