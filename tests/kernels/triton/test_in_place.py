@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.kernels.triton.interpreter import check
 from tests.tuning.states import ADAM, MOMENTUM, OF_ROWS, TO_WEIGHTS
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Kernel
 from anabranch.ir.text import parse_graph
-from anabranch.ir.variant import Variant
-from anabranch.kernels.triton.in_place import TEMPLATES, why_not_in_place
+from anabranch.ir.variant import Variant, parse_variant
+from anabranch.kernels.triton.in_place import (
+    TEMPLATES,
+    why_kernel_not_in_place,
+    why_not_in_place,
+)
 from anabranch.kernels.triton.write import program, variants
 from anabranch.targets import resolve
 
@@ -82,6 +89,15 @@ def test_why_an_input_is_not_written_over(before: str, after: str, why: str) -> 
     assert why_not_in_place(KERNEL, BODY, "n", "m") is None
     assert before in KERNEL
     assert why in str(why_not_in_place(KERNEL.replace(before, after), BODY, "n", "m"))
+
+
+def test_templates_that_compute_an_element_twice_write_over_none() -> None:
+    body = parse_graph(UPDATES["pointwise"][0])
+    variant = offered(body)[0]
+    kernel = Kernel("triton", "k", body, variant, source=program(body, variant).text)
+    assert why_kernel_not_in_place(kernel, "new_m", "m") is None
+    other = replace(kernel, variant=parse_variant("gemm_chain:16x16x16x16.k1.w4.s2"))
+    assert "more than once" in str(why_kernel_not_in_place(other, "new_m", "m"))
 
 
 def test_a_text_without_a_kernel_writes_over_nothing() -> None:
