@@ -36,12 +36,19 @@ import torch  # noqa: F401 -- once, and not in each fork
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTED = {
-    "memory.race_check": ("tests/memory",),
-    "memory.arena": ("tests/memory",),
-    "artifact.bounds": ("tests/artifact",),
-    "artifact.bodies": ("tests/artifact",),
-    "artifact.operators": ("tests/artifact",),
-    "ir.tolerances": ("tests/ir", "tests/tuning/verify"),
+    "memory.race_check": (
+        "tests/memory/test_race_check.py",
+        "tests/memory/test_race_check_joins.py",
+        "tests/memory/test_race_check_states.py",
+    ),
+    "memory.arena": ("tests/memory/test_arena.py", "tests/memory/test_packer.py"),
+    "artifact.bounds": ("tests/artifact/test_file_attacks.py",),
+    "artifact.bodies": ("tests/artifact/test_file_attacks.py",),
+    "artifact.operators": (
+        "tests/artifact/test_operators.py",
+        "tests/artifact/test_file_attacks.py",
+    ),
+    "ir.tolerances": ("tests/ir/test_tolerances.py", "tests/tuning/verify/test_plan.py"),
 }
 """The race check, the arena, loading and numerics, and the tests that stand for each."""
 PATIENCE = 10

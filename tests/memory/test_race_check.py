@@ -155,6 +155,37 @@ def test_the_message_names_both_tasks_and_the_bytes(plan: Plan) -> None:
         check_plan(launch("b", waits=())(plan))
 
 
+@pytest.mark.parametrize(
+    ("offset", "said"),
+    [(8, "is not aligned"), (-512, "lies outside"), (1024, "lies outside"), (0, None)],
+)
+def test_a_workspace_in_bytes_of_nobody_is_where_a_plan_may_have_one(
+    plan: Plan, offset: int, said: str | None
+) -> None:
+    """Behind all values, where nothing else is wrong with it."""
+    longer = replace(plan, arena_bytes=plan.arena_bytes + 1024)
+    start = 0 if offset < 0 else plan.arena_bytes
+    moved = replace(longer, workspaces=(Workspace("d", start + offset, 512),))
+    if said is None:
+        check_plan(moved)
+        return
+    with pytest.raises(VerifyError, match=said):
+        check_plan(moved)
+
+
+def test_the_pool_takes_back_on_the_stream_that_it_gave_on(networks: Any) -> None:
+    """However surely all is over on another one."""
+    rows = [("a", ("x",), 512), ("b", ("a",), 512), ("c", ("b",), 512), ("d", ("c",), 512)]
+    tasks = networks.with_kernels(
+        networks.tasks([*rows, ("e", ("d",), 512)], ["e"]), lambda i: {"writes_out": i != 1}
+    )
+    launches = (Launch("a", 0), Launch("b", 1, ("a",)), Launch("c", 1), Launch("d", 0, ("c",)))
+    plan = pack(tasks, Schedule("test", (*launches, Launch("e", 1, ("d",)))), networks.spec)
+    check_plan(move("b", release="e")(plan))
+    with pytest.raises(VerifyError, match="released at d on another stream"):
+        check_plan(move("b", release="d")(plan))
+
+
 def test_the_checker_agrees_with_the_rule_of_the_packer(networks: Any) -> None:
     """The checker and the packer's own rule are written apart: they must agree on plans in which
     a value has been moved onto another one."""
