@@ -73,7 +73,10 @@ def _check_kernel(task: Task, kernel: Kernel) -> None:
         _unless(fits_cudnn(body), what, "its body is no convolution that cuDNN runs")
     if kernel.provider == GENERATED:
         for new, old in task.overwrites.items():
-            why = why_kernel_not_in_place(kernel, new, old)
+            try:
+                why = why_kernel_not_in_place(kernel, new, old)
+            except ValueError as unwritten:
+                raise VerifyError(f"{what}: {unwritten}") from unwritten
             _unless(why is None, what, f"it may not write %{new} over %{old}: {why}")
 
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import ast
 
-from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.task import Kernel
 from anabranch.ir.variant import Variant
+from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.write import program
 
 TEMPLATES = frozenset({"pointwise", "rows", "contraction"})
 """Of which each element of a result is computed and stored once, by one CTA."""
@@ -24,35 +25,32 @@ TEMPLATES = frozenset({"pointwise", "rows", "contraction"})
 
 def why_kernel_not_in_place(kernel: Kernel, new: str, old: str) -> Refused | None:
     """Why a generated kernel may not write the result `new` of its body over the input `old`; None
-    if it may."""
+    if it may. ValueError where no template writes it."""
     variant = kernel.variant
     if not isinstance(variant, Variant) or variant.template not in TEMPLATES:
         return Refused("its template may compute an element more than once")
-    return why_not_in_place(kernel.source, kernel.body, new, old)
+    return why_not_in_place(program(kernel.body, variant), new, old)
 
 
-def why_not_in_place(text: str, body: Graph, new: str, old: str) -> Refused | None:
-    """Why the kernel of this text may not write the result `new` over the input `old` of its
-    body; None if it may."""
-    module = ast.parse(text)
-    functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
-    if not functions:
+def why_not_in_place(written: Program, new: str, old: str) -> Refused | None:
+    """Why this kernel may not write the result `new` over the input `old`; None if it may."""
+    module = ast.parse(written.text)
+    entries = (node for node in module.body if isinstance(node, ast.FunctionDef))
+    entry = next((node for node in entries if node.name == written.entry), None)
+    if entry is None:
         return Refused("its text has no kernel")
-    entry = functions[-1]
-    values = [*(v.name for v in body.inputs), *(c.name for c in body.constants)]
-    values += dict.fromkeys(ref.name for ref in body.outputs)
     names = [argument.arg for argument in entry.args.args]
-    if len(names) < len(values):
-        return Refused("its parameters are not the values of its body")
-    pointers = dict(zip(values, names, strict=False))
+    pointers = dict(zip(written.pointers, names, strict=False))
+    if old not in pointers or new not in pointers:
+        return Refused(f"%{old} or %{new} is none of its parameters")
     loads = _places(entry, pointers[old], "load")
     stores = _places(entry, pointers[new], "store")
     if loads is None or stores is None:
         return Refused(f"%{old} or %{new} is used by more than loads and stores")
     if len({place for _, place in stores}) != 1:
         return Refused(f"%{new} is stored at several places")
-    first, written = min(stores)
-    if any(place != written for _, place in loads):
+    first, stored = min(stores)
+    if any(place != stored for _, place in loads):
         return Refused(f"other elements of %{old} are read than are written")
     if any(line >= first for line, _ in loads):
         return Refused(f"%{old} is read after %{new} is stored")
