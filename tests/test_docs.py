@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import os
+import multiprocessing
 import re
 import runpy
 import shlex
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
@@ -18,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import typer.main
+from tests.pages import BLOCK, blocks, run_page, run_pages
 
 import anabranch
 from anabranch.bench.result_rows import ABLATIONS
@@ -32,7 +30,6 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 NEEDS = {"serve": ("fastapi", "httpx"), "transformers_model": ("transformers",)}
-BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -70,19 +67,9 @@ def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 6
 
 
-def blocks(page: Path, language: str) -> list[tuple[int, str]]:
-    """Line and text of the page's blocks of code in a language."""
-    text = page.read_text(encoding="utf-8")
-    found = [(text.count("\n", 0, one.start()) + 2, one[1], one[2]) for one in BLOCK.finditer(text)]
-    return [(line, body) for line, name, body in found if name == language]
-
-
 WITH_CODE = [page for page in PAGES if blocks(page, "python")]
 EXTENDING = [page for page in WITH_CODE if page.stem.startswith("add-")]
 """How to add something to a table: their code does so, in a process of its own."""
-NEEDING = re.compile(r"# needs (\w+)")
-INCLUDED = "--8<--"
-"""The line of a page that includes an example, which has a test of its own."""
 
 
 @pytest.mark.parametrize(
@@ -94,49 +81,17 @@ def test_code_in_pages_runs(page: Path, elsewhere: Path) -> None:
     run_page(page)
 
 
-def run_page(page: Path) -> None:
-    """All blocks of a page in a row, as a reader would run them; those that need a package which
-    cannot be imported here are left out."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    for line, body in blocks(page, "python"):
-        needed = NEEDING.match(body)
-        if body.startswith(INCLUDED) or (needed and not importable(needed[1])):
-            continue
-        exec(compile("\n" * (line - 1) + body, str(page), "exec"), names)
-
-
-def importable(package: str) -> bool:
-    try:
-        importlib.import_module(package)
-    except (
-        ImportError,
-        RuntimeError,
-    ):  # torchvision's wheels raise the second beside other torches
-        return False
-    return True
-
-
 def test_what_pages_add_to_tables_works(elsewhere: Path) -> None:
     """One process for all of them; their additions are gone with it."""
-    code = f"""
-import sys
-sys.path.insert(0, {str(ROOT)!r})
-from pathlib import Path
-from tests.test_docs import run_page
-for page in {[str(page) for page in EXTENDING]!r}:
-    print("running", page, file=sys.stderr)
-    run_page(Path(page))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
     assert len(EXTENDING) >= 5
-    assert done.returncode == 0, done.stderr[-3000:]
+    context = multiprocessing.get_context("fork")  # which has all imports already
+    mine, its = context.Pipe(duplex=False)
+    child = context.Process(target=run_pages, args=(EXTENDING, its))
+    child.start()
+    its.close()
+    said = mine.recv() if mine.poll(300) else "no end"
+    child.join(10)
+    assert said == "", said
 
 
 def commands() -> list[tuple[str, str]]:
