@@ -21,9 +21,9 @@ from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning import build
+from anabranch.tuning.cut_choice import SelectionVariant
 from anabranch.tuning.job import Job
 from anabranch.tuning.select import Selection
-from anabranch.tuning.tuner import SelectionVariant
 
 GRAPH = with_values(parse_graph(PARTS))
 

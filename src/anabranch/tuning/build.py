@@ -33,13 +33,14 @@ from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.schedule.parallel_forecast import outlook_of
 from anabranch.schedule.sequential import in_a_row
 from anabranch.trace import Trace
+from anabranch.tuning.cut_choice import SelectionVariant
 from anabranch.tuning.job import Job, limits_of, with_samples
 from anabranch.tuning.launch.decide import near, with_launch_settings
 from anabranch.tuning.launch.pdl import USUAL, WAITED, compiling, launched_in, supports_pdl
 from anabranch.tuning.sandbox.client import compile_ahead
 from anabranch.tuning.select import MOST_KERNELS, Selection
 from anabranch.tuning.state_stores import stored_in_place
-from anabranch.tuning.tuner import SelectionVariant, Tuner, with_probes
+from anabranch.tuning.tuner import Tuner, with_probes
 
 MEMORY_LEAST = 16 << 10
 """Bytes that any plan's arena may take: less is not worth a wait, or a warning."""

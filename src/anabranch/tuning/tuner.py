@@ -16,11 +16,9 @@ all are measured side by side, and the winner is compared with the task's body
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Container, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from anabranch.cache import Cache
 from anabranch.costs import name_of
@@ -28,9 +26,9 @@ from anabranch.deadline import ENDLESS, Deadline
 from anabranch.fusion import partition
 from anabranch.fusion.concat_elision import CAT, fitting
 from anabranch.fusion.deepcuts import Total, deepcuts_partition
-from anabranch.fusion.gemm_chain import is_gemm_chain, why_not_one_kernel
+from anabranch.fusion.gemm_chain import why_not_one_kernel
 from anabranch.fusion.legality import FusionFacts
-from anabranch.fusion.merge_cuts import choose, computed
+from anabranch.fusion.merge_cuts import computed
 from anabranch.fusion.partition import graph_of, singly
 from anabranch.fusion.recompute import computed_again
 from anabranch.fusion.unrolled_loops import recurrences
@@ -45,8 +43,10 @@ from anabranch.options import Options
 from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.schedule.parallel_forecast import outlook_of
 from anabranch.trace import Trace
+from anabranch.tuning.concat_choice import selections_with_joins
 from anabranch.tuning.concat_trials import with_joins
 from anabranch.tuning.conv_merge import merged
+from anabranch.tuning.cut_choice import SelectionVariant, faster_of_two, fastest_cut
 from anabranch.tuning.decisions import Decision, Memory
 from anabranch.tuning.joint_offers import Offers, Sharing
 from anabranch.tuning.recompute_trials import with_again
@@ -71,14 +71,6 @@ CUTS = (
 """Fusion configurations, from library calls only to clusters, which have several results, plus GEMM
 chains, and these with the light work that they can take in. All are tuned; wherever two differ the
 faster wins."""
-
-
-@dataclass(frozen=True, slots=True)
-class SelectionVariant:
-    """Tasks with kernels, and what was said on the way to them."""
-
-    selection: Selection
-    trace: Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +143,18 @@ class Tuner:
             ways = select_all(cuts, config, trace)
             if not self.generates or self.options.scheduler in MERGING:
                 told = trace.child()
-                found = [SelectionVariant(_fastest(ways, costs.task, told), told)]
+                found = [SelectionVariant(fastest_cut(ways, costs.task, told), told)]
             else:
 
                 def again(one: Selection, trace: Trace) -> Selection:
                     """With what is computed again where that is faster."""
                     whole = with_again(one, config, trace)
-                    return one if whole is one else _cheaper(whole, one, costs.task, trace)
+                    return one if whole is one else faster_of_two(whole, one, costs.task, trace)
 
                 def join(one: Selection, trace: Trace, hopeful: bool = False) -> Selection:
                     return with_joins(again(one, trace), config, costs, trace, hopeful)
 
-                found = _joined_ways(ways, costs.task, join, trace, wholes)
+                found = selections_with_joins(ways, costs.task, join, trace, wholes)
             settled = config.memory.settled()
             return [
                 SelectionVariant(replace(way.selection, settled=settled), way.trace)
@@ -267,118 +259,6 @@ def _in_one_launch(task: Task, decision: Decision, config: SelectionConfig) -> C
     """What the winner takes, None if it runs several nodes one by one."""
     several = len(computed(task)) > 1 and winner(task, decision, config).launches > 1
     return None if several else decision.tried[decision.winner].verdict.cost
-
-
-class Join(Protocol):
-    """A selection with joins where they are faster; `hopeful`: or may be, in a whole
-    in which parts run side by side."""
-
-    def __call__(self, one: Selection, trace: Trace, hopeful: bool = False) -> Selection:
-        """The selection with those joins that are faster; their refusals go to the trace."""
-
-
-CostOf = Callable[[Task], Cost]
-
-
-def _joined_ways(
-    ways: Sequence[Selection], cost: CostOf, join: Join, trace: Trace, wholes: bool
-) -> list[SelectionVariant]:
-    """The fastest of all cuts, with joins, and for wholes the same with as many joins as can be."""
-    free = {name for way in ways for name in fitting(way.tasks, Trace(quiet=True))}
-    told = trace.child()
-    found = [_fastest_joined(ways, cost, join, free, told)]
-    apart = _all_joined(ways, cost, join, free, trace) if wholes else None
-    if apart is not None and apart.selection.tasks != found[0].selection.tasks:
-        found.append(apart)
-    return found
-
-
-def _fastest_joined(
-    ways: Sequence[Selection], cost: CostOf, join: Join, free: Set[str], trace: Trace
-) -> SelectionVariant:
-    """The fastest of all cuts, with joins. A concatenation that becomes one costs nothing, but to
-    do so it must be a task alone: so cuts are also chosen as if all of those were free, then as if
-    just those were that became joins, and that is taken if it takes less in all."""
-    first = _fastest(_as_they_are(ways), cost, trace)
-    plain = join(first, trace)
-    while free:
-        told = trace.child()
-        hoped = _fastest(ways, partial(_hoped, cost, free), told)
-        if hoped.tasks == first.tasks:
-            break
-        hoped = join(hoped, told)
-        joined = {node.name for node in hoped.tasks.joins}
-        if free <= joined:
-            if _sum(hoped, cost) < _sum(plain, cost):
-                return SelectionVariant(hoped, told)
-            break
-        free = free & joined
-    return SelectionVariant(plain, trace)
-
-
-def _all_joined(
-    ways: Sequence[Selection], cost: CostOf, join: Join, free: Set[str], trace: Trace
-) -> SelectionVariant | None:
-    """With every concatenation as a join that can be one, whatever that takes in all; None if none
-    can."""
-    while free:
-        told = trace.child()
-        apart = join(_fastest(ways, partial(_apart, cost, free), told), told, hopeful=True)
-        joined = {node.name for node in apart.tasks.joins}
-        if free <= joined:
-            return SelectionVariant(apart, told)
-        free = free & joined
-    return None
-
-
-def _as_they_are(ways: Sequence[Selection]) -> Sequence[Selection]:
-    """All cuts but one that is there for its joins alone: with concatenations apart that the one
-    before it fuses."""
-    *_, before, last = (None, *ways)
-    if before is None or _alone(last.tasks) <= _alone(before.tasks):
-        return ways
-    return ways[:-1]
-
-
-def _alone(tasks: TaskGraph) -> set[str]:
-    """The concatenations that are tasks."""
-    return {task.name for task in tasks.tasks if [node.op for node in task.body.nodes] == [CAT]}
-
-
-def _hoped(cost: CostOf, free: Container[str], task: Task) -> Cost:
-    """Its cost, nothing for a concatenation that is free."""
-    alone = [node.op for node in task.body.nodes] == [CAT] and task.name in free
-    return replace(cost(task), us=0.0) if alone else cost(task)
-
-
-def _apart(cost: CostOf, free: Container[str], task: Task) -> Cost:
-    """As `_hoped`, and no task is to hold one of these with anything else."""
-    held = len(task.body.nodes) > 1 and any(node.name in free for node in task.body.nodes)
-    return replace(cost(task), us=math.inf) if held else _hoped(cost, free, task)
-
-
-def _sum(selection: Selection, cost: CostOf) -> float:
-    return sum(cost(task).us for task in selection.tasks.tasks)
-
-
-def _fastest(ways: Sequence[Selection], cost: CostOf, trace: Trace) -> Selection:
-    """The fastest of all cuts, wherever they differ."""
-    found, *others = ways
-    for whole in others:
-        found = _cheaper(whole, found, cost, trace)
-    return found
-
-
-def _cheaper(whole: Selection, parts: Selection, cost: CostOf, trace: Trace) -> Selection:
-    """Where the two are cut otherwise, the faster of their kernels."""
-    # An estimate knows the launch that a chain saves, and not what is computed again for that.
-    tasks = choose(whole.tasks, parts.tasks, cost, trace, sure=is_gemm_chain)
-    kept = set(map(id, whole.tasks.tasks))
-    tried = {
-        task.name: (whole if id(task) in kept else parts).candidates[task.name]
-        for task in tasks.tasks
-    }
-    return Selection(tasks, tried)
 
 
 def with_probes(selection: Selection, costs: Costs) -> Selection:
