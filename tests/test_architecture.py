@@ -49,6 +49,8 @@ SECONDS = re.compile(r"(^|_)(S|SECONDS?|MINUTES?|BUDGET|TIMEOUT|PATIENCE|DEADLIN
 OF_SECONDS = re.compile(r"^(deterministic )?seconds\b", re.IGNORECASE)
 
 VAGUE = {"base", "common", "context", "handler", "helper", "manager", "util"}
+BARE = {"AGAIN", "FEW", "LARGE", "LEAST", "LONG", "MANY", "MOST", "OWN", "PLAIN", "SMALL", "WHOLE"}
+"""As constants: they say neither of what, nor in which unit."""
 
 
 def test_layers() -> None:
@@ -311,6 +313,20 @@ def test_names_say_something() -> None:
                 names.append((node.lineno, node.name))
         vague += [f"{file}:{line} {name}" for line, name in names if words(name) & VAGUE]
     assert vague == []
+
+
+def test_constants_say_of_what() -> None:
+    bare = [
+        f"{file}:{node.lineno} {target.id}"
+        for file, tree in sources()
+        for node in tree.body
+        for target in ast.walk(node)
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and isinstance(target, ast.Name)
+        and isinstance(target.ctx, ast.Store)
+        and target.id in BARE
+    ]
+    assert bare == []
 
 
 def test_docstrings_name_what_there_is() -> None:

@@ -17,7 +17,7 @@ import anabranch
 from anabranch.bench import schedulers
 from anabranch.bench.jobs import ScheduleMatrix
 from anabranch.bench.schedulers import REPLAYS, must_agree, run
-from anabranch.bench.verdicts import OWN, PDL, VARIANTS
+from anabranch.bench.verdicts import LOCAL, PDL, VARIANTS
 from anabranch.compiler import stages
 from anabranch.errors import NumericsError, OptionError, ScheduleError
 from anabranch.frontend.capture_cache import capture_model
@@ -248,4 +248,4 @@ def test_a_plan_that_overlaps_is_a_row_if_it_is_right(
 def test_unknown_scheduler() -> None:
     with pytest.raises(OptionError, match="fifo"):
         run(ScheduleMatrix(("zoo:deepfm/tiny",), ("fifo",), target="sim:h200"))
-    assert OWN in SCHEDULERS
+    assert LOCAL in SCHEDULERS

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import ScheduleError
-from anabranch.ir.dag import LONG, Dag, bits, minimum_equivalent, parse_dag, text_dag, width
+from anabranch.ir.dag import LONG_BITS, Dag, bits, minimum_equivalent, parse_dag, text_dag, width
 
 DIAMOND = Dag.of(("a", "b", "c", "d"), [(0, 1), (0, 2), (1, 3), (2, 3), (0, 3)])
 
@@ -81,6 +81,6 @@ def test_a_line_that_cannot_be_read_is_named(line: str) -> None:
     assert refused.value.what.startswith("line 2 ")
 
 
-@given(st.sets(st.integers(0, 3 * LONG)))
+@given(st.sets(st.integers(0, 3 * LONG_BITS)))
 def test_bits_of_masks_short_and_long(places: set[int]) -> None:
     assert list(bits(sum(1 << place for place in places))) == sorted(places)

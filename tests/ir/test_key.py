@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anabranch.ir.key import (
-    SMALL,
+    SMALL_BYTES,
     THREADS,
     code,
     content_key,
@@ -65,7 +65,7 @@ def test_digests_name_the_content() -> None:
     assert digest_tensor(a) != digest_tensor(a.reshape(3, 2))
     assert digest_tensor(torch.empty(0)) != digest_tensor(torch.empty(0, dtype=torch.half))
     assert digest_tensor(a.to(torch.bfloat16)) == digest_tensor(a.to(torch.bfloat16))
-    long = (0, 4, SMALL)  # nothing, what is digested at once, and what a thread is given
+    long = (0, 4, SMALL_BYTES)  # nothing, what is digested at once, and what a thread is given
     many = [torch.full((size % 2 + 1, long[size % 3]), size) for size in range(4 * THREADS)]
     assert digest_tensors(iter(many)) == [digest_tensor(one) for one in many]
 

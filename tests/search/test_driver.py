@@ -28,7 +28,7 @@ from anabranch.search.state import SearchOutcome
 from anabranch.targets import resolve
 from anabranch.trace import RECALLED, Trace, stage_seconds
 from anabranch.tuning.job import Job
-from anabranch.tuning.launch.decide import LARGE
+from anabranch.tuning.launch.decide import LARGE_LAUNCHES
 
 End = tuple[CutShort, float, int]
 """Why a search ended, the part of its work that was left, and how many graphs it built."""
@@ -199,7 +199,7 @@ def test_plans_that_are_compared_are_loaded_apart_where_there_is_room() -> None:
         (96.0, 0.1, 100, 60.0, True, ["uniform"]),  # clearly faster with one mode for all
         (104.0, 0.1, 100, 60.0, True, ["uniform"]),
         (96.0, 5.0, 100, 60.0, True, ["uniform", "per_kernel"]),
-        (99.0, 0.1, LARGE + 1, 60.0, True, ["uniform"]),  # which gets no modes of its own
+        (99.0, 0.1, LARGE_LAUNCHES + 1, 60.0, True, ["uniform"]),  # which gets no modes of its own
         (99.0, 0.1, 100, 5.0, True, ["uniform"]),  # and no time
         (99.0, 0.1, 100, 5.0, False, ["per_kernel"]),  # which has no modes: once is enough
     ],
@@ -261,8 +261,11 @@ def test_a_plan_of_many_launches_is_tried_in_the_mode_of_the_first() -> None:
     def built(name: str, tasks: int) -> Any:
         return SimpleNamespace(name=name, tasks=SimpleNamespace(tasks=(None,) * tasks))
 
-    first = built("first", LARGE + 1)
+    first = built("first", LARGE_LAUNCHES + 1)
     modes = evaluation.PlanModes(first, find)
-    found = [modes.of(plan) for plan in (built("small", LARGE), built("large", LARGE + 1), first)]
+    found = [
+        modes.of(plan)
+        for plan in (built("small", LARGE_LAUNCHES), built("large", LARGE_LAUNCHES + 1), first)
+    ]
     assert found == [PdlMode.WAIT_ONLY, PdlMode.PREFETCH_L2, PdlMode.PREFETCH_L2]
     assert asked == ["small", "first"]

@@ -12,7 +12,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph
+from anabranch.ir.task import PLAIN_VARIANT, Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import Variant
 from anabranch.kernels import PROVIDERS
@@ -209,6 +209,6 @@ def test_where_nothing_passes_the_library_runs_the_body_as_eager_does(
     alone = TaskGraph("g", body("a").inputs, (), (Task("a", body("a")),), (), body("a").outputs)
     (task,) = select(alone, config, trace).tasks.tasks
     assert task.kernel is not None and task.kernel.body == task.body
-    assert task.kernel.variant == PLAIN and not task.kernel.writes_out
+    assert task.kernel.variant == PLAIN_VARIANT and not task.kernel.writes_out
     told = [event.why for event in trace.events if event.kind == "warning"]
     assert len(told) == 1 and "as eager runs it" in told[0]

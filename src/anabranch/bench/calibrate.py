@@ -35,7 +35,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.trace import Trace
 
 GROUPS = 12
-OWN = 10
+OWN_FREEDOM_LEAST = 10
 """Degrees of freedom from which a network's own repeatability counts, and not that of all: it is
 then within 44% of the true one in 95 of 100 cases."""
 START = Calibration(
@@ -115,7 +115,7 @@ def _cases(
 def _own(case: Case, known: Repeatability) -> Repeatability:
     """How well measurements of this graph repeat; that of all, `known`, where it has too few."""
     own = repeatability(case.repeats)
-    return own if case.kind == "network" and own.freedom >= OWN else known
+    return own if case.kind == "network" and own.freedom >= OWN_FREEDOM_LEAST else known
 
 
 def _fits(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-AGAIN = 5.0
+NEXT_SIGNAL_S = 5.0
 """Seconds until the next signal, should the code have swallowed the first."""
 
 
@@ -33,7 +33,7 @@ def within(seconds: float | None) -> Iterator[None]:
         raise Expired
 
     before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+    signal.setitimer(signal.ITIMER_REAL, seconds, NEXT_SIGNAL_S)
     try:
         yield
     finally:

@@ -39,7 +39,7 @@ from anabranch.tuning.build import bounded_costs
 from anabranch.tuning.job import limits_of
 
 RUNS = 200
-LEAST = 200
+LEAST_RUNS = 200
 """Runs of a network in all, by whatever schedulers, however little time there is."""
 SCHEDULING = 0.4
 """Part of the budget that all schedulers together may take, about."""
@@ -151,7 +151,7 @@ def _shake(
     for turn in range(most):
         trace.progress("delays", turn, most, "runs of each plan")
         for name, run in runs.items():
-            if until.over() and count >= min(LEAST, most * len(runs)):
+            if until.over() and count >= min(LEAST_RUNS, most * len(runs)):
                 return
             got = run.shaken(pause)
             rows[name].runs += 1

@@ -38,7 +38,7 @@ from anabranch.targets import resolve
 from anabranch.trace import Trace
 
 Save = Callable[[Observations], None]
-ALONE, WHOLE = 0.25, 0.35
+TASKS_SHARE, SCHEDULES_SHARE = 0.25, 0.35
 """Parts of the seconds for tasks alone and for schedules of the network."""
 LEAST_S, MOST_S = 0.01, 0.5
 """Seconds for one executable."""
@@ -114,13 +114,13 @@ def _network(
     recorder.begin()
     tf32 = target.spec.tf32
     distinct = tuple({timing_key(task, tf32): task for task in whole.originals}.values())
-    alone = _measured(target, trace, ALONE * seconds / max(1, len(distinct)))
+    alone = _measured(target, trace, TASKS_SHARE * seconds / max(1, len(distinct)))
     alone.warm(distinct)
     limits = Limits(spec=target.spec, compared=True, trace=trace)
     thinking = time.perf_counter()
     schedules = proposals(whole.tasks, alone, limits)
     start += time.perf_counter() - thinking
-    together = _measured(target, trace, WHOLE * seconds / len(schedules) / CAPTURES)
+    together = _measured(target, trace, SCHEDULES_SHARE * seconds / len(schedules) / CAPTURES)
     ran = recorder.add(whole, schedules, alone, together, CAPTURES)
     graphs = 0
     for experiment in _small(whole.name, distinct, alone):

@@ -47,7 +47,7 @@ from anabranch.bench import harness
 from anabranch.bench.bits import same_bits
 from anabranch.bench.harness import Cell, Save, cells_of, label
 from anabranch.bench.jobs import ScheduleMatrix, captured_once, schedule_job
-from anabranch.bench.verdicts import OURS, OWN, PDL, summary
+from anabranch.bench.verdicts import LOCAL, OURS, PDL, summary
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
 from anabranch.deadline import Deadline
@@ -287,7 +287,7 @@ def _compared(
     seconds: float | None,
     own: Own,
 ) -> list[ScheduleRow]:
-    """A row for each of these schedulers on one task graph, of no model yet; with `OWN` one more
+    """A row for each of these schedulers on one task graph, of no model yet; with `LOCAL` one more
     for each of its refinements, and one for what `compile` would make of all that it tries, with
     kernels `launched` as is best. `costs`: what schedulers ask; `side_by_side`: what times the
     plans in the end; `seconds`: of each search; `own`: the tasks of those that merge."""
@@ -359,8 +359,8 @@ def _planned(
             found[name] = plans.made(planned, schedule, took)
         except (AnabranchError, VerifyError) as failed:
             failures[name] = str(failed).partition("\n")[0]
-    if OWN in found:
-        schedule = found[OWN].scheduled.schedule
+    if LOCAL in found:
+        schedule = found[LOCAL].scheduled.schedule
         for refined in refinements(schedule, dag_of(tasks), times(tasks, costs)):
             found[refined.scheduler] = plans.made(tasks, refined, 0.0)
     return found, failures
@@ -369,7 +369,7 @@ def _planned(
 def _place(names: Sequence[str]) -> Callable[[str], tuple[int, int]]:
     """What refinements of ours stand behind it."""
     return lambda name: (
-        names.index(OWN if name not in names else name),
+        names.index(LOCAL if name not in names else name),
         OURS.index(name) if name in OURS else 0,
     )
 

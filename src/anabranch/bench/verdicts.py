@@ -25,11 +25,11 @@ from anabranch.errors import OptionError
 from anabranch.ir.protocols import Cost
 from anabranch.schedule import BEST
 
-OWN, PDL = "local", "local-pdl"
+LOCAL, PDL = "local", "local-pdl"
 NAMES = {"local-overlap": PDL}
 """What records of version 1 call a scheduler."""
 VARIANTS = ("local-urgent", "local-rooted")
-OURS = (OWN, *VARIANTS, PDL)
+OURS = (LOCAL, *VARIANTS, PDL)
 
 Row = Mapping[str, Any]
 Cell = tuple[str, str, int]
@@ -56,9 +56,9 @@ def verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     found = []
     for (model, dtype, batch), cell in cells(rows).items():
         others = [row for name, row in cell.items() if name not in OURS]
-        if OWN not in cell or not others:
+        if LOCAL not in cell or not others:
             continue
-        ours, best = cell[OWN], min(others, key=lambda row: float(row["us"]))
+        ours, best = cell[LOCAL], min(others, key=lambda row: float(row["us"]))
         found.append(
             {
                 "model": model,
@@ -96,7 +96,7 @@ def means(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
             cell["best"] = min(tried)
         table.append(cell)
     names = list(dict.fromkeys(map(name_of, rows)))
-    return {own: _mean_ratios(table, own, names) for own in (OWN, PDL, "best")}
+    return {own: _mean_ratios(table, own, names) for own in (LOCAL, PDL, "best")}
 
 
 def packed_us(row: Row) -> float:

@@ -41,7 +41,7 @@ from anabranch.trace import Trace
 COLUMNS = ("drawn", "equal", "unequal", "failed", "refused", "seconds")
 SHOWN = 10
 PRICES, SEARCHED = 300, 10.0
-AGAIN = {
+DEFAULTS = {
     **{"target": "cpu", "dtype": "fp32", "scheduler": DRAWN},
     **{"check": "1", "budget": "1.0", "search": "autograph", "steps": "0"},
 }
@@ -161,7 +161,7 @@ def _of_steps(
 ) -> TrialSetting:
     """What was asked for, where nothing is compiled. OptionError if what is given to compile is
     not as it is by default."""
-    other = [f"--{name}" for name, value in given.items() if value != AGAIN[name]]
+    other = [f"--{name}" for name, value in given.items() if value != DEFAULTS[name]]
     if other:
         raise OptionError(
             f"{' and '.join(other)} beside --steps",
@@ -217,11 +217,11 @@ def _words(setting: TrialSetting) -> str:
     """What a command line needs beside the seed to say this setting again."""
     dtype = "tf32" if setting.options.get("tf32") else _name(setting)
     said = {"target": setting.target, "dtype": dtype, "steps": str(setting.steps)}
-    said |= {name: str(value) for name, value in setting.options.items() if name in AGAIN}
+    said |= {name: str(value) for name, value in setting.options.items() if name in DEFAULTS}
     asked = " --sizes" * setting.sizes + " --training" * setting.training
-    return "".join(f" --{name} {v}" for name, v in said.items() if v != AGAIN.get(name)) + asked
+    return "".join(f" --{name} {v}" for name, v in said.items() if v != DEFAULTS.get(name)) + asked
 
 
 def _name(setting: TrialSetting) -> str:
     names = (name for name, dtype in DTYPES.items() if dtype == setting.dtype)
-    return next(names, AGAIN["dtype"])  # fp64, which need not be said
+    return next(names, DEFAULTS["dtype"])  # fp64, which need not be said

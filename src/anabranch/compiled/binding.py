@@ -25,7 +25,7 @@ from anabranch.compiled.entry import Entry, signature_of
 from anabranch.compiled.history import Text
 from anabranch.errors import InputError
 from anabranch.frontend.structure import (
-    PLAIN,
+    PLAIN_TENSORS,
     fits,
     lies_there,
     place_of,
@@ -83,7 +83,7 @@ def bind(
             found.tensors.append(given)
     for asked in signature_of(entry).asked:
         path, given = places.get(asked.leaf, ("", None))
-        if isinstance(given, Tensor) and given.__class__ in PLAIN:
+        if isinstance(given, Tensor) and given.__class__ in PLAIN_TENSORS:
             found.differences += map(str, filter(None, [differs_from(asked, given, path)]))
     if signature_of(entry).exact and not found.differences:
         found.differences += _other_form(entry, args, kwargs)
@@ -279,7 +279,7 @@ def _unlike(given: Any, type: TensorType, device: torch.device | None) -> str:
     name = given.__class__.__name__
     if name in TRACED:
         return f"a {name}, which has no numbers: a plan cannot be traced, export the model itself"
-    if given.__class__ not in PLAIN:
+    if given.__class__ not in PLAIN_TENSORS:
         return f"a {name}, compiled for a plain tensor {wanted}: give x.as_subclass(torch.Tensor)"
     elsewhere = device is not None and given.device != device
     where = f" on {device}" if elsewhere else ""

@@ -23,9 +23,9 @@ from anabranch.ir.recipe import ModelTensor, Recipe, follows
 from anabranch.ir.types import copy_into, laid_out, overlaps, type_of
 from anabranch.rewrite.refit import RefitProgram, program
 
-FEW = 3
+LISTED_NAMES = 3
 """Names that a message lists before it counts."""
-AGAIN = "compile the model with its new weights instead"
+COMPILE_AGAIN = "compile the model with its new weights instead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _unknown(recipe: Recipe | None) -> WeightsError:
     why += "version"
     if recipe is not None and recipe.lost:
         why = recipe.lost
-    return WeightsError("this plan cannot take other weights", why, AGAIN)
+    return WeightsError("this plan cannot take other weights", why, COMPILE_AGAIN)
 
 
 def chosen(fit: Fitting, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -99,9 +99,11 @@ def chosen(fit: Fitting, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if missing:
         problems.insert(0, f"missing: {_listed(missing)}")
     if problems:
-        more = f"; and {len(problems) - FEW} more" if len(problems) > FEW else ""
+        more = f"; and {len(problems) - LISTED_NAMES} more" if len(problems) > LISTED_NAMES else ""
         raise WeightsError(
-            "these weights do not fit the plan", "; ".join(problems[:FEW]) + more, _next(tensors)
+            "these weights do not fit the plan",
+            "; ".join(problems[:LISTED_NAMES]) + more,
+            _next(tensors),
         )
     return found
 
@@ -140,15 +142,15 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
-    return ", ".join(names[:FEW]) + more
+    more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
+    return ", ".join(names[:LISTED_NAMES]) + more
 
 
 def _next(tensors: Mapping[str, Tensor]) -> str:
     for prefix in ("module.", "_orig_mod.", "model."):
         if tensors and all(name.startswith(prefix) for name in tensors):
             return f"take the prefix {prefix!r} off the names, or give the model inside"
-    return f"give weights of the model that was compiled, or {AGAIN}"
+    return f"give weights of the model that was compiled, or {COMPILE_AGAIN}"
 
 
 class Moved(Mapping[str, Tensor]):
@@ -188,7 +190,7 @@ def check_conditions(fit: Fitting, values: Moved) -> None:
         if wrong:
             more = f"; and {len(wrong) - 1} more of this kind" if len(wrong) > 1 else ""
             raise WeightsError(
-                "the plan is not right for these weights", broken(wrong[0]) + more, AGAIN
+                "the plan is not right for these weights", broken(wrong[0]) + more, COMPILE_AGAIN
             )
 
 

@@ -31,7 +31,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 from anabranch.errors import AnabranchError, OptionError, TargetError
 
-AGAIN = "change the model it was compiled from, and compile that again"
+COMPILE_AGAIN = "change the model it was compiled from, and compile that again"
 FROZEN = "a compiled model has no backward pass"
 TRAINING = (
     "a compiled model stays in eval mode: its plan computes what the model computed in eval mode, "
@@ -290,7 +290,7 @@ def _no_parts(name: str) -> OptionError:
     return OptionError(
         f"a compiled model was given a part {name!r}",
         "its plan is decided: what is assigned to it would never run",
-        AGAIN,
+        COMPILE_AGAIN,
     )
 
 

@@ -36,7 +36,7 @@ from anabranch.trace import Trace
 from anabranch.tuning.concat_trials import writing
 from anabranch.tuning.verify.kernel import verify_kernel
 
-AGAIN = "compile the model again to tune for this machine"
+COMPILE_AGAIN = "compile the model again to tune for this machine"
 LISTED = 3
 """Kernels that are named in the warning."""
 
@@ -103,7 +103,7 @@ def resettled(plan: Plan, target: Target, cache: Cache | None, trace: Trace, sou
         return plan
     why = f"tuned on {differences(plan.spec, target.spec)}"
     if target.spec.simulated:
-        trace.add("warning", "load", source, f"{why}; {AGAIN}")
+        trace.add("warning", "load", source, f"{why}; {COMPILE_AGAIN}")
         return plan
     foreign = [task for task in plan.tasks.tasks if task.kernel and not runs_body(task)]
     wrong = {task.name: said for task in foreign if (said := verify_kernel(task, target, cache))}
@@ -115,7 +115,7 @@ def resettled(plan: Plan, target: Target, cache: Cache | None, trace: Trace, sou
         named = [f"{name}: {' '.join(str(said).split())}" for name, said in wrong.items()][:LISTED]
         more = f", and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
         why += f", {len(wrong)} gave way to the library's ({'; '.join(named)}{more})"
-    trace.add("warning", "load", source, f"{why}; {AGAIN}")
+    trace.add("warning", "load", source, f"{why}; {COMPILE_AGAIN}")
     return plan
 
 
@@ -143,7 +143,7 @@ def _with_library(plan: Plan, names: set[str], target: Target) -> Plan:
         raise TargetError(
             f"task {task.name} of plan {tasks.name} has no kernel that runs on this machine",
             "its own was made for another, and the library has none",
-            AGAIN,
+            COMPILE_AGAIN,
             task.origin,
         )
 

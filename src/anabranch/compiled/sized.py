@@ -42,7 +42,7 @@ from anabranch.tuning.verify.plan import EAGER_TOLERANCE
 
 KEY = "sizes"
 """Under which name facts of a saved plan have them."""
-MOST = 1 << 40
+LARGEST_SIZE = 1 << 40
 """Of a size, or of an axis, that a saved plan may say."""
 
 
@@ -399,11 +399,11 @@ def _extent(given: Any, rank: int, dimensions: int) -> Extent:
     axis, dimension, times, plus = given
     if not (0 <= _size(axis, 0) < rank and 0 <= _size(dimension, 0) < dimensions):
         raise ValueError
-    return Extent(axis, dimension, _size(times), _size(plus, -MOST))
+    return Extent(axis, dimension, _size(times), _size(plus, -LARGEST_SIZE))
 
 
 def _size(given: Any, least: int = 1) -> int:
-    if type(given) is not int or not least <= given <= MOST:
+    if type(given) is not int or not least <= given <= LARGEST_SIZE:
         raise ValueError
     return given
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from anabranch.cache import Table
 from anabranch.compiler.compilation import Compilation
-from anabranch.compiler.fallback import PLAIN
+from anabranch.compiler.fallback import AS_CAPTURED
 from anabranch.deadline import TIME
 from anabranch.errors import AnabranchError
 from anabranch.frontend.observe import own_inputs, unchanged
@@ -113,7 +113,7 @@ def _as_captured(
     name = made.plan.tasks.name
     both = f"{verdict.plan.us:.2f} us, the eager model {verdict.model.us:.2f}"
     told = f"side by side the plan takes {both}"
-    options = job.options.model_copy(update=PLAIN)
+    options = job.options.model_copy(update=AS_CAPTURED)
     trace = job.trace
     asked = replace(job, options=options, captured=made.captured, trace=trace.child())
     try:

@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 EXACT: dict[str, Any] = {"search": "none", "folding": "exact"}
 LIBRARY: dict[str, Any] = {**EXACT, "kernels": "library", "horizontal_fusion": "none"}
-PLAIN: dict[str, Any] = {
+AS_CAPTURED: dict[str, Any] = {
     **{**LIBRARY, "fuel": 0, "scheduler": "sequential"},
     **{"channels_last": False, "check": 0},
 }
 CAREFUL = {
     "without a search, and no weight rounded anew": EXACT,
     "with library kernels alone": LIBRARY,
-    "as captured, one library call after another": PLAIN,
+    "as captured, one library call after another": AS_CAPTURED,
 }
 """Where an optimisation went wrong: options under which less and less is done, at last nothing."""
 SPECIAL = "without the rules that change what NaN, infinities or signs of zero give"

@@ -25,7 +25,7 @@ from anabranch.ir.key import digest_tensor, digest_text
 
 KEY = "attributes"
 """Under which name facts of a saved plan have them."""
-PLAIN = (bool, int, float, complex, str, bytes, type(None), enum.Enum)
+PLAIN_VALUES = (bool, int, float, complex, str, bytes, type(None), enum.Enum)
 NAMED = (torch.dtype, torch.device, torch.memory_format, type)
 IN_TRAINING = (
     (nn.modules.batchnorm._NormBase, "momentum"),
@@ -86,7 +86,7 @@ def _hooks(module: nn.Module, name: str) -> list[str]:
 
 def _told(value: Any) -> str:
     """A text that differs where the value differs; of what is not plain only that it is there."""
-    if isinstance(value, (*PLAIN, *NAMED)):
+    if isinstance(value, (*PLAIN_VALUES, *NAMED)):
         return f"{type(value).__name__} {value!r}"
     if isinstance(value, torch.Tensor):
         return digest_tensor(value.detach()) if value.layout is torch.strided else "tensor"

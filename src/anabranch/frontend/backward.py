@@ -52,7 +52,7 @@ DECOMPOSED = (
 
 GRADIENT = "_backward.default"
 """How gradients end that `operators.decompositions` would take apart."""
-LONG = 512
+LONG_PIXELS = 512
 """Pixels of an image from which its channels are averaged one image after another."""
 SILENT = {
     # operator: what says in its schema that it writes
@@ -67,7 +67,7 @@ def training_decompositions() -> dict[Any, Callable[..., Any]]:
     """The table by which a training step becomes functional ATen (`make_fx`)."""
     packets = [getattr(aten, name) for name in DECOMPOSED]
     kept = {op: by for op, by in decompositions().items() if not str(op).endswith(GRADIENT)}
-    return {**kept, **get_decompositions(packets), **_of_lists(), **OWN}
+    return {**kept, **get_decompositions(packets), **_of_lists(), **OWN_DECOMPOSITIONS}
 
 
 def prepared(step: fx.GraphModule) -> fx.GraphModule:
@@ -190,7 +190,7 @@ def _var_mean(x: Tensor) -> tuple[Tensor, Tensor]:
     """Of each channel, as [1, c, 1, 1]: of each image first, and then of these, by the formula of
     Chan, Golub and LeVeque. A channel of all images is more than one CTA reads in good time."""
     pixels = list(range(2, x.dim()))
-    if not pixels or x.shape[0] == 1 or math.prod(x.shape[2:]) < LONG:
+    if not pixels or x.shape[0] == 1 or math.prod(x.shape[2:]) < LONG_PIXELS:
         var, mean = torch.var_mean(x, [0, *pixels], correction=0, keepdim=True)
         return var, mean
     within, means = torch.var_mean(x, pixels, correction=0, keepdim=True)
@@ -392,7 +392,7 @@ def _one_by_one(op: torch._ops.OpOverload, single: Any, *given: Any, **named: An
     return found
 
 
-OWN: dict[Any, Callable[..., Any]] = {
+OWN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.convolution_backward.default: _convolution_backward,
     aten._native_batch_norm_legit_functional.default: _batch_norm,
     aten._native_batch_norm_legit.no_stats: _batch_norm_of_batch,

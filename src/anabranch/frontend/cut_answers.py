@@ -28,7 +28,7 @@ BY_VALUES = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_
 PAST_OPERATORS = frozenset(
     (Tensor.numpy, Tensor.data_ptr, Tensor.__dlpack__, Tensor.untyped_storage, Tensor.storage)
 )
-OWN = ("aten", "prims", "prim")
+TORCH_NAMESPACES = ("aten", "prims", "prim")
 """Operators of torch, which say by tags whether they ask for values; others do not."""
 
 
@@ -115,7 +115,7 @@ def may_ask(func: Any, args: Sequence[Any]) -> bool:
         return False
     if func is torch.ops.aten.index.Tensor:
         return by_mask(args[1])
-    return func.namespace not in OWN or bool(BY_VALUES.intersection(func.tags))
+    return func.namespace not in TORCH_NAMESPACES or bool(BY_VALUES.intersection(func.tags))
 
 
 def by_mask(indices: Sequence[Any]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from anabranch.frontend.cut_answers import OWN
+from anabranch.frontend.cut_answers import TORCH_NAMESPACES
 from anabranch.frontend.operators import FILLS
 
 aten = torch.ops.aten
@@ -78,4 +78,4 @@ def has_effects(node: fx.Node) -> bool:
         return False
     if node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags:
         return True
-    return node.target.namespace not in OWN
+    return node.target.namespace not in TORCH_NAMESPACES

@@ -60,8 +60,6 @@ from anabranch.frontend.surroundings import Surroundings, neutral
 aten = torch.ops.aten
 SYMBOLIC: Any = torch.fx.experimental._config
 BY_VALUES = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output))
-OWN = ("aten", "prims", "prim")
-"""Operators of torch, which say by tags whether they ask for values; others do not."""
 
 
 @dataclass(frozen=True, slots=True)

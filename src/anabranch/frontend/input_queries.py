@@ -34,7 +34,7 @@ LAID: dict[str, What] = {
     **{"storage_offset": "storage_offset"},
 }
 """How a tensor lies in its memory."""
-OWN: dict[str, What] = {
+OF_AUTOGRAD: dict[str, What] = {
     **{"requires_grad": "requires_grad", "is_leaf": "is_leaf", "grad_fn": "grad_fn"},
     **{"is_inference": "is_inference", "is_conj": "is_conj", "is_neg": "is_neg"},
 }
@@ -54,7 +54,7 @@ METHODS_OF = (torch.overrides.__file__, torch._tensor.__file__)
 ATTRIBUTES = frozenset(("getattr", "hasattr"))
 IDENTITY = frozenset(("is",))
 IS, CONSTANT = dis.opmap["IS_OP"], dis.opmap["LOAD_CONST"]
-NAMES = frozenset((*LAID, *OWN, *NEVER, *CLASS))
+NAMES = frozenset((*LAID, *OF_AUTOGRAD, *NEVER, *CLASS))
 
 Question = tuple[str, What, str]
 """The input by its name in messages, what is asked, and where."""
@@ -117,8 +117,8 @@ class InputQuestions(TorchFunctionMode):
 
     def _note(self, name: str, tensor: Tensor, special: bool, place: str, boolean: bool) -> None:
         mine = self._inputs.get(id(tensor))
-        what = LAID.get(name) or OWN.get(name)
-        if what is None or (mine is None and name in OWN):
+        what = LAID.get(name) or OF_AUTOGRAD.get(name)
+        if what is None or (mine is None and name in OF_AUTOGRAD):
             called = f"{name}()" if name in METHODS else name
             self.reads[f"{called} of a tensor at {place}"] = boolean
         elif mine is not None:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from anabranch.errors import InputError
 from anabranch.frontend.captured import Captured
-from anabranch.frontend.structure import PLAIN, flatten_call
+from anabranch.frontend.structure import PLAIN_TENSORS, flatten_call
 from anabranch.ir.types import overlaps, type_of
 
 MOST_BYTES = 1 << 20
@@ -120,7 +120,9 @@ def _extent(tensor: Tensor) -> int:
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    return tensor.__class__ in PLAIN and tensor.layout == torch.strided and not tensor.is_meta
+    return (
+        tensor.__class__ in PLAIN_TENSORS and tensor.layout == torch.strided and not tensor.is_meta
+    )
 
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], int]

@@ -32,7 +32,7 @@ HELD = ("_parameters", "_buffers", "_modules")
 """Dicts among them of which the content is the user's."""
 DERIVED_FROM = ("_g", "_orig")
 """How parameters are called from which an attribute is computed."""
-PLAIN = (int, float, complex, bool, str, bytes, type(None))
+PLAIN_VALUES = (int, float, complex, bool, str, bytes, type(None))
 MOST_CONTAINERS = 200_000
 """Containers that are looked at: beyond that it takes longer than it is worth."""
 BUILT_IN = (OrderedDict, dict, list, deque, set)
@@ -178,7 +178,7 @@ def _derived(part: nn.Module) -> Iterator[str]:
 
 def _reached(value: Any, path: str, keep: Callable[[Any, str], bool]) -> Iterator[tuple[Any, str]]:
     """What may change, within a value that has been kept or cannot change itself."""
-    if isinstance(value, (*PLAIN, torch.Tensor, types.ModuleType, type, nn.Module)):
+    if isinstance(value, (*PLAIN_VALUES, torch.Tensor, types.ModuleType, type, nn.Module)):
         return  # parts have been looked at; another model is not ours
     if isinstance(value, types.FunctionType):
         yield value, path
@@ -218,7 +218,7 @@ def _changed(live: Any, path: str, was: Any) -> Iterator[str]:
 
 
 def _key(key: Any) -> str:
-    return f"[{key!r:.40}]" if isinstance(key, PLAIN) else "[...]"
+    return f"[{key!r:.40}]" if isinstance(key, PLAIN_VALUES) else "[...]"
 
 
 def same(now: Any, was: Any) -> bool:
@@ -230,7 +230,7 @@ def same(now: Any, was: Any) -> bool:
         return False
     if isinstance(now, (list, tuple)):
         return len(now) == len(was) and all(map(same, now, was))
-    return isinstance(now, PLAIN) and bool(now == was or now != now)
+    return isinstance(now, PLAIN_VALUES) and bool(now == was or now != now)
 
 
 def _copy(live: Any) -> Any:

@@ -28,7 +28,7 @@ from anabranch.frontend.call_profiler import Listener
 from anabranch.frontend.fake_results import FakeResults, called_by_torch
 from anabranch.ir.key import digest_tensor, digest_text
 
-PLAIN = (int, float, complex, bool, str, type(None))
+PLAIN_VALUES = (int, float, complex, bool, str, type(None))
 NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator)
 
 
@@ -221,7 +221,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, Tensor):
             known = self._named.get(id(value))
             return known[1] if known is not None and known[0]() is value else self._content(value)
-        if isinstance(value, PLAIN):
+        if isinstance(value, PLAIN_VALUES):
             return f"{type(value).__name__[0]}{value!r}"
         if isinstance(value, (tuple, list)):
             return f"({', '.join(map(self._text, value))})"

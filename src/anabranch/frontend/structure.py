@@ -23,7 +23,7 @@ from anabranch.ir.plan import Leaf, Signature
 from anabranch.ir.trees import read_tree
 from anabranch.ir.types import TensorType
 
-PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 """Classes of tensors that kernels can read: others have rules of their own for what is done to
 them, or no memory at all."""
 
@@ -72,7 +72,7 @@ def fits(
     axes that may have any size."""
     try:
         return (
-            given.__class__ in PLAIN
+            given.__class__ in PLAIN_TENSORS
             and given.dtype == type.dtype
             and (given.shape == type.shape or _same_but(given.shape, type.shape, free))
             and given.layout == torch.strided

@@ -37,7 +37,7 @@ from anabranch.frontend.source import origin
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.trace import Trace
 
-SMALL = 8
+SMALL_SIZE = 8
 """Sizes below this are enlarged for the export, which takes 0 and 1, and what `//` makes of small
 numbers, for special cases."""
 
@@ -145,7 +145,7 @@ def _apart(shapes: DynamicShapes, args: Any, kwargs: Any) -> tuple[int, ...]:
 
 
 def _distinct(number: int, size: int) -> int:
-    return size if size >= SMALL else SMALL + number
+    return size if size >= SMALL_SIZE else SMALL_SIZE + number
 
 
 def _read(

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError
 
-PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
+PLAIN_TENSORS = (torch.Tensor, nn.Parameter, nn.Buffer)
 QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao.nn.sparse")
 """Packages whose modules hold packed weights."""
 PARALLEL = {
@@ -106,7 +106,7 @@ def _check_weight(name: str, tensor: torch.Tensor) -> None:
             "its shape comes from the first input that the model sees",
             "call the model once with such an input, then compile it",
         )
-    if type(tensor) not in PLAIN and not tensor.is_meta and not _fake(tensor):
+    if type(tensor) not in PLAIN_TENSORS and not tensor.is_meta and not _fake(tensor):
         raise CaptureError(
             f"the weight {name} is a {type(tensor).__name__}",
             "operators do something of their own with such tensors, and kernels read plain memory",
@@ -127,7 +127,7 @@ def _check_input(path: str, tensor: torch.Tensor) -> None:
             "its rows have sizes of their own, and a graph has one shape",
             "give a padded tensor and the lengths",
         )
-    if type(tensor) not in PLAIN and not _fake(tensor):
+    if type(tensor) not in PLAIN_TENSORS and not _fake(tensor):
         raise CaptureError(
             f"the input {path} is a {type(tensor).__name__}",
             "operators do something of their own with such tensors, and kernels read plain memory",

@@ -22,7 +22,14 @@ import functools
 import heapq
 from collections.abc import Sequence
 
-from anabranch.fusion.legality import AGAIN, CHEAP, GATHERS, FusionFacts, body_of, why_not_written
+from anabranch.fusion.legality import (
+    CHEAP,
+    GATHERS,
+    RECOMPUTED,
+    FusionFacts,
+    body_of,
+    why_not_written,
+)
 from anabranch.fusion.reachability import Reach
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
@@ -222,7 +229,7 @@ def _why_not_inside(
     """Why a node may not compute what it reads by itself."""
     maker, read, whole = facts.makers[root], facts.types[value].numel, facts.types[root].numel
     kind = ops.info(reader.op).kind
-    larger = kind == "pointwise" or ops.packet_name(reader.op) in AGAIN
+    larger = kind == "pointwise" or ops.packet_name(reader.op) in RECOMPUTED
     wanted = reader.type.numel if larger else read
     if max(wanted, read) > min(read, whole) and ops.info(maker.op).kind != "factory":
         return Refused(f"%{root} is broadcast: it would be computed again for each element")

@@ -42,7 +42,7 @@ CHEAP = frozenset(
     )
 )
 """What may as well be computed once for each window that reads it: an instruction or two."""
-AGAIN = frozenset(
+RECOMPUTED = frozenset(
     f"aten.{name}"
     for name in (
         *("gather", "index", "index_select", "repeat"),
@@ -53,7 +53,7 @@ AGAIN = frozenset(
     )
 )
 """Moves that read an element as often as they like."""
-GATHERS = AGAIN | {
+GATHERS = RECOMPUTED | {
     f"aten.{name}"
     for name in (
         *("cat", "constant_pad_nd", "embedding", "new_empty", "flip", "roll", "tril", "triu"),

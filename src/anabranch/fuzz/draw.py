@@ -14,7 +14,7 @@ from anabranch.fuzz.drawing import DrawnModel, Form, Given
 from anabranch.fuzz.kinds import KINDS
 from anabranch.fuzz.program_builder import Rejected, Sheet
 
-FEWEST, MOST = 3, 18
+FEWEST_KINDS, MOST_KINDS = 3, 18
 """Kinds in a drawing; some write several lines."""
 LINES = 40
 """No kind begins after this many."""
@@ -28,7 +28,7 @@ def draw(seed: int) -> DrawnModel:
     for _ in range(sheet.one((1, 1, 2, 3))):
         _input(sheet)
     names, weights = list(KINDS), [weight for _, weight in KINDS.values()]
-    for _ in range(sheet.dice.randint(FEWEST, MOST)):
+    for _ in range(sheet.dice.randint(FEWEST_KINDS, MOST_KINDS)):
         if len(sheet.steps) >= LINES:
             break
         for _ in range(ATTEMPTS):

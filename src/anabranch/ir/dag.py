@@ -17,7 +17,7 @@ import networkx as nx
 from anabranch.errors import ScheduleError
 from anabranch.ir.task import TaskGraph, alias_roots, task_producers
 
-LONG, MANY = 128, 8
+LONG_BITS, MANY_BITS = 128, 8
 """Of a mask of so many bits, so many set, the digits are searched: arithmetic on long masks costs
 their length for each bit."""
 
@@ -90,7 +90,7 @@ class Dag:
 
 def bits(mask: int) -> Iterator[int]:
     """The positions of the set bits, lowest first."""
-    if mask.bit_length() > LONG and mask.bit_count() > MANY:
+    if mask.bit_length() > LONG_BITS and mask.bit_count() > MANY_BITS:
         digits = bin(mask)[:1:-1]
         at = digits.find("1")
         while at >= 0:

@@ -32,7 +32,7 @@ LIGHT = 1 << 20
 MOST_ELEMENTS = 1 << 12
 """Elements of a tensor, at most, that are zeros, denormals, whole or large numbers; of a small one
 it is every fourth. To write more takes time, and shows nothing else."""
-FEW = 16
+SPECIAL_ELEMENTS = 16
 """Elements of a tensor, at most, that are not finite; of a small one it is one of so many, and one
 at least: most results are to stay finite."""
 LARGE_INT = 40
@@ -118,7 +118,11 @@ def _sprinkle(tensor: torch.Tensor, seed: int, numbers: Numbers) -> None:
         return
     generator = torch.Generator().manual_seed(seed)
     finite, count = numbers == "finite", tensor.numel()
-    chosen = min(MOST_ELEMENTS, -(-count // 4)) if finite else min(FEW, -(-count // FEW))
+    chosen = (
+        min(MOST_ELEMENTS, -(-count // 4))
+        if finite
+        else min(SPECIAL_ELEMENTS, -(-count // SPECIAL_ELEMENTS))
+    )
     places = torch.randint(0, count, (chosen,), generator=generator)
     given = _finite(chosen, tensor.dtype, generator) if finite else _special(chosen, generator)
     where = torch.unravel_index(places.to(tensor.device), tensor.shape)

@@ -26,7 +26,7 @@ COMMENT = re.compile(rf"(?:#[^{ENDS}]*(?:\r\n|[{ENDS}]|\Z))*")
 
 THREADS = 8
 """That weights are digested by, at most."""
-SMALL = 1 << 15
+SMALL_BYTES = 1 << 15
 """Bytes that are digested sooner than another thread hears of them."""
 
 
@@ -48,7 +48,7 @@ def digest_tensors(tensors: Iterable[torch.Tensor]) -> list[str]:
         busy: deque[Future[str]] = deque()
         for tensor in tensors:
             held = _on_cpu(tensor)
-            if held.nbytes < SMALL:
+            if held.nbytes < SMALL_BYTES:
                 asked.append(_digest(held))
                 continue
             if len(busy) >= THREADS:

@@ -45,7 +45,7 @@ from anabranch.ir.variant import Variant, parse_variant
 
 GENERATED = "triton"
 """The provider of generated kernels."""
-PLAIN = "plain"
+PLAIN_VARIANT = "plain"
 """The variant of a library's kernel that writes nowhere but in memory of its own."""
 IN_PLACE = "in_place"
 """The variant of a library's kernel that writes over what it reads, and no more than it must."""

@@ -6,8 +6,8 @@
     its class     not a number, infinite with its sign, or finite: as the plain model or the
                   reference has it
 
-Where nobody knows the slack of each element (whole models), none may be off by more than MANY times
-as much as the plain model is anywhere, and a floor.
+Where nobody knows the slack of each element (whole models), none may be off by more than
+PLAIN_ERRORS times as much as the plain model is anywhere, and a floor.
 
 >>> relative_error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))
 0.0
@@ -70,7 +70,7 @@ def relative_error(out: Tensor, reference: Tensor) -> float:
     return difference / scale if scale > 0 else (0.0 if difference == 0 else difference)
 
 
-MANY = 16.0
+PLAIN_ERRORS = 16.0
 """An element may be off by so many times the largest error of the plain model. Of millions of
 elements the worst of one order of sums is not more than a few times the worst of another."""
 FLOORS = 64.0
@@ -164,7 +164,7 @@ def distance(
         return FACTOR * plain + slack.to(plain.device, torch.float64)
     largest = float(size.max()) if size.numel() else 0.0
     worst = float(plain.max()) if plain.numel() else 0.0
-    return plain * FACTOR + (MANY * worst + FLOORS * tolerance(dtype, 0.0, tf32) * largest)
+    return plain * FACTOR + (PLAIN_ERRORS * worst + FLOORS * tolerance(dtype, 0.0, tf32) * largest)
 
 
 def mistaken(

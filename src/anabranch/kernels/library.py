@@ -22,7 +22,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, types
 from anabranch.ir.protocols import Provider
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import IN_PLACE, PLAIN, Kernel, Task
+from anabranch.ir.task import IN_PLACE, PLAIN_VARIANT, Kernel, Task
 from anabranch.ir.types import TensorType
 from anabranch.ir.variant import Variant
 from anabranch.kernels import sources
@@ -52,9 +52,9 @@ class AtenProvider:
         return [aten_kernel("aten", task.body)]
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
-        """`PLAIN`: as eager runs it, with memory of its own for all results."""
-        if (name, variant) == ("aten", PLAIN) and not task.overwrites:
-            return replace(aten_kernel("aten", task.body), variant=PLAIN, writes_out=False)
+        """`PLAIN_VARIANT`: as eager runs it, with memory of its own for all results."""
+        if (name, variant) == ("aten", PLAIN_VARIANT) and not task.overwrites:
+            return replace(aten_kernel("aten", task.body), variant=PLAIN_VARIANT, writes_out=False)
         return _named(self.kernels(task, spec), name, variant)
 
 

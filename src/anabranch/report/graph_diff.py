@@ -27,7 +27,7 @@ from anabranch.search.result import Path
 
 AROUND = 2
 """Unchanged nodes that are shown on either side of what changed."""
-LEAST = 40
+LEAST_COLUMNS = 40
 """A narrower window breaks the lines itself."""
 
 
@@ -114,7 +114,7 @@ def side_by_side(
     """The rows as lines of two columns, `width` characters wide at most: what is longer than its
     column is cut, or if `whole`, goes on in the next line."""
     shown = [row for row in found if isinstance(row, DiffRow)]
-    width = max(width, LEAST)
+    width = max(width, LEAST_COLUMNS)
     room = (width - 6) // 2
     wide = min(max((len(row.before) for row in shown), default=0), room)
     other = width - 6 - wide

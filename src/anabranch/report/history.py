@@ -17,7 +17,7 @@ from anabranch.trace import Event, stage_seconds
 
 PARTICULAR = re.compile(r"%[\w.]+|[\w./]*\d[\w./%-]*")
 """A name of a value, or a word with a digit in it: a name or a number."""
-PLAIN = frozenset(
+PLAIN_WORDS = frozenset(
     {"+", "and", "at", "by", "for", "from", "in", "is", "of", "on", "or", "to", "with"}
 )
 """Words of a subject that name nothing."""
@@ -73,7 +73,7 @@ def general(event: Event) -> str:
     >>> general(Event("refused", "fusion", "conv + relu", "relu is read by %add and 12 others"))
     '… is read by … and … others'
     """
-    subject = set(event.what.split()) - PLAIN
+    subject = set(event.what.split()) - PLAIN_WORDS
     words = (GAP if w in subject else PARTICULAR.sub(GAP, w) for w in event.why.split())
     return GAPS.sub(GAP, " ".join(words))
 

@@ -21,7 +21,7 @@ from anabranch.ir import ops
 from anabranch.report.task_rows import TaskRow
 
 LARGEST = 5
-LARGE = 0.25
+LARGE_SHARE = 0.25
 """A part of the whole: of a module that takes more, its own modules are shown."""
 LAYERS = 3
 ALIKE = 1.25
@@ -91,7 +91,7 @@ def largest(rows: Sequence[TaskRow], most: int = LARGEST) -> list[Module]:
             (k, inner)
             for k, (branch, _) in enumerate(shown)
             if (inner := _inner(_folded(branch)))
-            and (branch.module("").us > LARGE * total or len(shown) < most)
+            and (branch.module("").us > LARGE_SHARE * total or len(shown) < most)
         ]
         if not open or not total:
             break

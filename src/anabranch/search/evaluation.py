@@ -31,7 +31,7 @@ from anabranch.search.published import SEARCH_KINDS
 from anabranch.trace import Trace, stage_seconds
 from anabranch.tuning.build import BuiltPlan, build_on_trial, launched, simplified, tuner_of
 from anabranch.tuning.job import Job
-from anabranch.tuning.launch.decide import LARGE
+from anabranch.tuning.launch.decide import LARGE_LAUNCHES
 from anabranch.tuning.launch.pdl import in_mode, in_their_modes, mode_of, supports_pdl
 from anabranch.tuning.verify.plan import verify
 
@@ -171,7 +171,7 @@ class PlanModes:
     def of(self, plan: BuiltPlan) -> PdlMode | None:
         """The mode that is best for it; of a plan of many launches, which takes a second to load
         in each, the one that is best for the first."""
-        if len(plan.tasks.tasks) > LARGE:
+        if len(plan.tasks.tasks) > LARGE_LAUNCHES:
             plan = self._first
         if id(plan) not in self._known:
             self._known[id(plan)] = plan, self._find(plan)
@@ -192,7 +192,7 @@ def compared(
     if job.options.pdl == "per_kernel" and able:
         was, now = costs = launched(replaced(job, pdl="uniform"), plans)
         clear = abs(now.us - was.us) > CLEAR * was.us and not tied(now, was)
-        if clear or all(len(plan.tasks.tasks) > LARGE for plan in plans):
+        if clear or all(len(plan.tasks.tasks) > LARGE_LAUNCHES for plan in plans):
             return costs  # the latter get no modes of their own
         if until.left() < TIME.search_modes_s:
             why = "no time is left to compare both graphs kernel by kernel"

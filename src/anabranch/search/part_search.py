@@ -13,7 +13,7 @@ from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_text
 from anabranch.search.budget import FEWEST_PRICES, building, pricing
-from anabranch.search.engine.alternatives import SHARE, Alternatives, Paid
+from anabranch.search.engine.alternatives import PRICES_SHARE, Alternatives, Paid
 from anabranch.search.engine.backtracking import Exchange, Ran, RewriteStep
 from anabranch.search.engine.pricing import Counted
 from anabranch.search.part_selection import PLANS, TASKS, WHERE, entrants, fewer, settled
@@ -63,8 +63,8 @@ def _gathered(
     """Forms of the graph's parts, looked for with half the prices that a search has."""
     meter, counting = state.meter, list(map(Counted, prices))
     survey, until = state.survey(graph), state.ends(then, GATHERING)
-    half = meter.prices(state.settings.prices // SHARE, then)
-    settings = replace(state.settings, prices=SHARE * half)
+    half = meter.prices(state.settings.prices // PRICES_SHARE, then)
+    settings = replace(state.settings, prices=PRICES_SHARE * half)
     with meter.spending("price", lambda: pricing(*counting)), uncollected():
         known = state.finders.gathered(survey, counting, settings, until=until)
     if until.over():

@@ -51,7 +51,7 @@ STAGED = 300
 """Of more tasks no stages are looked for, unless IOS is asked for by name: on an H200 its schedules
 of both NASNet-A, at batch 1 and 16, take 1.001 to 1.08 times as long as the fastest, and finding
 them takes longer than all other schedulers but `local` take together."""
-NEAR = 1.05
+NEAR_RATIO = 1.05
 """Selections are run side by side whose forecasts differ by no more than this: half as much again
 as a forecast is off by, in the median."""
 
@@ -214,7 +214,7 @@ def _in_sight(
     options, spec = job.options, job.target.spec
     streams = 1 if options.scheduler == "sequential" else options.max_streams or ANY_STREAMS
     foreseen = [outlook_of(way.selection.tasks, us, spec, streams) for way in ways]
-    return [way for way, us in zip(ways, foreseen, strict=True) if us <= NEAR * min(foreseen)]
+    return [way for way, us in zip(ways, foreseen, strict=True) if us <= NEAR_RATIO * min(foreseen)]
 
 
 def scheduled(

@@ -1,8 +1,8 @@
 """Choosing concatenations to elide: all cuts with kernels -> the fastest with those joins that pay.
 
-    fastest cut, joins tried in it                  is taken, unless
-    cuts chosen as if concatenations were free      take less in all, with these as joins
-    all of them as joins                            a second selection, for who can run both wholes
+fastest cut, joins tried in it                  is taken, unless
+cuts chosen as if concatenations were free      take less in all, with these as joins
+all of them as joins                            a second selection, for who can run both wholes
 """
 
 from __future__ import annotations

@@ -18,13 +18,13 @@ from anabranch.ir.key import digest_text, structure_text
 from anabranch.ir.protocols import Cost, Costs, Provider
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph, leaves, wholes
+from anabranch.ir.task import PLAIN_VARIANT, Kernel, Task, TaskGraph, leaves, wholes
 from anabranch.ir.variant import Variant
 from anabranch.trace import Trace
 from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.select import MOST_KERNELS, Selection, SelectionConfig, select
 
-AGAIN = 3
+RETRIED_KERNELS = 3
 """Of each provider's kernels for a task, how many are tried again: strides change times a little,
 and hardly the order of what differs much."""
 Known = Mapping[str, frozenset[tuple[str, str, str]]]
@@ -176,7 +176,7 @@ def _why_not_promising(
 
 def _at_last(task: Task) -> bool:
     """Whether it runs as eager runs it, for want of a kernel that passed."""
-    return task.kernel is not None and task.kernel.variant == PLAIN
+    return task.kernel is not None and task.kernel.variant == PLAIN_VARIANT
 
 
 def _fast(tried: Sequence[Candidate]) -> frozenset[tuple[str, str, str]]:
@@ -185,7 +185,9 @@ def _fast(tried: Sequence[Candidate]) -> frozenset[tuple[str, str, str]]:
     for c in tried:
         if c.verdict.usable is not None:
             found.setdefault(c.kernel.provider, []).append((c.verdict.usable.us, _name(c.kernel)))
-    return frozenset(name for ranked in found.values() for _, name in sorted(ranked)[:AGAIN])
+    return frozenset(
+        name for ranked in found.values() for _, name in sorted(ranked)[:RETRIED_KERNELS]
+    )
 
 
 def _name(kernel: Kernel) -> tuple[str, str, str]:

@@ -19,7 +19,7 @@ from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost, Provider
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import PLAIN, Kernel, Task, TaskGraph, runs_body
+from anabranch.ir.task import PLAIN_VARIANT, Kernel, Task, TaskGraph, runs_body
 from anabranch.ir.text import text_kernel
 from anabranch.trace import Trace
 from anabranch.tuning.decisions import NOWHERE, Candidate, Decision, Memory, known, store
@@ -267,7 +267,7 @@ def _at_last(
     for at, (before, maker) in enumerate(zip(offered, makers, strict=True)):
         if task.overwrites or not runs_body(replace(task, kernel=before.kernel)):
             continue
-        plain = config.providers[maker].kernel(task, config.spec, before.kernel.name, PLAIN)
+        plain = config.providers[maker].kernel(task, config.spec, before.kernel.name, PLAIN_VARIANT)
         us = config.spec.launch_us * max(1, plain.launches)
         cost = before.verdict.cost or Cost(us, "estimated")
         why = f"nothing else passed: {tried[at].verdict.refused or 'it was not measured'}"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anabranch.targets.cuda.input_copies import SMALL, filler
+from anabranch.targets.cuda.input_copies import SMALL_ELEMENTS, filler
 
 LONG = torch.int64
 HALF = torch.float16
@@ -39,8 +39,8 @@ GIVEN: list[tuple[list[Tensor], list[int]]] = [
     ([numbers(3), numbers(3, dtype=LONG)], []),
     ([numbers(3), numbers(2, 5), numbers()], [3]),
     ([numbers(3), numbers(3, dtype=LONG), numbers(2), numbers(1, dtype=LONG)], [2, 2]),
-    ([numbers(3), numbers(0), numbers(SMALL + 1)], []),
-    ([numbers(SMALL), numbers(3)], [2]),
+    ([numbers(3), numbers(0), numbers(SMALL_ELEMENTS + 1)], []),
+    ([numbers(SMALL_ELEMENTS), numbers(3)], [2]),
     ([numbers(3).to(torch.float8_e4m3fn), numbers(3).to(torch.float8_e4m3fn)], []),
     ([numbers(3).to(torch.complex64), numbers(3).to(torch.complex64).conj()], []),
 ]

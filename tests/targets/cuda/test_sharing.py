@@ -40,7 +40,7 @@ def test_nobody_has_a_turn_while_another_has(gpu_named: Path) -> None:
 
 
 def test_whoever_waits_goes_first(gpu_named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "LONG", 0.005)
+    monkeypatch.setattr(sharing, "LONG_TURN_S", 0.005)
     order: list[str] = []
     taken, both = threading.Event(), threading.Barrier(2)
 

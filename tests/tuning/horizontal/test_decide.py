@@ -192,11 +192,11 @@ def test_where_a_forecast_sees_little_nothing_is_compiled(monkeypatch: pytest.Mo
     compile_model(job(cells()))
     assert tried == ["likely"]  # the forecast saw enough
     tried.clear()
-    monkeypatch.setattr(propose, "GAIN", 0.99)
+    monkeypatch.setattr(propose, "LIKELY_GAIN", 0.99)
     compile_model(job(cells()))
     assert tried == ["likely"]  # few tasks are tried whatever it sees
     tried.clear()
-    monkeypatch.setattr(propose, "FEW", 3)
+    monkeypatch.setattr(propose, "FEW_TASKS", 3)
     asked = job(cells())
     assert wide(compile_model(asked)) == [] and tried == []
     assert "to be won by forecast, less than the noise" in said(asked.trace, "refused")[-1].why

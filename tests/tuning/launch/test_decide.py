@@ -187,7 +187,7 @@ def test_large_plans_keep_one_mode_for_all(monkeypatch: pytest.MonkeyPatch) -> N
     def find(*_: Any) -> None:
         pytest.fail("nothing would be learned")
 
-    monkeypatch.setattr(decide, "LARGE", 0)
+    monkeypatch.setattr(decide, "LARGE_LAUNCHES", 0)
     machine: Any = Machine(in_modes(60.0, 50.0, *[60.0] * 5))
     until = Deadline.after(60.0)
     plan, cost = with_launch_settings(PLAN, machine, None, Trace(), until, (), find)

@@ -17,7 +17,14 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.trace import Trace
-from anabranch.tuning.launch.decide import LARGE, NEAR, OF_LARGE, OTHERS, near, with_launch_settings
+from anabranch.tuning.launch.decide import (
+    LARGE_LAUNCHES,
+    NEAR_RATIO,
+    OTHERS,
+    OTHERS_OF_LARGE,
+    near,
+    with_launch_settings,
+)
 
 
 def schedule(name: str, streams: int) -> Schedule:
@@ -97,7 +104,7 @@ def turned(by: int) -> Schedule:
 
 def test_which_come_near() -> None:
     far = schedule("far", 4)
-    candidates = [(TWO, 10.0), (THREE, 10.5), (ROW, 12.0), (far, 10.0 * NEAR + 1)]
+    candidates = [(TWO, 10.0), (THREE, 10.5), (ROW, 12.0), (far, 10.0 * NEAR_RATIO + 1)]
     costs = [(s, Cost(us, "measured")) for s, us in candidates]
     assert near(costs, TWO) == [ROW, THREE]  # one stream first
     assert near(costs, ROW) == [TWO, THREE, far]
@@ -121,6 +128,6 @@ def test_of_large_plans_fewer_are_tried() -> None:
         names = [f"t{(first + i) % count}" for i in range(count)]
         return Schedule(f"s{first}", tuple(Launch(n, i % 2) for i, n in enumerate(names)))
 
-    for count, most in ((LARGE, OTHERS), (LARGE + 1, OF_LARGE)):
+    for count, most in ((LARGE_LAUNCHES, OTHERS), (LARGE_LAUNCHES + 1, OTHERS_OF_LARGE)):
         crowd = [(large(first, count), Cost(10 + first / 9, "measured")) for first in range(9)]
         assert near(crowd, crowd[0][0]) == [s for s, _ in crowd[1 : 1 + most]]

@@ -46,7 +46,7 @@ from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.product import exact
 from anabranch.kernels.triton.statements import GridPlace, KernelTree
 
-OWN = frozenset(
+OWN_VARIABLES = frozenset(
     {
         *("tile", "batch", "deep", "deep_down", "place", "place_down", "scores", "top", "high"),
         *("peak", "weights", "fade", "total", NAME),
@@ -72,7 +72,7 @@ def write(body: Graph, tile: AttentionTile) -> KernelTree:
     axes = _axes(found, tile)
     block = block_of(found, axes)
     spelled = {one: name for name, one in axes.items()} | {Axis("batch", found.batches): "batch"}
-    out = Emission(spelled, {}, names_of(body), {*INDICES, *OWN})
+    out = Emission(spelled, {}, names_of(body), {*INDICES, *OWN_VARIABLES})
     walk = _AttentionProgram(found, tile, block)
     _write_indices(out, walk, axes)
     _write_walk(out, walk)

@@ -73,7 +73,7 @@ from anabranch.kernels.triton.weight_prefetch import (
 )
 from anabranch.kernels.triton.window_prologue import write_window_prologue
 
-OWN = split_k.OWN | {
+OWN_VARIABLES = split_k.OWN_VARIABLES | {
     *("row", "row_in", "col", "col_in", "deep", "step", "tile", "part", "batch", "total"),
     *("block", "block_in"),
 }
@@ -131,7 +131,7 @@ def _written(body: Graph, tile: ContractionTile, asked: int | None) -> KernelTre
     masks |= {col: "col_in"} if col.extent % tile.n else {}
     spelled = {row: "row", col: "col", batch: "batch", Axis("step", steps.count): "step"}
     spelled |= {Axis("part", share.split): "part"}
-    out = Emission(spelled, masks, names_of(body), {*INDICES, *OWN})
+    out = Emission(spelled, masks, names_of(body), {*INDICES, *OWN_VARIABLES})
     place = {**row_place, **col_place, **batch_place}
     tiles = (-(-row.extent // tile.m), -(-col.extent // tile.n))
     _write_indices(out, tile, tiles, (row, col), masks, found.batches)

@@ -52,7 +52,7 @@ from anabranch.kernels.triton.product import (
 )
 from anabranch.kernels.triton.statements import GridPlace, KernelTree, Statement
 
-OWN = split_k.OWN | {
+OWN_VARIABLES = split_k.OWN_VARIABLES | {
     *("deep", "deep_down", "deep_in", "step", "tile", "part", "batch", "total"),
     *("between", "between_down", "chunk", "first"),
 }
@@ -79,7 +79,7 @@ def write(body: Graph, tile: GemmChainTile) -> KernelTree:
     masks |= {cut.col: "col_in"} if cut.col.extent % tile.n else {}
     spelled = {cut.row: "row", cut.col: "col", Axis("batch", found.batches): "batch"}
     spelled |= {Axis("chunk", cut.share.count): "chunk", Axis("part", cut.share.split): "part"}
-    out = Emission(spelled, masks, names_of(body), {*INDICES, *OWN})
+    out = Emission(spelled, masks, names_of(body), {*INDICES, *OWN_VARIABLES})
     _write_indices(out, cut, masks)
     _write_chunks(out, cut)
     split = cut.share.split

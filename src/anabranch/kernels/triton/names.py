@@ -15,7 +15,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Graph, refs
 from anabranch.kernels.triton.emit import fresh, identifier
 
-PLAIN = {"self": "x", "input": "x", "other": "y", "mat1": "x", "mat2": "y", "tensors": "part"}
+PLAIN_NAMES = {"self": "x", "input": "x", "other": "y", "mat1": "x", "mat2": "y", "tensors": "part"}
 """Names of parameters that say little, and what they are called instead."""
 
 
@@ -36,7 +36,7 @@ def names_of(body: Graph) -> dict[str, str]:
         for parameter, arg in ops.arguments(node).items():
             for ref in refs(arg):
                 if ref.name in declared and ref.name not in names:
-                    names[ref.name] = fresh(PLAIN.get(parameter, parameter), taken)
+                    names[ref.name] = fresh(PLAIN_NAMES.get(parameter, parameter), taken)
     known = Counter[str]()
     for node in body.nodes:
         plain = identifier(ops.packet_name(node.op).rpartition(".")[2].strip("_"))

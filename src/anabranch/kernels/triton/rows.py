@@ -45,7 +45,7 @@ from anabranch.kernels.triton.rows_axes import LONGEST_TILE, Rows, rows_of
 from anabranch.kernels.triton.split_k import Total
 from anabranch.kernels.triton.statements import GridPlace, KernelTree
 
-OWN = split_k.OWN | {"tile", "part"}
+OWN_VARIABLES = split_k.OWN_VARIABLES | {"tile", "part"}
 BLOCK = 1024
 """Columns of a block where a row is walked."""
 WARPS = (1, 2, 4, 8)
@@ -53,7 +53,7 @@ SHARED_SIDE_BY_SIDE = ((32, 32), (32, 64), (64, 64))
 """Rows and columns of what a CTA that shares its rows reads at a time, rows being neighbours."""
 SHARED_IN_LINE = ((1, 1024), (1, 2048))
 """The same where columns are."""
-LONG = 512
+LONG_ROW_COLUMNS = 512
 """Columns from which several CTAs share a row: what they save is more than adding up their sums."""
 MOST_PARTS = 128
 MOST_EACH = 32
@@ -87,7 +87,7 @@ def _shared(rows: Rows, spec: TargetSpec) -> list[RowsTile]:
     """Tiles of rows that several CTAs share, where alone they would leave the machine empty: so
     many that each multiprocessor has one, or half of them."""
     found: list[RowsTile] = []
-    if rows.col.extent < LONG or not _shareable(rows):
+    if rows.col.extent < LONG_ROW_COLUMNS or not _shareable(rows):
         return found
     for height, width in SHARED_SIDE_BY_SIDE if rows.side_by_side else SHARED_IN_LINE:
         tiles = -(-rows.row.extent // height)
@@ -136,7 +136,7 @@ def _written(body: Graph, height: int, width: int, split: int) -> KernelTree:
     rows = found_in(body)
     assert not isinstance(rows, Refused), "the tile suits it"
     masks = {rows.row: "row_in"} if rows.row.extent % height else {}
-    own = {*INDICES, *OWN} if split > 1 else {*INDICES}
+    own = {*INDICES, *OWN_VARIABLES} if split > 1 else {*INDICES}
     out = Emission({rows.row: "row"}, masks, names_of(body), own)
     number: str | GridPlace = GridPlace(0)
     if split > 1:

@@ -66,8 +66,8 @@ from anabranch.kernels.triton.product import (
 from anabranch.kernels.triton.statements import GridPlace, KernelTree
 from anabranch.kernels.triton.weight_prefetch import Side, write_fetches
 
-OWN = {"tile", "batch", "row", "row_in", "col", "col_in", "deep", "deep_right", "deep_in"}
-OWN |= {"deep_right_in", "step"}
+OWN_VARIABLES = {"tile", "batch", "row", "row_in", "col", "col_in", "deep", "deep_right", "deep_in"}
+OWN_VARIABLES |= {"deep_right_in", "step"}
 MOST_STEPS = 128
 """Steps that a tile holds, at most."""
 MOST_PRODUCTS = 4
@@ -248,7 +248,7 @@ def _written(body: Graph, tile: SequenceTile, asked: int) -> KernelTree:
     masks = {row: "row_in"} if row.extent != tile.m else {}
     masks |= {col: "col_in"} if col.extent % tile.n else {}
     out = Emission(
-        {row: "row", col: "col", batch: "batch"}, masks, names_of(body), {*INDICES, *OWN}
+        {row: "row", col: "col", batch: "batch"}, masks, names_of(body), {*INDICES, *OWN_VARIABLES}
     )
     out.let("tile", (GridPlace(0),))
     if found.batches > 1:

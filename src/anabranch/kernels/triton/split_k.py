@@ -24,7 +24,7 @@ from anabranch.kernels.triton.statements import (
     Write,
 )
 
-OWN = frozenset({"place", "sums", "counter", "arrived", "other"})
+OWN_VARIABLES = frozenset({"place", "sums", "counter", "arrived", "other"})
 """The names of its variables."""
 
 

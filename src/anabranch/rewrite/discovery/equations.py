@@ -27,7 +27,7 @@ DRAWS = 25
 """Random shapes on which an equation has to hold before it is kept: as many as every rule is tested
 on. Eight let maximum(maximum(x*x, y) * x, y) pass for maximum(x*x*x, y)."""
 
-LARGE = 4
+LARGE_CALLS = 4
 """Calls of a replacement that has to do without some operator of what it replaces."""
 
 WILD, WILD_DRAWS = 1000, 3
@@ -155,7 +155,7 @@ def blows_up(find: Call, replace: Side) -> bool:
     if find in calls(replace):
         return True
     old, new = (Counter(call.op for call in calls(side)) for side in (find, replace))
-    return old <= new and size(replace) >= min(size(find) + 2, LARGE)
+    return old <= new and size(replace) >= min(size(find) + 2, LARGE_CALLS)
 
 
 def named(entries: Iterable[Equation]) -> tuple[Equation, ...]:

@@ -21,7 +21,7 @@ from anabranch.rewrite.pattern_ops import call, convolution, reshape, transpose
 from anabranch.rewrite.rules.conv_windows import ConvWindow, convolve, results, rimmed, window
 from anabranch.rewrite.rules.draws import SIZES
 from anabranch.rewrite.rules.pattern_parts import made, not_constant, refuses
-from anabranch.rewrite.rules.shapes import GROUPED, PLAIN, WindowChoices, either, ends, shapes
+from anabranch.rewrite.rules.shapes import GROUPED, ONE_TAP, WindowChoices, either, ends, shapes
 
 x, w, v, b, c, pad = wild("x w v b c pad")
 
@@ -161,7 +161,7 @@ RULES: tuple[Rule, ...] = (
         draw=shapes(
             GROUPED,
             "w: G*N C taps maybe",
-            window=replace(PLAIN, stride=((2,), (1, 2, 3), (1, 2, 3))),
+            window=replace(ONE_TAP, stride=((2,), (1, 2, 3), (1, 2, 3))),
         ),
     ),
 )

@@ -83,9 +83,9 @@ def rule(equation: Equation) -> Rule:
     shapes = equation.shapes
     told = set(wildcards(find))
     tensors = [name for name in shapes if name in told]
-    numbers = sorted(told - set(tensors) - letters(shapes) - PLAIN.keys())
+    numbers = sorted(told - set(tensors) - letters(shapes) - PLAIN_ARGUMENTS.keys())
     conditions: list[When] = [floating(*tensors), _fitting(shapes, told), *map(number, numbers)]
-    conditions += [plain for name, plain in PLAIN.items() if name in told]
+    conditions += [plain for name, plain in PLAIN_ARGUMENTS.items() if name in told]
     asked = set(wildcards(replace)) - told
 
     def put(match: Match) -> Patterns:
@@ -194,7 +194,7 @@ def _whole_largest(match: Match) -> Refused | None:
     )
 
 
-PLAIN: Mapping[str, When] = {
+PLAIN_ARGUMENTS: Mapping[str, When] = {
     WINDOW: _one_group,
     AVERAGED: _whole_average,
     LARGEST: _whole_largest,

@@ -193,9 +193,12 @@ def _rounded(result: Call, type: TensorType) -> Call:
     return call("aten._to_copy.default", result, type.dtype) if type.dtype in HALF_TYPES else result
 
 
-LONG = {"K": tuple(SHORTEST_PART * parts for parts in range(2, 9)), "eps": OneOf(1e-5, 1e-12, 0.1)}
-ROWS = LINEAR | LONG | {"shape": "K sizes", "g": "K const?"}
-WRITTEN = LINEAR | LONG | {"g": "K const"}
+LONG_ROWS = {
+    "K": tuple(SHORTEST_PART * parts for parts in range(2, 9)),
+    "eps": OneOf(1e-5, 1e-12, 0.1),
+}
+ROWS = LINEAR | LONG_ROWS | {"shape": "K sizes", "g": "K const?"}
+WRITTEN = LINEAR | LONG_ROWS | {"g": "K const"}
 """A norm that is written out has a weight."""
 
 RULES: tuple[Rule, ...] = (

@@ -23,7 +23,7 @@ from anabranch.rewrite.pattern_ops import call, convolution, linear, permute, re
 from anabranch.rewrite.rules.algebra_conditions import equations
 from anabranch.rewrite.rules.conv_windows import ConvWindow, convolve, window
 from anabranch.rewrite.rules.linear_after_norm import HALF_TYPES, widened
-from anabranch.rewrite.rules.shapes import CONVOLUTION, PLAIN, OneOf, either, shapes
+from anabranch.rewrite.rules.shapes import CONVOLUTION, ONE_TAP, OneOf, either, shapes
 
 x, w, a, b, p, q = wild("x w a b p q")
 
@@ -162,14 +162,14 @@ RULES: tuple[Rule, ...] = (
         find=convolution(x, w, b, rest="window"),
         replace=as_linear,
         when=pointwise,
-        draw=shapes(CONVOLUTION, "w: N C ones maybe", window=PLAIN),
+        draw=shapes(CONVOLUTION, "w: N C ones maybe", window=ONE_TAP),
     ),
     Rule(
         "conv1x1(x, w, b) -> w @ x + b, space in one axis",
         find=convolution(x, w, b, rest="window"),
         replace=as_product,
         when=pointwise,
-        draw=shapes(CONVOLUTION, "w: N C ones maybe", window=PLAIN),
+        draw=shapes(CONVOLUTION, "w: N C ones maybe", window=ONE_TAP),
     ),
     Rule(
         "linear(x, w, b), channels last -> conv1x1(x, w, b)",

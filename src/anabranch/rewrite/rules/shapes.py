@@ -79,7 +79,7 @@ NUMBERS: Mapping[str, Callable[[random.Random, int], int]] = {
     "upto": lambda dice, size: dice.randint(1, size),
 }
 WALKED = ("taps", "room", "whole", "wider", "ones", "strides", "paddings")
-OWN = re.compile(r"\[(\w+)\]")
+OWN_SIZE = re.compile(r"\[(\w+)\]")
 SEVERAL = " several"
 END = 2**63 - 1
 """Where a slice to the end ends."""
@@ -124,7 +124,7 @@ TWO_WINDOWS = CONVOLUTION | {
 TRANSPOSED = GROUPED | {"w": "G*C N taps const", "window": WindowChoices(transposed=True)}
 LINEAR: dict[str, object] = {"x": "... K", "w": "N K const", "b": "N const?"}
 """Of layers by themselves."""
-PLAIN = WindowChoices(kernel=(1,), stride=(1,), padding=(0,), dilation=(1,))
+ONE_TAP = WindowChoices(kernel=(1,), stride=(1,), padding=(0,), dilation=(1,))
 UNPADDED = WindowChoices(padding=(0,))
 
 
@@ -222,7 +222,7 @@ class Drawing:
             return self._axis(first, shape)
         if text.endswith(SEVERAL):
             return (self._text(name, text.removesuffix(SEVERAL)),) * self.size("count")
-        if owns := list(dict.fromkeys(OWN.findall(text))):
+        if owns := list(dict.fromkeys(OWN_SIZE.findall(text))):
             parts = range(self.size("count"))
             return tuple(self._text(f"{name}{i}", self._of_part(text, owns, i)) for i in parts)
         *tokens, kind = text.split() or [""]

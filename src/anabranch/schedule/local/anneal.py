@@ -23,7 +23,7 @@ from anabranch.schedule.local.assignment import AssignmentMoves, Placing, breaks
 from anabranch.schedule.local.evaluate import Latency
 
 SEED = 20
-GAIN = 1e-6  # microseconds; less is rounding
+ROUNDING_US = 1e-6  # microseconds; less is rounding
 BREAK = 0.05
 """What a task off its inputs' streams costs beyond the model, in forks."""
 LOOK = 64  # evaluations between two looks at the clock
@@ -60,7 +60,7 @@ def annealed(
         tried_us = cost(tried)
         if tried_us <= us or dice.random() < math.exp((us - tried_us) / temperature):
             here, us = tried, tried_us
-            if us < best_us - GAIN:
+            if us < best_us - ROUNDING_US:
                 best, best_us = here, us
     return best
 
@@ -94,7 +94,9 @@ def tidied(
                 stream_of = (*placing.stream_of[:v], stream, *placing.stream_of[v + 1 :])
                 tried = Placing(placing.order, stream_of)
                 tried_us, tried_waits = latency(tried.order, stream_of), waits_of(dag, tried)
-                if tried_us < us - GAIN or (tried_us <= us + GAIN and tried_waits < waits):
+                if tried_us < us - ROUNDING_US or (
+                    tried_us <= us + ROUNDING_US and tried_waits < waits
+                ):
                     placing, us, waits, gained = tried, tried_us, tried_waits, True
     return placing
 

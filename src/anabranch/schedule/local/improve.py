@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.dag import Dag
-from anabranch.schedule.local.anneal import GAIN, annealed, priced
+from anabranch.schedule.local.anneal import ROUNDING_US, annealed, priced
 from anabranch.schedule.local.assignment import Placing
 from anabranch.schedule.local.evaluate import Latency
 
@@ -83,7 +83,7 @@ def _by_windows(
                 dag, placing, (low, max(0, at), at + MOVE, high), latency_of, max_streams, fork_us
             )
             tried_us = cost(tried)
-            if tried_us < us - GAIN:
+            if tried_us < us - ROUNDING_US:
                 placing, us, idle = tried, tried_us, 0
     return placing
 

@@ -27,7 +27,7 @@ from anabranch.search.engine.pricing import Pricer
 from anabranch.search.engine.stitch import Sewn, sew
 from anabranch.search.engine.transfer import renamed
 
-SHARE = 2
+PRICES_SHARE = 2
 """One in so many prices of a search: a form of few rules is found early."""
 SLICES = frozenset({"aten.slice.Tensor", "aten.select.int"})
 Did = tuple[str, tuple[str, ...]]
@@ -72,7 +72,7 @@ def gathered(
     anything; all prices together have a part of the budget of one search. `until`: as in
     `search.engine.backtracking`."""
     s = settings
-    share = s.prices // (SHARE * max(1, len(prices)))
+    share = s.prices // (PRICES_SHARE * max(1, len(prices)))
     budget = Budget(s.threshold, s.pops, share, s.keep, kinds=True)
     places: dict[str, int] = {}
     first: dict[str, Interval] = {}

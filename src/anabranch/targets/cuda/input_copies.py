@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anabranch.ir.types import copy_into, once
 
-SMALL = 4096
+SMALL_ELEMENTS = 4096
 """Elements of a tensor that is copied together with others. The kernel that copies several gives
 65,536 elements to a block, which takes longer for them than a copy by itself."""
 TOGETHER = frozenset(
@@ -39,7 +39,11 @@ def filler(buffers: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], None]:
     otherwise, than their buffers torch copies one by one all the same."""
     groups: dict[torch.dtype, list[int]] = {}
     for place, buffer in enumerate(buffers):
-        if buffer.dtype in TOGETHER and 0 < buffer.numel() <= SMALL and once(buffer) is buffer:
+        if (
+            buffer.dtype in TOGETHER
+            and 0 < buffer.numel() <= SMALL_ELEMENTS
+            and once(buffer) is buffer
+        ):
             groups.setdefault(buffer.dtype, []).append(place)
     joint = [places for places in groups.values() if len(places) > 1]
     joined = [(places, [buffers[place] for place in places]) for places in joint]

@@ -32,7 +32,7 @@ import torch
 
 from anabranch.cache.folder import why_untrusted
 
-LONG = 0.03
+LONG_TURN_S = 0.03
 """Seconds of a turn after which others go first."""
 POLL = 0.0005
 """Seconds between attempts of whoever waits for a turn."""
@@ -75,7 +75,7 @@ def turn() -> Iterator[Offer]:
         def offer() -> float:
             nonlocal since
             now = time.monotonic()
-            if now - since < LONG:
+            if now - since < LONG_TURN_S:
                 return 0.0
             held.close()
             since = take()

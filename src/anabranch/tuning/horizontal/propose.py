@@ -33,7 +33,7 @@ from anabranch.tuning.job import Job
 from anabranch.tuning.joint_offers import JointPart, grouped, joint_resources, offers, parts, sketch
 from anabranch.tuning.joint_tasks import Group, joint, name_of, together
 
-FORECASTS, MOST = 60, 20
+FORECASTS, MOST_STRUCTURES = 60, 20
 """Structures that are tried in forecasts, and those that get kernels."""
 FORK = 2.0
 """Microseconds that a fork and a join with other streams take at most: a launch that is longer than
@@ -50,12 +50,12 @@ them 0.6 behind; but of 30 groups of GoogLeNet, Inception-v3 and SqueezeNet that
 1.2 us, none made its network faster by more than the noise."""
 
 
-GAIN = 0.03
+LIKELY_GAIN = 0.03
 """Of the plan's time, what a forecast must see in all groups together for them to be tried where
 only what is likely is asked for: twice the spread of a plan that is timed. On an H200 none of 30
 groups of GoogLeNet, Inception-v3 and SqueezeNet that the forecast had near nothing made its network
 faster by more than that spread, at 12 to 15 seconds of compiling and timing for each network."""
-FEW = 12
+FEW_TASKS = 12
 """Tasks of a plan of which all that is likely is tried, whatever a forecast sees in it: there is
 little to compile, and joins of streams, which common launches spare it, are what it takes longest
 for. DeepFM took 9.3 us as five launches on two streams on one H100, and 10.8 as seven tasks on
@@ -92,19 +92,18 @@ def proposed(job: Job, made: BuiltPlan, until: Deadline) -> list[Offer]:
     ranked = sorted(range(len(lost)), key=lost.__getitem__)
     likely = [alike[i] for i in ranked if lost[i] < 0]
     left = until.left()
-    most = (
-        MOST
-        if left == math.inf
-        else max(0, min(MOST, int((left - TIME.horizontal_start_s) / TIME.horizontal_structure_s)))
-    )
+    most = MOST_STRUCTURES
+    if left < math.inf:
+        fit = int((left - TIME.horizontal_start_s) / TIME.horizontal_structure_s)
+        most = max(0, min(most, fit))
     held = made.sequential.footprint.peak_bytes
     if spec.memory_bytes and held:  # so many plans are timed side by side
         most = min(most, int(MEMORY * spec.memory_bytes / held))
     _tell(job, alike, likely, most)
     kept = _apart_first(likely)[:most]
-    if kept and job.options.horizontal_fusion == "likely" and len(made.tasks.tasks) > FEW:
+    if kept and job.options.horizontal_fusion == "likely" and len(made.tasks.tasks) > FEW_TASKS:
         saved = base - together_us(kept, base, predicted)
-        if saved < GAIN * base:
+        if saved < LIKELY_GAIN * base:
             why = (
                 f"{max(saved, 0.0):.1f} us of {base:.1f} to be won by forecast, less than the noise"
             )
@@ -122,7 +121,11 @@ def _tell(job: Job, alike: Sequence[object], likely: Sequence[object], most: int
         job.trace.add("refused", "horizontal_fusion", what, "little to save, or slower by forecast")
     if len(likely) > most:
         what = f"{len(likely) - most} of {len(likely)} sets of independent tasks"
-        why = "others promise more" if most == MOST else "there is no time or memory to try them"
+        why = (
+            "others promise more"
+            if most == MOST_STRUCTURES
+            else "there is no time or memory to try them"
+        )
         job.trace.add("refused", "horizontal_fusion", what, why)
 
 

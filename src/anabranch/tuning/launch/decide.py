@@ -31,10 +31,10 @@ from anabranch.tuning.launch.loaded_variants import Modes
 from anabranch.tuning.launch.pdl import generated, in_mode, in_modes, in_their_modes, mode_of
 from anabranch.tuning.launch.pdl_per_kernel import own_modes, surely_faster
 
-NEAR, OTHERS = 1.25, 6
+NEAR_RATIO, OTHERS = 1.25, 6
 """Schedules that take up to so many times as long without PDL are tried with it, and so many at
 most: one of a single stream, and the fastest."""
-LARGE, OF_LARGE = 300, 3
+LARGE_LAUNCHES, OTHERS_OF_LARGE = 300, 3
 """Of a plan of more than 300 launches, which takes a second and more to load and to capture in all
 its modes, three at most. What gained most of NASNet-A, at two sizes and batches, was among them."""
 BOTH = (PdlMode.PREFETCH_L2, PdlMode.PREFETCH_L2_EARLY)
@@ -84,8 +84,8 @@ def with_launch_settings(
         return plan, None
     plan, mode, cost = _another_schedule(plan, mode, cost, others, target, cache, trace)
     found = None
-    if until is not None and len(plan.schedule.launches) > LARGE:
-        why = f"of more than {LARGE} launches too little is learned in the time"
+    if until is not None and len(plan.schedule.launches) > LARGE_LAUNCHES:
+        why = f"of more than {LARGE_LAUNCHES} launches too little is learned in the time"
         trace.add("refused", "pdl", "modes kernel by kernel", why)
     elif until is not None:
         found = _per_kernel(plan, mode, target, cache, trace, until, find)
@@ -104,7 +104,7 @@ def near(candidates: Sequence[tuple[Schedule, Cost]], chosen: Schedule) -> list[
     us = next((cost.us for s, cost in candidates if s == chosen), math.inf)
     found: dict[Hashable, Schedule] = {}
     for other, cost in sorted(candidates, key=lambda pair: pair[1].us):
-        if cost.us > NEAR * us:
+        if cost.us > NEAR_RATIO * us:
             break
         graph = _graph(other, names)
         if graph not in found or other.streams < found[graph].streams:
@@ -112,7 +112,7 @@ def near(candidates: Sequence[tuple[Schedule, Cost]], chosen: Schedule) -> list[
     found.pop(_graph(chosen, names), None)
     fit = list(found.values())
     few = [s for s in fit if s.streams == 1]
-    most = OTHERS if len(names) <= LARGE else OF_LARGE
+    most = OTHERS if len(names) <= LARGE_LAUNCHES else OTHERS_OF_LARGE
     return [*few[:1], *(s for s in fit if s.streams > 1)][:most]
 
 

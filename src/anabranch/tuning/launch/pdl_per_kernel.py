@@ -34,7 +34,7 @@ LAST = 0.15
 """The same where the best of them are compared for good."""
 FINALISTS = 2
 """How many of the fastest runs come to that, beside what all runs together recommend."""
-OWN, SHARED = 0.4, 0.3
+GAIN_ALONE_US, GAIN_SHARED_US = 0.4, 0.3
 """What a mode may well add to a kernel's part: by itself, and for all that are equal to it. In
 microseconds, as seen on an H200, where a kernel takes 2 to 5."""
 NOISE = 0.004, 0.3
@@ -99,9 +99,9 @@ def slots_of(tasks: TaskGraph, mode: PdlMode | None) -> tuple[list[KernelModes],
             for other in modes[1:]:
                 if (text, other) not in shared:
                     shared[text, other] = len(scale)
-                    scale.append(SHARED)
+                    scale.append(GAIN_SHARED_US)
                 changes.append((shared[text, other], len(scale)))
-                scale.append(OWN)
+                scale.append(GAIN_ALONE_US)
             if changes:
                 slots.append(KernelModes(place, modes, tuple(changes)))
     return slots, np.array(scale)
