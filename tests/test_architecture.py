@@ -289,6 +289,7 @@ def test_tests_mirror_the_package() -> None:
 OF_NO_MODULE = {
     "test_architecture.py": "the package as a whole",
     "test_docs.py": "the pages",
+    "test_docstrings.py": "examples in docstrings",
     "test_gpu_tests.py": "tools/gpu_tests.py",
     "test_main.py": "__main__.py",
     "test_replay.py": "tools/replay.py",

@@ -1,14 +1,8 @@
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
 from anabranch.report import units
-
-
-def test_the_examples() -> None:
-    assert doctest.testmod(units).failed == 0
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@
 Whoever reads back a plan or a search has the graph that it was made of, which knows nearly all of
 it. What is equal there is told by name; values with other strides, say, in full.
 
+>>> from anabranch.ir.protocols import Cost
 >>> costs = nouns(tuple[Cost, ...])
 >>> costs.read(costs.write((Cost(9.4, "measured", 0.1),), None), None)
 (Cost(us=9.4, source='measured', spread=0.1),)

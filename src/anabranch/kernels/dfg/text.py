@@ -1,11 +1,15 @@
 """The text form of a Dfg, for people: the index space, then one line a store.
 
->>> a = Axis("i", 8)
->>> x = TensorType((8,), torch.float16)
->>> i = axis("i", 8)
->>> print(text_dfg(Dfg((a,), (Store("y", x, (i,), arith("max", load("x", x, (i,), ()), 0)),))))
-for i < 8:
-  y[i] = f16(max(f32(x[i]), 0.0))
+>>> from anabranch.ir.text import parse_graph
+>>> from anabranch.kernels.dfg import lower
+>>> print(text_dfg(lower(parse_graph('''
+... graph g {
+...   input %x: f16[8]
+...   %y: f16[8] = aten.relu.default(%x)
+...   return %y
+... }'''))))
+for c < 8:
+  y[c] = f16(max(f32(x[c]), 0.0))
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@
 gives the arguments of one call, on the CPU. A size is "paper" (as published) or "tiny" (the same
 topology with few channels, for tests without a GPU).
 
-    >>> network = ZOO["resnet50"]
-    >>> network
-    Network(name='resnet50', ...)
+    >>> from anabranch.models.zoo import ZOO
+    >>> network = ZOO["squeezenet"]
+    >>> network.name
+    'squeezenet'
     >>> network.build("tiny")(*network.inputs("tiny", 2)).shape
     torch.Size([2, 10])
 """
