@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from anabranch.bench import pruning
 from anabranch.errors import AnabranchError
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.text import parse_graph
@@ -28,6 +27,7 @@ from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.tile_cost import Pace, TileWork, time_us
 from anabranch.kernels.triton import contraction_tiles
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
+from benchmarks import pruning
 
 FASTER = 3.0
 """A tile that takes twice as long as the fastest counts e**-FASTER of it."""

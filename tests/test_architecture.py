@@ -356,6 +356,19 @@ def test_docstrings_name_what_there_is() -> None:
     assert lost == []
 
 
+def test_scripts_import_what_there_is() -> None:
+    """Nobody checks the types of benchmarks, and few run them."""
+    lost = []
+    for file in [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("docs/*.py"), *ROOT.glob("tools/*.py")]:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("anabranch"):
+                place = PACKAGE.joinpath(*str(node.module).split(".")[1:])
+                there = place.is_dir() or place.with_suffix(".py").is_file()
+                known = members()[place.name] if there else set()
+                lost += [f"{file.name} {one.name}" for one in node.names if one.name not in known]
+    assert lost == []
+
+
 FOREIGN = {"anabranch", "aten", "concurrent", "ortools", "str", "sys", "time", "tl", "torch"}
 FOREIGN |= {"fast", "lengths", "loss", "lr", "match", "model", "optimizer", "self", "weight"}
 FOREIGN |= {"a"}
