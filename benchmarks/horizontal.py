@@ -23,7 +23,7 @@ from anabranch.ir.components import components
 from anabranch.ir.graph import Graph
 from anabranch.ir.tiles import HorizontalTile, PartTile
 from anabranch.ir.variant import Variant, parse_variant
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.codegen import variants
 
 EACH = 0.03
 """Seconds of timing for each kernel."""

@@ -26,7 +26,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable
 from anabranch.ir.task import Task
 from anabranch.ir.variant import WHOLE_PERCENT, PdlMode, Variant
-from anabranch.kernels.triton import pdl, write
+from anabranch.kernels.triton import codegen, pdl
 from anabranch.options import Options
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.trace import Trace
@@ -86,16 +86,16 @@ def _plain(task: Task) -> Task:
     if not isinstance(task.kernel.variant, Variant):
         return task
     variant = replace(task.kernel.variant, pdl=None, carveout=WHOLE_PERCENT)
-    source = write.program(task.kernel.body, variant).text
+    source = codegen.program(task.kernel.body, variant).text
     kernel = replace(task.kernel, variant=variant, source=source)
     return replace(task, kernel=kernel)
 
 
 def _forget() -> None:
     """Texts are written once, and would be those of another number of lines."""
-    write._program.cache_clear()
-    write._of_task.cache_clear()
-    write.LEARNED.clear()
+    codegen._program.cache_clear()
+    codegen._of_task.cache_clear()
+    codegen.LEARNED.clear()
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def test_who_saves_a_plan_keeps_what_was_written_of_its_kernels(
     options = quick(target="sim:h200", search="none", cache_dir=tmp_path)
     fast = anabranch.compile(model(), (image(),), **options)
     fast.save(tmp_path / "model.anabranch")
-    monkeypatch.setattr("anabranch.kernels.triton.write.LEARNED", {})
+    monkeypatch.setattr("anabranch.kernels.triton.codegen.LEARNED", {})
     kernels = [task.kernel for task in fast.entries[-1].plan.tasks.tasks if task.kernel]
     assert any(kernel.provider == "triton" for kernel in kernels)
     with Cache.open(tmp_path) as cache:

@@ -21,7 +21,7 @@ from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.tiles import PointwiseTile
 from anabranch.ir.variant import WHOLE_PERCENT, Variant, parse_variant
-from anabranch.kernels.triton import write
+from anabranch.kernels.triton import codegen
 from anabranch.memory import pack
 
 GRAPH = parse_graph("""
@@ -48,7 +48,7 @@ def generated(carveout: int = WHOLE_PERCENT) -> tuple[Graph, Plan]:
     body, variant = parse_graph(text), replace(parse_variant(sample), carveout=carveout)
     kernel = Kernel(
         "triton", "pointwise", body, variant, True, resources=Resources(8, 128, 30, 0),
-        source=write.program(body, variant).text,
+        source=codegen.program(body, variant).text,
     )  # fmt: skip
     task = Task("sum", body, kernel)
     tasks = TaskGraph(body.name, body.inputs, body.constants, (task,), (), body.outputs)
@@ -102,14 +102,14 @@ def test_texts_are_neither_told_nor_written_again(
     def never(*_: object) -> Any:
         raise AssertionError("written again")
 
-    write._program.cache_clear()
-    write._of_task.cache_clear()
-    templates = {name: replace(t, write=never) for name, t in write.TEMPLATES.items()}
-    monkeypatch.setattr(write, "TEMPLATES", templates)
-    monkeypatch.setattr(write, "LEARNED", {})
+    codegen._program.cache_clear()
+    codegen._of_task.cache_clear()
+    templates = {name: replace(t, write=never) for name, t in codegen.TEMPLATES.items()}
+    monkeypatch.setattr(codegen, "TEMPLATES", templates)
+    monkeypatch.setattr(codegen, "LEARNED", {})
     assert read_of(data, graph) == plan
-    write._program.cache_clear()
-    write._of_task.cache_clear()
+    codegen._program.cache_clear()
+    codegen._of_task.cache_clear()
 
 
 @pytest.mark.parametrize("carveout", [WHOLE_PERCENT, 50])
@@ -122,7 +122,7 @@ def test_what_equal_layers_share_is_told_once(carveout: int) -> None:
     layers = tuple(
         replace(task, kernel=Kernel(
             "triton", "pointwise", task.body, variant, True,
-            source=write.program(task.body, variant).text,
+            source=codegen.program(task.body, variant).text,
         ))
         for task in tasks.tasks
     )  # fmt: skip

@@ -13,7 +13,7 @@ from anabranch.ir.components import components
 from anabranch.ir.graph import types
 from anabranch.ir.tiles import HorizontalTile
 from anabranch.ir.variant import Variant
-from anabranch.kernels.triton.write import program, variants
+from anabranch.kernels.triton.codegen import program, variants
 from anabranch.trace import Trace
 
 LAYERS = {**SAMPLE, **LARGE, **INDEPENDENT, **PAIRS, "attention": attention(3, 5, 7, 16, mask="b1")}

@@ -27,7 +27,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_tasks
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.codegen import variants
 from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.targets import resolve

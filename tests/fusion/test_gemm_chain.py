@@ -21,7 +21,7 @@ from anabranch.ir.schedule import Source
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
 from anabranch.ir.verify import verify_tasks
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.codegen import variants
 from anabranch.trace import Trace
 
 

@@ -14,7 +14,7 @@ from tests.rewrite.graphs import captured
 from torch import Tensor, nn
 
 from anabranch.compiler.pipeline import compile_model
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.codegen import variants
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace

@@ -20,7 +20,7 @@ from anabranch.ir.inputs import random_inputs
 from anabranch.ir.protocols import A_LARGE_GPU, Cost
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.verify import verify_tasks
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.codegen import variants
 from anabranch.trace import Trace
 
 CELL = "r = relu x 64\na = depth r 64\nb = depth r 64\nc = conv1 x 64"

@@ -16,8 +16,8 @@ from tests.kernels.triton.loops import average, graph_of, hidden
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import PdlMode, Variant
+from anabranch.kernels.triton.codegen import variants
 from anabranch.kernels.triton.contraction import tiles
-from anabranch.kernels.triton.write import variants
 
 
 def test_every_mode_computes_the_same_and_has_a_time() -> None:

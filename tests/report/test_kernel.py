@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.errors import OptionError
 from anabranch.ir.task import Kernel
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.codegen import variants
 from anabranch.report.kernel import NAMED, REPLACED, kernel_facts, kernel_text, task_named
 from anabranch.report.lines import cut
 from anabranch.report.parts import ReportParts

@@ -17,8 +17,8 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.task import GENERATED, Kernel, Resources, Task
 from anabranch.ir.variant import Variant
 from anabranch.kernels.library import aten_kernel
+from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.provider import TritonProvider
-from anabranch.kernels.triton.write import program, variants
 from anabranch.trace import Trace
 from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.joint_offers import (

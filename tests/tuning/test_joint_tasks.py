@@ -23,7 +23,7 @@ from anabranch.ir.protocols import A_LARGE_GPU
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.verify import verify_tasks
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.codegen import variants
 from anabranch.trace import Trace
 from anabranch.tuning.joint_tasks import MOST_TASKS, Group, joint, levelled, name_of, together
 

@@ -29,15 +29,15 @@ from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import GENERATED, Task, TaskGraph
 from anabranch.ir.verify import verify_schedule, verify_tasks
+from anabranch.kernels.triton.codegen import learn, program, unnamed
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.write import learn, program, unnamed
 from anabranch.memory.race_check import check_plan
 
 
 @dataclass(frozen=True, slots=True)
 class Brief:
     """A plan without the texts of its kernels. `programs`: what is written for the tasks of these
-    numbers, in the names of `write.unnamed`, each once."""
+    numbers, in the names of `codegen.unnamed`, each once."""
 
     tasks: TaskGraph
     programs: tuple[tuple[int, Program], ...]

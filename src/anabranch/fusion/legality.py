@@ -30,7 +30,7 @@ from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg import lower
 from anabranch.kernels.dfg.expr import COMPUTE
 from anabranch.kernels.dfg.lower import LOWERINGS
-from anabranch.kernels.triton.write import variants, why_none
+from anabranch.kernels.triton.codegen import variants, why_none
 
 CONVOLUTION, ADD, RELU = "aten.convolution.default", "aten.add.Tensor", "aten.relu.default"
 LINEAR, ADDMM, GELU = "aten.linear.default", "aten.addmm.default", "aten.gelu.default"

@@ -31,8 +31,8 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import text_graph, text_kernel
 from anabranch.ir.variant import Variant
+from anabranch.kernels.triton.codegen import program
 from anabranch.kernels.triton.limits import upper_limit
-from anabranch.kernels.triton.write import program
 from anabranch.report.lines import cut, printable, wrapped
 from anabranch.report.task_rows import is_chosen, kind_of, ops_text, reads, runs, writes
 from anabranch.report.units import count, duration, size

@@ -23,8 +23,8 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import GENERATED, Kernel, Resources, Task, TaskGraph
 from anabranch.ir.tiles import HORIZONTAL, HorizontalTile, PartTile
 from anabranch.ir.variant import Variant
+from anabranch.kernels.triton.codegen import program
 from anabranch.kernels.triton.horizontal import joint_tiles
-from anabranch.kernels.triton.write import program
 from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.joint_tasks import Group, joint, levelled, name_of
 from anabranch.tuning.select import Selection

@@ -13,7 +13,7 @@ from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Arg, Graph, Input, Node, Ref
 from anabranch.ir.ops import make_node
 from anabranch.ir.types import DTYPE_NAMES, TensorType
-from anabranch.kernels.triton.write import program, variants, why_none
+from anabranch.kernels.triton.codegen import program, variants, why_none
 
 LINE = torch.randn(2, 5, 9)
 IMAGE = torch.randn(2, 12, 5, 7)

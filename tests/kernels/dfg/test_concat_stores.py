@@ -9,7 +9,7 @@ from tests.kernels.triton.interpreter import check
 from anabranch.kernels.dfg.expr import Dfg, all_parts
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.text import text_dfg
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.codegen import variants
 
 
 def recurrence(steps: int, channels: int, dtype: str = "f32") -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from tests.kernels.triton.bodies import body, gpu, read
 from tests.kernels.triton.interpreter import run
-from tests.kernels.triton.test_write_compiled import compiled
+from tests.kernels.triton.test_codegen_compiled import compiled
 
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, types
-from anabranch.kernels.triton.write import program, variants
+from anabranch.kernels.triton.codegen import program, variants
 
 DROPOUT = read("""
 graph drop {

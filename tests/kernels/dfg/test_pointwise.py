@@ -11,7 +11,7 @@ from torch import Tensor
 from anabranch.ir import ops
 from anabranch.ir.text import parse_graph, parse_node
 from anabranch.ir.types import DTYPE_NAMES
-from anabranch.kernels.triton.write import program
+from anabranch.kernels.triton.codegen import program
 
 INF, NAN = float("inf"), float("nan")
 FLOATS = (

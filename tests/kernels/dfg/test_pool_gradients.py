@@ -9,7 +9,7 @@ import torch
 from tests.kernels.triton.bodies import body, gpu
 from tests.kernels.triton.interpreter import check
 
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.codegen import variants
 
 aten = torch.ops.aten
 CL = torch.channels_last

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from tests.kernels.triton.interpreter import run
-from tests.kernels.triton.test_write_compiled import compiled
+from tests.kernels.triton.test_codegen_compiled import compiled
 
 from anabranch.fusion.partition import singly
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.triton.write import program
+from anabranch.kernels.triton.codegen import program
 
 VARIANT = "pointwise:32.w1"
 

@@ -13,8 +13,8 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.types import DTYPE_NAMES
 from anabranch.kernels.dfg import lower
+from anabranch.kernels.triton.codegen import variants
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
-from anabranch.kernels.triton.write import variants
 
 
 def call(

@@ -29,8 +29,8 @@ from anabranch.ir.inputs import random_tensor
 from anabranch.ir.tolerances import compare
 from anabranch.ir.types import TensorType
 from anabranch.ir.variant import Variant
+from anabranch.kernels.triton.codegen import program
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.write import program
 
 MARGIN = 64
 _pool: list[ProcessPoolExecutor] = []

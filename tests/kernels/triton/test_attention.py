@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.triton.bodies import body, gpu, read
 from tests.kernels.triton.interpreter import check
-from tests.kernels.triton.test_write_compiled import SPILLED, compiled
+from tests.kernels.triton.test_codegen_compiled import SPILLED, compiled
 from torch import Tensor
 
 from anabranch.ir.graph import Graph
@@ -23,8 +23,8 @@ from anabranch.ir.variant import PdlMode
 from anabranch.kernels.triton.attention import tiles
 from anabranch.kernels.triton.attention_axes import OPERATOR, attention_of
 from anabranch.kernels.triton.attention_tiles import KEPT, AttentionSizes, ranked
+from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.provider import TritonProvider
-from anabranch.kernels.triton.write import program, variants
 
 SMALL = settings(max_examples=15, deadline=None)
 TILES = ["attention:16x16.w4.s2", "attention:32x16.w4.s2", "attention:16x64.w4.s1"]

@@ -13,10 +13,10 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.tiles import ContractionTile
 from anabranch.ir.variant import PdlMode
+from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.contraction import found_in
 from anabranch.kernels.triton.contraction_axes import MOST_SHORT
 from anabranch.kernels.triton.pdl import EARLY
-from anabranch.kernels.triton.write import program, variants
 
 TYPES = (torch.float16, torch.bfloat16, torch.float32)
 TILES = ("16x64x32.k1.w4.s3", "32x32x16.k2.w4.s3", "64x128x64.k1.w4.s3", "16x256x16.k4.w8.s2")

@@ -9,13 +9,13 @@ import pytest
 import torch
 from tests.kernels.triton.bodies import body, gpu, read
 from tests.kernels.triton.interpreter import check
-from tests.kernels.triton.test_write_compiled import SPILLED, compiled
+from tests.kernels.triton.test_codegen_compiled import SPILLED, compiled
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Ref
 from anabranch.kernels.dfg import lower
+from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
-from anabranch.kernels.triton.write import program, variants
 
 CL = torch.channels_last
 

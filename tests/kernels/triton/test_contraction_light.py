@@ -8,7 +8,7 @@ from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 
 from anabranch.ir.ops import channels_last_strides
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.codegen import variants
 
 LAYOUTS = ("", "last")
 

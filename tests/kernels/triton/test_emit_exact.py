@@ -16,7 +16,7 @@ from torch import Tensor
 from anabranch.frontend import capture
 from anabranch.ir.graph import Graph, types
 from anabranch.kernels.dfg.lower import lower
-from anabranch.kernels.triton.write import program, variants
+from anabranch.kernels.triton.codegen import program, variants
 
 Function = Callable[..., Tensor]
 WIDE, BYTES = torch.randn(1, 8, 3, 5), torch.randint(0, 256, (4, 6), dtype=torch.uint8)

@@ -8,7 +8,7 @@ import torch
 from tests.kernels.triton.bodies import body, gpu
 from tests.kernels.triton.interpreter import check
 
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.codegen import variants
 
 ROW = torch.randn(1, 7).expand(5, 7)
 COLUMN = torch.randn(5, 1).expand(5, 7)

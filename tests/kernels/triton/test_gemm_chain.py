@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.gemm_chains import convolutions, layers
 from tests.kernels.triton.interpreter import check
-from tests.kernels.triton.test_write_compiled import SPILLED, compiled
+from tests.kernels.triton.test_codegen_compiled import SPILLED, compiled
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.variant import Variant
 from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.expected_time import expected_us
 from anabranch.kernels.triton.gemm_chain import tiles
 from anabranch.kernels.triton.gemm_chain_axes import gemm_chain_of
 from anabranch.kernels.triton.gemm_chain_tiles import KEPT
-from anabranch.kernels.triton.write import program, variants
 
 SMALL = settings(max_examples=10, deadline=None)
 DTYPES = st.sampled_from(["f16", "bf16", "f32"])

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
-from tests.kernels.triton.test_write_compiled import SPILLED, compiled
+from tests.kernels.triton.test_codegen_compiled import SPILLED, compiled
 
 from anabranch.ir.components import components
 from anabranch.ir.tiles import HorizontalTile
 from anabranch.ir.variant import PdlMode
-from anabranch.kernels.triton.write import program, variants
+from anabranch.kernels.triton.codegen import program, variants
 
 BRANCHES = read("""
     graph branches {

@@ -10,7 +10,7 @@ from tests.kernels.triton.interpreter import load_module
 from tests.kernels.triton.samples import SAMPLES
 
 from anabranch.ir.text import parse_graph
-from anabranch.kernels.triton.write import program
+from anabranch.kernels.triton.codegen import program
 
 pytest.importorskip("triton")
 

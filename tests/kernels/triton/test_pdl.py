@@ -12,13 +12,13 @@ import pytest
 from tests.kernels.triton.bodies import read
 from tests.kernels.triton.interpreter import check
 from tests.kernels.triton.samples import SAMPLES
-from tests.kernels.triton.test_write_compiled import SPILLED, compiled
+from tests.kernels.triton.test_codegen_compiled import SPILLED, compiled
 
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import PdlMode
+from anabranch.kernels.triton.codegen import program
 from anabranch.kernels.triton.pdl import ASKED, EARLY, TRIGGER, WAIT
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.write import program
 
 
 def written(name: str, mode: str) -> Program:

@@ -7,7 +7,7 @@ import torch
 from tests.kernels.triton.bodies import body, call, gpu
 from tests.kernels.triton.interpreter import check, run
 
-from anabranch.kernels.triton.write import program, variants
+from anabranch.kernels.triton.codegen import program, variants
 
 F = torch.float32
 UNARY = [

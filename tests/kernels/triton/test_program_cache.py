@@ -15,8 +15,8 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.task import Kernel
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import parse_variant
-from anabranch.kernels.triton import program_cache, write
-from anabranch.kernels.triton.write import program
+from anabranch.kernels.triton import codegen, program_cache
+from anabranch.kernels.triton.codegen import program
 
 
 def kernel(name: str) -> Kernel:
@@ -34,9 +34,9 @@ KERNELS = [kernel(name) for name in SAMPLES]
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "LEARNED", {})
-    write._program.cache_clear()
-    write._of_task.cache_clear()
+    monkeypatch.setattr(codegen, "LEARNED", {})
+    codegen._program.cache_clear()
+    codegen._of_task.cache_clear()
 
 
 def test_what_was_written_is_recalled_as_it_was(
@@ -48,11 +48,11 @@ def test_what_was_written_is_recalled_as_it_was(
         assert len(missing) == len({(k.body, k.variant) for k in KERNELS})
         program_cache.keep(cache, missing)
     want = [program(k.body, k.variant) for k in KERNELS]
-    write._program.cache_clear()
-    write._of_task.cache_clear()
-    for one in write.TEMPLATES:
-        never = replace(write.TEMPLATES[one], write=lambda *_: pytest.fail("it is written anew"))
-        monkeypatch.setitem(write.TEMPLATES, one, never)
+    codegen._program.cache_clear()
+    codegen._of_task.cache_clear()
+    for one in codegen.TEMPLATES:
+        never = replace(codegen.TEMPLATES[one], write=lambda *_: pytest.fail("it is written anew"))
+        monkeypatch.setitem(codegen.TEMPLATES, one, never)
     with Cache.open(tmp_path) as cache:
         assert program_cache.recall(cache, KERNELS) == {}
     assert [program(k.body, k.variant) for k in KERNELS] == want

@@ -14,15 +14,15 @@ from tests.kernels.dfg.test_concat_stores import recurrence
 from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
 from tests.kernels.triton.loops import average, graph_of, hidden
-from tests.kernels.triton.test_write_compiled import SPILLED, compiled
+from tests.kernels.triton.test_codegen_compiled import SPILLED, compiled
 from torch import Tensor
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.dfg.recurrence import LEAST_STEPS, Recurrence
+from anabranch.kernels.triton.codegen import program, variants, why_none
 from anabranch.kernels.triton.recurrence import found_in
-from anabranch.kernels.triton.write import program, variants, why_none
 
 VARIANTS = (
     *("recurrence:32.u4.w1", "recurrence:64.u16.w2", "recurrence:32.u1.w1"),

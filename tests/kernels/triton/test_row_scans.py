@@ -14,7 +14,7 @@ from tests.kernels.triton.interpreter import check, run
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import Variant
-from anabranch.kernels.triton.write import program, variants, why_none
+from anabranch.kernels.triton.codegen import program, variants, why_none
 
 BLOCKS = ("rows:2x16.w4", "rows:1x8.w1")
 CALLS = ("aten.cumsum.default", "aten.cumprod.default", "aten.logcumsumexp.default")

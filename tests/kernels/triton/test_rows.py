@@ -12,7 +12,7 @@ from tests.kernels.triton.interpreter import check, run
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.text import parse_graph
 from anabranch.ir.tolerances import relative_error
-from anabranch.kernels.triton.write import program, variants, why_none
+from anabranch.kernels.triton.codegen import program, variants, why_none
 
 X = torch.randn(3, 5, 37)
 IMAGE = torch.randn(2, 12, 5, 7)

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.triton.bodies import gpu, read, sru
 from tests.kernels.triton.interpreter import check
-from tests.kernels.triton.test_write_compiled import compiled
+from tests.kernels.triton.test_codegen_compiled import compiled
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import Variant
-from anabranch.kernels.triton.write import program, variants, why_none
+from anabranch.kernels.triton.codegen import program, variants, why_none
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 

@@ -9,6 +9,7 @@ from tests.kernels.triton.samples import SAMPLES
 from tests.kernels.triton.test_horizontal import BRANCHES, PARTS
 
 from anabranch.ir.text import parse_graph
+from anabranch.kernels.triton.codegen import program
 from anabranch.kernels.triton.statements import (
     Assign,
     Effect,
@@ -24,7 +25,6 @@ from anabranch.kernels.triton.statements import (
     stores,
     walked,
 )
-from anabranch.kernels.triton.write import program
 
 SUM = Assign(("total",), "x", "+=")
 WRITE = Write("y_ptr + col", "total", "col_in")

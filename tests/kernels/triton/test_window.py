@@ -12,7 +12,7 @@ from tests.kernels.triton.interpreter import check
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import Variant
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.codegen import variants
 
 X = torch.randn(2, 12, 9, 11)
 WIDE = X.to(memory_format=torch.channels_last)

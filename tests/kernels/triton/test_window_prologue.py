@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.gemm_chains import convolutions, image
 from tests.kernels.triton.interpreter import check
-from tests.kernels.triton.test_write_compiled import SPILLED, compiled
+from tests.kernels.triton.test_codegen_compiled import SPILLED, compiled
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.variant import PdlMode, Variant
 from anabranch.kernels.dfg.lower import lower
+from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.contraction import tiles
 from anabranch.kernels.triton.contraction_axes import contraction_of
 from anabranch.kernels.triton.contraction_tiles import KEPT_OF_WINDOWS
 from anabranch.kernels.triton.k_loop import steps_of
-from anabranch.kernels.triton.write import program, variants
 
 SMALL = settings(max_examples=10, deadline=None)
 DTYPES = st.sampled_from(["f16", "f32"])

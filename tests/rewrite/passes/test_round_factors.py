@@ -12,7 +12,7 @@ from tests.rewrite.graphs import error, read
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.verify import verify_graph
-from anabranch.kernels.triton.write import program, variants
+from anabranch.kernels.triton.codegen import program, variants
 from anabranch.options import Options
 from anabranch.rewrite import simplify
 from anabranch.rewrite.passes.round_factors import ERROR, nearest, round_factors

@@ -26,7 +26,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import PdlMode, parse_variant
-from anabranch.kernels.triton.write import program
+from anabranch.kernels.triton.codegen import program
 from anabranch.memory import pack
 from anabranch.memory.race_check import check_plan
 from anabranch.trace import Trace

@@ -25,7 +25,7 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph, parse_node
 from anabranch.ir.variant import parse_variant
-from anabranch.kernels.triton import Program, write
+from anabranch.kernels.triton import Program, codegen
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.targets.cuda.compile_pool import Process
 from anabranch.trace import Event as TraceEvent
@@ -185,11 +185,11 @@ def test_the_next_process_begins_where_one_died(
 def test_what_was_written_here_is_not_written_there(monkeypatch: pytest.MonkeyPatch) -> None:
     sample, text = SAMPLES["pointwise"]
     body, variant = parse_graph(text), parse_variant(sample)
-    kernel = Kernel("triton", "k", body, variant, True, source=write.program(body, variant).text)
+    kernel = Kernel("triton", "k", body, variant, True, source=codegen.program(body, variant).text)
     learned: dict[tuple[Graph, str], Program] = {}
-    monkeypatch.setattr(write, "LEARNED", learned)
+    monkeypatch.setattr(codegen, "LEARNED", learned)
     assert told_and_read(Task("sum", body, kernel)) == Task("sum", body, kernel)
-    assert list(learned.values()) == [write.unnamed(body, variant)]
+    assert list(learned.values()) == [codegen.unnamed(body, variant)]
 
 
 def test_what_answers_no_more_is_given_up(

@@ -21,8 +21,8 @@ from anabranch.ir.task import Kernel
 from anabranch.ir.text import text_graph
 from anabranch.ir.variant import Variant, without_carveout
 from anabranch.kernels import sources
+from anabranch.kernels.triton.codegen import learn, unnamed
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.write import learn, unnamed
 
 PROGRAMS: Table[Program] = Table("kernels", "program 2", nouns(Program))
 

@@ -15,7 +15,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.variant import Variant, parse_variant
 from anabranch.kernels import sources
-from anabranch.kernels.triton.write import program, variants
+from anabranch.kernels.triton.codegen import program, variants
 from anabranch.options import Pruning
 
 OLDEST = (8, 0)

@@ -36,7 +36,7 @@ from anabranch.ir.task import Kernel, Resources, Task
 from anabranch.ir.types import TensorType, type_of
 from anabranch.ir.variant import Variant
 from anabranch.kernels.triton import Program
-from anabranch.kernels.triton.write import program
+from anabranch.kernels.triton.codegen import program
 from anabranch.targets.cuda.compile_pool import Crew
 from anabranch.targets.cuda.cubin import (
     CUBINS,

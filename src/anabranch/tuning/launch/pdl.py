@@ -28,7 +28,7 @@ from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import GENERATED, Kernel, Task, TaskGraph
 from anabranch.ir.threads import Pool
 from anabranch.ir.variant import PdlMode, Variant
-from anabranch.kernels.triton.write import program
+from anabranch.kernels.triton.codegen import program
 from anabranch.trace import Trace
 
 OLDEST = (9, 0)

@@ -23,7 +23,7 @@ from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.variant import PdlMode, Variant
-from anabranch.kernels.triton.write import unnamed
+from anabranch.kernels.triton.codegen import unnamed
 from anabranch.tuning.launch.loaded_variants import LoadedVariants, Modes
 from anabranch.tuning.launch.pdl import generated
 from anabranch.tuning.launch.thompson import Runs, Vector, drawn, expected

@@ -36,8 +36,8 @@ from anabranch.ir.task import Task
 from anabranch.ir.text import text_graph
 from anabranch.ir.tolerances import Screen
 from anabranch.ir.variant import Variant
+from anabranch.kernels.triton.codegen import learn, unnamed
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.write import learn, unnamed
 from anabranch.memory.guard_bytes import fenced
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.targets.cuda.target import CudaTarget

@@ -14,8 +14,8 @@ from tests.kernels.triton.interpreter import load_module
 from tests.kernels.triton.samples import SAMPLES
 
 from anabranch.ir.text import parse_graph
+from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.write import program, variants
 
 triton = pytest.importorskip("triton")
 POINTERS = {

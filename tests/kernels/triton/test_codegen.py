@@ -17,10 +17,10 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
 from anabranch.ir.tiles import GRAMMARS
+from anabranch.kernels.triton.codegen import TEMPLATES, program, variants, why_none
 from anabranch.kernels.triton.contraction_tiles import ADDED_FIRST, KEPT
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.kernels.triton.statements import wrapped
-from anabranch.kernels.triton.write import TEMPLATES, program, variants, why_none
 
 H200 = TargetSpec("cuda", "NVIDIA H200", sms=132, capability=(9, 0), simulated=True)
 

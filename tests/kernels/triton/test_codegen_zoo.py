@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kernels.triton.test_write_compiled import compiled
+from tests.kernels.triton.test_codegen_compiled import compiled
 from tests.networks import ALIKE
 
 from anabranch.compiler.pipeline import compile_model
 from anabranch.ir.graph import Graph
 from anabranch.ir.variant import Variant
-from anabranch.kernels.triton.write import program, variants
+from anabranch.kernels.triton.codegen import program, variants
 from anabranch.models.load import load_model
 from anabranch.models.zoo import ZOO
 from anabranch.options import Options

@@ -1,4 +1,4 @@
-"""Writing kernels: a body and a variant -> the program, and which variants a body has.
+"""Code generation: a body and a variant -> the program, and which variants a body has.
 
     variants(body, spec)                          pointwise:512.w2, pointwise:1024.w4, ...
     program(body, "pointwise:1024.w4").text      a Triton module

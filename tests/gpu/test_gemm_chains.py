@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import anabranch
 from anabranch.ir.variant import PdlMode, Variant
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.codegen import variants
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="generated kernels need Triton")

@@ -11,7 +11,7 @@ from tests.kernels.triton.interpreter import check
 
 from anabranch.ir.graph import Graph, Input
 from anabranch.ir.types import TensorType
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.codegen import variants
 
 NHWC, NCHW = (4800, 1, 480, 48), (4800, 100, 10, 1)
 """Strides of a whole of 48 channels, of which a part has 16."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, types
-from anabranch.kernels.triton.write import program, variants
+from anabranch.kernels.triton.codegen import program, variants
 
 INF, NAN = float("inf"), float("nan")
 ROWS, COLUMNS = 8, 19

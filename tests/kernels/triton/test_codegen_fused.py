@@ -15,7 +15,7 @@ from tests.kernels.triton.interpreter import check
 from anabranch.ir.graph import Graph, Node
 from anabranch.ir.ops import channels_last_strides
 from anabranch.ir.types import DTYPE_NAMES, TensorType, contiguous_strides
-from anabranch.kernels.triton.write import variants
+from anabranch.kernels.triton.codegen import variants
 
 FLOATS = st.sampled_from([torch.float32, torch.float16, torch.bfloat16])
 SIZES = st.sampled_from([1, 2, 3, 5, 7, 8, 11, 16])
