@@ -148,7 +148,7 @@ def layers_of(path: Path, rows: bool) -> list[Layer]:
         contraction = contraction_of(lower(parse_graph(search.body)))
         assert isinstance(contraction, Contraction), contraction
         if (contraction.m == 1) == rows and search.timed:
-            peak = contraction_tiles.peak_of(contraction.dtype, record.spec)
+            peak = tile_cost.peak_of(contraction.dtype, record.spec)
             blocks = contraction_tiles.blocks_of(contraction, record.spec)
             found.append(Layer(name, record.spec, peak, blocks, search.timed | search.finals))
     return found

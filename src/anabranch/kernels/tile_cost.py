@@ -31,9 +31,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+
 from anabranch.ir.target import TargetSpec
+from anabranch.ir.types import DTYPE_NAMES
 
 WARP = 32
+USUAL_PEAK = 5e13
+"""Operations a second where nobody knows better: fp32 without tensor cores."""
+RESERVED_SHARED_BYTES = 1024
+"""Of each block, for the system."""
 SHARED_BYTES_PER_CLOCK = 128.0
 QUARTERS = 4
 """Of an SM: a warp stays in one, which has a quarter of the tensor cores."""
@@ -222,10 +229,21 @@ def holds(warps: int, registers: int, shared: int, spec: TargetSpec) -> int:
     fits = (
         spec.threads_per_sm // threads,
         spec.registers_per_sm // (threads * registers),
-        spec.shared_per_sm // (shared + 1024),
+        spec.shared_per_sm // (shared + RESERVED_SHARED_BYTES),
         spec.ctas_per_sm,
     )
     return min(fits)
+
+
+def has_cores(dtype: torch.dtype, spec: TargetSpec) -> bool:
+    """Whether tensor cores multiply these: fp32 only where it may be rounded to tf32."""
+    return dtype.itemsize < 4 or (dtype == torch.float32 and spec.tf32)
+
+
+def peak_of(dtype: torch.dtype, spec: TargetSpec) -> float:
+    """Operations a second of products in this type."""
+    name = "tf32" if dtype == torch.float32 and spec.tf32 else DTYPE_NAMES[dtype]
+    return dict(spec.peak_flops).get(name, USUAL_PEAK)
 
 
 def time_us(block: TileWork, spec: TargetSpec, peak: float, pace: Pace | None = None) -> float:

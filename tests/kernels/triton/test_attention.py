@@ -22,7 +22,7 @@ from anabranch.ir.task import Task
 from anabranch.ir.variant import PdlMode
 from anabranch.kernels.triton.attention import tiles
 from anabranch.kernels.triton.attention_axes import OPERATOR, attention_of
-from anabranch.kernels.triton.attention_tiles import KEPT, AttentionSizes, ranked
+from anabranch.kernels.triton.attention_tiles import KEPT, ranked
 from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.provider import TritonProvider
 
@@ -254,9 +254,9 @@ def test_tiles_that_do_not_fit_are_not_ranked() -> None:
     found = attention_of(graph)
     assert not isinstance(found, Refused)
     small = replace(gpu(), shared_per_sm=102400)
-    tiles = ranked(AttentionSizes.of(found), small)
-    assert tiles and len(tiles) < len(ranked(AttentionSizes.of(found), gpu()))
-    for tile in tiles:
+    tiles = ranked(found, small)
+    assert tiles and len(tiles) < len(ranked(found, gpu()))
+    for tile, _ in tiles:
         assert 2 * (tile.rows * 256 + tile.stages * tile.places * 512) < 102400
 
 

@@ -38,13 +38,14 @@ from anabranch.kernels.triton.attention_axes import (
     attention_of,
     block_of,
 )
-from anabranch.kernels.triton.attention_tiles import LEAST_TILE, chosen
+from anabranch.kernels.triton.attention_tiles import chosen
 from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.product import exact
 from anabranch.kernels.triton.statements import GridPlace, KernelTree
+from anabranch.kernels.triton.tile_ranking import LEAST_SIDE
 
 OWN_VARIABLES = frozenset(
     {
@@ -93,7 +94,7 @@ class _AttentionProgram:
     @property
     def blocks(self) -> int:
         """Programs of one head."""
-        return -(-self.found.rows // self.tile.rows)
+        return -(-self.found.m // self.tile.rows)
 
     @property
     def several(self) -> bool:
@@ -107,7 +108,7 @@ class _AttentionProgram:
 
     @property
     def cols(self) -> int:
-        return max(next_power(self.found.cols), LEAST_TILE)
+        return max(next_power(self.found.n), LEAST_SIDE)
 
     @property
     def exact(self) -> str:
@@ -139,9 +140,9 @@ def _axes(found: Attention, tile: AttentionTile) -> dict[str, Axis]:
     def whole(n: int, by: int) -> int:
         return -(-n // by) * by
 
-    deep, cols = (max(next_power(n), LEAST_TILE) for n in (found.deep, found.cols))
+    deep, cols = (max(next_power(n), LEAST_SIDE) for n in (found.k, found.n))
     places = whole(found.places, tile.places)
-    sizes = {"row": whole(found.rows, tile.rows), "deep": deep, "deep_down": deep, "col": cols}
+    sizes = {"row": whole(found.m, tile.rows), "deep": deep, "deep_down": deep, "col": cols}
     sizes |= {"place": places, "place_down": places}
     return {name: Axis(name, n) for name, n in sizes.items()}
 
@@ -225,11 +226,11 @@ def _write_step(out: Emission, scope: Emission, walk: _AttentionProgram, value: 
 
 def _write_results(out: Emission, walk: _AttentionProgram, axes: dict[str, Axis]) -> None:
     """What is made of the result, and the stores; a single query is the first of its block."""
-    found, ends = walk.found, [(axes["col"], walk.found.cols)]
+    found, ends = walk.found, [(axes["col"], walk.found.n)]
     if found.row is None:
         out.let("attended", "tl.sum(tl.where(row == 0, attended, 0.0), 0)[None, :]")
     else:
-        ends.insert(0, (axes["row"], found.rows))
+        ends.insert(0, (axes["row"], found.m))
     within = tuple(b for one, n in ends for b in bounded(axis(one.name, one.extent), 0, n))
     out.expect(*(store.expr for store in walk.block.stores))
     for store in walk.block.stores:

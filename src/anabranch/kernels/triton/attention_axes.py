@@ -26,7 +26,7 @@ from anabranch.kernels.dfg.lowering_api import LoweringCall, NotLowered, Point, 
 from anabranch.kernels.dfg.simplify import bounded, choose
 from anabranch.kernels.dfg.traversal import reductions, scans, substitute_index, substitute_stores
 from anabranch.kernels.triton.axis_layout import flattened
-from anabranch.kernels.triton.product import plain
+from anabranch.kernels.triton.product import ProductAxes, plain
 
 OPERATOR = "aten.scaled_dot_product_attention.default"
 NAME = "attended"
@@ -36,15 +36,15 @@ MOST_HEAD_CHANNELS = 256
 """Numbers of a head, at most: a block of queries and its sums lie in registers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """The graph that stores what is made of `result`, and what that is made of. `row`, `col`: the
-    graph's axes along queries and along the numbers of a value, None for a single query."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention(ProductAxes):
+    """The graph that stores what is made of `result`, and what that is made of. The axes are those
+    of the second product, of weights and values: rows are queries, columns the numbers of a value,
+    batches samples and heads. The depth is the first one's, the numbers of a query, which are no
+    axis of the graph."""
 
     dfg: Dfg
     result: KernelVariable
-    row: Axis | None
-    col: Axis
     query: Value
     key: Value
     value: Value
@@ -54,9 +54,14 @@ class Attention:
     grouped: bool
 
     @property
-    def rows(self) -> int:
-        """Queries of each batch and head."""
-        return self.query.shape[-2]
+    def row(self) -> Axis | None:
+        """The graph's axis along queries; None for a single query."""
+        return self.rows[0] if self.rows else None
+
+    @property
+    def col(self) -> Axis:
+        """The graph's axis along the numbers of a value."""
+        return self.cols[0]
 
     @property
     def places(self) -> int:
@@ -64,29 +69,9 @@ class Attention:
         return self.key.shape[-2]
 
     @property
-    def deep(self) -> int:
-        """Numbers of a query and of a key."""
-        return self.query.shape[-1]
-
-    @property
-    def cols(self) -> int:
-        """Numbers of a value, and of a result."""
-        return self.value.shape[-1]
-
-    @property
     def dtype(self) -> torch.dtype:
         """The dtype of the query in memory."""
         return self.query.type.dtype
-
-    @property
-    def batch(self) -> tuple[Axis, ...]:
-        """Axes of the graph that are neither queries nor numbers of a value: batches and heads."""
-        return tuple(one for one in self.dfg.axes if one not in (self.row, self.col))
-
-    @property
-    def batches(self) -> int:
-        """Batches times heads."""
-        return flattened(self.batch, "batch")[0].extent
 
 
 def attention_of(body: Graph) -> Attention | Refused:
@@ -121,8 +106,21 @@ def _with_axes(dfg: Dfg, call: LoweringCall) -> Attention | Refused:
     assert col is not None
     scale = call.given.get("scale")
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-    causal, grouped = bool(call.given.get("is_causal")), bool(call.given.get("enable_gqa"))
-    return Attention(dfg, result, row, col, query, key, value, mask, causal, scale, grouped)
+    return Attention(
+        batch=tuple(one for one in dfg.axes if one not in (row, col)),
+        rows=() if row is None else (row,),
+        cols=(col,),
+        depth=(Axis("deep", query.shape[-1]),),
+        dfg=dfg,
+        result=result,
+        query=query,
+        key=key,
+        value=value,
+        mask=mask,
+        causal=bool(call.given.get("is_causal")),
+        scale=scale,
+        grouped=bool(call.given.get("enable_gqa")),
+    )
 
 
 def _why_not(call: LoweringCall, query: Value, key: Value, value: Value) -> Refused | None:

@@ -23,22 +23,21 @@ from dataclasses import dataclass
 import torch
 
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.tiles import AttentionTile, text_tile
-from anabranch.ir.types import DTYPE_NAMES
-from anabranch.kernels.tile_cost import CLOCK, SPARE, WARP
+from anabranch.ir.tiles import AttentionTile
+from anabranch.kernels.tile_cost import CLOCK, SPARE, WARP, has_cores, holds, peak_of
 from anabranch.kernels.triton.attention_axes import Attention
 from anabranch.kernels.triton.axis_layout import next_power
+from anabranch.kernels.triton.tile_ranking import LEAST_SIDE, by_time, oversized
 
 ROWS, PLACES = (16, 32, 64, 128), (16, 32, 64, 128, 256)
 WARPS, STAGES = (1, 2, 4, 8), (2, 3)
-LEAST_TILE = 16
-"""What a tile of a product has of everything, at least."""
+
 KEPT, SHAPES = 8, 5
 """Tiles that are tried, and how many of them differ in rows or keys."""
 MOST_REGISTERS = 220
 """Of a thread, as far as they are foreseen."""
-RESERVED_SHARED = 1024 + 4096
-"""Bytes that a program has besides its tiles: the system's, and what warps exchange."""
+EXCHANGED_BYTES = 4096
+"""Of shared memory that a program has besides its tiles: what warps exchange."""
 FIRST, OF_A_WARP = 0.85, 0.01
 """Microseconds before the first step: queries and keys through L2; and more for each warp."""
 LATENCY, L2 = 0.55, 48.0
@@ -55,18 +54,17 @@ UNMATCHED = 8.0
 """How much slower fp32 is multiplied than its peak where no tensor core does it."""
 FACTORS = 16
 """Words of factors that a thread holds there, for each score: with 16 scores it spills."""
-USUAL_PEAK = 5e13
-"""Operations a second where nobody knows better: fp32 without tensor cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSizes:
-    """What tiles are ranked by."""
+    """What tiles are ranked by: `m` queries by `n` numbers of a value, `k` of a query, as a tile
+    holds them."""
 
-    rows: int
+    m: int
     places: int
-    deep: int
-    cols: int
+    k: int
+    n: int
     batches: int
     dtype: torch.dtype
     causal: bool
@@ -74,10 +72,9 @@ class AttentionSizes:
     @staticmethod
     def of(found: Attention) -> AttentionSizes:
         """Of an attention: head sizes as tiles hold them, rounded up to powers of two."""
-        deep, cols = (max(next_power(n), LEAST_TILE) for n in (found.deep, found.cols))
-        return AttentionSizes(
-            found.rows, found.places, deep, cols, found.batches, found.dtype, found.causal
-        )
+        k, n = (max(next_power(one), LEAST_SIDE) for one in (found.k, found.n))
+        shape = found.m, found.places, k, n, found.batches
+        return AttentionSizes(*shape, found.dtype, found.causal)
 
 
 def chosen(found: Attention, spec: TargetSpec, kept: int = KEPT) -> list[AttentionTile]:
@@ -85,7 +82,7 @@ def chosen(found: Attention, spec: TargetSpec, kept: int = KEPT) -> list[Attenti
     the best of them with other warps."""
     best: dict[tuple[int, int], AttentionTile] = {}
     other: dict[tuple[int, int], AttentionTile] = {}
-    for tile in ranked(AttentionSizes.of(found), spec):
+    for tile, _ in ranked(found, spec):
         same = (tile.rows, tile.places)
         if best.setdefault(same, tile).warps != tile.warps:
             other.setdefault(same, tile)
@@ -95,22 +92,24 @@ def chosen(found: Attention, spec: TargetSpec, kept: int = KEPT) -> list[Attenti
 
 def least_us(found: Attention, spec: TargetSpec) -> float | None:
     """What the best tile is expected to take, None where none fits."""
-    sizes = AttentionSizes.of(found)
-    return min((time_us(sizes, tile, spec) for tile in ranked(sizes, spec)), default=None)
+    return next((us for _, us in ranked(found, spec)), None)
+
+
+def ranked(found: Attention, spec: TargetSpec) -> list[tuple[AttentionTile, float]]:
+    """Every tile that fits, with the microseconds it would take, the fastest first."""
+    return list(_ranked(AttentionSizes.of(found), spec))
 
 
 @functools.lru_cache(maxsize=256)
-def ranked(sizes: AttentionSizes, spec: TargetSpec) -> tuple[AttentionTile, ...]:
-    """Every tile that fits, the fastest first."""
-    timed = [(time_us(sizes, tile, spec), text_tile(tile), tile) for tile in space(sizes, spec)]
-    return tuple(tile for us, _, tile in sorted(timed) if us < math.inf)
+def _ranked(sizes: AttentionSizes, spec: TargetSpec) -> tuple[tuple[AttentionTile, float], ...]:
+    return by_time((tile, time_us(sizes, tile, spec)) for tile in space(sizes, spec))
 
 
 def space(sizes: AttentionSizes, spec: TargetSpec) -> Iterator[AttentionTile]:
     """All tiles that suit the sizes: none more than twice as large as what it covers."""
     tf32 = sizes.dtype == torch.float32 and spec.tf32
     for rows, places, warps in itertools.product(ROWS, PLACES, WARPS):
-        if rows >= 2 * max(sizes.rows, LEAST_TILE) or places >= 2 * max(sizes.places, LEAST_TILE):
+        if oversized(rows, sizes.m) or oversized(places, sizes.places):
             continue
         for stages in STAGES if places < sizes.places else (1,):
             yield AttentionTile(rows, places, warps, stages, tf32)
@@ -121,17 +120,17 @@ def time_us(sizes: AttentionSizes, tile: AttentionTile, spec: TargetSpec) -> flo
     held = _resident(sizes, tile, spec)
     if not held:
         return math.inf
-    ctas = math.ceil(sizes.rows / tile.rows) * sizes.batches
+    ctas = math.ceil(sizes.m / tile.rows) * sizes.batches
     waves, together = math.ceil(ctas / (held * spec.sms)), min(held, math.ceil(ctas / spec.sms))
     steps = math.ceil(sizes.places / tile.places)
     if sizes.causal:  # rows look back: half of the blocks, and the last one all of them
         steps = math.ceil((steps + 1) / 2)
-    read = tile.places * (sizes.deep + sizes.cols) * sizes.dtype.itemsize
+    read = tile.places * (sizes.k + sizes.n) * sizes.dtype.itemsize
     load = read * together / (L2 * CLOCK)
     crowd = max(1.0, together * tile.warps / 16)
     issued = read / 512 / tile.warps * COPY_CLOCKS
     issued += tile.rows * tile.places / (WARP * tile.warps) * SOFTMAX_CLOCKS / 4
-    meet = MEET + ACROSS * math.log2(max(1.0, LEAST_TILE * tile.warps / tile.rows))
+    meet = MEET + ACROSS * math.log2(max(1.0, LEAST_SIDE * tile.warps / tile.rows))
     step = meet + issued * crowd / CLOCK + _products(sizes, tile, spec) * together
     hidden = LATENCY / max(1, min(tile.stages - 1, steps)) if steps > 1 else 0.0
     return waves * (FIRST + OF_A_WARP * tile.warps + steps * max(step, load, hidden))
@@ -139,36 +138,26 @@ def time_us(sizes: AttentionSizes, tile: AttentionTile, spec: TargetSpec) -> flo
 
 def _products(sizes: AttentionSizes, tile: AttentionTile, spec: TargetSpec) -> float:
     """Microseconds of both products of a step: a warp has a quarter of an SM's tensor cores."""
-    peak = dict(spec.peak_flops).get(_rate(sizes.dtype, spec), USUAL_PEAK)
-    share = 0.5 * min(tile.warps, 4) / 4 * peak / spec.sms
-    if sizes.dtype == torch.float32 and not spec.tf32:
+    share = 0.5 * min(tile.warps, 4) / 4 * peak_of(sizes.dtype, spec) / spec.sms
+    if not has_cores(sizes.dtype, spec):
         share /= UNMATCHED
-    return 2.0 * tile.rows * tile.places * (sizes.deep + sizes.cols) / (share * 1e-6)
-
-
-def _rate(dtype: torch.dtype, spec: TargetSpec) -> str:
-    return "tf32" if dtype == torch.float32 and spec.tf32 else DTYPE_NAMES[dtype]
+    return 2.0 * tile.rows * tile.places * (sizes.k + sizes.n) / (share * 1e-6)
 
 
 def _resident(sizes: AttentionSizes, tile: AttentionTile, spec: TargetSpec) -> int:
     """How many programs an SM holds at once; 0 if not one."""
-    threads, width = tile.warps * WARP, sizes.deep + sizes.cols
+    threads, width = tile.warps * WARP, sizes.k + sizes.n
     scores = tile.rows * tile.places
     keys = tile.places * width * sizes.dtype.itemsize
     weights = scores * sizes.dtype.itemsize
-    queries = tile.rows * sizes.deep * sizes.dtype.itemsize
-    shared = queries + weights + keys * max(tile.stages, 1) + RESERVED_SHARED
-    words = scores + tile.rows * sizes.cols + (queries + weights) // 4
-    if sizes.dtype == torch.float32 and not spec.tf32:
+    queries = tile.rows * sizes.k * sizes.dtype.itemsize
+    shared = queries + weights + keys * max(tile.stages, 1) + EXCHANGED_BYTES
+    words = scores + tile.rows * sizes.n + (queries + weights) // 4
+    if not has_cores(sizes.dtype, spec):
         words += FACTORS * scores
     elif tile.stages == 1:  # nothing is copied ahead: keys come through registers, before scores
         words = max(words, (keys + queries) // 4)
     registers = SPARE + words // threads
     if registers > MOST_REGISTERS or scores // threads < 2:
         return 0
-    return min(
-        spec.threads_per_sm // threads,
-        spec.registers_per_sm // (threads * registers),
-        spec.shared_per_sm // shared,
-        spec.ctas_per_sm,
-    )
+    return holds(tile.warps, registers, shared, spec)

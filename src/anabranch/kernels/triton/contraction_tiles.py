@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.tiles import ContractionTile, text_tile
-from anabranch.ir.types import DTYPE_NAMES
-from anabranch.kernels.tile_cost import TileBound, TileWork, bound
+from anabranch.ir.tiles import ContractionTile
+from anabranch.kernels.tile_cost import TileBound, TileWork, bound, has_cores, peak_of
 from anabranch.kernels.triton.contraction_axes import Contraction
 from anabranch.kernels.triton.k_loop import steps_of
+from anabranch.kernels.triton.tile_ranking import LEAST_DEPTH, by_bound, oversized
 
 SIDES, WIDE, DEPTHS = (16, 32, 64, 128), 256, (32, 64, 128)
 """Rows and columns, those of large products, and depths."""
@@ -50,8 +50,6 @@ tiles of NASNet-A Mobile and RandWire, 1.28 and 1.42 for two of 3,136 rows."""
 ADDED_FIRST = 8
 """Tiles that are tried once more, with what is added to the products read before them: on an H200
 the fastest took 4 to 7% less so in five of nine layers, and as long in the others."""
-USUAL_PEAK = 5e13
-"""Operations a second where nobody knows better: fp32 without tensor cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +160,7 @@ def _ranked(
     peak, steps = peak_of(sizes.dtype, spec), dict(sizes.steps)
     every = ((tile, _block(sizes, tile, steps[tile.k], spec)) for tile in space(sizes, spec))
     bounds = {tile: bound(block, spec, peak) for tile, block in every}
-    limits = [(tile, limit) for tile, limit in bounds.items() if limit.fits]
-    return tuple(sorted(limits, key=lambda pair: (pair[1].us, -pair[1].limit, text_tile(pair[0]))))
+    return by_bound(bounds.items())
 
 
 def space(found: ContractionSizes, spec: TargetSpec) -> Iterator[ContractionTile]:
@@ -174,14 +171,14 @@ def space(found: ContractionSizes, spec: TargetSpec) -> Iterator[ContractionTile
         shapes = _of_row(found.k, found.batches)
         for (m, n, k), split, warps in itertools.product(shapes, SPLITS, (1, 2, 4)):
             least = 8 if shapes is SHALLOW else 32
-            fits = k < 2 * max(found.k, least) and n < 2 * found.n + 2 and split <= counts[k]
-            if fits and 4 <= n * k // (warps * 32) <= 64:
+            fits = n < 2 * found.n + 2 and split <= counts[k]
+            if fits and not oversized(k, found.k, least) and 4 <= n * k // (warps * 32) <= 64:
                 yield ContractionTile(m, n, k, split, warps, 2)
         return
     full = math.ceil(found.m / SIDES[-1]) * math.ceil(found.n / SIDES[-1]) * found.batches
     sides = (*SIDES, WIDE) if full >= spec.sms else SIDES
     for m, n, k in itertools.product(sides, sides, _depths(found.reads)):
-        if m >= 2 * max(found.m, 16) or n >= 2 * max(found.n, 16) or k >= 2 * max(found.k, 32):
+        if oversized(m, found.m) or oversized(n, found.n) or oversized(k, found.k, LEAST_DEPTH):
             continue
         if n % found.block:
             continue
@@ -221,14 +218,3 @@ def _block(
         found.reads,
         has_cores(found.dtype, spec),
     )
-
-
-def has_cores(dtype: torch.dtype, spec: TargetSpec) -> bool:
-    """Whether tensor cores multiply these: fp32 only where it may be rounded to tf32."""
-    return dtype.itemsize < 4 or (dtype == torch.float32 and spec.tf32)
-
-
-def peak_of(dtype: torch.dtype, spec: TargetSpec) -> float:
-    """Operations a second of products in this type."""
-    name = "tf32" if dtype == torch.float32 and spec.tf32 else DTYPE_NAMES[dtype]
-    return dict(spec.peak_flops).get(name, USUAL_PEAK)

@@ -19,21 +19,23 @@ from dataclasses import dataclass
 import torch
 
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.tiles import GemmChainTile, text_tile
+from anabranch.ir.tiles import GemmChainTile
 from anabranch.kernels.tile_cost import (
     SPARE,
     WARP,
     TileWork,
+    has_cores,
     holds,
     latency_us,
     meet_us,
     pace_of,
+    peak_of,
     step_us,
     waves,
 )
-from anabranch.kernels.triton.contraction_tiles import has_cores, peak_of
 from anabranch.kernels.triton.gemm_chain_axes import GemmChain
 from anabranch.kernels.triton.k_loop import walk
+from anabranch.kernels.triton.tile_ranking import LEAST_DEPTH, by_time, oversized
 
 ROWS, COLS = (16, 32, 64), (16, 32, 64, 128, 256, 512)
 MIDDLES, DEPTHS = (16, 32, 64, 128), (32, 64, 128)
@@ -116,12 +118,10 @@ def ranked(found: GemmChain, spec: TargetSpec) -> list[tuple[GemmChainTile, floa
 def _ranked(sizes: GemmChainSizes, spec: TargetSpec) -> tuple[tuple[GemmChainTile, float], ...]:
     chunks, steps = dict(sizes.chunks), dict(sizes.steps)
     peaks = [peak_of(kind, spec) for kind in sizes.dtypes]
-    timed = [
+    return by_time(
         (tile, _us(sizes, tile, spec, (chunks[tile.middle], steps[tile.k]), peaks))
         for tile in _space(sizes, spec)
-    ]
-    fitting = [(tile, us) for tile, us in timed if us < math.inf]
-    return tuple(sorted(fitting, key=lambda pair: (pair[1], text_tile(pair[0]))))
+    )
 
 
 def _space(sizes: GemmChainSizes, spec: TargetSpec) -> Iterator[GemmChainTile]:
@@ -130,8 +130,8 @@ def _space(sizes: GemmChainSizes, spec: TargetSpec) -> Iterator[GemmChainTile]:
     tf32 = spec.tf32 and torch.float32 in sizes.dtypes and not one
     shapes = ONE_ROW if one else itertools.product(ROWS, COLS, MIDDLES, DEPTHS)
     for m, n, middle, k in shapes:
-        wide = n >= 2 * max(sizes.n, 16) or middle >= 2 * max(sizes.middle, 16)
-        if wide or m >= 2 * max(sizes.m, 16) or k >= 2 * max(sizes.k, 32):
+        wide = oversized(n, sizes.n) or oversized(middle, sizes.middle)
+        if wide or oversized(m, sizes.m) or oversized(k, sizes.k, LEAST_DEPTH):
             continue
         if math.ceil(sizes.n / n) > (MOST_AGAIN_OF_ROW if one else MOST_AGAIN):
             continue

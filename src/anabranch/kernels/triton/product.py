@@ -2,9 +2,9 @@
 
     rows by columns, for each batch: sum over the depth of left[row, k] * right[k, col]
 
-The contraction has one product, the GEMM chain two, of which the second one gives the axes, and the
-sequence several of the same rows. One row is no work for tensor cores: it is multiplied element by
-element along the depth and added up at the end.
+The contraction has one product, the GEMM chain and the attention two, of which the second one gives
+the axes and the first one the depth, and the sequence several of the same rows. One row is no work
+for tensor cores: it is multiplied element by element along the depth and added up at the end.
 """
 
 from __future__ import annotations

@@ -45,10 +45,9 @@ from anabranch.kernels.dfg.traversal import (
     substitute,
     substitute_stores,
 )
-from anabranch.kernels.tile_cost import TileBound, TileWork, bound, resident
+from anabranch.kernels.tile_cost import TileBound, TileWork, bound, has_cores, peak_of
 from anabranch.kernels.triton import row_scans
 from anabranch.kernels.triton.axis_layout import flattened, largest_load, next_power, ordered
-from anabranch.kernels.triton.contraction_tiles import has_cores, peak_of
 from anabranch.kernels.triton.emit import Emission
 from anabranch.kernels.triton.k_loop import walk
 from anabranch.kernels.triton.module_text import kernel_tree
@@ -64,6 +63,7 @@ from anabranch.kernels.triton.product import (
     write_factor,
 )
 from anabranch.kernels.triton.statements import GridPlace, KernelTree
+from anabranch.kernels.triton.tile_ranking import LEAST_DEPTH, by_bound, oversized
 from anabranch.kernels.triton.weight_prefetch import Side, write_fetches
 
 OWN_VARIABLES = {"tile", "batch", "row", "row_in", "col", "col_in", "deep", "deep_right", "deep_in"}
@@ -110,7 +110,7 @@ def tiles(body: Graph, spec: TargetSpec) -> list[SequenceTile]:
     return [tile for tile, _ in ranked(found, spec)[:KEPT]]
 
 
-def ranked(found: Layer, spec: TargetSpec) -> list[tuple[SequenceTile, TileBound]]:
+def ranked(found: Layer, spec: TargetSpec) -> tuple[tuple[SequenceTile, TileBound], ...]:
     """Every tile that fits, the fastest by `bound` first: all products side by side are as many
     columns."""
     tf32, limits = found.dtype == torch.float32 and spec.tf32, dict[SequenceTile, TileBound]()
@@ -118,7 +118,7 @@ def ranked(found: Layer, spec: TargetSpec) -> list[tuple[SequenceTile, TileBound
         count = walk(found.depth, k, "deep").count
         each = len(found.folds) * found.height * n // (32 * warps)
         stages = 1 if count == 1 else stages
-        if n >= 2 * max(found.n, 16) or k >= 2 * max(found.k, 32) or stages > count + 1:
+        if oversized(n, found.n) or oversized(k, found.k, LEAST_DEPTH) or stages > count + 1:
             continue
         if not EACH[0] <= each <= EACH[1] or (stages == 1) != (count == 1):
             continue
@@ -127,9 +127,8 @@ def ranked(found: Layer, spec: TargetSpec) -> list[tuple[SequenceTile, TileBound
         size, cores = found.dtype.itemsize, has_cores(found.dtype, spec)
         wide = n * len(found.folds)
         block = TileWork(found.height, wide, k, ctas, count, size, warps, stages, 1, 1, cores)
-        if resident(block, spec):
-            limits[tile] = bound(block, spec, peak_of(found.dtype, spec))
-    return sorted(limits.items(), key=lambda pair: (pair[1].us, -pair[1].limit, text_tile(pair[0])))
+        limits[tile] = bound(block, spec, peak_of(found.dtype, spec))
+    return by_bound(limits.items())
 
 
 def least_us(found: Layer, spec: TargetSpec) -> float | None:
