@@ -127,14 +127,15 @@ def stages_renamed(text: str) -> str:
 
 
 def templates_renamed(text: str) -> str:
-    """The text with the templates of kernels and variants as they are now.
+    """The text with the templates of kernels and variants, and elided concats, as they are now.
 
     >>> templates_renamed("triton.pair pair:64x32x32x32.k1.w8.s2")
     'triton.gemm_chain gemm_chain:64x32x32x32.k1.w8.s2'
     """
     old = "|".join(TEMPLATES)
     where = rf'(?<=triton\.)({old})\b|\b({old})(?=:\w)|(?<=")({old})(?=")'
-    return re.sub(where, lambda found: TEMPLATES[found[0]], text)
+    text = re.sub(where, lambda found: TEMPLATES[found[0]], text)
+    return re.sub(r"(?m)^  join (?=%)", "  elided_concat ", text)
 
 
 def _read(file: Path | None, renamed: Mapping[str, str]) -> list[str]:

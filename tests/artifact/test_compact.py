@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from tests.fusion.joins import CPU, forced, networks
+from tests.fusion.elided_concats import CPU, forced, networks
 from tests.kernels.triton.samples import SAMPLES
 
 from anabranch.artifact import compact
@@ -67,7 +67,7 @@ def read_of(data: bytes, graph: Graph) -> Plan:
 
 def test_joins_aliases_and_origins_read_back() -> None:
     plan = planned(GRAPH)
-    assert plan.tasks.joins and plan.tasks.aliases
+    assert plan.tasks.elided_concats and plan.tasks.aliases
     again = read_back(plan, GRAPH)
     assert again == plan
     origins = [[node.origin for node in task.body.nodes] for task in again.tasks.tasks]

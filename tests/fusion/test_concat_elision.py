@@ -1,4 +1,4 @@
-"""Joins by force on the CPU: whatever is joined computes the same, under every scheduler."""
+"""Concat elision by force on the CPU: the same is computed, under every scheduler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fusion.joins import CPU, forced, networks, with_kernels
+from tests.fusion.elided_concats import CPU, forced, networks, with_kernels
 from torch import Tensor
 
 from anabranch.costs.roofline import Roofline
@@ -55,7 +55,7 @@ def test_the_text_form() -> None:
         == """\
 tasks g {
   input %x: f32[1,4,2,2]
-  join %cat: f32[1,8,2,2] = aten.cat.default([%a, %b], 1)
+  elided_concat %cat: f32[1,8,2,2] = aten.cat.default([%a, %b], 1)
   task a {
     graph a {
       input %x: f32[1,4,2,2]
@@ -103,14 +103,14 @@ def test_what_reads_the_whole_waits_for_all_parts() -> None:
 
 
 def test_joins_are_part_of_the_key() -> None:
-    apart = replace(JOINED, joins=(), outputs=(Ref("c"),), tasks=JOINED.tasks[:3])
-    assert tasks_text(replace(apart, joins=JOINED.joins)) != tasks_text(apart)
-    other = replace(JOINED.joins[0], args=((Ref("b"), Ref("a")), 1))
-    assert tasks_text(replace(JOINED, joins=(other,))) != tasks_text(JOINED)
+    apart = replace(JOINED, elided_concats=(), outputs=(Ref("c"),), tasks=JOINED.tasks[:3])
+    assert tasks_text(replace(apart, elided_concats=JOINED.elided_concats)) != tasks_text(apart)
+    other = replace(JOINED.elided_concats[0], args=((Ref("b"), Ref("a")), 1))
+    assert tasks_text(replace(JOINED, elided_concats=(other,))) != tasks_text(JOINED)
 
 
 @pytest.mark.parametrize(
-    ("names", "inputs", "outputs", "joins"),
+    ("names", "inputs", "outputs", "elided"),
     [
         (("a", "b", "d"), ["x"], ["d", "cat"], 1),  # c reads a part outside: the whole stays
         (("a", "b", "c", "d"), ["x"], ["c", "d"], 1),
@@ -121,13 +121,13 @@ def test_joins_are_part_of_the_key() -> None:
     ],
 )
 def test_extracted(
-    names: tuple[str, ...], inputs: list[str], outputs: list[str], joins: int
+    names: tuple[str, ...], inputs: list[str], outputs: list[str], elided: int
 ) -> None:
     part = extract(JOINED, names)
     verify_tasks(part)
     assert sorted(value.name for value in part.inputs) == sorted(inputs)
     assert sorted(ref.name for ref in part.outputs) == sorted(outputs)
-    assert len(part.joins) == joins
+    assert len(part.elided_concats) == elided
     check_plan(pack(part, Schedule("sequential", sequential_launches(dag_of(part))), CPU.spec))
 
 
@@ -147,7 +147,7 @@ BROKEN: dict[str, Callable[[Node], Node]] = {
 @pytest.mark.parametrize("said", BROKEN)
 def test_a_broken_join_is_found(said: str) -> None:
     with pytest.raises(VerifyError, match=said):
-        verify_tasks(replace(JOINED, joins=(BROKEN[said](JOINED.joins[0]),)))
+        verify_tasks(replace(JOINED, elided_concats=(BROKEN[said](JOINED.elided_concats[0]),)))
 
 
 REFUSED = {
@@ -224,8 +224,8 @@ graph g {
 def test_what_no_task_writes_is_copied_to_its_place() -> None:
     """A slice of something else as soon as that is there, an input at once."""
     tasks = forced(CUT)
-    (join,) = tasks.joins
-    assert join.uses == ("cat_s_", "b", "cat_x") and tasks.outputs[0].name == "cat"
+    (concat,) = tasks.elided_concats
+    assert concat.uses == ("cat_s_", "b", "cat_x") and tasks.outputs[0].name == "cat"
     named = {task.name: task for task in tasks.tasks}
     copy = named["cat_s_"]
     assert [node.op for node in copy.body.nodes] == ["aten.clone.default"]
@@ -252,7 +252,7 @@ def test_a_part_may_be_read_slice_by_slice() -> None:
       return %cat, %c
     }""")
     tasks = forced(graph)
-    assert [node.uses for node in tasks.joins] == [("b", "a")]
+    assert [node.uses for node in tasks.elided_concats] == [("b", "a")]
     assert {node.name: node.type.strides for node in tasks.aliases} == {
         "s": (24, 4, 2, 1),
         "t": (24, 4, 2, 1),
@@ -299,12 +299,12 @@ def test_joins_within_joins(two: str, three: str) -> None:
     """As in a DenseNet, however it is written: each layer reads what all before it have written."""
     graph = parse_graph(DENSE.replace("TWO", two).replace("THREE", three))
     tasks = forced(graph)
-    assert [(node.name, node.uses) for node in tasks.joins] == [
+    assert [(node.name, node.uses) for node in tasks.elided_concats] == [
         ("two", ("a", "b")),
         ("three", ("two", "c")),
         ("four", ("four_x", "three", "d")),
     ]
-    assert {node.type.strides for node in tasks.joins} == {(144, 4, 2, 1)}
+    assert {node.type.strides for node in tasks.elided_concats} == {(144, 4, 2, 1)}
     starts = {"four_x": 0, "three": 16, "d": 80, "two": 16, "c": 48, "a": 16, "b": 32}
     assert slices(tasks) == {name: Slice("four", start) for name, start in starts.items()}
     assert owners(tasks) == dict.fromkeys(starts, "four")
@@ -325,7 +325,7 @@ def test_joins_within_joins(two: str, three: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "joins"),
+    ("names", "elided"),
     [
         ("ab", ["two"]),
         ("abc", ["two", "three"]),
@@ -334,11 +334,11 @@ def test_joins_within_joins(two: str, three: str) -> None:
         ("e", []),
     ],
 )
-def test_extracted_from_joins_within_joins(names: str, joins: list[str]) -> None:
+def test_extracted_from_elided_concats_within_others(names: str, elided: list[str]) -> None:
     tasks = forced(parse_graph(DENSE.replace("TWO", "%two").replace("THREE", "%three")))
     part = extract(tasks, names)
     verify_tasks(part)
-    assert [node.name for node in part.joins] == joins
+    assert [node.name for node in part.elided_concats] == elided
     check_plan(pack(part, Schedule("sequential", sequential_launches(dag_of(part))), CPU.spec))
 
 
@@ -366,14 +366,14 @@ def test_two_may_begin_with_a_copy_of_the_same() -> None:
     }""")
     tasks = forced(graph)
     parts = {"m": 2, "mm": 2, "m_n": 2, "nn": 2, "z": 3, "z_n": 2, "all": 4}
-    assert {node.name: len(node.uses) for node in tasks.joins} == parts
+    assert {node.name: len(node.uses) for node in tasks.elided_concats} == parts
     x = [torch.randn(2, 4, 2, 2) for _ in range(2)]
     assert all(map(torch.equal, eval_tasks(tasks, x), eval_graph(graph, x)))
 
 
 def test_what_lies_within_a_part_lies_in_the_outermost() -> None:
-    """A join of a join of a join: its middle is in one place alone, whoever asks for it again, and
-    whether it begins with a copy or not."""
+    """Three elided concats within each other: the middle one is in one place alone, whoever asks
+    for it again, and whether it begins with a copy or not."""
     graph = parse_graph("""
     graph g {
       input %x: f32[1,4,2,2]
@@ -390,7 +390,7 @@ def test_what_lies_within_a_part_lies_in_the_outermost() -> None:
       return %e, %f
     }""")
     tasks = forced(graph)
-    assert [(node.name, node.uses) for node in tasks.joins] == [
+    assert [(node.name, node.uses) for node in tasks.elided_concats] == [
         ("two", ("two_x", "a")),
         ("three", ("two", "b")),
         ("four", ("three", "c")),
@@ -417,13 +417,13 @@ def test_an_alias_lies_in_the_outermost_too() -> None:
     trace = Trace()
     assert fitting(partition(graph, Trace(), CPU.spec), trace) == ("one",)
     assert trace.events[-1].why == "%s has an alias that needs it in strides of its own"
-    assert [node.name for node in forced(graph).joins] == ["one"]
+    assert [node.name for node in forced(graph).elided_concats] == ["one"]
 
 
 def test_who_is_returned_lies_within_nothing() -> None:
     graph = parse_graph(DENSE.replace("TWO", "%two").replace("THREE", "%three"))
     tasks = forced(replace(graph, outputs=(*graph.outputs, Ref("three"))))
-    assert [(node.name, node.uses) for node in tasks.joins] == [
+    assert [(node.name, node.uses) for node in tasks.elided_concats] == [
         ("two", ("a", "b")),
         ("three", ("two", "c")),
     ]

@@ -87,7 +87,7 @@ def test_plans_with_common_launches_are_right(number: int, late: bool, mode: str
     graph = module(target)
     tasks = partition(graph, Trace(), target.spec)
     tasks = joined(tasks, fitting(tasks, Trace()))
-    assert [node.name for node in tasks.joins] == ["cat"]
+    assert [node.name for node in tasks.elided_concats] == ["cat"]
     us = {task.name: 1.0 for task in tasks.tasks}
     groups = levelled(tasks, us, lambda group: True, late)
     assert groups

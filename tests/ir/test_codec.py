@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings
-from tests.fusion.joins import forced, networks
+from tests.fusion.elided_concats import forced, networks
 
 from anabranch import ir
 from anabranch.ir.calibration import Calibration

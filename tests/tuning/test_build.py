@@ -30,12 +30,12 @@ GRAPH = with_values(parse_graph(PARTS))
 
 @pytest.fixture
 def ways() -> tuple[list[SelectionVariant], Any]:
-    """One with its concatenation in a launch with activations, one with it as a join."""
+    """One with its concatenation in a launch with activations, one with it elided."""
     made = tuner()
     prepare = partial(pack, spec=made.target.spec)
     costs: Any = Dear(costs_of(made.target, prepare, None, Trace(), each=TIME.kernel_s), 4.2)
     found = made.kernels(made.cuts(GRAPH, Trace()), costs, Trace(), wholes=True)
-    assert [len(way.selection.tasks.joins) for way in found] == [0, 1]
+    assert [len(way.selection.tasks.elided_concats) for way in found] == [0, 1]
     return found, costs
 
 
@@ -73,13 +73,13 @@ def test_the_faster_whole_is_taken_and_the_first_in_a_tie(
     found, ran, trace = taken(ways, raced)
     assert (found, ran) == (which, 2)
     (event,) = trace.events
-    assert event.kind == "refused" and event.what.endswith(f"{1 - which} joins")
+    assert event.kind == "refused" and event.what.endswith(f"{1 - which} elided concats")
 
 
 def test_what_is_foreseen_to_be_much_slower_is_not_run(
     ways: tuple[list[SelectionVariant], Any],
 ) -> None:
-    """Where a slice of the concatenation takes long to write, the join is not worth a run."""
+    """Where a slice of the concatenation takes long to write, eliding it is not worth a run."""
     both, costs = ways
     found, ran, trace = taken((both, Dear(costs.costs, 42.0)), [])
     assert (found, ran, trace.events) == (0, 0, [])

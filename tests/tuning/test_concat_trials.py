@@ -1,4 +1,4 @@
-"""Joins are tried: with the kernels that were fast, by costs that are given here."""
+"""Elided concats are tried: with the kernels that were fast, by costs that are given here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from anabranch.ir.verify import verify_tasks
 from anabranch.kernels import ALL
 from anabranch.memory import pack
 from anabranch.trace import Trace
-from anabranch.tuning.concat_trials import with_joins
+from anabranch.tuning.concat_trials import with_elided_concats
 from anabranch.tuning.select import Check, Selection, SelectionConfig, select
 
 SPEC = TargetSpec("cuda", "a GPU", sms=132, capability=(9, 0), simulated=True)
@@ -96,7 +96,7 @@ def selected(costs: Given, graph: Graph = FIRE) -> Selection:
 
 def tried(costs: Given, trace: Trace, check: Check = lambda task: None) -> Selection:
     found = selected(costs)
-    return with_joins(found, chosen_by(costs, check), costs, trace)
+    return with_elided_concats(found, chosen_by(costs, check), costs, trace)
 
 
 def test_a_join_takes_generated_kernels_instead_of_the_librarys() -> None:
@@ -109,7 +109,7 @@ def test_a_join_takes_generated_kernels_instead_of_the_librarys() -> None:
     assert {n: k.provider for n, k in kernels.items()} == dict.fromkeys(
         ("small", "large", "next"), "triton"
     )
-    assert [node.name for node in found.tasks.joins] == ["cat"]
+    assert [node.name for node in found.tasks.elided_concats] == ["cat"]
     assert found.candidates.keys() == kernels.keys()
     assert WIDE in kernels["small"].body.nodes[-1].type.text
     (event,) = [e for e in trace.events if e.what == "cat"]
@@ -129,9 +129,9 @@ def test_few_kernels_are_tried_again() -> None:
 def test_rows_below_each_other_keep_their_strides_and_get_kernels_all_the_same() -> None:
     costs = Given(us)
     found = selected(costs, ROWS)
-    found = with_joins(found, chosen_by(costs), costs, Trace())
+    found = with_elided_concats(found, chosen_by(costs), costs, Trace())
     verify_tasks(found.tasks)
-    assert [node.name for node in found.tasks.joins] == ["cat"]
+    assert [node.name for node in found.tasks.elided_concats] == ["cat"]
     kernels = {task.name: task.kernel for task in found.tasks.tasks if task.kernel}
     assert kernels.keys() == {task.name for task in found.tasks.tasks}
     assert all(kernels[name].writes_out for name in ("left", "right") if name in kernels)
@@ -164,18 +164,22 @@ def test_what_does_not_pay_stays_a_task(costs: Given, check: str, why: str) -> N
     def refuse(task: Task) -> Refused | None:
         return Refused(check) if check and strided(task) else None
 
-    found = with_joins(plain, chosen_by(costs, refuse), costs, trace)
+    found = with_elided_concats(plain, chosen_by(costs, refuse), costs, trace)
     assert found is plain
     assert [e.why for e in trace.events if e.kind == "refused" and e.what == "cat"][-1].count(why)
 
 
-def test_a_plan_with_joins_is_written_and_read() -> None:
+def test_a_plan_with_elided_concats_is_written_and_read() -> None:
     tasks = tried(Given(us), Trace()).tasks
     plan = pack(tasks, Schedule("sequential", sequential_launches(dag_of(tasks))), SPEC)
     spaces = {slot.value: slot.space for slot in plan.slots}
     assert (spaces["left"], spaces["right"], spaces["cat"]) == ("part", "part", "arena")
     written = schema.write(plan, {})
     again, _ = reading.read(written.text.encode(), written.sources, written.tensors)
+    assert again == plan
+    former = written.text.replace('"elided_concats":', '"joins":')
+    assert former != written.text
+    again, _ = reading.read(former.encode(), written.sources, written.tensors)
     assert again == plan
 
 
@@ -203,6 +207,6 @@ def test_one_that_cannot_write_a_slice_takes_only_the_outermost_with_it(last: fl
         return us(task, kernel)
 
     costs, trace = Given(us_of), Trace()
-    found = with_joins(selected(costs, GROWING), chosen_by(costs), costs, trace)
-    joins = [(node.name, node.uses) for node in found.tasks.joins]
-    assert joins == [("cat", ("left", "right")), ("more", ("cat", "last"))][: 1 + (last < 3.0)]
+    found = with_elided_concats(selected(costs, GROWING), chosen_by(costs), costs, trace)
+    elided = [(node.name, node.uses) for node in found.tasks.elided_concats]
+    assert elided == [("cat", ("left", "right")), ("more", ("cat", "last"))][: 1 + (last < 3.0)]

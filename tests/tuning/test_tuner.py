@@ -113,14 +113,14 @@ def dense(layers: int) -> str:
 
 
 def test_what_each_layer_reads_is_a_part_of_what_the_next_one_reads() -> None:
-    """Concatenations that would run with the norms after them are tried as joins too: then norms
-    run with the convolutions."""
+    """Concatenations that would run with the norms after them are tried as elided concats too: then
+    norms run with the convolutions."""
     made, graph = tuner(), with_values(parse_graph(dense(5)))
     cuts = made.cuts(graph, Trace())
     prepare = partial(pack, spec=made.target.spec)
     costs = costs_of(made.target, prepare, None, Trace(), each=TIME.kernel_s)
     found = made.kernels(cuts, costs, Trace())[0].selection
-    assert [node.uses for node in found.tasks.joins] == [
+    assert [node.uses for node in found.tasks.elided_concats] == [
         ("r", "y0", "y1"),
         ("cat2", "y2"),
         ("cat3", "y3"),
@@ -164,10 +164,10 @@ def test_a_cut_is_chosen_with_the_joins_that_it_allows(us: float) -> None:
     found = way.selection
     ops = [{node.op.split(".")[1] for node in task.body.nodes} for task in found.tasks.tasks]
     if us == 1.0:
-        assert [node.name for node in found.tasks.joins] == ["cat"]
+        assert [node.name for node in found.tasks.elided_concats] == ["cat"]
         assert ops == [{"convolution", "silu"}, {"convolution", "silu"}, {"convolution"}]
     else:
-        assert not found.tasks.joins
+        assert not found.tasks.elided_concats
         assert {"silu", "cat"} in ops
     said = [e.what for e in way.trace.events if e.kind == "applied" and e.where == "fusion"]
     assert ("cat" in said) == (us == 1.0)
@@ -182,7 +182,7 @@ def test_a_concatenation_that_costs_more_in_all_is_offered_as_a_join_too() -> No
     costs = costs_of(made.target, prepare, None, Trace(), each=TIME.kernel_s)
     dear: Any = Dear(costs, 4.2)
     ways = made.kernels(made.cuts(graph, Trace()), dear, trace, wholes=True)
-    assert [len(way.selection.tasks.joins) for way in ways] == [0, 1]
+    assert [len(way.selection.tasks.elided_concats) for way in ways] == [0, 1]
 
 
 TWICE = """
@@ -213,7 +213,7 @@ def test_a_relu_that_two_convolutions_read_is_no_launch() -> None:
 
 
 def test_deepcuts_joins_nothing_and_computes_nothing_twice() -> None:
-    """The default makes joins of SqueezeNet's concatenations; the paper has none."""
+    """The default elides the concatenations of SqueezeNet; the paper has none."""
     model, args, *_ = load_model("zoo:squeezenet/tiny")
     quick: dict[str, Any] = {"search": "none", "scheduler": "sequential", "cache_dir": None}
     plans = {
@@ -231,9 +231,9 @@ def test_deepcuts_joins_nothing_and_computes_nothing_twice() -> None:
         )
         for name in ("anabranch", "deepcuts")
     }
-    assert plans["anabranch"].tasks.joins
+    assert plans["anabranch"].tasks.elided_concats
     ours = plans["deepcuts"].tasks
-    assert not ours.joins
+    assert not ours.elided_concats
     computed = [name for task in ours.tasks for name in computes(task)]
     assert len(computed) == len(set(computed))
     assert any(len(computes(task)) > 1 for task in ours.tasks)

@@ -43,7 +43,7 @@ def check_bodies(tasks: TaskGraph, asked: frozenset[str] = frozenset()) -> None:
     which need no meta kernel."""
     outer = value_types(tasks)
     check_nodes(Graph(tasks.name, (), (), tasks.aliases, ()), outer, asked)
-    check_nodes(Graph(tasks.name, (), (), tasks.joins, ()), outer, asked)
+    check_nodes(Graph(tasks.name, (), (), tasks.elided_concats, ()), outer, asked)
     constants = {constant.name: constant for constant in tasks.constants}
     for task in tasks.tasks:
         bodies = [task.body]

@@ -1,8 +1,8 @@
 """A plan told briefly: Plan <-> Brief, which is kept beside the graph that it was made of.
 
 Whoever has the rewritten graph knows nearly all of a plan: tasks are its nodes, by name (`ir.codec`
-tells them so). What is not in the graph is told in full: nodes whose strides a join changed,
-kernels, schedule, places.
+tells them so). What is not in the graph is told in full: nodes whose strides an elided concat
+changed, kernels, schedule, places.
 
     graph: 1,200 nodes          plan:  task conv3   nodes [conv3, relu3]   triton rows:64.w4
                                        task pool1   nodes [%pool1: f16[..]{..} = ..]   cudnn 2

@@ -44,7 +44,7 @@ from anabranch.memory.race_check import check_plan
 
 FORMAT = "anabranch plan"
 VERSION = 4
-"""2: task graphs have joins; 3: plans know how they take other weights; 4: several plans,
+"""2: task graphs have elided concats; 3: plans know how they take other weights; 4: several plans,
 and states. Older files are read as before, and a file with one plan without is written as version
 3."""
 ONE_PLAN = 3

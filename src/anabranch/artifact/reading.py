@@ -62,7 +62,7 @@ def read(
         tuple(_read_task(model, sources, values, asked) for model in document.tasks),
         border.nodes,
         border.outputs,
-        _read_graph(document.joins, values, asked).nodes if document.joins else (),
+        _read_elided_concats(document, values, asked),
         _read_states(document, border, tensors),
     )
     named.add(document)
@@ -198,6 +198,13 @@ def _read_body(
     graph = _read_graph(model, values, asked)
     verify_graph(graph)
     return graph
+
+
+def _read_elided_concats(
+    document: Document, values: Mapping[Constant, torch.Tensor], asked: frozenset[str]
+) -> tuple[Node, ...]:
+    model = document.elided_concats
+    return _read_graph(model, values, asked).nodes if model else ()
 
 
 def _read_graph(

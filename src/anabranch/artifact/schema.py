@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Annotated
 
 import torch
-from pydantic import Field, JsonValue
+from pydantic import AliasChoices, Field, JsonValue
 
 from anabranch.artifact import refits
 from anabranch.artifact.owned_constants import constants_of
@@ -24,7 +24,7 @@ from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.plan import Plan, Signature, Slot, Workspace
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Resources, Task
+from anabranch.ir.task import Resources, Task, TaskGraph
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.types import TensorType, laid_out, type_of
 
@@ -84,12 +84,14 @@ class StateModel(StrictModel):
 
 
 class Document(StrictModel):
-    """A whole plan. `border`: the task graph's inputs, constants, aliases and outputs; `joins`: its
-    joins, in a graph of nothing else, None where it has none; `recipe`: how it takes other weights,
-    None if it does not know."""
+    """A whole plan. `border`: the task graph's inputs, constants, aliases and outputs;
+    `elided_concats`: in a graph of nothing else, None where it has none, called `joins` in files
+    before 2026-11-27; `recipe`: how it takes other weights, None if it does not know."""
 
     border: GraphModel
-    joins: GraphModel | None = None
+    elided_concats: GraphModel | None = Field(
+        default=None, validation_alias=AliasChoices("elided_concats", "joins")
+    )
     tasks: tuple[TaskModel, ...]
     schedule: Schedule
     slots: tuple[Slot, ...]
@@ -133,7 +135,7 @@ def write(plan: Plan, extra: dict[str, JsonValue], beside: PlanParts | None = No
     values = border.inputs, border.constants, border.aliases, border.outputs
     document = Document(
         border=_write_graph(Graph(border.name, *values, states=border.states)),
-        joins=_write_graph(Graph("joins", (), (), border.joins, ())) if border.joins else None,
+        elided_concats=_write_elided_concats(border),
         tasks=tuple(_write_task(task, number) for task in border.tasks),
         schedule=plan.schedule,
         slots=plan.slots,
@@ -160,6 +162,12 @@ def _write_task(task: Task, number: Mapping[str, int]) -> TaskModel:
     source = number[kernel.source] if kernel.source else None
     model = KernelModel(**known, source=source)
     return TaskModel(name=task.name, body=_write_graph(task.body), kernel=model)
+
+
+def _write_elided_concats(tasks: TaskGraph) -> GraphModel | None:
+    if not tasks.elided_concats:
+        return None
+    return _write_graph(Graph("elided_concats", (), (), tasks.elided_concats, ()))
 
 
 def _write_graph(graph: Graph) -> GraphModel:

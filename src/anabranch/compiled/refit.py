@@ -259,5 +259,5 @@ def _whole(plan: Plan) -> Graph:
     """All nodes of a plan, in no order in which they run: for what its inputs must be like."""
     tasks = plan.tasks
     nodes: list[Node] = [node for task in tasks.tasks for node in task.body.nodes]
-    nodes += [*tasks.aliases, *tasks.joins]
+    nodes += [*tasks.aliases, *tasks.elided_concats]
     return Graph(tasks.name, tasks.inputs, tasks.constants, tuple(nodes), tasks.outputs)

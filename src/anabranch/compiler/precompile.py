@@ -5,8 +5,8 @@
 Most of what a first compilation waits for is compilers, which ask for no GPU: a cubin depends on a
 text and a compute capability, a text on the model and on what the machine is. A GPU that starts
 with this cache has its candidates only to measure. What depends on measured choices is compiled
-there: kernels in modes of overlap, those of joins, of what is computed again in several tasks, of
-what is merged while that is faster, and of the equal graphs that a search tries.
+there: kernels in launch modes, those of elided concats, of what is computed again in several tasks,
+of what is merged while that is faster, and of the equal graphs that a search tries.
 """
 
 from __future__ import annotations

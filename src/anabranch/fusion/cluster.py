@@ -38,14 +38,14 @@ from anabranch.ir.graph import Graph, Node
 from anabranch.ir.key import canonical
 from anabranch.ir.refused import Refused
 from anabranch.ir.state import STORE
-from anabranch.kernels.dfg.concat_stores import JOINS, alike, joined_by
+from anabranch.kernels.dfg.concat_stores import CONCATS, alike, concatenated
 from anabranch.kernels.dfg.expr import COMPUTE, Arith, all_parts
 from anabranch.kernels.dfg.lower import LOWERINGS, lower, refined
 from anabranch.trace import Trace
 
 Group = tuple[Node, ...]
 
-MOVES = JOINS | GATHERS | {f"aten.{name}" for name in ("clone", "contiguous", "copy")}
+MOVES = CONCATS | GATHERS | {f"aten.{name}" for name in ("clone", "contiguous", "copy")}
 MOVES |= {f"aten.{name}" for name in ("reshape", "_unsafe_view", "flatten", "unflatten")}
 """Moves that may be part of a cluster."""
 MOST_NODES = 500
@@ -197,8 +197,8 @@ def why_no_cluster(
     for name in paths.outputs(nodes):
         node = facts.makers[name]
         shape = shapes[name]
-        if alike(node, shapes) and made & set(map(paths.root, joined_by(node))):
-            shape = shapes[joined_by(node)[0]]
+        if alike(node, shapes) and made & set(map(paths.root, concatenated(node))):
+            shape = shapes[concatenated(node)[0]]
         spaces.add(_without_ones(shape))
     if len(spaces) > 1 and not refined(spaces):
         return Refused(f"its results share no space: {sorted(spaces)}")
@@ -234,9 +234,9 @@ def _why_not_inside(
     if max(wanted, read) > min(read, whole) and ops.info(maker.op).kind != "factory":
         return Refused(f"%{root} is broadcast: it would be computed again for each element")
     for node, size in ((reader, reader.type.numel), (maker, read)):
-        if ops.packet_name(node.op) not in JOINS:
+        if ops.packet_name(node.op) not in CONCATS:
             continue
-        joined = joined_by(node)
+        joined = concatenated(node)
         if size * len(joined) <= CHEAP_ELEMENTS:
             continue
         sizes = {facts.types[name].shape for name in joined}

@@ -2,19 +2,19 @@
 
     a = relu(conv(x))  1.9 us            a writes channels 0..63 of cat    2.0 us
     b = relu(conv(y))  2.1 us     ->     b writes channels 64..127         2.1 us
-    cat = cat([a, b])  1.8 us            join cat = [a, b]
+    cat = cat([a, b])  1.8 us            cat = elided [a, b]
 
 A result that is a slice has the strides of the whole: its task's body says them, so another kernel
 may be the best for it, and another for those who read the slice alone. What no task writes, but is
 cut out of something else or comes from outside, is copied to its place by a task of its own, which
-waits for nothing but that. A join may lie within another one, as a run of its parts:
+waits for nothing but that. An elided concat may lie within another one, as a run of its parts:
 
-    cat_2 = cat([a, b])        join cat_2 = [a, b]
-    cat_3 = cat([a, b, c])     join cat_3 = [cat_2, c]
+    cat_2 = cat([a, b])        cat_2 = elided [a, b]
+    cat_3 = cat([a, b, c])     cat_3 = elided [cat_2, c]
 
-A join is worth it if all of them together take less than they did with the concatenation.
-`fitting` says what may be joined, `joined` makes the task graph, `worth` decides, each set of joins
-that share tasks or memory by itself.
+An elided concat is worth it if all of them together take less than they did with the concatenation.
+`fitting` says what may be joined, `with_elided` makes the task graph, `worth` decides, each set of
+elided concats that share tasks or memory by itself.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ AS_STRIDED = "aten.as_strided.default"
 
 
 def fitting(tasks: TaskGraph, trace: Trace) -> tuple[str, ...]:
-    """The names of tasks that are concatenations and nothing else, and may be joins. What may not
-    is an event. A value is a slice of one whole: of several that want it, the first, unless that
-    lies within the others."""
+    """The names of tasks that are concatenations and nothing else, and may be elided concats. What
+    may not is an event. A value is a slice of one whole: of several that want it, the first, unless
+    that lies within the others."""
     nest, found = _Nest.of(tasks), list[str]()
     for task in tasks.tasks:
         if [node.op for node in task.body.nodes] != [CAT]:
@@ -52,11 +52,11 @@ def fitting(tasks: TaskGraph, trace: Trace) -> tuple[str, ...]:
     return tuple(found)
 
 
-def joined(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
-    """The graph with these concatenations as joins. Tasks that write or read a part have it with
-    the strides of the whole, and no kernel any more; nor have those that copy parts. One that is
-    within another is among them if that is."""
-    joins: list[Node] = []
+def with_elided(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
+    """The graph with these concatenations as elided concats. Tasks that write or read a part have
+    it with the strides of the whole, and no kernel any more; nor have those that copy parts. One
+    that is within another is among them if that is."""
+    elided: list[Node] = []
     listed: list[Task] = []
     nest, known = _Nest.of(tasks), set(value_types(tasks))
     for task in tasks.tasks:
@@ -67,24 +67,26 @@ def joined(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
             copied = {copy.reads[0]: copy.name for copy in copies}
             known.update(copied.values())
             args = tuple(Ref(copied.get(name, name)) for name in parts), _dim(node)
-            joins.append(replace(node, args=args, kwargs=()))
+            elided.append(replace(node, args=args, kwargs=()))
             listed += copies
         else:
             listed.append(task)
     strides: dict[str, tuple[int, ...]] = {}
-    for node in reversed(joins):
+    for node in reversed(elided):
         strides |= dict.fromkeys(node.uses, strides.get(node.name, node.type.strides))
-    joins = [_with_strides(node, strides) for node in joins]
+    elided = [_with_strides(node, strides) for node in elided]
     aliases, strides = _renamed(tasks, strides)
     changed = tuple(_restrided(task, strides) for task in listed)
-    return replace(tasks, tasks=changed, aliases=aliases, joins=(*tasks.joins, *joins))
+    return replace(
+        tasks, tasks=changed, aliases=aliases, elided_concats=(*tasks.elided_concats, *elided)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Nest:
     """Joins so far, by name: along which dimension, of which values of the graph, and for each
-    value and join the outermost that holds it. `made`: what tasks write; the rest is copied, and
-    may lie in several."""
+    value and elided concat the outermost that holds it. `made`: what tasks write; the rest is
+    copied, and may lie in several."""
 
     made: Collection[str]
     dims: dict[str, int] = field(default_factory=dict)
@@ -97,8 +99,8 @@ class _Nest:
         return _Nest({name for task in apart for name in task.writes})
 
     def add(self, node: Node) -> tuple[str, ...]:
-        """The parts of one more join: what it concatenates, with joins for runs of what lies in
-        these."""
+        """The parts of one more elided concat: what it concatenates, with elided concats for runs
+        of what lies in these."""
         parts = self.parts(node)
         assert not isinstance(parts, Refused), parts
         self.dims[node.name], self.leaves[node.name] = _dim(node), self._flat(node.uses)
@@ -123,8 +125,8 @@ class _Nest:
         return tuple(parts)
 
     def _whole(self, names: tuple[str, ...], dim: int) -> tuple[str, tuple[str, ...]]:
-        """The outermost join that the names begin with, and what it is made of; the first of them
-        if none holds it; if another one does, that one and nothing."""
+        """The outermost elided concat that the names begin with, and what it is made of; the first
+        of them if none holds it; if another one does, that one and nothing."""
         homes = [self.home.get(names[0], names[0])]
         if names[0] not in self.made:
             homes = [*dict.fromkeys(self.home.values()), names[0]]
@@ -142,7 +144,12 @@ def touching(before: TaskGraph, after: TaskGraph) -> tuple[Task, ...]:
     """The tasks of `after` whose kernels are to be chosen: they write or read what has been joined
     since, or an alias of it. Their bodies may be what they were: rows below each other keep their
     strides."""
-    parts = {name for node in after.joins if node not in before.joins for name in node.uses}
+    parts = {
+        name
+        for node in after.elided_concats
+        if node not in before.elided_concats
+        for name in node.uses
+    }
     roots = alias_roots(after)
     return tuple(task for task in after.tasks if not parts.isdisjoint(_touched(task, roots)))
 
@@ -159,34 +166,34 @@ def worth(
     trace: Trace,
     hopeful: bool = False,
 ) -> tuple[str, ...]:
-    """The joins of `whole` that are faster than the concatenations of `plain`; both have kernels.
-    A join that was only estimated does not replace what was measured. `hopeful`: the two will be
-    compared as wholes, with parts that run side by side: so estimates will do, and the parts may
-    lose together what each of their readers no longer waits for."""
+    """The elided concats of `whole` that are faster than the concatenations of `plain`; both have
+    kernels. An elided concat that was only estimated does not replace what was measured. `hopeful`:
+    the two will be compared as wholes, with parts that run side by side: so estimates will do, and
+    the parts may lose together what each of their readers no longer waits for."""
     was = {task.name: task for task in plain.tasks}
     changed = {task.name: task for task in touching(plain, whole)}
     kept: list[str] = []
-    for joins, names in _sharing(whole, changed):
-        before = [cost(was[name]) for name in (*names, *joins) if name in was]
+    for elided, names in _sharing(whole, changed):
+        before = [cost(was[name]) for name in (*names, *elided) if name in was]
         after = [cost(changed[name]) for name in names]
         us, guess = _sums(before, after)
         if hopeful:
-            us, guess = (us[0] + sum(cost(was[name]).us for name in joins), us[1]), False
+            us, guess = (us[0] + sum(cost(was[name]).us for name in elided), us[1]), False
         said = f"{us[1]:.2f} us with {len(names)} tasks writing or reading slices"
         if us[1] < us[0] and not guess:
             why = f"{said}, {us[0]:.2f} with the concatenation"
-            trace.add("applied", "fusion", ", ".join(joins), why, us=us[0] - us[1])
-            kept += joins
+            trace.add("applied", "fusion", ", ".join(elided), why, us=us[0] - us[1])
+            kept += elided
         else:
             why = f"{said} >= {us[0]:.2f} with the concatenation"
             told = {"us": us[1], "apart_us": us[0]} if guess else {}
             why = f"{ESTIMATED}, the concatenation is known" if guess else why
-            trace.add("refused", "fusion", ", ".join(joins), why, **told)
+            trace.add("refused", "fusion", ", ".join(elided), why, **told)
     return tuple(kept)
 
 
 def _why_not(task: Task, tasks: TaskGraph, nest: _Nest) -> Refused | None:
-    """Why the concatenation cannot be a join."""
+    """Why the concatenation cannot be an elided concat."""
     (node,) = task.body.nodes
     table = types(task.body)
     if not node.type.numel:
@@ -207,8 +214,8 @@ def _why_not(task: Task, tasks: TaskGraph, nest: _Nest) -> Refused | None:
     parts = nest.parts(node)
     if isinstance(parts, Refused):
         return parts
-    # What is no task's is copied. What lies in a join within this one has been asked before, but
-    # for its aliases: the strides that it then had may have been its own.
+    # What is no task's is copied. What lies in an elided concat within this one has been asked
+    # before, but for its aliases: the strides that it then had may have been its own.
     inner = (name for name, whole in nest.home.items() if whole in parts and name in made)
     reasons = (_why_fixed(name, node, tasks) for name in parts if name in made)
     within = (_why_strided(name, node, tasks) for name in inner)
@@ -321,11 +328,11 @@ def _with_strides(node: Node, strides: Mapping[str, tuple[int, ...]]) -> Node:
 
 def _sharing(whole: TaskGraph, changed: Mapping[str, Task]) -> list[tuple[list[str], list[str]]]:
     """Joins in sets, and the changed tasks that touch each set: no task touches two sets, and a
-    join is in the set of the one it lies in."""
+    elided concat is in the set of the one it lies in."""
     sets: list[tuple[list[str], list[str]]] = []
     roots = alias_roots(whole)
     touched = {name: _touched(task, roots) for name, task in changed.items()}
-    for node in whole.joins:
+    for node in whole.elided_concats:
         names = [name for name, values in touched.items() if values.intersection(node.uses)]
         mine: tuple[list[str], list[str]] = ([node.name], names)
         for other in list(sets):

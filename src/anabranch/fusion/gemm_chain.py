@@ -43,7 +43,7 @@ from anabranch.ir.graph import Node
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
-from anabranch.kernels.dfg.concat_stores import JOINS
+from anabranch.kernels.dfg.concat_stores import CONCATS
 from anabranch.kernels.dfg.scans import SCANS
 from anabranch.kernels.triton.expected_time import expected_us, why_not_one
 from anabranch.trace import Trace
@@ -238,8 +238,8 @@ def _again(light: Group, reading: Sequence[Node], facts: FusionFacts) -> Refused
     and for each tap of a window."""
     made = {name for node in light for name in node.results}
     read = {name for node in light for name in node.uses} - made
-    joins = any(ops.packet_name(node.op) in JOINS for node in light)
-    if reading[0].op == CONVOLUTION and not joins:  # parts may be written into their places
+    concatenates = any(ops.packet_name(node.op) in CONCATS for node in light)
+    if reading[0].op == CONVOLUTION and not concatenates:  # parts may be written into their places
         places = len(reading[0].types[0].shape) - 2
         read = {name for name in read if differs(facts.types[name], places)}
     if len(read) > MOST_PROLOGUE_READS:
@@ -288,7 +288,7 @@ def _light(group: Group, facts: FusionFacts) -> bool:
     may cost nothing at all, which is for others to try."""
     pointwise = [ops.info(node.op).kind == "pointwise" for node in group]
     moves = [ops.packet_name(n.op) in MOVES or ops.is_view(n, facts.types) for n in group]
-    alone = not any(pointwise) and any(ops.packet_name(node.op) in JOINS for node in group)
+    alone = not any(pointwise) and any(ops.packet_name(node.op) in CONCATS for node in group)
     alone = alone or any(node.name in facts.alone for node in group)
     return all(map(operator.or_, pointwise, moves)) and not alone
 

@@ -112,8 +112,8 @@ def singly(graph: Graph) -> TaskGraph:
 
 def graph_of(tasks: TaskGraph) -> Graph:
     """The graph that these are the tasks of, its nodes in an order in which they can run. There are
-    no joins among them: one has other types than the graph."""
-    assert not tasks.joins, "a join is no node of the graph"
+    no elided concats among them: one has other types than the graph."""
+    assert not tasks.elided_concats, "an elided concat is no node of the graph"
     makers: dict[str, Node] = {}
     for node in (*(node for task in tasks.tasks for node in task.body.nodes), *tasks.aliases):
         makers.update(dict.fromkeys(node.results, node))

@@ -50,7 +50,7 @@ def computed_again(tasks: TaskGraph, spec: TargetSpec, trace: Trace) -> TaskGrap
     """The tasks without those that all who read them compute again, whose tasks have no kernel;
     the very same ones if there are none. They come in an order in which they can run, and no node
     is in two of them yet."""
-    if tasks.joins:
+    if tasks.elided_concats:
         return tasks
     search = _RecomputeSearch(tasks, spec)
     for at, group in enumerate(search.groups):

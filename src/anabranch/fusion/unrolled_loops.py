@@ -20,7 +20,7 @@ from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node
 from anabranch.ir.refused import Refused
-from anabranch.kernels.dfg.concat_stores import JOINS, joined_by
+from anabranch.kernels.dfg.concat_stores import CONCATS, concatenated
 from anabranch.kernels.dfg.expr import COMPUTE
 from anabranch.kernels.dfg.lower import LOWERINGS
 from anabranch.kernels.dfg.recurrence import LEAST_STEPS
@@ -181,4 +181,4 @@ class LoopSearch:
 def _joins_steps(node: Node) -> bool:
     """Whether it joins many parts. Few are no steps, but a state that is shifted, say: each step
     would read all before it."""
-    return ops.packet_name(node.op) in JOINS and len(joined_by(node)) >= LEAST_STEPS
+    return ops.packet_name(node.op) in CONCATS and len(concatenated(node)) >= LEAST_STEPS

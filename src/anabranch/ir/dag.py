@@ -104,7 +104,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def dag_of(tasks: TaskGraph) -> Dag:
-    """The dependencies between the tasks, seen through aliases and joins; bit i is
+    """The dependencies between the tasks, seen through aliases and elided concats; bit i is
     `tasks.tasks[i]`. Who writes over a value comes after all who read it."""
     try:
         known: Dag = tasks.dag

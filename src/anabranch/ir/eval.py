@@ -86,7 +86,7 @@ def eval_tasks(
         if constant.value is None:
             raise KeyError(f"constant %{constant.name} of tasks {tasks.name} has no value")
         values[constant.name] = _raise(constant.value.to(device), precision)
-    lazy = (*tasks.aliases, *tasks.joins)
+    lazy = (*tasks.aliases, *tasks.elided_concats)
     aliases = {name: node for node in lazy for name in node.results}
 
     def value(name: str) -> torch.Tensor:

@@ -175,10 +175,10 @@ def tasks_text(tasks: TaskGraph) -> str:
         names.update((name, f"t{i}.{k}") for k, name in enumerate(task.writes))
     for i, node in enumerate(tasks.aliases):
         names.update((name, f"a{i}.{k}") for k, name in enumerate(node.results))
-    names.update((node.name, f"j{i}") for i, node in enumerate(tasks.joins))
+    names.update((node.name, f"j{i}") for i, node in enumerate(tasks.elided_concats))
     lines = [f"{names[value.name]}: {value.type.text}" for value in tasks.inputs]
     lines += [f"{names[constant.name]}: {constant.type.text}" for constant in tasks.constants]
-    for node in (*tasks.aliases, *tasks.joins):
+    for node in (*tasks.aliases, *tasks.elided_concats):
         args = [text_arg(rename(arg, names)) for arg in node.args]
         args += [f"{key}={text_arg(rename(arg, names))}" for key, arg in node.kwargs]
         lines.append(f"{node.op}({', '.join(args)})")

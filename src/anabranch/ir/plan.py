@@ -2,7 +2,7 @@
 
 A value lives in a *slot*: the caller's input, a constant, a region of the one arena, the graph's
 own pool (results of kernels that allocate), the place of a state, the memory of the value it is an
-alias of, or a slice of the join it is a part of.
+alias of, or a slice of the elided concat it is a part of.
 
     plan resnet50 for NVIDIA H200
       arena 2,473,984 B, pool 4,096 B, 53 tasks on 3 streams, 4 waits

@@ -16,20 +16,21 @@ values have outside, so a body can be read, evaluated and timed alone:
 
 Views cost nothing and belong to no task: a TaskGraph keeps them as *aliases*, nodes whose results
 share the memory of what they rename. Concatenations whose parts are written where they belong cost
-nothing either: they are *joins*, nodes whose result is memory of which each operand is a slice.
+nothing either: they are *elided concats*, nodes whose result is memory of which each operand is a
+slice.
 
     task a { ... %a: f16[1,64,54,54]{373248,1,6912,128} ... }     writes channels 0 to 63
     task b { ... %b: f16[1,64,54,54]{373248,1,6912,128} ... }     writes channels 64 to 127
-    join %cat: f16[1,128,54,54]{373248,1,6912,128} = aten.cat.default([%a, %b], 1)
+    elided_concat %cat: f16[1,128,54,54]{373248,1,6912,128} = aten.cat.default([%a, %b], 1)
 
 A task whose body has a state writes that result in the memory of what it was before, which is the
 place of a state of the network: nobody reads the old value afterwards (`ir.dag` has the edges).
 
     task step { graph step { input %at: i64[1] ... state %k: f32[1,2,8,4] -> %k_1 ... } }
 
-A part may be a join itself, one listed before: where each layer of a DenseNet reads what all those
-before it have written, what one reads is a part of what the next one reads. Its memory is that of
-the outermost.
+A part may be an elided concat itself, one listed before: where each layer of a DenseNet reads what
+all those before it have written, what one reads is a part of what the next one reads. Its memory is
+that of the outermost.
 """
 
 from __future__ import annotations
@@ -143,9 +144,9 @@ class TaskGraphMemo:
 @dataclass(frozen=True, slots=True)
 class TaskGraph(TaskGraphMemo):
     """Tasks in an order in which they can run, the aliases between them, what is returned, and the
-    joins: each is `aten.cat.default` of results of tasks or of joins before it, which have its
-    strides, and its dimension. `states`: which inputs are states, and which outputs their values
-    after a call; they are the last inputs."""
+    elided concats: each is `aten.cat.default` of results of tasks or of elided concats before it,
+    which have its strides, and its dimension. `states`: which inputs are states, and which outputs
+    their values after a call; they are the last inputs."""
 
     name: str
     inputs: tuple[Input, ...]
@@ -153,7 +154,7 @@ class TaskGraph(TaskGraphMemo):
     tasks: tuple[Task, ...]
     aliases: tuple[Node, ...]
     outputs: tuple[Ref, ...]
-    joins: tuple[Node, ...] = ()
+    elided_concats: tuple[Node, ...] = ()
     states: tuple[State, ...] = ()
 
     @property
@@ -165,8 +166,8 @@ class TaskGraph(TaskGraphMemo):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Where a part of a join lies: in the outermost join's result `whole`, from element `offset`
-    on."""
+    """Where a part of an elided concat lies: in the outermost elided concat's result `whole`, from
+    element `offset` on."""
 
     whole: str
     offset: int
@@ -183,7 +184,7 @@ def value_types(tasks: TaskGraph) -> dict[str, TensorType]:
             for result, type in zip(node.results, node.types, strict=True)
         }
         table.update((name, inner[name]) for name in task.writes)
-    for node in (*tasks.joins, *tasks.aliases):
+    for node in (*tasks.elided_concats, *tasks.aliases):
         table.update(zip(node.results, node.types, strict=True))
     return table
 
@@ -199,11 +200,11 @@ def alias_roots(tasks: TaskGraph) -> dict[str, str]:
 
 
 def slices(tasks: TaskGraph) -> dict[str, Slice]:
-    """For each part of a join, where it lies."""
-    sizes = value_types(tasks) if tasks.joins else {}
+    """For each part of an elided concat, where it lies."""
+    sizes = value_types(tasks) if tasks.elided_concats else {}
     table: dict[str, Slice] = {}
-    for node in reversed(tasks.joins):
-        dim, lies = join_dim(node), table.get(node.name, Slice(node.name, 0))
+    for node in reversed(tasks.elided_concats):
+        dim, lies = concat_dim(node), table.get(node.name, Slice(node.name, 0))
         start = lies.offset
         for name in node.uses:
             table[name] = Slice(lies.whole, start)
@@ -211,25 +212,25 @@ def slices(tasks: TaskGraph) -> dict[str, Slice]:
     return table
 
 
-def join_dim(node: Node) -> int:
-    """The dimension that the parts of a join follow each other along."""
+def concat_dim(node: Node) -> int:
+    """The dimension that the parts of an elided concat follow each other along."""
     dim = node.args[1]
-    assert isinstance(dim, int), "a join names its dimension"
+    assert isinstance(dim, int), "an elided concat names its dimension"
     return dim
 
 
 def wholes(tasks: TaskGraph) -> dict[str, str]:
-    """For each part of a join, the outermost join that it lies in."""
+    """For each part of an elided concat, the outermost elided concat that it lies in."""
     table: dict[str, str] = {}
-    for node in reversed(tasks.joins):
+    for node in reversed(tasks.elided_concats):
         table |= dict.fromkeys(node.uses, table.get(node.name, node.name))
     return table
 
 
 def leaves(tasks: TaskGraph) -> dict[str, tuple[str, ...]]:
-    """For each join, the results of tasks that it is made of, in order."""
+    """For each elided concat, the results of tasks that it is made of, in order."""
     table: dict[str, tuple[str, ...]] = {}
-    for node in tasks.joins:
+    for node in tasks.elided_concats:
         parts = (table.get(name, (name,)) for name in node.uses)
         table[node.name] = tuple(itertools.chain.from_iterable(parts))
     return table
@@ -254,11 +255,11 @@ def owners(tasks: TaskGraph) -> dict[str, str]:
 
 
 def task_producers(tasks: TaskGraph) -> dict[str, tuple[str, ...]]:
-    """The tasks that compute each value, seen through aliases and joins; inputs and constants have
-    none, what is no join has one."""
+    """The tasks that compute each value, seen through aliases and elided concats; inputs and
+    constants have none, what is no elided concat has one."""
     table: dict[str, tuple[str, ...]] = {}
     table |= {name: (task.name,) for task in tasks.tasks for name in task.writes}
-    for node in tasks.joins:
+    for node in tasks.elided_concats:
         makers = (table[part] for part in node.uses)
         table[node.name] = tuple(dict.fromkeys(name for made in makers for name in made))
     for alias, base in alias_roots(tasks).items():
@@ -271,17 +272,17 @@ def extract(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
     """The named tasks as a graph of their own, to be run or timed alone.
 
     What they read from outside becomes inputs; what they write and somebody else reads, or nobody
-    reads inside, becomes outputs. A join stays one if all its parts are written inside; else they
-    are values of their own, and the whole is an input if it is read.
+    reads inside, becomes outputs. An elided concat stays one if all its parts are written inside;
+    else they are values of their own, and the whole is an input if it is read.
     """
     inside = tuple(task for task in tasks.tasks if task.name in names)
     results = {name for task in inside for name in task.writes}
     made = leaves(tasks)
-    joins = tuple(node for node in tasks.joins if results.issuperset(made[node.name]))
-    joined = {part for node in joins for part in node.uses}
-    memory = [name for task in inside for name in task.writes if name not in joined]
-    memory += [node.name for node in joins if node.name not in joined]
-    written = results.union(node.name for node in joins)
+    elided = tuple(node for node in tasks.elided_concats if results.issuperset(made[node.name]))
+    parts = {part for node in elided for part in node.uses}
+    memory = [name for task in inside for name in task.writes if name not in parts]
+    memory += [node.name for node in elided if node.name not in parts]
+    written = results.union(node.name for node in elided)
     bases, types = alias_roots(tasks), value_types(tasks)
     constant = {c.name: c for c in tasks.constants}
     read = dict.fromkeys(name for task in inside for name in task.reads)
@@ -298,7 +299,7 @@ def extract(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
         inside,
         aliases,
         tuple(Ref(name) for name in memory if name in outside or name not in kept),
-        joins,
+        elided,
     )
 
 
@@ -320,7 +321,7 @@ def _read_outside(tasks: TaskGraph, names: Collection[str]) -> set[str]:
     others = (task for task in tasks.tasks if task.name not in names)
     found = {bases.get(name, name) for task in others for name in task.reads}
     found |= {bases.get(ref.name, ref.name) for ref in tasks.outputs}
-    for node in (*tasks.joins, *reversed(tasks.joins)):
+    for node in (*tasks.elided_concats, *reversed(tasks.elided_concats)):
         if found.intersection((node.name, *node.uses)):
             found.update((node.name, *node.uses))
     return found

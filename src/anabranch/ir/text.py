@@ -91,11 +91,11 @@ def text_kernel(kernel: Kernel) -> str:
 
 
 def text_tasks(tasks: TaskGraph) -> str:
-    """A task graph for people: types once, bodies, aliases and joins line by line."""
+    """A task graph for people: types once, bodies, aliases and elided concats line by line."""
     lines = [f"tasks {tasks.name} {{", *_text_inputs(tasks)]
     lines += [f"  const %{c.name}: {c.type.text} = {c.digest}" for c in tasks.constants]
     lines += [f"  alias {text_node(node)}" for node in tasks.aliases]
-    lines += [f"  join {text_node(node)}" for node in tasks.joins]
+    lines += [f"  elided_concat {text_node(node)}" for node in tasks.elided_concats]
     for task in tasks.tasks:
         lines += _indented(text_task(task))
     lines += ["  return " + ", ".join(f"%{ref.name}" for ref in tasks.outputs), "}"]

@@ -16,7 +16,7 @@ from anabranch.ir.dag import Dag, bits, readers_before_writers
 from anabranch.ir.graph import Constant, Graph, Input, Node
 from anabranch.ir.schedule import Schedule, happens_before, text_schedule
 from anabranch.ir.state import elementwise, is_only_read, overwritten
-from anabranch.ir.task import TaskGraph, alias_roots, join_dim, places, value_types
+from anabranch.ir.task import TaskGraph, alias_roots, concat_dim, places, value_types
 from anabranch.ir.text import text_node
 from anabranch.ir.types import TensorType
 
@@ -71,7 +71,7 @@ def _verify_states(graph: Graph, defined: Mapping[str, TensorType]) -> None:
 
 def verify_tasks(tasks: TaskGraph) -> None:
     """Bodies are graphs, every value is written once and before it is read, aliases only rename,
-    joins only hold parts, types inside a body agree with those outside."""
+    elided concats only hold parts, types inside a body agree with those outside."""
     types = value_types(tasks)
     written: set[str] = {value.name for value in tasks.inputs}
     written |= {constant.name for constant in tasks.constants}
@@ -81,7 +81,7 @@ def verify_tasks(tasks: TaskGraph) -> None:
     _unless(len(names) == len(set(names)), tasks, "two tasks have one name")
     every = [value.name for value in tasks.inputs] + [c.name for c in tasks.constants]
     every += [name for task in tasks.tasks for name in dict.fromkeys(task.writes)]
-    every += [name for node in (*tasks.joins, *tasks.aliases) for name in node.results]
+    every += [name for node in (*tasks.elided_concats, *tasks.aliases) for name in node.results]
     _unless(len(every) == len(set(every)), tasks, "two values have one name")
     later = set(aliases)
     for node in tasks.aliases:
@@ -92,16 +92,16 @@ def verify_tasks(tasks: TaskGraph) -> None:
         same = all(map(ops.same_layout, found, node.types))
         _unless(same, tasks, f"alias %{node.name} lies otherwise than what it renames")
 
-    verify_joins(tasks)
-    joins = {node.name: node.uses for node in tasks.joins}
+    verify_elided_concats(tasks)
+    elided = {node.name: node.uses for node in tasks.elided_concats}
 
     settled = set(written)
 
     def ready(name: str) -> bool:
         if name in settled:
             return True
-        if name in joins:
-            found = all(map(ready, joins[name]))
+        if name in elided:
+            found = all(map(ready, elided[name]))
         else:
             found = name in written or (name in aliases and ready(aliases[name].uses[0]))
         if found:
@@ -120,7 +120,7 @@ def verify_tasks(tasks: TaskGraph) -> None:
         for constant in task.body.constants:
             _unless(constant.name in constants, tasks, f"no constant %{constant.name}")
         for name in task.writes:
-            once = name not in written and name not in joins
+            once = name not in written and name not in elided
             _unless(once, tasks, f"%{name} is written twice")
             written.add(name)
     for ref in tasks.outputs:
@@ -130,9 +130,9 @@ def verify_tasks(tasks: TaskGraph) -> None:
 
 def verify_states(tasks: TaskGraph) -> None:
     """States are the last inputs, and their new values lie where they lie; what is written in the
-    memory of something else is of its type, is no part of a join, and is computed by a task that
-    reads this memory at the elements that it writes alone: one operator that says so, or such as
-    look at one element."""
+    memory of something else is of its type, is no part of an elided concat, and is computed by a
+    task that reads this memory at the elements that it writes alone: one operator that says so, or
+    such as look at one element."""
     names = [state.name for state in tasks.states]
     last = [value.name for value in tasks.inputs][len(tasks.inputs) - len(names) :]
     _unless(sorted(names) == sorted(last), tasks, "its states are not its last inputs")
@@ -148,12 +148,12 @@ def verify_states(tasks: TaskGraph) -> None:
     for reader, writer in readers_before_writers(tasks):
         message = f"task {writer} writes over what {reader} reads, and is listed before it"
         _unless(at[reader] < at[writer], tasks, message)
-    joined = {name for node in tasks.joins for name in node.uses}
+    parts = {name for node in tasks.elided_concats for name in node.uses}
     for task in tasks.tasks:
         for new, old in task.overwrites.items():
             what = f"task {task.name} writes %{new} over %{old}"
             _unless(types[new] == types[old], tasks, f"{what}, which is of another type")
-            _unless(new not in joined, tasks, f"{what}, and it is a part of a join")
+            _unless(new not in parts, tasks, f"{what}, and it is a part of an elided concat")
             home = place[new]
             others = [name for name in task.reads if name != old]
             apart = all(place.get(root, root) != home for root in (roots.get(n, n) for n in others))
@@ -162,29 +162,37 @@ def verify_states(tasks: TaskGraph) -> None:
             _unless(apart and alone, tasks, f"{what}, and reads other elements of it")
 
 
-def verify_joins(tasks: TaskGraph) -> None:
-    """A join is a concatenation, along a dimension it names, of results of tasks or joins before
-    it: each is in one join, once, and has its strides; their sizes add up. So parts never
-    overlap."""
+def verify_elided_concats(tasks: TaskGraph) -> None:
+    """An elided concat is a concatenation, along a dimension it names, of results of tasks or
+    elided concats before it: each is in one elided concat, once, and has its strides; their sizes
+    add up. So parts never overlap."""
     types = value_types(tasks)
     made = {name for task in tasks.tasks for name in task.writes}
     taken: set[str] = set()
-    for node in tasks.joins:
+    for node in tasks.elided_concats:
         plain = node.op == "aten.cat.default" and len(node.args) == 2 and not node.kwargs
         dim = node.args[1] if plain else None
         rank = len(node.type.shape)
         fits = isinstance(dim, int) and 0 <= dim < rank and len(node.types) == 1
-        _unless(fits, tasks, f"join %{node.name} is no concatenation along a dimension it names")
-        along = join_dim(node)
+        _unless(
+            fits,
+            tasks,
+            f"elided concat %{node.name} is no concatenation along a dimension it names",
+        )
+        along = concat_dim(node)
         for name in node.uses:
-            what = f"part %{name} of join %{node.name}"
-            _unless(name in made, tasks, f"{what} is no task's result and no join before it")
+            what = f"part %{name} of elided concat %{node.name}"
+            _unless(
+                name in made, tasks, f"{what} is no task's result and no elided concat before it"
+            )
             _unless(name not in taken, tasks, f"{what} is a part twice")
             taken.add(name)
             want = _part_type(node.type, along, types[name])
             _unless(types[name] == want, tasks, f"{what} is no {want.text}")
         total = sum(types[name].shape[along] for name in node.uses)
-        _unless(total == node.type.shape[along], tasks, f"join %{node.name} has another size")
+        _unless(
+            total == node.type.shape[along], tasks, f"elided concat %{node.name} has another size"
+        )
         made.add(node.name)
 
 

@@ -7,8 +7,8 @@ Bytes may be given on only to a value whose writer surely starts after *all* of 
     stream 1:     `-> b ---> d ---´           d may not reuse a (c may still run), e may
 
 The end of the run is one more position, after all launches: outputs are touched there. The parts of
-a join share one buffer that each of them writes a slice of: what was there before must have ended
-before any of them starts.
+an elided concat share one buffer that each of them writes a slice of: what was there before must
+have ended before any of them starts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def lifetimes(
     tasks: TaskGraph, schedule: Schedule, held: Collection[str] = ()
 ) -> tuple[Lifetime, ...]:
     """One for each value that a task writes, but for what is written in the memory of an input, and
-    each join, in launch order of the writers. Reading
+    each elided concat, in launch order of the writers. Reading
     an alias touches its base, and a part the whole. Outputs, and the values in `held`, live to the
     end."""
     by_name = {task.name: task for task in tasks.tasks}

@@ -5,7 +5,7 @@
     arena             what kernels write into memory they are given; workspaces too
     pool              what kernels allocate themselves, with the task at whose launch it may go
     alias             the memory of what it renames
-    part              a slice of the join it belongs to
+    part              a slice of the elided concat it belongs to
 
 Every plan is proved by `race_check.check_plan` before it is handed out.
 """
@@ -145,7 +145,7 @@ def _slots(tasks: TaskGraph, written: dict[str, Slot]) -> tuple[Slot, ...]:
         ),
         *(
             Slot(name, "part", nbytes=types[name].nbytes)
-            for node in tasks.joins
+            for node in tasks.elided_concats
             for name in node.uses
         ),
     )

@@ -11,9 +11,9 @@ The place of a state is a stretch of bytes like any other, owned by the old valu
 writes the new one may have read the old one itself, at the elements that it writes; so for it alone
 the first line leaves out itself. What is returned must own the bytes at the end.
 
-A join owns the bytes of all its parts. Each part is a write of its own: it comes after all touches
-by the owner before, not after its sisters, whose elements are others. A read of a part needs that
-part's writer, a read of the whole all of them.
+An elided concat owns the bytes of all its parts. Each part is a write of its own: it comes after
+all touches by the owner before, not after its sisters, whose elements are others. A read of a part
+needs that part's writer, a read of the whole all of them.
 
 "Ended before" is decided by clocks: each launch knows how many launches of each stream have surely
 ended. Launch order is one of the legal orders of execution, and every change of owner is ordered
@@ -101,7 +101,9 @@ def _check_slots(plan: Plan) -> None:
     spaces |= {state.name: "state" for state in tasks.states}
     spaces |= {constant.name: "constant" for constant in tasks.constants}
     spaces |= {name: "alias" for node in tasks.aliases for name in node.results}
-    spaces |= {node.name: "part" if node.name in parts else "arena" for node in tasks.joins}
+    spaces |= {
+        node.name: "part" if node.name in parts else "arena" for node in tasks.elided_concats
+    }
     for task in tasks.tasks:
         given = task.kernel is None or task.kernel.writes_out
         spaces |= {name: "arena" if given else "pool" for name in task.writes}
@@ -156,8 +158,9 @@ def _check_region(plan: Plan, what: str, offset: int, nbytes: int) -> None:
 
 @dataclass(slots=True)
 class _Bytes:
-    """A stretch of bytes: the value in it; by its parts (itself, if it is no join) who has written
-    them; the tasks that have touched it as that value, and those that had touched it before."""
+    """A stretch of bytes: the value in it; by its parts (itself, if it is no elided concat) who has
+    written them; the tasks that have touched it as that value, and those that had touched it
+    before."""
 
     owner: str = ""
     writers: dict[str, str] = field(default_factory=dict)

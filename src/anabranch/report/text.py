@@ -133,9 +133,9 @@ def _special(parts: ReportParts) -> list[str]:
 
 def _fused(parts: ReportParts, found: Sequence[TaskRow]) -> list[str]:
     nodes, tasks = len(parts["rewritten"].nodes), parts["plan"].tasks
-    views, joins = len(tasks.aliases), len(tasks.joins)
+    views, elided = len(tasks.aliases), len(tasks.elided_concats)
     fused = Counter(row.ops for row in found if len(row.task.body.nodes) > 1)
-    named = [count(views, "view")] * bool(views) + [count(joins, "concatenation")] * bool(joins)
+    named = [count(views, "view")] * bool(views) + [count(elided, "concatenation")] * bool(elided)
     free = f"; {' and '.join(named)} cost nothing" if named else ""
     lines = [f"Fused: {count(nodes, 'node')} -> {count(len(found), 'task')}{free}"]
     shared = sum(

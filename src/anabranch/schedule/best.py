@@ -111,7 +111,9 @@ def _key(tasks: TaskGraph, names: Sequence[str], limits: Limits) -> str:
     for task in tasks.tasks:
         resources = task.kernel.resources if task.kernel else None
         lines.append(f"{task.name} {task.reads} {task.writes} {resources}\n{task_text(task)}")
-    lines += [f"{node.name} {node.op} {node.uses}" for node in (*tasks.aliases, *tasks.joins)]
+    lines += [
+        f"{node.name} {node.op} {node.uses}" for node in (*tasks.aliases, *tasks.elided_concats)
+    ]
     return MEASURED.key(*lines)
 
 

@@ -128,7 +128,7 @@ def apart(tasks: TaskGraph, count: int) -> list[TaskGraph]:
             tuple(task for task in tasks.tasks if task.name.startswith(_title(i))),
             tuple(node for node in tasks.aliases if node.name.startswith(_title(i))),
             tuple(ref for ref in tasks.outputs if ref.name.startswith(_title(i))),
-            tuple(node for node in tasks.joins if node.name.startswith(_title(i))),
+            tuple(node for node in tasks.elided_concats if node.name.startswith(_title(i))),
         )
         for i in range(count)
     ]

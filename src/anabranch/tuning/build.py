@@ -199,7 +199,7 @@ def fastest_of(
     best = fastest(found)
     for way, made, cost in zip(ways, tried, found, strict=True):
         if way is not ways[best]:
-            what = f"{len(made.tasks.tasks)} tasks, {len(made.tasks.joins)} joins"
+            what = f"{len(made.tasks.tasks)} tasks, {len(made.tasks.elided_concats)} elided concats"
             why = f"{cost.us:.2f} us {cost.source} as a whole, {found[best].us:.2f} otherwise"
             job.trace.add("refused", "fusion", what, why, us=cost.us)
     return ways[best]

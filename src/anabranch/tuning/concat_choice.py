@@ -1,8 +1,8 @@
-"""Choosing concatenations to elide: all cuts with kernels -> the fastest with those joins that pay.
+"""Choosing concatenations to elide: all cuts with kernels -> the fastest, those that pay elided.
 
-fastest cut, joins tried in it                  is taken, unless
-cuts chosen as if concatenations were free      take less in all, with these as joins
-all of them as joins                            a second selection, for who can run both wholes
+fastest cut, elision tried in it                is taken, unless
+cuts chosen as if concatenations were free      take less in all, with these elided
+all of them elided                              a second selection, for who can run both wholes
 """
 
 from __future__ import annotations
@@ -21,68 +21,69 @@ from anabranch.tuning.cut_choice import CostOf, SelectionVariant, fastest_cut, s
 from anabranch.tuning.select import Selection
 
 
-class Join(Protocol):
-    """A selection with joins where they are faster; `hopeful`: or may be, in a whole
-    in which parts run side by side."""
+class ConcatElision(Protocol):
+    """A selection with elided concats where they are faster; `hopeful`: or may be, in a whole in
+    which parts run side by side."""
 
     def __call__(self, one: Selection, trace: Trace, hopeful: bool = False) -> Selection:
-        """The selection with those joins that are faster; their refusals go to the trace."""
+        """The selection with those elided concats that are faster; their refusals go to the
+        trace."""
 
 
-def selections_with_joins(
-    ways: Sequence[Selection], cost: CostOf, join: Join, trace: Trace, wholes: bool
+def selections_with_elided_concats(
+    ways: Sequence[Selection], cost: CostOf, elide: ConcatElision, trace: Trace, wholes: bool
 ) -> list[SelectionVariant]:
-    """The fastest of all cuts, with joins, and for wholes the same with as many joins as can be."""
+    """The fastest of all cuts, with elided concats, and for wholes the same with as many of them as
+    can be."""
     free = {name for way in ways for name in fitting(way.tasks, Trace(quiet=True))}
     told = trace.child()
-    found = [_fastest_joined(ways, cost, join, free, told)]
-    apart = _all_joined(ways, cost, join, free, trace) if wholes else None
+    found = [_fastest_with_elision(ways, cost, elide, free, told)]
+    apart = _all_elided(ways, cost, elide, free, trace) if wholes else None
     if apart is not None and apart.selection.tasks != found[0].selection.tasks:
         found.append(apart)
     return found
 
 
-def _fastest_joined(
-    ways: Sequence[Selection], cost: CostOf, join: Join, free: Set[str], trace: Trace
+def _fastest_with_elision(
+    ways: Sequence[Selection], cost: CostOf, elide: ConcatElision, free: Set[str], trace: Trace
 ) -> SelectionVariant:
-    """The fastest of all cuts, with joins. A concatenation that becomes one costs nothing, but to
-    do so it must be a task alone: so cuts are also chosen as if all of those were free, then as if
-    just those were that became joins, and that is taken if it takes less in all."""
+    """The fastest of all cuts, with elided concats. A concatenation that becomes one costs nothing,
+    but to do so it must be a task alone: so cuts are also chosen as if all of those were free, then
+    as if just those were that became elided, and that is taken if it takes less in all."""
     first = fastest_cut(_as_they_are(ways), cost, trace)
-    plain = join(first, trace)
+    plain = elide(first, trace)
     while free:
         told = trace.child()
         hoped = fastest_cut(ways, partial(_hoped, cost, free), told)
         if hoped.tasks == first.tasks:
             break
-        hoped = join(hoped, told)
-        joined = {node.name for node in hoped.tasks.joins}
-        if free <= joined:
+        hoped = elide(hoped, told)
+        elided = {node.name for node in hoped.tasks.elided_concats}
+        if free <= elided:
             if sum_us(hoped, cost) < sum_us(plain, cost):
                 return SelectionVariant(hoped, told)
             break
-        free = free & joined
+        free = free & elided
     return SelectionVariant(plain, trace)
 
 
-def _all_joined(
-    ways: Sequence[Selection], cost: CostOf, join: Join, free: Set[str], trace: Trace
+def _all_elided(
+    ways: Sequence[Selection], cost: CostOf, elide: ConcatElision, free: Set[str], trace: Trace
 ) -> SelectionVariant | None:
-    """With every concatenation as a join that can be one, whatever that takes in all; None if none
-    can."""
+    """With every concatenation elided that can be, whatever that takes in all; None if none can."""
     while free:
         told = trace.child()
-        apart = join(fastest_cut(ways, partial(_apart, cost, free), told), told, hopeful=True)
-        joined = {node.name for node in apart.tasks.joins}
-        if free <= joined:
+        apart = elide(fastest_cut(ways, partial(_apart, cost, free), told), told, hopeful=True)
+        elided = {node.name for node in apart.tasks.elided_concats}
+        if free <= elided:
             return SelectionVariant(apart, told)
-        free = free & joined
+        free = free & elided
     return None
 
 
 def _as_they_are(ways: Sequence[Selection]) -> Sequence[Selection]:
-    """All cuts but one that is there for its joins alone: with concatenations apart that the one
-    before it fuses."""
+    """All cuts but one that is there for its elided concats alone: with concatenations apart that
+    the one before it fuses."""
     *_, before, last = (None, *ways)
     if before is None or _alone(last.tasks) <= _alone(before.tasks):
         return ways

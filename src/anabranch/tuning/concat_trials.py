@@ -1,10 +1,12 @@
-"""Trying joins: a selection with concatenations -> one without those that a join outruns.
+"""Trying elided concats: a selection with concatenations -> one without those that an elided concat
+outruns.
 
     fitting -> promising -> kernels chosen again for what reads or writes slices -> worth
 
 A kernel that is known already says whether a trial can pay: the parts must be written by kernels
 that write where they are told, and if the fastest of those, each into memory of its own, lose more
-than the concatenation takes, a join loses too. Only kernels that were fast before are tried again.
+than the concatenation takes, an elided concat loses too. Only kernels that were fast before are
+tried again.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.errors import TargetError
-from anabranch.fusion.concat_elision import fitting, joined, touching, worth
+from anabranch.fusion.concat_elision import fitting, touching, with_elided, worth
 from anabranch.ir.key import digest_text, structure_text
 from anabranch.ir.protocols import Cost, Costs, Provider
 from anabranch.ir.refused import Refused
@@ -70,16 +72,16 @@ class Writing:
         return [k for k in offers if known is None or k.provider == "aten" or _name(k) in known]
 
 
-def with_joins(
+def with_elided_concats(
     selection: Selection, config: SelectionConfig, costs: Costs, trace: Trace, hopeful: bool = False
 ) -> Selection:
-    """The selection with joins where they are faster; the very same one if nowhere. `hopeful`:
-    also where that shows only in the whole, if at all."""
+    """The selection with elided concats where they are faster; the very same one if nowhere.
+    `hopeful`: also where that shows only in the whole, if at all."""
     plain = selection.tasks
     names = _promising(selection, costs.task, trace)
     if not names:
         return selection
-    whole = joined(plain, names)
+    whole = with_elided(plain, names)
     changed = touching(plain, whole)
     again = writing(changed, whole, selection.candidates, config.providers)
     try:
@@ -95,7 +97,7 @@ def with_joins(
     kept = worth(plain, _with_kernels(whole, picked.tasks), costs.task, trace, hopeful)
     if not kept:
         return selection
-    tasks = _with_kernels(joined(plain, kept), picked.tasks)
+    tasks = _with_kernels(with_elided(plain, kept), picked.tasks)
     was = {task.name: task for task in plain.tasks}
     tried = {
         task.name: (selection if task is was.get(task.name) else picked).candidates[task.name]
@@ -111,7 +113,7 @@ def writing(
     providers: Sequence[Provider],
 ) -> tuple[Writing, ...]:
     """The providers, to choose kernels again for tasks that read or write slices."""
-    parts = {name for node in whole.joins for name in node.uses}
+    parts = {name for node in whole.elided_concats for name in node.uses}
     known: dict[str, frozenset[tuple[str, str, str]]] = {}
     told: set[str] = set()
     for task in changed:
@@ -138,7 +140,7 @@ def _promising(selection: Selection, cost: Callable[[Task], Cost], trace: Trace)
     plain, found = selection.tasks, list[str]()
     names = fitting(plain, trace)
     while names:
-        whole, left = joined(plain, names), list[str]()
+        whole, left = with_elided(plain, names), list[str]()
         homes, parts = wholes(whole), leaves(whole)
         for home in dict.fromkeys(homes.get(name, name) for name in names):
             inside = [name for name in names if homes.get(name, name) == home]
@@ -202,7 +204,7 @@ def _with_kernels(tasks: TaskGraph, chosen: TaskGraph) -> TaskGraph:
         if task.kernel is not None:
             return task
         found = named[task.name]
-        assert found.body == task.body, "sets of joins share no task"
+        assert found.body == task.body, "sets of elided concats share no task"
         return found
 
     return replace(tasks, tasks=tuple(map(kernel_of, tasks.tasks)))

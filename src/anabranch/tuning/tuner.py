@@ -1,7 +1,8 @@
 """Tuning: from a rewritten graph to tasks that all have the fastest kernel there is for them.
 
     graph --cuts--> tasks, cut in several ways --kernels--> the fastest of them, stretch by stretch
-                                                            and with all concatenations as joins
+                                                            and with all concatenations as elided
+                                                            concats
           --cuts--> each node alone --kernels--> merged while that is faster (`fusion/deepcuts`)
 
 What is fastest stretch by stretch takes the least in all, one task after another. A concatenation
@@ -43,8 +44,8 @@ from anabranch.options import Options
 from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.schedule.parallel_forecast import outlook_of
 from anabranch.trace import Trace
-from anabranch.tuning.concat_choice import selections_with_joins
-from anabranch.tuning.concat_trials import with_joins
+from anabranch.tuning.concat_choice import selections_with_elided_concats
+from anabranch.tuning.concat_trials import with_elided_concats
 from anabranch.tuning.conv_merge import merged
 from anabranch.tuning.cut_choice import SelectionVariant, faster_of_two, fastest_cut
 from anabranch.tuning.decisions import Decision, Memory
@@ -108,9 +109,9 @@ class Tuner:
 
     def cuts(self, graph: Graph, trace: Trace) -> list[TaskGraph]:
         """The graph cut in every way, the finest first, each way once; the last keeps apart what
-        may be joins, where others fuse it with what makes its parts or reads it. Steps of which
-        there are many are one task in all of them. Where nodes are to be merged one by one, each
-        of them alone."""
+        may be elided concats, where others fuse it with what makes its parts or reads it. Steps of
+        which there are many are one task in all of them. Where nodes are to be merged one by one,
+        each of them alone."""
         if self.uses_deepcuts:
             return [singly(graph)]
         found: list[TaskGraph] = []
@@ -129,10 +130,11 @@ class Tuner:
         self, cuts: Sequence[TaskGraph], costs: Costs, trace: Trace, wholes: bool = False
     ) -> list[SelectionVariant]:
         """All cuts with kernels: where they differ what is faster, first, and then, if whoever asks
-        compares `wholes` and that is another selection, all concatenations as joins that may be.
-        Where convolutions are to be merged there are no joins, for merging has its own way with
-        concatenations, and nothing is computed again: what is merged stands alone in its task, and
-        `cuts` may be tasks out of several graphs. TargetError if a task has no kernel that runs."""
+        compares `wholes` and that is another selection, all concatenations as elided concats that
+        may be. Where convolutions are to be merged there are no elided concats, for merging has its
+        own way with concatenations, and nothing is computed again: what is merged stands alone in
+        its task, and `cuts` may be tasks out of several graphs. TargetError if a task has no kernel
+        that runs."""
         with self._sandboxed(trace) as sandboxed:
             if self.generates:
                 sandboxed.start()
@@ -151,10 +153,10 @@ class Tuner:
                     whole = with_again(one, config, trace)
                     return one if whole is one else faster_of_two(whole, one, costs.task, trace)
 
-                def join(one: Selection, trace: Trace, hopeful: bool = False) -> Selection:
-                    return with_joins(again(one, trace), config, costs, trace, hopeful)
+                def elide(one: Selection, trace: Trace, hopeful: bool = False) -> Selection:
+                    return with_elided_concats(again(one, trace), config, costs, trace, hopeful)
 
-                found = selections_with_joins(ways, costs.task, join, trace, wholes)
+                found = selections_with_elided_concats(ways, costs.task, elide, trace, wholes)
             settled = config.memory.settled()
             return [
                 SelectionVariant(replace(way.selection, settled=settled), way.trace)

@@ -1,4 +1,4 @@
-"""Joins whose parts are computed in the body: several stores into one result, and recurrences."""
+"""Concatenations of parts that are computed in the body, and recurrences: several stores."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_parts_of_several_sizes_are_chosen_between() -> None:
 
 
 def test_a_part_that_is_read_again() -> None:
-    """A slice of a join reads the one part it lies in."""
+    """A slice of a concatenation reads the one part it lies in."""
     graph = read("""
     graph g {
       input %x: f32[4,6]

@@ -1,12 +1,12 @@
-"""Joins that are stored part by part: what is put side by side is written where it belongs.
+"""Concatenations stored part by part: what is put side by side is written where it belongs.
 
     %h0 = tanh(%c0)                           for c < 512:
     %h1 = tanh(%c1)                      ->     s[0, c] = tanh(c0[c])
     %s = stack([%h0, %h1], 0)                   s[1, c] = tanh(c1[c])
 
-As one function of its own index space a join asks at each point which part it is in, and computes
-all parts everywhere. Where the parts have one shape they share a space instead: each is computed
-once, and a recurrence that was unrolled runs along its steps in registers.
+As one function of its own index space a concatenation asks at each point which part it is in, and
+computes all parts everywhere. Where the parts have one shape they share a space instead: each is
+computed once, and a recurrence that was unrolled runs along its steps in registers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anabranch.ir.graph import Graph, Node, Ref, refs
 from anabranch.kernels.dfg.index_expr import Index, number
 from anabranch.kernels.dfg.lowering_api import Point, Value
 
-JOINS = frozenset({"aten.cat", "aten.stack"})
+CONCATS = frozenset({"aten.cat", "aten.stack"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class ConcatPart:
 
 
 def parts_of(name: str, body: Graph, values: Mapping[str, Value]) -> list[ConcatPart]:
-    """The parts of a result that is a join of values of one shape some of which are computed here;
-    [] if it is none."""
+    """The parts of a result that is a concatenation of values of one shape some of which are
+    computed here; [] if it is none."""
     node = next((node for node in body.nodes if name in node.results), None)
     if node is None or not alike(node, {n: value.shape for n, value in values.items()}):
         return []
     makers = {result: node for node in body.nodes for result in node.results}
-    joined = joined_by(node)
+    joined = concatenated(node)
     if not any(_computed(part, makers) for part in joined):
         return []
     dim = ops.arguments(node)["dim"]
@@ -57,16 +57,16 @@ def parts_of(name: str, body: Graph, values: Mapping[str, Value]) -> list[Concat
     return [ConcatPart(values[part], dim, k * each, new) for k, part in enumerate(joined)]
 
 
-def joined_by(node: Node) -> list[str]:
-    """What a join puts side by side, in order."""
+def concatenated(node: Node) -> list[str]:
+    """What a concatenation puts side by side, in order."""
     return [ref.name for ref in refs(ops.arguments(node)["tensors"])]
 
 
 def alike(node: Node, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether it joins several values of one shape."""
-    if ops.packet_name(node.op) not in JOINS:
+    """Whether it concatenates several values of one shape."""
+    if ops.packet_name(node.op) not in CONCATS:
         return False
-    found = joined_by(node)
+    found = concatenated(node)
     return len(found) > 1 and len({shapes[name] for name in found}) == 1
 
 

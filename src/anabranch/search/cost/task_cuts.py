@@ -213,7 +213,7 @@ def _passed_on(tasks: TaskGraph, views: Set[str]) -> set[str]:
         for name in task.reads:
             readers.setdefault(name, []).append(task)
     kept = views | {ref.name for ref in tasks.outputs}
-    kept |= {name for node in tasks.joins for name in node.uses}
+    kept |= {name for node in tasks.elided_concats for name in node.uses}
     return {
         task.name
         for task in tasks.tasks

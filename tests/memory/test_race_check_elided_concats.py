@@ -1,4 +1,4 @@
-"""Joins in plans: one buffer, several writers. The checker must catch each mistake."""
+"""Elided concats in plans: one buffer, several writers. The checker must catch each mistake."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fusion.joins import CPU, forced, networks
+from tests.fusion.elided_concats import CPU, forced, networks
 
 from anabranch.errors import VerifyError
 from anabranch.ir.dag import dag_of
@@ -166,7 +166,7 @@ def test_the_checker_agrees_with_the_rule_of_the_packer(graph: Graph, data: st.D
     read = {name for task in tasks.tasks for name in task.reads} | {r.name for r in tasks.outputs}
     unread = {value for value, life in lives.items() if life.later and value not in read}
     if one == other or unread & {one, other}:
-        return  # of a join that nobody reads as a whole, the checker knows which bytes are idle
+        return  # of a concat that nobody reads as a whole, the checker knows which bytes are idle
     check_plan(plan)
     allowed = may_share(lives[one], lives[other], before_masks(plan.schedule))
     broken = moved(plan, one, other)

@@ -1,4 +1,4 @@
-"""Joins on a GPU: generated kernels write slices of one buffer, side by side, inside a graph."""
+"""Elided concats on a GPU: generated kernels write slices of one buffer, inside a graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from anabranch.fusion import partition
-from anabranch.fusion.concat_elision import fitting, joined
+from anabranch.fusion.concat_elision import fitting, with_elided
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_tensor
@@ -119,8 +119,8 @@ def test_slices_side_by_side(number: int) -> None:
     target = CudaTarget(torch.device("cuda", torch.cuda.current_device()))
     graph = read(FIRE, target)
     tasks = partition(graph, Trace(), target.spec)
-    tasks = with_variant(joined(tasks, fitting(tasks, Trace())), target, number)
-    assert [node.name for node in tasks.joins] == ["cat"]
+    tasks = with_variant(with_elided(tasks, fitting(tasks, Trace())), target, number)
+    assert [node.name for node in tasks.elided_concats] == ["cat"]
     run = target.load(fence(pack(tasks, Schedule("side by side", STREAMS), target.spec)))
     assert not run.failure
     agrees(run, graph, target)
@@ -131,8 +131,8 @@ def test_a_slice_is_read_in_place_and_copied_to_its_place(number: int) -> None:
     target = CudaTarget(torch.device("cuda", torch.cuda.current_device()))
     graph = read(MERGED, target)
     tasks = partition(graph, Trace(), target.spec)
-    tasks = with_variant(joined(tasks, fitting(tasks, Trace())), target, number)
-    assert [node.uses for node in tasks.joins] == [("cat_one", "deep")]
+    tasks = with_variant(with_elided(tasks, fitting(tasks, Trace())), target, number)
+    assert [node.uses for node in tasks.elided_concats] == [("cat_one", "deep")]
     launches = (
         Launch("both", 0),
         Launch("cat_one", 1, ("both",)),
@@ -149,8 +149,8 @@ def test_what_a_layer_reads_is_a_part_of_what_the_next_one_reads(number: int) ->
     target = CudaTarget(torch.device("cuda", torch.cuda.current_device()))
     graph = read(DENSE, target)
     tasks = partition(graph, Trace(), target.spec, True, True, True, alone=("two", "three"))
-    tasks = with_variant(joined(tasks, fitting(tasks, Trace())), target, number)
-    assert [node.uses for node in tasks.joins] == [("a", "b"), ("two", "c")]
+    tasks = with_variant(with_elided(tasks, fitting(tasks, Trace())), target, number)
+    assert [node.uses for node in tasks.elided_concats] == [("a", "b"), ("two", "c")]
     assert [len(task.body.nodes) for task in tasks.tasks] == [1, 1, 2, 1]
     launches = tuple(Launch(task.name, 0) for task in tasks.tasks)
     run = target.load(fence(pack(tasks, Schedule("in a row", launches), target.spec)))
@@ -162,7 +162,7 @@ def test_a_library_that_cannot_write_a_slice_copies() -> None:
     target = CudaTarget(torch.device("cuda", torch.cuda.current_device()))
     graph = read(FIRE, target)
     tasks = partition(graph, Trace(), target.spec)
-    tasks = joined(tasks, fitting(tasks, Trace()))
+    tasks = with_elided(tasks, fitting(tasks, Trace()))
     again = writing(tasks.tasks, tasks, {}, PROVIDERS)
     chosen = (
         replace(task, kernel=next(k for p in again for k in p.kernels(task, target.spec)))

@@ -1,4 +1,4 @@
-"""Graphs with concatenations, and their task graphs in which all that may be is joined."""
+"""Graphs with concatenations, and their task graphs in which all that may be are elided."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 
 from anabranch.fusion import partition
-from anabranch.fusion.concat_elision import fitting, joined
+from anabranch.fusion.concat_elision import fitting, with_elided
 from anabranch.ir.graph import Arg, Graph, Input, Node, Ref
 from anabranch.ir.ops import channels_last_strides, make_node
 from anabranch.ir.task import TaskGraph
@@ -35,9 +35,9 @@ def with_kernels(tasks: TaskGraph) -> TaskGraph:
 
 
 def forced(graph: Graph) -> TaskGraph:
-    """The graph with all joins that fit, and kernels."""
+    """The graph with all elided concats that fit, and kernels."""
     tasks = partition(graph, Trace(), CPU.spec)
-    tasks = joined(tasks, fitting(tasks, Trace()))
+    tasks = with_elided(tasks, fitting(tasks, Trace()))
     verify_tasks(tasks)
     return with_kernels(tasks)
 
