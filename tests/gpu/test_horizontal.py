@@ -16,7 +16,7 @@ from torch import Tensor
 
 import anabranch
 from anabranch.fusion import partition
-from anabranch.fusion.concat_elision import fitting, joined
+from anabranch.fusion.concat_elision import fitting, with_elided
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
@@ -86,7 +86,7 @@ def test_plans_with_common_launches_are_right(number: int, late: bool, mode: str
         pytest.skip("kernels overlap those before them from compute capability 9.0 on")
     graph = module(target)
     tasks = partition(graph, Trace(), target.spec)
-    tasks = joined(tasks, fitting(tasks, Trace()))
+    tasks = with_elided(tasks, fitting(tasks, Trace()))
     assert [node.name for node in tasks.elided_concats] == ["cat"]
     us = {task.name: 1.0 for task in tasks.tasks}
     groups = levelled(tasks, us, lambda group: True, late)
