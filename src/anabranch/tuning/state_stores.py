@@ -58,7 +58,7 @@ def _copies(tasks: TaskGraph, signature: Signature) -> dict[str, _Copy]:
     roots, parts = alias_roots(tasks), wholes(tasks)
     states = {state.name: tasks.outputs[state.output].name for state in tasks.states}
     read = Counter(name for task in tasks.tasks for name in task.reads)
-    read.update(name for node in (*tasks.aliases, *tasks.joins) for name in node.uses)
+    read.update(name for node in (*tasks.aliases, *tasks.elided_concats) for name in node.uses)
     read.update(ref.name for _, ref in signature.mutations)
     read.update(leaf.ref.name for leaf in signature.outputs if leaf.ref is not None)
     found: dict[str, _Copy] = {}

@@ -13,12 +13,12 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import Variant, parse_variant
+from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.in_place import (
     TEMPLATES,
     why_kernel_not_in_place,
     why_not_in_place,
 )
-from anabranch.kernels.triton.write import program, variants
 from anabranch.targets import resolve
 
 pytest.importorskip("triton")
