@@ -192,7 +192,7 @@ SENTENCES = {
     *("bench/sandbox.py try_in_sandbox",),  # told by another process
     *("fuzz/training_trial.py _wrong",),  # a part of what a script prints
     *("report/searched.py ended",),  # nothing is refused
-    *("kernels/triton/write.py why_none",),  # asked only where there is none
+    *("kernels/triton/codegen.py why_none",),  # asked only where there is none
 }
 """Functions that give a sentence, or "", and why."""
 
