@@ -16,8 +16,8 @@ import ast
 from anabranch.ir.refused import Refused
 from anabranch.ir.task import Kernel
 from anabranch.ir.variant import Variant
+from anabranch.kernels.triton.codegen import program
 from anabranch.kernels.triton.program import Program
-from anabranch.kernels.triton.write import program
 
 TEMPLATES = frozenset({"pointwise", "rows", "contraction"})
 """Of which each element of a result is computed and stored once, by one CTA."""
