@@ -85,7 +85,7 @@ def test_another_answer_is_refused_in_words(told: str, tmp_path: Path) -> None:
             except InputError as error:
                 refused += 1
                 assert " ".join(told.split()) in error.why or "attributes" in error.why
-                assert "test_input_questions.py:" in error.why or "the " in error.why[:4]
+                assert "test_input_queries.py:" in error.why or "the " in error.why[:4]
             else:
                 assert torch.equal(got, model(x))
     assert refused >= 2 and refused % 2 == 0

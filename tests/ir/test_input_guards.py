@@ -8,7 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from anabranch.ir.input_guards import ANSWERS, TOLD, Asked, What, answer_of, differs_from, heard
+from anabranch.ir.input_guards import (
+    ANSWERS,
+    TOLD,
+    InputGuard,
+    What,
+    answer_of,
+    guards_hold,
+    why_broken,
+)
 
 X = torch.arange(12.0).reshape(3, 4)
 
@@ -27,11 +35,11 @@ X = torch.arange(12.0).reshape(3, 4)
     ],
 )
 def test_another_answer_is_said(what: What, other: Tensor) -> None:
-    asked = Asked(0, what, answer_of(what, X), "net.py:7 in forward")
-    assert not differs_from(asked, X, "args[0]")
-    why = str(differs_from(asked, other, "args[0]"))
+    asked = InputGuard(0, what, answer_of(what, X), "net.py:7 in forward")
+    assert not why_broken(asked, X, "args[0]")
+    why = str(why_broken(asked, other, "args[0]"))
     assert "args[0]" in why and why.endswith("it is asked at net.py:7 in forward")
-    assert heard([asked], (0,))([X]) and not heard([asked], (0,))([other])
+    assert guards_hold([asked], (0,))([X]) and not guards_hold([asked], (0,))([other])
 
 
 def test_strides_of_one_index_do_not_count_in_the_layout() -> None:

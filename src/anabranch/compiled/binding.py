@@ -33,7 +33,7 @@ from anabranch.frontend.structure import (
     same_literal,
 )
 from anabranch.ir.ambient import differs
-from anabranch.ir.input_guards import differs_from
+from anabranch.ir.input_guards import why_broken
 from anabranch.ir.types import DTYPE_NAMES, TensorType
 
 TRACED = ("FakeTensor", "FunctionalTensor")
@@ -84,7 +84,7 @@ def bind(
     for asked in signature_of(entry).asked:
         path, given = places.get(asked.leaf, ("", None))
         if isinstance(given, Tensor) and given.__class__ in PLAIN_TENSORS:
-            found.differences += map(str, filter(None, [differs_from(asked, given, path)]))
+            found.differences += map(str, filter(None, [why_broken(asked, given, path)]))
     if signature_of(entry).exact and not found.differences:
         found.differences += _other_form(entry, args, kwargs)
     if signature_of(entry).distinct:

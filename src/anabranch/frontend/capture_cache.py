@@ -45,7 +45,7 @@ from anabranch.frontend.surroundings import Surroundings, surroundings
 from anabranch.ir.codec import nouns
 from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Graph
-from anabranch.ir.input_guards import Asked
+from anabranch.ir.input_guards import InputGuard
 from anabranch.ir.plan import Signature
 from anabranch.ir.trees import read_tree
 from anabranch.trace import Trace
@@ -166,7 +166,7 @@ def _with_answers(
     under: Surroundings,
 ) -> Captured:
     """With what the model asked in the call that was seen, and heard."""
-    signature, asked = captured.signature, tuple[Asked, ...]()
+    signature, asked = captured.signature, tuple[InputGuard, ...]()
     if seen.questions:
         exported = apart((args, dict(kwargs)))
         asked = answered(captured, (args, kwargs), exported, seen.questions)

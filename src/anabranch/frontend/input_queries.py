@@ -27,7 +27,7 @@ from anabranch.errors import CaptureError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import Given, leaves_of
 from anabranch.frontend.source import is_users
-from anabranch.ir.input_guards import Asked, What, answer_of, differs_from
+from anabranch.ir.input_guards import InputGuard, What, answer_of, why_broken
 
 LAID: dict[str, What] = {
     **{"stride": "stride", "is_contiguous": "is_contiguous", "dim_order": "stride"},
@@ -150,19 +150,19 @@ class InputQuestions(TorchFunctionMode):
 
 def answered(
     captured: Captured, given: Given, exported: Given, questions: Sequence[Question]
-) -> tuple[Asked, ...]:
+) -> tuple[InputGuard, ...]:
     """The questions with the answers that the graph was captured for, those of the tensors that
     were `exported`. CaptureError where those that the user has given answer otherwise."""
     named: dict[int, list[str]] = {}
     for name, leaf in leaves_of(*given).items():
         named.setdefault(id(leaf), []).append(name)
     mine, theirs = (captured.trees[0].flatten_up_to((a, dict(k))) for a, k in (given, exported))
-    found: dict[tuple[int, What], Asked] = {}
+    found: dict[tuple[int, What], InputGuard] = {}
     for place, (own, leaf) in enumerate(zip(mine, theirs, strict=True)):
         for name, what, where in questions:
             if name in named.get(id(own), ()):
-                asked = Asked(place, what, answer_of(what, leaf), where)
-                if wrong := differs_from(asked, own, name):
+                asked = InputGuard(place, what, answer_of(what, leaf), where)
+                if wrong := why_broken(asked, own, name):
                     raise CaptureError(
                         f"the model asks of its inputs what is not so in its graph: {wrong}",
                         "torch.export gives it inputs without gradients, that share no memory",

@@ -23,7 +23,7 @@ from torch.utils._pytree import TreeSpec
 from anabranch.frontend.structure import fits, lies_there, same_form, same_literal
 from anabranch.ir.ambient import holds
 from anabranch.ir.graph import Input
-from anabranch.ir.input_guards import heard
+from anabranch.ir.input_guards import guards_hold
 from anabranch.ir.plan import Leaf, Signature
 
 Reader = Callable[[tuple[Any, ...], Mapping[str, Any]], Sequence[Tensor] | None]
@@ -62,7 +62,7 @@ def reader(
     strided = torch.strided
     ambient = holds(signature.ambient)
     numbers = list(accumulate((leaf.ref is not None for leaf in signature.inputs), initial=0))
-    answers = heard(signature.asked, numbers) if signature.asked else None
+    answers = guards_hold(signature.asked, numbers) if signature.asked else None
     distinct, exact = signature.distinct, signature.exact
 
     def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Tensor] | None:

@@ -1,7 +1,7 @@
-"""Asked: what a model's Python code asks of its input tensors beside their numbers, and what it
-heard.
+"""Guards on inputs: what a model's Python code asks of its input tensors beside their numbers, and
+what it was answered.
 
-    if not x.is_contiguous():     Asked(0, "is_contiguous", "True", "net.py:7 in forward")
+    if not x.is_contiguous():     InputGuard(0, "is_contiguous", "True", "net.py:7 in forward")
         x = x * 2
 
 A graph is captured for one answer. A plan of it answers calls with the same answer alone; all other
@@ -35,7 +35,7 @@ What = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class InputGuard:
     """`leaf`: which of the leaves of a call, counted as the signature does; `answer`: as Python
     writes it; `where`: the user's line."""
 
@@ -91,7 +91,7 @@ def answer_of(what: What, tensor: Tensor) -> str:
     return repr(ANSWERS[what](tensor))
 
 
-def differs_from(asked: Asked, tensor: Tensor, path: str) -> Refused | None:
+def why_broken(asked: InputGuard, tensor: Tensor, path: str) -> Refused | None:
     """What is not as it was captured of the tensor that a person calls `path`; None if it is."""
     now = answer_of(asked.what, tensor)
     if now == asked.answer:
@@ -102,7 +102,9 @@ def differs_from(asked: Asked, tensor: Tensor, path: str) -> Refused | None:
     )
 
 
-def heard(asked: Sequence[Asked], places: Sequence[int]) -> Callable[[Sequence[Tensor]], bool]:
+def guards_hold(
+    asked: Sequence[InputGuard], places: Sequence[int]
+) -> Callable[[Sequence[Tensor]], bool]:
     """Whether the tensors of a call answer as those did that a graph was captured with. `places`:
     for each leaf of a call its number among the tensors."""
     wanted = [(places[one.leaf], ANSWERS[one.what], one.answer) for one in asked]

@@ -19,7 +19,7 @@ from typing import Literal
 
 from anabranch.ir.ambient import Ambient
 from anabranch.ir.graph import Ref
-from anabranch.ir.input_guards import Asked
+from anabranch.ir.input_guards import InputGuard
 from anabranch.ir.recipe import Recipe
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
@@ -78,7 +78,7 @@ class Signature:
     outputs: tuple[Leaf, ...]
     mutations: tuple[tuple[str, Ref], ...] = ()
     ambient: Ambient = field(default_factory=Ambient)
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[InputGuard, ...] = ()
     distinct: bool = False
     exact: bool = False
 
