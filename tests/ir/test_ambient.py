@@ -25,11 +25,12 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
+    """As torch.use_deterministic_algorithms does, without what that imports."""
+    torch._C._set_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(False)
+        torch._C._set_deterministic_algorithms(False)
 
 
 AROUND: dict[str, Callable[[], AbstractContextManager[Any]]] = {
