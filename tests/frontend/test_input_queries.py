@@ -147,7 +147,9 @@ def test_questions_about_weights_are_none_about_inputs() -> None:
 
 
 def test_what_no_call_can_be_checked_against_is_warned_about() -> None:
-    with pytest.warns(UserWarning, match=r"forward reads _version of a tensor at test_input_quest"):
+    with pytest.warns(
+        UserWarning, match=r"forward reads _version of a tensor at test_input_queries"
+    ):
         anabranch.compile(Asks(lambda x: x._version == 0).eval(), (X,), **QUICK)
     with (
         pytest.warns(UserWarning, match=r"forward reads data_ptr\(\) of a tensor at test_input"),
