@@ -143,7 +143,7 @@ def test_a_public_class_name_means_one_class() -> None:
     """But for layers of the zoo, which are called as their papers call them."""
     places: dict[str, list[str]] = {}
     for file, tree in sources():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(file)
     named_by_us = {
@@ -161,7 +161,7 @@ def test_a_refusal_is_a_value() -> None:
     wrong = [
         f"{file}:{node.lineno} {node.name}"
         for file, tree in sources()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.returns is not None
         and set(ast.unparse(node.returns).split(" | ")) == {"bool", "str"}
@@ -174,7 +174,7 @@ def test_why_not_is_no_sentence_that_is_empty() -> None:
     told = {
         f"{file} {node.name}"
         for file, tree in sources()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.returns is not None
         and ast.unparse(node.returns) == "str"
@@ -204,7 +204,7 @@ def test_no_generator_leaves_switches_of_torch_to_its_caller() -> None:
     wrong = [
         f"{file}:{block.lineno} {function.name}"
         for file, tree in sources()
-        for function in ast.walk(tree)
+        for function in nodes(tree)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         and not any("contextmanager" in ast.unparse(one) for one in function.decorator_list)
         for block in own_nodes(function)
@@ -309,7 +309,7 @@ def test_names_say_something() -> None:
         if file.startswith("models/zoo/"):
             continue
         names = [(1, part) for part in Path(file).with_suffix("").parts]
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 names.append((node.lineno, node.name))
         vague += [f"{file}:{line} {name}" for line, name in names if words(name) & VAGUE]
@@ -409,7 +409,7 @@ def read(tree: ast.AST) -> Words:
     names: set[str] = set()
     texts: list[ast.Constant] = []
     alone: dict[ast.expr, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
                 names.add(name)
@@ -490,6 +490,12 @@ def sources() -> tuple[tuple[str, ast.Module], ...]:
     )
 
 
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of a tree, which a dozen tests walk through."""
+    return tuple(ast.walk(tree))
+
+
 def mentions(*names: str) -> list[str]:
     """Where one of these dotted names, or something below it, is imported or used."""
     return [
@@ -512,7 +518,7 @@ def matches(name: str, names: tuple[str, ...]) -> bool:
 def uses(tree: ast.Module) -> list[tuple[int, str]]:
     """What is imported, and each use of it or of a builtin, by full dotted name, with its line."""
     meanings: dict[str, str] = {name: name for name in vars(builtins)}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 top = alias.name.split(".")[0]
@@ -520,7 +526,7 @@ def uses(tree: ast.Module) -> list[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             meanings |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
     found = list(imports(tree))
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute | ast.Name) and (name := dotted(node)):
             head, dot, rest = name.partition(".")
             if head in meanings:
@@ -530,7 +536,7 @@ def uses(tree: ast.Module) -> list[tuple[int, str]]:
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """All imports, those inside functions and those by `import_module("name")` too."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

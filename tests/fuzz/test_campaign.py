@@ -54,9 +54,9 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_models_compute_the_same_after_compiling() -> None:
     setting = TrialSetting("cpu", torch.float32, {**QUICK, "scheduler": DRAWN})
-    tally = campaign.run(40, 12, setting, Trace(), None)
-    assert dict(tally.counts) == {"equal": 12}, tally.failures
-    assert len({setting.told(seed)["scheduler"] for seed in range(40, 52)}) > 3
+    tally = campaign.run(40, 7, setting, Trace(), None)
+    assert dict(tally.counts) == {"equal": 7}, tally.failures
+    assert len({setting.told(seed)["scheduler"] for seed in range(40, 47)}) > 3
 
 
 def test_plans_for_a_gpu_that_is_not_here_are_evaluated() -> None:
