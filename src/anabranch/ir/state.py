@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from anabranch.ir import ops
+from anabranch.ir.components import components
 from anabranch.ir.graph import Graph, Node, Ref, State, producers, types
 from anabranch.ir.task import TaskGraph
 
@@ -96,17 +97,19 @@ def settled(graph: Graph) -> bool:
 
 def elementwise(body: Graph, new: str, old: str) -> bool:
     """Whether who computes each element of the body's results once may write `new` over `old`:
-    it reads that, both are of one type, all results have its shape, and on the way from `old` to
-    them there is nothing that looks at other elements."""
+    it reads that, both are of one type, all results of the part that computes it (of a launch with
+    several) have its shape, and on the way from `old` to them there is nothing that looks at other
+    elements."""
     table = types(body)
-    if old not in table:
+    own = next((p for p in components(body) if any(new in n.results for n in p.nodes)), None)
+    if own is None or old not in table:
         return False
     type = table[old]
-    alike = all(table[ref.name].shape == type.shape for ref in body.outputs)
+    alike = all(table[ref.name].shape == type.shape for ref in own.outputs)
     if table[new] != type or not alike:
         return False
     reached = {old}
-    for node in body.nodes:
+    for node in own.nodes:
         if reached.isdisjoint(node.uses):
             continue
         info = ops.info(node.op)

@@ -87,7 +87,9 @@ def parts(selection: Selection, spec: TargetSpec) -> dict[str, JointPart]:
     found: dict[str, JointPart] = {}
     for task in selection.tasks.tasks:
         written = _written(selection.candidates.get(task.name, ()))
-        if task.kernel is None or not written or task.overwrites:
+        if task.kernel is None or not written:
+            continue
+        if task.overwrites and task.kernel.provider != GENERATED:
             continue
         us, best = written[0]
         verdicts = (c.verdict for c in selection.candidates[task.name])

@@ -63,12 +63,18 @@ def joint(group: Group) -> Task:
     bodies = [task.body for task in group]
     inputs = {value.name: value for body in bodies for value in body.inputs}
     constants = {value.name: value for body in bodies for value in body.constants}
+    outputs = tuple(ref for body in bodies for ref in body.outputs)
     body = Graph(
         name_of(group),
         tuple(inputs.values()),
         tuple(constants.values()),
         tuple(node for body in bodies for node in body.nodes),
-        tuple(ref for body in bodies for ref in body.outputs),
+        outputs,
+        states=tuple(
+            replace(state, output=outputs.index(one.outputs[state.output]))
+            for one in bodies
+            for state in one.states
+        ),
     )
     return Task(body.name, body)
 

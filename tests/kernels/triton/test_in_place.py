@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 from tests.kernels.triton.interpreter import check
 from tests.tuning.states import ADAM, MOMENTUM, OF_ROWS, TO_WEIGHTS
 
-from anabranch.ir.graph import Graph
+from anabranch.ir.graph import Graph, State
+from anabranch.ir.state import elementwise
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel
+from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import Variant, parse_variant
 from anabranch.kernels.triton.codegen import program, variants
@@ -20,6 +22,7 @@ from anabranch.kernels.triton.in_place import (
     why_not_in_place,
 )
 from anabranch.targets import resolve
+from anabranch.tuning.joint_tasks import joint
 
 pytest.importorskip("triton")
 
@@ -55,6 +58,36 @@ def test_a_state_is_updated_where_it_lies(name: str) -> None:
         for new, old in over.items():
             assert why_not_in_place(written, new, old) is None, written.text
     check(body, several, over=over)
+
+
+def two_updates() -> Graph:
+    """Two updates as one launch."""
+    first, second = parse_graph(OF_ROWS), parse_graph(re.sub(r"%(\w+)", r"%other_\1", MOMENTUM))
+    first = replace(first, states=(State("m", 0), State("p", 1)))
+    second = replace(second, states=(State("other_m", 0), State("other_p", 1)))
+    return joint((Task("first", first), Task("second", second))).body
+
+
+def test_parts_of_one_launch_update_states_of_their_own() -> None:
+    body = two_updates()
+    tile = parse_variant("horizontal:rows:8x64.w4+pointwise:128.w4")
+    over = Task("both", body).overwrites
+    assert over == {"new_m": "m", "new_p": "p", "other_new_m": "other_m", "other_new_p": "other_p"}
+    kernel = Kernel("triton", "horizontal", body, tile)
+    for new, old in over.items():
+        assert elementwise(body, new, old)
+        assert why_kernel_not_in_place(kernel, new, old) is None
+    check(body, [tile], over=over)
+
+
+def test_what_another_part_reads_is_not_written_over() -> None:
+    text = re.sub(r"%(\w+)", r"%other_\1", OF_ROWS).replace("%other_m", "%m")
+    parts = [parse_graph(OF_ROWS), parse_graph(text)]
+    body = joint(tuple(Task(graph.name, graph) for graph in parts)).body
+    tile = parse_variant("horizontal:rows:8x64.w4+rows:8x64.w4")
+    kernel = Kernel("triton", "horizontal", body, tile)
+    assert "another part" in str(why_kernel_not_in_place(kernel, "new_m", "m"))
+    assert why_kernel_not_in_place(kernel, "new_p", "p") is None
 
 
 BODY = parse_graph("""
@@ -100,6 +133,18 @@ def test_templates_that_compute_an_element_twice_write_over_none() -> None:
     assert why_kernel_not_in_place(kernel, "new_m", "m") is None
     other = replace(kernel, variant=parse_variant("gemm_chain:16x16x16x16.k1.w4.s2"))
     assert "more than once" in str(why_kernel_not_in_place(other, "new_m", "m"))
+
+
+def test_a_result_of_another_shape_may_have_elements_computed_again() -> None:
+    """In a space of its own shape, where the smaller result is computed for each row."""
+    text = MOMENTUM.replace(
+        "  return %new_m, %new_p",
+        "  %row: f32[37,1] = aten.neg.default(%s)\n  return %new_m, %row",
+    ).replace("  input %rate: f32[]", "  input %rate: f32[]\n  input %s: f32[37,1]")
+    body = parse_graph(text)
+    kernel = Kernel("triton", "k", body, offered(body)[0])
+    assert "another shape" in str(why_kernel_not_in_place(kernel, "row", "s"))
+    assert "another shape" in str(why_kernel_not_in_place(kernel, "new_m", "m"))
 
 
 def test_what_is_no_kernel_or_no_parameter_is_written_over_by_nobody() -> None:

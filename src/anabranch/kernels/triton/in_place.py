@@ -5,16 +5,21 @@
     tl.store(add_ptr + (64 * row + col), add)      pointers may be one
 
 Read off the text of the kernel, whichever template wrote it: all that is loaded from the input is
-loaded before the first store of the result, from the same place. That each element is stored by one
-CTA alone is not in the text; `ir.state.elementwise` asks that of the body.
+loaded before the first store of the result, from the same place, by the same part of the launch if
+it has several. That each element is stored by one
+CTA alone is not in the text: templates are trusted with that whose results have one shape.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from anabranch.ir.graph import types
 from anabranch.ir.refused import Refused
 from anabranch.ir.task import Kernel
+from anabranch.ir.tiles import HorizontalTile, template_of
 from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.codegen import program
 from anabranch.kernels.triton.program import Program
@@ -27,49 +32,94 @@ def why_kernel_not_in_place(kernel: Kernel, new: str, old: str) -> Refused | Non
     """Why a generated kernel may not write the result `new` of its body over the input `old`; None
     if it may. ValueError where no template writes it."""
     variant = kernel.variant
-    if not isinstance(variant, Variant) or variant.template not in TEMPLATES:
+    if not isinstance(variant, Variant):
+        return Refused("no template of today writes it")
+    tile = variant.tile
+    parts = tile.parts if isinstance(tile, HorizontalTile) else (tile,)
+    if not TEMPLATES.issuperset(map(template_of, parts)):
         return Refused("its template may compute an element more than once")
+    if not isinstance(tile, HorizontalTile):
+        table = types(kernel.body)
+        shapes = {table[name].shape for name in (new, *(ref.name for ref in kernel.body.outputs))}
+        if len(shapes) > 1:
+            return Refused("for a result of another shape it computes elements more than once")
     return why_not_in_place(program(kernel.body, variant), new, old)
 
 
 def why_not_in_place(written: Program, new: str, old: str) -> Refused | None:
     """Why this kernel may not write the result `new` over the input `old`; None if it may."""
     module = ast.parse(written.text)
-    entries = (node for node in module.body if isinstance(node, ast.FunctionDef))
-    entry = next((node for node in entries if node.name == written.entry), None)
+    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    entry = functions.get(written.entry)
     if entry is None:
         return Refused("its text has no kernel")
     names = [argument.arg for argument in entry.args.args]
     pointers = dict(zip(written.pointers, names, strict=False))
     if old not in pointers or new not in pointers:
         return Refused(f"%{old} or %{new} is none of its parameters")
-    loads = _places(entry, pointers[old], "load")
-    stores = _places(entry, pointers[new], "store")
+    loads = _accesses(functions, entry, pointers[old], "load")
+    stores = _accesses(functions, entry, pointers[new], "store")
     if loads is None or stores is None:
         return Refused(f"%{old} or %{new} is used by more than loads and stores")
-    if len({place for _, place in stores}) != 1:
+    if len({(access.part, access.place) for access in stores}) != 1:
         return Refused(f"%{new} is stored at several places")
-    first, stored = min(stores)
-    if any(place != stored for _, place in loads):
+    first = min(stores, key=lambda access: access.line)
+    if any(access.part != first.part for access in loads):
+        return Refused(f"another part of the launch reads %{old}")
+    if any(access.place != first.place for access in loads):
         return Refused(f"other elements of %{old} are read than are written")
-    if any(line >= first for line, _ in loads):
+    if any(access.line >= first.line for access in loads):
         return Refused(f"%{old} is read after %{new} is stored")
     return None
 
 
-def _places(entry: ast.FunctionDef, pointer: str, verb: str) -> list[tuple[int, str]] | None:
-    """The lines and places at which the pointer is loaded or stored; None if it is used in any
-    other way."""
-    used = sum(isinstance(n, ast.Name) and n.id == pointer for n in ast.walk(entry))
-    found: list[tuple[int, str]] = []
-    for call in ast.walk(entry):
-        if not isinstance(call, ast.Call) or ast.unparse(call.func) != f"tl.{verb}":
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """A load or a store: its line, the place as text, and the lines of the calls that lead to it,
+    which tell parts of a launch apart."""
+
+    part: tuple[int, ...]
+    line: int
+    place: str
+
+
+def _accesses(
+    functions: Mapping[str, ast.FunctionDef],
+    function: ast.FunctionDef,
+    pointer: str,
+    verb: str,
+    part: tuple[int, ...] = (),
+) -> list[_Access] | None:
+    """Where the pointer is loaded or stored, in this function and those that it hands it to; None
+    if it is used in any other way."""
+    used = sum(isinstance(n, ast.Name) and n.id == pointer for n in ast.walk(function))
+    found: list[_Access] = []
+    for call in ast.walk(function):
+        if not isinstance(call, ast.Call):
             continue
-        address = call.args[0]
-        if isinstance(address, ast.Name) and address.id == pointer:
-            found.append((call.lineno, "0"))
-        elif isinstance(address, ast.BinOp) and isinstance(address.op, ast.Add):
-            base = address.left
-            if isinstance(base, ast.Name) and base.id == pointer:
-                found.append((call.lineno, ast.unparse(address.right)))
-    return found if len(found) == used else None
+        place = _place(call, pointer) if ast.unparse(call.func) == f"tl.{verb}" else None
+        if place is not None:
+            used -= 1
+            found.append(_Access(part, call.lineno, place))
+        if not isinstance(call.func, ast.Name) or call.func.id not in functions:
+            continue
+        inner = functions[call.func.id]
+        for given, named in zip(call.args, inner.args.args, strict=False):
+            if isinstance(given, ast.Name) and given.id == pointer:
+                used -= 1
+                there = _accesses(functions, inner, named.arg, verb, (*part, call.lineno))
+                if there is None:
+                    return None
+                found += there
+    return None if used else found
+
+
+def _place(call: ast.Call, pointer: str) -> str | None:
+    """The place behind the pointer that a load or store is of; None if it is of another one."""
+    address = call.args[0]
+    if isinstance(address, ast.Name) and address.id == pointer:
+        return "0"
+    if not (isinstance(address, ast.BinOp) and isinstance(address.op, ast.Add)):
+        return None
+    base = address.left
+    return ast.unparse(address.right) if isinstance(base, ast.Name) and base.id == pointer else None

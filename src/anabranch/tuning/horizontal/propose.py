@@ -25,6 +25,7 @@ from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.refused import Refused
 from anabranch.ir.task import Task
+from anabranch.kernels.triton.in_place import why_kernel_not_in_place
 from anabranch.memory import pack
 from anabranch.schedule.regroup import adapted
 from anabranch.tuning.build import BuiltPlan, tuner_of
@@ -214,12 +215,23 @@ def _with_kernels(
             continue
         own = [_held(task, group, known) for task, group in zip(own, groups, strict=True)]
         offer = Offer(tuple(groups), tuple(own), picked.candidates[own[0].name], safe)
-        why = _hopeless(offer, made.costs, costs, Roofline(job.target.spec))
+        why = _why_apart(offer) or _hopeless(offer, made.costs, costs, Roofline(job.target.spec))
         if why:
             job.trace.add("refused", "horizontal_fusion", offer.names, str(why))
         else:
             found.append(offer)
     return found
+
+
+def _why_apart(offer: Offer) -> Refused | None:
+    """Why a launch of all may not write over what its parts write over."""
+    asked = (
+        why_kernel_not_in_place(task.kernel, new, old)
+        for task in offer.tasks
+        for new, old in task.overwrites.items()
+        if task.kernel is not None
+    )
+    return next((why for why in asked if why), None)
 
 
 def _held(task: Task, group: Group, known: Mapping[str, JointPart]) -> Task:
