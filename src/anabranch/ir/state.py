@@ -97,9 +97,9 @@ def settled(graph: Graph) -> bool:
 
 def elementwise(body: Graph, new: str, old: str) -> bool:
     """Whether who computes each element of the body's results once may write `new` over `old`:
-    it reads that, both are of one type, all results of the part that computes it (of a launch with
-    several) have its shape, and on the way from `old` to them there is nothing that looks at other
-    elements."""
+    it reads that, or copies to there; both are of one type, all results of the part that computes
+    it (of a launch with several) have its shape, and on the way from `old` to them there is nothing
+    that looks at other elements."""
     table = types(body)
     own = next((p for p in components(body) if any(new in n.results for n in p.nodes)), None)
     if own is None or old not in table:
@@ -114,7 +114,9 @@ def elementwise(body: Graph, new: str, old: str) -> bool:
             continue
         info = ops.info(node.op)
         shapes = {made.shape for made in node.types}
-        if info.kind != "pointwise" or info.random or shapes != {type.shape}:
+        stores = node.op == STORE and overwritten(node) == old
+        apart = info.kind != "pointwise" or info.random
+        if (apart and not stores) or shapes != {type.shape}:
             return False
         reached.update(node.results)
     return new in reached

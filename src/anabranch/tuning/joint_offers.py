@@ -89,8 +89,6 @@ def parts(selection: Selection, spec: TargetSpec) -> dict[str, JointPart]:
         written = _written(selection.candidates.get(task.name, ()))
         if task.kernel is None or not written:
             continue
-        if task.overwrites and task.kernel.provider != GENERATED:
-            continue
         us, best = written[0]
         verdicts = (c.verdict for c in selection.candidates[task.name])
         chosen = next((v.cost for v in verdicts if v.chosen), None)

@@ -151,4 +151,4 @@ def test_what_is_no_kernel_or_no_parameter_is_written_over_by_nobody() -> None:
     written = program(BODY, variants(BODY, spec())[0])
     assert why_not_in_place(written, "n", "m") is None
     assert "no kernel" in str(why_not_in_place(replace(written, text="x = 1\n"), "n", "m"))
-    assert "none of its parameters" in str(why_not_in_place(written, "n", "far"))
+    assert "none of its parameters" in str(why_not_in_place(written, "far", "m"))

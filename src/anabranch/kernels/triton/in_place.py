@@ -55,9 +55,10 @@ def why_not_in_place(written: Program, new: str, old: str) -> Refused | None:
         return Refused("its text has no kernel")
     names = [argument.arg for argument in entry.args.args]
     pointers = dict(zip(written.pointers, names, strict=False))
-    if old not in pointers or new not in pointers:
-        return Refused(f"%{old} or %{new} is none of its parameters")
-    loads = _accesses(functions, entry, pointers[old], "load")
+    if new not in pointers:
+        return Refused(f"%{new} is none of its parameters")
+    read = pointers.get(old)  # a copy reads nothing of what was there
+    loads = [] if read is None else _accesses(functions, entry, read, "load")
     stores = _accesses(functions, entry, pointers[new], "store")
     if loads is None or stores is None:
         return Refused(f"%{old} or %{new} is used by more than loads and stores")
