@@ -35,7 +35,7 @@ def test_what_was_decided_is_taken_over_with_what_was_tried() -> None:
 def test_a_span_of_decisions_is_replaced_and_the_rest_of_it_kept() -> None:
     trace, other = Trace(), Trace()
     for kind, what in (("stage", "s"), ("chosen", "old"), ("warning", "w"), ("refused", "later")):
-        trace.add(kind, "tuning", what)  # type: ignore[arg-type]
+        trace.add(kind, "tuning", what, seconds=1.0)  # type: ignore[arg-type]
     other.add("chosen", "tuning", "new")
     trace.replace(1, 3, other)
     assert kinds(trace) == [
