@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from anabranch.rewrite.rules import CANDIDATES
 from anabranch.search import proofs
 from anabranch.search.engine.backtracking import Place, RewriteStep
 from anabranch.search.proofs import Proofs, instance
+from anabranch.search.published import SEARCH_KINDS, SearchKind
 from anabranch.trace import Trace
 
 x, y = wild("x y")
@@ -125,8 +127,9 @@ def test_a_search_goes_on_without_it(
     first: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is right is taken all the same."""
-    rules: Sequence[Rule] = (WRONG, *known.ALL) if first else (*known.ALL, WRONG)
-    monkeypatch.setattr(known, "ALL", rules)
+    rules: tuple[Rule, ...] = (WRONG, *known.ALL) if first else (*known.ALL, WRONG)
+    kind = replace(SEARCH_KINDS["autograph"], rules=rules)
+    monkeypatch.setitem(cast(dict[str, SearchKind], SEARCH_KINDS), "autograph", kind)
     args = (torch.rand(32, 64),)
     fast = anabranch.compile(Sums().eval(), args, target="sim:h200", cache_dir=None)
     assert "x + y -> x at %" in caplog.text and "not equal" in caplog.text
