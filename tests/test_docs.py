@@ -84,7 +84,8 @@ def test_code_in_pages_runs(page: Path, elsewhere: Path) -> None:
 def test_what_pages_add_to_tables_works(elsewhere: Path) -> None:
     """One process for all of them; their additions are gone with it."""
     assert len(EXTENDING) >= 5
-    context = multiprocessing.get_context("fork")  # which has all imports already
+    # Anew: what other tests asked before is remembered, and knows nothing of the additions.
+    context = multiprocessing.get_context("spawn")
     mine, its = context.Pipe(duplex=False)
     child = context.Process(target=run_pages, args=(EXTENDING, its))
     child.start()
