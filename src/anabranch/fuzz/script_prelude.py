@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 import anabranch
 from anabranch.ir import tolerances
 from anabranch.ir.eval import eval_tasks
+from anabranch.ir.protocols import Target
 from anabranch.ir.task import value_types
 from anabranch.targets import resolve
 
@@ -99,7 +100,7 @@ def differences(
     nothing: there the plan's tasks are evaluated one by one in fp64. `keep` is given what was
     compiled."""
     opened = resolve(target, bool(options.get("tf32")))
-    device = torch.device("cpu") if opened.device.type == "meta" else opened.device
+    device = device_of(opened)
     model = build().eval().to(device, dtype)
     wide = build().eval().to(dtype).to(device, torch.float64)
     example = cast(inputs(0), device, dtype)
@@ -144,6 +145,11 @@ def differences(
     changed = any(not torch.equal(now.nan_to_num(), was.nan_to_num()) for now, was in held)
     found += ["a later call changed the results of an earlier one"] * changed
     return list(dict.fromkeys(found))
+
+
+def device_of(target: Target) -> torch.device:
+    """Where tensors of a trial lie: the target's device, the CPU for one that only plans."""
+    return torch.device("cpu") if target.device.type == "meta" else target.device
 
 
 def legal(build: Callable[[], nn.Module], given: Sequence[Tensor]) -> bool:

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 import anabranch
 from anabranch.errors import CaptureError
 from anabranch.frontend.dynamic_shapes import Dimension, DynamicShapes, Extent
-from anabranch.fuzz.script_prelude import Inputs, cast, compared, legal
+from anabranch.fuzz.script_prelude import Inputs, cast, compared, device_of, legal
 from anabranch.targets import resolve
 
 CALLS = 5
@@ -39,7 +39,7 @@ def size_differences(
     what was compiled. CaptureError for a model without an axis that varies."""
     dice = random.Random(f"sizes {seed}")
     opened = resolve(target, bool(options.get("tf32")))
-    device = torch.device("cpu") if opened.device.type == "meta" else opened.device
+    device = device_of(opened)
     model = build().eval().to(device, dtype)
     wide = build().eval().to(dtype).to(device, torch.float64)
     example = cast(inputs(0), device, dtype)

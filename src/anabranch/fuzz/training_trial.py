@@ -29,7 +29,7 @@ import anabranch
 from anabranch.errors import CaptureError
 from anabranch.frontend.training import loss_of
 from anabranch.fuzz.drawn_training import Loss, StepForm, trainable, twin
-from anabranch.fuzz.script_prelude import Inputs, cast, legal
+from anabranch.fuzz.script_prelude import Inputs, cast, device_of, legal
 from anabranch.ir import tolerances
 from anabranch.targets import resolve
 
@@ -50,7 +50,7 @@ def training_differences(
     """What is wrong with the compiled step, a sentence for each thing. Simulated targets only plan.
     `keep` is given what was compiled. CaptureError for a step that eager itself cannot take."""
     opened = resolve(target, bool(options.get("tf32")))
-    device = torch.device("cpu") if opened.device.type == "meta" else opened.device
+    device = device_of(opened)
     drawn = _Drawn.draw(build, inputs, dtype, device, seed)
     model, form = twin(drawn.model), drawn.form
     optimizer = form.optimizer_of(model)
