@@ -25,6 +25,7 @@ from anabranch.ir.graph import Graph, Input, Node, Ref
 from anabranch.ir.inputs import random_inputs
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.text import parse_graph
 from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_tasks
 from anabranch.kernels.triton.codegen import variants
@@ -370,3 +371,17 @@ def _same(graph: Graph, tasks: TaskGraph) -> None:
     inputs = random_inputs(graph, 0)
     old, new = eval_graph(graph, inputs), eval_tasks(tasks, inputs)
     assert all(torch.equal(a, b) for a, b in zip(old, new, strict=True))
+
+
+def test_a_copy_that_is_no_state_s_is_a_reader_like_any_other() -> None:
+    graph = parse_graph("""
+graph copied {
+  input %x: f32[8,16]
+  input %y: f32[8,16]
+  %a: f32[8,16] = aten.mul.Tensor(%x, 2.0)
+  %b: f32[8,16] = aten.copy.default(%y, %a)
+  %c: f32[8,16] = aten.relu.default(%a)
+  return %b, %c
+}
+""")
+    assert len(cut(graph, True, True).tasks) == 1

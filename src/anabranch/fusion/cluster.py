@@ -138,13 +138,13 @@ class _ClusterSearch:
         return [name for node in self.units[at] for name in node.results]
 
     def _readers(self, at: int) -> set[int]:
-        """Groups that read what this one makes, but for copies to the places of states: most of
-        these go (`tuning.state_stores`), and what they read is a result in any case."""
+        """Groups that read what this one makes, but for copies to the places of states, which stay
+        alone: most of these go (`tuning.state_stores`), and what they read is a result anyway."""
         found = {
             self.home[node.name]
             for name in self._made(at)
             for node in self.paths.readers.get(name, ())
-            if node.op != STORE
+            if not (node.op == STORE and node.name in self.facts.alone)
         }
         return found - {at}
 
