@@ -50,9 +50,9 @@ def with_states(text: str, states: dict[str, str]) -> Graph:
     return parse_graph("\n".join(["graph g {", *lines, *nodes, f"  return {returned}", "}"]) + "\n")
 
 
-def tasks_of(graph: Graph, generated: bool = True) -> TaskGraph:
-    """The graph as tasks with the first kernels there are."""
-    cut = partition(graph, Trace(quiet=True), SPEC, pointwise=True, several=True)
+def tasks_of(graph: Graph, generated: bool = True, several: bool = True) -> TaskGraph:
+    """The graph as tasks with the first kernels there are; without `several` views are aliases."""
+    cut = partition(graph, Trace(quiet=True), SPEC, pointwise=True, several=several)
     found = []
     for task in cut.tasks:
         offers = TritonProvider().kernels(task, SPEC) if generated else []
@@ -111,6 +111,46 @@ def test_where_a_reader_of_the_old_value_waits_for_the_new_the_copy_stays() -> N
     copies = [task.name for task in made.tasks if task.body.nodes[0].op == "aten.copy.default"]
     assert "m_next" in copies
     proved(made)
+
+
+SQUARE = """
+graph square {
+  input %m: f32[24,24]
+  input %g: f32[24,24]
+  %turned: f32[24,24]{1,24} = aten.permute.default(%m, [1, 0])
+  %sum: f32[24,24] = aten.add.Tensor(%g, %turned)
+  %new_m: f32[24,24] = aten.add.Tensor(%m, %sum)
+  return %new_m
+}
+"""
+
+
+def test_what_its_task_reads_by_another_name_as_well_is_not_written_over() -> None:
+    """Turned round: the elements that it reads are others than those that it writes."""
+    tasks = tasks_of(with_states(SQUARE, {"m": "new_m"}), several=False)
+    (update,) = (task for task in tasks.tasks if not task.overwrites)
+    assert {"m", "turned"} <= set(update.reads) and [n.name for n in tasks.aliases] == ["turned"]
+    made = stored_in_place(tasks, NO_SIGNATURE, Trace(quiet=True))
+    assert made is tasks
+    proved(made)
+
+
+@pytest.mark.parametrize(("elements", "offered"), [(1, True), (32, True), (33, False)])
+def test_kernels_are_offered_for_copies_of_counters(elements: int, offered: bool) -> None:
+    graph = with_states(
+        f"""graph count {{
+  input %n: i64[{elements}]
+  %one: i64[{elements}] = aten.add.Tensor(%n, 1)
+  return %one
+}}
+""",
+        {"n": "one"},
+    )
+    cut = partition(graph, Trace(quiet=True), SPEC, pointwise=True, several=True)
+    (copy,) = (task for task in cut.tasks if task.overwrites)
+    kernels = TritonProvider().kernels(copy, SPEC)
+    assert bool(kernels) == offered
+    assert all(kernel.body.states for kernel in kernels)
 
 
 def test_a_task_that_looks_at_other_elements_is_refused() -> None:

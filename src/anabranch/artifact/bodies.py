@@ -22,7 +22,7 @@ from anabranch.ir.shapes import known_type
 from anabranch.ir.task import GENERATED, Kernel, Task, TaskGraph, value_types
 from anabranch.ir.types import TensorType
 from anabranch.kernels.library import fits_cudnn
-from anabranch.kernels.triton.in_place import why_kernel_not_in_place
+from anabranch.kernels.triton.in_place import why_not_in_place
 
 MAX_RESULTS = 1 << 14
 """Results of one node."""
@@ -72,12 +72,11 @@ def _check_kernel(task: Task, kernel: Kernel) -> None:
     if kernel.provider == "cudnn":
         _unless(fits_cudnn(body), what, "its body is no convolution that cuDNN runs")
     if kernel.provider == GENERATED:
-        for new, old in task.overwrites.items():
-            try:
-                why = why_kernel_not_in_place(kernel, new, old)
-            except ValueError as unwritten:
-                raise VerifyError(f"{what}: {unwritten}") from unwritten
-            _unless(why is None, what, f"it may not write %{new} over %{old}: {why}")
+        try:
+            why = why_not_in_place(kernel, task.overwrites)
+        except ValueError as unwritten:
+            raise VerifyError(f"{what}: {unwritten}") from unwritten
+        _unless(why is None, what, f"it may not write over what it reads: {why}")
 
 
 def check_nodes(graph: Graph, table: Mapping[str, TensorType], asked: frozenset[str]) -> None:

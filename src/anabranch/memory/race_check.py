@@ -111,7 +111,8 @@ def _check_slots(plan: Plan) -> None:
         if (kernel := task.kernel) is not None:
             message = f"the kernel of {task.name} writes over what it reads, and may not, or must"
             asked = kernel.provider == "aten" and kernel.variant == IN_PLACE
-            fits = asked or kernel.provider == GENERATED if task.overwrites else not asked
+            over = asked or kernel.provider == GENERATED
+            fits = over if task.overwrites else not asked
             _unless(fits and (not task.overwrites or kernel.body == task.body), plan, message)
         for name in (name for name in task.writes if name in parts):
             message = f"the kernel of {task.name} does not write into memory it is given"

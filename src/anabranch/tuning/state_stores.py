@@ -5,113 +5,110 @@
                                      place                                 for m_1
 
 A task that ends in the new value of a state may write it over the old one if its kernel reads of
-the old one the very element that it writes, before (`kernels.triton.in_place`), and computes each
-element once (`ir.state.elementwise`). All other readers of the old value then run before it, as
-they ran before the copy; where one of them needs what the task computes, the copy stays.
+the old one the very element that it writes, before (`kernels.triton.in_place`), and looks at no
+other (`ir.state.elementwise`). All other readers of the old value then run before it, as they ran
+before the copy; where one of them needs what the task computes, the copy stays.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from anabranch.ir.dag import in_launch_order, waiting
-from anabranch.ir.graph import Graph, Ref, State
+from anabranch.ir.graph import Ref, State
 from anabranch.ir.plan import Signature
 from anabranch.ir.state import STORE, elementwise
 from anabranch.ir.task import GENERATED, Task, TaskGraph, alias_roots, wholes
-from anabranch.kernels.triton.in_place import why_kernel_not_in_place
+from anabranch.kernels.triton.in_place import why_not_in_place
 from anabranch.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A task that copies a value to the place of a state, and the task that computes the value."""
+
+    task: str
+    state: str
+    value: str
+    maker: str
 
 
 def stored_in_place(tasks: TaskGraph, signature: Signature, trace: Trace) -> TaskGraph:
     """The tasks without the copies that the kernels before them can do without; the very same where
     there are none."""
-    found = _copies(tasks, signature)
-    if not found:
+    every = copies = _copies(tasks, signature)
+    made = _without(tasks, copies)
+    while copies and (knot := waiting(made)):
+        left = [copy for copy in copies if copy.maker not in knot]
+        copies = left if len(left) < len(copies) else []
+        made = _without(tasks, copies)
+    if not copies:
         return tasks
-    made, total = _without(tasks, found), len(found)
-    while found and (knot := waiting(made)):
-        makers = {name: copy for name, copy in found.items() if copy.maker in knot}
-        found = {name: copy for name, copy in found.items() if name not in makers}
-        made = _without(tasks, found)
-    if not found:
-        return tasks
-    what = f"{len(found)} of {total} states"
+    what = f"{len(copies)} of {len(every)} states"
     trace.add("applied", "tuning", what, "written by the kernels that compute them")
     return in_launch_order(made)
 
 
-class _Copy:
-    """A copy of a value to the place of a state: the task, the state, the value and its maker."""
-
-    __slots__ = ("maker", "state", "task", "value")
-
-    def __init__(self, task: str, state: str, value: str, maker: str) -> None:
-        self.task, self.state, self.value, self.maker = task, state, value, maker
-
-
-def _copies(tasks: TaskGraph, signature: Signature) -> dict[str, _Copy]:
-    """By its task's name each copy that may go, as far as its own task and the one before say."""
+def _copies(tasks: TaskGraph, signature: Signature) -> list[_Copy]:
+    """The copies that may go, as far as their own tasks and those before them say."""
     makers = {name: task for task in tasks.tasks for name in task.writes}
-    roots, parts = alias_roots(tasks), wholes(tasks)
-    states = {state.name: tasks.outputs[state.output].name for state in tasks.states}
-    read = Counter(name for task in tasks.tasks for name in task.reads)
-    read.update(name for node in (*tasks.aliases, *tasks.elided_concats) for name in node.uses)
-    read.update(ref.name for _, ref in signature.mutations)
-    read.update(leaf.ref.name for leaf in signature.outputs if leaf.ref is not None)
-    found: dict[str, _Copy] = {}
-    placed = set[str]()
+    news = {state.name: tasks.outputs[state.output].name for state in tasks.states}
+    roots = alias_roots(tasks)
+    read, taken = _read(tasks, signature), {*roots, *wholes(tasks)}
+    found: list[_Copy] = []
     for task in tasks.tasks:
         if len(task.body.nodes) != 1 or task.body.nodes[0].op != STORE:
             continue
-        ((new, old),) = task.overwrites.items() or ((None, None),)
-        if new is None or old is None or states.get(old) != new or read[new]:
-            continue
         value = task.body.nodes[0].uses[-1]
         maker = makers.get(value)
-        if maker is None or value in placed or value in roots or value in parts:
-            continue
-        if not maker.overwrites and _may(maker, value, old):
-            placed.add(value)
-            found[task.name] = _Copy(task.name, old, value, maker.name)
+        for new, old in task.overwrites.items():
+            whole = news.get(old) == new and new not in read and value not in taken
+            if whole and maker is not None and _may(maker, value, old, roots.get):
+                taken.add(value)
+                found.append(_Copy(task.name, old, value, maker.name))
     return found
 
 
-def _may(task: Task, new: str, old: str) -> bool:
+def _read(tasks: TaskGraph, signature: Signature) -> set[str]:
+    """The values that tasks, aliases, elided concats and the caller read by name; what is a result
+    for its state alone is not among them."""
+    names = {name for task in tasks.tasks for name in task.reads}
+    names |= {name for node in (*tasks.aliases, *tasks.elided_concats) for name in node.uses}
+    names |= {ref.name for _, ref in signature.mutations}
+    return names | {leaf.ref.name for leaf in signature.outputs if leaf.ref is not None}
+
+
+def _may(task: Task, new: str, old: str, root: Callable[[str, str], str]) -> bool:
+    """Whether its kernel may write `new` over `old`, which it reads under no other name."""
     kernel = task.kernel
     if kernel is None or kernel.provider != GENERATED or kernel.body != task.body:
         return False
-    return elementwise(task.body, new, old) and why_kernel_not_in_place(kernel, new, old) is None
+    alone = all(root(name, name) != old for name in task.reads if name != old)
+    fits = alone and not task.overwrites and elementwise(task.body, new, old)
+    return fits and why_not_in_place(kernel, {new: old}) is None
 
 
-def _without(tasks: TaskGraph, copies: Mapping[str, _Copy]) -> TaskGraph:
+def _without(tasks: TaskGraph, copies: Sequence[_Copy]) -> TaskGraph:
     """The tasks without these copies: the values before them lie in the places of the states."""
-    over: dict[str, list[_Copy]] = {}
-    for copy in copies.values():
-        over.setdefault(copy.maker, []).append(copy)
-    kept = tuple(
-        _over(task, over[task.name]) if task.name in over else task
-        for task in tasks.tasks
-        if task.name not in copies
-    )
-    renamed = {copy.state: copy.value for copy in copies.values()}
+    gone, values = {copy.task for copy in copies}, {copy.state: copy.value for copy in copies}
     outputs = list(tasks.outputs)
     for state in tasks.states:
-        if state.name in renamed:
-            outputs[state.output] = Ref(renamed[state.name])
-    return replace(tasks, tasks=kept, outputs=tuple(outputs))
+        if state.name in values:
+            outputs[state.output] = Ref(values[state.name])
+    kept = (
+        _over(task, [copy for copy in copies if copy.maker == task.name])
+        for task in tasks.tasks
+        if task.name not in gone
+    )
+    return replace(tasks, tasks=tuple(kept), outputs=tuple(outputs))
 
 
-def _over(task: Task, copies: list[_Copy]) -> Task:
+def _over(task: Task, copies: Sequence[_Copy]) -> Task:
     """The task with the states that it writes over; of its kernel the text stays as it is."""
+    if not copies or task.kernel is None:
+        return task
     outputs = [ref.name for ref in task.body.outputs]
     states = tuple(State(copy.state, outputs.index(copy.value)) for copy in copies)
-
-    def placed(body: Graph) -> Graph:
-        return replace(body, states=states)
-
-    assert task.kernel is not None
-    kernel = replace(task.kernel, body=placed(task.kernel.body))
-    return replace(task, body=placed(task.body), kernel=kernel)
+    body = replace(task.body, states=states)
+    return replace(task, body=body, kernel=replace(task.kernel, body=body))

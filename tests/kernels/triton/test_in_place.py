@@ -18,8 +18,8 @@ from anabranch.ir.variant import Variant, parse_variant
 from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.in_place import (
     TEMPLATES,
-    why_kernel_not_in_place,
     why_not_in_place,
+    why_text_not_in_place,
 )
 from anabranch.targets import resolve
 from anabranch.tuning.joint_tasks import joint
@@ -56,7 +56,7 @@ def test_a_state_is_updated_where_it_lies(name: str) -> None:
     for variant in several:
         written = program(body, variant)
         for new, old in over.items():
-            assert why_not_in_place(written, new, old) is None, written.text
+            assert why_text_not_in_place(written, new, old) is None, written.text
     check(body, several, over=over)
 
 
@@ -76,7 +76,7 @@ def test_parts_of_one_launch_update_states_of_their_own() -> None:
     kernel = Kernel("triton", "horizontal", body, tile)
     for new, old in over.items():
         assert elementwise(body, new, old)
-        assert why_kernel_not_in_place(kernel, new, old) is None
+        assert why_not_in_place(kernel, {new: old}) is None
     check(body, [tile], over=over)
 
 
@@ -86,8 +86,17 @@ def test_what_another_part_reads_is_not_written_over() -> None:
     body = joint(tuple(Task(graph.name, graph) for graph in parts)).body
     tile = parse_variant("horizontal:rows:8x64.w4+rows:8x64.w4")
     kernel = Kernel("triton", "horizontal", body, tile)
-    assert "another part" in str(why_kernel_not_in_place(kernel, "new_m", "m"))
-    assert why_kernel_not_in_place(kernel, "new_p", "p") is None
+    assert "another part" in str(why_not_in_place(kernel, {"new_m": "m"}))
+    assert why_not_in_place(kernel, {"new_p": "p"}) is None
+
+
+@pytest.mark.parametrize("mode", "nwleaf")
+def test_launch_modes_change_nothing(mode: str) -> None:
+    """What may be read before the wait are constants."""
+    body = parse_graph(TO_WEIGHTS)
+    variant = parse_variant(f"{offered(body)[0]}.p{mode}")
+    kernel = Kernel("triton", "contraction", body, variant)
+    assert why_not_in_place(kernel, {"new_m": "m"}) is None
 
 
 BODY = parse_graph("""
@@ -120,19 +129,19 @@ def step(m_ptr, g_ptr, n_ptr):
 def test_why_an_input_is_not_written_over(before: str, after: str, why: str) -> None:
     written = replace(program(BODY, variants(BODY, spec())[0]), text=KERNEL, entry="step")
     assert written.pointers == ("m", "g", "n")
-    assert why_not_in_place(written, "n", "m") is None
+    assert why_text_not_in_place(written, "n", "m") is None
     assert before in KERNEL
     other = replace(written, text=KERNEL.replace(before, after))
-    assert why in str(why_not_in_place(other, "n", "m"))
+    assert why in str(why_text_not_in_place(other, "n", "m"))
 
 
 def test_templates_that_compute_an_element_twice_write_over_none() -> None:
     body = parse_graph(UPDATES["pointwise"][0])
     variant = offered(body)[0]
     kernel = Kernel("triton", "k", body, variant, source=program(body, variant).text)
-    assert why_kernel_not_in_place(kernel, "new_m", "m") is None
+    assert why_not_in_place(kernel, {"new_m": "m"}) is None
     other = replace(kernel, variant=parse_variant("gemm_chain:16x16x16x16.k1.w4.s2"))
-    assert "more than once" in str(why_kernel_not_in_place(other, "new_m", "m"))
+    assert "more than once" in str(why_not_in_place(other, {"new_m": "m"}))
 
 
 def test_a_result_of_another_shape_may_have_elements_computed_again() -> None:
@@ -143,12 +152,12 @@ def test_a_result_of_another_shape_may_have_elements_computed_again() -> None:
     ).replace("  input %rate: f32[]", "  input %rate: f32[]\n  input %s: f32[37,1]")
     body = parse_graph(text)
     kernel = Kernel("triton", "k", body, offered(body)[0])
-    assert "another shape" in str(why_kernel_not_in_place(kernel, "row", "s"))
-    assert "another shape" in str(why_kernel_not_in_place(kernel, "new_m", "m"))
+    assert "another shape" in str(why_not_in_place(kernel, {"row": "s"}))
+    assert "another shape" in str(why_not_in_place(kernel, {"new_m": "m"}))
 
 
 def test_what_is_no_kernel_or_no_parameter_is_written_over_by_nobody() -> None:
     written = program(BODY, variants(BODY, spec())[0])
-    assert why_not_in_place(written, "n", "m") is None
-    assert "no kernel" in str(why_not_in_place(replace(written, text="x = 1\n"), "n", "m"))
-    assert "none of its parameters" in str(why_not_in_place(written, "far", "m"))
+    assert why_text_not_in_place(written, "n", "m") is None
+    assert "no kernel" in str(why_text_not_in_place(replace(written, text="x = 1\n"), "n", "m"))
+    assert "none of its parameters" in str(why_text_not_in_place(written, "far", "m"))

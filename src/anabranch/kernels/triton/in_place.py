@@ -1,13 +1,13 @@
 """In place: may a generated kernel write a result where one of its inputs lies?
 
     m = tl.load(m_ptr + (64 * row + col))          the element that is written is the one that was
-    add = m * 0.9 + total                          read, by the same line of threads, before: both
-    tl.store(add_ptr + (64 * row + col), add)      pointers may be one
+    add = m * 0.9 + total                          read before, in the same part of the launch:
+    tl.store(add_ptr + (64 * row + col), add)      both pointers may be one
 
 Read off the text of the kernel, whichever template wrote it: all that is loaded from the input is
-loaded before the first store of the result, from the same place, by the same part of the launch if
-it has several. That each element is stored by one
-CTA alone is not in the text: templates are trusted with that whose results have one shape.
+loaded before the first store of the result, from the same place, by the same part of the launch.
+That each element is stored by one CTA alone is not in the text: a few templates are trusted with
+that, where all results of a launch (of each part of it) have one shape.
 """
 
 from __future__ import annotations
@@ -28,25 +28,28 @@ TEMPLATES = frozenset({"pointwise", "rows", "contraction"})
 """Of which each element of a result is computed and stored once, by one CTA."""
 
 
-def why_kernel_not_in_place(kernel: Kernel, new: str, old: str) -> Refused | None:
-    """Why a generated kernel may not write the result `new` of its body over the input `old`; None
-    if it may. ValueError where no template writes it."""
+def why_not_in_place(kernel: Kernel, over: Mapping[str, str]) -> Refused | None:
+    """Why a generated kernel may not write these results of its body, each over the input that is
+    named beside it; None if it may. ValueError where no template writes the kernel."""
     variant = kernel.variant
+    if not over:
+        return None
     if not isinstance(variant, Variant):
         return Refused("no template of today writes it")
     tile = variant.tile
     parts = tile.parts if isinstance(tile, HorizontalTile) else (tile,)
     if not TEMPLATES.issuperset(map(template_of, parts)):
         return Refused("its template may compute an element more than once")
-    if not isinstance(tile, HorizontalTile):
-        table = types(kernel.body)
-        shapes = {table[name].shape for name in (new, *(ref.name for ref in kernel.body.outputs))}
-        if len(shapes) > 1:
-            return Refused("for a result of another shape it computes elements more than once")
-    return why_not_in_place(program(kernel.body, variant), new, old)
+    table = types(kernel.body)
+    shapes = {table[name].shape for name in (*over, *(ref.name for ref in kernel.body.outputs))}
+    if len(parts) == 1 and len(shapes) > 1:
+        return Refused("for a result of another shape it computes elements more than once")
+    written = program(kernel.body, variant)
+    reasons = (why_text_not_in_place(written, new, old) for new, old in over.items())
+    return next((why for why in reasons if why), None)
 
 
-def why_not_in_place(written: Program, new: str, old: str) -> Refused | None:
+def why_text_not_in_place(written: Program, new: str, old: str) -> Refused | None:
     """Why this kernel may not write the result `new` over the input `old`; None if it may."""
     module = ast.parse(written.text)
     functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}

@@ -11,15 +11,20 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 
+from anabranch.ir.graph import types
 from anabranch.ir.state import elementwise
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.variant import Variant, parse_variant
 from anabranch.kernels import sources
 from anabranch.kernels.triton.codegen import program, variants
-from anabranch.kernels.triton.in_place import why_kernel_not_in_place
+from anabranch.kernels.triton.in_place import why_not_in_place
 from anabranch.options import Pruning
 
+MOST_COPIED = 32
+"""Elements of a state, at most, for whose copy to its place kernels are offered: counters, whose
+copies may share a launch. Larger ones go with the kernels that compute them (`state_stores`), and
+trying kernels for hundreds of shapes takes a minute."""
 OLDEST = (8, 0)
 """The compute capability from which on Triton's code for bfloat16 and asynchronous copies runs."""
 
@@ -43,10 +48,11 @@ class TritonProvider:
             return []
         if not (spec.simulated or importlib.util.find_spec("triton")):
             return []
-        if any(not elementwise(task.body, new, old) for new, old in task.overwrites.items()):
+        over = task.overwrites
+        if over and not all(_is_small_copy(task, new, old) for new, old in over.items()):
             return []
-        made = [_kernel(task, variant) for variant in variants(task.body, spec, self.pruning)]
-        return [kernel for kernel in made if _may_overwrite(task, kernel)]
+        made = (_kernel(task, variant) for variant in variants(task.body, spec, self.pruning))
+        return [kernel for kernel in made if why_not_in_place(kernel, over) is None]
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """The kernel of this variant, whether it is among those that are offered or not; ValueError
@@ -54,9 +60,9 @@ class TritonProvider:
         return _kernel(task, parse_variant(variant) if isinstance(variant, str) else variant)
 
 
-def _may_overwrite(task: Task, kernel: Kernel) -> bool:
-    over = task.overwrites.items()
-    return all(why_kernel_not_in_place(kernel, new, old) is None for new, old in over)
+def _is_small_copy(task: Task, new: str, old: str) -> bool:
+    small = types(task.body)[old].numel <= MOST_COPIED
+    return small and elementwise(task.body, new, old)
 
 
 def _kernel(task: Task, variant: Variant) -> Kernel:

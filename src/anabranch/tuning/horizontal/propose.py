@@ -25,7 +25,7 @@ from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost, Costs
 from anabranch.ir.refused import Refused
 from anabranch.ir.task import Task
-from anabranch.kernels.triton.in_place import why_kernel_not_in_place
+from anabranch.kernels.triton.in_place import why_not_in_place
 from anabranch.memory import pack
 from anabranch.schedule.regroup import adapted
 from anabranch.tuning.build import BuiltPlan, tuner_of
@@ -225,13 +225,10 @@ def _with_kernels(
 
 def _why_apart(offer: Offer) -> Refused | None:
     """Why a launch of all may not write over what its parts write over."""
-    asked = (
-        why_kernel_not_in_place(task.kernel, new, old)
-        for task in offer.tasks
-        for new, old in task.overwrites.items()
-        if task.kernel is not None
+    reasons = (
+        why_not_in_place(task.kernel, task.overwrites) for task in offer.tasks if task.kernel
     )
-    return next((why for why in asked if why), None)
+    return next((why for why in reasons if why), None)
 
 
 def _held(task: Task, group: Group, known: Mapping[str, JointPart]) -> Task:
