@@ -215,6 +215,19 @@ def test_no_generator_leaves_switches_of_torch_to_its_caller() -> None:
     assert wrong == []
 
 
+def test_what_is_entered_into_a_stack_lies_within_what_its_block_entered() -> None:
+    """A stack that stands before another item is left after it: what was entered into it last
+    restores last, and what it found was the other's. Refitting once left gradients off."""
+    wrong = [
+        f"{file}:{block.lineno}"
+        for file, tree in sources()
+        for block in ast.walk(tree)
+        if isinstance(block, ast.With | ast.AsyncWith)
+        and any("ExitStack(" in ast.unparse(item.context_expr) for item in block.items[:-1])
+    ]
+    assert wrong == []
+
+
 def own_nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """What stands in it, and not in a function within."""
     for node in ast.iter_child_nodes(tree):

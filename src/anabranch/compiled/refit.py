@@ -65,7 +65,7 @@ def refit(
     given model on the inputs that it was compiled with. `torn` is
     called where writing fails half way: the plans must not run until they are refitted."""
     fits = [entry.fit() for entry in entries]
-    with contextlib.ExitStack() as held, neutral():
+    with neutral(), contextlib.ExitStack() as held:  # what is entered last is left first
         calls = [_held(held, entry) for entry in entries]
         news = [chosen(fit, tensors_by_name(given, fit.recipe)) for fit in fits]
         for entry in entries:

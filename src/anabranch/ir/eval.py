@@ -7,7 +7,7 @@ the model itself rounds is rounded all the same: a narrowing cast, and what deci
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -20,6 +20,8 @@ from anabranch.ir.types import TensorType
 
 How = Literal["raised", "own", "rounded"]
 ELEMENTWISE = ("pointwise", "move", "view")
+EXACT = ("move", "view")
+"""Kinds of operators whose results are elements of what they read."""
 OF_A_DTYPE = frozenset(("aten.nan_to_num", "aten.nextafter", "aten.frexp"))
 """What another precision changes the meaning of: the largest number, the one beside, the digits."""
 
@@ -29,6 +31,7 @@ def eval_graph(
     inputs: Sequence[torch.Tensor],
     device: torch.device | None = None,
     precision: torch.dtype | None = None,
+    moved: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """The outputs of the graph on these inputs (one tensor per `graph.inputs`, same shapes).
 
@@ -37,6 +40,8 @@ def eval_graph(
     for operators whose own rounding is part of what the model computes.
     A constant is brought there and raised when the first node reads it, and dropped after the last,
     so a model takes its largest layer in the higher precision, and not all of them at once.
+    `moved`: what takes the place of each result that an operator computed, as another order of its
+    sums would; results of views and moves stay.
     Raises KeyError for a constant without a value.
     """
     device = device or _device(graph, inputs)
@@ -60,6 +65,8 @@ def eval_graph(
         fetch(node.uses)
         how = kept.get(node.name, "raised")
         results = run_node(node, values, device, precision, own, how)
+        if moved is not None and ops.info(node.op).kind not in EXACT:
+            results = tuple(moved(r) if isinstance(r, torch.Tensor) else r for r in results)
         values.update(zip(node.results, results, strict=True))
         for name in last_use.get(i, ()):
             del values[name]

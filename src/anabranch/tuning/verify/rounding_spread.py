@@ -1,15 +1,17 @@
-"""What rounding alone makes of a step: the graph's own results on inputs a rounding away.
+"""What rounding alone makes of a step: the graph's own results where each value is a rounding away.
 
 An optimizer's first steps go by the sign of a gradient. Where that is zero but for rounding, as of
 a bias before a batch norm, no two orders of a sum agree on the sign, and the plain model's error at
-one place says nothing: its errors a rounding away do.
+one place says nothing: its errors a rounding away do. So with a loss: a single number, whose error
+is small by luck. Inputs are moved, and whatever an operator computed of them, for weights may be
+fp32 where the products are bf16.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -20,6 +22,9 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Target
 
 COUNT = 4
+ROUNDED_ALIKE = 10
+"""Results that stay for two that move: then both deviate as two roundings of a number do from each
+other, by 0.41 of the distance to the next number, in quadratic mean."""
 
 
 class RoundingSpread:
@@ -36,10 +41,12 @@ class RoundingSpread:
     def _results(self) -> list[tuple[Tensor, ...]]:
         found = []
         for seed in range(COUNT):
-            generator = torch.Generator().manual_seed(seed)
-            moved = [_moved(tensor, generator) for tensor in self._inputs]
+            device = self._target.device
+            generator = torch.Generator(device).manual_seed(seed)
+            again = partial(_moved, generator=generator, still=ROUNDED_ALIKE)
+            moved = [_moved(tensor.to(device), generator) for tensor in self._inputs]
             with self._target.own_precision():
-                found.append(eval_graph(self._graph, moved, self._target.device))
+                found.append(eval_graph(self._graph, moved, device, moved=again))
         return found
 
     def allowed(self, output: int) -> float:
@@ -60,10 +67,13 @@ class RoundingSpread:
         )
 
 
-def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Each element where it is, or a rounding above or below."""
+def _moved(tensor: Tensor, generator: torch.Generator, still: int = 1) -> Tensor:
+    """Each element where it is, or a rounding above or below: `still` stay for two that move.
+    Small whole numbers stay: counters and places are exact."""
     if not tensor.dtype.is_floating_point:
         return tensor
-    drawn = torch.randint(-1, 2, tensor.shape, generator=generator).to(tensor.device)
-    by = drawn * torch.finfo(tensor.dtype).eps
-    return (tensor.double() * (1 + by.double())).to(tensor.dtype)
+    eps, drawn = torch.finfo(tensor.dtype).eps, torch.empty_like(tensor, dtype=torch.float64)
+    by = drawn.random_(0, 2 + still, generator=generator)
+    by = torch.where(by < 2, 2 * by - 1, 0) * eps
+    exact = (tensor == tensor.round()) & (tensor.abs() < eps**-0.5)
+    return torch.where(exact, tensor, (tensor.double() * (1 + by)).to(tensor.dtype))
