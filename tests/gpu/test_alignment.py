@@ -34,7 +34,7 @@ def test_a_slice_may_begin_anywhere(dtype: torch.dtype, kernels: str) -> None:
             model,
             (x,),
             cache_dir=shared_cache(),
-            budget=30.0,
+            budget=12.0,
             search="none",
             scheduler=scheduler,
             kernels=kernels,

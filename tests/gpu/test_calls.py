@@ -24,7 +24,7 @@ def compiled() -> tuple[nn.Module, torch.Tensor, anabranch.Compiled]:
     return (
         model,
         x,
-        anabranch.compile(model, (x,), cache_dir=shared_cache(), search="none", budget=30.0),
+        anabranch.compile(model, (x,), cache_dir=shared_cache(), search="none", budget=12.0),
     )
 
 
@@ -55,7 +55,7 @@ def test_results_of_trained_weights_refuse_gradients_and_are_right_each_time() -
     torch.cuda.current_stream().wait_stream(side)
     assert there.requires_grad and torch.equal(there, fast(x))
     model.requires_grad_(False)
-    frozen = anabranch.compile(model, (x,), cache_dir=shared_cache(), search="none", budget=30.0)
+    frozen = anabranch.compile(model, (x,), cache_dir=shared_cache(), search="none", budget=12.0)
     assert not frozen(x).requires_grad
 
 

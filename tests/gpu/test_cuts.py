@@ -23,7 +23,7 @@ CUDA = torch.device("cuda")
 
 
 def compiled(model: nn.Module, *args: Any, **options: Any) -> CutModel:
-    told = {"cache_dir": shared_cache(), "search": "none", "budget": 20.0, **options}
+    told = {"cache_dir": shared_cache(), "search": "none", "budget": 10.0, **options}
     found = anabranch.compile(model, args, **told)
     assert isinstance(found, CutModel)
     return found

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.gpu
 second = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs a second GPU")
 
 QUICK: dict[str, Any] = {"search": "none", "cache_dir": shared_cache(), "strict": True}
-QUICK["budget"] = 30.0
+QUICK["budget"] = 12.0
 
 
 class Branches(nn.Module):

@@ -40,7 +40,7 @@ def test_merged_networks(
         search="none",
         cache_dir=shared_cache(tmp_path),
         scheduler=scheduler,
-        budget=40.0 if kernels == "all" else None,
+        budget=25.0 if kernels == "all" else None,
         strict=True,
     )
     merges = [event for event in fast.trace.events if event.where == "schedule.merge"]

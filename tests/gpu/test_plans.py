@@ -43,7 +43,7 @@ from anabranch.targets.tf32 import precision
 
 pytestmark = pytest.mark.gpu
 
-BUDGET_S = 30.0
+BUDGET_S = 20.0
 """For choosing among generated kernels: right ones are wanted here, not the fastest."""
 BRANCHY = ("googlenet", "nasnet_mobile", "randwire", "sru")
 

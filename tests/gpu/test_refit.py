@@ -35,7 +35,7 @@ def compiled(request: pytest.FixtureRequest) -> tuple[Any, Tensor, Any]:
     model = ZOO["resnet50"].build("tiny").cuda().to(request.param).eval()
     x = ZOO["resnet50"].inputs("tiny", 1)[0].cuda().to(request.param)
     options: dict[str, Any] = {"search": "none", "horizontal_fusion": "none", "pdl": "off"}
-    options["budget"] = 30.0
+    options["budget"] = 12.0
     return model, x, anabranch.compile(model, (x,), cache_dir=shared_cache(), **options)
 
 

@@ -20,7 +20,7 @@ QUICK: dict[str, Any] = {
     "horizontal_fusion": "none",
     "pdl": "off",
     "cache_dir": shared_cache(),
-    "budget": 20.0,
+    "budget": 10.0,
 }
 SIZES = [1, 8, 64]
 BATCH = {"input": {0: Dim("batch", min=1, max=64)}}

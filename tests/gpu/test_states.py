@@ -18,7 +18,7 @@ FAST: dict[str, Any] = {
     "target": "cuda",
     "cache_dir": shared_cache(),
     "strict": True,
-    "budget": 30.0,
+    "budget": 12.0,
 }
 
 

@@ -91,7 +91,7 @@ def test_whatever_eager_runs_has_a_plan(name: str, kernels: str, tmp_path: Path)
     torch.manual_seed(0)
     model, args = build().eval().cuda(), tuple(x.cuda() for x in inputs())
     options: dict[str, Any] = {"kernels": kernels, "cache_dir": tmp_path, "search": "none"}
-    fast = anabranch.compile(model, args, target="cuda", budget=20, **options)
+    fast = anabranch.compile(model, args, target="cuda", budget=10, **options)
     with torch.no_grad():
         want = model(*args)
     outs, wanted = fast(*args), want if isinstance(want, tuple) else (want,)
@@ -105,7 +105,7 @@ def test_a_saved_plan_runs_nothing_before_its_first_call(tmp_path: Path) -> None
     model = Lengths().eval().cuda()
     args = (torch.randint(11, (3, 4)).cuda(), torch.tensor([3, 1, 4]).cuda())
     options: dict[str, Any] = {"kernels": "library", "cache_dir": None, "search": "none"}
-    fast = anabranch.compile(model, args, target="cuda", budget=20, **options)
+    fast = anabranch.compile(model, args, target="cuda", budget=10, **options)
     fast.save(tmp_path / "lengths.anabranch")
     loaded = anabranch.load(tmp_path / "lengths.anabranch")
     run = loaded.executable()
