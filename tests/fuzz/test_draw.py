@@ -110,3 +110,5 @@ def test_weights_of_convolutions_stay_finite_whatever_makes_them() -> None:
     table = torch.nn.Embedding(3, 2)
     assert script_prelude.legal(lambda: table, (torch.tensor([2]),))
     assert not script_prelude.legal(lambda: table, (torch.tensor([3]),))
+    bag = torch.nn.EmbeddingBag(3, 2)  # says it as another error
+    assert not script_prelude.legal(lambda: bag, (torch.tensor([[-1]]),))

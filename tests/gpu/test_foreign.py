@@ -17,28 +17,37 @@ pytestmark = pytest.mark.gpu
 def elsewhere(x: torch.Tensor) -> torch.Tensor:
     """As a CUDA extension does that names no stream: no capture sees the launch."""
     with torch.cuda.stream(torch.cuda.default_stream()):
+        torch.cuda._sleep(200_000)  # type: ignore[no-untyped-call]
         return x * 2 + 1
 
 
 class Foreign(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(16, 16)
+        self.linear, self.other = nn.Linear(16, 16), nn.Linear(16, 16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = torch.ops.anabranch_tests_gpu.elsewhere(self.linear(x)).relu()
+        foreign = torch.ops.anabranch_tests_gpu.elsewhere
+        out: torch.Tensor = foreign(self.linear(x)).relu() + foreign(self.other(x)).sigmoid()
         return out
 
 
-def test_it_runs_outside_of_a_graph_and_that_is_said(tmp_path: Path) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def operator() -> Any:
     make: Any = torch.library.Library
     library = make("anabranch_tests_gpu", "FRAGMENT")
     library.define("elsewhere(Tensor x) -> Tensor")
     library.impl("elsewhere", elsewhere, "CUDA")
     library.impl("elsewhere", lambda x: torch.empty_like(x), "Meta")
+    return library
+
+
+@pytest.mark.parametrize("scheduler", ["sequential", "opara"])
+def test_it_runs_outside_of_a_graph_and_that_is_said(scheduler: str, tmp_path: Path) -> None:
+    """In the order of the caller's stream: on another one nothing waits for the default stream."""
     torch.manual_seed(0)
     model, x = Foreign().cuda().eval(), torch.randn(4, 16, device="cuda")
-    fast = anabranch.compile(model, (x,), cache_dir=None, search="none")
+    fast = anabranch.compile(model, (x,), cache_dir=None, search="none", scheduler=scheduler)
     told = [event.why for event in fast.trace.events if event.kind == "fallback"]
     assert told
     for seed in range(3):

@@ -92,8 +92,9 @@ ALLOWED = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
 @pytest.mark.parametrize(("name", "dtype"), GENERATED)
 def test_plans_of_generated_kernels_are_right(name: str, dtype: torch.dtype) -> None:
-    """Those that were chosen, and generated ones wherever there are any."""
-    fast = quick(name, dtype, kernels="all")
+    """Those that were chosen, and generated ones wherever there are any. In bf16 a weight that has
+    its norm folded in may round to more than the check allows: then the plan does without."""
+    fast = quick(name, dtype, kernels="all", strict=dtype != torch.bfloat16)
     model, args = network(name, "tiny", dtype)
     with torch.no_grad(), precision(tf32=False):
         wanted = tree_leaves(model(*args))

@@ -116,6 +116,10 @@ class UserOperators:
         self._told: dict[str, str] = {}
         self._since: dict[str, float] = {}
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._told)
+
     def timed(self, task: Task, call: Callable[[], None]) -> Callable[[], None]:
         """The call of the task; where it is of such an operator, it is known while it runs."""
         body = task.body if task.kernel is None else task.kernel.body

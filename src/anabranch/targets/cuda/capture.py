@@ -106,6 +106,9 @@ class CudaExecutable:
         self._fill_all = filler(placed.inputs) if placed.states else self._fill
         self._kept = frozenset(state.output for state in plan.tasks.states)
         self._made = {_named(task): placed.calls[task.name] for task in plan.tasks.tasks}
+        self._in_callers_order = False
+        """All is launched on the caller's stream: an operator that is not torch's may launch on the
+        default stream whatever the current one is, which waits for no stream of ours."""
         self._later = later
         if not later and beside is None:
             self._prepare()
@@ -377,6 +380,8 @@ class CudaExecutable:
                 events[launch.task].record(stream)
 
     def _stream(self, launch: Launch, main: torch.cuda.Stream) -> torch.cuda.Stream:
+        if self._in_callers_order:
+            return main
         if launch.urgent:
             return self._urgent[launch.stream]
         return self._streams[launch.stream] if launch.stream else main
@@ -386,6 +391,7 @@ class CudaExecutable:
             return
         if not self.plan.graph:
             self.failure = "the plan is launched by each call, as it was asked for"
+            self._in_callers_order = bool(self._placed.operators)
             return
         if not torch.cuda.is_current_stream_capturing():
             _let_go.clear()
@@ -410,6 +416,7 @@ class CudaExecutable:
                 graph.instantiate()
         except RuntimeError as failed:
             self.failure = str(failed).splitlines()[0]
+            self._in_callers_order = bool(self._placed.operators)
             torch.cuda.synchronize()
             return
         self._graph, self._outputs = graph, self._current_outputs()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 
 import torch
@@ -28,8 +29,8 @@ other, by 0.41 of the distance to the next number, in quadratic mean."""
 
 
 class RoundingSpread:
-    """Of a graph on these inputs, evaluated when it is first asked. `reference`: its results there
-    in higher precision."""
+    """Of a graph on these inputs, evaluated when it is first asked, as often as memory allows.
+    `reference`: its results there in higher precision."""
 
     def __init__(
         self, graph: Graph, inputs: Sequence[Tensor], reference: Sequence[Tensor], target: Target
@@ -45,7 +46,7 @@ class RoundingSpread:
             generator = torch.Generator(device).manual_seed(seed)
             again = partial(_moved, generator=generator, still=ROUNDED_ALIKE)
             moved = [_moved(tensor.to(device), generator) for tensor in self._inputs]
-            with self._target.own_precision():
+            with suppress(torch.OutOfMemoryError), self._target.own_precision():
                 found.append(eval_graph(self._graph, moved, device, moved=again))
         return found
 
