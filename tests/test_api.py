@@ -335,6 +335,16 @@ def test_an_operator_for_one_dtype_alone_is_compiled() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*nested tensors")
+def test_activations_in_fp8_round_as_they_do_in_eager() -> None:
+    def quantised(x: torch.Tensor) -> torch.Tensor:
+        scale = x.abs().amax() / 448
+        return (x / scale).to(torch.float8_e4m3fn).float() * scale
+
+    x = torch.randn(8, 16)
+    fast = anabranch.compile(quantised, (x,), **quick())
+    torch.testing.assert_close(fast(x), quantised(x))
+
+
 def test_attention_layers_with_a_fast_path_of_their_own_are_compiled_with_a_warning() -> None:
     """Eager writes zeros at padded places; all others agree."""
     net = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1).eval()

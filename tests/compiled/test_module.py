@@ -145,6 +145,12 @@ def test_devices_and_dtypes_stay(fast: Compiled) -> None:
     ("what", "words"),
     [
         (lambda fast: setattr(fast, "head", nn.Linear(2, 2)), "given a part 'head'"),
+        (lambda fast: setattr(fast, "scale", X), "'scale' was assigned"),
+        (lambda fast: setattr(fast, "config", {}), "'config' was assigned"),
+        (
+            lambda fast: torch.func.functional_call(fast, {"weight": X, "bias": X}, (X,)),
+            "'weight' was assigned",
+        ),
         (lambda fast: fast.register_buffer("b", X), "given a part 'b'"),
         (lambda fast: fast.add_module("m", nn.ReLU()), "given a part 'm'"),
         (lambda fast: fast.requires_grad_(), "no backward pass"),

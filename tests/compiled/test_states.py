@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import anabranch
-from anabranch.errors import CaptureError, OptionError
+from anabranch.errors import CaptureError, InputError, OptionError
 from anabranch.ir.task import IN_PLACE
 
 FAST: dict[str, Any] = {
@@ -508,6 +508,16 @@ def test_an_expanded_buffer_is_refused() -> None:
     model.a = torch.zeros(1).expand(4)
     with pytest.raises(CaptureError):
         anabranch.compile(model, given(0), **FAST)
+
+
+def test_an_input_in_the_memory_of_a_state_is_refused() -> None:
+    """The model reads what it has just written there; a plan what was there before."""
+    model, given = made("the state returned")
+    fast = anabranch.compile(model, given(0), **FAST)
+    with pytest.raises(InputError, match="shares memory with rows, and the model writes"):
+        fast(model.rows)
+    x, before = draw(2, 4), model.rows.clone()
+    torch.testing.assert_close(fast(x), before + x)
 
 
 def test_padding_is_refused() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from anabranch.errors import InputError
-from anabranch.frontend.memory import check_apart, share, sharing
+from anabranch.frontend.memory import StateSpans, check_apart, check_writable, share, sharing
 
 
 def drawn(dice: random.Random, memory: torch.Tensor) -> torch.Tensor:
@@ -54,3 +54,25 @@ def test_who_is_written_to_shares_with_nobody() -> None:
         check_apart([x, x[1:]], ["a", "b"], [1])
     with pytest.raises(InputError, match="writes to a, whose elements share memory"):
         check_apart([torch.zeros(1).expand(3)], ["a"], [0])
+
+
+def test_inputs_share_nothing_with_states() -> None:
+    memory = torch.zeros(8, 8)
+    spans = StateSpans({"k": memory[:, :2], "v": memory[:, 2:4], "n": torch.zeros(())})
+    spans.check([memory[:, 4:], torch.zeros(3), torch.zeros(0)], ["x", "y", "z"])
+    for part, name in ((memory[3, 1:2], "k"), (memory[:, 3], "v"), (memory[2:3], "k")):
+        with pytest.raises(InputError, match=f"input y shares memory with {name}, and the model"):
+            spans.check([torch.zeros(3), part], ["x", "y"])
+
+
+def test_who_may_not_be_written_to_is_told_so() -> None:
+    leaf, names = torch.zeros(3, requires_grad=True), ["a", "b"]
+    with torch.inference_mode():
+        made = torch.zeros(3)
+        check_writable([made, leaf], names, [0, 1])
+    with torch.no_grad():
+        check_writable([leaf, made], names, [0])
+    check_writable([leaf * 1, leaf], names, [0])
+    for tensor, why in ((leaf, "is a leaf"), (leaf[1:], "is a leaf"), (made, "inference mode")):
+        with pytest.raises(InputError, match=f"writes to b, which .*{why}"):
+            check_writable([torch.zeros(3), tensor], names, [0, 1])

@@ -263,3 +263,46 @@ def test_a_model_that_fails_by_itself_is_told_so() -> None:
     with pytest.raises(CaptureError, match="the model itself fails") as told:
         anabranch.compile(Broken().eval(), (X,), **QUICK)
     assert "cannot be multiplied" in told.value.why and "test_python_state.py" in told.value.source
+
+
+def test_what_hooks_keep_is_put_back() -> None:
+    """A hook that collects activations is given those of captures, too, which have no numbers."""
+
+    class Keeps:
+        last: Any = None
+
+        def __call__(self, part: nn.Module, given: Any, result: Tensor) -> None:
+            self.last = result
+
+    model, seen, keeps = nn.Sequential(nn.Linear(4, 4)).eval(), list[Tensor](), Keeps()
+    model[0].register_forward_hook(lambda part, given, result: seen.append(result))
+    model[0].register_forward_hook(keeps)
+    with pytest.warns(UserWarning, match="0._forward_hooks: seen, 0._forward_hooks.last"):
+        fast = anabranch.compile(model, (X,), **QUICK)
+    assert not seen and keeps.last is None
+    torch.testing.assert_close(fast(X), model(X))
+
+
+def test_weights_that_forward_gives_other_memory_have_theirs_again() -> None:
+    class Doubles(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            self.weight.data = self.weight.data * 2
+            return super().forward(x)
+
+    model = Doubles(4, 4).eval()
+    was = model.weight.detach().clone()
+    assert "weight.data" in observe(model, (X,), {}, Surroundings()).changed
+    with pytest.raises(CaptureError):
+        anabranch.compile(model, (X,), **QUICK)
+    assert torch.equal(model.weight, was) and type(model.weight.data) is Tensor
+
+
+def test_attributes_that_a_class_is_given_are_taken_from_it() -> None:
+    class Counts(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            type(self).calls = getattr(type(self), "calls", 0) + 1  # type: ignore[attr-defined]
+            return x * type(self).calls  # type: ignore[attr-defined, no-any-return]
+
+    with pytest.warns(UserWarning, match="Counts.calls"):
+        fast = anabranch.compile(Counts().eval(), (X,), **QUICK)
+    assert not hasattr(Counts, "calls") and torch.equal(fast(X), X)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from math import inf, nan
 
+import pytest
 import torch
 
 from anabranch.ir.tolerances import compare, mistaken, relative_error, screen
@@ -75,3 +76,15 @@ def test_a_screen_looks_at_shapes_and_types() -> None:
     assert not seen.passes([own.half()])
     assert not seen.passes([own[:2]])
     assert screen([own.to(torch.complex64)], [own], [None], False, False) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_fp8_is_compared_though_torch_does_not(dtype: torch.dtype) -> None:
+    truth = torch.tensor([0.0, 1.0, -3.0, 0.3], dtype=torch.float64)
+    own, wrong = truth.to(dtype), (truth + torch.tensor([0, 0, 1.0, 0])).to(dtype)
+    quick = screen([own], [truth], [torch.zeros(4)], False, True)
+    assert quick is not None and quick.passes([own.clone()]) and not quick.passes([wrong])
+    assert mistaken(own.clone(), own, truth, torch.zeros(4)) == ""
+    assert "element [2]" in mistaken(wrong, own, truth, torch.zeros(4))
+    odd = torch.tensor([nan, 1.0, -3.0, 0.3]).to(dtype)
+    assert "element [0]" in mistaken(odd, own, truth, torch.zeros(4))

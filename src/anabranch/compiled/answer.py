@@ -12,7 +12,13 @@ from anabranch.compiled.binding import names_of
 from anabranch.compiled.entry import Entry, signature_of
 from anabranch.compiled.gradients import reached, sealer, warn_of_inputs
 from anabranch.errors import InputError, TargetError
-from anabranch.frontend.memory import check_apart, check_foreign, share
+from anabranch.frontend.memory import (
+    StateSpans,
+    check_apart,
+    check_foreign,
+    check_writable,
+    share,
+)
 from anabranch.frontend.plain import Reader
 from anabranch.ir.task import alias_roots, value_types
 from anabranch.options import Options
@@ -80,12 +86,16 @@ def _memory(entry: Entry, clone: bool) -> Callable[[Sequence[Tensor]], None] | N
     filled = getattr(run, "inputs", ())[: len(names)]  # and states, which nobody copies to
     if any(share(one, other) for one in buffers for other in filled):
         kept = list(range(len(names)))  # results that are where inputs are copied to
-    if not written and not (kept and buffers):
+    states = entry.plan.tasks.states if run is not None else ()
+    if not written and not (kept and buffers) and not states:
         return None
+    spans = StateSpans({state.path: run.states[state.name] for state in states} if run else {})
 
     def check(tensors: Sequence[Tensor]) -> None:
         check_apart(tensors, told, written)
+        check_writable(tensors, told, written)
         check_foreign(tensors, told, kept, buffers)
+        spans.check(tensors, told)
 
     return check
 

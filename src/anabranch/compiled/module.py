@@ -13,7 +13,8 @@
 | `parameters()`, `named_parameters()` | frozen copies of the weights, made one by one |
 | `deepcopy`, `pickle`, `torch.save` | a plan of its own, in the form of a saved one |
 | `fast.config` | plain data of the model; its methods, parts and tensors are at `fast.model` |
-| `fast.head = nn.Linear(8, 2)` | refused: nothing that is assigned would be compiled in |
+| `fast.head = nn.Linear(8, 2)`, `fast.eps = 0.1` | refused: it would not be compiled in |
+| `torch.func.functional_call(fast, ...)` | refused: `load_state_dict` gives it other weights |
 
 `parameters()` of a module around it does not list its weights: they are constants, with nothing to
 train. `state_dict()` of that module does.
@@ -71,9 +72,21 @@ class Fixed(nn.Module):
         return self._stored()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, (nn.Module, nn.Parameter)):
+        if isinstance(value, nn.Module):
             raise _no_parts(name)
+        if isinstance(value, Tensor) or self._is_the_models(name):
+            raise OptionError(
+                f"{name!r} was assigned to a compiled model",
+                "its plan is decided: what is assigned to it would change no result",
+                f"give it other weights with load_state_dict, or {COMPILE_AGAIN}",
+            )
         super().__setattr__(name, value)
+
+    def _is_the_models(self, name: str) -> bool:
+        """Whether a name is one of the model that was compiled, and none of this object."""
+        held = self.__dict__
+        ours = name.startswith("_") or name in held or hasattr(type(self), name)
+        return not ours and bool(held.get("entries")) and hasattr(held.get("model"), name)
 
     def register_module(self, name: str, module: nn.Module | None) -> None:
         """Raises OptionError: the plan is fixed, and would not run another part."""

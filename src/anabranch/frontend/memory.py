@@ -6,12 +6,14 @@ no element with another input, with itself, or with a buffer of the plan that is
 
     base, base[1:]       refused if one of them is written to
     kv[..., :8], kv[..., 8:]     allowed: they lie between each other, and share nothing
+    fast(model.k)        refused if model.k is a state, which the plan writes to
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -45,6 +47,56 @@ def check_apart(tensors: Sequence[Tensor], names: Sequence[str], written: Iterab
                     "a plan reads both before it writes, the model does not: their results differ",
                     APART,
                 )
+
+
+def check_writable(tensors: Sequence[Tensor], names: Sequence[str], written: Iterable[int]) -> None:
+    """InputError where autograd refuses a write to one of the inputs at the places `written`,
+    before another of them is written to."""
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    for place in written:
+        tensor = tensors[place]
+        if tensor.is_inference() and not inference:
+            why, instead = "was made in inference mode", "call under torch.inference_mode()"
+        elif grad and tensor.requires_grad and _is_of_a_leaf(tensor):
+            why, instead = "requires gradients and is a leaf", "call under torch.no_grad()"
+        else:
+            continue
+        raise InputError(
+            f"the model writes to {names[place]}, which {why}",
+            "torch refuses to write there, and so it does for the model itself",
+            f"{instead}, or give it a tensor of its own, for example with .detach().clone()",
+        )
+
+
+def _is_of_a_leaf(tensor: Tensor) -> bool:
+    base = tensor._base
+    return (tensor if base is None else base).is_leaf
+
+
+class StateSpans:
+    """Where the states of a plan lie, by their ends, so that a call skips most of hundreds."""
+
+    def __init__(self, states: Mapping[str, Tensor]) -> None:
+        """`states`: their places, by what a person calls them."""
+        held = [(*_span(tensor), name, tensor) for name, tensor in states.items()]
+        self._held = sorted(held, key=lambda one: one[1])
+        self._ends = [end for _, end, _, _ in self._held]
+
+    def check(self, tensors: Sequence[Tensor], names: Sequence[str]) -> None:
+        """InputError where an input shares memory with a state."""
+        for place, tensor in enumerate(tensors):
+            if not _has_memory(tensor):
+                continue
+            begin, stop = _span(tensor)
+            for start, _, state, held in self._held[bisect_right(self._ends, begin) :]:
+                if start < stop and share(tensor, held):
+                    raise InputError(
+                        f"the input {names[place]} shares memory with {state}, "
+                        f"and the model writes to {state}",
+                        "a plan reads its inputs before it writes, the model does not: their "
+                        "results differ",
+                        "give a tensor of its own, for example with .clone()",
+                    )
 
 
 def check_example(captured: Captured, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

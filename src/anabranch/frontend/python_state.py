@@ -5,9 +5,10 @@
     state.changes()     ["layers.0.calls", "history", "module CALLS"]: attributes, containers in
     state.restore()     them, globals, class attributes and closures; all as they were
 
-Attributes of all modules are looked at, and all that they reach through containers, plain objects
-and closures; of globals, those whose names the code of these classes and functions reads. Tensors
-that are written to are the recorder's affair.
+Attributes and forward hooks of all modules are looked at, and all that they reach through
+containers, plain objects and closures; of globals, those whose names the code of these classes and
+functions reads. Tensors that are written to are the recorder's affair; that a weight is given
+other memory (`weight.data = ...`) no operator shows, and is looked at here.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from anabranch.frontend.source import is_users
 
 UNTOLD = frozenset(vars(nn.Module())) - {"training"} | {"_flat_weights", "_flat_weight_refs"}
 """Attributes of nn.Module itself whose change says nothing to a user."""
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
 HELD = ("_parameters", "_buffers", "_modules")
 """Dicts among them of which the content is the user's."""
 DERIVED_FROM = ("_g", "_orig")
@@ -64,6 +67,10 @@ class PythonState:
     """Globals and class attributes: owner, name there, name for a user, value."""
     derived: set[str] = field(default_factory=set)
     """Names of attributes that torch computes of parameters before each call."""
+    memory: list[tuple[str, Tensor, Tensor, Any]] = field(default_factory=list)
+    """Weights and buffers by name: another tensor of what lay in them, and where that was."""
+    classes: list[tuple[type, frozenset[str]]] = field(default_factory=list)
+    """Classes, and the names of all that they had."""
     _code: set[int] = field(default_factory=set)
 
     @staticmethod
@@ -75,6 +82,9 @@ class PythonState:
                 for path, part in one.named_modules() if isinstance(one, nn.Module) else ():
                     state._module(part, f"{path}." if path else "")
                 state._value(one, "the function")
+            for name in GLOBAL_HOOKS:
+                for hook in getattr(nn.modules.module, name).values():
+                    state._value(hook, name)
         return state
 
     def changes(self) -> list[str]:
@@ -84,6 +94,8 @@ class PythonState:
             found += _changed(live, path, held) if path is not None else ()
         for owner, name, told, value in self.bound:
             found += [] if same(_read(owner, name), value) else [told]
+        found += [f"{told}.data" for told, tensor, _, at in self.memory if _memory(tensor) != at]
+        found += [f"{kind.__name__}.{name}" for kind, name in self._added()]
         return [name for name in dict.fromkeys(found) if name not in self.derived]
 
     def restore(self) -> None:
@@ -93,6 +105,20 @@ class PythonState:
         for owner, name, _, was in self.bound:
             if _read(owner, name) is not was:
                 _write(owner, name, was)
+        for _, tensor, was, at in self.memory:
+            if _memory(tensor) != at:
+                tensor.data = was
+        for kind, name in self._added():
+            delattr(kind, name)
+
+    def _added(self) -> list[tuple[type, str]]:
+        """What classes have that they had not; functions and what Python itself notes are none."""
+        return [
+            (kind, name)
+            for kind, names in self.classes
+            for name in vars(kind).keys() - names
+            if not _is_dunder(name) and _function_of(vars(kind)[name]) is None
+        ]
 
     def _module(self, part: nn.Module, path: str) -> None:
         # A module that was written for a graph keeps notes of that graph.
@@ -103,6 +129,14 @@ class PythonState:
         for name, value in part.__dict__.items():
             if name not in UNTOLD:
                 self._value(value, f"{path}{name}")
+        self.memory += [
+            (f"{path}{name}", tensor, tensor.detach(), _memory(tensor))
+            for name, tensor in (*part._parameters.items(), *part._buffers.items())
+            if _lies_in_memory(tensor)
+        ]
+        for name in HOOKS:
+            for hook in getattr(part, name).values():
+                self._value(hook, f"{path}{name}")
         self._class(type(part))
 
     def _keep(self, container: Any, path: str | None) -> bool:
@@ -126,11 +160,12 @@ class PythonState:
             if id(base) in self._code or not _is_users_class(base):
                 continue
             self._code.add(id(base))
+            self.classes.append((base, frozenset(vars(base))))
             for name, value in list(vars(base).items()):
                 function = _function_of(value)
                 if function is not None:
                     self._function(function, f"{base.__name__}.{name}")
-                elif not (name.startswith("__") and name.endswith("__")):
+                elif not _is_dunder(name):
                     self.bound.append((base, name, f"{base.__name__}.{name}", value))
                     self._value(value, f"{base.__name__}.{name}")
 
@@ -287,6 +322,20 @@ def _write(owner: Any, name: str, value: Any) -> None:
         owner[name] = value
     else:
         setattr(owner, name, value)
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _lies_in_memory(tensor: Any) -> bool:
+    return type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and tensor.layout == torch.strided
+
+
+def _memory(tensor: Tensor) -> tuple[Any, ...]:
+    """Where a tensor lies, and in which form."""
+    place = tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.dtype
+    return *place, tensor.shape, tensor.stride()
 
 
 def _function_of(value: Any) -> types.FunctionType | None:

@@ -26,7 +26,7 @@ from anabranch.ir.protocols import Target
 from anabranch.ir.reference import eager_and_reference, wide_of
 from anabranch.ir.refused import Refused
 from anabranch.ir.slack import slack
-from anabranch.ir.tolerances import Screen, compare, mistaken, screen
+from anabranch.ir.tolerances import Screen, comparable, compare, mistaken, screen
 
 Set = Literal["finite", "special", "real"]
 """Which inputs: `finite` ones may be less daring where those lead to infinities and worse."""
@@ -172,7 +172,7 @@ def _mostly_finite(found: Answer) -> bool:
     return all(
         not one.is_floating_point()
         or not one.numel()
-        or float(one.isfinite().float().mean()) >= MOSTLY
+        or float(comparable(one).isfinite().float().mean()) >= MOSTLY
         for one in (*found.own, *found.truth)
     )
 

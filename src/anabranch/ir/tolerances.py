@@ -44,6 +44,15 @@ Errors = tuple[tuple[float, float], ...]
 """For each output its error and the error allowed."""
 
 
+EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def comparable(tensor: Tensor) -> Tensor:
+    """The tensor in a dtype that torch compares: fp8, of which it asks no class or sign, as fp32,
+    which has each of its numbers."""
+    return tensor.float() if tensor.dtype in EIGHT_BITS else tensor
+
+
 def relative_error(out: Tensor, reference: Tensor) -> float:
     """||out - ref|| / ||ref|| in float64; 0 for equal integers, inf for unequal ones; nan and
     infinities count as infinitely wrong unless the reference has the same in the same place, and
@@ -110,6 +119,7 @@ class Screen:
         own, truth = self.own[i], self.truth[i]
         if out.shape != own.shape or out.dtype != own.dtype:
             return None
+        out, own = comparable(out), comparable(own)
         same = out == own
         if out.dtype.is_floating_point:
             error = (out.to(torch.float64) - truth).abs()
@@ -149,7 +159,8 @@ def _allowed(own: Tensor, truth: Tensor, slack: Tensor | None, tf32: bool) -> Te
     """How far each element may lie from the truth; -1 where it must be the plain model's."""
     if not own.dtype.is_floating_point:
         return torch.full(own.shape, -1.0, dtype=torch.float64, device=own.device)
-    both = own.isfinite() & truth.isfinite() & truth.to(own.dtype).isfinite()
+    near = comparable(truth.to(own.dtype))
+    both = comparable(own).isfinite() & truth.isfinite() & near.isfinite()
     plain = torch.where(both, (own.to(torch.float64) - truth).abs(), 0)
     found = distance(plain, torch.where(both, truth, 0).abs(), slack, own.dtype, tf32)
     return torch.where(both & found.isfinite(), found, -1.0)
@@ -194,7 +205,8 @@ def mistaken(
         if slack is not None:
             wrong &= ~(slack > 0)
         return _told(wrong, out, own)
-    near = truth.to(out.dtype)
+    near, dtype = comparable(truth.to(out.dtype)), out.dtype
+    out, own, truth = comparable(out), comparable(own), comparable(truth)
     kind, mine, other = (_class(one) for one in (out, own, near))
     wrong = (kind != mine) & (kind != other)
     if slack is not None:
@@ -211,7 +223,7 @@ def mistaken(
     wide_truth = truth.to(torch.float64)
     error = torch.where(both, (wide_out - wide_truth).abs(), 0)
     plain = torch.where(both, (wide_own - wide_truth).abs(), 0)
-    allowed = distance(plain, torch.where(both, wide_truth, 0).abs(), slack, out.dtype, tf32)
+    allowed = distance(plain, torch.where(both, wide_truth, 0).abs(), slack, dtype, tf32)
     return _told(~(error <= allowed) & (out != own), out, own, error, allowed)
 
 
