@@ -132,7 +132,7 @@ class PythonState:
         self.memory += [
             (f"{path}{name}", tensor, tensor.detach(), _memory(tensor))
             for name, tensor in (*part._parameters.items(), *part._buffers.items())
-            if _lies_in_memory(tensor)
+            if tensor is not None and _lies_in_memory(tensor)
         ]
         for name in HOOKS:
             for hook in getattr(part, name).values():
