@@ -104,7 +104,7 @@ def test_the_zoo_on_the_cpu(network: str) -> None:
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_every_scheduler_runs_for_real(scheduler: str) -> None:
-    made = compile_model(job("squeezenet_bypass", scheduler=scheduler, budget=1))
+    made = compile_model(small(scheduler=scheduler, budget=1))
     assert made.plan.schedule.scheduler == scheduler
     assert any(schedule.streams == 1 for schedule, _ in made.found.schedules)
     assert all(error <= allowed for error, allowed in made.errors)

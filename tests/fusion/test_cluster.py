@@ -13,6 +13,7 @@ from tests.fusion.test_partition import cut
 from tests.kernels.dfg.test_concat_stores import recurrence
 from tests.kernels.triton.bodies import gpu, read
 from tests.kernels.triton.interpreter import check
+from tests.networks import tiny, with_tiny
 
 from anabranch.compiler.pipeline import compile_model
 from anabranch.fusion import partition
@@ -29,7 +30,6 @@ from anabranch.ir.text import parse_graph
 from anabranch.ir.types import TensorType
 from anabranch.ir.verify import verify_tasks
 from anabranch.kernels.triton.codegen import variants
-from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
@@ -357,13 +357,19 @@ def _joined(one: Graph, other: Graph) -> Graph:
     return Graph(one.name, (*one.inputs, *other.inputs), (), nodes, (*one.outputs, *other.outputs))
 
 
-@pytest.mark.parametrize(("network", "most"), [("sru", 9), ("deepfm", 14), ("bert_base", 20)])
+@pytest.mark.parametrize(
+    ("network", "most"),
+    [
+        pytest.param(network, most, marks=with_tiny(network))
+        for network, most in (("sru", 9), ("deepfm", 14), ("bert_base", 20))
+    ],
+)
 def test_networks_become_few_launches(network: str, most: int) -> None:
     """Tiny ones: SRU is 161 launches of a library, DeepFM 33, BERT 30."""
-    net, inputs = ZOO[network].build("tiny"), ZOO[network].inputs("tiny", 1)
+    known = tiny(network)
     options = Options.read({"cache_dir": None, "scheduler": "critical"}, environment=False)
-    job = Job(net, inputs, {}, resolve("sim:h200"), options, None, Trace())
-    plan = compile_model(job, "memory")
+    job = Job(known.model, known.inputs, {}, resolve("sim:h200"), options, None, Trace())
+    plan = compile_model(replace(job, captured=known.captured), "memory")
     assert len(plan.tasks.tasks) <= most
 
 

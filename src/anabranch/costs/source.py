@@ -3,10 +3,13 @@ simulated."""
 
 from __future__ import annotations
 
+import functools
+
 from anabranch.cache import Cache
 from anabranch.costs.measured import Measured, Prepare
 from anabranch.costs.recorded import Profile, Recorded
 from anabranch.deadline import ENDLESS, TIME, Deadline
+from anabranch.ir.itself import Itself
 from anabranch.ir.key import digest_text
 from anabranch.ir.protocols import Costs, Target
 from anabranch.trace import Trace
@@ -35,5 +38,11 @@ def name_of(target: Target) -> str:
     content of the profile."""
     profile = getattr(target, "profile", None)
     if isinstance(profile, Profile):
-        return f"recorded {digest_text(profile.model_dump_json())}"
+        return f"recorded {_digest(Itself(profile))}"
     return "measured"
+
+
+@functools.lru_cache(maxsize=8)
+def _digest(held: Itself[Profile]) -> str:
+    """Of megabytes of text, for each of the dozens of keys that a start asks for."""
+    return digest_text(held.value.model_dump_json())

@@ -49,7 +49,7 @@ from anabranch.errors import CaptureError
 from anabranch.frontend.cut_answers import ByNumbers, LaidTensor, ValueAnswer, answers_of, may_ask
 from anabranch.frontend.cut_checks import ITEM, Cut, CutRecord, checked
 from anabranch.frontend.cut_simplify import simplify
-from anabranch.frontend.export_patches import as_in_eager, last_states_shaped, quiet
+from anabranch.frontend.export_patches import as_in_eager, brief, last_states_shaped, quiet
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import decompositions
 from anabranch.frontend.program import in_order, name_of
@@ -93,7 +93,7 @@ def trace_cuts(
     of a tensor in other ways than by numbers (NumPy, for instance)."""
     model = unwrapped(model) if isinstance(model, nn.Module) else model
     kwargs = in_order(model, kwargs) if isinstance(model, nn.Module) else dict(kwargs)
-    with neutral(), quiet(), as_in_eager(), last_states_shaped():
+    with neutral(), quiet(), brief(), as_in_eager(), last_states_shaped():
         answers, results = answers_of(model, args, kwargs, found)
         try:
             with unchanged(model, args, kwargs), found.restored():

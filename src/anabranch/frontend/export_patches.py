@@ -1,19 +1,27 @@
 """What of torch is another while a model is exported: notes stay off the screen, shapes that torch
-gets wrong are mended, and the model takes the branches that it takes in eager."""
+gets wrong are mended, the model takes the branches that it takes in eager, and nothing is prepared
+that nobody asks for."""
 
 from __future__ import annotations
 
 import io
 import logging
+import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
+from torch.fx import proxy
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
 LAYERS = ("one_layer_lstm", "mkldnn_one_layer_lstm")
 """How torch takes an LSTM apart, a layer at a time."""
+_TORCH = str(Path(torch.__file__).parent)
 
 
 @contextmanager
@@ -77,3 +85,48 @@ def as_in_eager() -> Iterator[None]:
         yield
     finally:
         layers._detect_is_causal_mask, switches.enabled = looks, switch
+
+
+class _Stack:
+    """Where a node is made, in the place of torch's `CapturedTraceback`: without frames of torch,
+    and from the first `forward` on, for torch keeps no other."""
+
+    def __init__(self, frames: list[tuple[str, int, str]]) -> None:
+        self.frames = frames
+
+    @classmethod
+    def extract(cls) -> _Stack:
+        frames: list[tuple[str, int, str]] = []
+        first = 0
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            forward = code.co_name == "forward"
+            if forward or not code.co_filename.startswith(_TORCH):
+                frames.append((code.co_filename, frame.f_lineno, code.co_name))
+                first = len(frames) if forward else first
+            frame = frame.f_back
+        return cls(frames[:first][::-1])
+
+    def summary(self) -> traceback.StackSummary:
+        stack = traceback.StackSummary()
+        for file, line, name in self.frames:
+            stack.append(traceback.FrameSummary(file, line, name, lookup_line=False))
+        return stack
+
+
+@contextmanager
+def brief() -> Iterator[None]:
+    """Torch does less of what nobody asks for, a seventh of the time of an export. It keeps two or
+    three frames of the hundred in which a node is made, after it has read a line of each of them;
+    and it writes and compiles the code of a graph after each pass, whether or not it is called."""
+    holder: Any = proxy
+    own = getattr(holder, "CapturedTraceback", None)
+    if own is not None:
+        holder.CapturedTraceback = _Stack
+    try:
+        with _use_lazy_graph_module(True):
+            yield
+    finally:
+        if own is not None:
+            holder.CapturedTraceback = own

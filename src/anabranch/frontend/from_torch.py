@@ -30,7 +30,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
 from anabranch.frontend.decompose import decompose
 from anabranch.frontend.direct import direct
-from anabranch.frontend.export_patches import as_in_eager, last_states_shaped, quiet
+from anabranch.frontend.export_patches import as_in_eager, brief, last_states_shaped, quiet
 from anabranch.frontend.memory import share
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING
@@ -81,7 +81,7 @@ def capture(
     inference = any(tensor.is_inference() for tensor in _state(module))
     with neutral(), found.restored(), torch.inference_mode(inference):
         program, device, changed = _export(module, args, kwargs, trace, changed)
-        with trace.stage("frontend.decompose"), quiet(), last_states_shaped():
+        with trace.stage("frontend.decompose"), quiet(), brief(), last_states_shaped():
             # Casts of autocast are part of the graph only once it is traced below autocast.
             graph = None if found.autocast else direct(program)
             if graph is None:
@@ -146,6 +146,7 @@ def _exported(
     agreed = precision(tf32=False)  # torch.export reads switches, resets some, reads them again
     with (
         quiet(),
+        brief(),
         agreed,
         unchanged(_own(module), args, kwargs) as state,
         as_in_eager(),

@@ -35,6 +35,7 @@ from anabranch.frontend.backward import prepared, training_decompositions
 from anabranch.frontend.capture_warnings import warn_of_changes
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.draws import AttentionDropoutError, Draws, without_fused_dropout
+from anabranch.frontend.export_patches import brief
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.optimizer import step_on
 from anabranch.frontend.source import raised_at, running_stack
@@ -245,7 +246,7 @@ def _made(
 ) -> fx.GraphModule:
     try:
         # Batch norm tells torch that it writes to its statistics under this dispatcher alone.
-        with enable_python_dispatcher(), fx_traceback.preserve_node_meta():
+        with enable_python_dispatcher(), fx_traceback.preserve_node_meta(), brief():
             made: fx.GraphModule = make_fx(
                 function,
                 tracing_mode="fake",

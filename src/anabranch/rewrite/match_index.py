@@ -10,11 +10,13 @@ once for the rule (`RuleSignature`), and what many rules ask of a graph once for
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from anabranch.ir.graph import Arg, Graph, Node
+from anabranch.ir.itself import Itself
 from anabranch.ir.rounding import fixed_nodes
 from anabranch.ir.rule import Call, Each, Known, Operand, Rule, Wild, text_pattern, wildcards
 from anabranch.rewrite.bind import Bindings, bindings
@@ -41,23 +43,30 @@ class RuleSignature:
     @staticmethod
     def of(rule: Rule) -> RuleSignature:
         """What must be there for the rule, found out from its pattern."""
-        roots, before = rule.roots, set[str]()
-        shared = []
-        for root in roots:
-            names = dict.fromkeys(wildcards(root))
-            shared.append(tuple(name for name in names if name in before))
-            before.update(names)
-        texts = ["", *map(_numbered, roots)]
-        inner = [call for root in roots for call in _calls(root)]
-        return RuleSignature(
-            rule,
-            roots,
-            frozenset(call.op for call in inner),
-            max(map(_depth, roots)),
-            tuple(frozenset(call.op for call in _inside(root.args)) for root in roots),
-            tuple(shared),
-            tuple(text == before for before, text in pairwise(texts)),
-        )
+        return _signature(Itself(rule))
+
+
+@functools.lru_cache(maxsize=1 << 13)
+def _signature(held: Itself[Rule]) -> RuleSignature:
+    """Once for each of the thousand rules that every search of a process begins with."""
+    rule, before = held.value, set[str]()
+    roots = rule.roots
+    shared = []
+    for root in roots:
+        names = dict.fromkeys(wildcards(root))
+        shared.append(tuple(name for name in names if name in before))
+        before.update(names)
+    texts = ["", *map(_numbered, roots)]
+    inner = [call for root in roots for call in _calls(root)]
+    return RuleSignature(
+        rule,
+        roots,
+        frozenset(call.op for call in inner),
+        max(map(_depth, roots)),
+        tuple(frozenset(call.op for call in _inside(root.args)) for root in roots),
+        tuple(shared),
+        tuple(text == before for before, text in pairwise(texts)),
+    )
 
 
 class MatchIndex:

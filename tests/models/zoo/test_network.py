@@ -110,8 +110,10 @@ def test_global_random_state_is_neither_read_nor_moved(name: str) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
     other, other_inputs = network.build("tiny"), network.inputs("tiny", 1)
-    for key, value in model.state_dict().items():
-        assert torch.equal(value, other.state_dict()[key]), key
+    state, again = model.state_dict(), other.state_dict()
+    assert state.keys() == again.keys()
+    for key, value in state.items():
+        assert torch.equal(value, again[key]), key
     assert all(torch.equal(a, b) for a, b in zip(inputs, other_inputs, strict=True))
 
 

@@ -416,7 +416,7 @@ def test_too_few_steps() -> None:
 def test_a_layer_of_sru_is_one_launch() -> None:
     """Its products and its steps; without the rule they are two."""
     network = ZOO["sru"]
-    graph = simplified(captured(network.build("paper"), *network.inputs("paper", 1)))
+    graph = simplified(captured(network.build("tiny"), *network.inputs("tiny", 1)))
     after = simplified(equal(graph, apply_all(graph, recurrences.RULES)))
     before, now = (
         [task.name for task in partition(one, Trace(), gpu(132), True, True, 1).tasks]

@@ -85,7 +85,7 @@ def test_what_is_searched_for_costs_what_it_costs_simplified(name: str, alpha: f
     was cut apart; of the best there is none."""
     graph = of_zoo(name)
     price = price_of(graph, alpha)
-    found = search(graph, ALL, price, Settings(prices=200, keep=4))
+    found = search(graph, ALL, price, Settings(prices=80, keep=4))
     assert found[0].steps
     for one in found:
         after = simplified(one.graph)
