@@ -20,6 +20,7 @@ from anabranch.trace import Trace
 from anabranch.tuning.select import (
     FEWEST_KERNELS,
     SelectionConfig,
+    allotted,
     select,
     select_all,
     select_some,
@@ -160,22 +161,34 @@ def test_cuts_of_a_graph_are_decided_in_one_batch() -> None:
     assert single == found[1]
 
 
+def offer(count: int) -> list[tuple[int, Kernel]]:
+    """The library's kernel and so many generated ones."""
+    graph = body("r")
+    library = (0, Kernel("aten", "relu", graph, "", True))
+    made = [(1, Kernel("t", "k", graph, str(i), True, source="x")) for i in range(count)]
+    return [library, *made]
+
+
 def test_many_structures_try_fewer_kernels_of_each() -> None:
     """Generated ones, in the order in which they are offered; those of libraries are all tried."""
-    graph = body("r")
-
-    def offer(count: int) -> list[tuple[int, Kernel]]:
-        library = (0, Kernel("aten", "relu", graph, "", True))
-        made = [(1, Kernel("t", "k", graph, str(i), True, source="x")) for i in range(count)]
-        return [library, *made]
-
     found = within({"a": offer(9), "b": offer(2), "c": offer(9)}, 10)
     assert {key: len(kept) - 1 for key, kept in found.items()} == {"a": 4, "b": 2, "c": 4}
     assert [kernel.variant for _, kernel in found["a"]] == ["", "0", "1", "2", "3"]
     few = {"a": offer(4), "b": offer(4)}
     assert within(few, 10) == few
     many = {str(i): offer(9) for i in range(9)}
-    assert {len(kept) - 1 for kept in within(many, 10).values()} == {FEWEST_KERNELS}
+    given = {len(kept) - 1 for kept in within(many, len(many) * FEWEST_KERNELS).values()}
+    assert given == {FEWEST_KERNELS}
+
+
+def test_where_few_of_each_are_too_many_those_that_matter_try_most() -> None:
+    written = {"large": 9, "middle": 9, "small": 9, "none": 0}
+    importance = {"large": 600.0, "middle": 300.0, "small": 1.0}
+    assert allotted(written, 9, importance) == {"large": 6, "middle": 2, "small": 1, "none": 0}
+    assert allotted(written, 27, importance) == {"large": 9, "middle": 9, "small": 9, "none": 0}
+    assert allotted(written, 2, importance) == {"large": 1, "middle": 1, "small": 1, "none": 0}
+    found = within({key: offer(count) for key, count in written.items()}, 9, lambda: importance)
+    assert {key: len(kept) - 1 for key, kept in found.items()} == allotted(written, 9, importance)
 
 
 def test_tasks_that_nothing_runs_may_be_left_out() -> None:

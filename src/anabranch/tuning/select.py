@@ -10,10 +10,14 @@ library wins where it is faster.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 
+from anabranch.costs import Roofline
 from anabranch.errors import TargetError
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost, Provider
@@ -34,8 +38,10 @@ Offers = list[tuple[int, Kernel]]
 """Kernels, each with the position of its provider."""
 
 MOST_KERNELS, FEWEST_KERNELS = 1100, 4
-"""Generated kernels that are tried at once, and of one structure at least. A network of hundreds of
-different layers tries fewer for each: compiling them is what a first compilation mostly does."""
+"""Generated kernels that are tried at once, and of one structure as long as all may have as many. A
+network of hundreds of different layers tries fewer for each: compiling them is what a first
+compilation mostly does. Where not even so many of each fit, those that matter get most
+(`allotted`)."""
 SAME = 0.02
 """Candidates within 2% of the fastest, or within the spreads, are taken for equally fast; then a
 kernel that writes where it is told wins, then the earlier provider: the same times give the same
@@ -105,7 +111,7 @@ def select_all(cuts: Sequence[TaskGraph], config: SelectionConfig, trace: Trace)
     """As `select` for each of several cuts of a graph, the candidates of all of them in one batch:
     whoever compiles or measures it has work for all its hands until it ends."""
     groups = [_alike(cut) for cut in cuts]
-    decisions = _decisions(_firsts(groups), config, trace, strict=True)
+    decisions = _decisions(_firsts(groups), config, trace, strict=True, counts=_counts(groups))
     return [
         _selected(cut, alike, decisions, config, trace)
         for cut, alike in zip(cuts, groups, strict=True)
@@ -119,8 +125,10 @@ def candidates(
     most: int = MOST_KERNELS,
 ) -> list[Kernel]:
     """All kernels that `select_all` would try for these cuts if it knew nothing."""
-    first = _firsts([_alike(cut) for cut in cuts])
-    offers = within({key: _offers(task, spec, providers) for key, task in first.items()}, most)
+    groups = [_alike(cut) for cut in cuts]
+    first = _firsts(groups)
+    every = {key: _offers(task, spec, providers) for key, task in first.items()}
+    offers = within(every, most, partial(_importance, first, _counts(groups), spec))
     return [kernel for offer in offers.values() for _, kernel in offer]
 
 
@@ -129,14 +137,35 @@ def _firsts(groups: Sequence[Mapping[str, Sequence[Task]]]) -> dict[str, Task]:
     return {key: group[0] for alike in groups for key, group in alike.items()}
 
 
+def _counts(groups: Sequence[Mapping[str, Sequence[Task]]]) -> dict[str, int]:
+    """How many tasks of each structure one cut has, at most."""
+    found: dict[str, int] = {}
+    for alike in groups:
+        for key, group in alike.items():
+            found[key] = max(len(group), found.get(key, 0))
+    return found
+
+
+def _importance(
+    first: Mapping[str, Task], counts: Mapping[str, int], spec: TargetSpec
+) -> dict[str, float]:
+    """Microseconds that the tasks of each structure are expected to take together."""
+    roofline = Roofline(spec)
+    return {key: roofline.task(task).us * counts.get(key, 1) for key, task in first.items()}
+
+
 def _decisions(
-    first: Mapping[str, Task], config: SelectionConfig, trace: Trace, strict: bool = False
+    first: Mapping[str, Task],
+    config: SelectionConfig,
+    trace: Trace,
+    strict: bool = False,
+    counts: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Decision]:
-    """What is known or now decided of these structures."""
+    """What is known or now decided of these structures. `counts`: tasks of each."""
     bodies = {key: task.body for key, task in first.items()}
     old = known(bodies, config.spec, config.providers, config.memory)
     fresh = {key: task for key, task in first.items() if key not in old}
-    decided = _decided(fresh, config, trace, strict)
+    decided = _decided(fresh, config, trace, strict, counts)
     store(decided, config.spec, config.providers, config.memory)
     return old | decided
 
@@ -170,12 +199,16 @@ def _selected(
 
 
 def _decided(
-    fresh: Mapping[str, Task], config: SelectionConfig, trace: Trace, strict: bool
+    fresh: Mapping[str, Task],
+    config: SelectionConfig,
+    trace: Trace,
+    strict: bool,
+    counts: Mapping[str, int],
 ) -> dict[str, Decision]:
     """Decisions for these structures, by trying all candidates in one batch. What nothing runs has
     none; if `strict`, that is an error."""
     every = {key: _offers(task, config.spec, config.providers) for key, task in fresh.items()}
-    offers = within(every, config.most)
+    offers = within(every, config.most, partial(_importance, fresh, counts, config.spec))
     flat = [
         replace(fresh[key], kernel=kernel) for key, offer in offers.items() for _, kernel in offer
     ]
@@ -195,14 +228,40 @@ def _decided(
     return decided
 
 
-def within(offers: Mapping[str, Offers], most: int = MOST_KERNELS) -> dict[str, Offers]:
-    """No more than `most` generated kernels in all, as many of each structure as fit, in the order
-    in which they are offered; all others."""
+def within(
+    offers: Mapping[str, Offers],
+    most: int = MOST_KERNELS,
+    importance: Callable[[], Mapping[str, float]] = dict,
+) -> dict[str, Offers]:
+    """No more than `most` generated kernels in all, in the order in which they are offered, as many
+    of each structure as fit; all others. `importance`: of each structure, asked where they differ
+    in how many they may try."""
     written = {key: sum(map(_generated, offer)) for key, offer in offers.items()}
     limit = max(written.values(), default=0)
     while limit > FEWEST_KERNELS and sum(min(count, limit) for count in written.values()) > most:
         limit -= 1
-    return {key: _first(offer, limit) for key, offer in offers.items()}
+    limits = {key: min(count, limit) for key, count in written.items()}
+    if sum(limits.values()) > most:
+        limits = allotted(written, most, importance())
+    return {key: _first(offer, limits[key]) for key, offer in offers.items()}
+
+
+def allotted(
+    written: Mapping[str, int], most: int, importance: Mapping[str, float]
+) -> dict[str, int]:
+    """How many of each structure are tried: one of each, and of the others as many as its share of
+    the importance of all, as seats are given to parties (d'Hondt), as long as there are any."""
+    limits = {key: min(1, count) for key, count in written.items()}
+    left = most - sum(limits.values())
+    waiting = [(-importance.get(key, 0.0) / 2, key) for key, count in written.items() if count > 1]
+    heapq.heapify(waiting)
+    while waiting and left > 0:
+        _, key = heapq.heappop(waiting)
+        limits[key] += 1
+        left -= 1
+        if limits[key] < written[key]:
+            heapq.heappush(waiting, (-importance.get(key, 0.0) / (limits[key] + 1), key))
+    return limits
 
 
 def _first(offers: Offers, limit: int) -> Offers:
