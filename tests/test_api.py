@@ -394,6 +394,24 @@ def test_the_global_state_is_left_alone() -> None:
     assert all(parameter.requires_grad for parameter in net.parameters())
 
 
+def test_a_model_that_draws_leaves_the_generator_where_it_was() -> None:
+    """It is run to be timed, compared and watched: all of that draws, and nobody shall see it."""
+
+    class Draws(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + torch.rand(2, 4)
+
+    model, x = Draws(4, 4).eval(), torch.ones(2, 4)
+    was = torch.get_rng_state()
+    fast = anabranch.compile(model, (x,), **quick())
+    fast.refit(model, check=True)
+    fast.explain()
+    assert torch.equal(torch.get_rng_state(), was)
+    y = fast(x)
+    torch.set_rng_state(was)
+    torch.testing.assert_close(y, model(x))
+
+
 def test_what_the_model_writes_to_its_inputs_is_written() -> None:
     class Writes(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import anabranch
 from anabranch.compiled.calls import Compiled
@@ -151,6 +152,7 @@ def test_devices_and_dtypes_stay(fast: Compiled) -> None:
             lambda fast: torch.func.functional_call(fast, {"weight": X, "bias": X}, (X,)),
             "'weight' was assigned",
         ),
+        (lambda fast: make_fx(fast)(X), "while a graph is recorded"),
         (lambda fast: fast.register_buffer("b", X), "given a part 'b'"),
         (lambda fast: fast.add_module("m", nn.ReLU()), "given a part 'm'"),
         (lambda fast: fast.requires_grad_(), "no backward pass"),

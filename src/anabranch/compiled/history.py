@@ -6,6 +6,7 @@ from typing import Any
 
 from anabranch.compiled.entry import Entry
 from anabranch.errors import OptionError
+from anabranch.frontend.observe import generators_kept
 from anabranch.ir.protocols import Target
 from anabranch.ir.trees import REGISTER
 from anabranch.trace import Trace
@@ -33,7 +34,8 @@ def history(entry: Entry, facts: dict[str, Any], target: Target, trace: Trace) -
     run = made.run
     if run is not None and run.states:
         run = target.load(entry.plan)  # on states that nobody needs
-    measured = target.timeline(run) if run is not None else None
+    with generators_kept(target.device):
+        measured = target.timeline(run) if run is not None else None
     if measured is not None:
         timelines.append(("measured", measured))
     return {

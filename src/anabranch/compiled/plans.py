@@ -24,7 +24,7 @@ from anabranch.compiled.module import Fixed, leave_alone, not_recorded, probe
 from anabranch.compiled.request import PlanRequest, request
 from anabranch.compiled.sharing import share_arena
 from anabranch.compiled.weights import Stamps
-from anabranch.errors import OptionError
+from anabranch.errors import InputError, OptionError
 from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
@@ -33,6 +33,9 @@ from anabranch.options import Options
 from anabranch.trace import Trace
 
 _tracing = torch._C._get_tracing_state
+_proxied = torch._C._get_dispatch_mode
+PROXY = torch._C._TorchDispatchModeKey.PROXY
+"""The mode under which make_fx records operators."""
 
 
 class Plans(Fixed):
@@ -90,6 +93,7 @@ class Plans(Fixed):
             or hooks._global_forward_pre_hooks
             or hooks._global_forward_hooks
             or _tracing()
+            or _proxied(PROXY)
         ):
             return self._watched(args, kwargs)
         for read, answer in self._answers:
@@ -159,6 +163,13 @@ class Plans(Fixed):
         """A call with hooks, or one that is to be recorded."""
         if _tracing():
             raise not_recorded()
+        if _proxied(PROXY):
+            raise InputError(
+                "a compiled model was called while a graph is recorded (make_fx)",
+                "its kernels are launched past everything that is recorded: the graph would have "
+                "this call's result as a constant",
+                "record the original model, which is at .model",
+            )
         return super().__call__(*args, **kwargs)
 
     def _kinds(self) -> list[Tensor]:

@@ -28,7 +28,7 @@ from anabranch.compiled.fitting import (
 )
 from anabranch.errors import NumericsError, OptionError, WeightsError
 from anabranch.frontend.attributes import other
-from anabranch.frontend.observe import fails, observe
+from anabranch.frontend.observe import fails, generators_kept, observe
 from anabranch.frontend.program import module_of
 from anabranch.frontend.state import attribute, tensors_of, unwrapped
 from anabranch.frontend.surroundings import neutral
@@ -78,7 +78,7 @@ def refit(
         try:
             for entry, call, moved in zip(entries, calls, values, strict=True):
                 if check and call is not None and entry.run is not None:
-                    with kept(entry.run.states.values()):
+                    with kept(entry.run.states.values()), generators_kept(target.device):
                         _check(entry, call, moved, target)
                         if isinstance(given, nn.Module):
                             _check_model(entry, call, unwrapped(given))

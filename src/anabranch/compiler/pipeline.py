@@ -35,6 +35,7 @@ from anabranch.compiler.stages import (
     search,
 )
 from anabranch.errors import OptionError
+from anabranch.frontend.observe import generators_kept
 from anabranch.frontend.surroundings import neutral
 from anabranch.schedule import scheduler
 from anabranch.tuning.build import (
@@ -81,7 +82,7 @@ def compile_model(job: Job, stop_after: str | None = None) -> Any:
     # One deadline and one clock for all attempts.
     deadline = job.deadline.within(job.options.budget)
     job = replace(job, deadline=deadline, begun=time.monotonic())
-    with neutral():
+    with neutral(), generators_kept(job.target.device):
         return _attempts(job, stop_after)
 
 

@@ -206,6 +206,12 @@ def unchanged(model: Any, *inputs: Any) -> Iterator[PythonState]:
         state.restore()
 
 
+def generators_kept(device: torch.device) -> AbstractContextManager[None]:
+    """As `random_state_kept`, of the CPU and this device: plans that draw are run to be timed and
+    compared."""
+    return random_state_kept(torch.empty(0, device=device))
+
+
 @contextmanager
 def random_state_kept(*holders: Any) -> Iterator[None]:
     """Random numbers go on afterwards as if none had been drawn: those of torch, on the devices of
