@@ -91,6 +91,10 @@ def fan() -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
     return _Fan(20).eval(), (torch.randn(512, 64),)
 
 
+def small_fan() -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
+    return _Fan(4).eval(), (torch.randn(512, 64),)
+
+
 def test_published_schedulers_count_as_published_and_ours_as_packed() -> None:
     """Twenty chains side by side keep twenty large values alive, where the sequential plan keeps
     one: packing adds waits. Nimble has a stream for each chain."""

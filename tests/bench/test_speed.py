@@ -26,6 +26,7 @@ from anabranch.bench.result_rows import BenchmarkMatrix
 from anabranch.bench.rivals import Prepared
 from anabranch.bench.speed import run
 from anabranch.errors import OptionError, TargetError
+from anabranch.options import Options
 from anabranch.trace import Trace
 
 
@@ -44,6 +45,7 @@ class FakeCompiled:
     """Runs the model as it is, and remembers how it was asked for."""
 
     asked: list[dict[str, Any]]
+    options = Options()
 
     def __init__(self, model: nn.Module, args: tuple[Tensor, ...], options: dict[str, Any]) -> None:
         self.model, self.args = model, args
@@ -392,6 +394,23 @@ def test_on_a_simulated_gpu_rows_are_forecasts() -> None:
         assert len(row["against"]) == 2
     ratio = rows["anabranch:nimble"]["median_ms"] / rows["anabranch"]["median_ms"]
     assert rows["anabranch:nimble"]["ratio"] == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("target", ["sim:h200", "cpu"])
+def test_a_published_system_stands_beside_itself_with_bounded_memory(target: str) -> None:
+    """Four chains, a stream each: as published all their values are held at once."""
+    fan = f"{Path(__file__).with_name('test_schedulers.py')}:small_fan"
+    asked = quick(target=target, systems=("nimble", "cudagraph"), ours=False)
+    rows = run(replace(asked, models=(fan,)))["rows"]
+    assert [row["system"] for row in rows] == ["anabranch:nimble", "anabranch:cudagraph"]
+    nimble, plain = rows
+    bounded = nimble["bounded"]
+    assert bounded["peak_bytes"] <= max(1.25 * plain["peak_bytes"], 16 << 10)
+    assert bounded["peak_bytes"] < nimble["peak_bytes"]
+    assert bounded["event_waits"] > nimble["facts"]["event_waits"] and plain["bounded"] is None
+    if target != "cpu":  # where times are measured
+        assert bounded["median_ms"] > nimble["median_ms"]
+    assert list(nimble["against"]) == ["anabranch:cudagraph"]
 
 
 def test_a_limit_for_the_searches_of_published_systems(

@@ -50,6 +50,16 @@ def test_tables_of_two_records() -> None:
     assert "  - a -> b: 2.0 us, 3.0 without, as a part" in text
 
 
+def test_published_systems_stand_beside_themselves_with_bounded_memory() -> None:
+    bounded = {"median_ms": 0.6, "peak_bytes": 3 << 20}
+    held = [row("anabranch", 0.25), row("anabranch:nimble", 0.5, peak_bytes=6 << 20)]
+    assert "bounded" not in system_tables.summary([{"rows": held}])
+    held[1]["bounded"] = bounded
+    text = system_tables.summary([{"rows": held}])
+    assert "| ms (peak) | nimble | nimble, bounded |" in text
+    assert "| net | 0.500 (6.00 MiB) | 0.600 (3.00 MiB) |" in text
+
+
 def test_a_graph_that_was_taken_as_it_is_says_so() -> None:
     text = system_tables.summary([{"rows": [row("anabranch", 0.25)]}])
     assert "- net fp16 batch 1: the graph was taken as it is" in text

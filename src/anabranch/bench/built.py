@@ -22,9 +22,13 @@ from anabranch.bench.result_rows import CALL, BenchmarkMatrix, named
 from anabranch.bench.rivals import RIVALS
 from anabranch.bench.sandbox import NATIVE, try_in_sandbox
 from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Executable
 from anabranch.ir.tolerances import relative_error
+from anabranch.memory import pack
 from anabranch.models.load import batch_of, load_model
+from anabranch.options import Options
 from anabranch.trace import Event, Trace
+from anabranch.tuning.build import largest_arena
 
 KEPT_FACTS = (
     "scheduler",
@@ -62,7 +66,8 @@ class System:
     """Something that was built: `call` to time, None if it failed and `failure` says why, or if
     there is only a `plan`, of what cannot run here. `replayed`: `call` replays a graph. `same`: of
     which other system it is the very plan, and not timed again: two captures of one plan differ by
-    more than some systems do."""
+    more than some systems do. `bounds`: of which published system it is the plan with waits that
+    bound its memory; it gets no row of its own."""
 
     name: str
     call: Call | None
@@ -75,6 +80,7 @@ class System:
     plan: Plan | None = None
     replayed: bool = True
     same: str = ""
+    bounds: str = ""
 
 
 def load_cell(name: str, dtype: str, batch: int, here: Machine, trust: bool) -> BenchmarkCase:
@@ -93,8 +99,8 @@ def build_ours(
     compile: Compile,
     trace: Trace,
 ) -> Iterator[System]:
-    """Our replay and, for the plan that users get, our call. `asked`: options by which the row is
-    named; empty for what users get."""
+    """Our replay and, for the plan that users get, our call; for one without a bound on memory the
+    same with it. `asked`: options by which the row is named; empty for what users get."""
     name = named(asked)
     start, told = time.perf_counter(), len(trace.events)
     try:
@@ -123,13 +129,47 @@ def build_ours(
     yield System(name, replay, seconds, peak, difference, note, facts=facts, plan=plan)
     if replay is not None and not asked:
         yield System(CALL, lambda: compiled(*cell.args), seconds, peak, difference, note)
+    try:
+        bounded = bounded_plan(compiled)
+        if bounded is not None:
+            yield _bounding(name, compiled, bounded)
+    except Exception as failed:
+        trace.add("warning", "bench", f"{cell.name} {name} with bounded memory", reason(failed))
+
+
+def bounded_plan(compiled: Any) -> Plan | None:
+    """The plan of a system without a bound on memory, with the waits that ours would get; None
+    where it has them."""
+    made = compiled.entries[-1]
+    if compiled.options.arena_ratio is not None or made.compilation is None:
+        return None
+    usual = Options.model_fields["arena_ratio"].default
+    most = largest_arena(made.compilation.found.sequential.arena_bytes, usual)
+    plan: Plan = made.plan
+    return pack(plan.tasks, plan.schedule, plan.spec, plan.signature, limit_bytes=most)
+
+
+def _bounding(name: str, compiled: Any, plan: Plan) -> System:
+    """The plan, loaded into the memory of the one as published where that runs: each of both is
+    replayed by itself."""
+    run: Executable | None = compiled.executable()
+    loaded = None if run is None else compiled.target.load(plan, beside=run, states=run.states)
+    return System(
+        f"{name} bounded",
+        None if loaded is None else loaded.replay,
+        peak_bytes=plan.peak_bytes if loaded is None else loaded.peak_bytes(),
+        facts={"event_waits": plan.schedule.waits},
+        plan=plan,
+        bounds=name,
+    )
 
 
 def told_apart(system: System, others: Sequence[System]) -> System:
     """The system, as the first of the others with its plan where there is one."""
     if system.plan is None:
         return system
-    first = next((other for other in others if other.plan == system.plan), None)
+    rows = [other for other in others if not other.bounds]
+    first = next((other for other in rows if other.plan == system.plan), None)
     if first is None:
         return system
     note = "; ".join(filter(None, [system.note, f"the plan of {first.name}"]))

@@ -85,12 +85,25 @@ class BenchmarkMatrix:
 
 
 @dataclass(frozen=True, slots=True)
+class BoundedTime:
+    """What a published system takes once event waits are added that keep its arena within
+    `arena_ratio` of the sequential plan's, as every plan of ours does; bytes that it then holds."""
+
+    median_ms: float
+    p10_ms: float | None = None
+    p90_ms: float | None = None
+    event_waits: int = 0
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BenchmarkRow:
     """One system on one model. Times are None where `failure` says why. source: "measured", or
     where nothing can run what the times are. ratio: how many times as long as ours takes, `beside`
     which it is: our call for what is timed as it is called, else our replay; tie: no difference.
     against: the same beside every other system, by name: ratio, low, high, tie. difference: the
-    largest relative error of an output against eager's."""
+    largest relative error of an output against eager's. bounded: of a published system, whose times
+    and `peak_bytes` are those of its plan as published, the same within our bound on memory."""
 
     model: str
     dtype: str
@@ -113,6 +126,7 @@ class BenchmarkRow:
     note: str = ""
     failure: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+    bounded: BoundedTime | None = None
 
 
 def variant(text: str) -> dict[str, str]:

@@ -6,6 +6,8 @@
 
     |              | taso / nimble | anabranch (call) / torchscript (call) |
     | inception_v3 | 1.308         | 0.115                                 |
+    |              | nimble          | nimble, bounded |
+    | inception_v3 | 0.536 (5.8 MiB) | 0.610 (2.8 MiB) |
     and below: which substitutions paid in which network
 
 Like is compared with like: what is timed as it is called says "(call)", all else is the replay of a
@@ -28,7 +30,7 @@ from anabranch.bench.result_rows import CALL, OURS
 from anabranch.bench.rivals import CAPTURED
 from anabranch.errors import OptionError
 from anabranch.options import SYSTEMS
-from anabranch.report.units import significant
+from anabranch.report.units import significant, size
 
 CALLED = " (call)"
 RIVAL = " (rival)"
@@ -82,6 +84,8 @@ def summary(records: Sequence[Mapping[str, Any]]) -> str:
     for dtype, batch in kinds:
         some = {m: held for (d, m, b), held in cells.items() if (d, b) == (dtype, batch)}
         lines += [f"### {dtype}, batch {batch}", "", *_times(some), "", *_ratios(some), ""]
+        bounded = list(_bounded(some))
+        lines += [*bounded, ""] if bounded else []
     paid = list(_paid(cells))
     lines += ["### What paid", "", *paid] if paid else []
     return "\n".join(lines).rstrip() + "\n"
@@ -135,6 +139,27 @@ def _place(held: Mapping[str, Row], name: str, best: Collection[str]) -> str:
     if row["p90_ms"] is None:
         return f"{text} ({row['source']})"
     return f"{text} ± {(row['p90_ms'] - row['p10_ms']) / 2:.1g}"
+
+
+def _bounded(cells: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
+    """Of systems that were published without a bound on memory, milliseconds and bytes as they are
+    and with the waits that keep our bound; nothing where there are none."""
+    names = [n for n in _names(cells) if any(held[n].get("bounded") for held in cells.values())]
+    if not names:
+        return
+    yield _line(["ms (peak)", *(title for n in names for title in (n, f"{n}, bounded"))])
+    yield _line(["---"] * (2 * len(names) + 1))
+    for model, held in cells.items():
+        rows = [held.get(name, {}) for name in names]
+        pairs = ((row, row.get("bounded")) for row in rows)
+        yield _line([model, *(_held(time) for pair in pairs for time in pair)])
+
+
+def _held(time: Row | None) -> str:
+    if not time or time["median_ms"] is None:
+        return "-"
+    held = time["peak_bytes"]
+    return significant(time["median_ms"]) + ("" if held is None else f" ({size(held)})")
 
 
 def _ratios(cells: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:

@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from anabranch.bench.built import System, reason
 from anabranch.bench.machine import Machine
-from anabranch.bench.result_rows import CALL, OURS, BenchmarkRow
+from anabranch.bench.result_rows import CALL, OURS, BenchmarkRow, BoundedTime
 from anabranch.bench.statistics import Ratio, Summary, paired, summary
 from anabranch.costs import costs_of
 from anabranch.memory import pack
@@ -43,11 +44,37 @@ def timed(
     seconds: float,
     again: Callable[[System], float | None],
 ) -> Iterator[BenchmarkRow]:
-    """A row for each system, of those that stand with the times of common rounds. `again`: how far
-    off a system is now that all others have run."""
-    if here.simulated:
-        yield from _foretold(cell, built, here)
-        return
+    """A row for each system, of those that stand with the times of common rounds; what a system
+    takes with bounded memory stands in its own row. `again`: how far off a system is now that all
+    others have run."""
+    how = _foretold(cell, built, here)
+    if not here.simulated:
+        how = _sampled(cell, built, here, seconds, again)
+    rows = list(how)
+    bounded = {one.bounds: row for one, row in zip(built, rows, strict=True) if one.bounds}
+    hidden = {row.system for row in bounded.values()}
+    for one, row in zip(built, rows, strict=True):
+        if not one.bounds:
+            against = {name: said for name, said in row.against.items() if name not in hidden}
+            time = _bounded_time(bounded.get(one.name))
+            yield replace(row, against=against, bounded=time)
+
+
+def _bounded_time(row: BenchmarkRow | None) -> BoundedTime | None:
+    if row is None or row.median_ms is None:
+        return None
+    waits = int(row.facts.get("event_waits", 0))
+    return BoundedTime(row.median_ms, row.p10_ms, row.p90_ms, waits, row.peak_bytes)
+
+
+def _sampled(
+    cell: Timeable,
+    built: Sequence[System],
+    here: Machine,
+    seconds: float,
+    again: Callable[[System], float | None],
+) -> Iterator[BenchmarkRow]:
+    """Rows with the times of common rounds."""
     alone = [system for system in built if system.call is not None and not system.same]
     calls = {system.name: system.call for system in alone if system.call is not None}
     try:

@@ -291,8 +291,7 @@ def bounded_costs(
     spec = job.target.spec
     plain = in_a_row(tasks)
     sequential = pack(tasks, plain, spec, signature)
-    limit = job.options.arena_ratio
-    most = None if limit is None else max(MEMORY_LEAST, int(limit * sequential.arena_bytes))
+    most = largest_arena(sequential.arena_bytes, job.options.arena_ratio)
     packer = Packer(tasks, spec, signature, most)
 
     def prepare(asked: TaskGraph, schedule: Schedule) -> Plan:
@@ -301,6 +300,11 @@ def bounded_costs(
 
     asked = job.target, prepare, job.cache, job.trace, job.deadline
     return sequential, packer, costs_of(*asked, packing=limits_of(job).packing)
+
+
+def largest_arena(sequential_bytes: int, ratio: float | None) -> int | None:
+    """Bytes that a plan's arena may take, where the sequential one takes so many; None: any."""
+    return None if ratio is None else max(MEMORY_LEAST, int(ratio * sequential_bytes))
 
 
 def schedule_seconds(trace: Trace) -> float:

@@ -24,6 +24,8 @@ COLUMNS = (
     "/ ours",
     "built in s",
     "peak",
+    "bounded ms",
+    "bounded peak",
     "<note",
 )
 
@@ -60,5 +62,14 @@ def _row(row: dict[str, Any]) -> list[str]:
         "" if ours else ratio,
         "-" if row["compile_s"] is None else f"{row['compile_s']:.1f}",
         "-" if row["peak_bytes"] is None else units.size(row["peak_bytes"]),
+        *_bounded(row.get("bounded")),
         row["failure"] or row["note"],
     ]
+
+
+def _bounded(time: dict[str, Any] | None) -> list[str]:
+    """Of a published system, its time and memory with the waits that bound the latter."""
+    if time is None:
+        return ["", ""]
+    held = time["peak_bytes"]
+    return [screen.milliseconds(time["median_ms"]), "-" if held is None else units.size(held)]
