@@ -59,8 +59,9 @@ def test_the_names_are_there_when_they_are_asked_for() -> None:
         "assert set(anabranch.__all__) <= set(dir(anabranch))\n"
         "assert anabranch.errors.OptionError is anabranch.OptionError\n"
         "assert not hasattr(anabranch, 'nothing')\n"
-        "from anabranch import *\n"
         "import anabranch.api\n"
+        "assert 'torch._dynamo' not in sys.modules, 'nothing is traced yet'\n"
+        "from anabranch import *\n"
         "assert compile is anabranch.compile is anabranch.api.compile\n"
     )
     done = subprocess.run(

@@ -345,7 +345,7 @@ def test_a_gradient_of_rounding_alone_is_no_fault() -> None:
     def biased() -> nn.Module:
         return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 5))
 
-    for seed in range(3):
+    for seed in range(2):
         torch.manual_seed(seed)
         model = biased()
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)

@@ -29,7 +29,6 @@ import sympy
 import torch
 from torch import Tensor, fx, nn
 from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.source import LocalSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, functionalize
 from torch.fx.experimental.proxy_tensor import (
@@ -110,6 +109,12 @@ def _untraced(failed: Exception) -> CaptureError:
         "compile the parts before and after, as torch.compile(model, backend='anabranch') does",
         raised_at(failed),
     )
+
+
+def _named(name: str) -> Any:
+    """Where a symbol comes from. Torch imports its tracer when somebody asks for it: a quarter of
+    what it takes to import this package."""
+    return torch._dynamo.source.LocalSource(name)
 
 
 class _Trace:
@@ -250,7 +255,7 @@ class _Cutting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch anno
         if type(value) not in (int, float):
             self.asked.taken.append((node.node, value))
             return value
-        source = LocalSource(f"cut_{len(self.asked.cuts)}")
+        source = _named(f"cut_{len(self.asked.cuts)}")
         dynamic = DimDynamic.DYNAMIC
         if type(value) is int:
             symbol = self.shapes.create_symbol(
@@ -304,7 +309,7 @@ class _Cutting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch anno
                     continue
                 key = (number, dim) if declared is None else declared.node.expr
                 if key not in symbols:
-                    source = LocalSource(f"cut_{len(self.asked.cuts) + 1}_{len(symbols)}")
+                    source = _named(f"cut_{len(self.asked.cuts) + 1}_{len(symbols)}")
                     symbol = self.shapes.create_symbol(
                         *(size, source, DimDynamic.DYNAMIC, None),
                         positive=None,

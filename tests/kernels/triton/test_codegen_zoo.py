@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.kernels.triton.test_codegen_compiled import compiled
 from tests.networks import ALIKE
 
 from anabranch.compiler.pipeline import compile_model
+from anabranch.frontend.from_torch import capture
 from anabranch.ir.graph import Graph
 from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.codegen import program, variants
@@ -67,7 +69,8 @@ def kinds(name: str) -> Iterator[tuple[tuple[str, ...], tuple[Graph, Variant]]]:
     target = resolve("sim:h200", False)
     model, args = load_model(f"zoo:{name}/tiny", 1, "fp16", "cpu")
     options = Options.read({"search": "none"}, environment=False)
-    tasks = compile_model(Job(model, args, {}, target, options, None, Trace(quiet=True)), "fusion")
+    job = Job(model, args, {}, target, options, None, Trace(quiet=True))
+    tasks = compile_model(replace(job, captured=capture(model, args)), "fusion")
     for task in sorted(tasks.tasks, key=lambda task: len(task.body.nodes)):
         offers = variants(task.body, target.spec)
         if offers:
