@@ -15,6 +15,7 @@ from tests.networks import each, tiny
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+import anabranch
 from anabranch.cache import Cache
 from anabranch.errors import CaptureError
 from anabranch.frontend import Captured, capture
@@ -471,3 +472,15 @@ def test_complex_numbers_are_constants(dtype: torch.dtype) -> None:
         for got, want in zip(eval_graph(captured.graph, [x], device), model(x), strict=True):
             assert got.dtype == want.dtype
             torch.testing.assert_close(got, want)
+
+
+def test_models_that_torch_captures_wrongly_are_told_why() -> None:
+    """torch.cond runs for us as it does for the user; neither reads where tensors lie."""
+    options: dict[str, Any] = {"target": "cpu", "cache_dir": None, "search": "none"}
+    with pytest.raises(CaptureError, match="under a condition") as refused:
+        anabranch.compile(Net(_cond).eval(), (f(3),), **options)
+    assert "the model itself fails" not in str(refused.value)
+    cubes = Net(lambda net, x: torch.func.grad(lambda y: (y**3).sum())(x)).eval()
+    with pytest.raises(CaptureError, match=r"torch\.func") as refused:
+        anabranch.compile(cubes, (f(3),), **options)
+    assert "data_ptr" not in str(refused.value)

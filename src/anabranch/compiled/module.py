@@ -337,16 +337,3 @@ def not_recorded() -> OptionError:
 def probe(dtype: torch.dtype, device: torch.device) -> Tensor:
     """An empty tensor, to see what a function makes of its kind."""
     return torch.empty(0, dtype=dtype, device=device)
-
-
-def leave_alone(*functions: Callable[..., Any]) -> None:
-    """Have torch.compile, of a model around a compiled one, run these functions and all that they
-    call as they are: it would follow them, line by line, to kernels that it cannot see. Its own
-    `disable` does the same by a wrapper, which each call would pay for."""
-    dynamo = torch._C._dynamo.eval_frame
-    skip = dynamo._FrameAction.SKIP
-    for function in functions:
-        # It asks for this mark where a function is called, and for the code where it runs.
-        function._torchdynamo_disable = True  # type: ignore[attr-defined]
-        code = function.__code__
-        dynamo.set_code_exec_strategy(code, dynamo._FrameExecStrategy(skip, skip))

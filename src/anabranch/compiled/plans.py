@@ -20,7 +20,7 @@ from anabranch.compiled.answer import Answer
 from anabranch.compiled.entry import Entry
 from anabranch.compiled.history import no_model
 from anabranch.compiled.memory import MemoryUse, memory_of
-from anabranch.compiled.module import Fixed, leave_alone, not_recorded, probe
+from anabranch.compiled.module import Fixed, not_recorded, probe
 from anabranch.compiled.request import PlanRequest, request
 from anabranch.compiled.sharing import share_arena
 from anabranch.compiled.weights import Stamps
@@ -28,6 +28,7 @@ from anabranch.errors import InputError, OptionError
 from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import check_call
+from anabranch.frontend.surroundings import leave_alone
 from anabranch.ir.protocols import Executable, Target
 from anabranch.options import Options
 from anabranch.trace import Trace

@@ -376,10 +376,28 @@ def _packs(error: BaseException) -> bool:
     return False
 
 
+def _control_flow(error: BaseException) -> str:
+    """The operator for conditions or loops in which torch.compile failed; "" if in none."""
+    if not type(error).__module__.startswith("torch._dynamo."):
+        return ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        room, _, name = frame.f_globals.get("__name__", "").rpartition(".")
+        if room == "torch._higher_order_ops":
+            return str(name)
+    return ""
+
+
 def _explained(error: Exception) -> CaptureError:
     """What went wrong in torch.export, in the user's terms."""
     source = raised_at(error)
     first = (str(error).strip().splitlines() or [""])[0]
+    if "Cannot access data pointer" in str(error) and not source:
+        return CaptureError(
+            "torch.export reads the memory of a tensor that has none",
+            "it does so for models that call torch.func (grad, jvp), and keeps a value of its own "
+            "tracing as a constant",
+            "compute the derivative with torch.autograd.grad, or leave this part out",
+        )
     if "Cannot access data pointer" in str(error):
         return CaptureError(
             "the model reads where a tensor lies in memory (data_ptr())",
@@ -387,6 +405,13 @@ def _explained(error: Exception) -> CaptureError:
             "memory",
             "do without the address, or put what needs it into an operator of its own "
             "(torch.library.custom_op)",
+            source,
+        )
+    if name := _control_flow(error):
+        return CaptureError(
+            f"the model uses {name}, which runs a part of it under a condition or in a loop",
+            "a graph is a straight line of operators, the same for every call",
+            "unroll it, use torch.where, or compile the parts it chooses from separately",
             source,
         )
     if _packs(error):

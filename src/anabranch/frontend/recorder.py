@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from anabranch.frontend.call_profiler import Listener
 from anabranch.frontend.fake_results import FakeResults, called_by_torch
+from anabranch.frontend.surroundings import leave_alone
 from anabranch.ir.key import digest_tensor, digest_text
 
 PLAIN_VALUES = (int, float, complex, bool, str, type(None))
@@ -288,3 +289,6 @@ def _type(tensor: Tensor) -> str:
     if tensor.layout is not torch.strided:
         return f"{tensor.dtype}{tuple(tensor.shape)}{tensor.layout}"
     return f"{tensor.dtype}{tuple(tensor.shape)}{tensor.stride()}"
+
+
+leave_alone(CallRecorder.__torch_dispatch__)  # torch.cond compiles itself, and what it calls

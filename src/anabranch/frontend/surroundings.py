@@ -14,7 +14,7 @@ attention's and cuDNN's back ends) stays as it is: torch's own kernels read it w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -103,3 +103,16 @@ def _default(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(was)
+
+
+def leave_alone(*functions: Callable[..., Any]) -> None:
+    """Have torch.compile, of a model that calls these functions, run them and all that they call as
+    they are: it would follow them, line by line, to what it cannot see. Its own `disable` does the
+    same by a wrapper, which each call would pay for."""
+    dynamo = torch._C._dynamo.eval_frame
+    skip = dynamo._FrameAction.SKIP
+    for function in functions:
+        # It asks for this mark where a function is called, and for the code where it runs.
+        function._torchdynamo_disable = True  # type: ignore[attr-defined]
+        code = function.__code__
+        dynamo.set_code_exec_strategy(code, dynamo._FrameExecStrategy(skip, skip))
