@@ -1,4 +1,4 @@
-r"""DeepCuts: consecutive groups become one where its kernel is faster, until no two do.
+r"""DeepCuts: consecutive groups become one where its kernel is faster; the fastest cut of these.
 
     {c0} {c1} {c2} {c3}        12.0 us      four subsets, a launch each
     {c0, c1} {c2, c3}           9.5         two merges that share nothing, each of them faster
@@ -7,24 +7,27 @@ r"""DeepCuts: consecutive groups become one where its kernel is faster, until no
 DeepCuts (algorithm 1) begins with each operator alone and keeps every partition that is faster than
 the one it came of by one merge of two consecutive subsets, one of which reads what the other one
 makes; at the end the fastest is taken. Of a network with fifty merges that all pay these are 2^50
-partitions. Here a round takes all merges at once that share no subset, in two ways: those that gain
-most one by one, and those that gain most together, a matching; of what all ways lead to, a few go
-on. A subset is evaluated once, whichever partitions hold it, and so are all of equal structure;
-those of a round are evaluated together, with work for every compiler.
+partitions. But what a partition takes is the sum of its subsets, as one kernel runs after another:
+a merge is faster in one partition if it is in all, and those that are kept are all partitions into
+subsets that merges lead to, each faster. So the subsets are found, and of them the partition that
+takes least (`disjoint_subsets`). In batches, with work for every compiler; all of equal structure
+are evaluated once. Where merges lead to very many subsets, those go on that have gained most.
 
-What a partition takes is the sum of its subsets, as one kernel runs after another; another total
-may be given, the forecast of a schedule for instance.
+Another total may be given, the forecast of a schedule for instance. Then a round takes all merges
+at once that share no subset, in two ways: those that gain most one by one, and those that gain most
+together, a matching; of what all ways lead to, a few go on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
 
 from anabranch.fusion.cluster import in_order, too_many
+from anabranch.fusion.disjoint_subsets import best_disjoint
 from anabranch.fusion.gemm_chain import is_gemm_chain, why_not_one_kernel
 from anabranch.fusion.legality import FusionFacts, Unwritten, unknown
 from anabranch.fusion.merge_cuts import only_guessed
@@ -32,6 +35,7 @@ from anabranch.fusion.partition import body_with, cut
 from anabranch.fusion.reachability import Reach
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
+from anabranch.ir.dag import bits
 from anabranch.ir.graph import Graph, Node
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost
@@ -41,6 +45,8 @@ from anabranch.trace import Trace
 
 KEPT = 4
 """Partitions of a round that go on. The two ways differ where a subset has two merges that pay."""
+SUBSETS_PER_NODE = 24
+"""Merged subsets that are looked at, for each node of the graph."""
 
 Subset = frozenset[str]
 """The names of the nodes of one launch, without views."""
@@ -66,6 +72,23 @@ def deepcuts_partition(
     `unwritten` says what cannot be one launch and need not be asked for. `total`: None for the sum
     of all tasks."""
     subsets = _SubsetTable(graph, evaluate, unwritten, total)
+    best = _fastest_sum(subsets) if total is None else _fastest_by_rounds(subsets)
+    subsets.tell(best, trace)
+    return subsets.tasks(best)
+
+
+def _fastest_sum(subsets: _SubsetTable) -> Partition:
+    """Of all partitions that algorithm 1 keeps the one with the smallest sum."""
+    found = _Growth(subsets)
+    gains = {mask: found.gains[mask] for mask in found.gains if mask & (mask - 1)}
+    merged = [found.subset(mask) for mask in best_disjoint(gains, found.preds)]
+    whole = frozenset[str]().union(*merged)
+    alone = [subset for subset in subsets.start() if not subset <= whole]
+    return subsets.ordered([*merged, *alone])
+
+
+def _fastest_by_rounds(subsets: _SubsetTable) -> Partition:
+    """The partition with the smallest total of those that rounds of merges lead to."""
     reached = dict.fromkeys([subsets.start()])
     unmarked = list(reached)
     while unmarked:
@@ -79,9 +102,82 @@ def deepcuts_partition(
         )
         reached |= faster
         unmarked = sorted(faster, key=subsets.us)[:KEPT]
-    best = min(reached, key=subsets.us)
-    subsets.tell(best, trace)
-    return subsets.tasks(best)
+    return min(reached, key=subsets.us)
+
+
+class _Growth:
+    """The subsets that merges lead to, each of them faster than the two that it came of, as masks
+    of nodes. `gains`: how much less than its nodes alone each takes."""
+
+    def __init__(self, subsets: _SubsetTable) -> None:
+        self._subsets, self._names = subsets, list(subsets.nodes)
+        self.preds = [sum(1 << u for u in own) for own in subsets.edges(subsets.start())]
+        reach = Reach.of([list(bits(own)) for own in self.preds])
+        self._above, self._below = reach.above, reach.below
+        self._beside = list(self.preds)
+        for v, own in enumerate(self.preds):
+            for u in bits(own):
+                self._beside[u] |= 1 << v
+        self.gains: dict[int, float] = {}
+        self._known: dict[int, list[int]] = {v: [] for v in range(len(self._names))}
+        self._grow()
+
+    def subset(self, mask: int) -> Subset:
+        """The names of its nodes."""
+        return frozenset(self._names[v] for v in bits(mask))
+
+    def _grow(self) -> None:
+        fresh = [1 << v for v in range(len(self._names))]
+        left = SUBSETS_PER_NODE * len(fresh)
+        tried: set[int] = set()
+        while fresh:
+            for mask in fresh:
+                self.gains.setdefault(mask, 0.0)
+                for v in bits(mask):
+                    self._known[v].append(mask)
+            ways: dict[int, list[tuple[int, int]]] = {}
+            for one in fresh:
+                for other in self._consecutive(one):
+                    ways.setdefault(one | other, []).append((one, other))
+            unions = [union for union in ways if union not in tried]
+            if len(unions) > left:
+                hopes = {union: max(self._gained(*pair) for pair in ways[union]) for union in ways}
+                unions = sorted(unions, key=lambda union: -hopes[union])[:left]
+            left -= len(unions)
+            tried.update(unions)
+            self._subsets.learn([self.subset(mask) for mask in (*fresh, *unions)])
+            fresh = [u for u in ways if u in tried and u not in self.gains and self._pays(ways[u])]
+
+    def _gained(self, one: int, other: int) -> float:
+        return self.gains[one] + self.gains[other]
+
+    def _consecutive(self, mask: int) -> list[int]:
+        """The subsets known so far of which one reads the other, with nothing to run in between."""
+        near = 0
+        for v in bits(mask):
+            near |= self._beside[v]
+        known = dict.fromkeys(other for v in bits(near & ~mask) for other in self._known[v])
+        return [other for other in known if not other & mask and self._whole(other | mask)]
+
+    def _whole(self, mask: int) -> bool:
+        """Whether no path leads out of it and back."""
+        above = below = 0
+        for v in bits(mask):
+            above |= self._above[v]
+            below |= self._below[v]
+        return not above & below & ~mask
+
+    def _pays(self, pairs: Sequence[tuple[int, int]]) -> bool:
+        """Whether a merge of two of these is faster; then what it gains is noted."""
+        union = pairs[0][0] | pairs[0][1]
+        gains = [
+            self._gained(one, other) + saved
+            for one, other in pairs
+            if (saved := self._subsets.saved(self.subset(one), self.subset(other))) > 0
+        ]
+        if gains:
+            self.gains[union] = gains[0]
+        return bool(gains)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +212,7 @@ class _SubsetTable:
 
     def consecutive(self, partition: Partition) -> list[Pair]:
         """All pairs of which one reads the other and nothing has to run in between."""
-        edges = self._edges(partition)
+        edges = self.edges(partition)
         reach = Reach.of(edges)
         return [
             (before, at)
@@ -127,12 +223,19 @@ class _SubsetTable:
 
     def evaluate(self, partitions: Sequence[Partition], pairs: Sequence[Sequence[Pair]]) -> None:
         """Learn what all subsets take, and all that merges would make of them, in one batch."""
+        self.learn(
+            subset
+            for partition, own in zip(partitions, pairs, strict=True)
+            for subset in (*partition, *(partition[a] | partition[b] for a, b in own))
+        )
+
+    def learn(self, subsets: Iterable[Subset]) -> None:
+        """Learn what these take, in one batch."""
         fresh: dict[str, Task] = {}
-        for partition, own in zip(partitions, pairs, strict=True):
-            for subset in (*partition, *(partition[a] | partition[b] for a, b in own)):
-                made = self._task(subset)
-                if not isinstance(made, Refused) and made[1] not in self._costs:
-                    fresh.setdefault(made[1], made[0])
+        for subset in subsets:
+            made = self._task(subset)
+            if not isinstance(made, Refused) and made[1] not in self._costs:
+                fresh.setdefault(made[1], made[0])
         if fresh:
             found = self._evaluate(list(fresh.values()))
             self._costs.update(zip(fresh, found, strict=True))
@@ -155,15 +258,13 @@ class _SubsetTable:
                 yield self._with(partition, merges[:1])
 
     def us(self, partition: Partition) -> float:
+        """Its total."""
+        assert self._total is not None, "a sum needs no partition"
         if partition not in self._us:
-            if self._total is None:
-                us = sum(self._cost(subset).us for subset in partition)
-            else:
-                tasks = self.tasks(partition)
-                each = zip(tasks.tasks, partition, strict=True)
-                taken = {task.name: self._cost(subset).us for task, subset in each}
-                us = self._total(tasks, lambda task: taken[task.name])
-            self._us[partition] = us
+            tasks = self.tasks(partition)
+            each = zip(tasks.tasks, partition, strict=True)
+            taken = {task.name: self._cost(subset).us for task, subset in each}
+            self._us[partition] = self._total(tasks, lambda task: taken[task.name])
         return self._us[partition]
 
     def tasks(self, partition: Partition) -> TaskGraph:
@@ -179,7 +280,9 @@ class _SubsetTable:
                 trace.add("applied", "fusion", self._said(subset), why, us=apart - us)
         for a, b in self.consecutive(partition):
             what = f"{self._said(partition[a])} and {self._said(partition[b])}"
-            refused = self._why_not(partition, (a, b)) or Refused("the whole would be no faster")
+            refused = self._why_not(partition[a], partition[b]) or Refused(
+                "the whole would be no faster"
+            )
             trace.add("refused", "fusion", what, refused.sentence)
         tasks = len(partition)
         what = f"{len(self.nodes)} nodes -> {tasks} tasks, {len(self._costs)} structures evaluated"
@@ -188,34 +291,42 @@ class _SubsetTable:
     def _with(self, partition: Partition, merges: Sequence[_Merge]) -> Partition:
         """The partition with as many of the merges as share no subset and wait for each other in
         no circle, the first ones first."""
-        reach, taken = Reach.of(self._edges(partition)), dict[int, Subset]()
+        reach, taken = Reach.of(self.edges(partition)), dict[int, Subset]()
         for a, b in (merge.pair for merge in merges):
             if taken.keys() & {a, b} or not reach.may_merge(a, b):
                 continue
             reach.merge(a, b)
             taken |= {a: partition[a] | partition[b], b: frozenset()}
         subsets = [taken.get(at, subset) for at, subset in enumerate(partition)]
-        groups = [self._own(subset) for subset in subsets if subset]
+        return self.ordered([subset for subset in subsets if subset])
+
+    def ordered(self, subsets: Sequence[Subset]) -> Partition:
+        """The partition of these subsets."""
+        groups = [self._own(subset) for subset in subsets]
         ordered = in_order(groups, self.paths, self.facts)
         return tuple(frozenset(node.name for node in group) for group in ordered)
 
+    def saved(self, one: Subset, other: Subset) -> float:
+        """How much less the two take as one; 0 if that is not known to be."""
+        if self._why_not(one, other):
+            return 0.0
+        return self._cost(one).us + self._cost(other).us - self._cost(one | other).us
+
     def _gain(self, partition: Partition, pair: Pair) -> float:
         """How much faster the partition gets by one merge; 0 if that is not known to be."""
-        if self._why_not(partition, pair):
+        if self._why_not(*(partition[at] for at in pair)):
             return 0.0
-        if self._total is None:
-            a, b = (self._cost(partition[at]).us for at in pair)
-            return a + b - self._cost(partition[pair[0]] | partition[pair[1]]).us
         return self.us(partition) - self.us(self._with(partition, [_Merge(pair, 0.0)]))
 
-    def _why_not(self, partition: Partition, pair: Pair) -> Refused | None:
+    def _why_not(self, first: Subset, second: Subset) -> Refused | None:
         """Why two subsets are not one, as far as they alone say so."""
-        first, second = (partition[at] for at in pair)
         made = self._task(first | second)
         if isinstance(made, Refused):
             return made
         task, structure = made
-        cost = self._costs.get(structure)
+        if structure not in self._costs:
+            return Refused("one of too many subsets to evaluate")
+        cost = self._costs[structure]
         if cost is None:
             return Refused("no kernel runs it in one launch")
         apart = [self._cost(first), self._cost(second)]
@@ -296,7 +407,8 @@ class _SubsetTable:
                 return True
         return False
 
-    def _edges(self, partition: Partition) -> list[set[int]]:
+    def edges(self, partition: Partition) -> list[set[int]]:
+        """For each subset the others that make what it reads, by number."""
         return self.paths.edges([self._own(subset) for subset in partition])
 
     def _said(self, subset: Subset) -> str:
