@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.kernels.triton.bodies import gpu
 
-from anabranch.kernels.tile_cost import TileWork, bound, resident, shared, tail
+from anabranch.kernels.tile_cost import TileWork, bank_conflicts, bound, resident, shared, tail
 
 SPEC = gpu()
 PEAK = 9.9e14
@@ -37,6 +37,20 @@ def test_larger_tiles_do_more_with_each_byte() -> None:
     small, large = (bound(replace(BLOCK, m=s, n=s), SPEC, PEAK) for s in (16, 128))
     assert small.memory < large.memory
     assert shared(replace(BLOCK, m=16, n=16, warps=1), SPEC, PEAK) < shared(BLOCK, SPEC, PEAK)
+
+
+def test_a_load_from_shared_memory_must_be_covered_by_arithmetic() -> None:
+    """Of 64x64x64 by 4 warps a thread does 4096 operations, and loads 20 times 16 bytes."""
+    lane = PEAK / (SPEC.sms * 128 * 1.7e9)
+    assert shared(BLOCK, SPEC, PEAK) == pytest.approx(4096 / lane / 20 / 29)
+    assert shared(replace(BLOCK, m=1), SPEC, PEAK) == 1.0
+
+
+@pytest.mark.parametrize(("n", "k", "ways"), [(16, 32, 8), (64, 32, 2), (128, 32, 1), (16, 4, 4)])
+def test_lanes_that_ask_one_bank_wait_for_each_other(n: int, k: int, ways: int) -> None:
+    """Without tensor cores; rows of the left factor are `k` words apart, a thread has four."""
+    plain = replace(BLOCK, n=n, k=k, itemsize=4, cores=False)
+    assert bank_conflicts(plain) == ways and bank_conflicts(replace(plain, cores=True)) == 1
 
 
 def test_what_does_not_fit_is_worth_nothing() -> None:

@@ -77,6 +77,10 @@ class Builder:
                 constants = (Constant(f"{name}.weight", weight, digest),)
                 extra = (None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
                 arguments = (*arguments[:1], Ref(f"{name}.weight"), *extra)
+            if op in ("aten.max_pool2d.default", "aten.avg_pool2d.default"):
+                arguments = (*arguments, (3, 3), (1, 1), (1, 1))
+            if op == "aten.mean.dim":
+                arguments = (*arguments, (2, 3))
             if op == "aten.cat.default":
                 arguments = (arguments, 1)
             result = name if k == len(ops) - 1 else f"{name}.{k}"
@@ -284,7 +288,7 @@ def modules(number: int) -> ReportParts:
         shape = (1, channels, size, size)
         last = net.add(f"mixed_{m}.cat", ["aten.cat.default"], [a, b, c, d], shape)
     net.add("pool", ["aten.mean.dim"], [last], (1, channels))
-    net.add("classify", ["aten.addmm.default"], ["pool"], (1, 1000))
+    net.add("classify", ["aten.tanh.default"], ["pool"], (1, 1000))
     net.add("scores", ["mylib.calibrate.default"], ["classify"], (1, 1000))
     return net.parts(4, story(net))
 

@@ -50,7 +50,7 @@ def test_what_a_plan_from_a_file_does_not_hold_is_said(parts: Build) -> None:
     assert told["candidates"] is None and told["us"] is None
     text = kernel_text(told)
     assert "Candidates: not in the file" in text and "compile the model again" in text
-    assert "Source\n# fused" in text and "aten.max_pool2d.default(%stem)" in text
+    assert "Source\n# fused" in text and "aten.max_pool2d.default(%stem, [3, 3]" in text
 
 
 def test_a_generated_kernel_has_a_limit_and_a_launch_shape_before_it_ever_ran(

@@ -3,7 +3,8 @@
 DeepCuts (section 4): the part of the machine's peak that a kernel may reach is at most
 
     memory    operations a block does for each byte it moves, against the machine's balance
-    shared    operations a warp does for each byte of shared memory it reads, against an SM's
+    shared    arithmetic of a thread for each load from shared memory, in cycles, against how long
+              such a load takes, and how often lanes that ask one bank make it come again
     tail      how full the waves of blocks are, the last one above all
     fits      0 where the block needs more threads, registers or shared memory than there are
 
@@ -44,6 +45,13 @@ RESERVED_SHARED_BYTES = 1024
 SHARED_BYTES_PER_CLOCK = 128.0
 QUARTERS = 4
 """Of an SM: a warp stays in one, which has a quarter of the tensor cores."""
+SHARED_LATENCY_CLOCKS = 29.0
+"""From a load from shared memory to its being there, as published for A100 and H100."""
+LOAD_BYTES = 16
+"""Of a load from shared memory, for each thread."""
+BANKS, BANK_BYTES = 32, 4
+SIDE_HELD = 4
+"""Neighbouring sums of a thread along either side of a tile, without tensor cores."""
 LANES = 128
 """Single additions or conversions of an SM in a cycle."""
 CLOCK = 1.7e3
@@ -206,13 +214,60 @@ def tail(blocks: int, sms: int) -> float:
     return blocks / (sms * math.ceil(blocks / sms)) if blocks else 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class LightWork:
+    """A launch without products: warps of a block, blocks, operations and bytes of all of them, and
+    how often each thread loads from shared memory."""
+
+    warps: int
+    blocks: int
+    operations: float
+    moved: float
+    loads: int = 0
+
+
+def light_bound(work: LightWork, spec: TargetSpec) -> TileBound:
+    """The limit of such a launch, on a machine's ordinary lanes; nobody expects a time of it."""
+    threads, peak = work.warps * WARP, dict(spec.peak_flops).get("f32", USUAL_PEAK)
+    if threads > 1024:
+        return TileBound(0.0, 0.0, 0.0, 0.0, math.inf)
+    memory = min(1.0, work.operations / work.moved / (peak / spec.bandwidth)) if work.moved else 1.0
+    clocks = _clocks(work.operations / (work.blocks * threads), spec, peak)
+    waited = min(1.0, clocks / work.loads / SHARED_LATENCY_CLOCKS) if work.loads else 1.0
+    return TileBound(memory, waited, tail(work.blocks, spec.sms), 1.0, math.inf)
+
+
+def _clocks(operations: float, spec: TargetSpec, peak: float) -> float:
+    """Cycles of so many operations of a thread, at the peak of a lane."""
+    return operations / (peak / (spec.sms * LANES * CLOCK * 1e6))
+
+
+def bank_conflicts(block: TileWork) -> float:
+    """How many times a load from shared memory comes, of the factor whose rows lie one behind the
+    other: as often as lanes ask for other words of one bank. Tensor cores read swizzled rows.
+
+    >>> bank_conflicts(TileWork(64, 16, 32, 1, 1, 4, 4, 1, cores=False))
+    8.0
+    """
+    if block.cores:
+        return 1.0
+    rows = WARP // max(1, min(WARP, block.n // SIDE_HELD))
+    words = SIDE_HELD * block.k * block.itemsize // BANK_BYTES
+    return rows / len({row * words % BANKS for row in range(rows)})
+
+
 def shared(block: TileWork, spec: TargetSpec, peak: float) -> float:
-    """Operations for each byte that its warps read of shared memory, against what an SM can do."""
+    """Cycles of arithmetic of a thread for each of its loads from shared memory, against those that
+    a load takes, as published. A tile of one row has its factors in registers."""
+    if block.m == 1:
+        return 1.0
     across = max(1, min(block.warps, block.n // 16))
     down = max(1, block.warps // across)
     read = block.k * block.itemsize * (block.m * across + block.n * down)
-    balance = peak / spec.sms / (SHARED_BYTES_PER_CLOCK * CLOCK * 1e6)
-    return min(1.0, 2.0 * block.m * block.n * block.k / read / balance)
+    threads = block.warps * WARP
+    clocks = _clocks(2.0 * block.m * block.n * block.k / threads, spec, peak)
+    loads = read / (threads * LOAD_BYTES)
+    return min(1.0, clocks / loads / (SHARED_LATENCY_CLOCKS * bank_conflicts(block)))
 
 
 def resident(block: TileWork, spec: TargetSpec) -> int:

@@ -110,7 +110,8 @@ def _limits(
 
 def _numbers(limit: Mapping[str, Any]) -> list[float | None]:
     names = ("part_of_peak", "memory", "shared", "tail", "fits", "us")
-    return [float(f"{limit[name]:.3g}") for name in names]
+    values = (limit[name] for name in names)
+    return [None if value is None else float(f"{value:.3g}") for value in values]
 
 
 def _task(

@@ -19,6 +19,7 @@ Facts are ready for JSON, and the text says what they say.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -111,7 +112,8 @@ def limit_facts(body: Graph, kernel: Kernel, spec: TargetSpec) -> dict[str, Any]
     if found is None:
         return None
     terms = {name: getattr(found, name) for name in ("memory", "shared", "tail", "fits")}
-    return {"part_of_peak": found.limit, **terms, "us": found.us, "text": found.text}
+    us = found.us if math.isfinite(found.us) else None
+    return {"part_of_peak": found.limit, **terms, "us": us, "text": found.text}
 
 
 def _kernel(task: Task, spec: TargetSpec) -> dict[str, Any] | None:
