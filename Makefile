@@ -30,6 +30,8 @@ PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $
 setup: $(READY)
 
 # PIP_CONSTRAINT, not --constraint, so that the build of the package itself is pinned as well.
+# Without bytecode of all that torch and others bring, which takes a minute: Python compiles what is
+# imported, a fifth of it.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed: make setup PYTHON=python3.11" >&2; exit 1; }
@@ -37,7 +39,7 @@ $(READY): pyproject.toml constraints.txt
 		{ echo "no virtual environment: Debian keeps venv in the package python3-venv" >&2; exit 1; }
 	@echo "installing into $(VENV): some minutes and some gigabytes the first time"
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --disable-pip-version-check \
-		--quiet --editable '.[dev]'
+		--no-compile --quiet --editable '.[dev]'
 	@touch $@
 
 demo: setup
