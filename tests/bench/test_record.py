@@ -9,19 +9,24 @@ import pytest
 from tests.bench.small import SMALL
 
 from anabranch import api
-from anabranch.bench.record import networks, record
+from anabranch.bench.record import considered, kernel_facts, networks, record
 from anabranch.costs.recorded import (
     Profile,
     Recorded,
     Timing,
     find_probe,
+    kernel_key,
     load_profile,
     save_profile,
     timing_key,
 )
+from anabranch.costs.roofline import Roofline
 from anabranch.errors import CaptureError, OptionError
+from anabranch.ir.protocols import Probe
+from anabranch.ir.task import Resources, TaskGraph
 from anabranch.models.load import load_model
 from anabranch.trace import Trace
+from anabranch.tuning.decisions import Candidate
 
 BRANCHING = """
 import torch
@@ -69,6 +74,40 @@ def test_every_task_of_the_plan_is_found_again(first: Profile, tmp_path: Path) -
         assert timing_key(task, False) in profile.tasks
         assert find_probe(profile, task.kernel) is not None
     assert all(timing.label for timing in profile.tasks.values())
+
+
+def test_what_kernels_take_is_recorded_where_they_are_timed() -> None:
+    """Of each whose time is kept, chosen or not: here every task has a second one, which a GPU's
+    probe says something else of."""
+    model, args = load_model(SMALL, 1)
+    compiled = api.compile(
+        model, args, target="cpu", verify=False, scheduler="sequential", search="none"
+    )
+    assert all(one.resources is None for one in considered(compiled)[1].values())  # as on a CPU
+    made = compiled.entries[-1].compilation
+    assert made is not None
+    found = made.found.selection
+    asked: list[set[str]] = []
+
+    class Gpu(Roofline):
+        def probe(self, tasks: TaskGraph) -> dict[str, Probe]:
+            known = {t.name: t.kernel.name for t in tasks.tasks if t.kernel is not None}
+            asked.append(set(known.values()))
+            return {
+                name: Probe(0, 0, 0, Resources(1, 32, 8, 64 if kernel == "second" else 16))
+                for name, kernel in known.items()
+            }
+
+    def two(tried: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        (first,) = tried
+        return first, replace(first, kernel=replace(first.kernel, name="second"))
+
+    both = {name: two(tried) for name, tried in found.candidates.items()}
+    facts = kernel_facts([replace(found, candidates=both)], Gpu(made.plan.spec), made.plan.spec)
+    for first, second in both.values():
+        assert facts[kernel_key(first.kernel)].resources == Resources(1, 32, 8, 16)
+        assert facts[kernel_key(second.kernel)].resources == Resources(1, 32, 8, 64)
+    assert len(asked) == 2 and asked[1] == {"second"}
 
 
 def test_the_graph_that_a_search_finds_has_its_kernels_too(first: Profile) -> None:

@@ -23,6 +23,7 @@ from anabranch.costs.recorded import (
     Timing,
     find_probe,
     kernel_key,
+    kernel_text,
     load_profile,
     probe_of,
     save_profile,
@@ -31,6 +32,7 @@ from anabranch.costs.recorded import (
 from anabranch.costs.roofline import Roofline
 from anabranch.errors import TargetError
 from anabranch.ir.calibration import Calibration
+from anabranch.ir.key import digest_text
 from anabranch.ir.protocols import Cost, Probe
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import Kernel, Resources
@@ -201,6 +203,18 @@ def test_probes_by_kernel(make: Any, profile: Profile) -> None:
     assert probe == probe_of(profile.kernels[kernel_key(a.kernel)])
     assert find_probe(profile, other.kernel) is None
     assert Recorded(profile).probe(make.graph(a, other)) == {"a": probe}
+
+
+def test_what_a_kernel_takes_is_known_whatever_its_code(make: Any) -> None:
+    """As its time is; profiles of before that have keys of the code, too."""
+    task = make.relu("a", ctas=4)
+    now, then = (replace(task.kernel, source=text) for text in ("# now\n", "# then\n"))
+    fact = KernelFact(workspace=64)
+    assert kernel_key(now) == kernel_key(then)
+    known = Profile(spec=make.spec, kernels={kernel_key(then): fact})
+    old = Profile(spec=make.spec, kernels={digest_text(kernel_text(then)): fact})
+    assert find_probe(known, now) == find_probe(old, then) == probe_of(fact)
+    assert find_probe(old, now) is None
 
 
 def test_kernels_are_found_by_the_names_they_had_when_they_were_recorded(make: Any) -> None:

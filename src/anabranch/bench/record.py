@@ -14,7 +14,7 @@ Tasks are those of the network as it is, and, if asked, of the equal graph that 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,9 +36,9 @@ from anabranch.costs.recorded import (
 )
 from anabranch.deadline import TIME
 from anabranch.errors import AnabranchError, OptionError
-from anabranch.ir.protocols import Cost
+from anabranch.ir.protocols import Cost, Costs, Probe
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import GENERATED, Task
+from anabranch.ir.task import GENERATED, Kernel, Task
 from anabranch.ir.text import text_kernel
 from anabranch.kernels import ALL
 from anabranch.memory import pack
@@ -47,6 +47,7 @@ from anabranch.models.zoo import ZOO
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.decisions import Candidate, whole
+from anabranch.tuning.select import Selection
 from anabranch.tuning.tuner import Tuner
 
 Save = Callable[[Profile], None]
@@ -95,17 +96,18 @@ def record(
             options["scheduler"] = "sequential"
         try:
             compiled = compile(model, args, trace=trace, verify=False, **options)
-            made, tried = compiled.entries[-1].compilation, considered(compiled)
+            made = compiled.entries[-1].compilation
+            tried, facts = considered(compiled)
         except OptionError:
             raise
         except AnabranchError as error:
             failed = error
             trace.add("warning", "record", what, str(error))
             continue
-        profile = extended(profile, made, tried, tf32, borrow_from)
+        profile = extended(profile, made, tried, facts, tf32, borrow_from)
         if save is not None:
             save(profile)
-        del model, args, compiled, made, tried
+        del model, args, compiled, made, tried, facts
         here.release()
     trace.progress("record", len(cells), len(cells))
     if profile is None:
@@ -114,9 +116,9 @@ def record(
     return profile
 
 
-def considered(compiled: Compiled) -> list[Tried]:
+def considered(compiled: Compiled) -> tuple[list[Tried], dict[str, KernelFact]]:
     """Every task of the plan, of every other way to cut its graph, and of the selections that are
-    compared as wholes, with its candidates."""
+    compared as wholes, with its candidates; and by `kernel_key` what those take that are kept."""
     made, target = compiled.entries[-1].compilation, compiled.target
     assert made is not None
     selections = [made.found.selection]
@@ -128,13 +130,52 @@ def considered(compiled: Compiled) -> list[Tried]:
         selections += tuner.each(cuts, costs)
         wholes = tuner.kernels(cuts, costs, Trace(), wholes=True)
         selections += [way.selection for way in wholes]
-    return [(task, one.candidates[task.name]) for one in selections for task in one.tasks.tasks]
+        facts = kernel_facts(selections, costs, target.spec)
+    tried = [(task, one.candidates[task.name]) for one in selections for task in one.tasks.tasks]
+    return tried, facts
+
+
+def kernel_facts(
+    selections: Sequence[Selection], costs: Costs, spec: TargetSpec
+) -> dict[str, KernelFact]:
+    """By `kernel_key` what the kernels take whose times are kept: a kernel of each task in one run,
+    then the next of each."""
+    found: dict[str, KernelFact] = {}
+    for one in selections:
+        kept = {
+            task.name: [
+                whole(task, candidate, spec, ALL)
+                for candidate, _ in _worth_keeping(one.candidates[task.name])
+            ]
+            for task in one.tasks.tasks
+        }
+        for turn in range(max(map(len, kept.values()), default=0)):
+            asked = {name: own[turn] for name, own in kept.items() if turn < len(own)}
+            if all(kernel_key(kernel) in found for kernel in asked.values()):
+                continue
+            tasks = tuple(
+                replace(task, kernel=asked.get(task.name, task.kernel)) for task in one.tasks.tasks
+            )
+            probes = costs.probe(replace(one.tasks, tasks=tasks))
+            for name in asked.keys() & probes.keys():
+                found[kernel_key(asked[name])] = _fact(asked[name], probes[name])
+    return found
+
+
+def _fact(kernel: Kernel, probe: Probe) -> KernelFact:
+    return KernelFact(
+        workspace=probe.workspace,
+        temporary=probe.temporary,
+        launches=probe.launches or kernel.launches,
+        resources=probe.resources,
+    )
 
 
 def extended(
     profile: Profile | None,
     made: Compilation,
     tried: Sequence[Tried],
+    facts: Mapping[str, KernelFact],
     tf32: bool,
     borrow_from: str | None = None,
 ) -> Profile:
@@ -162,7 +203,7 @@ def extended(
                 spread=round(cost.spread, 3),
                 label=label(one),
             )
-    kernels = dict(profile.kernels)
+    kernels = {**profile.kernels, **facts} if own else {**facts, **profile.kernels}
     for task in made.plan.tasks.tasks:
         if task.kernel is not None and (own or kernel_key(task.kernel) not in kernels):
             kernel = task.kernel

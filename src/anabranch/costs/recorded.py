@@ -125,14 +125,19 @@ def timing_key(task: Task, tf32: bool) -> str:
 
 
 def kernel_key(kernel: Kernel) -> str:
-    """A kernel's name in a profile: who made it, what it computes, its code."""
-    return digest_text(kernel_text(kernel))
+    """A kernel's name in a profile: who made it, in which variant, what it computes. Its code does
+    not count, as for its time: a template is edited more often than profiles are recorded."""
+    return digest_text(_without_code(kernel))
 
 
 def kernel_text(kernel: Kernel) -> str:
-    """The full text behind `kernel_key`."""
+    """All that a kernel is, its code too: what a machine remembers of it is known by this."""
+    return _without_code(kernel) + kernel.source
+
+
+def _without_code(kernel: Kernel) -> str:
     title = f"{kernel.provider} {kernel.name} {kernel.variant}\n"
-    return title + structure_text(kernel.body) + kernel.source
+    return title + structure_text(kernel.body)
 
 
 def probe_of(fact: KernelFact) -> Probe:
@@ -150,11 +155,15 @@ def find_timing(profile: Profile, task: Task, tf32: bool, key: str) -> Timing | 
 
 
 def find_probe(profile: Profile, kernel: Kernel) -> Probe | None:
-    """What the profile knows of a kernel, by its name of today or of then."""
-    fact = profile.kernels.get(kernel_key(kernel))
-    if fact is None and (then := with_former_names(kernel)):
-        fact = profile.kernels.get(kernel_key(then))
-    return None if fact is None else probe_of(fact)
+    """What the profile knows of a kernel, by its name of today or of then; profiles of before
+    2026-11-27 have keys of the code, too."""
+    for one in (kernel, with_former_names(kernel)):
+        if one is not None:
+            fact = profile.kernels.get(kernel_key(one))
+            fact = fact or profile.kernels.get(digest_text(kernel_text(one)))
+            if fact is not None:
+                return probe_of(fact)
+    return None
 
 
 class Recorded:

@@ -14,6 +14,7 @@ from anabranch.ir import ops
 from anabranch.ir.protocols import Costs
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
+from anabranch.trace import Trace
 
 
 def times(tasks: TaskGraph, costs: Costs) -> list[float]:
@@ -56,6 +57,15 @@ def demand(task: Task, spec: TargetSpec) -> float:
         threads / (spec.sms * spec.threads_per_sm),
         threads * resources.registers / (spec.sms * spec.registers_per_sm),
     )
+
+
+def tell_unknown(scheduler: str, tasks: TaskGraph, trace: Trace) -> None:
+    """Says of how many tasks nobody knows what their kernels take, if of any: among these a rule
+    that launches what takes least first is first come, first served."""
+    unknown = sum(t.kernel is None or t.kernel.resources is None for t in tasks.tasks)
+    if unknown:
+        why = f"what {unknown} of {len(tasks.tasks)} kernels take is not known: first come, first"
+        trace.add("refused", "schedule", f"{scheduler}: the least demand first", f"{why} served")
 
 
 def computes(task: Task) -> bool:

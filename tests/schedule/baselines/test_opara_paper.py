@@ -8,12 +8,13 @@ import pytest
 
 from anabranch.ir import ops
 from anabranch.ir.dag import Dag, dag_of
-from anabranch.ir.protocols import Costs, Limits
+from anabranch.ir.protocols import Costs, Limits, Scheduler
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.ir.verify import verify_schedule
 from anabranch.schedule.baselines import opara
 from anabranch.schedule.baselines.opara_paper import MEMORY, UNKNOWN, computes, demand, schedule
+from anabranch.trace import Trace
 
 TasksOf = Callable[[Dag], TaskGraph]
 CostsOf = Callable[[], Costs]
@@ -108,6 +109,24 @@ def test_every_edge_between_streams_is_a_wait(tasks_of: TasksOf, fake_costs: Cos
     waits = {(wait, launch.task) for launch in found.launches for wait in launch.waits}
     assert waits == {(u, v) for u, v in edges if stream[u] != stream[v]}
     assert len(waits) > opara.schedule(tasks, fake_costs(), Limits()).waits
+
+
+@pytest.mark.parametrize("make", [schedule, opara.schedule])
+def test_a_schedule_that_lacks_demands_says_so(
+    diamond: Dag, tasks_of: TasksOf, fake_costs: CostsOf, make: Scheduler
+) -> None:
+    """Once, with the number of tasks; and nothing where all are known."""
+    tasks, trace = tasks_of(diamond), Trace()
+    name = make(tasks, fake_costs(), Limits(trace=trace)).scheduler
+    assert not trace.events
+    first, second, *others = tasks.tasks
+    assert first.kernel is not None
+    lacking = replace(first, kernel=replace(first.kernel, resources=None))
+    tasks = replace(tasks, tasks=(lacking, replace(second, kernel=None), *others))
+    make(tasks, fake_costs(), Limits(trace=trace))
+    (event,) = trace.events
+    assert (event.kind, event.where) == ("refused", "schedule") and event.what.startswith(name)
+    assert event.why.startswith("what 2 of 4 kernels take is not known")
 
 
 def test_googlenet_takes_28_streams(googlenet: Dag, tasks_of: TasksOf, fake_costs: CostsOf) -> None:

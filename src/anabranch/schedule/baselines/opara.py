@@ -27,11 +27,12 @@ from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph, task_producers
 from anabranch.schedule.event_waits import launches
 from anabranch.schedule.streams import fewer
-from anabranch.schedule.task_weights import computes, demand
+from anabranch.schedule.task_weights import computes, demand, tell_unknown
 
 
 def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
     """With the demand of whole launches, and streams taken over."""
+    tell_unknown("opara", tasks, limits.trace)
     dag = dag_of(tasks)
     order = launch_order(
         dag,

@@ -33,6 +33,7 @@ from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import Task, TaskGraph, alias_roots, task_producers
 from anabranch.schedule.baselines.opara import allocate, launch_order
+from anabranch.schedule.task_weights import tell_unknown
 
 MEMORY = frozenset(
     f"aten.{name}"
@@ -61,6 +62,7 @@ Names = Sequence[Sequence[int]]
 def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
     """Streams and launch order as the published code makes them, inputs counted as tasks; costs are
     not asked."""
+    tell_unknown("opara-paper", tasks, limits.trace)
     dag, names = _with_inputs(tasks)
     first = len(tasks.inputs)
     demands = [UNKNOWN] * first + [demand(task) for task in tasks.tasks]
