@@ -143,4 +143,4 @@ def test_the_target_times_both() -> None:
     calls: list[None] = []
     plan, model = made.target.beside_model(run, lambda: calls.append(None), 0.01)
     assert plan.us > model.us > 0
-    assert len(calls) >= 4
+    assert len(calls) >= 3  # once before all rounds, and in each of the two that tests ask for
