@@ -78,30 +78,28 @@ def merged(partition: Partition, reads: Sequence[Sequence[int]]) -> Iterator[tup
 
 def algorithm_1(reads: Sequence[Sequence[int]], us: Us) -> float:
     """What the fastest of all partitions takes that algorithm 1 keeps."""
-    start = frozenset(frozenset([v]) for v in range(len(reads)))
-    unmarked, kept = [start], {start}
-    while unmarked:
-        partition = unmarked.pop()
-        for a, b in merged(partition, reads):
-            after = partition - {a, b} | {a | b}
-            if us(a | b) < us(a) + us(b) and after not in kept:
-                kept.add(after)
-                unmarked.append(after)
-    return min(sum(map(us, sorted(p, key=min))) for p in kept)
+    return fastest(reads, us, lambda a, b: us(a | b) < us(a) + us(b))
 
 
 def optimum(reads: Sequence[Sequence[int]], us: Us) -> float:
     """What the fastest partition into connected subsets takes, merges on the way faster or not."""
+    return fastest(reads, us, lambda a, b: True)
+
+
+def fastest(
+    reads: Sequence[Sequence[int]], us: Us, kept: Callable[[Subset, Subset], bool]
+) -> float:
+    """What the fastest partition takes of those that merges lead to, each of which is kept."""
     start = frozenset(frozenset([v]) for v in range(len(reads)))
-    unmarked, kept = [start], {start}
+    unmarked, found = [start], {start}
     while unmarked:
         partition = unmarked.pop()
         for a, b in merged(partition, reads):
             after = partition - {a, b} | {a | b}
-            if after not in kept:
-                kept.add(after)
+            if kept(a, b) and after not in found:
+                found.add(after)
                 unmarked.append(after)
-    return min(sum(map(us, sorted(p, key=min))) for p in kept)
+    return min(sum(map(us, sorted(p, key=min))) for p in found)
 
 
 def ours(reads: Sequence[Sequence[int]], us: Us) -> float:
