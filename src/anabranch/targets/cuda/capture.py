@@ -106,9 +106,6 @@ class CudaExecutable:
         self._fill_all = filler(placed.inputs) if placed.states else self._fill
         self._kept = frozenset(state.output for state in plan.tasks.states)
         self._made = {_named(task): placed.calls[task.name] for task in plan.tasks.tasks}
-        self._in_callers_order = False
-        """All is launched on the caller's stream: an operator that is not torch's may launch on the
-        default stream whatever the current one is, which waits for no stream of ours."""
         self._later = later
         if not later and beside is None:
             self._prepare()
@@ -380,7 +377,9 @@ class CudaExecutable:
                 events[launch.task].record(stream)
 
     def _stream(self, launch: Launch, main: torch.cuda.Stream) -> torch.cuda.Stream:
-        if self._in_callers_order:
+        # Without a graph, an operator that is not torch's may launch on the default stream whatever
+        # the current one is, and that waits for no stream of ours: all goes in the caller's order.
+        if self.failure and self._placed.operators:
             return main
         if launch.urgent:
             return self._urgent[launch.stream]
@@ -391,7 +390,6 @@ class CudaExecutable:
             return
         if not self.plan.graph:
             self.failure = "the plan is launched by each call, as it was asked for"
-            self._in_callers_order = bool(self._placed.operators)
             return
         if not torch.cuda.is_current_stream_capturing():
             _let_go.clear()
@@ -416,7 +414,6 @@ class CudaExecutable:
                 graph.instantiate()
         except RuntimeError as failed:
             self.failure = str(failed).splitlines()[0]
-            self._in_callers_order = bool(self._placed.operators)
             torch.cuda.synchronize()
             return
         self._graph, self._outputs = graph, self._current_outputs()
