@@ -100,7 +100,9 @@ def test_a_provider_that_prunes_by_the_limit_offers_other_tiles_under_another_ve
     assert offered == variants(task.body, H200, "limit")
     assert offered and offered != variants(task.body, H200)
     depth = Task("depth", parse_graph(SAMPLES["window"][1]))
-    assert limited.kernels(depth, H200) == usual.kernels(depth, H200)
+    assert [k.variant for k in limited.kernels(depth, H200)] != variants(depth.body, H200)
+    unlimited = Task("attention", parse_graph(SAMPLES["attention"][1]))  # has no upper limit
+    assert limited.kernels(unlimited, H200) == usual.kernels(unlimited, H200) != []
 
 
 def test_long_lines_are_wrapped_at_a_call() -> None:

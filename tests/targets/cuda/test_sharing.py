@@ -183,6 +183,6 @@ def test_where_nothing_can_be_locked_all_go_ahead(gpu_named: Path) -> None:
     for name in ("turn", "queue", "builders"):
         Path(f"{gpu_named}.{name}").mkdir(parents=True)
     with sharing.turn() as offer, sharing.building():
-        assert offer() == 0.0
+        assert offer() < sharing.PATIENCE  # which a lock that others have would cost
     with sharing.alone(lambda: pytest.fail("nobody to wait for")):
         pass
