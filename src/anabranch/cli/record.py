@@ -12,11 +12,13 @@ from typing import Annotated
 import typer
 
 from anabranch.bench import calibrate as calibrating
+from anabranch.bench import fit_kernels as fitting
 from anabranch.bench import record as recording
 from anabranch.bench.observe import observe
 from anabranch.cli import flags, screen
 from anabranch.cli.compile import check_folders
 from anabranch.cli.progress_display import ProgressDisplay
+from anabranch.costs.kernel_model import save_kernel_model
 from anabranch.costs.observed import Kernels, load_observations, merged, save_observations
 from anabranch.costs.recorded import Profile, load_profile, save_profile
 from anabranch.errors import OptionError
@@ -63,6 +65,14 @@ def run(
             metavar="FILE",
         ),
     ] = None,
+    fit_kernels: Annotated[
+        Path | None,
+        typer.Option(
+            help="Fit the model of single kernels to this profile's timings of MODELS; -o gets "
+            "its numbers, --json its errors on networks held out.",
+            metavar="PROFILE",
+        ),
+    ] = None,
     json: flags.Json = None,
 ) -> None:
     """Measure the kernels of MODELS on this GPU, and write them to a profile."""
@@ -72,6 +82,9 @@ def run(
     batches = flags.numbers(batch, int, "--batch")
     if calibrate:
         _calibrate(calibrate, output, json)
+        return
+    if fit_kernels:
+        _fit_kernels(fit_kernels, models or (), output, json)
         return
     if schedules:
         _schedules(models, dtypes, batches, seconds, target, kernels, output, json)
@@ -106,6 +119,19 @@ def run(
             "provenance": profile.provenance.model_dump(),
         },
     )
+
+
+def _fit_kernels(profile: Path, models: Sequence[str], output: Path, json: str | None) -> None:
+    with ProgressDisplay("fitting", "fit") as watch:
+        model, record = fitting.fit_kernels(str(profile), models, Trace(watch))
+    save_kernel_model(model, output)
+    rows = record["networks"]
+    off = sorted(row["median_error"] for row in rows)[len(rows) // 2]
+    screen.console(json).print(
+        f"{output}: {record['kernels']} kernels; held out, those of a network are "
+        f"{off:.1%} off in the median"
+    )
+    screen.write_json(json, record)
 
 
 def _schedules(

@@ -14,6 +14,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -27,7 +28,7 @@ from anabranch.costs.work import contracts_in_f32, work
 from anabranch.errors import TargetError
 from anabranch.ir.former_names import with_former_names
 from anabranch.ir.key import digest_text, structure_text, task_text
-from anabranch.ir.protocols import Cost, Costs, Plans, Probe
+from anabranch.ir.protocols import Cost, Plans, Probe
 from anabranch.ir.schedule import Schedule, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
@@ -166,6 +167,13 @@ def find_probe(profile: Profile, kernel: Kernel) -> Probe | None:
     return None
 
 
+class Estimates(Protocol):
+    """What answers for tasks that nobody timed."""
+
+    def task(self, task: Task) -> Cost:
+        """The estimated time of one task alone."""
+
+
 class Recorded:
     """Costs of the profile's machine. `spec`, if given, is that machine with other switches (tf32);
     `fallback` answers for tasks that are not in the profile."""
@@ -173,7 +181,7 @@ class Recorded:
     settled = True
 
     def __init__(
-        self, profile: Profile, fallback: Costs | None = None, spec: TargetSpec | None = None
+        self, profile: Profile, fallback: Estimates | None = None, spec: TargetSpec | None = None
     ) -> None:
         self.profile = profile
         self.spec = spec or profile.spec
@@ -189,6 +197,11 @@ class Recorded:
     def unknown(self) -> tuple[str, ...]:
         """Keys that were asked for and are not in the profile, once each."""
         return tuple(self._unknown)
+
+    @property
+    def estimates(self) -> Estimates:
+        """What answers for tasks that are not in the profile."""
+        return self._fallback
 
     def missing(self, tasks: TaskGraph) -> int:
         """How many of these tasks the profile does not hold."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 
 from anabranch.cache import Cache
+from anabranch.costs.kernel_model import FittedKernels, Modelled
 from anabranch.costs.measured import Measured, Prepare
 from anabranch.costs.recorded import Profile, Recorded
 from anabranch.deadline import ENDLESS, TIME, Deadline
@@ -29,20 +30,23 @@ def costs_of(
     schedule where that is not the usual way, for the keys of times."""
     profile = getattr(target, "profile", None)
     if isinstance(profile, Profile):
-        return Recorded(profile, spec=target.spec)
+        return Recorded(profile, getattr(target, "estimates", None), target.spec)
     return Measured(target, prepare, cache, trace, until, each, packing=packing)
 
 
 def name_of(target: Target) -> str:
     """What tells a target's costs, for keys of decisions that rest on them: "measured", or the
-    content of the profile."""
+    content of the profile and of the model that estimates what it lacks."""
     profile = getattr(target, "profile", None)
-    if isinstance(profile, Profile):
+    if not isinstance(profile, Profile):
+        return "measured"
+    estimates = getattr(target, "estimates", None)
+    if not isinstance(estimates, Modelled):
         return f"recorded {_digest(Itself(profile))}"
-    return "measured"
+    return f"recorded {_digest(Itself(profile))} modelled {_digest(Itself(estimates.model))}"
 
 
 @functools.lru_cache(maxsize=8)
-def _digest(held: Itself[Profile]) -> str:
+def _digest(held: Itself[Profile] | Itself[FittedKernels]) -> str:
     """Of megabytes of text, for each of the dozens of keys that a start asks for."""
     return digest_text(held.value.model_dump_json())

@@ -5,6 +5,8 @@
 | compiled_at, made_with | when, in UTC; versions of Python, torch and Anabranch in that process |
 | versions | of what the target runs with: a recorded machine's own, where it is simulated |
 | latency_ms, latency_source | of the chosen plan: measured, recorded or estimated |
+| forecast | of a simulated GPU: low_ms and high_ms, between which eight of ten should lie; |
+| forecast | recorded, the part of tasks' time that was; dominant: tasks it is uncertain by |
 | baselines | in ms: sequential (the plan on one stream), eager (calls of the model), |
 | baselines | and, on a GPU, eager_graph (the model in one CUDA graph) |
 | as_captured | the plan is the eager model, operator by operator, because that is faster |
@@ -39,6 +41,9 @@ import torch
 
 from anabranch.artifact.owned_constants import owned_bytes
 from anabranch.compiler.compilation import Compilation
+from anabranch.costs.forecast_interval import interval_of
+from anabranch.costs.recorded import Recorded
+from anabranch.costs.source import costs_of
 from anabranch.deadline import TIME
 from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.protocols import Cost
@@ -74,6 +79,7 @@ def facts_of(job: Job, made: Compilation, moment: datetime, eager: bool = True) 
         "latency_ms": cost.us / 1e3,
         "latency_spread_ms": cost.spread / 1e3,
         "latency_source": cost.source,
+        "forecast": _forecast(job, made),
         "baselines": _baselines(job, made, eager),
         "as_captured": made.as_captured,
         "scheduler": plan.schedule.scheduler,
@@ -101,6 +107,20 @@ def facts_of(job: Job, made: Compilation, moment: datetime, eager: bool = True) 
         "options": job.options.model_dump(
             mode="json", exclude_defaults=True, exclude={"fullgraph"}
         ),
+    }
+
+
+def _forecast(job: Job, made: Compilation) -> dict[str, Any] | None:
+    """What a forecast rests on, None for what was measured."""
+    costs = costs_of(job.target, lambda tasks, schedule: made.plan)
+    if made.run is not None or not isinstance(costs, Recorded):
+        return None
+    found = interval_of(made.cost.us, made.plan.tasks, costs)
+    return {
+        "low_ms": found.low / 1e3,
+        "high_ms": found.high / 1e3,
+        "recorded": found.recorded,
+        "dominant": [{"task": task, "us": us, "part": part} for task, us, part in found.dominant],
     }
 
 

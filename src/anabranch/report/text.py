@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from anabranch.artifact.owned_constants import owned_bytes
@@ -24,7 +24,7 @@ from anabranch.ir.variant import WHOLE_PERCENT
 from anabranch.report import history
 from anabranch.report.deferred_decisions import deferred_decisions
 from anabranch.report.flow import busy, critical_chain, flow
-from anabranch.report.headline import Headline, headline
+from anabranch.report.headline import Headline, headline, number
 from anabranch.report.history import Group
 from anabranch.report.kernel import NAMED
 from anabranch.report.lines import WIDTH, columns, cut, printable, wrapped
@@ -51,7 +51,7 @@ def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts
     the search every step, and every node before and after; these two columns are `width` wide."""
     found, head = rows(parts), headline(parts)
     sections = (
-        _result(parts["name"], head),
+        _result(parts["name"], head, _forecast(parts["facts"].get("forecast"))),
         _concerns(parts),
         _rewritten(parts),
         _special(parts),
@@ -72,7 +72,23 @@ def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts
     return "\n".join(cut(line.rstrip(), max(width, WIDTH)) for line in lines) + "\n"
 
 
-def _result(name: str, head: Headline) -> list[str]:
+def _forecast(known: object) -> str:
+    """How far a forecast may be off, and on which tasks that rests; "" of what is none."""
+    if not isinstance(known, Mapping):
+        return ""
+    low, high, part = (number(known.get(key)) for key in ("low_ms", "high_ms", "recorded"))
+    if low is None or high is None or part is None:
+        return ""
+    text = f"a forecast: {duration(1e3 * low)} to {duration(1e3 * high)} in eight of ten; "
+    text += f"{100 * part:.0f}% of its tasks' time is recorded, the rest estimated"
+    tasks = [one for one in known.get("dominant") or () if isinstance(one, Mapping)]
+    named = ", ".join(
+        f"{one.get('task')} ({100 * (number(one.get('part')) or 0.0):.0f}%)" for one in tasks
+    )
+    return printable(text + (f"; uncertain most by {named}" if named else ""))
+
+
+def _result(name: str, head: Headline, forecast: str) -> list[str]:
     lines = [printable(f"{name} on {', '.join((head.machine, *head.setting))}")]
     if head.us is not None:
         than = [
@@ -83,6 +99,7 @@ def _result(name: str, head: Headline) -> list[str]:
         runs = "measured over whole runs" if head.source == "measured" else head.source
         result = f"{duration(head.us)} {runs}, schedule {head.scheduler}"
         lines += wrapped(result + (f": {', '.join(than)}" if than else ""))
+    lines += wrapped(forecast) if forecast else []
     if head.as_captured:
         lines += wrapped("this is the eager model, operator by operator: nothing tried was faster")
     if head.on_cpu:

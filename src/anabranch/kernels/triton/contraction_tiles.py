@@ -85,8 +85,13 @@ def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[ContractionTile, 
 
 def limit_of(found: Contraction, tile: ContractionTile, spec: TargetSpec) -> TileBound:
     """What the tile is ranked by, ranked among the others or not."""
-    block = _block(ContractionSizes.of(found), tile, steps_of(found, tile.k, "deep").count, spec)
-    return bound(block, spec, peak_of(found.dtype, spec))
+    return bound(work_of(found, tile, spec), spec, peak_of(found.dtype, spec))
+
+
+def work_of(found: Contraction, tile: ContractionTile, spec: TargetSpec) -> TileWork:
+    """What the tile asks for, ranked among the others or not."""
+    steps = steps_of(found, tile.k, "deep").count
+    return _block(ContractionSizes.of(found), tile, steps, spec)
 
 
 def chosen(found: Contraction, spec: TargetSpec, by_limit: bool = False) -> list[ContractionTile]:

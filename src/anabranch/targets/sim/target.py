@@ -10,39 +10,52 @@ from pathlib import Path
 import torch
 
 from anabranch.cache import Cache
+from anabranch.costs.kernel_model import FittedKernels, Modelled, load_kernel_model
 from anabranch.costs.recorded import Profile, load_profile
 from anabranch.errors import TargetError
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, Probe
 from anabranch.ir.schedule import Timeline
 from anabranch.ir.task import Kernel
+from anabranch.kernels.kernel_terms import terms_of
 from anabranch.targets.calibrations import CALIBRATIONS
 from anabranch.trace import Trace
 
 PROFILES = Path(__file__).parent / "profiles"
-SUFFIX = ".json"
+SUFFIX, MODEL_SUFFIX = ".json", ".kernels.json"
 
 
 def open_sim(name: str, tf32: bool) -> SimTarget:
     """The simulated GPU of a profile: `h200`, which ships with the package, or the path of one that
     `anabranch record` wrote. TargetError if it cannot be read, or is no GPU's."""
-    profile = load_profile(name if name.endswith(SUFFIX) else PROFILES / f"{name}{SUFFIX}")
+    path = Path(name) if name.endswith(SUFFIX) else PROFILES / f"{name}{SUFFIX}"
+    profile = load_profile(path)
     if profile.spec.kind != "cuda":
         raise TargetError(
             f"cannot plan for the profile {name}",
             f"it is of {profile.spec.name}, which is no GPU",
             "record one on a GPU, or use target='cpu'",
         )
-    return SimTarget(profile, tf32)
+    beside = model_path(path)
+    return SimTarget(profile, tf32, load_kernel_model(beside) if beside.exists() else None)
+
+
+def model_path(profile: Path) -> Path:
+    """Where the model of the kernels that a profile lacks lies: beside it."""
+    return profile.with_name(profile.name.removesuffix(SUFFIX) + MODEL_SUFFIX)
 
 
 class SimTarget:
-    """A GPU as `anabranch record` saw it."""
+    """A GPU as `anabranch record` saw it. `estimates`: what answers for kernels that it did not
+    see; None without a model of them."""
 
-    def __init__(self, profile: Profile, tf32: bool = False) -> None:
+    def __init__(
+        self, profile: Profile, tf32: bool = False, model: FittedKernels | None = None
+    ) -> None:
         self.profile = profile
         known = profile.spec.calibration or CALIBRATIONS.get(profile.spec.capability)
         self.spec = replace(profile.spec, tf32=tf32, simulated=True, calibration=known)
+        self.estimates = Modelled(model, terms_of, self.spec) if model is not None else None
         self.device = torch.device("meta")
 
     def prepare(

@@ -1,0 +1,273 @@
+"""A model of single kernels: what its launches consist of -> microseconds, and how far that is off.
+
+    contraction    us = 1.04 one + .032 steps + .29 load + .41 split + ...     off by 11%, and by 4%
+                                                                               more in one network
+
+A launch is a few terms of a family: a template, a call of a library, a kind of operator
+(`kernels.kernel_terms`). Each term has a factor that is not negative, by least squares of relative
+errors, of which those beyond `ROBUST` count linearly. A family of too few timings is estimated by
+its pool, which has other families, too. How far a family is off is known from networks that were
+held out with all of their kernels (`bench.fit_kernels`).
+
+Factors are data, a file beside the profile: `anabranch record --fit-kernels` writes it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from anabranch.costs.per_task import Memo
+from anabranch.costs.recorded import Provenance
+from anabranch.costs.roofline import Roofline
+from anabranch.errors import TargetError
+from anabranch.ir.protocols import Cost
+from anabranch.ir.target import TargetSpec
+from anabranch.ir.task import Task
+
+VERSION = 1
+FEWEST_KERNELS = 8
+"""Timings of which a family has factors of its own."""
+ROBUST = 0.1
+ROUNDS = 10
+RIDGE = 1e-5
+"""What factors cost beside their errors: of terms that nothing tells apart each gets a part."""
+LEAST_US = 0.01
+TENTH = 1.2816
+"""Standard deviations from the median of a normal distribution to its tenth percentile."""
+
+Columns = NDArray[np.float64]
+Factors = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchTerms:
+    """One launch of a kernel: its family, the pool of that, and what it consists of."""
+
+    family: str
+    pool: str
+    terms: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A kernel that was timed: its launches, and microseconds."""
+
+    launches: tuple[LaunchTerms, ...]
+    us: float
+
+
+class FamilyError(BaseModel):
+    """By what part of its time kernels of a family are off, as standard deviations: `own` each by
+    itself, `common` all of a network alike; of how many timings that is known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    own: float = Field(ge=0, le=100)
+    common: float = Field(ge=0, le=100)
+    kernels: int = Field(ge=0)
+
+
+class FittedKernels(BaseModel):
+    """`factors`: of families and pools, microseconds for each unit of a term. `errors`: of
+    families; the one of "" is that of all."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int = VERSION
+    device: str = ""
+    provenance: Provenance = Provenance()
+    factors: Factors = {}
+    errors: dict[str, FamilyError] = {}
+
+
+def predicted_us(factors: Factors, launches: Sequence[LaunchTerms]) -> float | None:
+    """Microseconds of all launches, None where there is a family that nothing is known of."""
+    total = 0.0
+    for launch in launches:
+        known = factors.get(launch.family) or factors.get(launch.pool)
+        if known is None:
+            return None
+        total += sum(known.get(name, 0.0) * value for name, value in launch.terms)
+    return max(total, LEAST_US) if launches else None
+
+
+def family_of(launches: Sequence[LaunchTerms]) -> str:
+    """The family that a kernel's error is known by: that of its first launch."""
+    return launches[0].family if launches else ""
+
+
+def fit_factors(timed: Sequence[Timed]) -> Factors:
+    """The factors of all families of enough timings, and of all pools."""
+    counts: dict[str, int] = defaultdict(int)
+    for one in timed:
+        for family in {launch.family for launch in one.launches}:
+            counts[family] += 1
+    known = {family for family, count in counts.items() if count >= FEWEST_KERNELS}
+    pools = _fitted(timed, lambda launch: launch.pool)
+    own = [one for one in timed if all(launch.family in known for launch in one.launches)]
+    return {**pools, **_fitted(own, lambda launch: launch.family)}
+
+
+def _fitted(timed: Sequence[Timed], named: Callable[[LaunchTerms], str]) -> Factors:
+    """Families that share kernels are fitted together: such a kernel's time is a sum of theirs."""
+    groups = _connected([[named(launch) for launch in one.launches] for one in timed])
+    parts: dict[str, list[Timed]] = defaultdict(list)
+    for one in timed:
+        parts[groups[named(one.launches[0])]].append(one)
+    found: Factors = {}
+    for part in parts.values():
+        names = sorted({(named(x), t) for one in part for x in one.launches for t, _ in x.terms})
+        place = {name: i for i, name in enumerate(names)}
+        rows = np.zeros((len(part), len(names)))
+        for row, one in zip(rows, part, strict=True):
+            for launch in one.launches:
+                for term, value in launch.terms:
+                    row[place[named(launch), term]] += value
+        factors = _robust(rows, np.array([one.us for one in part]))
+        for (family, term), factor in zip(names, factors, strict=True):
+            found.setdefault(family, {})
+            if factor > 0:
+                found[family][term] = float(f"{factor:.5g}")
+    return found
+
+
+def _connected(lists: Iterable[Sequence[str]]) -> dict[str, str]:
+    """For each name one that it shares with all that stand in a list with it, or with these."""
+    above: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while above.setdefault(name, name) != name:
+            name = above[name]
+        return name
+
+    for names in lists:
+        for name in names:
+            above[root(name)] = root(names[0])
+    return {name: root(name) for name in above}
+
+
+def _robust(rows: Columns, us: Columns) -> Columns:
+    """Factors that are not negative, so that rows times factors are near `us`, in parts of it."""
+    scaled = rows / us[:, None]
+    weights = np.ones(len(us))
+    factors = np.zeros(rows.shape[1])
+    for _ in range(ROUNDS):
+        factors = _not_negative(scaled * np.sqrt(weights)[:, None], np.sqrt(weights))
+        off = np.abs(np.log(np.maximum(scaled @ factors, LEAST_US)))
+        weights = np.minimum(1.0, ROBUST / np.maximum(off, 1e-9))
+    return factors
+
+
+def _not_negative(rows: Columns, wanted: Columns) -> Columns:
+    """Least squares with factors that are not negative (Lawson and Hanson, 1974)."""
+    sizes = np.sqrt((rows * rows).sum(axis=0))
+    sizes[sizes == 0] = 1.0
+    rows = rows / sizes
+    gram = rows.T @ rows + RIDGE * len(rows) * np.eye(rows.shape[1])
+    target = rows.T @ wanted
+    found, free = np.zeros(len(sizes)), np.zeros(len(sizes), dtype=bool)
+    for _ in range(3 * len(sizes)):
+        pull = np.where(free, -np.inf, target - gram @ found)
+        if pull.max(initial=-np.inf) <= 1e-9 * len(rows):
+            break
+        free[int(pull.argmax())] = True
+        while True:
+            tried = np.zeros(len(sizes))
+            tried[free] = np.linalg.solve(gram[np.ix_(free, free)], target[free])
+            below = free & (tried <= 0)
+            if not below.any():
+                found = tried
+                break
+            step = (found[below] / (found[below] - tried[below] + 1e-300)).min()
+            found = found + step * (tried - found)
+            free &= found > 1e-12
+            found[~free] = 0.0
+    factors: Columns = found / sizes
+    return factors
+
+
+class Modelled:
+    """Costs of tasks with kernels by a model, of others by `Roofline`. `terms_of`: the launches of
+    a task, () where nobody knows them."""
+
+    def __init__(
+        self,
+        model: FittedKernels,
+        terms_of: Callable[[Task, TargetSpec], Sequence[LaunchTerms]],
+        spec: TargetSpec,
+    ) -> None:
+        self.model = model
+        self._rough = Roofline(spec)
+        self._launches = Memo(lambda task: tuple(terms_of(task, spec)))
+        self._cost = Memo(self._estimate)
+
+    def task(self, task: Task) -> Cost:
+        """The estimated time of the task, whose spread is what such kernels are off by."""
+        return self._cost(task)
+
+    def error(self, task: Task) -> FamilyError:
+        """How far such kernels are off."""
+        known = self.model.errors
+        return known.get(family_of(self._launches(task))) or known.get("", NOTHING_KNOWN)
+
+    def family(self, task: Task) -> str:
+        """The family that its error is known by, "" for none."""
+        return family_of(self._launches(task))
+
+    def _estimate(self, task: Task) -> Cost:
+        rough = self._rough.task(task)
+        us = predicted_us(self.model.factors, self._launches(task)) if rough.us else None
+        if us is None:
+            return rough
+        return Cost(us, "estimated")
+
+
+NOTHING_KNOWN = FamilyError(own=0.5, common=0.3, kernels=0)
+"""Of estimates that nobody compared with timings."""
+
+
+def load_kernel_model(path: str | os.PathLike[str]) -> FittedKernels:
+    """The model in this file. TargetError if there is none, or none that we can read."""
+    try:
+        model = FittedKernels.model_validate_json(Path(path).read_bytes())
+        finite = all(
+            math.isfinite(factor) and factor >= 0
+            for family in model.factors.values()
+            for factor in family.values()
+        )
+    except (OSError, ValueError) as broken:
+        why = broken.errors()[0]["msg"] if isinstance(broken, ValidationError) else str(broken)
+        raise _unreadable(path, why) from None
+    if model.version != VERSION:
+        raise _unreadable(path, f"it has format {model.version}, this version reads {VERSION}")
+    if not finite:
+        raise _unreadable(path, "a factor is no number, or negative")
+    return model
+
+
+def save_kernel_model(model: FittedKernels, path: str | os.PathLike[str]) -> None:
+    """Write it readably, sorted by name."""
+    ordered = model.model_copy(
+        update={
+            "factors": {k: dict(sorted(v.items())) for k, v in sorted(model.factors.items())},
+            "errors": dict(sorted(model.errors.items())),
+        }
+    )
+    Path(path).write_text(ordered.model_dump_json(indent=1) + "\n")
+
+
+def _unreadable(path: str | os.PathLike[str], why: str) -> TargetError:
+    return TargetError(
+        f"cannot read the model of kernels {path}",
+        why,
+        "fit it again with `anabranch record --fit-kernels`, or remove it",
+    )

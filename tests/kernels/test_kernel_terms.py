@@ -1,0 +1,60 @@
+"""Terms of kernels: one launch for each call, more of what larger work takes more of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from anabranch.costs.kernel_model import predicted_us
+from anabranch.ir.graph import Constant, Graph, Input, Node, Ref
+from anabranch.ir.task import Kernel, Task
+from anabranch.ir.types import TensorType
+from anabranch.ir.variant import parse_variant
+from anabranch.kernels.kernel_terms import terms_of
+from anabranch.targets.sim.target import open_sim
+
+SIM = open_sim("h200", False)
+
+
+def _linear(rows: int, depth: int, columns: int) -> Task:
+    x, y = TensorType((rows, depth), torch.float16), TensorType((rows, columns), torch.float16)
+    w = Constant("w", TensorType((columns, depth), torch.float16), "-")
+    product = Node("p", "aten.linear.default", (Ref("x"), Ref("w"), None), (), (y,))
+    relu = Node("r", "aten.relu.default", (Ref("p"),), (), (y,))
+    body = Graph("g", (Input("x", x),), (w,), (product, relu), (Ref("r"),))
+    return Task("g", body)
+
+
+def _with(task: Task, provider: str, name: str, variant: Any = "") -> Task:
+    return replace(task, kernel=Kernel(provider, name, task.body, variant))
+
+
+def _us(task: Task) -> float:
+    assert SIM.estimates is not None
+    us = predicted_us(SIM.estimates.model.factors, terms_of(task, SIM.spec))
+    assert us is not None
+    return us
+
+
+def test_aten_launches_each_operator() -> None:
+    found = terms_of(_with(_linear(128, 512, 512), "aten", "aten"), SIM.spec)
+    assert [launch.family for launch in found] == ["aten product", "aten pointwise"]
+    assert terms_of(_linear(128, 512, 512), SIM.spec) == ()  # no kernel, no launch
+
+
+@pytest.mark.parametrize("tile", ["64x32x64.k1.w4.s3", "64x32x64.k4.w4.s3"])
+def test_a_deeper_product_takes_longer_and_splitting_pays_for_its_meeting(tile: str) -> None:
+    variant = parse_variant(f"contraction:{tile}")
+    short, deep = (
+        _with(_linear(128, depth, 512), "triton", "contraction", variant) for depth in (512, 4096)
+    )
+    assert 1.0 < _us(short) < _us(deep) < 20.0
+    terms = dict(terms_of(deep, SIM.spec)[0].terms)
+    assert ("split" in terms) == (".k4" in tile)
+
+
+def test_a_kernel_of_an_unknown_maker_has_no_terms() -> None:
+    assert terms_of(_with(_linear(8, 64, 64), "triton", "contraction", "no tile"), SIM.spec) == ()
