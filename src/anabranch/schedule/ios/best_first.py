@@ -22,9 +22,13 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 from anabranch.deadline import ENDLESS, Deadline
-from anabranch.errors import ScheduleError
 from anabranch.ir.dag import Dag, width
-from anabranch.schedule.ios.dynamic_programme import Solution, check_clock, refuse_if_above
+from anabranch.schedule.ios.dynamic_programme import (
+    Solution,
+    check_clock,
+    no_finite_cost,
+    refuse_if_above,
+)
 from anabranch.schedule.ios.endings import endings, groups_of, reaches
 from anabranch.schedule.ios.lower_bound import Bound
 from anabranch.schedule.ios.stage_cost import Groups, StageCost
@@ -81,11 +85,7 @@ def solve_bounded(
                 if least < answer:
                     answer = answer if rest else now
                     heappush(queue, (round(least, DIGITS), rest))
-    raise ScheduleError(
-        "no stage has a finite cost",
-        "every way to end this block was given an infinite cost",
-        "give single nodes a finite cost",
-    )
+    raise no_finite_cost()
 
 
 def _stages(reach: tuple[int, ...], after: dict[int, int]) -> tuple[Groups, ...]:

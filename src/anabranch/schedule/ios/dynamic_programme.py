@@ -23,15 +23,7 @@ from dataclasses import dataclass
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.errors import ScheduleError
 from anabranch.ir.dag import Dag, bits
-from anabranch.schedule.ios.endings import (
-    TooMany,
-    all_endings,
-    components,
-    endings,
-    groups_of,
-    reaches,
-    states,
-)
+from anabranch.schedule.ios.endings import TooMany, endings, groups_of, reaches, states
 from anabranch.schedule.ios.stage_cost import Groups, StageCost
 
 NO_MERGES: Mapping[int, float] = {}
@@ -61,7 +53,6 @@ def solve(
     stage_cost: StageCost,
     max_group_size: int | None = None,
     max_groups: int | None = None,
-    one_source: bool = True,
     most: int | None = None,
     until: Deadline = ENDLESS,
     merges: Mapping[int, float] = NO_MERGES,
@@ -72,13 +63,9 @@ def solve(
     reach = reaches(dag)
 
     def last(state: int, most: int | None) -> list[int]:
-        if one_source:
-            return endings(reach, state, max_group_size, max_groups, most)
-        found = all_endings(dag.succs, state, most)
-        return [e for e in found if _within(components(reach, e), max_group_size, max_groups)]
+        return endings(reach, state, max_group_size, max_groups, most)
 
     found = states(dag) if most is None else refuse_if_above(dag, most, last)
-    grouped = groups_of if one_source else components
     latency: dict[int, float] = {}
     after = {mask: _after(reach, mask) for mask in merges}
     cost, choice = {0: 0.0}, dict[int, tuple[int, bool]]()
@@ -96,22 +83,18 @@ def solve(
         for ending in candidates:
             us = latency.get(ending)
             if us is None:
-                us = latency[ending] = stage_cost(grouped(reach, ending))
+                us = latency[ending] = stage_cost(groups_of(reach, ending))
             us += cost[state ^ ending]
             if us < best:
                 best, chosen = us, (ending, False)
         if best == float("inf"):
-            raise ScheduleError(
-                "no stage has a finite cost",
-                "every way to end this block was given an infinite cost",
-                "give single nodes a finite cost",
-            )
+            raise no_finite_cost()
         cost[state], choice[state] = best, chosen
     stages, merged = list[Groups](), set[Groups]()
     rest = found[-1]
     while rest:
         ending, as_one = choice[rest]
-        groups = tuple(1 << v for v in bits(ending)) if as_one else grouped(reach, ending)
+        groups = tuple(1 << v for v in bits(ending)) if as_one else groups_of(reach, ending)
         stages.append(groups)
         if as_one:
             merged.add(groups)
@@ -143,9 +126,12 @@ def check_clock(until: Deadline) -> None:
         )
 
 
-def _within(groups: Groups, max_group_size: int | None, max_groups: int | None) -> bool:
-    return (max_groups is None or len(groups) <= max_groups) and (
-        max_group_size is None or all(g.bit_count() <= max_group_size for g in groups)
+def no_finite_cost() -> ScheduleError:
+    """What a programme raises that reaches the end by no finite cost."""
+    return ScheduleError(
+        "no stage has a finite cost",
+        "every way to end this block was given an infinite cost",
+        "give single nodes a finite cost",
     )
 
 

@@ -5,11 +5,10 @@ that comes after it inside the state, so that it can be the last stage. Both as 
 
 IOS's code admits fewer endings than its paper's definition: a group is one node and all that
 follows it in the state, and groups must be disjoint. So a group has exactly one source, and
-{b, c, d} below is no ending of {a, b, c, d}. `one_source=False` admits all; a group is then a
-connected component.
+{b, c, d} below is no ending of {a, b, c, d}.
 
          +--> b --+         states   a  ab  ac  abc  abcd
-    a -->|        +--> d    endings  of abcd: abcd, bd, cd, d   (all: also bcd)
+    a -->|        +--> d    endings  of abcd: abcd, bd, cd, d   (by the paper: also bcd)
          +--> c --+                  of abc: abc, b, c, b|c
 """
 
@@ -74,17 +73,6 @@ def endings(
     return [e for level in found for e in level if e]
 
 
-def all_endings(succs: Sequence[int], state: int, most: int | None = None) -> list[int]:
-    """The endings by the paper's definition."""
-    found = [0]
-    for v in reversed(list(bits(state))):
-        after, bit = succs[v] & state, 1 << v
-        found += [e | bit for e in found if not after & ~e]
-        if most is not None and len(found) > most:
-            raise TooMany
-    return found[1:]
-
-
 def groups_of(reach: Sequence[int], ending: int) -> tuple[int, ...]:
     """The groups of an ending of one source a group, by their sources."""
     found: list[int] = []
@@ -93,15 +81,3 @@ def groups_of(reach: Sequence[int], ending: int) -> tuple[int, ...]:
         found.append(group)
         ending ^= group
     return tuple(found)
-
-
-def components(reach: Sequence[int], ending: int) -> tuple[int, ...]:
-    """The groups of any ending: its connected components, by their first nodes."""
-    found: list[int] = []
-    for v in reversed(list(bits(ending))):
-        group = reach[v] & ending
-        for other in [g for g in found if g & group]:
-            found.remove(other)
-            group |= other
-        found.append(group)
-    return tuple(sorted(found, key=lambda group: group & -group))

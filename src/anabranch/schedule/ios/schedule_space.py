@@ -22,7 +22,7 @@ from fractions import Fraction
 
 from anabranch.ir.dag import Dag, width
 from anabranch.schedule.blocks import blocks
-from anabranch.schedule.ios.endings import TooMany, all_endings, endings, reaches, states
+from anabranch.schedule.ios.endings import TooMany, endings, reaches, states
 
 MOST_STEPS = 10_000_000
 MOST_STATES = 300_000
@@ -50,7 +50,6 @@ def space(
     dag: Dag,
     max_group_size: int | None = None,
     max_groups: int | None = None,
-    one_source: bool = True,
     most: int | None = MOST_STEPS,
 ) -> Space:
     """Count states, transitions and schedules; gives up above `most` transitions, or
@@ -67,10 +66,7 @@ def space(
     try:
         for state in found[1:]:
             left = None if most is None else most - transitions
-            if one_source:
-                last = endings(reach, state, max_group_size, max_groups, left)
-            else:
-                last = all_endings(dag.succs, state, left)
+            last = endings(reach, state, max_group_size, max_groups, left)
             transitions += len(last)
             ways[state] = sum([ways[state ^ ending] for ending in last])
     except TooMany:
