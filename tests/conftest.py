@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +37,10 @@ LEGAL = Path(__file__).parent / "schedule" / "test_schedulers.py"
 SCHEDULED = frozenset(Path(__file__).parent / room for room in ("gpu", "schedule"))
 
 Golden = Callable[[str, str], None]
+
+COLLECTED = pytest.StashKey[float]()
+COLLECTED_EVERY_S = 10.0
+"""When garbage was collected between two files, and how often that is worth its time."""
 
 CAPTURES = "CAPTURES_OF_TESTS"
 """The environment variable that names the folder where workers of a run keep captured networks."""
@@ -91,8 +96,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Nor is what a file leaves behind: modules it was the first to import, networks captured."""
-    if nextitem is None or nextitem.path != item.path:
+    """Nor is what a file leaves behind: modules it was the first to import, networks captured.
+    Of short files it is looked for once every few seconds."""
+    if nextitem is None or nextitem.path == item.path:
+        return
+    now = time.monotonic()
+    if now - item.config.stash.get(COLLECTED, 0.0) > COLLECTED_EVERY_S:
+        item.config.stash[COLLECTED] = now
         gc.collect()
         gc.freeze()
 

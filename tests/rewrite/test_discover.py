@@ -95,12 +95,9 @@ def test_what_is_found_is_read_again(small: Discovery) -> None:
     assert load(text_discovery(small, "x")) == small.rules
 
 
-def test_the_same_again_and_of_another_seed() -> None:
+def test_the_same_of_another_seed() -> None:
     """The numbers are random, the equations are not."""
-    first, again, other = (
-        discover(FEW, seed=seed, tables=elementwise_algebra.RULES) for seed in (0, 0, 17)
-    )
-    assert text_discovery(again, "x") == text_discovery(first, "x")
+    first, other = (discover(FEW, seed=seed, tables=elementwise_algebra.RULES) for seed in (0, 17))
     assert first.rules
     assert {each.name for each in other.rules} == {each.name for each in first.rules}
 
@@ -115,7 +112,7 @@ def test_what_is_shipped_is_what_is_found() -> None:
     entries = [{key: entry[key] for key in fields} for entry in shipped["rules"]]
     here = [{key: each.entry[key] for key in fields} for each in again.rules]
     assert len(here) > 20
-    assert [each for each in entries if each in here] == here
+    assert [each for each in entries if each in here] == here  # in this order, at any time
 
 
 WRONG = [

@@ -31,7 +31,7 @@ TABLES = {"always": ALWAYS, **CANDIDATES}
 HOPEFUL = [rule for table in CANDIDATES.values() for rule in table]
 RULES = [rule for table in TABLES.values() for rule in table]
 SEEDS = 25
-EQUAL_SEEDS, WILD = 5, 2
+EQUAL_SEEDS, WILD = 3, 2
 """Draws of each rule, and those of them on which numbers are tried that are not finite, which take
 as long as two others: each draw is of other shapes, and computed of a dozen sets of numbers."""
 

@@ -286,7 +286,7 @@ def test_recurrences(data: st.DataObject, dtype: torch.dtype, begun: bool) -> No
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
-@pytest.mark.parametrize("shape", ["[20,1,1]", "[1,3,1]", "[1,1,8]", "[1,1,1]", "[20,1,8]"])
+@pytest.mark.parametrize("shape", ["[1,3,1]", "[1,1,1]", "[20,1,8]"])
 @pytest.mark.parametrize("expanded", ["f", "x"])
 def test_factors_and_terms_of_fewer_elements(expanded: str, shape: str, dim: int) -> None:
     """One decay for all, or one for each step: tiles of unlike shape, which a scan wants alike."""
