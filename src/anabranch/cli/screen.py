@@ -1,4 +1,4 @@
-"""What the command line writes: results to stdout, the rest to stderr, JSON where it was asked for.
+"""Output of the command line: results on stdout, the rest on stderr, JSON where it was asked for.
 
 Colours and moving bars go to terminals only, and not where NO_COLOR is set: rich sees to that.
 """

@@ -1,4 +1,4 @@
-"""What must hold of the answers for a call to go the way of its trace: guards of symbols -> nodes.
+"""Guards on the answers of cuts: a call follows its trace only if they hold; symbols -> nodes.
 
     %nonzero   i64[s0,2]                    cut
     %sym_size  nonzero.shape[0]

@@ -1,4 +1,4 @@
-"""What a model computes, as a list of the operators it calls: the same text, the same computation.
+"""Records the operators that a model calls, as text: the same text, the same computation.
 
     aten.t.default(w:linear.weight) -> n0 float32(8, 4)(1, 8)
     aten.addmm.default(w:linear.bias, i:0, n0) -> n1 float32(2, 4)(4, 1)

@@ -1,4 +1,4 @@
-"""What a script with a drawn model begins with: tensors by seed, and the comparison itself.
+"""The first part of a script with a drawn model: tensors by seed, and the comparison itself.
 
 The text of this file opens every script that reports a failure, so the script runs alone. The
 model is called as it is, in fp64, and compiled, with two inputs of the same kind, and with those

@@ -36,13 +36,12 @@ from anabranch.tuning.launch.pdl import in_mode, in_their_modes, mode_of, suppor
 from anabranch.tuning.verify.plan import verify
 
 CAPTURES, MOST_CAPTURES, CAPTURED_US = 4, 16, 400.0
-"""Of each of two plans whose difference is less than one capture of each can tell: CAPTURES, more
-of those that are short, until they are so many microseconds together. The shorter a plan, the more
-of it captures differ by: four of DeepFM's on an H200, 12.3 us, hid that another graph took 11.4."""
+"""How often a plan is captured if one capture cannot tell it from its rival: CAPTURES times, and up
+to MOST_CAPTURES times until the captures take CAPTURED_US together. Captures of a short plan differ
+by a larger share: four of DeepFM's on an H200, 12.3 us, hid that another graph took 11.4."""
 CLEAR = 0.03
-"""Of the time of a plan: two that differ by more need no modes of their own, which take six seconds
-of each, to say which is faster. Two graphs of one network share most of their kernels, and with
-them what such modes gain."""
+"""Plans whose times differ by more than this share are decided without tuning launch modes per
+kernel (6 s each). Graphs of one network share most kernels, and so most of what modes gain."""
 MEMORY = 0.25
 """Of the device's memory, what plans that are loaded to be compared may hold."""
 

@@ -3,7 +3,7 @@
     plan of a whole graph   integers of the example, all of it where operators depend on values
     plan of one task        what its inputs are on the example, where drawn numbers may not be read
 
-What is run before anybody called it (to warm up, to be timed) so reads what its operators may read.
+A run before the first call (a warm-up, a timing) so reads values that its operators accept.
 """
 
 from __future__ import annotations

@@ -48,12 +48,12 @@ TRIAL = ("sequential", "critical")
 """Who schedules a graph that is only tried out, where the fastest of several was asked for."""
 
 STAGED = 300
-"""Of more tasks no stages are looked for, unless IOS is asked for by name: on an H200 its schedules
-of both NASNet-A, at batch 1 and 16, take 1.001 to 1.08 times as long as the fastest, and finding
-them takes longer than all other schedulers but `local` take together."""
+"""IOS's stages are searched in graphs of at most this many tasks, unless IOS is asked for by name.
+On an H200 its schedules of both NASNet-A, at batch 1 and 16, take 1.001 to 1.08 times as long as
+the fastest, and IOS takes longer than all other schedulers but `local` together."""
 NEAR_RATIO = 1.05
-"""Selections are run side by side whose forecasts differ by no more than this: half as much again
-as a forecast is off by, in the median."""
+"""Selections are timed side by side if their forecasts differ by no more than this factor: 1.5
+times the median error of a forecast."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,12 +129,11 @@ class Tuner:
     def kernels(
         self, cuts: Sequence[TaskGraph], costs: Costs, trace: Trace, wholes: bool = False
     ) -> list[SelectionVariant]:
-        """All cuts with kernels: where they differ what is faster, first, and then, if whoever asks
-        compares `wholes` and that is another selection, all concatenations as elided concats that
-        may be. Where convolutions are to be merged there are no elided concats, for merging has its
-        own way with concatenations, and nothing is computed again: what is merged stands alone in
-        its task, and `cuts` may be tasks out of several graphs. TargetError if a task has no kernel
-        that runs."""
+        """First the selection with the fastest kernels of each stretch on which `cuts` differ. If
+        `wholes`, then one with every eligible concatenation elided, if that is another selection.
+        A scheduler that merges convolutions gets neither elided concats nor recomputation: a merged
+        convolution is a task of its own, and `cuts` may hold tasks of several graphs. Raises
+        TargetError if a task has no kernel that runs."""
         with self._sandboxed(trace) as sandboxed:
             if self.generates:
                 sandboxed.start()

@@ -3,9 +3,9 @@
     pixel_shuffle(x, 2) at (n, c, h, w)   = x at (n, 4c + 2 (h % 2) + w % 2, h // 2, w // 2)
     reflection_pad1d(x, [2, 2]) at (c, l) = x at (c, m - abs(m - abs(l - 2)))    m = len(x) - 1
 
-What is no sum of quotients and remainders is an index that an expression computes (`Gathered`). It
-lies within the tensor wherever it is asked for, since tiles reach beyond the ends of axes and a
-computed place has no bounds that could mask it.
+An expression computes the index (`Gathered`) if it is no sum of quotients and remainders. The index
+lies within the tensor at every point of a tile, also beyond the ends of axes, because a computed
+index has no bounds that could mask it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What rounding alone makes of a step: the graph's own results where each value is a rounding away.
+"""The spread of a training step's results under rounding: the graph is run again with each value
+moved by one rounding.
 
-An optimizer's first steps go by the sign of a gradient. Where that is zero but for rounding, as of
-a bias before a batch norm, no two orders of a sum agree on the sign, and the plain model's error at
-one place says nothing: its errors a rounding away do. So with a loss: a single number, whose error
-is small by luck. Inputs are moved, and whatever an operator computed of them, for weights may be
-fp32 where the products are bf16.
+An optimizer's first steps go by the sign of a gradient. If the gradient is zero up to rounding, as
+that of a bias before a batch norm is, two orders of a sum disagree on its sign, and the plain
+model's error on one input says nothing; its errors on inputs one rounding away do. The same holds
+for a loss, a single number whose error may be small by luck. The inputs are moved, and so are the
+results of operators, because weights may be fp32 where products are bf16.
 """
 
 from __future__ import annotations
