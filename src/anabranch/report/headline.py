@@ -18,6 +18,7 @@ MOST_INPUTS = 4
 """Inputs that a line names."""
 RIVALS = ("eager", "inductor")
 """Other ways to run the model of which it is said where nobody has timed them."""
+MEASURED_BY = "anabranch compile --report FILE --rivals eager,inductor times them"
 CUT_SHORT = {"budget": "cut short by the budget", "stop": "stopped before the search was done"}
 
 
@@ -171,7 +172,8 @@ def _unmeasured(parts: ReportParts) -> tuple[tuple[str, str], ...]:
     facts, told = parts["facts"], parts["facts"].get("not_measured")
     known = {other.name for other in _baselines(facts, None)}
     said = {str(name): str(why) for name, why in told.items()} if isinstance(told, Mapping) else {}
-    other = "nothing runs on a simulated GPU" if parts["plan"].spec.simulated else ""
+    simulated = parts["plan"].spec.simulated
+    other = "nothing runs on a simulated GPU" if simulated else MEASURED_BY
     missing = dict.fromkeys((*RIVALS, *said))
     return tuple((name, said.get(name, other)) for name in missing if name not in known)
 
