@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.layer_chains import bottleneck, separable
+from tests.rough_gpu import rough_gpu
 
 import anabranch
 from anabranch.compiler.pipeline import compile_model
@@ -38,7 +39,7 @@ GRAPHS = {"products": bottleneck(64, 52, 256), "taps": separable(96, 108, 24, st
 
 
 def tuner() -> Tuner:
-    return Tuner(resolve("sim:h200", False), Options.read({"kernels": "all"}), None)
+    return Tuner(rough_gpu(), Options.read({"kernels": "all"}), None)
 
 
 def with_values(graph: Graph) -> Graph:

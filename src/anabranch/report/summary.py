@@ -112,8 +112,10 @@ def facts_of(job: Job, made: Compilation, moment: datetime, eager: bool = True) 
 
 def _forecast(job: Job, made: Compilation) -> dict[str, Any] | None:
     """What a forecast rests on, None for what was measured."""
+    if made.run is not None or not job.target.spec.simulated:
+        return None
     costs = costs_of(job.target, lambda tasks, schedule: made.plan)
-    if made.run is not None or not isinstance(costs, Recorded):
+    if not isinstance(costs, Recorded):
         return None
     found = interval_of(made.cost.us, made.plan.tasks, costs)
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from tests.kernels.triton import interpreter
+from tests.rough_gpu import rough_gpu
 from torch import Tensor, nn
 
 import anabranch
@@ -27,7 +29,7 @@ from anabranch.ir.task import Task
 from anabranch.ir.verify import verify_schedule, verify_tasks
 from anabranch.memory.race_check import check_plan
 from anabranch.options import Options
-from anabranch.targets import resolve
+from anabranch.targets.sim.target import PROFILES
 from anabranch.trace import Event, Trace
 from anabranch.tuning.horizontal import propose
 from anabranch.tuning.job import Job
@@ -55,7 +57,7 @@ def job(model: nn.Module, cache: Cache | None = None, **options: Any) -> Job:
     x = torch.randn(1, 16, 6, 6, generator=torch.Generator().manual_seed(1)).half()
     given = {"cache_dir": None, "search": "none", "scheduler": "critical", **options}
     chosen = Options.read(given, environment=False)
-    return Job(model, (x,), {}, resolve("sim:h200"), chosen, cache, Trace())
+    return Job(model, (x,), {}, rough_gpu(), chosen, cache, Trace())
 
 
 def wide(made: Compilation) -> list[str]:
@@ -236,7 +238,8 @@ def test_the_next_process_recalls_the_same_plan(cache: Cache) -> None:
 def test_it_is_saved_loaded_and_explained(tmp_path: Path) -> None:
     model, args = cells(), job(cells()).args
     options: dict[str, Any] = {"cache_dir": None, "search": "none", "scheduler": "critical"}
-    fast = anabranch.compile(model, args, target="sim:h200", **options)
+    profile = shutil.copy(PROFILES / "h200.json", tmp_path)  # without a model beside it
+    fast = anabranch.compile(model, args, target=f"sim:{profile}", **options)
     text = str(fast.explain())
     (line,) = (line for line in text.splitlines() if "of independent tasks" in line)
     assert line.startswith("  2 launches of independent tasks: ") and "with a launch for" in line
