@@ -137,7 +137,8 @@ def test_the_head_says_what_was_measured_and_what_was_not(parts: Build) -> None:
     assert "as it is called31.0 µs" in text
     assert "inductornot measured: it broke <here>" in text and "eagernot" not in text
     unasked = {key: value for key, value in given["facts"].items() if key != "not_measured"}
-    told = " ".join(Reader(render(**{**given, "facts": unasked})).text.split())
+    plain: ReportParts = {**given, "facts": unasked}
+    told = " ".join(Reader(render(**plain)).text.split())
     assert "inductornot measured: anabranch compile --report FILE --rivals" in told
     assert "commandanabranch compile <net>" in text and "optionsbudget = 9" in text
 
