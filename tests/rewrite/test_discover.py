@@ -112,7 +112,7 @@ def test_what_is_shipped_is_what_is_found() -> None:
     entries = [{key: entry[key] for key in fields} for entry in shipped["rules"]]
     here = [{key: each.entry[key] for key in fields} for each in again.rules]
     assert len(here) > 20
-    assert [each for each in entries if each in here] == here  # a run repeats: order and shapes, too
+    assert [each for each in entries if each in here] == here  # a run repeats itself
 
 
 WRONG = [
