@@ -210,7 +210,8 @@ def _goes_on(phase: Phase, worker: Worker, timeout: float, until: float) -> bool
         _add(phase, Result(worker.test, "unrun" if now > until else "failed", took, text))
         phase.deaths += 1
     elif phase.tests is None and status not in (0, 1, 5):
-        _add(phase, Result(f"collecting ({phase.name})", "failed", 0.0, _tail(worker.output)))
+        outcome = "unrun" if now > until else "failed"
+        _add(phase, Result(f"collecting ({phase.name})", outcome, 0.0, _tail(worker.output)))
     return False
 
 

@@ -109,10 +109,10 @@ def test_plans_of_generated_kernels_are_right(name: str, dtype: torch.dtype) -> 
             assert all(torch.equal(x, y) for x, y in zip(run(args), first, strict=True))
 
 
-@pytest.mark.parametrize("name", ["resnet50", "bert_base", "googlenet", "squeezenet", "sru"])
+@pytest.mark.parametrize("name", ["bert_base", "googlenet", "squeezenet", "sru"])
 def test_plans_in_tf32_are_right(name: str) -> None:
     """Tensor cores cut fp32 off, which no library is allowed to show, and neither are we."""
-    fast = quick(name, torch.float32, kernels="all", tf32=True)
+    fast = quick(name, torch.float32, kernels="all", tf32=True, budget=60.0)
     kernels = [task.kernel for task in fast.entries[0].plan.tasks.tasks if task.kernel]
     assert any(kernel.provider == "triton" for kernel in kernels)
 

@@ -32,6 +32,12 @@ def test_every_mode_computes_the_same_and_has_a_time() -> None:
         assert all(isinstance(us, float) and 0.2 < us < 200 for us in found.values())
 
 
+def share(offered: Sequence[Variant], dtype: str) -> Sequence[Variant]:
+    """A third of the variants, another one for each dtype: dtypes differ by how kernels load and
+    round, tiles by how they walk."""
+    return offered[("f16", "bf16", "f32").index(dtype) % len(offered) :: 3]
+
+
 def wrong(bench: Bench, body: Graph, offered: Sequence[Variant]) -> dict[str, str]:
     """Why variants that are offered are refused, each once and the first one in every mode."""
     assert offered
@@ -133,7 +139,7 @@ RUN_ALONG = (("4,300,24", 0), ("4,300,24", 1), ("6,20", 1), ("3,1,13", -1), ("5,
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
-def test_running_folds_are_right_in_every_tile_and_mode(dtype: str) -> None:
+def test_running_folds_are_right_in_tiles_of_all_kinds(dtype: str) -> None:
     """Held and walked, along the axis that lies side by side and along others, both ways."""
     bench = Bench.of()
     for shape, axis in RUN_ALONG:
@@ -147,19 +153,19 @@ def test_running_folds_are_right_in_every_tile_and_mode(dtype: str) -> None:
         for body in map(parse_graph, texts):
             found = [v for v in variants(body, bench.spec) if v.template == "rows"]
             assert found, f"{body.name} of {shape}"
-            refused = wrong(bench, body, found)
+            refused = wrong(bench, body, share(found, dtype))
             assert not refused, f"{body.nodes[0].op} of {shape}: {refused}"
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 @pytest.mark.parametrize("steps", [40, 99, 512])
-def test_recurrences_are_right_in_every_tile_and_mode(steps: int, dtype: str) -> None:
+def test_recurrences_are_right_in_tiles_of_all_kinds(steps: int, dtype: str) -> None:
     """Steps that fill blocks and such that do not, few elements and many."""
     bench = Bench.of()
     for channels in (5, 512, 200_000):
         body = parse_graph(recurrence(steps, channels, dtype))
         found = [v for v in variants(body, bench.spec) if v.template == "recurrence"]
-        refused = wrong(bench, body, found)
+        refused = wrong(bench, body, share(found, dtype))
         assert not refused, f"{channels}: {refused}"
 
 

@@ -6,6 +6,9 @@ of the first call again:
 
     |compiled - fp64|  <=  2 |as it is - fp64| + what the dtype allows          (`ir.tolerances`)
 
+What the model computes in a narrower dtype, between casts of its own, a kernel may keep in fp32:
+there fp64 in which only those casts round is as true.
+
 Results of earlier calls are kept, and must stay as they were. Where the model is compiled exactly,
 a further call has inputs with NaN and infinities: there each element is of the model's class.
 """
@@ -20,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import anabranch
 from anabranch.ir import tolerances
@@ -124,6 +128,10 @@ def differences(
             exact = cast([tensor.clone() for tensor in given], device, torch.float64)
             try:
                 own, truth = model(*eager), wide(*exact)
+                with UnroundedBetweenCasts():
+                    unrounded = wide(
+                        *cast([tensor.clone() for tensor in kept], device, torch.float64)
+                    )
             except (RuntimeError, IndexError):
                 continue  # inputs that the model does not take
         if not ran:
@@ -140,8 +148,8 @@ def differences(
             elif ran:  # the model writes to it
                 wrong = compared([ours], [plain], [true], opened.spec.tf32, wild)
                 found += [f"input {i}, which is written to: {why}" for why in wrong]
-        leaves = [pytree.tree_leaves(each) for each in (outs, own, truth)]
-        found += compared(leaves[0], leaves[1], leaves[2], opened.spec.tf32, wild)
+        leaves = [pytree.tree_leaves(each) for each in (outs, own, truth, unrounded)]
+        found += compared(*leaves[:3], opened.spec.tf32, wild, leaves[3])
     changed = any(not torch.equal(now.nan_to_num(), was.nan_to_num()) for now, was in held)
     found += ["a later call changed the results of an earlier one"] * changed
     return list(dict.fromkeys(found))
@@ -179,10 +187,29 @@ def _windows(compiled: Any) -> set[int]:
     return {i for i, value in enumerate(graph.inputs) if value.name in read}
 
 
+class UnroundedBetweenCasts(TorchDispatchMode):
+    """A cast of fp64 to a dtype of two bytes rounds, and its result is fp64 all the same, so that
+    nothing computed of it rounds."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is not torch.ops.aten._to_copy.default or args[0].dtype != torch.float64:
+            return out
+        return out.double() if out.dtype in (torch.float16, torch.bfloat16) else out
+
+
 def compared(
-    outs: list[Any], own: list[Any], truth: list[Any], tf32: bool, wild: bool = False
+    outs: list[Any],
+    own: list[Any],
+    truth: list[Any],
+    tf32: bool,
+    wild: bool = False,
+    unrounded: Sequence[Any] = (),
 ) -> list[str]:
-    """Outputs against the model's own and the truth. `wild`: what is not finite, alone."""
+    """Outputs against the model's own and the truth, or `unrounded`, which is as true. `wild`: what
+    is not finite, alone."""
     if len(outs) != len(own):
         return [f"{len(outs)} outputs instead of {len(own)}"]
     found = []
@@ -200,7 +227,9 @@ def compared(
             continue
         ((error, allowed),) = tolerances.compare([out], [plain], [true], tf32)
         # Where the model jumps, what is the model's own is right whatever the truth is.
-        near = tolerances.relative_error(out, plain) <= tolerances.tolerance(out.dtype, 0.0, tf32)
+        same = [plain, *unrounded[i : i + 1]]
+        floor = tolerances.tolerance(out.dtype, 0.0, tf32)
+        near = any(tolerances.relative_error(out, right) <= floor for right in same)
         if not error <= allowed and not near:
             found.append(f"output {i} is off by {error:.2e} where {allowed:.2e} is allowed")
     return found

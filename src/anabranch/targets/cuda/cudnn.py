@@ -15,9 +15,10 @@ Engines whose sums come out otherwise from run to run are left out.
 from __future__ import annotations
 
 import importlib.util
-import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache as memoized
 from typing import Any
 
 import torch
@@ -58,16 +59,48 @@ UIDS = {"x": 1, "w": 2, "b": 3, "z": 4, "y": 5}
 result."""
 
 
+@dataclass(frozen=True, slots=True)
+class HandlePool:
+    """Handles of a library, each lent to one thread at a time and never destroyed: as many as were
+    in use at once. A handle of cuDNN has streams of its own, of which a GPU has few."""
+
+    make: Callable[[], Any]
+    free: list[Any] = field(default_factory=list)
+
+    @contextmanager
+    def lend(self) -> Iterator[Any]:
+        """A handle that nobody else has until the block ends."""
+        try:
+            handle = self.free.pop()
+        except IndexError:
+            handle = self.make()
+        try:
+            yield handle
+        finally:
+            self.free.append(handle)
+
+
+@memoized
+def handles(device: torch.device) -> HandlePool:
+    """The process's handles for a device, whatever number of targets uses it."""
+
+    def make() -> Any:
+        import cudnn
+
+        with torch.cuda.device(device):  # which a handle is made for
+            return cudnn.create_handle()
+
+    return HandlePool(make)
+
+
 class Cudnn:
-    """cuDNN on one device: a handle, and the engines built so far, by structure."""
+    """cuDNN on one device: the engines built so far, by structure."""
 
     def __init__(self, tf32: bool, device: torch.device) -> None:
         import cudnn
 
         self._cudnn, self._device = cudnn, device
-        with torch.cuda.device(device):  # which a handle is made for
-            self._handle = cudnn.create_handle()
-        self._builder = threading.local()
+        self._handles = handles(device)
         self._tf32 = tf32
         self._engines: dict[tuple[str, str], Engine | TargetError] = {}
 
@@ -127,13 +160,14 @@ class Cudnn:
             held = {role: _aligned(values[name], role == "y") for role, name in roles.items()}
             pointers = {UIDS[role]: tensor.data_ptr() for role, tensor in held.items()}
             stream = torch.cuda.current_stream(self._device).cuda_stream
-            self._cudnn.set_stream(handle=self._handle, stream=stream)
-            if engine.index is None:
-                engine.graph.execute(pointers, scratch.data_ptr(), handle=self._handle)
-            else:
-                engine.graph.execute_plan_at_index(
-                    pointers, scratch.data_ptr(), engine.index, handle=self._handle
-                )
+            with self._handles.lend() as handle:
+                self._cudnn.set_stream(handle=handle, stream=stream)
+                if engine.index is None:
+                    engine.graph.execute(pointers, scratch.data_ptr(), handle=handle)
+                else:
+                    engine.graph.execute_plan_at_index(
+                        pointers, scratch.data_ptr(), engine.index, handle=handle
+                    )
             out = values[roles["y"]]
             if held["y"] is not out:
                 out.copy_(held["y"])
@@ -149,15 +183,16 @@ class Cudnn:
 
     def _build(self, kernel: Kernel) -> Engine:
         try:
-            graph = self._describe(kernel.body)
-            index = int(str(kernel.variant) or 0)
-            if index >= graph.get_execution_plan_count():
-                raise TargetError(
-                    f"cuDNN has no engine {index} for this convolution",
-                    f"its heuristics name {graph.get_execution_plan_count()}",
-                    "choose a smaller variant",
-                )
-            graph.build_plan_at_index(index)
+            with self._handles.lend() as handle:
+                graph = self._describe(kernel.body, handle)
+                index = int(str(kernel.variant) or 0)
+                if index >= graph.get_execution_plan_count():
+                    raise TargetError(
+                        f"cuDNN has no engine {index} for this convolution",
+                        f"its heuristics name {graph.get_execution_plan_count()}",
+                        "choose a smaller variant",
+                    )
+                graph.build_plan_at_index(index)
             return Engine(graph, index, graph.get_workspace_size_plan_at_index(index))
         except (RuntimeError, self._cudnn.cudnnGraphNotSupportedError) as failed:
             raise TargetError(
@@ -169,13 +204,14 @@ class Cudnn:
     def _read(self, data: bytes) -> Engine | None:
         """An engine from its serialised form; None if this cuDNN does not take it."""
         try:
-            graph = self._cudnn.pygraph(handle=self._builder_handle())
-            graph.deserialize(self._builder_handle(), list(data))  # 1.18 takes no bytes
+            with self._handles.lend() as handle:
+                graph = self._cudnn.pygraph(handle=handle)
+                graph.deserialize(handle, list(data))  # 1.18 takes no bytes
             return Engine(graph, None, graph.get_workspace_size())
         except (RuntimeError, TypeError, self._cudnn.cudnnGraphNotSupportedError):
             return None
 
-    def _describe(self, body: Graph) -> Any:
+    def _describe(self, body: Graph, handle: Any) -> Any:
         """The cuDNN graph of a kernel's body, with its heuristics already asked."""
         cudnn, table = self._cudnn, types(body)
         io_type = self._dtype(body.nodes[0].type.dtype)
@@ -183,7 +219,7 @@ class Cudnn:
             io_data_type=io_type,
             intermediate_data_type=cudnn.data_type.FLOAT,
             compute_data_type=cudnn.data_type.FLOAT,
-            handle=self._builder_handle(),
+            handle=handle,
         )
         made: dict[str, Any] = {}
         for role, name in _roles(body).items():
@@ -206,12 +242,6 @@ class Cudnn:
         graph.deselect_numeric_notes(notes)
         graph.check_support()
         return graph
-
-    def _builder_handle(self) -> Any:
-        """A handle of this thread's own: handles are not for several threads at once."""
-        if not hasattr(self._builder, "handle"):
-            self._builder.handle = self._cudnn.create_handle()
-        return self._builder.handle
 
     def _tensor(self, graph: Any, name: str, type: TensorType, per_channel: bool) -> Any:
         if per_channel:
