@@ -10,7 +10,7 @@ from anabranch.fuzz.script_prelude import UnroundedBetweenCasts, compared
 
 def test_only_casts_round_in_what_is_as_true_as_fp64() -> None:
     x = torch.tensor([1.0 + 2**-13, 3.0], dtype=torch.float64)
-    with UnroundedBetweenCasts():
+    with UnroundedBetweenCasts():  # type: ignore[no-untyped-call]
         kept = (x.half() + 2**-13).to(x.dtype)
     assert kept.tolist() == [1.0 + 2**-13, 3.0 + 2**-13]
     assert (x.half() + 2**-13).to(x.dtype).tolist() == [1.0, 3.0]

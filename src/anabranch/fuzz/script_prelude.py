@@ -128,7 +128,7 @@ def differences(
             exact = cast([tensor.clone() for tensor in given], device, torch.float64)
             try:
                 own, truth = model(*eager), wide(*exact)
-                with UnroundedBetweenCasts():
+                with UnroundedBetweenCasts():  # type: ignore[no-untyped-call]
                     unrounded = wide(
                         *cast([tensor.clone() for tensor in kept], device, torch.float64)
                     )
@@ -149,7 +149,7 @@ def differences(
                 wrong = compared([ours], [plain], [true], opened.spec.tf32, wild)
                 found += [f"input {i}, which is written to: {why}" for why in wrong]
         leaves = [pytree.tree_leaves(each) for each in (outs, own, truth, unrounded)]
-        found += compared(*leaves[:3], opened.spec.tf32, wild, leaves[3])
+        found += compared(leaves[0], leaves[1], leaves[2], opened.spec.tf32, wild, leaves[3])
     changed = any(not torch.equal(now.nan_to_num(), was.nan_to_num()) for now, was in held)
     found += ["a later call changed the results of an earlier one"] * changed
     return list(dict.fromkeys(found))
@@ -187,7 +187,7 @@ def _windows(compiled: Any) -> set[int]:
     return {i for i, value in enumerate(graph.inputs) if value.name in read}
 
 
-class UnroundedBetweenCasts(TorchDispatchMode):
+class UnroundedBetweenCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A cast of fp64 to a dtype of two bytes rounds, and its result is fp64 all the same, so that
     nothing computed of it rounds."""
 

@@ -157,4 +157,4 @@ def test_half_types_are_allowed_what_one_rounding_of_the_inputs_makes(dtype: tor
     else:
         verify(run, *given)
         with pytest.raises(NumericsError, match="relative error"):
-            verify(Answers(entry.run, 30 * moved), *given)  # type: ignore[arg-type]
+            verify(Answers(entry.run, 30 * moved), *given)
