@@ -4,10 +4,12 @@
     batch_norm(x, .., False, ..)       ->   _native_batch_norm_legit_no_training(x, ..)
     flatten(x, 1)                      ->   view(x, [..])
     relu_(x)                           ->   relu(x), which is read for x from there on
+    matmul(x, w)                       ->   view(x, [..]), mm(.., w), _unsafe_view(.., [..])
 
 is what `run_decompositions` makes of such programs, name for name; but it traces the model once
-more for that, which takes as long again as exporting it. A program with anything else in it is left
-to it, and so is one that writes to what others may see: an input, a weight, or what somebody has
+more for that, which takes twice as long as exporting it. Composites without a spelling are taken
+apart one by one (composites.py). A program with anything else in it is left to the trace, and so is
+one that writes to what others may see: an input, a weight, or what somebody has
 taken a view of.
 """
 
@@ -22,7 +24,10 @@ import torch
 from torch import fx
 from torch._C import DispatchKey
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx.node import map_aggregate
 
+from anabranch.frontend.composites import Earlier, Parts, parts
 from anabranch.frontend.operators import NOT_DECOMPOSED, decompositions
 
 aten = torch.ops.aten
@@ -32,15 +37,22 @@ Spelled = tuple[Any, tuple[Any, ...]]
 
 def direct(program: ExportedProgram) -> fx.Graph | None:
     """The graph of the program in functional ATen; None if it has to be traced for that."""
-    spelled: dict[fx.Node, Spelled] = {}
+    if _reordered(program):
+        return None
+    spelled: dict[fx.Node, Spelled | Parts] = {}
     owners: dict[fx.Node, fx.Node] = {}
+    differentiable = _differentiable(program.graph)
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem:
             functional = _functional(node.target)
+            found: Spelled | Parts | None
             found = _spelling(node, node.target if functional is None else functional)
+            if found is None:
+                found = parts(node, differentiable)
             if found is None:
                 return None
             if functional is not None:
+                assert isinstance(found, tuple)
                 owner = _written_to(node, found, owners)
                 if owner is None:
                     return None
@@ -49,10 +61,42 @@ def direct(program: ExportedProgram) -> fx.Graph | None:
     return _written(program.graph, spelled, owners)
 
 
+def _reordered(program: ExportedProgram) -> bool:
+    """Whether a trace would have what the program holds in another order. It goes through modules,
+    each with its constants behind its buffers; the program has all constants behind all buffers."""
+    placeholders = (node for node in program.graph.nodes if node.op == "placeholder")
+    specs = program.graph_signature.input_specs
+    held = [spec for spec, node in zip(specs, placeholders, strict=True) if node.users]
+    constants = [str(spec.target) for spec in held if spec.kind is InputKind.CONSTANT_TENSOR]
+    buffers = [str(spec.target) for spec in held if spec.kind is InputKind.BUFFER]
+    inside = [name for name in (*constants, *buffers) if "." in name]
+    return bool(constants and inside) and len(constants) + len(buffers) > 1
+
+
+def _differentiable(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that may have a gradient: of what is computed from a weight it is not known."""
+    found = set[fx.Node]()
+    weights = set[fx.Node]()
+    for node in graph.nodes:
+        if node.op == "placeholder" and getattr(node.meta.get("val"), "requires_grad", False):
+            weights.add(node)
+        elif node.target is aten.detach.default:
+            continue
+        elif any(one in found or one in weights for one in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
 def _spelling(node: fx.Node, target: Any) -> Spelled | None:
     """What the node calls, were it this operator, in functional ATen; None if nobody has said."""
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return None
+    if target is CHECK:
+        return target, node.args
+    if target is DETACHED:
+        (source,) = node.args
+        lifted = isinstance(source, fx.Node) and source.target is LIFTED
+        return (SAME, node.args) if lifted and not node.kwargs else None
     if target._schema.is_mutable or not target._schema.returns:
         return None
     if target is DROPOUT and node.target is not DROPOUT:
@@ -133,7 +177,7 @@ def _fresh(node: fx.Node) -> bool:
 
 
 def _written(
-    graph: fx.Graph, spelled: Mapping[fx.Node, Spelled], owners: Mapping[fx.Node, fx.Node]
+    graph: fx.Graph, spelled: Mapping[fx.Node, Spelled | Parts], owners: Mapping[fx.Node, fx.Node]
 ) -> fx.Graph:
     """As a trace would write it: calls are named and numbered by their operators."""
     written = fx.Graph()
@@ -148,8 +192,14 @@ def _written(
             if node.op == "placeholder":
                 put[node].name = node.name  # it may be called as a built-in function is
             continue
-        target, args = spelled[node]
+        found = spelled[node]
+        if isinstance(found, Parts):
+            put[node] = _put(written, node, found, read)
+            continue
+        target, args = found
         if target is SAME:
+            if node not in owners:
+                put[node] = read(node.args[0])
             continue
         kwargs = node.kwargs if target is node.target or node in owners else {}
         new = written.create_node(
@@ -166,8 +216,30 @@ def _written(
             first.meta = dict(node.meta)
             new = first
         put[owners.get(node, node)] = new
-    written.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
+    written.eliminate_dead_code(lambda n: n.op in ("placeholder", "output") or n.target is CHECK)
     return written
+
+
+def _put(
+    written: fx.Graph, node: fx.Node, found: Parts, read: Callable[[fx.Node], fx.Node]
+) -> fx.Node:
+    """The calls that stand for the node; returns the one whose result it is."""
+    made: list[fx.Node] = []
+
+    def given(value: Any) -> Any:
+        if isinstance(value, Earlier):
+            return made[value.call]
+        return read(value) if isinstance(value, fx.Node) else value
+
+    for call in found.calls:
+        args: Any = map_aggregate(call.args, given)
+        kwargs: Any = map_aggregate(dict(call.kwargs), given)
+        name = call.target.overloadpacket.__name__
+        new = written.create_node("call_function", call.target, args, kwargs, name=name)
+        new.meta = {**node.meta, "val": call.value}
+        made.append(new)
+    last: fx.Node = given(found.result)
+    return last
 
 
 def _value(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -247,6 +319,10 @@ def _dropout(node: fx.Node) -> Spelled | None:
     return None if training else (aten.clone.default, (x,))
 
 
+def _clone(node: fx.Node) -> Spelled | None:
+    return aten.clone.default, node.args
+
+
 def _shape(value: Any) -> tuple[int, ...]:
     shape: tuple[int, ...] = value.meta["val"].shape
     return shape
@@ -254,6 +330,9 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 NORM = aten._native_batch_norm_legit_no_training.default
 DROPOUT, SAME = aten.dropout.default, "what it is given"
+CHECK = aten._assert_tensor_metadata.default
+LIFTED, DETACHED = aten.lift_fresh_copy.default, aten.detach_.default
+"""How a tensor that the code makes of numbers comes in."""
 UNTAGGED = (DROPOUT, aten.hardswish.default)
 """Pointwise, though ATen does not say so."""
 SILENT = frozenset(
@@ -282,5 +361,6 @@ SPELLINGS: dict[str, Callable[[fx.Node], Spelled | None]] = {
     "aten.softmax.int": _softmax,
     "aten.relu6.default": _relu6,
     "aten.dropout.default": _dropout,
+    "aten.lift_fresh_copy.default": _clone,
 }
 """By composite operator, what it is where that is one other call; None where it is not."""
