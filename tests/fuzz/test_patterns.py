@@ -18,11 +18,8 @@ from anabranch.trace import Trace
 NAMED = {rule.name: rule for rule in RULES}
 RARE = (
     "linear(rms_norm(x), w, b) -> linear(x, w g) r + b",
-    "attention(x * s, k, v) -> attention(x, k, v) of another scale",
     "cat([x, sum(embedding(w, i)), ...], rows) -> cat([x, sum(lookup(all w, cat(i)))])",
     "max_pool(pad(x, -inf)) -> max_pool(x) with padding of its own",
-    "cat(gelu(conv(x, w, b)) of g groups, ...) -> "
-    "channels of gelu(each group of conv(x, pad(w) and pad(v), b and c))",
     "avg_pool(x) of one place -> x[::s, ::s]",
 )
 """Of rules that no other kind had drawn in 4,253 graphs."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import max_pool2d, relu6, scaled_dot_product_attention
+from torch.nn.functional import max_pool2d, relu6
 
 
 class Twins(nn.Module):
@@ -132,19 +132,6 @@ class Halves(nn.Module):
         return torch.relu(self.conv(torch.cat([x.relu(), x.neg()], 1)))
 
 
-class Groups(nn.Module):
-    """Convolutions of one input in the same groups, of several sizes and channels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        sizes = ((6, 3), (6, 5), (12, 1))
-        self.convs = nn.ModuleList(nn.Conv2d(6, n, k, padding=k // 2, groups=3) for n, k in sizes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.cat([x, x.neg()], 1)
-        return torch.cat([conv(x) for conv in self.convs], 1).sigmoid()
-
-
 class Dense(nn.Module):
     """Layers that read all layers before them, with and without norms and functions of their own:
     DenseNet."""
@@ -164,23 +151,6 @@ class Dense(nn.Module):
         whole = torch.cat(made, 1)
         wide = self.wide(torch.cat([x * i for i in range(1, 10)], 1))
         return torch.sub(wide.sigmoid(), self.head(self.norm(whole)).tanh())
-
-
-class Scaled(nn.Module):
-    """Attention with queries or keys that are scaled before it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        made = [part(x) for part in (self.q, self.k, self.v)]
-        q, k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in made)
-        results = []
-        for left, right in ((q * 0.5, k), (q / 2, k), (q, k * 0.5), (q, k / 2)):
-            found = scaled_dot_product_attention(left, right, v)
-            results.append(found.flatten(1).sum(1))
-        return torch.stack(results)
 
 
 class Mixer(nn.Module):
@@ -336,7 +306,6 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     "squashed": (Squashed(), (_image(),)),
     "products": (Products(), (torch.rand(3, 4), torch.rand(3, 4))),
     "halves": (Halves(), (_image(),)),
-    "groups": (Groups(), (_image(),)),
     "dense": (Dense(), (_image(),)),
     "lookups": (Lookups(), (torch.tensor([[0, 1, 2], [2, 0, 1]]), torch.rand(2, 4))),
     "bags": (
@@ -345,7 +314,6 @@ SAMPLES: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
     ),
     "multiplied": (Multiplied(), (torch.tensor([[0, 1, 2], [2, 0, 1]]), torch.rand(2, 2))),
     "leaky": (Leaky(), (torch.rand(2, 5, 3), torch.rand(2, 5, 3))),
-    "scaled": (Scaled(), (torch.rand(2, 5, 8),)),
     "transposed": (Transposed(), (torch.rand(2, 6, 6), torch.rand(2, 6, 6))),
     "cut": (Cut(), (_image(), torch.rand(2, 6))),
     "mixer": (Mixer(), (torch.rand(2, 6, 6),)),

@@ -17,14 +17,6 @@ RULES = {rule.name: rule for table in CANDIDATES.values() for rule in table}
 
 STACKED = "conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(w, v), cat(b, c))"
 PADDED = "conv(x, w, b), conv(x, v, c) -> slices of conv(x, cat(pad(w), pad(v)), cat(b, c))"
-ALTERNATE = (
-    "conv(x, w, b), conv(x, v, c) of g groups"
-    " -> slices of each group of conv(x, pad(w) and pad(v), b and c)"
-)
-IN_ONE = (
-    "cat(conv(x, w, b) of g groups, ...)"
-    " -> channels of each group of conv(x, pad(w) and pad(v), b and c)"
-)
 SUM = "sum(stack([a, b, ...], i), i) -> a + b + ..."
 BATCHES = "conv(x, w, b), conv(y, w, b) -> slices of conv(cat(x, y), w, b)"
 OF_CAT = "conv(cat(x, y), w, b) -> conv(x, w[:, :x], b) + conv(y, w[:, x:])"
@@ -107,43 +99,6 @@ REFUSED = [
         "less a multiple of the dilation",
     ),
     (PADDED, graph(X, conv("x", "u", groups=4), conv("x", "v")), "they have 1 and 4 groups"),
-    (
-        ALTERNATE,
-        graph(
-            "x: 1,4,8,8 | w: 4,1,3,3; v: 4,1,5,5",
-            *(conv("x", "w", groups=4, padding=1), conv("x", "v", groups=4, padding=1)),
-        ),
-        "the results have another size",
-    ),
-    (
-        ALTERNATE,
-        graph(
-            "x: 1,4,8,8 | w: 4,1,3,3; v: 4,2,3,3",
-            *(conv("x", "w", groups=4), conv("x", "v", groups=2)),
-        ),
-        "they have 2 and 4 groups",
-    ),
-    (
-        ALTERNATE,
-        graph("x: 1,4,8,8; v: 4,1,3,3 | w: 4,1,3,3", *(conv("x", n, groups=4) for n in "wv")),
-        "%v is no constant",
-    ),
-    (
-        IN_ONE,
-        graph(
-            "x: 1,4,8,8; y: 1,4,8,8 | w: 4,2,3,3",
-            *(conv("x", "w", groups=2), conv("y", "w", groups=2), "cat.default([%n0, %n1], 1)"),
-        ),
-        "they read several inputs",
-    ),
-    (
-        IN_ONE,
-        graph(
-            "x: 1,4,8,8 | w: 4,2,3,3",
-            *(conv("x", "w", groups=2), conv("x", "w", groups=2), "cat.default([%n0, %n1], 2)"),
-        ),
-        "it is not of channels",
-    ),
     (
         SUM,
         graph("x: 2,3; y: 2,3 |", "stack.default([%x, %y])", "sum.dim_IntList(%n0, [1])"),

@@ -19,11 +19,11 @@ from anabranch.models.zoo import ZOO
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply_all
 from anabranch.rewrite.match import matches
-from anabranch.rewrite.rules import embedding_linear, embedding_merging
+from anabranch.rewrite.rules import embedding_linear
 from anabranch.rewrite.simplify import simplify
 from anabranch.trace import Trace
 
-ALL = (*embedding_linear.RULES, *embedding_linear.STACKED)
+ALL = embedding_linear.RULES
 NAMED = {rule.name: rule for rule in ALL}
 ONE = NAMED["linear(embedding(t, i), w, b) -> embedding(linear(t, w, b), i)"]
 IDS = torch.tensor([[0, 1, 2, 1], [2, 0, 1, 2]])
@@ -103,28 +103,11 @@ def test_tables_of_several_heights_lie_one_below_the_other(name: str) -> None:
     assert found.count("linear") == left.count("linear") and found.count("sum") == left.count("sum")
 
 
-@pytest.mark.parametrize("name", ["stack", "before rows", "behind rows"])
-def test_lookups_that_are_one_already_are_multiplied(name: str) -> None:
-    read, columns, left = FORMS[name]
-    graph = simplified(captured(Fields(read, columns, 6).double(), IDS, numbers()))
-    merged = simplified(equal(graph, apply_all(graph, embedding_merging.RULES), 1e-12))
-    assert kinds(merged).count("index") == kinds(merged).count("linear") == 1
-    after = simplified(equal(merged, apply_all(merged, embedding_linear.STACKED), 1e-12))
-    assert sorted(kinds(after)) == sorted([*left, "add", "relu"])
-    assert (4, 6, 7) in [constant.type.shape for constant in after.constants]
-
-
 def test_a_table_that_is_read_twice_is_multiplied_for_each() -> None:
     model = Fields(FORMS["stack"][0], 20, 6)
     model.tables[2] = model.tables[0]
     graph = changed(model, IDS, numbers())
     assert sorted(c.type.shape for c in graph.constants) == [(4,), (4, 6, 7), (7,)]
-    model = Fields(FORMS["stack"][0], 20, 6)
-    model.tables[2] = model.tables[0]
-    graph = simplified(captured(model.double(), IDS, numbers()))
-    merged = simplified(apply_all(graph, embedding_merging.RULES))
-    after = simplified(equal(merged, apply_all(merged, embedding_linear.STACKED), 1e-12))
-    assert sorted(c.type.shape for c in after.constants) == [(4,), (4, 6, 7), (7,)]
 
 
 def test_what_others_read_is_kept() -> None:
@@ -216,48 +199,6 @@ def test_products_too_large_to_be_held_are_left_alone(monkeypatch: pytest.Monkey
     }
     monkeypatch.setattr(embedding_linear, "MOST_BYTES", 160)
     assert any(list(matches(two(SIDE), rule)) for rule in ALL)
-
-
-INDEXED = """
-graph g {
-  input %i: i64[2,3]
-  const %t: f32[3,5,4] = t
-  const %n: i64[3] = n
-  const %w: f32[6,12] = w
-  %a: f32[2,3,4] = aten.index.Tensor(%t, [%n, %i])
-  %r: f32[2,12] = aten.reshape.default(%a, [2, 12])
-  %y: f32[2,6] = aten.linear.default(%r, %w)
-  return %y
-}"""
-
-
-@pytest.mark.parametrize(
-    ("change", "found"),
-    [
-        (("", ""), [embedding_linear.STACKED[0].name]),
-        (("%n: i64[3]", "%n: u8[3]"), []),
-        (("f32[3,5,4] = t", "f32[5,3,4] = t", "[%n, %i]", "[%i, %n]"), []),
-        (("%n, %i", "None, %i", "[3,5,4]", "[2,5,2]", "[2,3,4]", "[2,2,3,2]"), []),
-        (("%n: i64[3]", "%n: i64[2,3]"), []),
-    ],
-)
-def test_a_stack_is_read_by_numbers_of_tables_and_rows(
-    change: tuple[str, ...], found: list[str]
-) -> None:
-    text = INDEXED
-    for old, new in zip(change[::2], change[1::2], strict=True):
-        text = text.replace(old, new) if old else text
-    assert [rule.name for rule in ALL if list(matches(parse_graph(text), rule))] == found
-
-
-def test_a_deepfm_has_a_level_less() -> None:
-    """The linear that waited for all lookups is gone, and a lookup came in its place."""
-    net = ZOO["deepfm"]
-    graph = simplified(captured(net.build("tiny").eval(), *net.inputs("tiny", 2)))
-    merged = simplified(equal(graph, apply_all(graph, embedding_merging.RULES)))
-    after = simplified(equal(merged, apply_all(merged, embedding_linear.STACKED)))
-    assert kinds(after).count("linear") == kinds(merged).count("linear") - 1
-    assert kinds(after).count("index") == kinds(merged).count("index") + 1
 
 
 @pytest.mark.parametrize("target", ["cpu", "sim:h200"])

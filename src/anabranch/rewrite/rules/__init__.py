@@ -3,7 +3,6 @@ feed the search, and stand in files of their own, a line for each family."""
 
 from anabranch.ir.rule import Rule
 from anabranch.rewrite.rules import (
-    attention_scale,
     average_pooling,
     channel_padding,
     channel_scales,
@@ -36,7 +35,6 @@ _WRITTEN: dict[str, tuple[Rule, ...]] = {
     # First, for others then have one place where there was one for each step.
     "recurrences": recurrences.RULES,
     "conv_merging": conv_merging.RULES,
-    "interleaved_convs": conv_merging.INTERLEAVED,
     "conv_activation_merging": conv_merging.ACTIVATED,
     "conv_input_channels": layers.CHANNELS,
     "grouped_convs": grouped_convs.RULES,
@@ -45,7 +43,6 @@ _WRITTEN: dict[str, tuple[Rule, ...]] = {
     "linear_after_norm": linear_after_norm.RULES,
     "norm_by_parts": norm_by_parts.RULES,
     "matmul_merging": matmul_merging.RULES,
-    "attention_scale": attention_scale.RULES,
     "channel_scales": channel_scales.RULES,
     "conv_composition": conv_composition.RULES,
     "matmul_spellings": matmul_spellings.RULES,
@@ -55,7 +52,6 @@ _WRITTEN: dict[str, tuple[Rule, ...]] = {
     "linearity": linearity.RULES,
     "embedding_linear": embedding_linear.RULES,
     "embedding_merging": embedding_merging.RULES,
-    "stacked_embeddings": embedding_linear.STACKED,
     "concat_slice": concat_slice.RULES,
     "movement": movement.RULES,
     "channel_padding": channel_padding.RULES,

@@ -25,10 +25,7 @@ rounded once, to the dtype of its table: in half precision that is one rounding 
 linear has, which adds up products as they are. An index outside of its table, which is an error
 before, may read another table after.
 
-Lookups may have become one before, in a stack of tables of one height: then the stack is multiplied
-(`STACKED`). That is asked after `embedding_merging`, for where others read the lookups too, only
-both together may be faster. Dozens of lookups are more than a part of the search holds, so all this
-is tried throughout.
+Dozens of lookups are more than a part of the search holds, so all this is tried throughout.
 """
 
 from __future__ import annotations
@@ -39,23 +36,22 @@ from typing import Literal, TypeVar
 
 import torch
 
-from anabranch.ir.graph import Constant, Ref
+from anabranch.ir.graph import Ref
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Each, Match, Operand, Pattern, Rule, wild
-from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat, linear, permute, reshape
-from anabranch.rewrite.rules.algebra_conditions import floating, types_of, values
+from anabranch.rewrite.rules.algebra_conditions import floating, values
 from anabranch.rewrite.rules.embedding_merging import looked_up
 from anabranch.rewrite.rules.pattern_parts import slice_of
-from anabranch.rewrite.rules.shapes import Draw, Drawing, OneOf, each, shapes
+from anabranch.rewrite.rules.shapes import Draw, OneOf, each, shapes
 
-Together = Literal["stack", "cat", "index"]
+Together = Literal["stack", "cat"]
 Beside = Literal["", "x", "x * v"]
 
-tables, ids, which, x, v, w, b = wild("tables ids which x v w b")
+tables, ids, x, v, w, b = wild("tables ids x v w b")
 axis, along, shape = wild("axis along shape")
 
-EMBEDDING, INDEX = "aten.embedding.default", "aten.index.Tensor"
+EMBEDDING = "aten.embedding.default"
 STACK, SUM = "aten.stack.default", "aten.sum.dim_IntList"
 LOOKUP = call(EMBEDDING, tables, ids, rest="rest")
 RESTS = ((-1, False, False), (1, True, False))
@@ -69,7 +65,6 @@ P = TypeVar("P")
 LOOKUPS: dict[Together, str] = {
     "stack": "stack([embedding(t, i), ...])",
     "cat": "embedding(t, i), ...",
-    "index": "lookup(all t, i)",
 }
 """In the names of rules."""
 
@@ -93,9 +88,8 @@ class LinearInput:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingLinearForm:
-    """How lookups are put together: in a stack, as channels side by side, or as one lookup in a
-    stack of tables. `beside`: with another value, or with rows that are scaled by numbers;
-    `before`: that stands before them."""
+    """How lookups are put together: in a stack, or as channels side by side. `beside`: with another
+    value, or with rows that are scaled by numbers; `before`: that stands before them."""
 
     together: Together
     beside: Beside = ""
@@ -124,28 +118,21 @@ class EmbeddingLinearForm:
         row = self.row(match)
         if row is None:
             return Refused("its fields do not stand in a row, one after the other")
-        if self.together != "index" and (why := _apart(match, row)):
+        if why := _apart(match, row):
             return why
         return _small(match, sum(height for height, _ in row.tables) + row.rows)
 
     def row(self, match: Match) -> LinearInput | None:
         """What the linear reads; None if that is not all of it, or lies otherwise."""
-        if self.together == "index":
-            given = match.tables.shape
-            if len(given) != 3 or not _counted(match):
-                return None
-            index = match.ids.shape
-            lead, tables = index[:-1], ((given[1], given[2]),) * index[-1]
-        else:
-            found = [match.known.types[ref.name].shape for ref in values(match, "tables")]
-            lead = match.known.types[values(match, "ids")[0].name].shape
-            tables = tuple((height, width) for height, width in found)
+        found = [match.known.types[ref.name].shape for ref in values(match, "tables")]
+        lead = match.known.types[values(match, "ids")[0].name].shape
+        tables = tuple((height, width) for height, width in found)
         rows, beside = 0, match.x.shape[-1] if self.beside == "x" else 0
         if self.beside == "x * v":
             rows, beside = match.x.shape[-2], prod(match.v.shape)
             if match.x.shape[:-2] != lead:
                 return None
-        rank = len(lead) + 1 + (self.together != "cat")
+        rank = len(lead) + 1 + (self.together == "stack")
         axes = [match.bound[name] for name in ("axis", "along") if name in match.bound]
         if any(not isinstance(axis, int) or axis % rank != len(lead) for axis in axes):
             return None
@@ -158,35 +145,18 @@ class EmbeddingLinearForm:
         assert row is not None
         at = len(row.lead)
         lookups, rest = (row.beside, 0) if self.before else (0, row.looked_up)
-        fields = self._looked_up(match, row, lookups)
+        fields = _looked_up(match, row, lookups)
         if row.rows:
             width = row.beside // row.rows
             times = _times(reshape(v, (row.rows, 1, width)), row.rows, width, rest)
             fields = cat(self._placed(fields, x * reshape(times, (row.rows, -1))), at)
-        one = self.together != "index" and len(row.tables) + row.rows == 1
-        whole: Pattern = fields if one else call(SUM, fields, (at,))
+        whole: Pattern = fields if len(row.tables) + row.rows == 1 else call(SUM, fields, (at,))
         if self.beside == "x":
             whole = whole + linear(x, slice_of(w, 1, rest, rest + row.beside), b)
         elif match.b.type is not None:
             whole = whole + b
         wanted = match.root.type.shape
         return whole if (*row.lead, wanted[-1]) == wanted else reshape(whole, wanted)
-
-    def _looked_up(self, match: Match, row: LinearInput, start: int) -> Call:
-        """Each in its table times the columns that are its own, `start` those of the first."""
-        if self.together == "index":
-            count, width = len(row.tables), row.tables[0][1]
-            times = _times(call(INDEX, tables, (which,)), count, width, start)
-            assert match.which.type is not None
-            each = call("aten.arange.default", count, match.which.type.dtype)
-            return call(INDEX, times, (each, ids))
-        held = []
-        for table, (height, width) in zip(values(match, "tables"), row.tables, strict=True):
-            held.append((linear(table, slice_of(w, 1, start, start + width)), height))
-            start += width
-        if len(held) == 1 and not row.rows:
-            return call(EMBEDDING, held[0][0], values(match, "ids")[0])
-        return looked_up(match.known, held, values(match, "ids"), len(row.lead), True)
 
     def draw(self) -> Draw:
         """Tables, indices and weights that fit together, one to four lookups, for the tests of the
@@ -198,16 +168,12 @@ class EmbeddingLinearForm:
             **{"ids": OneOf("... int64 several", "... int32 several")},
             **{"w": f"N {width} const", "b": "N const?", "MORE": (0, 1, 2), "PARTS": (1, 2, 3, 4)},
         }
-        if self.together == "index":
-            whole = {"tables": "count 3 K const", "which": _each_table, "PARTS": (2, 3, 4)}
-            entries |= whole | {"ids": OneOf("... count int64", "... count int32")}
-            del entries["rest"]
         if self.together == "cat":
             entries |= {"tables": "[H] [K] const", "along": "K of ... K"}
         else:
             entries["shape"] = OneOf(f"... {width} sizes", (-1, f"{width} size"))
             entries |= {"along": "count of ... count K"} if self.beside else {}
-            entries |= {"axis": "count of ... count K"} if self.together == "stack" else {}
+            entries["axis"] = "count of ... count K"
         entries |= {"x": "... M"} if self.beside == "x" else {}
         entries |= {"x": "... M 1", "v": "M K const"} if self.beside == "x * v" else {}
         return shapes(entries)
@@ -227,8 +193,6 @@ class EmbeddingLinearForm:
         if self.together == "cat":
             return cat(self._placed(Each(LOOKUP), x), along)
         found = call(STACK, (Each(LOOKUP),), axis)
-        if self.together == "index":
-            found = call(INDEX, tables, (which, ids))
         if self.beside:
             found = cat(self._placed(found, x * v), along)
         return reshape(found, shape)
@@ -240,10 +204,15 @@ class EmbeddingLinearForm:
         return (beside, lookups) if self.before else (lookups, beside)
 
 
-def _each_table(given: Drawing) -> Constant:
-    """Which table each index is of."""
-    dtype = given.dice.choice(INDEX_DTYPES)
-    return Constant("which", TensorType((given.size("count"),), dtype), "which")
+def _looked_up(match: Match, row: LinearInput, start: int) -> Call:
+    """Each in its table times the columns that are its own, `start` those of the first."""
+    held = []
+    for table, (height, width) in zip(values(match, "tables"), row.tables, strict=True):
+        held.append((linear(table, slice_of(w, 1, start, start + width)), height))
+        start += width
+    if len(held) == 1 and not row.rows:
+        return call(EMBEDDING, held[0][0], values(match, "ids")[0])
+    return looked_up(match.known, held, values(match, "ids"), len(row.lead), True)
 
 
 def _times(stacked: Operand, count: int, width: int, start: int) -> Call:
@@ -267,16 +236,6 @@ def _bare(match: Match) -> bool:
     if len(numbers) < 2 or len(rows) < 2 or numbers[-1] != 1:
         return True
     return numbers[-2] != rows[-2] or prod(rows[:-2]) != 1
-
-
-def _counted(match: Match) -> bool:
-    """Whether a stack is looked up in by numbers of tables and of rows, and not by what is true,
-    the tables along the last axis."""
-    found = types_of(match, "which", "ids")
-    if isinstance(found, Refused) or any(type.dtype not in INDEX_DTYPES for type in found):
-        return False
-    table, row = found
-    return len(table.shape) == 1 and table.shape == row.shape[-1:] and table.numel > 0
 
 
 def _apart(match: Match, row: LinearInput) -> Refused | None:
@@ -329,11 +288,6 @@ ONE_BY_ONE = (
         EmbeddingLinearForm("cat", "x", before=True),
     ),
 )
-AT_ONCE = (
-    EmbeddingLinearForm("index"),
-    EmbeddingLinearForm("index", "x * v"),
-    EmbeddingLinearForm("index", "x * v", before=True),
-)
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -351,5 +305,3 @@ RULES: tuple[Rule, ...] = (
     ),
     *(form.rule() for form in ONE_BY_ONE),
 )
-STACKED: tuple[Rule, ...] = tuple(form.rule() for form in AT_ONCE)
-"""Of lookups that are one already: for after the rules that make them one."""

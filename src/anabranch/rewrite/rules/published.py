@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from anabranch.ir import ops
 from anabranch.ir.rule import Rule
 from anabranch.rewrite.match_index import RuleSignature
-from anabranch.rewrite.rules.conv_merging import GROUPS
 from anabranch.rewrite.rules.grouped_convs import PAIRED
 
 OPERATORS = frozenset(
@@ -44,11 +43,10 @@ FAMILIES = (
     ),
     *("conv_input_channels", "concat_slice", "transposed_operands", "elementwise_algebra", "found"),
 )
-OURS = (GROUPS, "baddbmm", "balanced", "conv1x1", "maximum", "transpose(bmm")
-"""In the names of rules over these operators that are ours alone: of grouped convolutions groups
-are merged by two and no more, layers of unlike inputs and weights stay apart, batches of matrices
-are not transposed, sums take other orders one step at a time, and two convolutions in a row are
-two."""
+OURS = ("baddbmm", "balanced", "conv1x1", "maximum", "transpose(bmm")
+"""In the names of rules over these operators that are ours alone: layers of unlike inputs and
+weights stay apart, batches of matrices are not transposed, sums take other orders one step at a
+time, and two convolutions in a row are two."""
 
 
 def published(families: Mapping[str, Sequence[Rule]]) -> tuple[Rule, ...]:
