@@ -125,3 +125,30 @@ def test_an_operator_without_a_cpu_kernel_is_told_as_what_it_is(
 
     with pytest.raises(torch.OutOfMemoryError, match="no memory on the device"):
         eager_and_reference(chain(), [torch.randn(4, SIDE)], made(monkeypatch), refused)
+
+
+@pytest.mark.parametrize(
+    ("op", "tf32", "own"),
+    [
+        ("aten.relu.default", False, "full"),
+        ("aten.relu.default", True, "own"),
+        ("aten.lstm.input", False, "own"),
+    ],
+)
+def test_what_a_library_rounds_is_the_models_own(op: str, tf32: bool, own: str) -> None:
+    """Gates of cuDNN are 1e-5 off; whoever calls it in eager has that, and so may a plan."""
+    ways: list[str] = []
+
+    def entered(way: str) -> Any:
+        ways.append(way)
+        return nullcontext()
+
+    target: Any = SimpleNamespace(
+        device=torch.device("cpu"),
+        spec=SimpleNamespace(tf32=tf32),
+        full_precision=lambda lean=False: entered("full"),
+        own_precision=lambda: entered("own"),
+    )
+    graph = parse_graph(f"graph g {{\n input %x: f32[2]\n %y: f32[2] = {op}(%x)\n return %y\n}}")
+    eager_and_reference(graph, [torch.ones(2)], target, lambda *given: (torch.ones(2),))
+    assert ways == [own, "full"]

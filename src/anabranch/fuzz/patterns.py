@@ -47,7 +47,8 @@ def _constant(sheet: Sheet, type: TensorType) -> str:
     """A weight; of whole numbers as many as there are, which say where something is."""
     if type.dtype.is_floating_point:
         return sheet.weight(*type.shape)
-    return sheet.add(f"torch.arange({type.numel}, dtype={type.dtype}).reshape({type.shape})")
+    where = f", device={sheet.inputs[0].name}.device" if sheet.inputs else ""
+    return sheet.add(f"torch.arange({type.numel}, dtype={type.dtype}{where}).reshape({type.shape})")
 
 
 def _read_once(graph: Graph) -> set[str]:
