@@ -119,7 +119,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 func(*args, **kwargs) if _unsaid(func, args) else self._fake(func, args, kwargs)
             )
         else:
-            result = self._called(func, args, kwargs)
+            result = self._called(func, types, args, kwargs)
         if said is not None:
             try:
                 self._lines.append(f"{said} -> {self._results(result)}")
@@ -127,9 +127,12 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.opaque = f"a result of {func}: {unknown}"
         return result
 
-    def _called(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What the operator returns. It may be Python of the user's, and is listened to."""
-        if self.listener is None:
+    def _called(
+        self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """What the operator returns. It may be Python of the user's, which is listened to; to turn
+        that on and off takes 70 us in Python 3.12, as long as most of torch's own operators."""
+        if self.listener is None or called_by_torch(func, types):
             return func(*args, **kwargs)
         sys.setprofile(self.listener)
         try:
