@@ -38,11 +38,11 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTED = {
     "memory.race_check": (
         "tests/memory/test_race_check.py",
-        "tests/memory/test_race_check_joins.py",
+        "tests/memory/test_race_check_elided_concats.py",
         "tests/memory/test_race_check_states.py",
     ),
     "memory.arena": ("tests/memory/test_arena.py", "tests/memory/test_packer.py"),
-    "artifact.bounds": ("tests/artifact/test_file_attacks.py",),
+    "artifact.bounds": ("tests/artifact/test_bounds.py", "tests/artifact/test_file_attacks.py"),
     "artifact.bodies": ("tests/artifact/test_file_attacks.py",),
     "artifact.operators": (
         "tests/artifact/test_operators.py",

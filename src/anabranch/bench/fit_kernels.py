@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch import api
-from anabranch.bench.provenance import provenance, versions
+from anabranch.bench.provenance import recorded_provenance
 from anabranch.bench.record import considered
 from anabranch.costs.kernel_model import (
     LEAST_US,
@@ -34,7 +34,7 @@ from anabranch.costs.kernel_model import (
     fit_factors,
     predicted_us,
 )
-from anabranch.costs.recorded import Profile, Provenance, find_timing, load_profile, timing_key
+from anabranch.costs.recorded import Profile, find_timing, load_profile, timing_key
 from anabranch.costs.roofline import Roofline
 from anabranch.errors import OptionError
 from anabranch.ir.task import Task
@@ -100,17 +100,11 @@ def fit_kernels(
         )
     factors = fit_factors([one.timed for one in gathered.samples.values()])
     errors, families, networks = judged(held, gathered)
-    origin = provenance()
-    source = Provenance(
-        date=origin["date"],
-        commit=origin["commit"],
-        versions=versions(),
-        command=origin["command"],
-    )
-    model = FittedKernels(device=known.spec.name, provenance=source, factors=factors, errors=errors)
+    origin = recorded_provenance()
+    model = FittedKernels(device=known.spec.name, provenance=origin, factors=factors, errors=errors)
     record = {
         "version": 1,
-        "provenance": {**origin, "versions": versions(), "profile": known.provenance.date},
+        "provenance": {**origin.model_dump(), "profile": known.provenance.date},
         "device": known.spec.name,
         "kernels": len(gathered.samples),
         "networks": networks,

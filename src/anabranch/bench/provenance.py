@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import anabranch
+from anabranch.costs.recorded import Provenance
 
 PACKAGES = ("torch", "triton", "numpy", "nvidia-cudnn-frontend", "torchvision", "timm")
 
@@ -21,6 +22,17 @@ def provenance() -> dict[str, str]:
         "command": command(),
         "commit": commit(),
     }
+
+
+def recorded_provenance() -> Provenance:
+    """The same and the versions, as profiles and what is fitted to them keep it."""
+    origin = provenance()
+    return Provenance(
+        date=origin["date"],
+        commit=origin["commit"],
+        versions=versions(),
+        command=origin["command"],
+    )
 
 
 def command() -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 from anabranch import api
 from anabranch.bench.machine import machine
-from anabranch.bench.provenance import provenance, versions
+from anabranch.bench.provenance import recorded_provenance
 from anabranch.cache import Cache
 from anabranch.compiled.calls import Compiled
 from anabranch.compiler.compilation import Compilation
@@ -29,7 +29,6 @@ from anabranch.costs import costs_of
 from anabranch.costs.recorded import (
     KernelFact,
     Profile,
-    Provenance,
     Timing,
     kernel_key,
     timing_key,
@@ -218,7 +217,7 @@ def extended(
             "elsewhere": elsewhere,
             "tasks": timings,
             "kernels": kernels,
-            "provenance": _provenance() if own else profile.provenance,
+            "provenance": recorded_provenance() if own else profile.provenance,
         }
     )
 
@@ -245,16 +244,6 @@ def _multiprocessors(spec: TargetSpec) -> tuple[object, ...]:
     """What the time of a kernel that waits for no memory depends on."""
     of_each = spec.threads_per_sm, spec.registers_per_sm, spec.shared_per_sm, spec.ctas_per_sm
     return spec.kind, spec.capability, spec.sms, of_each, spec.versions
-
-
-def _provenance() -> Provenance:
-    origin = provenance()
-    return Provenance(
-        date=origin["date"],
-        commit=origin["commit"],
-        versions=versions(),
-        command=origin["command"],
-    )
 
 
 def _worth_keeping(candidates: Sequence[Candidate]) -> list[tuple[Candidate, Cost]]:

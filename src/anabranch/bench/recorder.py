@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from anabranch.bench.provenance import provenance, versions
+from anabranch.bench.provenance import recorded_provenance
 from anabranch.bench.record import label
 from anabranch.costs.measured import Measured
 from anabranch.costs.observed import (
@@ -21,7 +21,7 @@ from anabranch.costs.observed import (
     ObservedRun,
     ObservedTask,
 )
-from anabranch.costs.recorded import Provenance, timing_key
+from anabranch.costs.recorded import timing_key
 from anabranch.costs.work import work
 from anabranch.errors import OptionError
 from anabranch.ir import ops
@@ -61,14 +61,8 @@ class ObservationRecorder:
                 f"this is {spec.name} with {dict(spec.versions)}",
                 "write to another file, or remove this one",
             )
-        origin = provenance()
-        session = Provenance(
-            date=origin["date"],
-            commit=origin["commit"],
-            versions=versions(),
-            command=origin["command"],
-        )
-        self.found = found.model_copy(update={"sessions": (*found.sessions, session)})
+        sessions = (*found.sessions, recorded_provenance())
+        self.found = found.model_copy(update={"sessions": sessions})
         self._rows: dict[str, int] = {}
 
     def begin(self) -> None:

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,6 +143,26 @@ def variant(text: str) -> dict[str, str]:
     asked = {"system": system, **{name: value for name, _, value in pairs}}
     Options.read(asked, environment=False)
     return asked
+
+
+def rivals_of(
+    matrix: BenchmarkMatrix, usual: Sequence[str], known: Collection[str]
+) -> tuple[str, ...]:
+    """Those that are asked for, once each, or the usual ones. OptionError for an unknown one."""
+    chosen = tuple(usual if matrix.rivals is None else dict.fromkeys(matrix.rivals))
+    check_names("rival", chosen, known)
+    return chosen
+
+
+def check_names(what: str, names: Sequence[str], known: Collection[str]) -> None:
+    """OptionError for a name that is not known."""
+    for name in names:
+        if name not in known:
+            raise OptionError(
+                f"unknown {what} {name!r}",
+                f"no {what} has this name",
+                f"choose from: {', '.join(known)}",
+            )
 
 
 def named(asked: dict[str, str]) -> str:

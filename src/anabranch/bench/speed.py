@@ -13,9 +13,7 @@ included. On a simulated GPU nothing runs, and rows have the forecast of ours.""
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -34,14 +32,20 @@ from anabranch.bench.built import (
     build_rival,
     difference_now,
     load_cell,
-    reason,
     told_apart,
 )
 from anabranch.bench.harness import Cell, Save, cells_of
 from anabranch.bench.machine import Machine, machine
-from anabranch.bench.result_rows import OURS, BenchmarkMatrix, BenchmarkRow, variant
-from anabranch.bench.rivals import RIVALS, USUAL, forget_compiled
-from anabranch.bench.timed import timed
+from anabranch.bench.result_rows import (
+    OURS,
+    BenchmarkMatrix,
+    BenchmarkRow,
+    check_names,
+    rivals_of,
+    variant,
+)
+from anabranch.bench.rivals import RIVALS, USUAL
+from anabranch.bench.timed import built_then_timed, timed
 from anabranch.errors import OptionError
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS
@@ -62,8 +66,8 @@ def run(
     them, times those that stand beside ours, and ends with that: the record is cut short.
     OptionError for names that mean nothing."""
     trace, here = trace or Trace(), machine(matrix.target)
-    systems = _rivals(matrix, here)
-    _check_schedulers(matrix.schedulers)
+    systems = rivals_of(matrix, USUAL.get(here.target, ()), RIVALS)
+    check_names("scheduler", matrix.schedulers, SCHEDULERS)
     _check_systems(matrix, systems)  # before anything is built
     return harness.run(
         "speed",
@@ -85,42 +89,20 @@ def _cell(
     trace: Trace,
     compile: Compile,
 ) -> list[BenchmarkRow]:
-    with torch.no_grad(), precision(cell[1] == "tf32"), TemporaryDirectory() as scratch:
-        return _rows(matrix, here, rivals, cell, Path(scratch), trace, compile)
+    name, dtype, batch = cell
 
+    def rows(case: BenchmarkCase, built: list[System]) -> list[BenchmarkRow]:
+        return list(timed(case, built, here, matrix.seconds, partial(difference_now, cell=case)))
 
-def _rows(
-    matrix: BenchmarkMatrix,
-    here: Machine,
-    rivals: Sequence[str],
-    place: Cell,
-    scratch: Path,
-    trace: Trace,
-    compile: Compile,
-) -> list[BenchmarkRow]:
-    name, dtype, batch = place
-    try:
-        cell = load_cell(name, dtype, batch, here, matrix.trust)
-    except OptionError:
-        raise
-    except Exception as failed:
-        return [BenchmarkRow(name, dtype, batch, OURS, failure=reason(failed))]
-    with here.building():
-        built = _built(matrix, cell, rivals, here, scratch, trace, compile)
-
-    def waiting() -> None:
-        trace.add("chosen", "bench", f"the times of {name}", "wait for benchmarks that build here")
-
-    try:
-        with here.alone(waiting):
-            again = partial(difference_now, cell=cell)
-            return list(timed(cell, built, here, matrix.seconds, again))
-    finally:
-        built.clear()
-        forget_compiled()
-        gc.collect()
-        with suppress(RuntimeError):
-            here.release()
+    with torch.no_grad(), precision(dtype == "tf32"), TemporaryDirectory() as scratch:
+        return built_then_timed(
+            cell,
+            here,
+            lambda: load_cell(name, dtype, batch, here, matrix.trust),
+            lambda case: _built(matrix, case, rivals, here, Path(scratch), trace, compile),
+            rows,
+            trace,
+        )
 
 
 def _built(
@@ -164,17 +146,6 @@ def _built(
     return built
 
 
-def _rivals(matrix: BenchmarkMatrix, here: Machine) -> tuple[str, ...]:
-    usual = USUAL.get(here.target, ())
-    chosen = usual if matrix.rivals is None else tuple(dict.fromkeys(matrix.rivals))
-    _known("rival", chosen, RIVALS)
-    return chosen
-
-
-def _check_schedulers(names: Sequence[str]) -> None:
-    _known("scheduler", names, SCHEDULERS)
-
-
 def _check_systems(matrix: BenchmarkMatrix, rivals: Sequence[str]) -> None:
     """OptionError for names that mean nothing, and for what would run or limit nothing."""
     asked = [variant(name) for name in matrix.systems]
@@ -202,13 +173,3 @@ def _check_systems(matrix: BenchmarkMatrix, rivals: Sequence[str]) -> None:
 
 def _published(asked: dict[str, str]) -> bool:
     return asked.get("system", OURS) != OURS
-
-
-def _known(what: str, names: Sequence[str], known: Collection[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise OptionError(
-                f"unknown {what} {name!r}",
-                f"no {what} has this name",
-                f"choose from: {', '.join(known)}",
-            )

@@ -6,19 +6,27 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from anabranch.bench.built import System, reason
+from anabranch.bench.harness import Cell
 from anabranch.bench.machine import Machine
 from anabranch.bench.result_rows import CALL, OURS, BenchmarkRow, BoundedTime
+from anabranch.bench.rivals import forget_compiled
 from anabranch.bench.statistics import Ratio, Summary, paired, summary
 from anabranch.costs import costs_of
+from anabranch.errors import OptionError
 from anabranch.memory import pack
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+
+C = TypeVar("C")
+B = TypeVar("B")
 
 
 class Timeable(Protocol):
@@ -35,6 +43,40 @@ class Timeable(Protocol):
     @property
     def batch(self) -> int:
         """Inputs per call."""
+
+
+def built_then_timed(
+    place: Cell,
+    here: Machine,
+    load: Callable[[], C],
+    build: Callable[[C], list[B]],
+    rows: Callable[[C, list[B]], list[BenchmarkRow]],
+    trace: Trace,
+) -> list[BenchmarkRow]:
+    """The rows of a cell: it is loaded, its systems are built beside other benchmarks and timed
+    alone; then they are let go. A network that cannot be loaded is a row that says why."""
+    name, dtype, batch = place
+    try:
+        case = load()
+    except OptionError:
+        raise
+    except Exception as failed:
+        return [BenchmarkRow(name, dtype, batch, OURS, failure=reason(failed))]
+    with here.building():
+        built = build(case)
+
+    def waiting() -> None:
+        trace.add("chosen", "bench", f"the times of {name}", "wait for benchmarks that build here")
+
+    try:
+        with here.alone(waiting):
+            return rows(case, built)
+    finally:
+        built.clear()
+        forget_compiled()
+        gc.collect()
+        with suppress(RuntimeError):
+            here.release()
 
 
 def timed(

@@ -20,12 +20,11 @@ forecast. Of ours `facts` has the phases: microseconds of its tasks one by one.
 from __future__ import annotations
 
 import copy
-import gc
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,9 +41,15 @@ from anabranch.bench.built import KEPT_FACTS, System, reason, told_apart
 from anabranch.bench.deadline import Expired, within
 from anabranch.bench.harness import Cell, Save, cells_of
 from anabranch.bench.machine import Call, Machine, machine
-from anabranch.bench.result_rows import CALL, OURS, BenchmarkMatrix, BenchmarkRow, named
-from anabranch.bench.rivals import forget_compiled
-from anabranch.bench.timed import timed
+from anabranch.bench.result_rows import (
+    CALL,
+    BenchmarkMatrix,
+    BenchmarkRow,
+    check_names,
+    named,
+    rivals_of,
+)
+from anabranch.bench.timed import built_then_timed, timed
 from anabranch.bench.training_rivals import RIVALS, USUAL, eager, loss_in, rewind
 from anabranch.compiled.training_step import TrainingStep
 from anabranch.errors import OptionError
@@ -119,20 +124,8 @@ def run(
 
 def _checked(matrix: BenchmarkMatrix, here: Machine) -> tuple[str, ...]:
     """The rivals, once all names are known to mean something."""
-    usual = USUAL.get(here.target, ())
-    rivals = usual if matrix.rivals is None else tuple(dict.fromkeys(matrix.rivals))
-    known: tuple[tuple[str, Sequence[str], Collection[str]], ...] = (
-        ("rival", rivals, RIVALS),
-        ("scheduler", matrix.schedulers, SCHEDULERS),
-    )
-    for what, names, table in known:
-        for name in names:
-            if name not in table:
-                raise OptionError(
-                    f"unknown {what} {name!r}",
-                    f"no {what} of training steps has this name",
-                    f"choose from: {', '.join(table)}",
-                )
+    rivals = rivals_of(matrix, USUAL.get(here.target, ()), RIVALS)
+    check_names("scheduler", matrix.schedulers, SCHEDULERS)
     for dtype in matrix.dtypes:
         if dtype not in FLOOR:
             raise OptionError(
@@ -147,46 +140,25 @@ def _checked(matrix: BenchmarkMatrix, here: Machine) -> tuple[str, ...]:
 def _cell(
     matrix: BenchmarkMatrix, here: Machine, rivals: Sequence[str], cell: Cell, trace: Trace
 ) -> list[BenchmarkRow]:
-    with torch.enable_grad(), precision(cell[1] == "tf32"), TemporaryDirectory() as scratch:
-        return _rows(matrix, here, rivals, cell, Path(scratch), trace)
-
-
-def _rows(
-    matrix: BenchmarkMatrix,
-    here: Machine,
-    rivals: Sequence[str],
-    cell: Cell,
-    scratch: Path,
-    trace: Trace,
-) -> list[BenchmarkRow]:
     name, dtype, batch = cell
-    try:
-        case = load_case(name, dtype, batch, here, matrix.trust)
-    except OptionError:
-        raise
-    except Exception as failed:
-        return [BenchmarkRow(name, dtype, batch, OURS, failure=reason(failed))]
-    with here.building():
-        built = _built(matrix, case, rivals, here, scratch, trace)
 
-    def waiting() -> None:
-        trace.add("chosen", "bench", f"the times of {name}", "wait for benchmarks that build here")
-
-    systems = [one.system for one in built]
-    checks = {one.system.name: one.again for one in built if one.again is not None}
-    try:
-        with here.alone(waiting):
-            compared: dict[str, Compared] = {}
-            again = partial(_again, checks, compared)
-            found = list(timed(case, systems, here, matrix.seconds, again))
+    def rows(case: TrainingCase, built: list[Built]) -> list[BenchmarkRow]:
+        checks = {one.system.name: one.again for one in built if one.again is not None}
+        compared: dict[str, Compared] = {}
+        systems = [one.system for one in built]
+        again = partial(_again, checks, compared)
+        found = list(timed(case, systems, here, matrix.seconds, again))
         return [_judged(row, compared.get(row.system), case) for row in found]
-    finally:
-        for kept in (built, systems, checks):
-            kept.clear()
-        forget_compiled()
-        gc.collect()
-        with suppress(RuntimeError):
-            here.release()
+
+    with torch.enable_grad(), precision(dtype == "tf32"), TemporaryDirectory() as scratch:
+        return built_then_timed(
+            cell,
+            here,
+            lambda: load_case(name, dtype, batch, here, matrix.trust),
+            lambda case: _built(matrix, case, rivals, here, Path(scratch), trace),
+            rows,
+            trace,
+        )
 
 
 def load_case(name: str, dtype: str, batch: int, here: Machine, trust: bool) -> TrainingCase:
