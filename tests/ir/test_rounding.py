@@ -31,6 +31,8 @@ DIV = "%d: f32[4] = aten.div.Tensor(%a, %b)"
         ((DIV, "%y: i64[4] = aten._to_copy.default(%d, dtype=torch.int64)"), {"a", "b", "d"}),
         ((DIV, "%y: i64[] = aten.argmax.default(%d)"), {"a", "b", "d"}),
         ((DIV, "%y: f32[4] = aten.fmod.Tensor(%d, %b)"), {"a", "b", "d"}),
+        ((DIV, "%y: f32[4] = aten.hardshrink.default(%d)"), {"a", "b", "d"}),
+        ((DIV, "%y: f32[4] = aten.softshrink.default(%d)"), set()),
         (
             (
                 DIV,

@@ -22,16 +22,22 @@ from anabranch.ir.graph import Arg, Graph, Node, Ref, types
 from anabranch.ir.types import TensorType
 
 CONVERT = "aten._to_copy.default"
-JUMPS = frozenset(
+EXACT_JUMPS = frozenset(
     f"aten.{name}"
     for name in (
         *("floor", "ceil", "trunc", "round", "frac", "sign", "sgn", "heaviside", "threshold"),
-        *("floor_divide", "remainder", "fmod", "hardshrink", "softshrink", "floor_divide_"),
+        *("floor_divide", "remainder", "fmod", "hardshrink"),
+    )
+)
+"""What rounds or compares and answers in floats, with one right result for what it reads."""
+JUMPS = EXACT_JUMPS | frozenset(
+    f"aten.{name}"
+    for name in (
         *("fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine", "bincount"),
         *("searchsorted", "bucketize", "histc", "special_round", "angle", "atan2"),
     )
 )
-"""What rounds or compares, and answers in floats."""
+"""All that rounds or compares, and answers in floats."""
 ROUNDS = frozenset(
     f"aten.{name}"
     for name in (

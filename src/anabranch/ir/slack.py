@@ -23,6 +23,7 @@ from torch import Tensor
 from anabranch.ir import ops
 from anabranch.ir.eval import run_node
 from anabranch.ir.graph import Graph, Node, types
+from anabranch.ir.rounding import EXACT_JUMPS
 from anabranch.ir.types import TensorType
 
 SAFETY = 4.0
@@ -34,16 +35,15 @@ WALK = 4.0
 ROUGH = 4.0
 TF32_EPS = 2.0**-10
 
-JUMPS = frozenset(
+STEPS = EXACT_JUMPS | frozenset(
     f"aten.{name}"
     for name in (
-        *("floor", "ceil", "round", "trunc", "frac", "sign", "sgn", "heaviside", "signbit"),
-        *("eq", "ne", "lt", "le", "gt", "ge", "floor_divide", "remainder", "fmod", "isin"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "isin", "signbit"),
         *("logical_and", "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or"),
         *("bitwise_xor", "bitwise_not", "isnan", "isinf", "isfinite", "copysign", "any", "all"),
     )
 )
-"""Operators that jump: what is nearly equal makes other results."""
+"""Operators whose results are steps: what is nearly equal makes others."""
 SAME = frozenset(
     f"aten.{name}"
     for name in (
@@ -155,7 +155,7 @@ def _is_exact(node: Node, state: _State) -> bool:
     if not state.exact.issuperset(node.uses) or "alpha" in dict(node.kwargs):
         return False
     moves = kind in ("view", "move", "factory") and name not in UNEVEN
-    known = name in SAME or name in JUMPS or moves
+    known = name in SAME or name in STEPS or moves
     wide = all(not type.dtype.is_floating_point or type.dtype.itemsize >= 4 for type in node.types)
     return known and (wide or moves)
 
@@ -166,7 +166,7 @@ def _errors(node: Node, results: Sequence[Tensor], state: _State) -> Sequence[Te
     if not all(isinstance(result, Tensor) for result in results):
         return nothing
     whole = [type for type in node.types if not type.dtype.is_floating_point]
-    if name in JUMPS or (name == "aten._to_copy" and whole) or (name == "aten.div" and node.kwargs):
+    if name in STEPS or (name == "aten._to_copy" and whole) or (name == "aten.div" and node.kwargs):
         off = any(used in state.errors for used in node.uses)
         return _asked(node, results, state, own=False) if off else nothing
     if kind in ("view", "move", "factory") and name not in UNEVEN and name not in LINEAR:
