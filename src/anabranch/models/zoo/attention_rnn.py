@@ -17,16 +17,20 @@ SIZES = {"paper": (512, 50, 10), "tiny": (16, 4, 10)}
 
 
 def build(size: str) -> nn.Module:
+    """The classifier of Yang et al., one LSTM each way, with seeded weights."""
     channels, _, classes = SIZES[size]
     return seeded(lambda: AttentionRNN(channels, classes))
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """Word vectors, (steps, batch, channels)."""
     channels, steps, _ = SIZES[size]
     return (normal(steps, batch, channels),)
 
 
 class AttentionRNN(nn.Module):
+    """An LSTM each way, and a learned query that weighs its steps (Yang et al., section 2.2)."""
+
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
         self.recurrent = nn.LSTM(channels, channels, bidirectional=True)
@@ -35,6 +39,7 @@ class AttentionRNN(nn.Module):
         self.fc = nn.Linear(2 * channels, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits, (batch, classes), of the steps weighed by attention."""
         x = self.recurrent(x)[0]
         weights = torch.softmax(self.score(torch.tanh(self.attend(x))), 0)
         x = (weights * x).sum(0)

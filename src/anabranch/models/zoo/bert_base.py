@@ -22,15 +22,19 @@ EPS = 1e-12
 
 
 def build(size: str) -> nn.Module:
+    """The encoder of Devlin et al. with its pooler and seeded weights."""
     layers, channels, heads, vocabulary, positions, _ = SIZES[size]
     return seeded(lambda: Bert(layers, channels, heads, vocabulary, positions))
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """Token ids, (batch, tokens) int64, without padding."""
     return (integers(SIZES[size][3], batch, SIZES[size][5]),)
 
 
 class Bert(nn.Module):
+    """Embeddings, encoder layers and the pooler that reads the first token."""
+
     def __init__(
         self, layers: int, channels: int, heads: int, vocabulary: int, positions: int
     ) -> None:
@@ -57,6 +61,8 @@ class Bert(nn.Module):
 
 
 class Embeddings(nn.Module):
+    """A token, its position and its sentence, looked up, added and normalised."""
+
     def __init__(self, channels: int, vocabulary: int, positions: int) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(vocabulary, channels, padding_idx=0)
@@ -65,6 +71,7 @@ class Embeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(channels, eps=EPS)
 
     def forward(self, ids: Tensor, types: Tensor | None) -> Tensor:
+        """The sum of the three lookups behind a layer norm, (batch, tokens, channels)."""
         x: Tensor = self.word_embeddings(ids)
         x = x + self.token_type_embeddings(torch.zeros_like(ids) if types is None else types)
         x = x + self.position_embeddings(torch.arange(ids.shape[1], device=ids.device))
@@ -73,6 +80,8 @@ class Embeddings(nn.Module):
 
 
 class Layer(nn.Module):
+    """One encoder layer: attention, then two linears with a gelu between them."""
+
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
         self.attention = Attention(channels, heads)
@@ -81,23 +90,29 @@ class Layer(nn.Module):
         self.output = AddNorm(4 * channels, channels)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """The same shape, each half added to what came in and normalised."""
         x = self.attention(x, mask)
         x = self.output(F.gelu(self.intermediate.get_submodule("dense")(x)), x)
         return x
 
 
 class Attention(nn.Module):
+    """Self-attention and its output map, added to what it read."""
+
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
         self.add_module("self", SelfAttention(channels, heads))
         self.output = AddNorm(channels, channels)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """The attended values projected, added to x and normalised."""
         x = self.output(self.get_submodule("self")(x, mask), x)
         return x
 
 
 class SelfAttention(nn.Module):
+    """Scaled dot-product attention of several heads, a linear each for query, key and value."""
+
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -106,6 +121,7 @@ class SelfAttention(nn.Module):
         self.value = nn.Linear(channels, channels)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """The heads beside each other, (batch, tokens, channels)."""
         query, key, value = (
             y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for y in (self.query(x), self.key(x), self.value(x))
@@ -123,5 +139,6 @@ class AddNorm(nn.Module):
         self.LayerNorm = nn.LayerNorm(out, eps=EPS)
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        """The layer norm of the mapped x plus the residual."""
         x = self.LayerNorm(self.dense(x) + residual)
         return x

@@ -23,6 +23,7 @@ SIZES = {"paper": (26, 10000, 13, 10, 400), "tiny": (6, 20, 3, 4, 16)}
 
 
 def build(size: str) -> nn.Module:
+    """The network of Guo et al. over Criteo's columns, with seeded weights."""
     categories, values, numbers, channels, hidden = SIZES[size]
     return seeded(lambda: DeepFM(categories, values, numbers, channels, hidden))
 
@@ -34,6 +35,8 @@ def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
 
 
 class DeepFM(nn.Module):
+    """A linear part, a factorization machine and a deep part over shared vectors (section 2.1)."""
+
     def __init__(
         self, categories: int, values: int, numbers: int, channels: int, hidden: int
     ) -> None:
@@ -47,6 +50,7 @@ class DeepFM(nn.Module):
         self.deep_out = nn.Linear(hidden, 1)
 
     def forward(self, ids: Tensor, numbers: Tensor) -> Tensor:
+        """The probability of a click, (batch, 1)."""
         looked_up = torch.stack([table(ids[:, i]) for i, table in enumerate(self.tables)], 1)
         fields = torch.cat([looked_up, numbers[:, :, None] * self.number_vectors], 1)
 

@@ -23,15 +23,19 @@ BOTTLENECK = 4
 
 
 def build(size: str) -> nn.Module:
+    """The network of Huang et al. with seeded weights."""
     growth, blocks, classes, _ = SIZES[size]
     return seeded(lambda: DenseNet(growth, blocks, classes))
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """One batch of images, (batch, 3, side, side)."""
     return images(batch, SIZES[size][3])
 
 
 class DenseNet(nn.Module):
+    """A convolution, dense blocks with transitions between them, and a linear classifier."""
+
     def __init__(self, growth: int, blocks: tuple[int, ...], classes: int) -> None:
         super().__init__()
         channels = 2 * growth
@@ -52,6 +56,7 @@ class DenseNet(nn.Module):
         self.classifier = nn.Linear(channels, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits, (batch, classes), of the mean over space."""
         x = F.relu(self.features(x))
         x = torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)
         x = self.classifier(x)
@@ -59,6 +64,8 @@ class DenseNet(nn.Module):
 
 
 class Block(nn.Module):
+    """A dense block: each layer reads the concatenation of all before it."""
+
     def __init__(self, layers: int, channels: int, growth: int) -> None:
         super().__init__()
         for number in range(layers):
@@ -66,6 +73,7 @@ class Block(nn.Module):
             channels += growth
 
     def forward(self, x: Tensor) -> Tensor:
+        """The input and the channels of all layers, concatenated."""
         found = [x]
         for layer in self.children():
             found.append(layer(torch.cat(found, 1)))
@@ -73,6 +81,8 @@ class Block(nn.Module):
 
 
 class Layer(nn.Module):
+    """Norm, ReLU and 1x1 convolution, then norm, ReLU and 3x3 convolution (DenseNet-B)."""
+
     def __init__(self, channels: int, growth: int) -> None:
         super().__init__()
         self.norm1 = nn.BatchNorm2d(channels)
@@ -81,6 +91,7 @@ class Layer(nn.Module):
         self.conv2 = nn.Conv2d(BOTTLENECK * growth, growth, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The channels that this layer adds."""
         x = self.conv1(F.relu(self.norm1(x)))
         x = self.conv2(F.relu(self.norm2(x)))
         return x

@@ -23,6 +23,7 @@ SIZES = {"paper": (26, 10000, 13, 64, 512), "tiny": (4, 20, 3, 8, 16)}
 
 
 def build(size: str) -> nn.Module:
+    """The recommender of Naumov et al. with seeded weights."""
     return seeded(lambda: DLRM(*SIZES[size]))
 
 
@@ -33,6 +34,8 @@ def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
 
 
 class DLRM(nn.Module):
+    """A tower for numbers, a table for each category, products of all pairs, and a second tower."""
+
     def __init__(
         self, categories: int, values: int, numbers: int, channels: int, hidden: int
     ) -> None:
@@ -43,6 +46,7 @@ class DLRM(nn.Module):
         self.top = _tower(pairs + channels, hidden, hidden, 1)
 
     def forward(self, ids: Tensor, numbers: Tensor) -> Tensor:
+        """The logit of a click, (batch, 1)."""
         x: Tensor = numbers
         for layer in self.bottom:
             x = F.relu(layer(x))

@@ -35,15 +35,19 @@ BLOCKS = {
 
 
 def build(size: str) -> nn.Module:
+    """The network of Szegedy et al. with batch norms and seeded weights."""
     divide, classes, _ = SIZES[size]
     return seeded(lambda: GoogLeNet(divide, classes))
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """One batch of images, (batch, 3, side, side)."""
     return images(batch, SIZES[size][2])
 
 
 class GoogLeNet(nn.Module):
+    """Three convolutions, nine inception blocks with pools between, and a linear classifier."""
+
     def __init__(self, divide: int, classes: int) -> None:
         super().__init__()
         self.conv1 = ConvNorm(3, 64 // divide, 7, stride=2, padding=3)
@@ -54,6 +58,7 @@ class GoogLeNet(nn.Module):
         self.fc = nn.Linear(1024 // divide, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits, (batch, classes), of the mean over space."""
         x = _pool(self.conv1(x), 3)
         x = _pool(self.conv3(self.conv2(x)), 3)
         for name in BLOCKS:
@@ -68,6 +73,8 @@ class GoogLeNet(nn.Module):
 
 
 class Inception(nn.Module):
+    """Four branches of one input, drawn at the top of this file."""
+
     def __init__(
         self, channels: int, b1: int, b2_reduce: int, b2: int, b3_reduce: int, b3: int, b4: int
     ) -> None:
@@ -84,6 +91,7 @@ class Inception(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """The channels of the four branches, concatenated."""
         return torch.cat([self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)], 1)
 
 
@@ -98,6 +106,7 @@ class ConvNorm(nn.Module):
         self.bn = nn.BatchNorm2d(out, eps=0.001)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The activated convolution of x."""
         return F.relu(self.bn(self.conv(x)))
 
 

@@ -19,15 +19,19 @@ SIZES = {"paper": (12, 768, 12, 50257, 1024, 512), "tiny": (2, 32, 4, 100, 32, 1
 
 
 def build(size: str) -> nn.Module:
+    """The language model of Radford et al. with seeded weights."""
     layers, channels, heads, vocabulary, positions, _ = SIZES[size]
     return seeded(lambda: GPT2(layers, channels, heads, vocabulary, positions))
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """Token ids, (batch, tokens) int64."""
     return (integers(SIZES[size][3], batch, SIZES[size][5]),)
 
 
 class GPT2(nn.Module):
+    """Token and position embeddings, pre-norm blocks, and logits by the tied embedding."""
+
     def __init__(
         self, layers: int, channels: int, heads: int, vocabulary: int, positions: int
     ) -> None:
@@ -38,6 +42,7 @@ class GPT2(nn.Module):
         self.ln_f = nn.LayerNorm(channels)
 
     def forward(self, ids: Tensor) -> Tensor:
+        """Logits of the next token, (batch, tokens, vocabulary)."""
         x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
         for block in self.h:
             x = block(x)
@@ -46,6 +51,8 @@ class GPT2(nn.Module):
 
 
 class Block(nn.Module):
+    """Causal attention, and two linears with a gelu, each behind a norm and added to x."""
+
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(channels)
@@ -56,6 +63,7 @@ class Block(nn.Module):
         self.mlp.c_proj = Conv1D(4 * channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The same shape, both halves added."""
         x = x + self.attn(self.ln_1(x))
         inner = self.mlp.get_submodule("c_fc")(self.ln_2(x))
         inner = F.gelu(inner, approximate="tanh")
@@ -64,6 +72,8 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
+    """Causal self-attention; one map computes query, key and value."""
+
     def __init__(self, channels: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -71,6 +81,7 @@ class Attention(nn.Module):
         self.c_proj = Conv1D(channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The attended values of all heads, projected."""
         query, key, value = (
             y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for y in self.c_attn(x).chunk(3, dim=-1)
@@ -90,4 +101,5 @@ class Conv1D(nn.Module):
         self.bias = nn.Parameter(torch.empty(out))
 
     def forward(self, x: Tensor) -> Tensor:
+        """The linear map of x, its weight transposed."""
         return F.linear(x, self.weight.T, self.bias)

@@ -9,5 +9,6 @@ inputs = lstm.inputs
 
 
 def build(size: str) -> nn.Module:
+    """The classifier of `lstm` with layers of Cho et al. and seeded weights."""
     layers, channels, _, classes = lstm.SIZES[size]
     return seeded(lambda: lstm.Classifier(nn.GRU(channels, channels, layers), classes))

@@ -28,15 +28,19 @@ SIZES = {"paper": (1, 1000, 299), "tiny": (8, 10, 75)}
 
 
 def build(size: str) -> nn.Module:
+    """The network of Szegedy et al. with seeded weights."""
     divide, classes, _ = SIZES[size]
     return seeded(lambda: InceptionV3(divide, classes))
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """One batch of images, (batch, 3, side, side)."""
     return images(batch, SIZES[size][2])
 
 
 class InceptionV3(nn.Module):
+    """A front of five convolutions, blocks A to E, and a linear classifier."""
+
     def __init__(self, divide: int, classes: int) -> None:
         super().__init__()
         d = divide
@@ -59,6 +63,7 @@ class InceptionV3(nn.Module):
         self.fc = nn.Linear(2048 // d, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits, (batch, classes), of the mean over space."""
         x = self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(x)))
         x = F.max_pool2d(x, 3, stride=2)
         x = self.Conv2d_4a_3x3(self.Conv2d_3b_1x1(x))
@@ -87,6 +92,7 @@ class BlockA(nn.Module):
         self.branch_pool = ConvNorm(channels, pool, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The four branches, concatenated along channels."""
         one = self.branch1x1(x)
         five = self.branch5x5_2(self.branch5x5_1(x))
         three = self.branch3x3dbl_3(self.branch3x3dbl_2(self.branch3x3dbl_1(x)))
@@ -104,6 +110,7 @@ class BlockB(nn.Module):
         self.branch3x3dbl_3 = ConvNorm(96 // d, 96 // d, 3, stride=2)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The three branches at half the image size, concatenated."""
         one = self.branch3x3(x)
         two = self.branch3x3dbl_3(self.branch3x3dbl_2(self.branch3x3dbl_1(x)))
         return torch.cat([one, two, F.max_pool2d(x, 3, stride=2)], 1)
@@ -127,6 +134,7 @@ class BlockC(nn.Module):
         self.branch_pool = ConvNorm(channels, out, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The four branches, concatenated along channels."""
         one = self.branch1x1(x)
         two = self.branch7x7_3(self.branch7x7_2(self.branch7x7_1(x)))
         three = self.branch7x7dbl_3(self.branch7x7dbl_2(self.branch7x7dbl_1(x)))
@@ -148,6 +156,7 @@ class BlockD(nn.Module):
         self.branch7x7x3_4 = ConvNorm(inner, inner, 3, stride=2)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The three branches at half the image size, concatenated."""
         one = self.branch3x3_2(self.branch3x3_1(x))
         two = self.branch7x7x3_2(self.branch7x7x3_1(x))
         two = self.branch7x7x3_4(self.branch7x7x3_3(two))
@@ -171,6 +180,7 @@ class BlockE(nn.Module):
         self.branch_pool = ConvNorm(channels, 192 // d, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The four branches, two of them split in two, concatenated."""
         one = self.branch1x1(x)
         two = self.branch3x3_1(x)
         two = torch.cat([self.branch3x3_2a(two), self.branch3x3_2b(two)], 1)
@@ -195,6 +205,7 @@ class ConvNorm(nn.Module):
         self.bn = nn.BatchNorm2d(out, eps=0.001)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The activated convolution of x."""
         return F.relu(self.bn(self.conv(x)))
 
 

@@ -15,11 +15,13 @@ SIZES = {"paper": (2, 512, 64, 10), "tiny": (2, 16, 4, 10)}
 
 
 def build(size: str) -> nn.Module:
+    """Two LSTM layers and a linear classifier, with seeded weights."""
     layers, channels, _, classes = SIZES[size]
     return seeded(lambda: Classifier(nn.LSTM(channels, channels, layers), classes))
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """Word vectors, (steps, batch, channels)."""
     _, channels, steps, _ = SIZES[size]
     return (normal(steps, batch, channels),)
 
@@ -33,6 +35,7 @@ class Classifier(nn.Module):
         self.fc = nn.Linear(recurrent.hidden_size, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits, (batch, classes), of the last step."""
         x = self.recurrent(x)[0]
         x = self.fc(x[-1])
         return x

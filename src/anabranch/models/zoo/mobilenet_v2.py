@@ -24,15 +24,19 @@ STAGES = (
 
 
 def build(size: str) -> nn.Module:
+    """The network of Sandler et al. with seeded weights."""
     divide, most, classes, _ = SIZES[size]
     return seeded(lambda: MobileNetV2(divide, most, classes))
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """One batch of images, (batch, 3, side, side)."""
     return images(batch, SIZES[size][3])
 
 
 class MobileNetV2(nn.Module):
+    """A convolution, seven stages of inverted residuals (the paper's table 2), and a classifier."""
+
     def __init__(self, divide: int, most: int, classes: int) -> None:
         super().__init__()
         before, last = 32 // divide, 1280 // divide
@@ -47,6 +51,7 @@ class MobileNetV2(nn.Module):
         self.classifier = nn.Sequential(nn.Identity(), nn.Linear(last, classes))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits, (batch, classes), of the mean over space."""
         x = self.features(x)
         x = torch.flatten(nn.functional.adaptive_avg_pool2d(x, 1), 1)
         x = self.classifier(x)
@@ -54,6 +59,8 @@ class MobileNetV2(nn.Module):
 
 
 class InvertedResidual(nn.Module):
+    """The block drawn at the top: widen, convolve each channel alone, narrow without activation."""
+
     def __init__(self, before: int, channels: int, stride: int, expansion: int) -> None:
         super().__init__()
         wide = before * expansion
@@ -66,6 +73,7 @@ class InvertedResidual(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """The narrow result, added to x where the shape stays."""
         y: Tensor = self.conv(x)
         return x + y if self.around else y
 

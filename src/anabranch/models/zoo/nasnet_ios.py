@@ -18,9 +18,11 @@ FIRST = ((("sep", 5, 1, RIGHT), ("sep", 3, 1, RIGHT)), *NORMAL[1:])
 
 
 def build(size: str) -> nn.Module:
+    """`nasnet_large` with the edge that IOS measures, and seeded weights."""
     stem, channels, cells, classes, _ = SIZES[size]
     return seeded(lambda: NASNet(stem, channels, cells, classes, FIRST), gain=GAIN)
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """One batch of images, (batch, 3, side, side)."""
     return nasnet_large.inputs(size, batch)

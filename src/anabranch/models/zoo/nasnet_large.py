@@ -58,11 +58,13 @@ REDUCTION_OUT = (PAIR + 1, PAIR + 2, PAIR + 3, PAIR + 4)
 
 
 def build(size: str) -> nn.Module:
+    """NASNet-A (6 @ 4032) of Zoph et al. with seeded weights."""
     stem, channels, cells, classes, _ = SIZES[size]
     return seeded(lambda: NASNet(stem, channels, cells, classes), gain=GAIN)
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """One batch of images, (batch, 3, side, side)."""
     return images(batch, SIZES[size][4])
 
 
@@ -94,6 +96,7 @@ class NASNet(nn.Module):
         self.last_linear = nn.Linear(now, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits, (batch, classes), of the mean over space."""
         conv0 = self.conv0(x)
         before = self.cell_stem_0(conv0, conv0)
         x = self.cell_stem_1(before, conv0)
@@ -139,6 +142,7 @@ class Cell(nn.Module):
                     self.add_module(f"comb_iter_{i}_{side}", branch)
 
     def forward(self, right: Tensor, left: Tensor) -> Tensor:
+        """The inputs and sums that `out` names, concatenated."""
         known = [self._fit(left), self.conv_1x1(right)]
         for i, (a, b) in enumerate(self.pairs):
             known.append(
@@ -182,6 +186,7 @@ class TwiceSeparable(nn.Module):
         self.bn_sep_2 = nn.BatchNorm2d(out, eps=0.001)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Two separable convolutions of x, each behind a ReLU and before a norm."""
         x = self.bn_sep_1(self.separable_1(F.relu(x)))
         x = self.bn_sep_2(self.separable_2(F.relu(x)))
         return x
@@ -205,6 +210,7 @@ class Separable(nn.Module):
         self.pointwise_conv2d = nn.Conv2d(channels, out, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The pointwise convolution of the depthwise one."""
         if self.stride != 1:
             x = _pad_same(x, self.kernel, self.stride, 0.0)
         x = self.pointwise_conv2d(self.depthwise_conv2d(x))
@@ -223,6 +229,7 @@ class ConvNorm(nn.Module):
         self.bn = nn.BatchNorm2d(out, eps=0.001)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The normalised convolution of the rectified x."""
         x = self.bn(self.conv(F.relu(x) if self.relu else x))
         return x
 

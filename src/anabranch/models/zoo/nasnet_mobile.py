@@ -13,9 +13,11 @@ SIZES = {"paper": (32, 44, 4, 1000, 224), "tiny": (4, 4, 1, 10, 64)}
 
 
 def build(size: str) -> nn.Module:
+    """NASNet-A (4 @ 1056) of Zoph et al. with seeded weights."""
     stem, channels, cells, classes, _ = SIZES[size]
     return seeded(lambda: NASNet(stem, channels, cells, classes), gain=GAIN)
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """One batch of images, (batch, 3, side, side)."""
     return images(batch, SIZES[size][4])

@@ -32,11 +32,13 @@ GAIN = 0.8
 
 
 def build(size: str) -> nn.Module:
+    """The small regime of Xie et al., three stages of fixed wiring, with seeded weights."""
     channels, head, nodes, classes, _ = SIZES[size]
     return seeded(lambda: RandWire(channels, head, nodes, classes), gain=GAIN)
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """One batch of images, (batch, 3, side, side)."""
     return images(batch, SIZES[size][4])
 
 
@@ -47,6 +49,8 @@ def watts_strogatz(nodes: int, seed: int) -> Edges:
 
 
 class RandWire(nn.Module):
+    """Two convolutions, three random stages, a 1x1 convolution and a linear classifier."""
+
     def __init__(self, channels: int, head: int, nodes: int, classes: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, channels // 2, 3, stride=2, padding=1, bias=False)
@@ -63,6 +67,7 @@ class RandWire(nn.Module):
         self.fc = nn.Linear(head, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits, (batch, classes), of the mean over space."""
         x = self.stages(self.conv2(self.bn1(self.conv1(x))))
         x = F.relu(self.bn3(self.conv3(F.relu(x))))
         x = torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)
@@ -93,6 +98,7 @@ class RandomStage(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """The mean or the sum of all nodes that no other reads."""
         known: list[Tensor] = []
         for node, sources in zip(self.nodes, self.sources, strict=True):
             known.append(node(_add([known[i] for i in sources] or [x])))
@@ -112,6 +118,7 @@ class RandomNode(nn.Module):
         self.bn = nn.BatchNorm2d(out) if norm else None
 
     def forward(self, x: Tensor) -> Tensor:
+        """The separable convolution of the rectified sum of inputs."""
         x = self.pointwise(self.depthwise(F.relu(x)))
         return x if self.bn is None else self.bn(x)
 

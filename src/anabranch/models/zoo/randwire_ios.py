@@ -34,11 +34,13 @@ WS_32_4 = """
 
 
 def build(size: str) -> nn.Module:
+    """The random network that IOS measures, with seeded weights."""
     channels, head, _ = SIZES[size]
     return seeded(lambda: RandWireIOS(channels, head), gain=GAIN)
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """One batch of images, (batch, 3, side, side)."""
     return images(batch, SIZES[size][2])
 
 
@@ -58,6 +60,8 @@ STAGES: tuple[tuple[int, Edges], ...] = (
 
 
 class RandWireIOS(nn.Module):
+    """A convolution, four random stages and a 1x1 convolution, without batch norms."""
+
     def __init__(self, channels: int, head: int) -> None:
         super().__init__()
         self.front = nn.Conv2d(3, channels // 2, 3, stride=2, padding=1)
@@ -70,5 +74,6 @@ class RandWireIOS(nn.Module):
         self.tail = nn.Conv2d(before, head, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Features, (batch, channels), the mean over space."""
         x = self.tail(F.relu(self.stages(self.front(x))))
         return torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)

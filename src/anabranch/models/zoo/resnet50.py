@@ -25,11 +25,13 @@ GAIN = 0.75
 
 
 def build(size: str) -> nn.Module:
+    """The network of He et al. with seeded weights."""
     channels, classes, _ = SIZES[size]
     return seeded(lambda: ResNet(channels, classes), gain=GAIN)
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """One batch of images, (batch, 3, side, side)."""
     return images(batch, SIZES[size][2])
 
 
@@ -52,6 +54,7 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(before, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits, (batch, classes), of the mean over space."""
         x = F.relu(self.bn1(self.conv1(x)))
         x = F.max_pool2d(x, 3, stride=2, padding=1)
         for stage in range(len(BLOCKS)):
@@ -62,6 +65,8 @@ class ResNet(nn.Module):
 
 
 class Bottleneck(nn.Module):
+    """The block drawn at the top: 1x1, 3x3 and 1x1 convolutions around which x is added."""
+
     def __init__(self, before: int, channels: int, stride: int, widen: int, groups: int) -> None:
         super().__init__()
         width, out = widen * channels, EXPANSION * channels
@@ -78,6 +83,7 @@ class Bottleneck(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
+        """The rectified sum of the three convolutions and of x, projected where shapes differ."""
         inner = F.relu(self.bn1(self.conv1(x)))
         inner = F.relu(self.bn2(self.conv2(inner)))
         around = x if self.downsample is None else self.downsample(x)

@@ -14,9 +14,11 @@ SIZES = {"paper": (64, 32, 1000, 224), "tiny": (8, 4, 10, 64)}
 
 
 def build(size: str) -> nn.Module:
+    """The network of Xie et al., ResNet-50 with grouped convolutions, with seeded weights."""
     channels, groups, classes, _ = SIZES[size]
     return seeded(lambda: ResNet(channels, classes, widen=2, groups=groups), gain=GAIN)
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """One batch of images, (batch, 3, side, side)."""
     return images(batch, SIZES[size][3])

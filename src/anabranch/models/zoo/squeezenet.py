@@ -22,15 +22,19 @@ FIRES = (16, 16, 32, "pool", 32, 48, 48, 64, "pool", 64)
 
 
 def build(size: str) -> nn.Module:
+    """SqueezeNet 1.0 of Iandola et al. with seeded weights."""
     divide, classes, _ = SIZES[size]
     return seeded(lambda: SqueezeNet(divide, classes))
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """One batch of images, (batch, 3, side, side)."""
     return images(batch, SIZES[size][2])
 
 
 class SqueezeNet(nn.Module):
+    """A convolution, eight fire modules with pools between them, and a 1x1 classifier."""
+
     def __init__(self, divide: int, classes: int) -> None:
         super().__init__()
         channels = 96 // divide
@@ -52,11 +56,14 @@ class SqueezeNet(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits, (batch, classes), the mean over space of the last convolution."""
         x = self.classifier(self.features(x))
         return torch.flatten(x, 1)
 
 
 class Fire(nn.Module):
+    """The module drawn at the top: a 1x1 convolution read by a 1x1 and a 3x3 one."""
+
     def __init__(self, channels: int, squeeze: int) -> None:
         super().__init__()
         self.squeeze = nn.Conv2d(channels, squeeze, 1)
@@ -64,5 +71,6 @@ class Fire(nn.Module):
         self.expand3x3 = nn.Conv2d(squeeze, 4 * squeeze, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Both expansions, rectified and concatenated."""
         x = F.relu(self.squeeze(x))
         return torch.cat([F.relu(self.expand1x1(x)), F.relu(self.expand3x3(x))], 1)

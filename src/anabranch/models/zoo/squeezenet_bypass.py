@@ -30,15 +30,19 @@ GAIN = 0.7
 
 
 def build(size: str) -> nn.Module:
+    """SqueezeNet with complex bypass as IOS measures it, with seeded weights."""
     divide, classes, _ = SIZES[size]
     return seeded(lambda: SqueezeNetBypass(divide, classes), gain=GAIN)
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """One batch of images, (batch, 3, side, side)."""
     return images(batch, SIZES[size][2])
 
 
 class SqueezeNetBypass(nn.Module):
+    """A convolution, eight fire modules with bypass, pools between, and a 1x1 classifier."""
+
     def __init__(self, divide: int, classes: int) -> None:
         super().__init__()
         channels = 96 // divide
@@ -57,11 +61,14 @@ class SqueezeNetBypass(nn.Module):
         self.classifier = nn.Conv2d(channels, classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits, (batch, classes), the mean over space of the last convolution."""
         x = F.relu(self.classifier(self.features(x)))
         return torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)
 
 
 class FireBypass(nn.Module):
+    """A fire module, and x or a 1x1 convolution of it around the whole."""
+
     def __init__(self, channels: int, squeeze: int) -> None:
         super().__init__()
         self.squeeze = nn.Conv2d(channels, squeeze, 1)
@@ -70,6 +77,7 @@ class FireBypass(nn.Module):
         self.bypass = None if channels == 8 * squeeze else nn.Conv2d(channels, 8 * squeeze, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Both expansions, concatenated, plus the bypass."""
         squeezed = F.relu(self.squeeze(x))
         wide = F.relu(self.expand3x3(squeezed)), F.relu(self.expand1x1(squeezed))
         around = x if self.bypass is None else F.relu(self.bypass(x))

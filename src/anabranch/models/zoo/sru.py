@@ -22,33 +22,41 @@ SIZES = {"paper": (4, 512, 16, 10), "tiny": (4, 16, 4, 10)}
 
 
 def build(size: str) -> nn.Module:
+    """Four layers of Lei et al. and a linear classifier, with seeded weights."""
     layers, channels, _, classes = SIZES[size]
     return seeded(lambda: SRU(layers, channels, classes))
 
 
 def inputs(size: str, batch: int) -> tuple[Tensor, ...]:
+    """Word vectors, (steps, batch, channels)."""
     _, channels, steps, _ = SIZES[size]
     return (normal(steps, batch, channels),)
 
 
 class SRU(nn.Module):
+    """Simple recurrent layers one after the other, and a linear map of the last step."""
+
     def __init__(self, layers: int, channels: int, classes: int) -> None:
         super().__init__()
         self.layers = nn.Sequential(*(Layer(channels) for _ in range(layers)))
         self.fc = nn.Linear(channels, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits, (batch, classes), of the last step."""
         x = self.layers(x)
         x = self.fc(x[-1])
         return x
 
 
 class Layer(nn.Module):
+    """One linear map of all steps, and the light recurrence of the equations at the top."""
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.linear = nn.Linear(channels, 3 * channels)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The states of all steps, (steps, batch, channels)."""
         z, f, r = self.linear(x).chunk(3, dim=-1)
         f, r = torch.sigmoid(f), torch.sigmoid(r)
         c = torch.zeros_like(x[0])
