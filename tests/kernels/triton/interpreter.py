@@ -8,6 +8,8 @@ runs finds nan (or 0) in what that one may still write, until it has waited.
 
 from __future__ import annotations
 
+import dis
+import functools
 import inspect
 import itertools
 import linecache
@@ -137,6 +139,111 @@ def _waste_nothing() -> None:
 
     interpreter._get_np_dtype = numpy_dtype
     _know_shapes()
+    _know_sources()
+    _combine_blocks()
+
+
+def _know_sources() -> None:
+    """The lines of a function are looked for twice; and the language, in which a kernel's functions
+    are called, is prepared for each of their calls as for the kernel itself."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    setattr(inspect, "getsourcelines", functools.cache(inspect.getsourcelines))  # noqa: B010
+    plain = interpreter._patch_lang
+    prepared: set[int] = set()
+
+    @functools.cache
+    def langs(function: Any) -> frozenset[int]:
+        named = function.__globals__.values()
+        return frozenset(id(part) for part in named if part is tl or part is tl.core)
+
+    def patch_lang(function: Any) -> Any:
+        if langs(function) <= prepared:
+            return interpreter._LangPatchScope()
+        scope, outermost = plain(function), not prepared
+        prepared.update(langs(function))
+        if outermost:
+            restore = scope.restore
+
+            def restored() -> None:
+                prepared.clear()
+                restore()
+
+            scope.restore = restored
+        return scope
+
+    interpreter._patch_lang = patch_lang
+
+
+def _combine_blocks() -> None:
+    """What a function combines along an axis it is asked for element by element. Here it combines
+    neighbours, then pairs of them and so on, all at once, as a device does."""
+    import numpy as np
+    from triton.runtime.interpreter import ReduceOps, ScanOps
+
+    def combined(of: Any, left: Any, right: Any, like: Any) -> list[Any]:
+        operands = (
+            of.to_tensor(np.ascontiguousarray(data), one.dtype)
+            for side in (left, right)
+            for data, one in zip(side, like, strict=True)
+        )
+        found = of.combine_fn.fn(*operands)
+        made = found if isinstance(found, tuple) else (found,)
+        datas = (one.handle.data if hasattr(one, "handle") else one for one in made)
+        return [
+            np.broadcast_to(np.asarray(data), half.shape).astype(half.dtype)
+            for data, half in zip(datas, left, strict=True)
+        ]
+
+    def reduce(self: Any, plain: Any, given: Any) -> Any:
+        if self.axis is None and len(given) > 1:
+            return plain(self, given)
+        tensors, axis = self.unravel(given, self.axis)
+        datas = [np.moveaxis(one.handle.data, axis, 0) for one in tensors]
+        while len(datas[0]) > 1:
+            left, right = ([data[first::2] for data in datas] for first in (0, 1))
+            datas = combined(self, left, right, tensors)
+        if not self.keep_dims:
+            datas = [data[0] if self.axis is not None else data[0].item() for data in datas]
+        elif self.axis is not None:
+            datas = [np.moveaxis(data, 0, axis) for data in datas]
+        else:
+            datas = [data.reshape((1,) * given[0].handle.data.ndim) for data in datas]
+        return [self.to_tensor(data, one.dtype) for data, one in zip(datas, tensors, strict=True)]
+
+    def scan(self: Any, plain: Any, given: Any) -> Any:
+        datas = [np.moveaxis(one.handle.data, self.axis, 0) for one in given]
+        size, step = len(datas[0]), 1
+        while step < size:
+            before = [np.roll(data, step, 0) for data in datas]
+            made = combined(self, before, datas, given)
+            datas = [
+                np.concatenate([data[:step], new[step:]])
+                for data, new in zip(datas, made, strict=True)
+            ]
+            step *= 2
+        datas = [np.moveaxis(data, 0, self.axis) for data in datas]
+        return [self.to_tensor(data, one.dtype) for data, one in zip(datas, given, strict=True)]
+
+    def in_blocks(combine: Any, plain: Any) -> Any:
+        def called(self: Any, given: Any) -> Any:
+            if _branches(self.combine_fn.fn):  # on what one element is
+                return plain(self, given)
+            return combine(self, plain, given)
+
+        return called
+
+    ReduceOps.generic_reduce = in_blocks(reduce, ReduceOps.generic_reduce)
+    ScanOps.generic_scan = in_blocks(scan, ScanOps.generic_scan)
+
+
+@functools.cache
+def _branches(function: Any) -> bool:
+    """Whether Python decides in it which way to go."""
+    return any(
+        "JUMP" in one.opname or "FOR" in one.opname for one in dis.get_instructions(function)
+    )
 
 
 def _know_shapes() -> None:
@@ -184,6 +291,47 @@ def _know_shapes() -> None:
         scope.set_attr(obj, name, called)
 
     interpreter._patch_attr = patch_attr
+    _know_operands()
+
+
+def _know_operands() -> None:
+    """For each sum and product the interpreter finds out anew to which type and shape the operands
+    are brought, and makes a block of each number: half of the rest. Here two operands of types that
+    once stayed as they were do so again, and a number beside a type is the same block."""
+    from triton.runtime import interpreter
+
+    semantic: Any = interpreter.interpreter_semantic
+
+    def remembering(plain: Any) -> Any:
+        stay: set[object] = set()
+        numbers: dict[object, Any] = {}
+
+        def brought(lhs: Any, rhs: Any, *how: Any, **named: Any) -> tuple[Any, Any]:
+            left, right = _operand(lhs), _operand(rhs)
+            key = (left, right, how, *named.items())
+            if key in stay:
+                return lhs, rhs
+            if key in numbers:
+                block = numbers[key]
+                return (block, rhs) if isinstance(left, tuple) else (lhs, block)
+            made = plain(lhs, rhs, *how, **named)
+            if made[0] is lhs and made[1] is rhs:
+                stay.add(key)
+            elif isinstance(left, tuple) and made[1] is rhs:
+                numbers[key] = made[0]
+            elif isinstance(right, tuple) and made[0] is lhs:
+                numbers[key] = made[1]
+            return made  # type: ignore[no-any-return]
+
+        return brought
+
+    for name in ("binary_op_type_checking_impl", "broadcast_impl_value"):
+        setattr(semantic, name, remembering(getattr(semantic, name)))
+
+
+def _operand(value: Any) -> object:
+    """Of a block its type, of a number itself, with its sign also where it is zero."""
+    return (type(value), repr(value)) if isinstance(value, (int, float)) else value.type.name
 
 
 def _round_bfloat16() -> None:
