@@ -182,6 +182,7 @@ def test_what_an_activation_reads_is_not_taken_for_a_decision() -> None:
 
 NORMS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "batch": (nn.BatchNorm2d(5), (3, 5, 4, 4)),
+    "batch of large images": (nn.BatchNorm2d(5), (2, 5, 24, 23)),
     "batch of rows": (nn.BatchNorm1d(5), (6, 5)),
     "batch without running statistics": (
         nn.BatchNorm2d(5, track_running_stats=False),
@@ -203,6 +204,17 @@ def test_norms_are_sums_and_arithmetic(name: str) -> None:
     first = nn.Linear(shape[-1], shape[-1])
     graph = agree(nn.Sequential(first, norm), squares, (torch.randn(shape),))
     assert not opaque(graph)
+
+
+def test_large_images_are_added_up_line_by_line() -> None:
+    """Whoever reads a line of many channels reads all that lies side by side."""
+    graph = agree(Image(nn.BatchNorm2d(8)), squares, (torch.randn(2, 3, 24, 23),))
+    shapes = {
+        node.name: node.type.shape
+        for node in graph.nodes
+        if node.op in ("aten.var_mean.correction", "aten.sum.dim_IntList")
+    }
+    assert list(shapes.values()).count((2, 8, 24, 1)) == 3, shapes
 
 
 def test_batch_norm_writes_its_running_statistics() -> None:

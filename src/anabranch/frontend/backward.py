@@ -53,7 +53,7 @@ DECOMPOSED = (
 GRADIENT = "_backward.default"
 """How gradients end that `operators.decompositions` would take apart."""
 LONG_PIXELS = 512
-"""Pixels of an image from which its channels are averaged one image after another."""
+"""Pixels of an image from which its channels are averaged one line after another."""
 SILENT = {
     # operator: what says in its schema that it writes
     "aten.native_batch_norm.default": "aten._native_batch_norm_legit.default",
@@ -187,16 +187,26 @@ def _batch_norm(
 
 
 def _var_mean(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each channel, as [1, c, 1, 1]: of each image first, and then of these, by the formula of
-    Chan, Golub and LeVeque. A channel of all images is more than one CTA reads in good time."""
+    """Of each channel, as [1, c, 1, 1]: of each line of pixels first, and then of these, by the
+    formula of Chan, Golub and LeVeque. A channel of all images is more than one CTA reads in good
+    time, and of a whole image it reads few channels at once, whose numbers lie side by side."""
     pixels = list(range(2, x.dim()))
-    if not pixels or x.shape[0] == 1 or math.prod(x.shape[2:]) < LONG_PIXELS:
+    if not pixels or math.prod(x.shape[2:]) < LONG_PIXELS:
         var, mean = torch.var_mean(x, [0, *pixels], correction=0, keepdim=True)
         return var, mean
-    within, means = torch.var_mean(x, pixels, correction=0, keepdim=True)
-    mean = means.mean(0, keepdim=True)
+    line, lines = pixels[-1:], [0, *pixels[:-1]]
+    within, means = torch.var_mean(x, line, correction=0, keepdim=True)
+    mean = means.mean(lines, keepdim=True)
     apart = means - mean
-    return (within + apart * apart).mean(0, keepdim=True), mean
+    return (within + apart * apart).mean(lines, keepdim=True), mean
+
+
+def _sum(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Of each channel, as [1, c, 1, 1], of long images line by line, as `_var_mean` has it."""
+    dims, _ = _pixels(x)
+    if math.prod(x.shape[2:]) < LONG_PIXELS:
+        return x.sum(dims, keepdim=True, dtype=dtype)
+    return x.sum(dims[-1:], keepdim=True, dtype=dtype).sum(dims[:-1], keepdim=True)
 
 
 def _batch_norm_of_batch(
@@ -224,7 +234,7 @@ def _batch_norm_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Two sums over the batch, then arithmetic. How far x is from the mean is said in one way for
     the sums and in another for the rest: as one value it would be stored between them."""
-    dims, shape = _pixels(x)
+    _, shape = _pixels(x)
     if training:
         assert saved_mean is not None and saved_scale is not None
         center, scale = saved_mean.view(shape), saved_scale.view(shape)
@@ -232,8 +242,7 @@ def _batch_norm_backward(
         assert mean is not None and var is not None
         center, scale = mean.view(shape), torch.rsqrt(var.to(_wide(x)) + eps).view(shape)
     count = x.numel() // x.shape[1]
-    total = grad.sum(dims, keepdim=True, dtype=_wide(x))
-    against = (grad * (center - x)).sum(dims, keepdim=True, dtype=_wide(x))
+    total, against = _sum(grad, _wide(x)), _sum(grad * (center - x), _wide(x))
     factor = scale if weight is None else scale * weight.view(shape)
     of_x = of_weight = of_bias = None
     if output_mask[0] and training:

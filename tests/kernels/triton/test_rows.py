@@ -199,3 +199,26 @@ def test_short_stretches_and_those_that_overlap_are_windows() -> None:
         found = variants(parse_graph(text.format(size, op)), gpu(132))
         rows = [variant for variant in found if variant.template == "rows"]
         assert bool(rows) == (size == 2), why_none(parse_graph(text.format(size, op)))
+
+
+def side_by_side(channels: int, side: int) -> Graph:
+    """What a batch norm needs of images that lie channels last."""
+    strides = f"{{{channels * side * side},1,{channels * side},{channels}}}"
+    return parse_graph(
+        f"""graph g {{
+          input %x: f32[2,{channels},{side},{side}]{strides}
+          %v: f32[1,{channels},1,1], %v.1: f32[1,{channels},1,1] =
+            aten.var_mean.correction(%x, [0, 2, 3], correction=0, keepdim=True)
+          return %v, %v.1
+        }}""".replace("=\n            ", "= ")
+    )
+
+
+def test_rows_that_lie_side_by_side_are_walked_in_short_blocks() -> None:
+    graph = side_by_side(4096, 17)
+    found = [str(variant) for variant in variants(graph, gpu(132))]
+    assert {"rows:64x64.w8", "rows:32x64.w4"} <= set(found)
+    few = side_by_side(48, 17)
+    assert not any("x64." in str(variant) for variant in variants(few, gpu(132)))
+    x = torch.randn(2, 48, 17, 17).contiguous(memory_format=torch.channels_last) + 1
+    check(few, ["rows:64x64.w8", "rows:16x128.w4"], [x])

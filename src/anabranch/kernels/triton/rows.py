@@ -49,6 +49,11 @@ OWN_VARIABLES = split_k.OWN_VARIABLES | {"tile", "part"}
 BLOCK = 1024
 """Columns of a block where a row is walked."""
 WARPS = (1, 2, 4, 8)
+NARROW = ((64, 64), (32, 64), (32, 128), (16, 128))
+"""Rows and columns of a block where rows are neighbours in memory: a load brings 32 bytes, sixteen
+numbers of half a word, however few of them are used."""
+SMS_PER_CTA = 4
+"""Multiprocessors for each CTA, at most: where there are fewer rows, blocks have fewer of them."""
 SHARED_SIDE_BY_SIDE = ((32, 32), (32, 64), (64, 64))
 """Rows and columns of what a CTA that shares its rows reads at a time, rows being neighbours."""
 SHARED_IN_LINE = ((1, 1024), (1, 2048))
@@ -80,7 +85,20 @@ def tiles(body: Graph, spec: TargetSpec) -> list[RowsTile]:
             if 8 <= each <= MOST_EACH or (each < 8 and warps == 1):
                 sizes.add((abs(height - tall), columns != width, each, height, columns, warps))
     alone = [RowsTile(h, c, w) for *_, h, c, w in sorted(sizes)][:8]
-    return alone + _shared(rows, spec)
+    return alone + _narrow(rows, spec) + _shared(rows, spec)
+
+
+def _narrow(rows: Rows, spec: TargetSpec) -> list[RowsTile]:
+    """Tiles of many rows that lie side by side and are walked in short blocks: longer ones have
+    registers for few rows, and use a part of what each load brings."""
+    if not rows.side_by_side or rows.both_ways or rows.col.extent <= BLOCK // 2:
+        return []
+    fitting = [
+        RowsTile(height, width, height * width // 512)
+        for height, width in NARROW
+        if height * spec.sms <= SMS_PER_CTA * rows.row.extent
+    ]
+    return fitting[:2]
 
 
 def _shared(rows: Rows, spec: TargetSpec) -> list[RowsTile]:
