@@ -1,8 +1,8 @@
 """The recorded GPU without the model of kernels that nobody timed: those are estimated by their
 arithmetic and their bytes alone, as on a GPU whose profile has no model.
 
-Tests of how plans are decided use it for graphs of which they say what is faster. The model cannot
-stand there yet: it adds up what independent tasks of one launch take side by side."""
+Tests of how graphs are cut use it: a few times that they name differ from what bytes say, and a
+fitted model would tell of all others too."""
 
 from __future__ import annotations
 

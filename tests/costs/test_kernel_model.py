@@ -57,6 +57,21 @@ def test_launches_of_one_kernel_add_up() -> None:
     assert predicted_us(factors, both[4].launches) == pytest.approx(both[4].us, rel=0.02)
 
 
+@pytest.mark.parametrize(("share", "us"), [(0.1, 2.1), (0.9, 2.46), (1.0, 2.6)])
+def test_parts_of_a_launch_run_side_by_side(share: float, us: float) -> None:
+    """Rests of 0.9 and 0.5 us: as long as the longer one, or as the GPU needs for both."""
+    parts = (_launch(5.0, 1.0), replace(_launch(1.0, 1.0), beside=True))
+    factors = {"tile": {"one": 1.2, "steps": 0.1, "moved": 0.4}}
+    shared = tuple(replace(part, share=share) for part in parts)
+    assert predicted_us(factors, shared) == pytest.approx(us)
+    assert predicted_us(factors, (*shared, _launch(1.0, 1.0))) == pytest.approx(us + 1.7)
+
+
+def test_launches_of_parts_tell_a_fit_nothing() -> None:
+    odd = Timed((_launch(1.0, 1.0), replace(_launch(9.0, 9.0), beside=True)), 0.1)
+    assert fit_factors([*_samples(), *[odd] * 20]) == fit_factors(_samples())
+
+
 def test_a_family_of_few_timings_is_estimated_by_its_pool() -> None:
     few = [Timed((_launch(1.0, 1.0, "rare"),), 1.7)] * (FEWEST_KERNELS - 1)
     factors = fit_factors([*_samples(), *few])

@@ -41,6 +41,8 @@ ROUNDS = 10
 RIDGE = 1e-5
 """What factors cost beside their errors: of terms that nothing tells apart each gets a part."""
 LEAST_US = 0.01
+START = "one"
+"""The term that a launch has once."""
 TENTH = 1.2816
 """Standard deviations from the median of a normal distribution to its tenth percentile."""
 
@@ -50,11 +52,14 @@ Factors = dict[str, dict[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class LaunchTerms:
-    """One launch of a kernel: its family, the pool of that, and what it consists of."""
+    """One launch of a kernel: its family, the pool of that, and what it consists of. `beside`: it
+    is no launch of its own, but runs in the one before, on the part `share` of the GPU."""
 
     family: str
     pool: str
     terms: tuple[tuple[str, float], ...]
+    beside: bool = False
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +96,26 @@ class FittedKernels(BaseModel):
 
 def predicted_us(factors: Factors, launches: Sequence[LaunchTerms]) -> float | None:
     """Microseconds of all launches, None where there is a family that nothing is known of."""
-    total = 0.0
+    groups: list[list[tuple[float, float, float]]] = []
     for launch in launches:
         known = factors.get(launch.family) or factors.get(launch.pool)
         if known is None:
             return None
-        total += sum(known.get(name, 0.0) * value for name, value in launch.terms)
+        if not launch.beside:
+            groups.append([])
+        start = sum(known.get(name, 0.0) * value for name, value in launch.terms if name == START)
+        whole = sum(known.get(name, 0.0) * value for name, value in launch.terms)
+        groups[-1].append((start, whole - start, launch.share))
+    total = sum(_together(parts) for parts in groups)
     return max(total, LEAST_US) if launches else None
+
+
+def _together(parts: Sequence[tuple[float, float, float]]) -> float:
+    """Parts of one launch, each with its start, the rest of its time and its share of the GPU: as
+    long as the longest, and as the GPU needs for the work of all."""
+    start = max(start for start, _, _ in parts)
+    longest = max(us for _, us, _ in parts)
+    return start + max(longest, sum(us * share for _, us, share in parts))
 
 
 def family_of(launches: Sequence[LaunchTerms]) -> str:
@@ -106,7 +124,9 @@ def family_of(launches: Sequence[LaunchTerms]) -> str:
 
 
 def fit_factors(timed: Sequence[Timed]) -> Factors:
-    """The factors of all families of enough timings, and of all pools."""
+    """The factors of all families of enough timings, and of all pools. Of what runs side by side in
+    a launch nobody knows which part took the time: that tells nothing."""
+    timed = [one for one in timed if not any(launch.beside for launch in one.launches)]
     counts: dict[str, int] = defaultdict(int)
     for one in timed:
         for family in {launch.family for launch in one.launches}:

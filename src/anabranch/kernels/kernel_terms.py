@@ -184,17 +184,18 @@ def _generated(body: Graph, tile: Tile, spec: TargetSpec) -> tuple[LaunchTerms, 
 
 
 def _side_by_side(body: Graph, tile: HorizontalTile, spec: TargetSpec) -> tuple[LaunchTerms, ...]:
-    """Parts of one launch: what each of them takes, but one start."""
+    """Parts of one launch, beside the first of them."""
     each = [
         _generated(part, own, spec) for part, own in zip(components(body), tile.parts, strict=True)
     ]
     if not all(each):
         return ()
-    first, *others = (launch for launches in each for launch in launches)
-    without = (
-        replace(one, terms=tuple(term for term in one.terms if term[0] != "one")) for one in others
+    parts = [launch for launches in each for launch in launches]
+    shares = [min(1.0, dict(part.terms).get("ctas", 1.0)) for part in parts]
+    return tuple(
+        replace(part, beside=i > 0, share=share)
+        for i, (part, share) in enumerate(zip(parts, shares, strict=True))
     )
-    return (first, *without)
 
 
 def _ranked_us(body: Graph, tile: PartTile, spec: TargetSpec) -> float | None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from tests.kernels.triton import interpreter
-from tests.rough_gpu import rough_gpu
 from torch import Tensor, nn
 
 import anabranch
@@ -29,6 +28,7 @@ from anabranch.ir.task import Task
 from anabranch.ir.verify import verify_schedule, verify_tasks
 from anabranch.memory.race_check import check_plan
 from anabranch.options import Options
+from anabranch.targets import resolve
 from anabranch.targets.sim.target import PROFILES
 from anabranch.trace import Event, Trace
 from anabranch.tuning.horizontal import propose
@@ -57,7 +57,7 @@ def job(model: nn.Module, cache: Cache | None = None, **options: Any) -> Job:
     x = torch.randn(1, 16, 6, 6, generator=torch.Generator().manual_seed(1)).half()
     given = {"cache_dir": None, "search": "none", "scheduler": "critical", **options}
     chosen = Options.read(given, environment=False)
-    return Job(model, (x,), {}, rough_gpu(), chosen, cache, Trace())
+    return Job(model, (x,), {}, resolve("sim:h200"), chosen, cache, Trace())
 
 
 def wide(made: Compilation) -> list[str]:
