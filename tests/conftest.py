@@ -173,7 +173,7 @@ def _a_cpu_is_timed_in_few_rounds() -> Iterator[None]:
     from anabranch.targets.cpu import target as cpu
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu, "ROUNDS", (2, 2))
+        patch.setattr(cpu, "TIMED_ROUNDS", (2, 2))
         yield
 
 

@@ -27,7 +27,7 @@ from anabranch.ir.tiles import text_tile
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton import contraction
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
-from anabranch.kernels.triton.contraction_tiles import KEPT, ranked
+from anabranch.kernels.triton.contraction_tiles import TRIED_TILES, ranked
 
 BODY = convolution(64, 56, 64, 1)
 BODIES = {"layer": BODY}
@@ -69,7 +69,7 @@ def test_every_tile_is_tried_once_and_what_is_kept_first() -> None:
     *batches, finals = machine.asked
     flat = [variant for batch in batches for variant in batch]
     assert sorted(flat) == sorted(tiles()) and max(map(len, batches)) == AT_ONCE
-    assert flat[:KEPT] == kept_tiles()
+    assert flat[:TRIED_TILES] == kept_tiles()
     assert machine.soon == [*batches[1:], [], []], "the next batch is compiled meanwhile"
     assert 8 <= len(finals) <= 16
 
@@ -95,7 +95,7 @@ def test_where_not_all_are_tried_the_best_ranked_are_and_others_by_chance() -> N
     tried = [variant for batch in machine.asked[:-1] for variant in batch]
     kept = kept_tiles()
     rest = [variant for variant in tiles() if variant not in kept]
-    assert tried[: KEPT + 15] == [*kept, *rest[:15]] and len(set(tried)) == len(tried) == 60
+    assert tried[: TRIED_TILES + 15] == [*kept, *rest[:15]] and len(set(tried)) == len(tried) == 60
     judgement = judge(record, "layer")
     assert (judgement.tiles, judgement.tried, judgement.left) == (len(tiles()), 60, 0)
     silent = Machine({})
@@ -109,8 +109,8 @@ def test_both_figures_of_a_known_search() -> None:
     us = {variant: 5.0 + at for at, variant in enumerate(order)}
     us |= {fastest: 4.0, kept[3]: 4.1}
     judgement = judge(recorded(us), "layer")
-    assert (judgement.tiles, judgement.kept, judgement.left) == (len(order), KEPT, 0)
-    assert judgement.pruned == pytest.approx(1 - KEPT / len(order))
+    assert (judgement.tiles, judgement.kept, judgement.left) == (len(order), TRIED_TILES, 0)
+    assert judgement.pruned == pytest.approx(1 - TRIED_TILES / len(order))
     assert judgement.loss == pytest.approx(0.025) and not holds([judgement])
     assert judgement.rank == order.index(fastest) + 1
     assert holds([judge(recorded(us | {kept[3]: 4.05}), "layer")])

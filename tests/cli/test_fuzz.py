@@ -36,7 +36,7 @@ def unequal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_failures_end_with_1_and_say_how_to_see_them_again(
     cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(campaign, "KEPT", 1)
+    monkeypatch.setattr(campaign, "SHRUNK_FAILURES", 1)
     ran = cli("fuzz", "--graphs", "12", "--target", "sim:h200", "--out", tmp_path)
     assert ran.status == 1
     assert "output 0 is off by 1" in ran.out and "and 2 more" in ran.out

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch.cli import precompile
-from anabranch.compiler.precompile import Ahead
+from anabranch.compiler.precompile import PrecompileCounts
 from anabranch.errors import TargetError
 from anabranch.tuning.job import Job
 
@@ -19,15 +19,15 @@ def test_a_row_for_each(
 ) -> None:
     asked: list[tuple[str, bool, int]] = []
 
-    def told(job: Job) -> Ahead:
+    def told(job: Job) -> PrecompileCounts:
         assert job.cache is not None
         asked.append((job.target.spec.name, job.target.spec.tf32, job.args[0].shape[0]))
         if len(asked) == 3:
             raise TargetError("no compiler today", "it is a holiday", "wait")
-        return Ahead(9, 9 - len(asked), 1)
+        return PrecompileCounts(9, 9 - len(asked), 1)
 
     monkeypatch.setenv("ANABRANCH_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(precompile, "compiled_ahead", told)
+    monkeypatch.setattr(precompile, "precompile_kernels", told)
     words = ("zoo:squeezenet/tiny", "--dtype", "fp16,tf32", "--batch", "1,2")
     ran = cli("precompile", *words, "--json", "-")
     assert ran.status == 1  # for one fails

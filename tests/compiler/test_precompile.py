@@ -12,7 +12,7 @@ from torch import nn
 from anabranch.cache import Cache
 from anabranch.compiler import precompile
 from anabranch.compiler.pipeline import compile_model
-from anabranch.compiler.precompile import Ahead, compiled_ahead
+from anabranch.compiler.precompile import PrecompileCounts, precompile_kernels
 from anabranch.errors import OptionError, TargetError
 from anabranch.options import Options
 from anabranch.targets import resolve
@@ -34,9 +34,9 @@ def test_what_selection_tries_is_in_the_cache(tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="compiles kernels")
     with Cache.open(tmp_path) as cache:
         asked = job(cache)
-        found = compiled_ahead(asked)
+        found = precompile_kernels(asked)
         assert found.kernels == found.compiled > 4 and found.refused == 0
-        again = compiled_ahead(job(cache))
+        again = precompile_kernels(job(cache))
         assert again == replace(found, compiled=0)
         # As the target will ask that does run them.
         tuner, trace = tuner_of(asked), Trace(quiet=True)
@@ -60,8 +60,10 @@ def test_what_cannot_be_compiled_is_counted(
     monkeypatch.setattr(precompile, "Triton", Refusing)
     monkeypatch.setattr(precompile, "available", lambda: True)
     with Cache.open(tmp_path) as cache:
-        found = compiled_ahead(job(cache))
-    assert found == Ahead(found.kernels, found.kernels, found.kernels) and found.kernels > 4
+        found = precompile_kernels(job(cache))
+    assert (
+        found == PrecompileCounts(found.kernels, found.kernels, found.kernels) and found.kernels > 4
+    )
 
 
 def test_where_nothing_can_be_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,15 +71,15 @@ def test_where_nothing_can_be_compiled(tmp_path: Path, monkeypatch: pytest.Monke
     with Cache.open(tmp_path) as cache:
         for asked in (job(cache, "cpu"), job(cache, kernels="library")):
             with pytest.raises(OptionError, match="no kernels to compile for"):
-                compiled_ahead(asked)
+                precompile_kernels(asked)
         with pytest.raises(OptionError, match="no cache to compile into"):
-            compiled_ahead(job(None))
+            precompile_kernels(job(None))
         with (
             pytest.warns(RuntimeWarning, match="cannot be used"),
             Cache.open(tmp_path / "file" / "below") as nowhere,
             pytest.raises(OptionError, match="no cache to compile into"),
         ):
-            compiled_ahead(job(nowhere))
+            precompile_kernels(job(nowhere))
         monkeypatch.setattr(precompile, "available", lambda: False)
         with pytest.raises(TargetError, match="cannot be compiled"):
-            compiled_ahead(job(cache))
+            precompile_kernels(job(cache))

@@ -101,7 +101,7 @@ def test_what_is_returned_must_be_in_memory() -> None:
 def test_a_product_must_be_expected_to_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = network("r = relu x 64\na = depth r 64\nb = conv1 r 64", returned="%a, %b")
     assert bodies(cut(graph)[1]) == {"a": "r+a", "b": "r+b"}
-    monkeypatch.setattr("anabranch.fusion.recompute.SLACK", 0.1)
+    monkeypatch.setattr("anabranch.fusion.recompute.TRIED_SLOWDOWN", 0.1)
     fine, coarse, (said,) = cut(graph)
     assert coarse is fine and "us expected with %r" in said
 

@@ -100,7 +100,7 @@ def test_what_raises_is_counted_and_the_campaign_goes_on(monkeypatch: pytest.Mon
         raise ZeroDivisionError("by zero")
 
     monkeypatch.setitem(PASSES, "broken", broken)
-    monkeypatch.setattr(campaign, "KEPT", 0)
+    monkeypatch.setattr(campaign, "SHRUNK_FAILURES", 0)
     tally = campaign.run(0, 3, TrialSetting("cpu", torch.float32, QUICK), Trace(), None)
     assert dict(tally.counts) == {"failed": 3}
     assert {failure["sort"] for failure in tally.failures} == {"ZeroDivisionError in broken"}

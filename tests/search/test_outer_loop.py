@@ -15,14 +15,14 @@ from anabranch.deadline import TIME, Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.price import Gain, Price
 from anabranch.ir.protocols import Cost
-from anabranch.ir.rule import Call, Rule, Throughout, Wild
+from anabranch.ir.rule import Call, GlobalScope, Rule, Wild
 from anabranch.options import Options
 from anabranch.search import part_search
 from anabranch.search.budget import FEWEST_PRICES, WORK_DONE, Effort
 from anabranch.search.engine.alternatives import Alternatives, Assembled, Paid
 from anabranch.search.engine.backtracking import Exchange, Found, RewriteStep
+from anabranch.search.engine.global_scope import Kind
 from anabranch.search.engine.intervals import Interval
-from anabranch.search.engine.throughout import Kind
 from anabranch.search.finders import Finders
 from anabranch.search.outer_loop import improved, settings_of
 from anabranch.search.protocols import Evaluators, PartEvaluators
@@ -351,7 +351,7 @@ def test_what_paid_too_little_in_parts_is_not_built() -> None:
     assert "0.80 us less in parts: below the 0.90 that a whole must gain" in whys
 
 
-def tried_throughout(
+def tried_globally(
     lengths: dict[str, int], most: Callable[[Rule], int]
 ) -> tuple[Finders, list[tuple[int, list[str]]]]:
     """Finders by which rules make chains of these lengths, of chains of no more nodes than `most`
@@ -359,30 +359,28 @@ def tried_throughout(
     came_from: list[tuple[int, list[str]]] = []
 
     def kinds(graph: Graph, some: Sequence[Rule], when: str) -> list[Kind]:
-        found = [rule for rule in some if rule.throughout == when]
+        found = [rule for rule in some if rule.scope == when]
         return [(rule, ()) for rule in found if len(graph.nodes) <= most(rule)]
 
-    def throughout(graph: Graph, chosen: list[Kind], *rest: object) -> Found:
+    def applied(graph: Graph, chosen: list[Kind], *rest: object) -> Found:
         names = [rule.name for rule, _ in chosen]
         came_from.append((len(graph.nodes), names))
         step = RewriteStep(names[0], ("n0",), Price(1.0), Price(0.5))
         return Found(chain(lengths[names[0]]), Price(1.0), (step,))
 
-    return Finders(kinds=kinds, throughout=throughout), came_from
+    return Finders(kinds=kinds, applied_globally=applied), came_from
 
 
-def named(name: str, when: Throughout) -> Rule:
-    return Rule(
-        name, find=Call("aten.neg.default", (Wild("x"),)), replace=Wild("x"), throughout=when
-    )
+def named(name: str, when: GlobalScope) -> Rule:
+    return Rule(name, find=Call("aten.neg.default", (Wild("x"),)), replace=Wild("x"), scope=when)
 
 
-def test_what_pays_throughout_is_tried_before_parts_or_after_them() -> None:
+def test_what_pays_globally_is_tried_before_parts_or_after_them() -> None:
     """As its rule says; each from the best so far: before them one rule after the other, after them
     all together."""
     rules = [named("one", "first"), named("two", "first")]
     rules += [named("three", "last"), named("four", "last")]
-    finders, came_from = tried_throughout({"one": 8, "two": 7, "three": 5}, lambda rule: 9)
+    finders, came_from = tried_globally({"one": 8, "two": 7, "three": 5}, lambda rule: 9)
     found, ran, _ = parts_paid(90.5, 3.0, rules, finders)
     assert ran == [8, 7, 6, 5]
     assert came_from == [(9, ["one"]), (9, ["two"]), (9, ["three", "four"])]
@@ -394,7 +392,7 @@ def test_what_an_earlier_rule_made_is_seen_by_later_ones() -> None:
     rules = [named("one", "first"), named("two", "first"), named("three", "first")]
     most = {"one": 9, "two": 6, "three": 9}
     lengths = {"one": 6, "two": 8, "three": 5}
-    finders, came_from = tried_throughout(lengths, lambda rule: most[rule.name])
+    finders, came_from = tried_globally(lengths, lambda rule: most[rule.name])
     found, _, _ = parts_paid(80.0, 0.8, rules, finders)
     assert came_from == [(9, ["one"]), (6, ["two"]), (6, ["three"])]
     assert [step.rule for step in found.path.steps] == ["one"]

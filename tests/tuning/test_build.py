@@ -68,7 +68,7 @@ def test_the_faster_whole_is_taken_and_the_first_in_a_tie(
     ways: tuple[list[SelectionVariant], Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(build, "NEAR_RATIO", 10.0)
+    monkeypatch.setattr(build, "SELECTION_RATIO", 10.0)
     raced = [Cost(each, "measured", spread) for each in us]
     found, ran, trace = taken(ways, raced)
     assert (found, ran) == (which, 2)

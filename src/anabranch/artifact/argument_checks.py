@@ -20,7 +20,7 @@ from anabranch.ir.types import TensorType
 
 Args = Mapping[str, Arg]
 Types = Mapping[str, TensorType]
-SLACK = 1e-6
+SCALE_TOLERANCE = 1e-6
 """Of a scale, relative: sizes are rounded down from it."""
 
 
@@ -105,7 +105,7 @@ def _leads(scale: Arg, size: int, wide: int) -> bool:
         return True
     if not isinstance(scale, int | float) or not math.isfinite(scale):
         return False
-    exact = size * scale * (1 + SLACK)
+    exact = size * scale * (1 + SCALE_TOLERANCE)
     return scale > 0 and wide <= exact < wide + 1
 
 

@@ -45,10 +45,10 @@ def run(
     model: flags.Model,
     batch: flags.Batch = None,
     dtype: flags.Dtype = None,
-    target: flags.Target = "auto",
+    target: flags.TargetOption = "auto",
     system: flags.System = "anabranch",
-    scheduler: flags.Scheduler = None,
-    search: flags.Search = None,
+    scheduler: flags.SchedulerOption = None,
+    search: flags.SearchOption = None,
     budget: flags.Budget = None,
     max_group_size: Annotated[
         int | None, typer.Option(help="IOS: most operators of a group.", min=1)

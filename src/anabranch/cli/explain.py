@@ -29,10 +29,10 @@ def run(
     model: flags.Model,
     batch: flags.Batch = None,
     dtype: flags.Dtype = None,
-    target: flags.Target = "auto",
+    target: flags.TargetOption = "auto",
     system: flags.System = "anabranch",
-    scheduler: flags.Scheduler = None,
-    search: flags.Search = None,
+    scheduler: flags.SchedulerOption = None,
+    search: flags.SearchOption = None,
     budget: flags.Budget = None,
     settings: flags.Settings = None,
     task: Annotated[
@@ -86,7 +86,7 @@ def run(
         {
             "name": model,
             "facts": compiled.facts,
-            "searched": compiled.searched(),
+            "searched": compiled.search_rounds(),
             "events": events,
             "text": text,
         },

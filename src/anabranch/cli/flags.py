@@ -16,14 +16,14 @@ T = TypeVar("T")
 Model = Annotated[str, typer.Argument(help=f"{FORMS}.", show_default=False, metavar="MODEL")]
 Batch = Annotated[int | None, typer.Option(help="Inputs per call.", show_default="1", min=1)]
 Dtype = Annotated[str | None, typer.Option(help="fp32, tf32, fp16 or bf16.", show_default="fp32")]
-Target = Annotated[str, typer.Option(help="auto, cuda, cpu, sim:h200 or sim:FILE.json.")]
-Scheduler = Annotated[
+TargetOption = Annotated[str, typer.Option(help="auto, cuda, cpu, sim:h200 or sim:FILE.json.")]
+SchedulerOption = Annotated[
     str | None, typer.Option(help="best, or the name of one.", show_default="best")
 ]
 System = Annotated[
     str, typer.Option(help=f"Whom to decide as, ours or published: {', '.join(SYSTEMS)}.")
 ]
-Search = Annotated[
+SearchOption = Annotated[
     str | None,
     typer.Option(
         help="For an equal graph: autograph, autograph-paper, taso, taso-paper, none.",

@@ -21,7 +21,7 @@ from anabranch.bench.jobs import job_of
 from anabranch.cache import Cache
 from anabranch.cli import flags, screen
 from anabranch.cli.progress_display import ProgressDisplay
-from anabranch.compiler.precompile import Ahead, compiled_ahead
+from anabranch.compiler.precompile import PrecompileCounts, precompile_kernels
 from anabranch.errors import AnabranchError, OptionError
 from anabranch.options import Options
 from anabranch.targets import resolve
@@ -60,11 +60,11 @@ def run(
             options = Options.read({"tf32": of == "tf32", "search": "none"})
             place, trace = resolve(target, options.tf32), Trace(watch)
             start = time.perf_counter()
-            found, failure = Ahead(0, 0, 0), ""
+            found, failure = PrecompileCounts(0, 0, 0), ""
             with Cache.open(options.cache_dir) as cache:
                 try:
                     job = job_of(model, of, size, place, options, cache, trace, trust)
-                    found = compiled_ahead(job)
+                    found = precompile_kernels(job)
                 except OptionError:
                     raise
                 except AnabranchError as failed:

@@ -31,7 +31,7 @@ def run(
         str | None, typer.Option(help="One or more.", show_default="the paper's in the zoo")
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="One.", show_default="the paper's")] = None,
-    target: arguments.Target = "auto",
+    target: arguments.TargetOption = "auto",
     search_seconds: arguments.SearchSeconds = None,
     json: flags.Json = None,
 ) -> None:

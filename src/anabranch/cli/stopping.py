@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 SAID = "stopping: the best so far; press again to abort"
-CLEAR = "\r\x1b[2K"
+CLEAR_LINE = "\r\x1b[2K"
 """Takes the moving line of a terminal away, which then comes again below."""
 
 
@@ -49,6 +49,6 @@ def stoppable(stop: threading.Event | None = None) -> Iterator[threading.Event]:
 
 def _say(text: str) -> None:
     """On stderr, past the buffer, in the middle of whose own output the signal may have come."""
-    start = CLEAR if os.isatty(2) else ""
+    start = CLEAR_LINE if os.isatty(2) else ""
     with suppress(OSError):  # a closed stderr is no reason to tear the work apart
         os.write(2, f"{start}{text}\n".encode())

@@ -291,7 +291,7 @@ class Compiled(Plans):
         lines = ["", "Sizes:", *varying, *lines] if lines else lines
         return Text("\n".join([told.rstrip(), *lines, "", f"Held on the device: {held}"]))
 
-    def searched(self) -> list[dict[str, Any]]:
+    def search_rounds(self) -> list[dict[str, Any]]:
         """Of each round of the search what it took before and after, in microseconds, its steps,
         and the graph's nodes as rows of [before, after], ready for JSON; None where there is no
         such node. Empty without a search that found something."""

@@ -246,9 +246,9 @@ class CutModel(Compiled):
                 return section
         return self.sections[0]
 
-    def searched(self) -> list[dict[str, Any]]:
-        """As `Compiled.searched`, of all plans in turn."""
-        return [one for section in self.sections for one in section.searched()]
+    def search_rounds(self) -> list[dict[str, Any]]:
+        """As `Compiled.search_rounds`, of all plans in turn."""
+        return [one for section in self.sections for one in section.search_rounds()]
 
     def report(self, path: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> None:
         """Raises OptionError: a page is about one plan."""

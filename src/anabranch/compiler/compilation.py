@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from anabranch.compiler.plan_cache import Outcome
+from anabranch.compiler.plan_cache import CompiledGraph
 from anabranch.frontend.captured import Captured
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable
@@ -22,7 +22,7 @@ class Compilation:
 
     captured: Captured
     path: Path | None
-    found: Outcome
+    found: CompiledGraph
     run: Executable | None
     errors: tuple[tuple[float, float], ...]
     seconds: float = field(compare=False, default=0.0)

@@ -66,7 +66,7 @@ class KnownError(NumericsError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CompiledGraph:
     """What the stages from fusion to memory made of `graph`. `schedules`: those compared, best
     first, each kernel waiting for all before it; `cost`: that of the plan, as its kernels are
     launched (`pdl`). `settled`: nothing was left out that might run another day;
@@ -94,7 +94,7 @@ class _Group:
 
 
 @dataclass(frozen=True, slots=True)
-class _StoredOutcome:
+class _StoredPlan:
     """An outcome beside its graph. `name`: of this one outcome, which another may replace;
     `budget`: the seconds that cut it short, None if none did."""
 
@@ -109,7 +109,7 @@ class _StoredOutcome:
     budget: float | None = None
 
 
-OUTCOMES: Table[_StoredOutcome] = Table("plans", "outcome 9", nouns(_StoredOutcome))
+OUTCOMES: Table[_StoredPlan] = Table("plans", "outcome 9", nouns(_StoredPlan))
 LATEST: Table[dict[str, str]] = Table("plans", "latest 1", nouns(dict[str, str]))
 """Digests of what an outcome depends on."""
 WRONG: Table[tuple[str, str, str]] = Table("plans", "wrong 7", nouns(tuple[str, str, str]))
@@ -164,13 +164,15 @@ class PlanCache:
     def _latest_key(self, graph: Graph) -> str:
         return LATEST.key(graph.name, self.target.spec.kind, str(self.target.spec.simulated))
 
-    def find(self, key: str, graph: Graph, signature: Signature, trace: Trace) -> Outcome | None:
+    def find(
+        self, key: str, graph: Graph, signature: Signature, trace: Trace
+    ) -> CompiledGraph | None:
         """The outcome under this key, its events told anew; None where there is none, or where it
         was cut short and there is more time now."""
 
-        def whole(stored: _StoredOutcome) -> tuple[Outcome, _StoredOutcome]:
+        def whole(stored: _StoredPlan) -> tuple[CompiledGraph, _StoredPlan]:
             plan = compact.read(stored.plan, graph, self.target.spec, signature)
-            found = Outcome(
+            found = CompiledGraph(
                 graph,
                 Selection(plan.tasks, dict(_candidates(stored.groups, plan))),
                 stored.schedules,
@@ -196,7 +198,7 @@ class PlanCache:
         trace.recalled("recall", graph.name, stored.events)
         return found
 
-    def store(self, key: str, outcome: Outcome, events: Sequence[Event], trace: Trace) -> str:
+    def store(self, key: str, outcome: CompiledGraph, events: Sequence[Event], trace: Trace) -> str:
         """Keep an outcome that is settled, with the events that led to it, and give what names it
         in the cache, "" if it is not kept: one that cannot be told beside its graph, that somebody
         stopped, or that might be another one another day. An event says why."""
@@ -214,7 +216,7 @@ class PlanCache:
         if told is None:
             trace.add("refused", "recall", outcome.graph.name, f"not kept for later starts: {why}")
             return ""
-        stored = _StoredOutcome(
+        stored = _StoredPlan(
             told,
             tuple(_groups(outcome)),
             outcome.schedules,
@@ -280,7 +282,7 @@ def _content(graph: Graph) -> str:
     return digest_text(text_graph(graph, origins=False))
 
 
-def _groups(outcome: Outcome) -> Iterator[_Group]:
+def _groups(outcome: CompiledGraph) -> Iterator[_Group]:
     """Candidates as they are shared: tasks of equal structure have one tuple of them."""
     candidates, shared = outcome.selection.candidates, dict[int, list[int]]()
     for i, task in enumerate(outcome.plan.tasks.tasks):

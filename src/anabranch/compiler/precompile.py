@@ -26,7 +26,7 @@ from anabranch.tuning.select import candidates
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class PrecompileCounts:
     """kernels: generated candidates of all tasks, equal ones once; compiled: those that were not
     in the cache; refused: those that cannot be compiled, which is kept as well."""
 
@@ -35,7 +35,7 @@ class Ahead:
     refused: int
 
 
-def compiled_ahead(job: Job) -> Ahead:
+def precompile_kernels(job: Job) -> PrecompileCounts:
     """Compile what kernel selection would try for this model on the job's target, into its cache.
     OptionError where it generates no kernels or there is no cache, TargetError without Triton."""
     tuner, spec = tuner_of(job), job.target.spec
@@ -50,7 +50,7 @@ def compiled_ahead(job: Job) -> Ahead:
     finally:
         triton.dismiss()
     refused = sum(bool(triton.refusal(kernel)) for kernel in kernels)
-    return Ahead(len(kernels), sum(compiled), refused)
+    return PrecompileCounts(len(kernels), sum(compiled), refused)
 
 
 def _check(job: Job, generates: bool, spec: TargetSpec) -> None:

@@ -21,7 +21,7 @@ from anabranch.artifact.owned_constants import owned
 from anabranch.artifact.recipe import with_recipe
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.fallback import anything_recalled
-from anabranch.compiler.plan_cache import Outcome, PlanCache, key_of
+from anabranch.compiler.plan_cache import CompiledGraph, PlanCache, key_of
 from anabranch.errors import NumericsError, OptionError, TargetError
 from anabranch.frontend.capture_cache import capture_model
 from anabranch.frontend.captured import Captured, renamed
@@ -49,7 +49,7 @@ class Decided:
     """What the stages from `fusion` to `memory` found, and the way to its graph, if one was
     searched for."""
 
-    found: Outcome
+    found: CompiledGraph
     path: Path | None
 
 
@@ -132,7 +132,7 @@ def memory(job: Job, made: BuiltPlan, path: Path | None) -> Decided:
     plan = made.packer.plan(made.choice.schedule, job.trace)
     plan, cost = launched(job, made, plan)
     plan = plan if job.options.cuda_graph else replace(plan, graph=False)
-    found = Outcome(
+    found = CompiledGraph(
         made.graph,
         replace(made.selection, tasks=plan.tasks),
         made.choice.candidates,
@@ -147,8 +147,8 @@ def memory(job: Job, made: BuiltPlan, path: Path | None) -> Decided:
 
 
 def load(
-    job: Job, captured: Captured, graphs: Sequence[Graph], found: Outcome
-) -> tuple[Outcome, Executable | None]:
+    job: Job, captured: Captured, graphs: Sequence[Graph], found: CompiledGraph
+) -> tuple[CompiledGraph, Executable | None]:
     """The plan with constants of its own, and what runs it, None on a simulated target. `graphs`:
     those on the way to the plan's."""
     check_room(job, found.plan)
@@ -238,7 +238,7 @@ def prove(
 
 
 def _errors(
-    job: Job, captured: Captured, found: Outcome, run: Executable, seen: Observed | None
+    job: Job, captured: Captured, found: CompiledGraph, run: Executable, seen: Observed | None
 ) -> tuple[Errors, bool]:
     """By how much it is off, and whether that was known: what was recalled, and verified with the
     very same weights, is only compared with the model."""
@@ -254,7 +254,7 @@ def _errors(
     return known, True
 
 
-def _known_outcome(job: Job, captured: Captured, graph: Graph) -> Outcome | None:
+def _known_outcome(job: Job, captured: Captured, graph: Graph) -> CompiledGraph | None:
     """What was decided of this graph before."""
     if job.cache is None or job.anew or job.options.scheduler in MERGING:
         return None
@@ -265,7 +265,7 @@ def _known_outcome(job: Job, captured: Captured, graph: Graph) -> Outcome | None
     return found
 
 
-def _keep(job: Job, captured: Captured, found: Outcome, events: Sequence[Event]) -> str:
+def _keep(job: Job, captured: Captured, found: CompiledGraph, events: Sequence[Event]) -> str:
     """For the next process; `events`: those of the decisions. What names it in the cache."""
     if job.cache is None or job.options.scheduler in MERGING:
         return ""

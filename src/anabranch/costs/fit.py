@@ -42,7 +42,7 @@ ROBUST = 0.2
 ORDER, SURE = 0.03, 0.01
 """What the order of a network's schedules counts beside their errors: as an error of 17% would, if
 every pair that the device told apart were predicted the wrong way round by a percent or more."""
-ROUNDS = 40
+FIT_ROUNDS = 40
 FINEST = 1 / 32
 """Steps are halved down to this part of the first."""
 PARAMETERS: dict[str, tuple[float, float, float]] = {
@@ -165,7 +165,7 @@ def _searched(
     told: Callable[[int, float], None] | None,
 ) -> Calibration:
     search = _CalibrationSearch(start, loss, {name: PARAMETERS[name][2] for name in names})
-    for round in range(ROUNDS):
+    for round in range(FIT_ROUNDS):
         before = search.best
         for name in names:
             search.along(name)

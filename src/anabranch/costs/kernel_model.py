@@ -37,7 +37,7 @@ VERSION = 1
 FEWEST_KERNELS = 8
 """Timings of which a family has factors of its own."""
 ROBUST = 0.1
-ROUNDS = 10
+REGRESSION_ROUNDS = 10
 RIDGE = 1e-5
 """What factors cost beside their errors: of terms that nothing tells apart each gets a part."""
 LEAST_US = 0.01
@@ -180,7 +180,7 @@ def _robust(rows: Columns, us: Columns) -> Columns:
     scaled = rows / us[:, None]
     weights = np.ones(len(us))
     factors = np.zeros(rows.shape[1])
-    for _ in range(ROUNDS):
+    for _ in range(REGRESSION_ROUNDS):
         factors = _not_negative(scaled * np.sqrt(weights)[:, None], np.sqrt(weights))
         off = np.abs(np.log(np.maximum(scaled @ factors, LEAST_US)))
         weights = np.minimum(1.0, ROBUST / np.maximum(off, 1e-9))

@@ -40,7 +40,7 @@ PASSES = {
 }
 """How often each element is read. A sum or a maximum, read once, several CTAs may share; what runs
 along a row they may not."""
-HELD = 4096
+ROW_IN_REGISTERS = 4096
 """Elements of a row that one CTA holds in registers."""
 BLOCK_BYTES, BLOCK_US = 8192, 0.6
 HIDDEN_OPERATORS, CHAINED_US = 100, 0.023
@@ -55,7 +55,7 @@ def walked_us(node: Node, table: Mapping[str, TensorType]) -> float:
         return 0.0
     type = table[node.args[0].name]
     length = type.numel // max(1, _rows(node, type))
-    if length <= HELD:
+    if length <= ROW_IN_REGISTERS:
         return 0.0
     return passes * math.ceil(length * type.dtype.itemsize / BLOCK_BYTES) * BLOCK_US
 

@@ -39,7 +39,7 @@ from anabranch.frontend.mode_queries import OTHER_WAY, as_exported, of_export, r
 from anabranch.frontend.observe import Observed, fails, observe
 from anabranch.frontend.program import name_of
 from anabranch.frontend.rebind import rebind
-from anabranch.frontend.recorder import HELD
+from anabranch.frontend.recorder import HELD_TENSOR
 from anabranch.frontend.state import check_states, check_tied, unkept, unwrapped, with_state
 from anabranch.frontend.surroundings import Surroundings, surroundings
 from anabranch.ir.codec import nouns
@@ -127,7 +127,7 @@ def capture_model(
     unknown()
     check(model, args, kwargs)
     seen = _seen(calling, model, args, kwargs, trace)
-    if seen is not None and HELD in seen.changed:
+    if seen is not None and HELD_TENSOR in seen.changed:
         raise CaptureError(
             "the model writes to a tensor that it holds, and that is none of its buffers",
             "tensors that a model holds become constants, so the change would be lost after the "

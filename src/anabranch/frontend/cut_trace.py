@@ -96,7 +96,7 @@ def trace_cuts(
         answers, results = answers_of(model, args, kwargs, found)
         try:
             with unchanged(model, args, kwargs), found.restored():
-                return _Trace(model, args, kwargs).run(answers, results)
+                return _SymbolicTrace(model, args, kwargs).run(answers, results)
         except Exception as failed:
             raise failed if isinstance(failed, CaptureError) else _untraced(failed) from failed
 
@@ -117,7 +117,7 @@ def _named(name: str) -> Any:
     return torch._dynamo.source.LocalSource(name)
 
 
-class _Trace:
+class _SymbolicTrace:
     """One trace: its symbols, and where they come from."""
 
     def __init__(

@@ -71,7 +71,7 @@ class PaddedCall:
         return next((one for one in padded if one.axis == axis), None)
 
 
-Rule = Callable[[PaddedCall, str, str, int], int | None]
+AxisRule = Callable[[PaddedCall, str, str, int], int | None]
 """Of a call, the argument, the value in it, and an axis of that value."""
 
 
@@ -94,7 +94,7 @@ def pointwise(call: PaddedCall, name: str, value: str, axis: int) -> int:
     return axis + len(call.result) - len(call.shapes[value])
 
 
-def along(first: str = "self", dim: str = "dim") -> Rule:
+def along(first: str = "self", dim: str = "dim") -> AxisRule:
     """Reduces, scans or reorders axes that an argument names."""
 
     def rule(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
@@ -110,7 +110,7 @@ def along(first: str = "self", dim: str = "dim") -> Rule:
     return rule
 
 
-def same_axis(*names: str) -> Rule:
+def same_axis(*names: str) -> AxisRule:
     """As `along`, of operands that all have the axis (gather, scatter)."""
 
     def rule(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
@@ -122,7 +122,7 @@ def same_axis(*names: str) -> Rule:
     return rule
 
 
-def leading(trailing: int, *names: str) -> Rule:
+def leading(trailing: int, *names: str) -> AxisRule:
     """Works on the last axes, and treats all before them alike (poolings, triangles)."""
 
     def rule(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
@@ -132,7 +132,7 @@ def leading(trailing: int, *names: str) -> Rule:
     return rule
 
 
-def first_axis(*names: str, spare: int = 0) -> Rule:
+def first_axis(*names: str, spare: int = 0) -> AxisRule:
     """Images or sequences `[N, ...]`: N may be padded, and then is in all operands. `spare`: axes
     that there are at least."""
 
@@ -177,7 +177,7 @@ def padding(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
     return None if any(amounts[place : place + 2]) else axis
 
 
-def contraction(result: str, **operands: str) -> Rule:
+def contraction(result: str, **operands: str) -> AxisRule:
     """Operands and result by letters, as einsum has them; "." before them: any number more."""
 
     def rule(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
@@ -322,14 +322,14 @@ def regrouped(
     )
 
 
-def _named(rule: Rule, names: str) -> dict[str, Rule]:
+def _named(rule: AxisRule, names: str) -> dict[str, AxisRule]:
     return {f"aten.{name}": rule for name in names.split()}
 
 
 VIEWS: Sequence[str] = tuple(
     f"aten.{name}" for name in ("view", "reshape", "_unsafe_view", "flatten", "unflatten")
 )
-POINTWISE: Mapping[str, Rule] = {
+POINTWISE: Mapping[str, AxisRule] = {
     **{
         name: pointwise
         for name, known in OPS.items()
@@ -342,7 +342,7 @@ POINTWISE: Mapping[str, Rule] = {
         "lift_fresh_copy rad2deg sinc sinh special_erfcx to",
     ),
 }
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, AxisRule] = {
     **POINTWISE,
     **_named(
         along(),

@@ -48,7 +48,7 @@ Shapes = dict[str, tuple[int, ...]]
 Rows = tuple[int, int, int]
 """Where a tensor has rows: the axis, and of its indices `[outer, size, inner]` outer and inner. One
 of the two is 0 where it depends on other dimensions, and follows from how long the axis is."""
-KEPT = (*CARRIED, *POINTWISE, "aten.cat", "aten.stack", "aten.index")
+COPYING_OPS = (*CARRIED, *POINTWISE, "aten.cat", "aten.stack", "aten.index")
 """Operators whose results have numbers of their operands, or are looked at apart there."""
 
 
@@ -232,7 +232,9 @@ class _PaddingWalk:
                     if axis is None:
                         sums.append((argument, rows))
                     else:
-                        kept = rows if name in KEPT and argument != "indices" else _bare(rows)
+                        kept = (
+                            rows if name in COPYING_OPS and argument != "indices" else _bare(rows)
+                        )
                         found.setdefault(axis, []).append(replace(kept, axis=axis))
         if sums:
             self.met.update(node.results)

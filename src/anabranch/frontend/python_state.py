@@ -31,7 +31,7 @@ UNTOLD = frozenset(vars(nn.Module())) - {"training"} | {"_flat_weights", "_flat_
 """Attributes of nn.Module itself whose change says nothing to a user."""
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
-HELD = ("_parameters", "_buffers", "_modules")
+USER_DICTS = ("_parameters", "_buffers", "_modules")
 """Dicts among them of which the content is the user's."""
 DERIVED_FROM = ("_g", "_orig")
 """How parameters are called from which an attribute is computed."""
@@ -123,7 +123,7 @@ class PythonState:
     def _module(self, part: nn.Module, path: str) -> None:
         # A module that was written for a graph keeps notes of that graph.
         self._keep(part.__dict__, None if isinstance(part, fx.GraphModule) else path)
-        for name in HELD:
+        for name in USER_DICTS:
             self._keep(part.__dict__[name], path)
         self.derived.update(f"{path}{name}" for name in _derived(part))
         for name, value in part.__dict__.items():

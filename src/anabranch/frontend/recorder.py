@@ -33,7 +33,7 @@ PLAIN_VALUES = (int, float, complex, bool, str, type(None))
 NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator)
 
 
-HELD = "a tensor that it holds"
+HELD_TENSOR = "a tensor that it holds"
 """What is written to, where it is neither a parameter nor a buffer."""
 LIFT = torch.ops.aten.lift_fresh.default
 
@@ -247,7 +247,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = f"c{self._made}:{digest}{_type(tensor)}"
         if not self._fresh:
             storage = tensor.untyped_storage()
-            self._own[storage._cdata] = HELD
+            self._own[storage._cdata] = HELD_TENSOR
             self._alive.append(storage)  # whose place in memory no other may take meanwhile
         return self._name(tensor, name)
 

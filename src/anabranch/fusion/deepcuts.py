@@ -43,7 +43,7 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.trace import Trace
 
-KEPT = 4
+KEPT_PARTITIONS = 4
 """Partitions of a round that go on. The two ways differ where a subset has two merges that pay."""
 SUBSETS_PER_NODE = 24
 """Merged subsets that are looked at, for each node of the graph."""
@@ -101,7 +101,7 @@ def _fastest_by_rounds(subsets: _SubsetTable) -> Partition:
             if after not in reached
         )
         reached |= faster
-        unmarked = sorted(faster, key=subsets.us)[:KEPT]
+        unmarked = sorted(faster, key=subsets.us)[:KEPT_PARTITIONS]
     return min(reached, key=subsets.us)
 
 

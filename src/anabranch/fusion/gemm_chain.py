@@ -51,7 +51,7 @@ from anabranch.trace import Trace
 Group = tuple[Node, ...]
 
 CLONE = "aten.clone.default"
-SLACK = 1.15
+TRIED_SLOWDOWN = 1.15
 """How much slower than its groups a chain may be expected to be and still be tried: expectations
 are off by 3 to 10%."""
 
@@ -133,7 +133,7 @@ def _offers(
                 why = Refused("no tile of both products fits a multiprocessor")
             elif None in each:
                 why = Refused("nobody knows what they would take apart")
-            elif us <= SLACK * apart:
+            elif us <= TRIED_SLOWDOWN * apart:
                 yield ChainOffer(at, other, nodes, us, apart)
                 continue
             else:

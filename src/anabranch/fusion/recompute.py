@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from anabranch.fusion.gemm_chain import SLACK
+from anabranch.fusion.gemm_chain import TRIED_SLOWDOWN
 from anabranch.fusion.legality import (
     CHEAP,
     FusionFacts,
@@ -167,7 +167,7 @@ class _RecomputeSearch:
         if us is None or before is None:
             return Refused(f"nobody knows what a product takes that computes {what}")
         saved = expected_us(body_of(light, self.facts), self.spec) or 0.0
-        slower = us > SLACK * (before + saved)
+        slower = us > TRIED_SLOWDOWN * (before + saved)
         return (
             Refused(f"{us:.1f} us expected with {what}, {before:.1f} without") if slower else None
         )

@@ -28,7 +28,7 @@ from anabranch.fuzz.trial import TrialOutcome, TrialSetting, attempt
 from anabranch.ir.text import text_graph
 from anabranch.trace import Trace
 
-KEPT = 5
+SHRUNK_FAILURES = 5
 """Failures that are shrunk and written; the others are counted and named."""
 SAID = 50
 """A line for every so many drawings, where progress is lines."""
@@ -196,7 +196,7 @@ def _one(
         if outcome.shown and folder is not None:
             found["files"] = [_write_text(outcome, folder)]
         return
-    if sum("shrunk" in failure for failure in tally.failures) < KEPT:
+    if sum("shrunk" in failure for failure in tally.failures) < SHRUNK_FAILURES:
         trace.progress("fuzz", 0, 1, f"seed {seed} is {outcome.status}: making it smaller")
         small = _small(outcome, setting)
         found |= {"shrunk": model_text(small), "shrunk steps": len(small.steps)}

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 FROZEN, TIED, UNUSED, SCALED = 0.12, 0.25, 0.2, 0.4
-CLIPPED, ACCUMULATED, KEPT, AUTOCAST, GROUPS, EXTRAS = 0.25, 0.2, 0.85, 0.2, 0.25, 0.25
+CLIPPED, ACCUMULATED, KEPT_CHANCE, AUTOCAST, GROUPS, EXTRAS = 0.25, 0.2, 0.85, 0.2, 0.25, 0.25
 CLIP = 0.5
 MOST_CLASSES = 32
 
@@ -58,7 +58,7 @@ class StepForm:
         dice = random.Random(f"form {seed}")
         name = dice.choice(list(OPTIMIZERS))
         clip, twice = dice.random() < CLIPPED, dice.random() < ACCUMULATED
-        keep = dice.random() < KEPT or name in SIGNED
+        keep = dice.random() < KEPT_CHANCE or name in SIGNED
         groups = 1 + (dice.random() < GROUPS)
         return StepForm(name, CLIP if clip else None, 1 + twice, keep, groups)
 

@@ -119,7 +119,7 @@ def _channels_last(tensor: Tensor) -> bool:
 
 
 WORD = (1 << 32) - 1
-ROUNDS = 10
+PHILOX_ROUNDS = 10
 MULTIPLIERS, WEYL = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
 TO_UNIT = 4.6566127342e-10
 """The largest number of fp32 by which the largest of 31 bits stays below 1, as Triton has it."""
@@ -134,7 +134,7 @@ def uniform(random: Tensor, number: int, shape: Sequence[int]) -> Tensor:
     index = torch.arange(math.prod(shape), device=seed.device).view(tuple(shape))
     word: list[Tensor] = [index & WORD, index >> 32, torch.full_like(call, number), call & WORD]
     key: list[Tensor] = [seed & WORD, (seed >> 32) & WORD]
-    for _ in range(ROUNDS):
+    for _ in range(PHILOX_ROUNDS):
         first, third = (by * at for by, at in zip(MULTIPLIERS, word[::2], strict=True))
         word = [
             ((third >> 32) ^ word[1] ^ key[0]) & WORD,

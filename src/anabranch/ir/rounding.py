@@ -38,7 +38,7 @@ JUMPS = EXACT_JUMPS | frozenset(
     )
 )
 """All that rounds or compares, and answers in floats."""
-ROUNDS = frozenset(
+ROUNDING_OPS = frozenset(
     f"aten.{name}"
     for name in (
         *("add", "sub", "rsub", "mul", "div", "sqrt", "rsqrt", "reciprocal", "square", "pow"),
@@ -94,7 +94,7 @@ def fixed_nodes(graph: Graph) -> frozenset[str]:
     return frozenset(
         node.name
         for node in graph.nodes
-        if ops.packet_name(node.op) in ROUNDS and not found.isdisjoint(node.results)
+        if ops.packet_name(node.op) in ROUNDING_OPS and not found.isdisjoint(node.results)
     )
 
 

@@ -213,7 +213,7 @@ Patterns = Pattern | tuple[Pattern, ...]
 When = Callable[[Match], Refused | None]
 """Whether a rule applies at a match."""
 
-Throughout = Literal["", "first", "last"]
+GlobalScope = Literal["", "first", "last"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +225,10 @@ class Rule:
     the wildcards and rests of `find`, tensors as their types, constants as a `Constant` of the
     wildcard's name, several values as a tuple of types, what is to be made of other arguments as
     patterns over their names, under which the rule must apply (by default each wildcard is a tensor
-    of one shape), for its test. `throughout`: what it gains lies outside
-    of what it replaces, or that may be more than a part of a search holds, so it is tried in a
-    whole network, at all places of a kind at once, too: before parts are searched, or after them
-    where it makes parts of what is a node. `also`: further nodes that are replaced where it
+    of one shape), for its test. `scope`: where what it gains lies outside of what it replaces, or
+    that may be more than a part of a search holds, it is tried in a whole network, at all places of
+    a kind at once, too: "first", before parts are searched, or "last", after them, where it makes
+    parts of what is a node. `also`: further nodes that are replaced where it
     applies, by as many patterns more, such as the last state of a loop whose steps are the root;
     they may lie above it, and no pattern reads them. `special`: it changes what NaN, an infinity or
     the sign of a zero gives, as the test of all rules finds by trying; no opinion.
@@ -239,7 +239,7 @@ class Rule:
     replace: Patterns | Callable[[Match], Patterns]
     when: When | None = None
     draw: Callable[[random.Random], Mapping[str, object]] | None = None
-    throughout: Throughout = ""
+    scope: GlobalScope = ""
     also: Callable[[Match], tuple[Node, ...]] | None = None
     special: bool = False
 

@@ -22,7 +22,7 @@ from anabranch.ir.graph import Graph, Ref, producers, types
 from anabranch.ir.inputs import ancestors
 from anabranch.ir.types import TensorType
 
-HELD = 1 << 30
+MOST_KEPT_BYTES = 1 << 30
 """Bytes of values that are kept, at most."""
 
 
@@ -65,7 +65,7 @@ class Samples:
         held = sum(value.nbytes for value in self._known.values() if value is not None)
         asked: list[str] = []
         for name in names:
-            if name in makers and held + known[name].nbytes <= HELD:
+            if name in makers and held + known[name].nbytes <= MOST_KEPT_BYTES:
                 held += known[name].nbytes
                 asked.append(name)
         nothing: dict[str, Tensor | None] = dict.fromkeys(names)

@@ -26,7 +26,7 @@ from anabranch.ir.types import TensorType
 Args = dict[str, Arg]
 Types = Mapping[str, TensorType]
 Shape = tuple[int, ...]
-Rule = Callable[[Args, Types], Shape | None]
+ShapeRule = Callable[[Args, Types], Shape | None]
 
 
 def known_type(node: Node, table: Types) -> TensorType | None:
@@ -268,11 +268,11 @@ def _embedding(given: Args, table: Types) -> Shape:
     return (*indices.shape, weight[1])
 
 
-def _rules(rule: Rule, names: str) -> dict[str, Rule]:
+def _rules(rule: ShapeRule, names: str) -> dict[str, ShapeRule]:
     return {f"aten.{name}": rule for name in names.split()}
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, ShapeRule] = {
     **_rules(
         _same,
         "abs ceil celu clone cos elu erf erfc exp exp2 expm1 floor frac gelu hardsigmoid hardswish "

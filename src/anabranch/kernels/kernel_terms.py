@@ -50,7 +50,7 @@ from anabranch.kernels.triton import (
 )
 from anabranch.kernels.triton.codegen import unnamed
 from anabranch.kernels.triton.contraction_axes import Contraction
-from anabranch.kernels.triton.k_loop import SLACK
+from anabranch.kernels.triton.k_loop import FLAT_DEPTH_RATIO
 from anabranch.kernels.triton.program import KernelCall
 
 Table = Mapping[str, TensorType]
@@ -246,7 +246,7 @@ def _contraction(
     before, read_before = _before_product(body, nodes)
     fast = found.depth[-1].extent if found.depth else 1
     chunks = math.ceil(fast / block.k)
-    flat = len(found.depth) > 1 and chunks * block.k > SLACK * fast
+    flat = len(found.depth) > 1 and chunks * block.k > FLAT_DEPTH_RATIO * fast
     held_rows = steps * block.m * block.k / (warps * 1e3)
     vector = math.gcd(VECTOR, fast)
     copies = steps * block.read / 512 / warps / max(1, min(block.stages - 1, block.steps))

@@ -30,7 +30,7 @@ from anabranch.trace import Trace
 
 ROUNDING_GAIN = 8
 """How many times its own error a rounding may change a result that many layers lie behind."""
-ROUNDS = 10
+FIXED_POINT_ROUNDS = 10
 """More than any graph has needed; two passes that undo each other end here and not never."""
 
 
@@ -65,12 +65,14 @@ def _until_still(graph: Graph, stepper: Stepper, options: Options) -> Graph:
     table |= {"fold_batch_norm": partial(fold_batch_norm, exact=options.folding == "exact")}
     table |= {"identities": partial(identities, exact=options.exact)}
     passes = {name: _heard(run, stepper.trace) for name, run in table.items()}
-    for _ in range(ROUNDS):
+    for _ in range(FIXED_POINT_ROUNDS):
         before = graph
         graph = stepper.run(graph, passes)
         if graph is before:
             return graph
-    stepper.trace.add("warning", "rewrite", graph.name, f"still changing after {ROUNDS} rounds")
+    stepper.trace.add(
+        "warning", "rewrite", graph.name, f"still changing after {FIXED_POINT_ROUNDS} rounds"
+    )
     return graph
 
 

@@ -20,7 +20,7 @@ from anabranch.ir.dag import Dag, bits
 from anabranch.ir.schedule import Schedule
 from anabranch.schedule.list_scheduling import ranks
 
-SLACK = 0.02
+CRITICAL_SHARE = 0.02
 """Of the longest path: a path that is shorter by less is as critical."""
 
 
@@ -54,4 +54,4 @@ def _critical(dag: Dag, us: Sequence[float]) -> list[bool]:
     for v, preds in enumerate(dag.preds):
         above[v] = max((above[u] + us[u] for u in bits(preds)), default=0.0)
     longest = max(below, default=0.0)
-    return [a + b >= (1 - SLACK) * longest for a, b in zip(above, below, strict=True)]
+    return [a + b >= (1 - CRITICAL_SHARE) * longest for a, b in zip(above, below, strict=True)]

@@ -39,7 +39,7 @@ CAPTURES, MOST_CAPTURES, CAPTURED_US = 4, 16, 400.0
 """How often a plan is captured if one capture cannot tell it from its rival: CAPTURES times, and up
 to MOST_CAPTURES times until the captures take CAPTURED_US together. Captures of a short plan differ
 by a larger share: four of DeepFM's on an H200, 12.3 us, hid that another graph took 11.4."""
-CLEAR = 0.03
+DECIDED_SHARE = 0.03
 """Plans whose times differ by more than this share are decided without tuning launch modes per
 kernel (6 s each). Graphs of one network share most kernels, and so most of what modes gain."""
 MEMORY = 0.25
@@ -190,7 +190,7 @@ def compared(
     kernels of one of them may overlap at all. `trace`: where it is said that there was no time."""
     if job.options.pdl == "per_kernel" and able:
         was, now = costs = launched(replaced(job, pdl="uniform"), plans)
-        clear = abs(now.us - was.us) > CLEAR * was.us and not tied(now, was)
+        clear = abs(now.us - was.us) > DECIDED_SHARE * was.us and not tied(now, was)
         if clear or all(len(plan.tasks.tasks) > LARGE_LAUNCHES for plan in plans):
             return costs  # the latter get no modes of their own
         if until.left() < TIME.search_modes_s:

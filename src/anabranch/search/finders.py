@@ -2,7 +2,7 @@
 
     search      of a whole graph the forms under a price, the cheapest first
     gathered    forms of its parts     assembled    the whole with those that paid
-    kinds       rules of global scope  throughout   the whole with them at all of their places
+    kinds       rules of global scope  applied_globally   the whole with them at all of their places
 
 Algorithms are those of `search/engine`; a search is given them as a value.
 """
@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from anabranch.search.engine import alternatives
-from anabranch.search.engine import throughout as global_scope
+from anabranch.search.engine import alternatives, global_scope
 from anabranch.search.engine.alternatives import Alternatives, Assembled
 from anabranch.search.engine.backtracking import Found
 from anabranch.search.engine.dynamic_programme import search
-from anabranch.search.engine.throughout import Kind
+from anabranch.search.engine.global_scope import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Finders:
     gathered: Callable[..., Sequence[Alternatives]] = alternatives.gathered
     assembled: Callable[..., Assembled] = alternatives.assembled
     kinds: Callable[..., Iterable[Kind]] = global_scope.kinds
-    throughout: Callable[..., Found] = global_scope.throughout
+    applied_globally: Callable[..., Found] = global_scope.applied_globally
 
 
 USUAL = Finders()

@@ -13,21 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.ir.rule import Throughout
+from anabranch.ir.rule import GlobalScope
 from anabranch.search.budget import building, pricing
+from anabranch.search.engine.global_scope import Kind
 from anabranch.search.engine.pricing import Counted
-from anabranch.search.engine.throughout import Kind
 from anabranch.search.protocols import T
 from anabranch.search.state import CandidateGraph, SearchState
 
 SLOWER = 0.01
-"""By so much of the best what was tried throughout may be slower, for parts of it to be tried."""
+"""By so much of the best what global rules made may be slower, for parts of it to be tried."""
 
 
-def apply_globally(state: SearchState[T], when: Throughout) -> None:
+def apply_globally(state: SearchState[T], when: GlobalScope) -> None:
     """The best so far with what pays at all places of a kind, if it does: with all kinds together,
     and if that is neither faster nor slower, with each of them."""
-    rules = [rule for rule in state.rules if rule.throughout == when]
+    rules = [rule for rule in state.rules if rule.scope == when]
     groups = [tuple(rules)] if when == "last" else [(rule,) for rule in rules]
     for group in groups:
         every = list(state.finders.kinds(state.best.path.graph, group, when))
@@ -46,7 +46,7 @@ def _tried(state: SearchState[T], chosen: Sequence[Kind]) -> bool:
         return False
     until = state.ends(building(graph))
     with state.meter.spending("price", lambda: pricing(price)):
-        found = state.finders.throughout(graph, chosen, price, until)
+        found = state.finders.applied_globally(graph, chosen, price, until)
     if until.over():
         state.meter.cut_short()
         return False

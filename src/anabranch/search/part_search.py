@@ -25,7 +25,7 @@ LEAST_GAIN = 0.01
 """Of what the best takes, what parts must have gained together for the whole to be built: what runs
 beside others gains less there, and less is not taken in the end (`search.driver.GAIN`). On an H200
 a part of NASNet-A Mobile gained 1.4 us; the whole was a tie at 219, and with the 22 seconds that it
-took to build there was no time left for what pays throughout."""
+took to build there was no time left for what pays globally."""
 GATHERING = 0.5
 """Of the time that is left, what looking for forms of parts may take: they are to be run, too."""
 
@@ -33,7 +33,7 @@ GATHERING = 0.5
 def search_parts(state: SearchState[T], evaluators: PartEvaluators[T]) -> None:
     """The best so far with what paid in its parts, as it was built, if that is faster."""
     graph, prices, meter = state.best.path.graph, evaluators.prices(state.built), state.meter
-    # What is tried throughout is built after what paid here.
+    # Rules of global scope are built after what paid here.
     builds = 1 + any(state.finders.kinds(graph, state.rules, "last"))
     then = building(graph) * builds
     if not meter.affords("price", FEWEST_PRICES * TIME.work_price_s, then):

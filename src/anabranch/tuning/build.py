@@ -51,7 +51,7 @@ STAGED = 300
 """IOS's stages are searched in graphs of at most this many tasks, unless IOS is asked for by name.
 On an H200 its schedules of both NASNet-A, at batch 1 and 16, take 1.001 to 1.08 times as long as
 the fastest, and IOS takes longer than all other schedulers but `local` together."""
-NEAR_RATIO = 1.05
+SELECTION_RATIO = 1.05
 """Selections are timed side by side if their forecasts differ by no more than this factor: 1.5
 times the median error of a forecast."""
 
@@ -214,7 +214,9 @@ def _in_sight(
     options, spec = job.options, job.target.spec
     streams = 1 if options.scheduler == "sequential" else options.max_streams or ANY_STREAMS
     foreseen = [outlook_of(way.selection.tasks, us, spec, streams) for way in ways]
-    return [way for way, us in zip(ways, foreseen, strict=True) if us <= NEAR_RATIO * min(foreseen)]
+    return [
+        way for way, us in zip(ways, foreseen, strict=True) if us <= SELECTION_RATIO * min(foreseen)
+    ]
 
 
 def scheduled(

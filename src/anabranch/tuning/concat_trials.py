@@ -29,7 +29,7 @@ from anabranch.tuning.select import MOST_KERNELS, Selection, SelectionConfig, se
 RETRIED_KERNELS = 3
 """Of each provider's kernels for a task, how many are tried again: strides change times a little,
 and hardly the order of what differs much."""
-Known = Mapping[str, frozenset[tuple[str, str, str]]]
+TriedConcats = Mapping[str, frozenset[tuple[str, str, str]]]
 """By structure: provider, name and variant of the kernels to try."""
 
 
@@ -39,7 +39,7 @@ class Writing:
     what is new; ATen's others run and then copy. What is `free` may allocate its results."""
 
     of: Provider
-    known: Known
+    known: TriedConcats
     free: frozenset[str]
 
     @property

@@ -22,7 +22,7 @@ from anabranch.ir.task import Task
 from anabranch.ir.variant import PdlMode
 from anabranch.kernels.triton.attention import tiles
 from anabranch.kernels.triton.attention_axes import OPERATOR, attention_of
-from anabranch.kernels.triton.attention_tiles import KEPT, ranked
+from anabranch.kernels.triton.attention_tiles import TRIED_TILES, ranked
 from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.provider import TritonProvider
 
@@ -245,7 +245,7 @@ def test_few_programs_get_few_queries_each() -> None:
     short = tiles(attend(*(heads(1, 12, 128, 64).half() for _ in "qkv"))[0], gpu())
     long = tiles(attend(*(heads(64, 12, 512, 64).half() for _ in "qkv"))[0], gpu())
     assert short[0].rows < long[0].rows
-    assert len(short) == len(set(short)) == KEPT
+    assert len(short) == len(set(short)) == TRIED_TILES
     assert len({tile.warps for tile in short}) > 1
 
 

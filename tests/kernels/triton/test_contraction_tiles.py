@@ -10,7 +10,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction import tiles
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
-from anabranch.kernels.triton.contraction_tiles import KEPT, chosen, ranked
+from anabranch.kernels.triton.contraction_tiles import TRIED_TILES, chosen, ranked
 
 
 def layer(channels: int, size: int, filters: int, window: int) -> Contraction:
@@ -27,7 +27,7 @@ def layer(channels: int, size: int, filters: int, window: int) -> Contraction:
 @pytest.mark.parametrize("sizes", [(256, 14, 256, 3), (512, 7, 512, 3), (1024, 14, 256, 1)])
 def test_nearly_all_tiles_are_never_written(sizes: tuple[int, int, int, int]) -> None:
     found = layer(*sizes)
-    assert len(chosen(found, gpu())) <= KEPT < 0.2 * len(ranked(found, gpu()))
+    assert len(chosen(found, gpu())) <= TRIED_TILES < 0.2 * len(ranked(found, gpu()))
 
 
 @pytest.mark.parametrize("sizes", [(256, 14, 256, 3), (512, 28, 512, 3), (1024, 14, 256, 1)])
@@ -38,7 +38,7 @@ def test_by_limit_those_are_kept_that_may_come_nearest_to_the_peak(
     found = layer(*sizes)
     limits = {tile: bound.limit for tile, bound in ranked(found, gpu())}
     kept, fastest = chosen(found, gpu(), by_limit=True), chosen(found, gpu())
-    assert len(kept) == len(fastest) == KEPT and set(kept) != set(fastest)
+    assert len(kept) == len(fastest) == TRIED_TILES and set(kept) != set(fastest)
     assert [limits[tile] for tile in kept] == sorted((limits[t] for t in kept), reverse=True)
     assert limits[kept[0]] == max(limits.values())
     assert min(limits[tile] for tile in kept) > min(limits[tile] for tile in fastest)

@@ -24,7 +24,7 @@ from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.expected_time import expected_us
 from anabranch.kernels.triton.gemm_chain import tiles
 from anabranch.kernels.triton.gemm_chain_axes import gemm_chain_of
-from anabranch.kernels.triton.gemm_chain_tiles import KEPT
+from anabranch.kernels.triton.gemm_chain_tiles import TRIED_TILES
 
 SMALL = settings(max_examples=10, deadline=None)
 DTYPES = st.sampled_from(["f16", "bf16", "f32"])
@@ -167,7 +167,7 @@ def test_what_is_offered_fits_and_does_not_spill(
 ) -> None:
     body, spec = OFFERED[name], replace(GPUS[capability], tf32=True)
     offered = list(map(Variant, tiles(body, spec)))
-    assert 1 <= len(offered) == len(set(offered)) <= KEPT
+    assert 1 <= len(offered) == len(set(offered)) <= TRIED_TILES
     for variant in offered[:2]:
         found = compiled(program(body, variant), capability, tmp_path)
         stack, local = map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", found["usage"]))

@@ -20,8 +20,8 @@ from anabranch.rewrite.apply import apply_all
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.rules import recurrences
 from anabranch.rewrite.simplify import simplify
-from anabranch.search.engine.throughout import kinds as every
-from anabranch.search.engine.throughout import throughout
+from anabranch.search.engine.global_scope import applied_globally
+from anabranch.search.engine.global_scope import kinds as every
 from anabranch.trace import Trace
 
 RULE, OF_PARTS = recurrences.RULES
@@ -226,7 +226,7 @@ class Ends(nn.Module):
 def everywhere(graph: Graph) -> Graph:
     """All steps of the graph as recurrences, as a search puts them."""
     chosen = [kind for rule in recurrences.RULES for kind in every(graph, [rule], "first")]
-    found = throughout(graph, chosen, nodes)
+    found = applied_globally(graph, chosen, nodes)
     return simplified(equal(graph, found.graph))
 
 

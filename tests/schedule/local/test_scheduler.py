@@ -120,7 +120,7 @@ def test_the_device_decides_between_the_best(
     asked: list[Sequence[Schedule]] = []
     found = local.schedule(tasks, OneStream(), Limits())
     block, whole = asked
-    assert 2 <= len(block) <= local.KEPT
+    assert 2 <= len(block) <= local.KEPT_PLACINGS
     assert found.waits == min(schedule.waits for schedule in (*block, *whole))
 
 

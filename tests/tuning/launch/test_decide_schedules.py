@@ -19,9 +19,9 @@ from anabranch.ir.target import TargetSpec
 from anabranch.trace import Trace
 from anabranch.tuning.launch.decide import (
     LARGE_LAUNCHES,
-    NEAR_RATIO,
     OTHERS,
     OTHERS_OF_LARGE,
+    SCHEDULE_RATIO,
     near,
     with_launch_settings,
 )
@@ -104,7 +104,7 @@ def turned(by: int) -> Schedule:
 
 def test_which_come_near() -> None:
     far = schedule("far", 4)
-    candidates = [(TWO, 10.0), (THREE, 10.5), (ROW, 12.0), (far, 10.0 * NEAR_RATIO + 1)]
+    candidates = [(TWO, 10.0), (THREE, 10.5), (ROW, 12.0), (far, 10.0 * SCHEDULE_RATIO + 1)]
     costs = [(s, Cost(us, "measured")) for s, us in candidates]
     assert near(costs, TWO) == [ROW, THREE]  # one stream first
     assert near(costs, ROW) == [TWO, THREE, far]

@@ -21,7 +21,7 @@ def run(
     of: Annotated[str, typer.Option(help=f"Which options: {', '.join(ABLATIONS)}.")] = "parts",
     batch: arguments.Batches = "1",
     dtype: arguments.Dtypes = "fp16",
-    target: arguments.Target = "auto",
+    target: arguments.TargetOption = "auto",
     seconds: arguments.Seconds = 1.0,
     json: flags.Json = None,
     markdown: arguments.Markdown = None,

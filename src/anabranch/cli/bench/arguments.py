@@ -18,7 +18,7 @@ Models = Annotated[
 ]
 Batches = Annotated[str, typer.Option(help="One or more: 1,16.")]
 Dtypes = Annotated[str, typer.Option(help="One or more: fp16,tf32.")]
-Target = Annotated[
+TargetOption = Annotated[
     str, typer.Option(help="auto, cuda, cpu; sim:h200, sim:FILE.json: rows are forecasts.")
 ]
 Seconds = Annotated[float, typer.Option(help="Of timing, per system.", min=0.0)]

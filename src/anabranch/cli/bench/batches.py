@@ -28,7 +28,7 @@ def run(
     batch: Annotated[str, typer.Option(help="Several.")] = "1,32,128",
     dtype: flags.Dtype = "fp16",
     scheduler: Annotated[str, typer.Option(help="best, or the name of one.")] = "best",
-    target: arguments.Target = "auto",
+    target: arguments.TargetOption = "auto",
     budget: flags.Budget = None,
     json: flags.Json = None,
     trust: flags.Trust = False,

@@ -43,7 +43,7 @@ def run(
     ] = ",".join(BEST),
     batch: arguments.Batches = "1",
     dtype: arguments.Dtypes = "fp16",
-    target: arguments.Target = "auto",
+    target: arguments.TargetOption = "auto",
     kernels: arguments.Kernels = "all",
     runs: Annotated[int, typer.Option(help="Of each plan.", min=1)] = RUNS,
     budget: Annotated[float | None, typer.Option(help="Seconds for one model.")] = None,

@@ -60,7 +60,7 @@ def run(
     ] = "all",
     batch: arguments.Batches = "1",
     dtype: arguments.Dtypes = "fp16",
-    target: arguments.Target = "auto",
+    target: arguments.TargetOption = "auto",
     kernels: arguments.Kernels = "all",
     budget: arguments.EachBudget = None,
     json: flags.Json = None,

@@ -26,7 +26,7 @@ def run(
     batch: arguments.Batches = "1",
     dtype: arguments.Dtypes = "fp16",
     rivals: arguments.Rivals = None,
-    target: arguments.Target = "auto",
+    target: arguments.TargetOption = "auto",
     seconds: arguments.Seconds = 1.0,
     rival_timeout: arguments.RivalTimeout = 540.0,
     cold: Annotated[bool, typer.Option("--cold", help="Compile ours with an empty cache.")] = False,

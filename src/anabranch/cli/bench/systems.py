@@ -28,7 +28,7 @@ def run(
     batch: arguments.Batches = "1",
     dtype: arguments.Dtypes = "fp16",
     rivals: arguments.Rivals = "none",
-    target: arguments.Target = "auto",
+    target: arguments.TargetOption = "auto",
     seconds: arguments.Seconds = 1.0,
     rival_timeout: arguments.RivalTimeout = 540.0,
     search_seconds: arguments.SearchSeconds = None,

@@ -46,7 +46,7 @@ def run(
     schedulers: Annotated[
         str, typer.Option(help="Ours once more with these: sequential,nimble,opara,ios.")
     ] = "none",
-    target: arguments.Target = "auto",
+    target: arguments.TargetOption = "auto",
     seconds: arguments.Seconds = 1.0,
     limit: Annotated[float, typer.Option(help="Seconds to build one system.", min=0.1)] = 540.0,
     tiny: Annotated[bool, typer.Option("--tiny", help="Networks of the zoo in tiny.")] = False,

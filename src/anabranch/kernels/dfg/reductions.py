@@ -16,10 +16,12 @@ from anabranch.kernels.dfg.index_expr import Axis, Index, axis, number
 from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, NotLowered, Point, Value
 from anabranch.kernels.dfg.simplify import arith, cast, reduce
 
-Source = Callable[[Point], Expr]
+PointSource = Callable[[Point], Expr]
 
 
-def fold(call: LoweringCall, op: str, source: Source, dims: Sequence[int], point: Point) -> Expr:
+def fold(
+    call: LoweringCall, op: str, source: PointSource, dims: Sequence[int], point: Point
+) -> Expr:
     """The reduction of source over these dimensions of x, at a point of x that is of any value
     there."""
     shape, axes, there = call.x.shape, list[Axis](), list(point)

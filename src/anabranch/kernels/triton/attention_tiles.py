@@ -32,7 +32,7 @@ from anabranch.kernels.triton.tile_ranking import LEAST_SIDE, by_time, oversized
 ROWS, PLACES = (16, 32, 64, 128), (16, 32, 64, 128, 256)
 WARPS, STAGES = (1, 2, 4, 8), (2, 3)
 
-KEPT, SHAPES = 8, 5
+TRIED_TILES, SHAPES = 8, 5
 """Tiles that are tried, and how many of them differ in rows or keys."""
 MOST_REGISTERS = 220
 """Of a thread, as far as they are foreseen."""
@@ -77,7 +77,7 @@ class AttentionSizes:
         return AttentionSizes(*shape, found.dtype, found.causal)
 
 
-def chosen(found: Attention, spec: TargetSpec, kept: int = KEPT) -> list[AttentionTile]:
+def chosen(found: Attention, spec: TargetSpec, kept: int = TRIED_TILES) -> list[AttentionTile]:
     """The first of the ranking, each shape once, with the warps and stages that rank best; then
     the best of them with other warps."""
     best: dict[tuple[int, int], AttentionTile] = {}

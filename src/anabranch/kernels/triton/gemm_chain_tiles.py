@@ -50,7 +50,7 @@ MOST_AGAIN, MOST_AGAIN_OF_ROW = 4, 32
 """Tiles side by side, each of which computes the first product for itself, or its one row."""
 MOST_STAGE_STEPS = 64
 """Stages and steps where no step waits for a load."""
-KEPT = 5
+TRIED_TILES = 5
 """Tiles that are tried."""
 
 
@@ -94,7 +94,7 @@ class GemmChainSizes:
         )
 
 
-def chosen(found: GemmChain, spec: TargetSpec, kept: int = KEPT) -> list[GemmChainTile]:
+def chosen(found: GemmChain, spec: TargetSpec, kept: int = TRIED_TILES) -> list[GemmChainTile]:
     """The first of the ranking, each shape and split once, with the warps and stages that rank
     best; the first of all with other warps too."""
     best: dict[tuple[int, ...], GemmChainTile] = {}

@@ -14,7 +14,7 @@ from anabranch.kernels.dfg.traversal import substitute_index
 from anabranch.kernels.triton.axis_layout import flattened
 from anabranch.kernels.triton.contraction_axes import Contraction
 
-SLACK = 1.15
+FLAT_DEPTH_RATIO = 1.15
 """How much longer than the fastest axis of the depth its steps may be in all."""
 
 
@@ -46,7 +46,7 @@ def walk(
     a step may hold the end of one run along the fastest axis and the beginning of the next."""
     *slow, fast = depth
     chunks = -(-fast.extent // each)
-    if flat and slow and chunks * each > SLACK * fast.extent:
+    if flat and slow and chunks * each > FLAT_DEPTH_RATIO * fast.extent:
         whole, place = flattened(depth, "k")
         count = -(-whole.extent // each)
         at = axis(step, count) * each + axis(lane, each)

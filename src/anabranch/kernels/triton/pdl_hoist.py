@@ -43,7 +43,7 @@ def early_first(
     order. `constants`: pointers to what no kernel writes."""
     parameters = zip(tree.pointers, tree.parameters, strict=True)
     given = Counter(_given(tree.statements))
-    known = _Known(
+    known = _HoistState(
         once={name for name, times in given.items() if times == 1},
         pointers={f"{name}_ptr" for pointer, (name, _) in parameters if pointer in constants},
         taken=set(given),
@@ -67,7 +67,7 @@ def _given(statements: Sequence[Statement]) -> Iterator[str]:
 
 
 @dataclass
-class _Known:
+class _HoistState:
     """once: names that are given once. pointers: parameters that point to constants. taken: names
     in use. indices: names at the front, made of numbers. loads: how many are at the front."""
 
@@ -82,7 +82,7 @@ Parted = tuple[list[Statement], list[Statement]]
 """What of a statement stands at the front, and what stays."""
 
 
-def _parted(statement: Statement, known: _Known) -> Parted:
+def _parted(statement: Statement, known: _HoistState) -> Parted:
     stays: Parted = [], [statement]
     match statement:
         case Fetch(address):
@@ -98,7 +98,7 @@ def _parted(statement: Statement, known: _Known) -> Parted:
             return stays
 
 
-def _read(name: str, value: ast.expr, known: _Known) -> Parted | None:
+def _read(name: str, value: ast.expr, known: _HoistState) -> Parted | None:
     """A load of a constant at the front, and its conversion where it stood; None for all else."""
     load, cast = value, ""
     match value:

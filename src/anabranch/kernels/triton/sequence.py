@@ -77,7 +77,7 @@ DEPTHS = ((32, 5), (64, 3), (64, 5), (128, 2), (128, 4), (256, 2), (512, 1))
 """How deep a step of the products is, and how many are under way."""
 EACH = (2, 64)
 """Numbers of all products that a thread holds, at least and at most."""
-KEPT = 16
+TRIED_TILES = 16
 """Tiles that are tried."""
 
 
@@ -107,7 +107,7 @@ def tiles(body: Graph, spec: TargetSpec) -> list[SequenceTile]:
     found = found_in(body)
     if isinstance(found, Refused):
         return []
-    return [tile for tile, _ in ranked(found, spec)[:KEPT]]
+    return [tile for tile, _ in ranked(found, spec)[:TRIED_TILES]]
 
 
 def ranked(found: Layer, spec: TargetSpec) -> tuple[tuple[SequenceTile, TileBound], ...]:

@@ -27,7 +27,7 @@ from anabranch.kernels.triton.statements import Fetch
 
 MOST_STEPS = 2
 """Steps of a CTA that are written out."""
-HELD = 128
+PREFETCH_BYTES_PER_THREAD = 128
 """Bytes of weights that a thread may hold through the wait."""
 LINE = 128
 """Bytes that L2 reads at once."""
@@ -63,7 +63,11 @@ def few(share: Share, tile: ContractionTile, side: str, itemsize: int) -> bool:
     """Whether the CTA's steps are written out, its weights in registers."""
     across = tile.m if side == "left" else tile.n
     held = share.each * across * tile.k * itemsize
-    return share.whole and share.each <= MOST_STEPS and held <= HELD * 32 * tile.warps
+    return (
+        share.whole
+        and share.each <= MOST_STEPS
+        and held <= PREFETCH_BYTES_PER_THREAD * 32 * tile.warps
+    )
 
 
 def at_step(expr: Expr, share: Share, at: int) -> Expr:

@@ -38,7 +38,7 @@ QUICK = Room(calls=1, nodes=250, steps=5)
 THOROUGH = Room(calls=2, nodes=1000, steps=8)
 """For what is kept."""
 
-Known = tuple[Side, Side, Shapes]
+KnownEquation = tuple[Side, Side, Shapes]
 """An equation between tensors of these shapes."""
 
 
@@ -46,7 +46,7 @@ Known = tuple[Side, Side, Shapes]
 class Theory:
     """What is known: equations, and as rules by the operator of their left side."""
 
-    equations: list[Known] = field(default_factory=list)
+    equations: list[KnownEquation] = field(default_factory=list)
     rules: dict[str, list[Directed]] = field(default_factory=dict)
 
     def add(self, one: Side, two: Side, shapes: Shapes) -> None:

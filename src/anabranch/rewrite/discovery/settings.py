@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from anabranch.ir.rule import Call, Operand, Wild
 from anabranch.rewrite.pattern_ops import call, cat, linear, relu, t
-from anabranch.rewrite.rules.found import AVERAGED, LARGEST, MORE, WINDOW, Known, Shapes
+from anabranch.rewrite.rules.found import AVERAGED, LARGEST, MORE, WINDOW, BoundSizes, Shapes
 
 END = 2**63 - 1
-SIZES: Known = {
+SIZES: BoundSizes = {
     **{"N": 5, "C": 3, "K": 7, "M": 11, "P": 13},
     **{"B": 2, "O": 5, "H": 4, "W": 3, "R": 3, "Q": 3, "I": 9, "J": 10, MORE: (8, 9)},
 }

@@ -31,7 +31,7 @@ from anabranch.rewrite.passes.cse import expression
 from anabranch.rewrite.refuse import refuse
 from anabranch.trace import Trace
 
-SLACK = 1 << 20
+FOLD_GROWTH_BYTES = 1 << 20
 """Bytes by which a folded value may be larger than the constants it is made of."""
 MULTIPLIED = 1 << 30
 """Bytes of products of matrices that count as what a value is made of, at most."""
@@ -86,7 +86,7 @@ def _wanted(graph: Graph, foldable: dict[str, Node], trace: Trace) -> set[str]:
             made = sum(t.numel * t.dtype.itemsize for t in node.types)
             leaves, products = _leaves(node, maker)
             source = sum(size.get(name, 0) for name in leaves)
-            if made <= source + min(products, MULTIPLIED) + SLACK:
+            if made <= source + min(products, MULTIPLIED) + FOLD_GROWTH_BYTES:
                 wanted.update(node.results)
             else:
                 read.update(node.uses)

@@ -6,7 +6,7 @@
     %y = slice(%c, 1, 0, 78)
 
 By itself that is worth nothing; who reads the slice, and does not mind zeros, then reads all of it
-(`rewrite.passes.zero_channels`), from one convolution to the next. So it is tried throughout a
+(`rewrite.passes.zero_channels`), from one convolution to the next. So it is tried in all of a
 network. What it gains no arithmetic tells: a kernel compiled for an H200 copies its tiles of 154
 channels to shared memory by 60 instructions, those of 160 channels by 15.
 """
@@ -67,6 +67,6 @@ RULES: tuple[Rule, ...] = (
         replace=first_of_more,
         when=wide,
         draw=shapes(CONVOLUTION, N=(9, 10, 11, 13)),
-        throughout="first",
+        scope="first",
     ),
 )

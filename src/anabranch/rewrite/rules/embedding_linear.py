@@ -25,7 +25,7 @@ rounded once, to the dtype of its table: in half precision that is one rounding 
 linear has, which adds up products as they are. An index outside of its table, which is an error
 before, may read another table after.
 
-Dozens of lookups are more than a part of the search holds, so all this is tried throughout.
+Dozens of lookups are more than a part of the search holds, so all this has global scope.
 """
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ class EmbeddingLinearForm:
     before: bool = False
 
     def rule(self) -> Rule:
-        """The rule for lookups put together in this form, tried throughout the network."""
+        """The rule for lookups put together in this form, of global scope."""
         return Rule(
             self._name(),
             find=linear(self._read(), w, b),
             replace=self.put,
             when=self.able,
             draw=self.draw(),
-            throughout="first",
+            scope="first",
         )
 
     def able(self, match: Match) -> Refused | None:
@@ -301,7 +301,7 @@ RULES: tuple[Rule, ...] = (
             rest=OneOf(*RESTS),
             H=range(2, 8),
         ),
-        throughout="first",
+        scope="first",
     ),
     *(form.rule() for form in ONE_BY_ONE),
 )

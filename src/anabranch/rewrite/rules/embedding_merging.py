@@ -22,7 +22,7 @@ Bags of one length are rows that are looked up and added up, so they merge likew
     stack([sum(embedding(w, i), 1), sum(embedding(v, j), 1)], 1)
         =  sum(stack(w, v)[t, stack([i, j], 1)], 2)
 
-Dozens of lookups are more than a part of the search holds, so they are merged throughout. Tables
+Dozens of lookups are more than a part of the search holds, so they are merged globally. Tables
 are joined when constants are folded, so they must be constant, and the joined one is held beside
 those of the model. A rule does not see who else reads a table: where somebody does, it is held
 twice for good. An index outside of its table, which is an error before, may read another table
@@ -96,7 +96,7 @@ class EmbeddingMergeForm:
             replace=lambda match: self.put(match, before, behind),
             when=self.able,
             draw=self.draw(before or behind),
-            throughout="first",
+            scope="first",
         )
 
     def able(self, match: Match) -> Refused | None:

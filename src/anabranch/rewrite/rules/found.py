@@ -33,7 +33,7 @@ FILE = Path(__file__).with_name("found.json")
 
 Shape = tuple[str, ...]
 Shapes = Mapping[str, Shape]
-Known = dict[str, int | tuple[int, ...]]
+BoundSizes = dict[str, int | tuple[int, ...]]
 """What the letters stand for, and "..." as well."""
 
 MORE = "..."
@@ -120,10 +120,10 @@ def letters(shapes: Shapes) -> set[str]:
     return {letter for shape in shapes.values() for letter in shape}
 
 
-def unify(shapes: Shapes, found: Mapping[str, tuple[int, ...]]) -> Known | Refused:
+def unify(shapes: Shapes, found: Mapping[str, tuple[int, ...]]) -> BoundSizes | Refused:
     """What the letters stand for if these are the tensors' shapes; or which shape is no instance of
     its letters."""
-    known: Known = {}
+    known: BoundSizes = {}
     for name, shape in found.items():
         wanted = shapes[name]
         fixed = wanted[:-1] if wanted[-1:] == (MORE,) else wanted
@@ -231,7 +231,7 @@ def _drawing(shapes: Shapes, told: set[str], numbers: list[str]) -> Draw:
     return draw
 
 
-def tensor(shape: Shape, known: Known) -> TensorType:
+def tensor(shape: Shape, known: BoundSizes) -> TensorType:
     """A tensor of this shape."""
     found: list[int] = []
     for letter in shape:

@@ -208,7 +208,7 @@ RULES: tuple[Rule, ...] = (
         replace=after_layer_norm,
         when=may_in_halves,
         draw=shapes(ROWS, "d: K const?", fast=OneOf(True, False), DTYPE=torch.float16),
-        throughout="last",
+        scope="last",
     ),
     Rule(
         "linear(rms_norm(x), w, b) -> linear(x, w g) r + b",
@@ -216,7 +216,7 @@ RULES: tuple[Rule, ...] = (
         replace=after_rms_norm,
         when=may,
         draw=shapes(ROWS),
-        throughout="last",
+        scope="last",
     ),
     Rule(
         "linear(x / sqrt(mean(x x) + e) g, w, b) -> linear(x, w g) r + b",
@@ -224,7 +224,7 @@ RULES: tuple[Rule, ...] = (
         replace=after_rms_norm,
         when=may_written_out,
         draw=shapes(WRITTEN),
-        throughout="last",
+        scope="last",
     ),
     Rule(
         "linear(x / sqrt(mean(x x) + e) g, w, b), x in fp32 -> linear(x, w g) r + b",
@@ -232,6 +232,6 @@ RULES: tuple[Rule, ...] = (
         replace=after_rms_norm,
         when=may_written_out,
         draw=shapes(WRITTEN, narrow=torch.float16, DTYPE=torch.float16),
-        throughout="last",
+        scope="last",
     ),
 )

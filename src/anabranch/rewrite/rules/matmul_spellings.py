@@ -221,7 +221,7 @@ RULES: tuple[Rule, ...] = (
             replace=summed,
             when=of_vectors(side),
             draw=shapes("x: B M K; a: B K N", {"N" if side == "right" else "M": (1,)}),
-            throughout="first",
+            scope="first",
         )
         for side, name in (
             ("right", "bmm(x, column) -> sum(x * t(column), 2)"),

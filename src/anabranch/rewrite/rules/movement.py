@@ -162,7 +162,7 @@ def past_cat(name: str) -> list[Rule]:
         draw=shapes("parts: A.. [C] B..; axis: C of parts", f.drawn(), PARTS=(1, 2, 3, 4, 5)),
         # Whoever makes a part then makes it as it is needed, and where it is needed: what that
         # saves is the launch of the concatenation, for all that waited for it.
-        throughout="first",
+        scope="first",
     )
     return [whole, *(together(count) for count in range(2, MOST_PARTS + 1))]
 

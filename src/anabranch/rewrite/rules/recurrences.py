@@ -189,7 +189,7 @@ RULES: tuple[Rule, ...] = (
         when=refuses(rolled),
         also=_ends,
         draw=_drawn(joins=False),
-        throughout="first",
+        scope="first",
     ),
     Rule(
         "cat([f[0] * c + u[0], ...]) -> recurrence(u, f, c)",
@@ -198,6 +198,6 @@ RULES: tuple[Rule, ...] = (
         when=refuses(rolled),
         also=_ends,
         draw=_drawn(joins=True),
-        throughout="first",
+        scope="first",
     ),
 )

@@ -45,7 +45,7 @@ from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes
 
 Draw = Callable[[random.Random], Mapping[str, object]]
 Ways = Sequence[int] | Sequence[Sequence[int]]
-Known = dict[str, int | Sizes]
+DrawnSizes = dict[str, int | Sizes]
 """What the letters stand for; several sizes for a name of several axes."""
 
 KINDS: Mapping[str, str] = {
@@ -194,7 +194,7 @@ class Drawing:
 
     dice: random.Random
     entries: Mapping[str, object]
-    known: Known = field(default_factory=dict)
+    known: DrawnSizes = field(default_factory=dict)
     _windows: list[tuple[Sizes, ConvWindow]] = field(default_factory=list)
     _room: Sizes = ()
     _counts: dict[str, int] = field(default_factory=dict)

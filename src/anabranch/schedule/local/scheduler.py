@@ -60,7 +60,7 @@ MOST_EVALUATIONS = 4_000
 RIGID_EVALUATIONS = 1_000
 """For a block on a machine where nobody is slowed down, but waits (`local.occupancy_model`), at
 least."""
-KEPT, KEPT_OF_LARGE, LARGE_TASKS = 5, 2, 160
+KEPT_PLACINGS, KEPT_OF_LARGE, LARGE_TASKS = 5, 2, 160
 """Placings of a block that are run on the device; a block of more than 160 is nearly a network."""
 
 Block = tuple[int, ...]
@@ -153,7 +153,7 @@ class _PlacingSearch:
         tries = min(4 * len(part), TIDY_WORK // len(part))
         tidy = tidied(dag, found[0], latency, tries, self.until)
         line = Placing(tuple(range(len(part))), (0,) * len(part))
-        kept = KEPT if len(part) <= LARGE_TASKS else KEPT_OF_LARGE
+        kept = KEPT_PLACINGS if len(part) <= LARGE_TASKS else KEPT_OF_LARGE
         return list(dict.fromkeys((tidy, waiting, starts[0], line, *found, *starts)))[:kept]
 
     def _heard(self, part: Block, work: int) -> LatencyOf:

@@ -49,7 +49,7 @@ from anabranch.trace import Trace
 _T = TypeVar("_T")
 
 RUNNERS: dict[str, Runner] = {"aten": run_aten}
-ROUNDS = (3, 30)
+TIMED_ROUNDS = (3, 30)
 """At least and at most."""
 
 
@@ -418,8 +418,8 @@ def _interleaved(calls: Sequence[Callable[[], object]], budget: float) -> list[l
         call()
     samples: list[list[float]] = [[] for _ in calls]
     deadline = time.perf_counter() + budget
-    for done in range(ROUNDS[1]):
-        if done >= ROUNDS[0] and time.perf_counter() > deadline:
+    for done in range(TIMED_ROUNDS[1]):
+        if done >= TIMED_ROUNDS[0] and time.perf_counter() > deadline:
             break
         for taken, call in zip(samples, calls, strict=True):
             start = time.perf_counter()

@@ -22,7 +22,7 @@ from anabranch.targets.cuda.capturing import captured
 from anabranch.targets.cuda.sharing import turn
 
 WARM_UPS = 3
-ROUNDS = (5, 200)
+TIMED_ROUNDS = (5, 200)
 """At least and at most."""
 PER_ROUND = 3
 
@@ -101,8 +101,8 @@ def sample(
     lead = dict.fromkeys(replays, 0.0)
     with turn() as offer:
         deadline = time.perf_counter() + seconds
-        for done in range(ROUNDS[1]):
-            if done >= ROUNDS[0] and time.perf_counter() > deadline:
+        for done in range(TIMED_ROUNDS[1]):
+            if done >= TIMED_ROUNDS[0] and time.perf_counter() > deadline:
                 break
             deadline += offer()
             for i, (taken, call) in enumerate(zip(samples, calls, strict=True)):

@@ -26,7 +26,7 @@ from anabranch.deadline import TIME
 from anabranch.ir.protocols import Cost
 from anabranch.targets.cuda.sharing import turn
 
-ROUNDS = (5, 50)
+TIMED_ROUNDS = (5, 50)
 """At least and at most."""
 PER_ROUND = 3
 CYCLES = 1800
@@ -47,8 +47,8 @@ def interleaved(
     with turn() as offer:
         _warm(runs, min(TIME.warm_up_s, budget))
         deadline = time.perf_counter() + budget
-        for done in range(ROUNDS[1]):
-            if done >= ROUNDS[0] and time.perf_counter() > deadline:
+        for done in range(TIMED_ROUNDS[1]):
+            if done >= TIMED_ROUNDS[0] and time.perf_counter() > deadline:
                 break
             deadline += offer()
             marks = [timed.replays() for timed in found]

@@ -31,7 +31,7 @@ from anabranch.tuning.launch.loaded_variants import Modes
 from anabranch.tuning.launch.pdl import generated, in_mode, in_modes, in_their_modes, mode_of
 from anabranch.tuning.launch.pdl_per_kernel import own_modes, surely_faster
 
-NEAR_RATIO, OTHERS = 1.25, 6
+SCHEDULE_RATIO, OTHERS = 1.25, 6
 """Schedules that take up to so many times as long without PDL are tried with it, and so many at
 most: one of a single stream, and the fastest."""
 LARGE_LAUNCHES, OTHERS_OF_LARGE = 300, 3
@@ -104,7 +104,7 @@ def near(candidates: Sequence[tuple[Schedule, Cost]], chosen: Schedule) -> list[
     us = next((cost.us for s, cost in candidates if s == chosen), math.inf)
     found: dict[Hashable, Schedule] = {}
     for other, cost in sorted(candidates, key=lambda pair: pair[1].us):
-        if cost.us > NEAR_RATIO * us:
+        if cost.us > SCHEDULE_RATIO * us:
             break
         graph = _graph(other, names)
         if graph not in found or other.streams < found[graph].streams:

@@ -47,7 +47,7 @@ TOLD: Codec[Verdict] = nouns(Verdict)
 """How verdicts are told, one in a line."""
 SENT = 1 << 20
 """Bytes of values that a task is sent with, at most."""
-HELD, ANSWERS = 1 << 30, 64
+MOST_ANSWER_BYTES, ANSWERS = 1 << 30, 64
 """Bytes that answers may take, about, and how many are held."""
 
 
@@ -119,7 +119,7 @@ class Oracle:
 
     def _make_room(self) -> None:
         held = sum(one.nbytes for one in self._known.values())
-        while self._known and (held > HELD or len(self._known) >= ANSWERS):
+        while self._known and (held > MOST_ANSWER_BYTES or len(self._known) >= ANSWERS):
             held -= self._known.pop(next(iter(self._known))).nbytes
 
     def _expected(self, body: Graph) -> Expected:

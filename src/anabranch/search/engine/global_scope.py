@@ -1,4 +1,4 @@
-"""Throughout: one substitution at all places of a kind at once, in a whole network.
+"""Rules of global scope: one substitution at all places of a kind at once, in a whole network.
 
     layer i:  x = linear + z -> layer_norm -> linear         what one place gains, its neighbour
                                                              makes: x's sums are taken where x is
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.price import Price
-from anabranch.ir.rule import Match, Rule, Throughout
+from anabranch.ir.rule import GlobalScope, Match, Rule
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
@@ -29,14 +29,15 @@ from anabranch.trace import Trace
 Kind = tuple[Rule, tuple[TensorType, ...]]
 
 
-def kinds(graph: Graph, rules: Sequence[Rule], when: Throughout) -> Iterator[Kind]:
-    """What may be done throughout, `when` parts are not yet searched or no more, each kind once."""
+def kinds(graph: Graph, rules: Sequence[Rule], when: GlobalScope) -> Iterator[Kind]:
+    """Rules of global scope that apply, `when` parts are not yet searched or no more, each kind
+    once."""
     for rule in rules:
-        if rule.throughout == when:
+        if rule.scope == when:
             yield from dict.fromkeys(_kind(rule, match) for match in matches(graph, rule))
 
 
-def throughout(
+def applied_globally(
     graph: Graph,
     chosen: Sequence[Kind],
     price: Callable[[Graph], Price],

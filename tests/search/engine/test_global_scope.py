@@ -14,7 +14,7 @@ from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
 from anabranch.ir.price import Price
 from anabranch.rewrite.rules import channel_padding, linear_after_norm, matmul_spellings
-from anabranch.search.engine.throughout import kinds, throughout
+from anabranch.search.engine.global_scope import applied_globally, kinds
 
 
 class Layers(nn.Module):
@@ -34,12 +34,12 @@ class Layers(nn.Module):
 def test_each_kind_is_done_at_all_its_places() -> None:
     graph = captured(Layers().half(), torch.rand(8, 64).half())
     layers, head = kinds(graph, linear_after_norm.RULES, "last")
-    found = throughout(graph, [layers], nodes)
+    found = applied_globally(graph, [layers], nodes)
     assert found.price == nodes(found.graph)
     first, second, third = found.steps
     assert (first.after, second.after) == (second.before, third.before)
     assert list(kinds(found.graph, linear_after_norm.RULES, "last")) == [head]
-    found = throughout(graph, [layers, head], nodes)
+    found = applied_globally(graph, [layers, head], nodes)
     assert len(found.steps) == 4 and not list(kinds(found.graph, linear_after_norm.RULES, "last"))
     equal(graph, found.graph)
 
@@ -55,7 +55,7 @@ def test_it_ends_when_it_is_asked_to() -> None:
             stop.set()
         return nodes(graph)
 
-    found = throughout(
+    found = applied_globally(
         graph, list(kinds(graph, linear_after_norm.RULES, "last")), price, Deadline(stop=stop)
     )
     assert len(found.steps) == 2
@@ -81,7 +81,7 @@ def test_products_with_a_vector_become_sums_at_all_steps() -> None:
         return Price(sum(node.op == "aten.bmm.default" for node in graph.nodes))
 
     assert products(graph) == Price(5)
-    found = throughout(graph, list(kinds(graph, matmul_spellings.RULES, "first")), products)
+    found = applied_globally(graph, list(kinds(graph, matmul_spellings.RULES, "first")), products)
     assert found.price == Price(0) and len(found.steps) == 5
     equal(graph, found.graph)
 
@@ -90,7 +90,7 @@ def test_what_was_made_wider_is_read_so_before_its_weights_are_computed() -> Non
     """The slices behind each place are gone, and constants are those of the graph."""
     layers = (nn.Conv2d(3, 9, 3), nn.ReLU(), nn.Conv2d(9, 9, 1), nn.Sigmoid(), nn.Conv2d(9, 8, 3))
     graph = captured(nn.Sequential(*layers).half(), torch.rand(1, 3, 9, 9).half())
-    found = throughout(graph, list(kinds(graph, channel_padding.RULES, "first")), nodes)
+    found = applied_globally(graph, list(kinds(graph, channel_padding.RULES, "first")), nodes)
     assert len(found.steps) == 2 and found.graph.constants == graph.constants
     assert [node.type.shape[1] for node in found.graph.nodes if "pad" not in node.op] == [
         *(16, 16, 16, 16, 8)
