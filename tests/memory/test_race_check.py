@@ -186,6 +186,22 @@ def test_the_pool_takes_back_on_the_stream_that_it_gave_on(networks: Any) -> Non
         check_plan(move("b", release="d")(plan))
 
 
+def test_a_value_that_is_never_released_excuses_no_other(networks: Any) -> None:
+    """Every value of the pool is looked at, whatever comes before it."""
+    rows = [("a", ("x",), 512), ("b", ("a",), 512), ("c", ("b",), 512), ("d", ("c",), 512)]
+    tasks = networks.with_kernels(
+        networks.tasks([*rows, ("e", ("d",), 512)], ["e"]),
+        lambda i: {"writes_out": i not in (1, 2)},
+    )
+    launches = tuple(Launch(name, 0) for name in "abcde")
+    plan = pack(tasks, Schedule("test", launches), networks.spec)
+    kept = move("b", release=None)(plan)
+    check_plan(kept)
+    assert [s.value for s in kept.slots if s.space == "pool"] == ["b", "c"]
+    with pytest.raises(VerifyError, match="%c is released at no task: ghost"):
+        check_plan(move("c", release="ghost")(kept))
+
+
 def test_the_checker_agrees_with_the_rule_of_the_packer(networks: Any) -> None:
     """The checker and the packer's own rule are written apart: they must agree on plans in which
     a value has been moved onto another one."""
