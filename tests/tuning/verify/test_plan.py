@@ -158,3 +158,17 @@ def test_half_types_are_allowed_what_one_rounding_of_the_inputs_makes(dtype: tor
         verify(run, *given)
         with pytest.raises(NumericsError, match="relative error"):
             verify(Answers(entry.run, 30 * moved), *given)
+
+
+def test_a_question_that_export_answers_otherwise_is_named() -> None:
+    """The model is compared without gradients, and captured as if with them."""
+
+    class Asks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2 if torch.is_grad_enabled() else x * 3
+
+    with pytest.warns(UserWarning, match="is_grad_enabled"), pytest.raises(NumericsError) as raised:
+        anabranch.compile(
+            Asks().eval(), (torch.ones(3),), target="cpu", search="none", cache_dir=None
+        )
+    assert "forward asks torch.is_grad_enabled() at" in str(raised.value)

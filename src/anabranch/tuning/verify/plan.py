@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from anabranch.errors import NumericsError
 from anabranch.frontend.captured import Captured
+from anabranch.frontend.mode_queries import of_export
 from anabranch.frontend.observe import Observed, observe
 from anabranch.ir import ops, tolerances
 from anabranch.ir.domains import ANY, domains
@@ -167,15 +168,15 @@ def verify_capture(
     they are not the same."""
     if not callable(job.model):
         return
-    example = example_of(job, captured)
+    example, asks = example_of(job, captured), seen.asks if seen is not None else ()
     try:
         results = seen.results if seen is not None else _called(job)
-        _compare_with_model(run, captured, example, worst, job, results)
+        _compare_with_model(run, captured, example, worst, job, results, asks)
     except NumericsError:
         if not (torch.backends.mha.get_fastpath_enabled() and _may_cut_short(job.model)):
             raise
         with without_fastpath():
-            _compare_with_model(run, captured, example, worst, job, _called(job))
+            _compare_with_model(run, captured, example, worst, job, _called(job), asks)
         job.trace.add("warning", "verify", run.plan.tasks.name, FASTPATH)
 
 
@@ -213,10 +214,12 @@ def _compare_with_model(
     worst: Errors,
     job: Job,
     results: Any,
+    asks: Sequence[str],
 ) -> None:
     """Both may be off by what the numbers allow, and by what rounding makes of the graph: how far
     off a single number is, such as a loss that half types were summed up for, is luck. Outputs that
-    are drawn anew may be off by anything. `results`: the model's own."""
+    are drawn anew may be off by anything. `results`: the model's own; `asks`: what it asks of torch
+    about the call."""
     graph, anew = captured.graph, drawn_anew(captured.graph)
     allowed = [ok for _, ok in worst]
     outs = _ran(run, example)
@@ -228,12 +231,16 @@ def _compare_with_model(
         near = RoundingSpread(graph, example, reference, job.target)
         allowed = [ok if i in anew else max(ok, near.allowed(i)) for i, ok in enumerate(allowed)]
     except (RuntimeError, IndexError, ValueError) as failed:  # too large for memory, say
-        raise _unlike(str(differs)) from failed
+        raise _unlike(str(differs), asks) from failed
     if differs := unlike_model(run.plan, outs, example, allowed, results, anew):
-        raise _unlike(str(differs))
+        raise _unlike(str(differs), asks)
 
 
-def _unlike(what: str) -> NumericsError:
+def _unlike(what: str, asks: Sequence[str]) -> NumericsError:
+    """With what torch.export answers in its own way, if the model asks that."""
+    if questions := of_export(asks):
+        why = f"forward asks {', '.join(questions)}, and goes the way for torch.export's answer"
+        return NumericsError(what, why, "go by an attribute or an argument of the model instead")
     return NumericsError(
         what, WRONG_CAPTURE, "report the model; it may depend on state that capture cannot see"
     )
