@@ -52,6 +52,8 @@ DECOMPOSED = (
 
 GRADIENT = "_backward.default"
 """How gradients end that `operators.decompositions` would take apart."""
+SHORT_LINE = 8
+"""Pixels of a line, below which what is added up first would be many numbers."""
 LONG_PIXELS = 512
 """Pixels of an image from which its channels are averaged one line after another."""
 SILENT = {
@@ -190,11 +192,11 @@ def _var_mean(x: Tensor) -> tuple[Tensor, Tensor]:
     """Of each channel, as [1, c, 1, 1]: of each line of pixels first, and then of these, by the
     formula of Chan, Golub and LeVeque. A channel of all images is more than one CTA reads in good
     time, and of a whole image it reads few channels at once, whose numbers lie side by side."""
-    pixels = list(range(2, x.dim()))
-    if not pixels or math.prod(x.shape[2:]) < LONG_PIXELS:
-        var, mean = torch.var_mean(x, [0, *pixels], correction=0, keepdim=True)
+    dims, _ = _pixels(x)
+    lines, line = _lines(x)
+    if not lines:
+        var, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
         return var, mean
-    line, lines = pixels[-1:], [0, *pixels[:-1]]
     within, means = torch.var_mean(x, line, correction=0, keepdim=True)
     mean = means.mean(lines, keepdim=True)
     apart = means - mean
@@ -203,10 +205,19 @@ def _var_mean(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sum(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Of each channel, as [1, c, 1, 1], of long images line by line, as `_var_mean` has it."""
+    lines, line = _lines(x)
+    found = x.sum(line, keepdim=True, dtype=dtype)
+    return found.sum(lines, keepdim=True) if lines else found
+
+
+def _lines(x: Tensor) -> tuple[list[int], list[int]]:
+    """The axes of what is added up last and first: lines of pixels, or images of short lines; no
+    lines, and all at once, where images are small."""
     dims, _ = _pixels(x)
     if math.prod(x.shape[2:]) < LONG_PIXELS:
-        return x.sum(dims, keepdim=True, dtype=dtype)
-    return x.sum(dims[-1:], keepdim=True, dtype=dtype).sum(dims[:-1], keepdim=True)
+        return [], dims
+    first = 1 if x.shape[-1] < SHORT_LINE else len(dims) - 1
+    return dims[:first], dims[first:]
 
 
 def _batch_norm_of_batch(
