@@ -42,6 +42,11 @@ COLLECTED = pytest.StashKey[float]()
 COLLECTED_EVERY_S = 10.0
 """When garbage was collected between two files, and how often that is worth its time."""
 
+USUAL, SELDOM = gc.get_threshold(), (50_000, 20, 50)
+"""How often Python looks for garbage. Most of what 700 allocations make is none: looking after each
+700 was a tenth of the time of all tests and a quarter of collecting them, and there is memory for
+what waits."""
+
 CAPTURES = "CAPTURES_OF_TESTS"
 """The environment variable that names the folder where workers of a run keep captured networks."""
 
@@ -62,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Pytest listens to loggers that pass nothing on, and torch traces for whoever listens: the stack
     at each tensor that an export sees, the text of each graph. No test asks for those."""
     setattr(logging.getLogger("torch.__trace"), "addHandler", lambda handler: None)  # noqa: B010
+    gc.set_threshold(*SELDOM)
     if hasattr(config, "workerinput"):
         return
     folder = tempfile.mkdtemp(prefix="anabranch-captures-")
@@ -84,14 +90,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What torch and thousands of collected tests hold is never garbage: a full collection takes
-    three times as long where it looks through that as well. Nor is most of what 700 allocations
-    make, after which Python looks: a tenth of the time of all tests, where there is memory for
-    what waits. That of a GPU is returned as soon as outside of tests."""
+    three times as long where it looks through that as well. That of a GPU is returned as soon as
+    outside of tests."""
     gc.collect()
     gc.freeze()
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        gc.set_threshold(50_000, 20, 50)
+    if torch is not None and torch.cuda.is_available():
+        gc.set_threshold(*USUAL)
 
 
 @pytest.hookimpl(trylast=True)
