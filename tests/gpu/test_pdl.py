@@ -35,6 +35,7 @@ def test_the_same_bits(name: str, tmp_path: Path) -> None:
             horizontal_fusion="none",
             scheduler="critical",
             pdl=pdl,
+            budget=30.0,
             cache_dir=shared_cache(tmp_path),
             strict=True,
         )

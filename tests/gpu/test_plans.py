@@ -52,6 +52,8 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LIKE_OTHERS = ("densenet121", "mobilenet_v2", "gpt2", "mlp", "dlrm", "lstm", "gru", "attention_rnn")
 OWN = tuple(name for name in ZOO if name not in LIKE_OTHERS)
 """Networks of operators and blocks that no other network of the zoo has."""
+SAME_CELLS = ("nasnet_large", "nasnet_ios", "randwire_ios")
+"""Of these that have the cells of another one, in other numbers."""
 
 
 def network(name: str, size: str, dtype: torch.dtype) -> tuple[nn.Module, tuple[Tensor, ...]]:
@@ -109,10 +111,10 @@ def test_plans_of_generated_kernels_are_right(name: str, dtype: torch.dtype) -> 
             assert all(torch.equal(x, y) for x, y in zip(run(args), first, strict=True))
 
 
-@pytest.mark.parametrize("name", ["bert_base", "googlenet", "squeezenet", "sru"])
+@pytest.mark.parametrize("name", ["bert_base", "googlenet", "sru"])
 def test_plans_in_tf32_are_right(name: str) -> None:
     """Tensor cores cut fp32 off, which no library is allowed to show, and neither are we."""
-    fast = quick(name, torch.float32, kernels="all", tf32=True, budget=60.0)
+    fast = quick(name, torch.float32, kernels="all", tf32=True, budget=2 * BUDGET_S)
     kernels = [task.kernel for task in fast.entries[0].plan.tasks.tasks if task.kernel]
     assert any(kernel.provider == "triton" for kernel in kernels)
 
@@ -175,7 +177,7 @@ def test_priorities_change_no_bit(name: str) -> None:
         assert all(torch.equal(x, y) for x, y in zip(rushed(args), want, strict=True))
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [name for name in OWN if name not in SAME_CELLS])
 def test_random_delays_change_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing wait, or bytes that two unordered launches share, would show under delays."""
     monkeypatch.setenv("ANABRANCH_CACHE_DIR", "")
@@ -415,7 +417,7 @@ def test_the_users_precision_switches_stay() -> None:
 @pytest.mark.parametrize("kernels", ["library", "all"])
 def test_all_kernels_ask_for_one_carve_out(kernels: str) -> None:
     """As the nodes of the graph say that is replayed, a library's among them."""
-    run = quick("squeezenet", kernels=kernels, budget=None).executable()
+    run = quick("squeezenet", kernels=kernels).executable()
     assert isinstance(run, CudaExecutable) and run._graph is not None
     library, asked = nodes.opened(), []
     for node, kind in nodes._nodes(run._graph.raw_cuda_graph(), library):
