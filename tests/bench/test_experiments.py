@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -26,16 +28,16 @@ def linear(name: str = "fc", width: int = 4) -> Task:
     return Task(name, body, aten_kernel("aten", body))
 
 
-CASES = {
-    "copies": copies(linear(), 30.0),
-    "pair": pair(linear(), 9.0, linear("other", 6), 21.0),
-    "steps": steps(tiny(CpuTarget().spec)[0], "tiny"),
+CASES: dict[str, Callable[[], Experiment]] = {
+    "copies": lambda: copies(linear(), 30.0),
+    "pair": lambda: pair(linear(), 9.0, linear("other", 6), 21.0),
+    "steps": lambda: steps(tiny(CpuTarget().spec)[0], "tiny"),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_schedule_runs_and_computes_what_the_task_does(case: str) -> None:
-    experiment, target = CASES[case], CpuTarget()
+    experiment, target = CASES[case](), CpuTarget()
     verify_tasks(experiment.tasks)
     dag = dag_of(experiment.tasks)
     for schedule in experiment.schedules:
@@ -50,7 +52,7 @@ def test_every_schedule_runs_and_computes_what_the_task_does(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_copies_are_timed_as_their_original(case: str) -> None:
-    experiment = CASES[case]
+    experiment = CASES[case]()
     for copy, original in zip(experiment.tasks.tasks, experiment.originals, strict=True):
         assert task_key(copy) == task_key(original)
 
@@ -66,7 +68,7 @@ def test_neighbours_share_nothing_and_sets_are_few() -> None:
 
 
 def test_the_chains_of_a_pair_take_as_long() -> None:
-    experiment = CASES["pair"]
+    experiment = CASES["pair"]()
     names = [original.name for original in experiment.originals]
     assert (names.count("fc"), names.count("other")) == (2, 1)
     assert [schedule.streams for schedule in experiment.schedules] == [1, 2]
@@ -90,4 +92,4 @@ def test_forks_and_joins() -> None:
 
 def test_a_lone_task() -> None:
     assert len(lone(linear()).tasks) == 1
-    assert isinstance(CASES["steps"], Experiment)
+    assert isinstance(CASES["steps"](), Experiment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,10 @@ def kernel_of(body: Graph, variant: str) -> Kernel:
     return Kernel("triton", name, body, parse_variant(variant), source=program(body, variant).text)
 
 
-KERNELS = [kernel(name) for name in SAMPLES]
+@functools.cache
+def kernels() -> tuple[Kernel, ...]:
+    """One of each template."""
+    return tuple(kernel(name) for name in SAMPLES)
 
 
 @pytest.fixture(autouse=True)
@@ -42,20 +46,20 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_written_is_recalled_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    again = [replace(k, variant=parse_variant(f"{k.variant}.c50")) for k in KERNELS]
+    again = [replace(k, variant=parse_variant(f"{k.variant}.c50")) for k in kernels()]
     with Cache.open(tmp_path) as cache:
-        missing = program_cache.recall(cache, [*KERNELS, *again])
-        assert len(missing) == len({(k.body, k.variant) for k in KERNELS})
+        missing = program_cache.recall(cache, [*kernels(), *again])
+        assert len(missing) == len({(k.body, k.variant) for k in kernels()})
         program_cache.keep(cache, missing)
-    want = [program(k.body, k.variant) for k in KERNELS]
+    want = [program(k.body, k.variant) for k in kernels()]
     codegen._program.cache_clear()
     codegen._of_task.cache_clear()
     for one in codegen.TEMPLATES:
         never = replace(codegen.TEMPLATES[one], write=lambda *_: pytest.fail("it is written anew"))
         monkeypatch.setitem(codegen.TEMPLATES, one, never)
     with Cache.open(tmp_path) as cache:
-        assert program_cache.recall(cache, KERNELS) == {}
-    assert [program(k.body, k.variant) for k in KERNELS] == want
+        assert program_cache.recall(cache, kernels()) == {}
+    assert [program(k.body, k.variant) for k in kernels()] == want
 
 
 def test_neither_variants_nor_bodies_are_taken_for_each_other(tmp_path: Path) -> None:
@@ -74,21 +78,23 @@ def test_neither_variants_nor_bodies_are_taken_for_each_other(tmp_path: Path) ->
 
 def test_other_files_of_ours_write_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Cache.open(tmp_path) as cache:
-        program_cache.keep(cache, program_cache.recall(cache, KERNELS))
+        program_cache.keep(cache, program_cache.recall(cache, kernels()))
         monkeypatch.setattr("anabranch.kernels.sources.digest", lambda *rooms: "other")
-        assert len(program_cache.recall(cache, KERNELS)) == len(KERNELS)
+        assert len(program_cache.recall(cache, kernels())) == len(kernels())
 
 
 def test_what_cannot_be_read_is_written_anew(tmp_path: Path) -> None:
     with Cache.open(tmp_path) as cache:
-        missing = program_cache.recall(cache, KERNELS)
+        missing = program_cache.recall(cache, kernels())
         cache.put_many("kernels", dict.fromkeys(missing, '{"text": "def wrong()"}'))
-        assert program_cache.recall(cache, KERNELS) == missing
+        assert program_cache.recall(cache, kernels()) == missing
 
 
 def test_a_library_has_none(tmp_path: Path) -> None:
     with Cache.open(tmp_path) as cache:
-        assert program_cache.recall(cache, [replace(KERNELS[0], provider="aten", variant="")]) == {}
+        assert (
+            program_cache.recall(cache, [replace(kernels()[0], provider="aten", variant="")]) == {}
+        )
 
 
 def test_what_is_remembered_of_a_kernel_keeps_no_weights_alive() -> None:

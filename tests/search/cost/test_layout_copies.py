@@ -78,8 +78,9 @@ def test_merged_convolutions_pay_for_copies_of_their_slices(
 
 
 @pytest.mark.xdist_group("layout copies of the zoo")  # they share what is captured
-@pytest.mark.parametrize("alpha", [0.0, 16.0])
-@pytest.mark.parametrize("name", ["googlenet", "squeezenet"])
+@pytest.mark.parametrize(
+    ("name", "alpha"), [("googlenet", 16.0), ("squeezenet", 0.0), ("squeezenet", 16.0)]
+)
 def test_what_is_searched_for_costs_what_it_costs_simplified(name: str, alpha: float) -> None:
     """All that simplification saves beyond that is a concatenation that puts together again what
     was cut apart; of the best there is none."""
