@@ -192,12 +192,10 @@ def _var_mean(x: Tensor) -> tuple[Tensor, Tensor]:
     """Of each channel, as [1, c, 1, 1]: of each line of pixels first, and then of these, by the
     formula of Chan, Golub and LeVeque. A channel of all images is more than one CTA reads in good
     time, and of a whole image it reads few channels at once, whose numbers lie side by side."""
-    dims, _ = _pixels(x)
     lines, line = _lines(x)
-    if not lines:
-        var, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
-        return var, mean
     within, means = torch.var_mean(x, line, correction=0, keepdim=True)
+    if not lines:
+        return within, means
     mean = means.mean(lines, keepdim=True)
     apart = means - mean
     return (within + apart * apart).mean(lines, keepdim=True), mean

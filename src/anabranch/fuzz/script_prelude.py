@@ -124,19 +124,12 @@ def differences(
             continue
         given = cast(drawn, device, dtype)
         kept = [tensor.clone() for tensor in given]
-        with torch.no_grad(), opened.full_precision():
-            eager = [tensor.clone() for tensor in given]
-            exact = cast([tensor.clone() for tensor in given], device, torch.float64)
-            try:
-                with opened.own_precision():  # a library's rounding is the model's own
-                    own = model(*eager)
-                truth = wide(*exact)
-                with UnroundedBetweenCasts():  # type: ignore[no-untyped-call]
-                    unrounded = wide(
-                        *cast([tensor.clone() for tensor in kept], device, torch.float64)
-                    )
-            except (RuntimeError, IndexError):
-                continue  # inputs that the model does not take
+        eager = [tensor.clone() for tensor in given]
+        exact = cast([tensor.clone() for tensor in given], device, torch.float64)
+        try:
+            own, truth, unrounded = judges(model, wide, eager, exact, opened)
+        except (RuntimeError, IndexError):
+            continue  # inputs that the model does not take
         if not ran:
             outs = _evaluated(compiled, given)
         else:
@@ -188,6 +181,24 @@ def _windows(compiled: Any) -> set[int]:
         if node.op.startswith(("aten.convolution.", "aten.cudnn_convolution")):
             read.add(getattr(node.args[1], "name", ""))
     return {i for i, value in enumerate(graph.inputs) if value.name in read}
+
+
+def judges(
+    model: nn.Module,
+    wide: nn.Module,
+    given: Sequence[Tensor],
+    exact: Sequence[Tensor],
+    target: Target,
+) -> tuple[Any, Any, Any]:
+    """What a model's results are compared with: its own, a library's rounding among it; those of
+    fp64; and those of fp64 in which casts alone round. Both inputs may be written to."""
+    spare = [tensor.clone() for tensor in exact]
+    with torch.no_grad(), target.own_precision():
+        own = model(*given)
+    with torch.no_grad(), target.full_precision():
+        truth = wide(*exact)
+        with UnroundedBetweenCasts():  # type: ignore[no-untyped-call]
+            return own, truth, wide(*spare)
 
 
 class UnroundedBetweenCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 import anabranch
 from anabranch.errors import CaptureError
 from anabranch.frontend.dynamic_shapes import Dimension, DynamicShapes, Extent
-from anabranch.fuzz.script_prelude import Inputs, cast, compared, device_of, legal
+from anabranch.fuzz.script_prelude import Inputs, cast, compared, device_of, judges, legal
 from anabranch.targets import resolve
 
 CALLS = 5
@@ -64,14 +64,13 @@ def size_differences(
             continue
         given = cast(drawn, device, dtype)
         exact = cast([tensor.clone() for tensor in given], device, torch.float64)
-        with torch.no_grad(), opened.full_precision():
-            try:
-                own, truth = model(*(x.clone() for x in given)), wide(*exact)
-            except Exception:  # a size that the model does not take
-                continue
+        try:
+            right = judges(model, wide, [x.clone() for x in given], exact, opened)
+        except Exception:  # a size that the model does not take
+            continue
         outs = compiled(*given)
-        leaves = [pytree.tree_leaves(each) for each in (outs, own, truth)]
-        wrong = compared(leaves[0], leaves[1], leaves[2], opened.spec.tf32)
+        ours, own, truth, unrounded = (pytree.tree_leaves(each) for each in (outs, *right))
+        wrong = compared(ours, own, truth, opened.spec.tf32, unrounded=unrounded)
         found += [f"with {size} rows, {why}" for why in wrong]
     return list(dict.fromkeys(found))
 

@@ -51,7 +51,7 @@ BLOCK = 1024
 WARPS = (1, 2, 4, 8)
 NARROW = ((64, 64), (32, 64), (32, 128), (16, 128))
 """Rows and columns of a block where rows are neighbours in memory: a load brings 32 bytes, sixteen
-numbers of half a word, however few of them are used."""
+numbers of two bytes, however few of them are used."""
 SMS_PER_CTA = 4
 """Multiprocessors for each CTA, at most: where there are fewer rows, blocks have fewer of them."""
 SHARED_SIDE_BY_SIDE = ((32, 32), (32, 64), (64, 64))
@@ -61,6 +61,8 @@ SHARED_IN_LINE = ((1, 1024), (1, 2048))
 LONG_ROW_COLUMNS = 512
 """Columns from which several CTAs share a row: what they save is more than adding up their sums."""
 MOST_PARTS = 128
+USUAL_OF_WARP = 32 * 16
+"""Elements of a tile that one warp holds, of tiles that come in one number of warps."""
 MOST_EACH = 32
 """Elements of a tile that one thread holds, at most."""
 
@@ -94,7 +96,7 @@ def _narrow(rows: Rows, spec: TargetSpec) -> list[RowsTile]:
     if not rows.side_by_side or rows.both_ways or rows.col.extent <= BLOCK // 2:
         return []
     fitting = [
-        RowsTile(height, width, height * width // 512)
+        RowsTile(height, width, height * width // USUAL_OF_WARP)
         for height, width in NARROW
         if height * spec.sms <= SMS_PER_CTA * rows.row.extent
     ]
@@ -113,7 +115,7 @@ def _shared(rows: Rows, spec: TargetSpec) -> list[RowsTile]:
         if height >= 2 * next_power(rows.row.extent) or most < 2:
             continue
         parts = 1 << (most.bit_length() - 1)
-        warps = max(1, height * width // (32 * 16))
+        warps = max(1, height * width // USUAL_OF_WARP)
         found += [RowsTile(height, width, warps, k) for k in (parts, parts // 2) if k > 1]
     return found
 
