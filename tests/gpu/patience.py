@@ -14,10 +14,11 @@ from itertools import pairwise
 import pytest
 import torch
 
+from anabranch.targets.cuda.device_sleep import device_sleep
+
 ATTEMPTS = 5
 PAUSE_S = 1.0
-SLEEP_CYCLES = 36_000
-"""Of a kernel that waits for about 20 us, whatever the clock of the memory is."""
+SLEEP_US = 20.0
 SAMPLES = 300
 STEADY = 1.5
 """Nine of ten sleeps take no more than this times the median on a GPU that nobody else uses."""
@@ -46,7 +47,7 @@ def sleeps() -> tuple[float, float]:
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(SAMPLES + 1)]  # type: ignore[no-untyped-call]
     marks[0].record()
     for mark in marks[1:]:
-        torch.cuda._sleep(SLEEP_CYCLES)  # type: ignore[no-untyped-call]
+        device_sleep(SLEEP_US)
         mark.record()
     torch.cuda.synchronize()
     taken = sorted(1e3 * a.elapsed_time(b) for a, b in pairwise(marks))

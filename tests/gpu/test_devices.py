@@ -20,6 +20,7 @@ from anabranch.cache import Cache
 from anabranch.compiled.retarget import resettled
 from anabranch.errors import AnabranchError, InputError, TargetError
 from anabranch.ir.tolerances import relative_error
+from anabranch.targets.cuda.device_sleep import device_sleep
 from anabranch.trace import Trace
 
 pytestmark = pytest.mark.gpu
@@ -108,7 +109,7 @@ def test_a_call_is_in_the_order_of_the_callers_stream() -> None:
         stream, given = torch.cuda.Stream(), torch.zeros_like(x)  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
-            torch.cuda._sleep(2_000_000)  # type: ignore[no-untyped-call]
+            device_sleep(1000.0)
             given.copy_(x if number % 2 else -x)
             found = fast(given)
             read = found.clone()

@@ -39,6 +39,7 @@ from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.callables import capture_callable
 from anabranch.targets.cuda.capture import WARM_UPS, CudaExecutable
+from anabranch.targets.cuda.device_sleep import device_sleep
 from anabranch.targets.tf32 import precision
 
 pytestmark = pytest.mark.gpu
@@ -330,7 +331,7 @@ def test_calls_wait_for_the_one_before_on_whatever_stream() -> None:
     for number, place in enumerate(order):
         with torch.cuda.stream(streams[place]):
             if number % 3:
-                torch.cuda._sleep(200_000)  # type: ignore[no-untyped-call]
+                device_sleep(100.0)
             got.append(fast(inputs[number % len(inputs)]))
     torch.cuda.synchronize()
     for number, result in enumerate(got):

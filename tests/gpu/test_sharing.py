@@ -18,10 +18,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 OTHER = """
 import time, torch
 from anabranch.targets.cuda import timing
+from anabranch.targets.cuda.device_sleep import device_sleep
 print("ready", flush=True)
 until = time.monotonic() + 8
 while time.monotonic() < until:
-    timing.interleaved([lambda: torch.cuda._sleep(500_000)], 0.5)
+    timing.interleaved([lambda: device_sleep(280.0)], 0.5)
 """
 
 

@@ -26,9 +26,9 @@ class Made:
 
         return launch
 
-    def sleep(self, cycles: int) -> None:
-        self.slept += cycles / timing.CYCLES
-        self.free = max(self.free, self.now) + cycles / timing.CYCLES
+    def sleep(self, us: float) -> None:
+        self.slept += us
+        self.free = max(self.free, self.now) + us
 
     def synchronize(self) -> None:
         self.now = max(self.now, self.free)
@@ -49,7 +49,7 @@ class Made:
 def made(monkeypatch: pytest.MonkeyPatch, gpu_named: Path) -> Made:
     found = Made()
     monkeypatch.setattr(torch.cuda, "Event", found.event)
-    monkeypatch.setattr(torch.cuda, "_sleep", found.sleep)
+    monkeypatch.setattr(timing, "device_sleep", found.sleep)
     monkeypatch.setattr(torch.cuda, "synchronize", found.synchronize)
     monkeypatch.setattr(time, "perf_counter", lambda: found.now / 1e6)
     return found

@@ -19,6 +19,7 @@ import torch
 
 from anabranch.targets.cuda import timing
 from anabranch.targets.cuda.capturing import captured
+from anabranch.targets.cuda.device_sleep import device_sleep
 from anabranch.targets.cuda.sharing import turn
 
 WARM_UPS = 3
@@ -130,7 +131,7 @@ def _visit(call: Callable[[], object], lead: float = 0.0) -> tuple[list[float], 
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(PER_ROUND + 1)]  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     if lead:
-        torch.cuda._sleep(round(timing.CYCLES * lead))  # type: ignore[no-untyped-call]
+        device_sleep(lead)
     start = time.perf_counter()
     call()
     marks[0].record()

@@ -44,13 +44,12 @@ from anabranch.targets.calling import Turn, alone, without_gradients
 from anabranch.targets.cuda import nodes
 from anabranch.targets.cuda.call_order import Turns
 from anabranch.targets.cuda.capturing import captured
+from anabranch.targets.cuda.device_sleep import device_sleep
 from anabranch.targets.cuda.input_copies import filler
 from anabranch.targets.loading import Placed, copied, held_at, strays
 
 WARM_UPS = 2
 """Runs before capture: libraries initialise, choose algorithms and allocate workspaces in them."""
-CYCLES = 1800
-"""Of a microsecond, about: delays need no precision."""
 
 _let_go: list[torch.cuda.CUDAGraph] = []
 """Graphs that nobody holds any more, but which went while their thread captured another: CUDA frees
@@ -299,9 +298,8 @@ class CudaExecutable:
         in microseconds."""
 
         def delayed(name: str, call: Callable[[], None]) -> None:
-            cycles = round(CYCLES * pause(name))
-            if cycles:
-                torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+            if us := pause(name):
+                device_sleep(us)
             call()
 
         with self.turn.lock, torch.cuda.device(self._device):

@@ -24,13 +24,12 @@ import torch
 
 from anabranch.deadline import TIME
 from anabranch.ir.protocols import Cost
+from anabranch.targets.cuda.device_sleep import device_sleep
 from anabranch.targets.cuda.sharing import turn
 
 TIMED_ROUNDS = (5, 50)
 """At least and at most."""
 PER_ROUND = 3
-CYCLES = 1800
-"""Of a microsecond of sleep, about."""
 LONGEST = 4000.0
 """Microseconds of sleep before a few replays: for graphs of ten thousand launches and a busy
 host. What takes longer to launch is timed as it comes."""
@@ -78,7 +77,7 @@ class _Timed:
         """Launches some; between each two of the events there is one."""
         events = [torch.cuda.Event(enable_timing=True) for _ in range(PER_ROUND + 1)]  # type: ignore[no-untyped-call]
         if self._lead:
-            torch.cuda._sleep(round(CYCLES * self._lead))  # type: ignore[no-untyped-call]
+            device_sleep(self._lead)
         start = time.perf_counter()
         self._run()
         events[0].record()
