@@ -6,8 +6,7 @@ run: warmed up, captured, launched again and again.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import Variant
 from anabranch.kernels.triton import Program
 from anabranch.memory import pack
-from anabranch.targets.cuda import driver
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.targets.cuda.triton import Triton
 from anabranch.trace import Trace
@@ -165,17 +163,11 @@ def graph_of(*tasks: Task) -> TaskGraph:
     return TaskGraph("net", inputs, (), tasks, (), outputs)
 
 
-@pytest.fixture(params=["as found", "ctypes"])
-def target(request: pytest.FixtureRequest) -> Iterator[CudaTarget]:
-    """A target whose writer knows our programs, with either door to the driver."""
+@pytest.fixture
+def target() -> Iterator[CudaTarget]:
+    """A target whose writer knows our programs."""
     found = CudaTarget(torch.device("cuda", torch.cuda.current_device()))
-    opened: Callable[[], driver.Driver] = driver.open_driver
-    if request.param == "ctypes":
-
-        def opened() -> driver.Driver:
-            return driver.Library(ctypes.CDLL("libcuda.so.1"))
-
-    found._triton = Triton(found.device, found.spec.capability, write, opened)
+    found._triton = Triton(found.device, found.spec.capability, write)
     found._runners["triton"] = found._triton.runner
     yield found
     torch.cuda.synchronize()

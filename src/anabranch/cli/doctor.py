@@ -25,7 +25,6 @@ from anabranch.targets.cuda import callables
 
 OPTIONAL = (
     ("triton", "triton", "generated kernels"),
-    ("cuda bindings", "cuda-bindings", "launches of generated kernels; ctypes does it without"),
     ("cudnn frontend", "nvidia-cudnn-frontend", "convolutions with bias, residual and activation"),
 )
 """Name, package, what it is for: a GPU uses them, nothing else needs them."""

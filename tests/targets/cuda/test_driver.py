@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anabranch.errors import TargetError
-from anabranch.targets.cuda.driver import Config, LaunchConfig, Library, pack
+from anabranch.targets.cuda.driver import PROGRAMMATIC, Config, LaunchConfig, Library, pack
 
 LAUNCH = LaunchConfig((3, 2, 1), 128, 65536, pdl=True)
 
@@ -95,15 +95,20 @@ def test_a_refusal_names_the_call_and_the_error() -> None:
     assert failed.value.why == "CUDA_ERROR_INVALID_VALUE (1)"
 
 
-def test_both_ways_say_the_same() -> None:
+def test_the_layout_is_that_of_nvidias_own_package() -> None:
     driver = pytest.importorskip("cuda.bindings.driver", reason="compares with cuda-bindings")
-    from anabranch.targets.cuda.driver import Bindings
-
-    config = Bindings().config(LAUNCH, 0x55)
+    config, attribute = driver.CUlaunchConfig(), driver.CUlaunchAttribute()
+    config.gridDimX, config.gridDimY, config.gridDimZ = LAUNCH.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = LAUNCH.threads, 1, 1
+    config.sharedMemBytes, config.hStream = LAUNCH.shared, driver.CUstream(0x55)
+    attribute.id = driver.CUlaunchAttributeID(PROGRAMMATIC)
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    config.attrs, config.numAttrs = [attribute], 1
     ours = ctypes.cast(int(config.getPtr()), ctypes.POINTER(Config)).contents
     assert tuple(ours.grid) == (3, 2, 1) and tuple(ours.block) == (128, 1, 1)
     assert (ours.shared, ours.stream, ours.count) == (65536, 0x55, 1)
     assert (ours.attributes[0].id, ours.attributes[0].value[0]) == (6, 1)
     assert (
-        int(driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) == 6
+        int(driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+        == PROGRAMMATIC
     )

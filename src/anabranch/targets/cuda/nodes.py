@@ -21,9 +21,8 @@ import torch
 
 from anabranch.ir.task import Resources
 from anabranch.targets.cuda.capturing import captured
-from anabranch.targets.cuda.driver import Library, refused
+from anabranch.targets.cuda.driver import NAME, Library, refused
 
-NAME = "libcuda.so.1"
 KERNEL, COPY, FILL = 0, 1, 2
 """CU_GRAPH_NODE_TYPE of what runs on the device; others are events and the like."""
 CARVEOUT = 14
