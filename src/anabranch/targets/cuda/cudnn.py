@@ -14,11 +14,11 @@ Engines whose sums come out otherwise from run to run are left out.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache as memoized
 from typing import Any
 
 import torch
@@ -80,7 +80,7 @@ class HandlePool:
             self.free.append(handle)
 
 
-@memoized
+@functools.cache
 def handles(device: torch.device) -> HandlePool:
     """The process's handles for a device, whatever number of targets uses it."""
 
@@ -97,12 +97,18 @@ class Cudnn:
     """cuDNN on one device: the engines built so far, by structure."""
 
     def __init__(self, tf32: bool, device: torch.device) -> None:
-        import cudnn
-
-        self._cudnn, self._device = cudnn, device
+        self._device = device
         self._handles = handles(device)
         self._tf32 = tf32
         self._engines: dict[tuple[str, str], Engine | TargetError] = {}
+
+    @functools.cached_property
+    def _cudnn(self) -> Any:
+        """cuDNN's front end, which takes 50 ms to import: of plans that have no kernel of it nobody
+        waits for that."""
+        import cudnn
+
+        return cudnn
 
     def engine(self, kernel: Kernel) -> Engine:
         """The engine a kernel names, built on first use. TargetError if cuDNN has none such."""
@@ -118,8 +124,9 @@ class Cudnn:
         self, kernels: Iterable[Kernel], cache: Cache | None = None, machine: str = ""
     ) -> None:
         """Build what these kernels name, side by side, or read it from the cache, where what is
-        built is also kept; `machine` is part of its keys. Engines that fail are heard when they are
-        asked for."""
+        built is also kept; `machine` is part of its keys. Reading goes one by one: it holds Python's
+        lock, and each thread would make a handle. Engines that fail are heard when they are asked
+        for."""
         wanted = {
             (structure_text(kernel.body), str(kernel.variant)): kernel
             for kernel in kernels
@@ -128,12 +135,13 @@ class Cudnn:
         missing = {key: kernel for key, kernel in wanted.items() if key not in self._engines}
         names = {key: ENGINES.key(machine, f"{key[0]}{key[1]}") for key in wanted}
         kept = ENGINES.get_many(cache, {key: names[key] for key in missing})
+        read = {key: self._read(data) for key, data in kept.items()}
+        self._engines.update({key: engine for key, engine in read.items() if engine})
+        missing = {key: kernel for key, kernel in missing.items() if key not in self._engines}
 
         def attempt(key: tuple[str, str]) -> Engine | TargetError:
             with torch.cuda.device(self._device):  # a new thread begins with the first GPU
-                data = kept.get(key)
-                engine = self._read(data) if data is not None else None
-                return engine or self._attempt(missing[key])
+                return self._attempt(missing[key])
 
         with Pool(BUILDERS, "anabranch-cudnn") as pool:
             built = dict(zip(missing, pool.map(attempt, missing), strict=True))
