@@ -10,6 +10,7 @@ from anabranch.ir.key import (
     THREADS,
     code,
     content_key,
+    copied_together,
     digest_tensor,
     digest_tensors,
     structure_key,
@@ -68,6 +69,16 @@ def test_digests_name_the_content() -> None:
     long = (0, 4, SMALL_BYTES)  # nothing, what is digested at once, and what a thread is given
     many = [torch.full((size % 2 + 1, long[size % 3]), size) for size in range(4 * THREADS)]
     assert digest_tensors(iter(many)) == [digest_tensor(one) for one in many]
+
+
+def test_bytes_that_are_copied_together_are_each_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anabranch.ir.key.TOGETHER_BYTES", 8)
+    sizes = [3, 0, 5, 1, 9, 0, 2, 8]  # eight together, one more, too many for any, three, eight
+    whole = torch.arange(sum(sizes), dtype=torch.uint8)
+    parts = whole.split(sizes)
+    found = list(copied_together(iter(parts)))
+    assert [part.tolist() for part in found] == [part.tolist() for part in parts]
+    assert list(copied_together([])) == []
 
 
 def test_numbers_that_are_equal_and_yet_differ_make_other_graphs() -> None:

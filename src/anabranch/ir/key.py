@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 
 import torch
@@ -28,6 +28,8 @@ THREADS = 8
 """That weights are digested by, at most."""
 SMALL_BYTES = 1 << 15
 """Bytes that are digested sooner than another thread hears of them."""
+TOGETHER_BYTES = 8 << 20
+"""Bytes that are copied from a GPU at once, where they are of several weights."""
 
 
 def digest_text(text: str) -> str:
@@ -37,25 +39,26 @@ def digest_text(text: str) -> str:
 
 def digest_tensor(tensor: torch.Tensor) -> str:
     """Names the content: dtype, shape and every byte."""
-    return _digest(_on_cpu(tensor))
+    return _digest(tensor, _content(tensor).cpu())
 
 
 def digest_tensors(tensors: Iterable[torch.Tensor]) -> list[str]:
     """As `digest_tensor` of each, on several cores. Copies from a GPU are made in this thread, with
     whose stream they are in order, and few are held at once."""
+    given = list(tensors)
+    asked = dict[int, Future[str] | str]()
     with Pool(THREADS, "anabranch-digest") as pool:
-        asked: list[Future[str] | str] = []
         busy: deque[Future[str]] = deque()
-        for tensor in tensors:
-            held = _on_cpu(tensor)
-            if held.nbytes < SMALL_BYTES:
-                asked.append(_digest(held))
+        for number, content in _contents_on_cpu(given):
+            if content.numel() < SMALL_BYTES:
+                asked[number] = _digest(given[number], content)
                 continue
             if len(busy) >= THREADS:
                 busy.popleft().result()
-            busy.append(pool.submit(_digest, held))
-            asked.append(busy[-1])
-        return [one if isinstance(one, str) else one.result() for one in asked]
+            busy.append(pool.submit(_digest, given[number], content))
+            asked[number] = busy[-1]
+        found = (asked[number] for number in range(len(given)))
+        return [one if isinstance(one, str) else one.result() for one in found]
 
 
 def digest_source(content: str, path: str) -> str:
@@ -64,15 +67,47 @@ def digest_source(content: str, path: str) -> str:
     return digest_text(f"{path} {content}")
 
 
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().cpu()
+def _content(tensor: torch.Tensor) -> torch.Tensor:
+    """Its bytes, in the order of its elements, where it is."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _digest(tensor: torch.Tensor) -> str:
+def _contents_on_cpu(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
+    """The number and the bytes of each tensor, in any order."""
+    far: dict[torch.device, list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        if tensor.is_cuda:
+            far.setdefault(tensor.device, []).append(number)
+        else:
+            yield number, _content(tensor).cpu()
+    for numbers in far.values():
+        contents = copied_together(_content(tensors[number]) for number in numbers)
+        yield from zip(numbers, contents, strict=True)
+
+
+def copied_together(contents: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Copies on the CPU of bytes on one GPU, in order. Neighbours go as one, of about
+    `TOGETHER_BYTES`: each copy is waited for, and a network has a thousand small weights."""
+    waiting, held = list[torch.Tensor](), 0
+    for content in contents:
+        if waiting and held + content.numel() > TOGETHER_BYTES:
+            yield from _as_one(waiting)
+            waiting, held = [], 0
+        waiting.append(content)
+        held += content.numel()
+    yield from _as_one(waiting)
+
+
+def _as_one(contents: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    if len(contents) < 2:
+        return [content.cpu() for content in contents]
+    return torch.cat(contents).cpu().split([content.numel() for content in contents])
+
+
+def _digest(tensor: torch.Tensor, content: torch.Tensor) -> str:
     """SHA-256, for which processors have instructions: of a large network's weights it is seen."""
     state = hashlib.sha256(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-    if tensor.numel():
-        state.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    state.update(content.numpy().data)
     return state.hexdigest()[:32]
 
 
