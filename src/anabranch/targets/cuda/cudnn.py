@@ -104,8 +104,7 @@ class Cudnn:
 
     @functools.cached_property
     def _cudnn(self) -> Any:
-        """cuDNN's front end, which takes 50 ms to import: of plans that have no kernel of it nobody
-        waits for that."""
+        """The front end, which takes 50 ms to import: plans without a kernel of it do not wait."""
         import cudnn
 
         return cudnn
@@ -124,9 +123,9 @@ class Cudnn:
         self, kernels: Iterable[Kernel], cache: Cache | None = None, machine: str = ""
     ) -> None:
         """Build what these kernels name, side by side, or read it from the cache, where what is
-        built is also kept; `machine` is part of its keys. Reading goes one by one: it holds Python's
-        lock, and each thread would make a handle. Engines that fail are heard when they are asked
-        for."""
+        built is also kept; `machine` is part of its keys. They are read one by one: reading holds
+        Python's lock, and each thread would make a handle. Engines that fail are heard when they
+        are asked for."""
         wanted = {
             (structure_text(kernel.body), str(kernel.variant)): kernel
             for kernel in kernels
