@@ -75,7 +75,7 @@ def test_bytes_that_are_copied_together_are_each_ones_own(monkeypatch: pytest.Mo
     monkeypatch.setattr("anabranch.ir.key.TOGETHER_BYTES", 8)
     sizes = [3, 0, 5, 1, 9, 0, 2, 8]  # eight together, one more, too many for any, three, eight
     whole = torch.arange(sum(sizes), dtype=torch.uint8)
-    parts = whole.split(sizes)
+    parts = torch.split(whole, sizes)
     found = list(copied_together(iter(parts)))
     assert [part.tolist() for part in found] == [part.tolist() for part in parts]
     assert list(copied_together([])) == []

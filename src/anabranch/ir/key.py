@@ -101,7 +101,7 @@ def copied_together(contents: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 def _as_one(contents: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     if len(contents) < 2:
         return [content.cpu() for content in contents]
-    return torch.cat(contents).cpu().split([content.numel() for content in contents])
+    return torch.split(torch.cat(list(contents)).cpu(), [content.numel() for content in contents])
 
 
 def _digest(tensor: torch.Tensor, content: torch.Tensor) -> str:
