@@ -191,7 +191,7 @@ SENTENCES = {
     *("cache/folder.py _why_not",),
     *("bench/sandbox.py try_in_sandbox",),  # told by another process
     *("fuzz/training_trial.py _wrong",),  # a part of what a script prints
-    *("report/searched.py ended",),  # nothing is refused
+    *("report/search_summary.py ended",),  # nothing is refused
     *("kernels/triton/codegen.py why_none",),  # asked only where there is none
 }
 """Functions that give a sentence, or "", and why."""

@@ -131,10 +131,17 @@ def templates_renamed(text: str) -> str:
 
     >>> templates_renamed("triton.pair pair:64x32x32x32.k1.w8.s2")
     'triton.gemm_chain gemm_chain:64x32x32x32.k1.w8.s2'
+
+    Of a kernel's own name the template alone: it ends where it is long, and so do its operators.
+
+    >>> templates_renamed("def pair_linear_relu_linear(x_ptr):")
+    'def gemm_chain(x_ptr):'
     """
     old = "|".join(TEMPLATES)
     where = rf'(?<=triton\.)({old})\b|\b({old})(?=:\w)|(?<=")({old})(?=")'
     text = re.sub(where, lambda found: TEMPLATES[found[0]], text)
+    entry = rf"(?<=def )({old}|{'|'.join(TEMPLATES.values())})_\w+"
+    text = re.sub(entry, lambda found: TEMPLATES.get(found[1], found[1]), text)
     return re.sub(r"(?m)^  join (?=%)", "  elided_concat ", text)
 
 

@@ -58,8 +58,8 @@ limit on streams. With Nimble's streams TASO's graph is the same: chosen for its
 whatever streams make of it."""
 
 Pruning = Literal["time", "limit"]
-Search = Literal["autograph", "autograph-paper", "taso", "taso-paper", "none"]
-SEARCHES: tuple[str, ...] = get_args(Search)
+SearchName = Literal["autograph", "autograph-paper", "taso", "taso-paper", "none"]
+SEARCHES: tuple[str, ...] = get_args(SearchName)
 SEEDS = 2**63
 SIZE = re.compile(r"([0-9.]+) *([kmg]i?b|b|)", re.IGNORECASE)
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -182,7 +182,7 @@ class Options(BaseModel):
     channels_last: bool = Field(
         default=True, description="Images may be laid out with channels last."
     )
-    search: Search = Field(
+    search: SearchName = Field(
         default="autograph",
         description='Whether an equal, faster graph is sought. "autograph": priced as run in '
         "parallel, and parts of it are timed with what may stand in their place. "

@@ -21,8 +21,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["stage", "applied", "refused", "chosen", "fallback", "warning", "progress", "time"]
-LEVELS: dict[Kind, int] = {
+EventKind = Literal[
+    "stage", "applied", "refused", "chosen", "fallback", "warning", "progress", "time"
+]
+LEVELS: dict[EventKind, int] = {
     "stage": 1,
     "fallback": 1,
     "warning": 1,
@@ -34,7 +36,7 @@ LEVELS: dict[Kind, int] = {
 }
 RECALLED = "recalled from the cache"
 """Why something was applied that an earlier process found."""
-DECIDED: frozenset[Kind] = frozenset({"applied", "chosen", "refused"})
+DECIDED: frozenset[EventKind] = frozenset({"applied", "chosen", "refused"})
 """What holds only where what was tried is taken."""
 
 
@@ -42,7 +44,7 @@ DECIDED: frozenset[Kind] = frozenset({"applied", "chosen", "refused"})
 class Event:
     """`where`: the stage or room; `what`: its subject; `why`: a sentence; `seconds` since start."""
 
-    kind: Kind
+    kind: EventKind
     where: str
     what: str
     why: str
@@ -70,7 +72,7 @@ class Trace:
         self._start = time.perf_counter()
 
     def add(
-        self, kind: Kind, where: str, what: str, why: str = "", **data: str | int | float
+        self, kind: EventKind, where: str, what: str, why: str = "", **data: str | int | float
     ) -> None:
         """Append an event and tell it to the logger and to all listeners. `why`: a sentence;
         `data`: numbers and texts that reports read."""

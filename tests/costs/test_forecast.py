@@ -15,12 +15,12 @@ from anabranch.costs.work import Work
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost
-from anabranch.ir.schedule import Launch, Schedule, Source, Timeline
+from anabranch.ir.schedule import CostSource, Launch, Schedule, Timeline
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.schedule.event_waits import launches
 
 
-def known(us: Mapping[str, float], source: Source = "recorded") -> Callable[[Task], Cost]:
+def known(us: Mapping[str, float], source: CostSource = "recorded") -> Callable[[Task], Cost]:
     return lambda task: Cost(us[task.name], source)
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from anabranch.costs.significance import beside, comparable, fastest, tied
 from anabranch.ir.protocols import Cost
-from anabranch.ir.schedule import Source
+from anabranch.ir.schedule import CostSource
 
 
-def cost(us: float, spread: float = 0.0, source: Source = "measured") -> Cost:
+def cost(us: float, spread: float = 0.0, source: CostSource = "measured") -> Cost:
     return Cost(us, source, spread)
 
 

@@ -17,7 +17,7 @@ from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_inputs
 from anabranch.ir.protocols import Cost
-from anabranch.ir.schedule import Source
+from anabranch.ir.schedule import CostSource
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
 from anabranch.ir.verify import verify_tasks
@@ -145,7 +145,7 @@ def test_a_graph_cut_into_chains_computes_the_same() -> None:
     [(2.0, "measured", True), (4.0, "measured", False), (2.0, "estimated", False)],
 )
 def test_a_chain_stays_where_it_is_known_to_be_faster(
-    whole: float, source: Source, chain: bool
+    whole: float, source: CostSource, chain: bool
 ) -> None:
     """Even where of its parts there is only an estimate too."""
     graph = network("a = conv3 x 64\nr = relu a 64\np = conv1 r 128\ns = relu p 128", 56)

@@ -9,7 +9,7 @@ import pytest
 from anabranch.fusion.merge_cuts import choose
 from anabranch.fusion.partition import partition
 from anabranch.ir.protocols import A_LARGE_GPU, Cost
-from anabranch.ir.schedule import Source
+from anabranch.ir.schedule import CostSource
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
 from anabranch.trace import Trace
@@ -34,7 +34,7 @@ graph chain {
     ],
 )
 def test_a_group_stays_where_it_is_measured_faster(
-    whole: float, part: float, source: Source, tasks: int
+    whole: float, part: float, source: CostSource, tasks: int
 ) -> None:
     fine = partition(CHAIN, Trace(), A_LARGE_GPU)
     coarse = partition(CHAIN, Trace(), A_LARGE_GPU, pointwise=True)

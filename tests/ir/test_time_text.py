@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.ir.protocols import Cost
-from anabranch.ir.schedule import Source, Span, Timeline
+from anabranch.ir.schedule import CostSource, Span, Timeline
 from anabranch.ir.time_text import parse_cost, parse_timeline, text_cost, text_timeline
 
 US = st.floats(0.0)
@@ -16,13 +16,13 @@ SPANS = st.builds(Span, st.from_regex(r"\A[a-z_0-9.]+\Z"), st.integers(0, 99), U
 
 
 @given(US, SOURCES, US)
-def test_a_cost_reads_back(us: float, source: Source, spread: float) -> None:
+def test_a_cost_reads_back(us: float, source: CostSource, spread: float) -> None:
     cost = Cost(us, source, spread)
     assert parse_cost(text_cost(cost)) == cost
 
 
 @given(st.lists(SPANS, max_size=4), US, SOURCES)
-def test_a_timeline_reads_back(spans: list[Span], latency: float, source: Source) -> None:
+def test_a_timeline_reads_back(spans: list[Span], latency: float, source: CostSource) -> None:
     timeline = Timeline(tuple(spans), latency, source)
     assert parse_timeline(text_timeline(timeline)) == timeline
 

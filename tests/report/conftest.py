@@ -19,14 +19,14 @@ from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref
 from anabranch.ir.plan import Plan, Slot, Workspace
 from anabranch.ir.protocols import Cost
 from anabranch.ir.refused import Refused
-from anabranch.ir.schedule import Launch, Schedule, Source, Span, Timeline, sequential_launches
+from anabranch.ir.schedule import CostSource, Launch, Schedule, Span, Timeline, sequential_launches
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph, value_types
 from anabranch.ir.types import TensorType
 from anabranch.ir.variant import parse_variant
 from anabranch.memory.lifetime import lifetimes
 from anabranch.report.parts import ReportParts
-from anabranch.trace import Event, Kind
+from anabranch.trace import Event, EventKind
 from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.verdict import Verdict
 
@@ -201,7 +201,7 @@ class Builder:
         return Schedule(name, tuple(launches))
 
     def run(
-        self, tasks: TaskGraph, schedule: Schedule, source: Source, jitter: float = 0.0
+        self, tasks: TaskGraph, schedule: Schedule, source: CostSource, jitter: float = 0.0
     ) -> Timeline:
         dag = dag_of(tasks)
         index = {name: i for i, name in enumerate(dag.names)}
@@ -361,7 +361,7 @@ def story(net: Builder) -> list[Event]:
     names = [task.name for task in net.tasks]
     events: list[Event] = []
 
-    def tell(kind: Kind, where: str, what: str, why: str, **data: float) -> None:
+    def tell(kind: EventKind, where: str, what: str, why: str, **data: float) -> None:
         events.append(Event(kind, where, what, why, 0.0, tuple(data.items())))
 
     nodes = 2 * len(names)

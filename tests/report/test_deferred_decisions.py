@@ -7,13 +7,17 @@ from dataclasses import replace
 from anabranch.fusion.merge_cuts import ESTIMATED
 from anabranch.ir.protocols import A_LARGE_GPU
 from anabranch.report.deferred_decisions import deferred_decisions
-from anabranch.trace import Event, Kind
+from anabranch.trace import Event, EventKind
 
 SIM = replace(A_LARGE_GPU, simulated=True)
 
 
 def said(
-    what: str, why: str = ESTIMATED, where: str = "fusion", kind: Kind = "refused", **data: float
+    what: str,
+    why: str = ESTIMATED,
+    where: str = "fusion",
+    kind: EventKind = "refused",
+    **data: float,
 ) -> Event:
     return Event(kind, where, what, why, 0.0, tuple(data.items()))
 

@@ -19,7 +19,7 @@ from anabranch.report.graph_diff import (
     side_by_side,
 )
 from anabranch.report.lines import WIDTH
-from anabranch.report.searched import searched_lines
+from anabranch.report.search_summary import searched_lines
 from anabranch.search.engine.backtracking import RewriteStep
 from anabranch.search.result import Path, Round
 

@@ -18,7 +18,7 @@ from anabranch.compiler.pipeline import compile_model
 from anabranch.deadline import ENDLESS, TIME, CutShort
 from anabranch.ir.price import Price
 from anabranch.ir.protocols import Cost
-from anabranch.ir.schedule import Source
+from anabranch.ir.schedule import CostSource
 from anabranch.ir.variant import PdlMode
 from anabranch.models.zoo import ZOO
 from anabranch.options import Options
@@ -176,7 +176,7 @@ def test_without_time_nothing_is_searched_until_there_is_more(
         (98.5, "estimated", 0.0, True),  # nothing there is left to chance
     ],
 )
-def test_what_a_graph_must_gain(us: float, source: Source, spread: float, taken: bool) -> None:
+def test_what_a_graph_must_gain(us: float, source: CostSource, spread: float, taken: bool) -> None:
     now, was = (Cost(time, source, spread) for time in (us, 100.0))
     assert driver._gains(now, was) is taken
 

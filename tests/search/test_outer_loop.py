@@ -21,7 +21,7 @@ from anabranch.search import part_search
 from anabranch.search.budget import FEWEST_PRICES, WORK_DONE, Effort
 from anabranch.search.engine.alternatives import Alternatives, Assembled, Paid
 from anabranch.search.engine.backtracking import Exchange, Found, RewriteStep
-from anabranch.search.engine.global_scope import Kind
+from anabranch.search.engine.global_scope import RuleOnTypes
 from anabranch.search.engine.intervals import Interval
 from anabranch.search.finders import Finders
 from anabranch.search.outer_loop import improved, settings_of
@@ -358,11 +358,11 @@ def tried_globally(
     says; in the list comes which of them were asked of which length."""
     came_from: list[tuple[int, list[str]]] = []
 
-    def kinds(graph: Graph, some: Sequence[Rule], when: str) -> list[Kind]:
+    def kinds(graph: Graph, some: Sequence[Rule], when: str) -> list[RuleOnTypes]:
         found = [rule for rule in some if rule.scope == when]
         return [(rule, ()) for rule in found if len(graph.nodes) <= most(rule)]
 
-    def applied(graph: Graph, chosen: list[Kind], *rest: object) -> Found:
+    def applied(graph: Graph, chosen: list[RuleOnTypes], *rest: object) -> Found:
         names = [rule.name for rule, _ in chosen]
         came_from.append((len(graph.nodes), names))
         step = RewriteStep(names[0], ("n0",), Price(1.0), Price(0.5))

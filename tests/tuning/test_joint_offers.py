@@ -31,7 +31,7 @@ from anabranch.tuning.joint_offers import (
     parts,
     sketch,
 )
-from anabranch.tuning.joint_tasks import Group, joint
+from anabranch.tuning.joint_tasks import TaskGroup, joint
 from anabranch.tuning.select import Selection
 from anabranch.tuning.verdict import Verdict
 
@@ -60,7 +60,7 @@ def selected(us: Sequence[float] = (2.0, 3.0), library: float | None = None) -> 
     return Selection(replace(tasks, tasks=tuple(chosen)), tried)
 
 
-def group_of(selection: Selection, known: dict[str, JointPart]) -> Group:
+def group_of(selection: Selection, known: dict[str, JointPart]) -> TaskGroup:
     alike = grouped(selection.tasks, known, SPEC)
     (group,) = {group for groups in alike for group in groups if len(group) == 3}
     return group

@@ -25,7 +25,7 @@ from anabranch.ir.text import parse_graph
 from anabranch.ir.verify import verify_tasks
 from anabranch.kernels.triton.codegen import variants
 from anabranch.trace import Trace
-from anabranch.tuning.joint_tasks import MOST_TASKS, Group, joint, levelled, name_of, together
+from anabranch.tuning.joint_tasks import MOST_TASKS, TaskGroup, joint, levelled, name_of, together
 
 
 def cell(branches: int) -> Graph:
@@ -67,7 +67,7 @@ def woven(edges: Sequence[tuple[int, int]], count: int) -> TaskGraph:
     return TaskGraph("woven", graph.inputs, (), tuple(tasks), (), graph.outputs)
 
 
-def put(tasks: TaskGraph, groups: Sequence[Group]) -> TaskGraph:
+def put(tasks: TaskGraph, groups: Sequence[TaskGroup]) -> TaskGraph:
     return together(tasks, {name_of(group): joint(group) for group in groups}, groups)
 
 

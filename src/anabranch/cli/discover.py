@@ -27,7 +27,7 @@ LARGEST = 4
 Settings = Annotated[
     list[str] | None, typer.Argument(help=f"Among {', '.join(SETTINGS)}; all if none is given.")
 ]
-Size = Annotated[
+SizeOption = Annotated[
     int | None,
     typer.Option(
         min=1, max=LARGEST, help="Operators of a graph at most; as shipped if it is not given."
@@ -41,7 +41,7 @@ Output = Annotated[
 
 def run(
     settings: Settings = None,
-    size: Size = None,
+    size: SizeOption = None,
     seed: Seed = 0,
     output: Output = None,
     json: flags.Json = None,

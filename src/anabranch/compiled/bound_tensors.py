@@ -20,7 +20,7 @@ from torch import Tensor
 
 from anabranch.errors import InputError, WeightsError
 from anabranch.frontend.state import same_memory
-from anabranch.frontend.training import LR, Held, Place, Training, places_of
+from anabranch.frontend.training import LR, Held, StatePlace, Training, places_of
 
 
 @dataclass(slots=True)
@@ -31,8 +31,8 @@ class BoundTensors:
     which plans have copies, with `written` that sum."""
 
     training: Training
-    weights: list[tuple[str, Place]]
-    moments: list[Place]
+    weights: list[tuple[str, StatePlace]]
+    moments: list[StatePlace]
     state: Any
     groups: Any
     settings: list[dict[str, Any]]
@@ -51,7 +51,7 @@ class BoundTensors:
         optimizer = training.optimizer
         named = zip(held.names, held.tensors, strict=True)
         moving = {id(tensor) for name, tensor in named if name in written}
-        moments: list[Place] = [
+        moments: list[StatePlace] = [
             (values, key, value)
             for values in optimizer.state.values()
             for key, value in values.items()
@@ -115,7 +115,7 @@ class BoundTensors:
         optimizer = self.training.optimizer
         by_parameter = {id(p): p for group in optimizer.param_groups for p in group["params"]}
         known = {id(values): p for p, values in self.state.items()}
-        moments: list[Place] = []
+        moments: list[StatePlace] = []
         for mapping, key, place in self.moments:
             parameter = by_parameter.get(id(known.get(id(mapping))))
             values = optimizer.state.get(parameter, {}) if parameter is not None else {}

@@ -25,7 +25,7 @@ from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.codec import nouns
 from anabranch.ir.protocols import Cost
 from anabranch.targets.places import kept, repeatable
-from anabranch.trace import Kind
+from anabranch.trace import EventKind
 from anabranch.tuning.job import Job
 
 
@@ -127,7 +127,7 @@ def _as_captured(
             old, new = job.target.time([made.run, plain.run], TIME.eager_race_s)
         if not slower(old, new):
             why = f"{told}, but as captured {new.us:.2f}, where the plan takes {old.us:.2f}"
-            kind: Kind = "refused" if job.target.spec.kind == "cpu" else "warning"
+            kind: EventKind = "refused" if job.target.spec.kind == "cpu" else "warning"
             trace.add(kind, "eager", name, why)
             return None
         plain = replace(plain, found=replace(plain.found, cost=new))

@@ -34,7 +34,7 @@ from anabranch.ir.text import text_graph
 from anabranch.ir.tolerances import Errors
 from anabranch.kernels import sources
 from anabranch.options import Options
-from anabranch.trace import Event, Kind, Trace
+from anabranch.trace import Event, EventKind, Trace
 from anabranch.tuning.decisions import Candidate, sketches
 from anabranch.tuning.select import Selection
 
@@ -57,7 +57,7 @@ NOT_OF_VALUES = {
     *("buckets", "unseen", "memory_limit", "fullgraph"),
 }
 """Options that change nothing about what is computed; less time finds less that may be wrong."""
-TOLD_ANEW: tuple[Kind, ...] = ("stage", "progress", "time")
+TOLD_ANEW: tuple[EventKind, ...] = ("stage", "progress", "time")
 """Events of a run, and not of what it found."""
 
 

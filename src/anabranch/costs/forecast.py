@@ -20,7 +20,7 @@ from anabranch.costs.work import Work, work
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.dag import dag_of
 from anabranch.ir.protocols import Cost, Costs
-from anabranch.ir.schedule import Schedule, Source, Span, Timeline
+from anabranch.ir.schedule import CostSource, Schedule, Span, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 
@@ -85,5 +85,5 @@ def _simulator(
     return Simulator.of(dag_of(tasks), demands, spec, calibration_of(spec))
 
 
-def _source(costs: Sequence[Cost]) -> Source:
+def _source(costs: Sequence[Cost]) -> CostSource:
     return "estimated" if any(cost.source == "estimated" for cost in costs) else "recorded"

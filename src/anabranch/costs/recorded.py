@@ -20,13 +20,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from anabranch.costs.estimate_correction import Corrected
 from anabranch.costs.forecast import begun, forecast
+from anabranch.costs.former_kernels import with_former_names
 from anabranch.costs.per_task import Memo
 from anabranch.costs.profile_limits import disbelieved
 from anabranch.costs.roofline import Roofline
 from anabranch.costs.significance import comparable
 from anabranch.costs.work import contracts_in_f32, work
 from anabranch.errors import TargetError
-from anabranch.ir.former_names import with_former_names
 from anabranch.ir.key import digest_text, structure_text, task_text
 from anabranch.ir.protocols import Cost, Plans, Probe
 from anabranch.ir.schedule import Schedule, Timeline

@@ -30,7 +30,7 @@ from anabranch.frontend.state import with_state
 from anabranch.ir import ops
 from anabranch.ir.ops import packet_name
 
-Kind = Literal["section", "eager"]
+SectionKind = Literal["section", "eager"]
 LEAST_WORK = 3
 """Operators that compute, fewer of which are not worth a plan of their own: to copy what it reads,
 to launch it and to copy what it gives takes as many launches."""
@@ -45,7 +45,7 @@ class CutStep:
     """Some operators of a trace, to be run at once. `module`: its forward takes the values named in
     `weights` and then those in `reads`, and returns those in `gives`."""
 
-    kind: Kind
+    kind: SectionKind
     module: fx.GraphModule
     weights: tuple[str, ...]
     reads: tuple[str, ...]
@@ -98,9 +98,9 @@ def _fixed(trace: CutTrace) -> set[fx.Node]:
 
 def _kinds(
     trace: CutTrace, refused: Collection[str], fixed: Collection[fx.Node]
-) -> dict[fx.Node, Kind]:
+) -> dict[fx.Node, SectionKind]:
     asking = {cut.node for cut in trace.cuts}
-    kinds: dict[fx.Node, Kind] = {}
+    kinds: dict[fx.Node, SectionKind] = {}
     for node in trace.graph.nodes:
         if node.op != "call_function" or node in fixed:
             continue
@@ -137,15 +137,17 @@ def _known(node: fx.Node) -> bool:
     )
 
 
-def _runs(graph: fx.Graph, kinds: Mapping[fx.Node, Kind]) -> list[tuple[Kind, list[fx.Node]]]:
+def _runs(
+    graph: fx.Graph, kinds: Mapping[fx.Node, SectionKind]
+) -> list[tuple[SectionKind, list[fx.Node]]]:
     """The nodes in turns of one kind; each turn takes all that can run by then."""
     waiting, behind, check = list(kinds), dict[fx.Node, fx.Node | None](), None
     for node in waiting:
         behind[node] = check
         check = node if "check" in node.meta else check
-    runs: list[tuple[Kind, list[fx.Node]]] = []
+    runs: list[tuple[SectionKind, list[fx.Node]]] = []
     done: set[fx.Node] = {node for node in graph.nodes if node not in kinds}
-    kind: Kind = "section"
+    kind: SectionKind = "section"
     while waiting:
         taken: list[fx.Node] = []
         left: list[fx.Node] = []
@@ -195,7 +197,7 @@ def _works(node: fx.Node) -> bool:
 
 
 def _steps(
-    trace: CutTrace, runs: Sequence[tuple[Kind, list[fx.Node]]], fixed: Collection[fx.Node]
+    trace: CutTrace, runs: Sequence[tuple[SectionKind, list[fx.Node]]], fixed: Collection[fx.Node]
 ) -> list[CutStep]:
     output = next(node for node in reversed(trace.graph.nodes) if node.op == "output")
     home = {node: i for i, (_, nodes) in enumerate(runs) for node in nodes}
@@ -235,7 +237,7 @@ def _with_fixed(nodes: Sequence[fx.Node], fixed: Collection[fx.Node]) -> dict[fx
 
 def _module(
     holder: nn.Module,
-    kind: Kind,
+    kind: SectionKind,
     reads: Sequence[fx.Node],
     nodes: Collection[fx.Node],
     gives: Sequence[fx.Node],

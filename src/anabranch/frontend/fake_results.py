@@ -29,7 +29,7 @@ BY_VALUE = frozenset(
 )
 OF_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
-Kind = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+TensorMeta = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
 """Of a tensor what the types of results depend on."""
 
 
@@ -41,7 +41,7 @@ class FakeResults:
     """What operators return, called within one FakeTensorMode."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, tuple[type | None, tuple[Kind, ...]]] = {}
+        self._known: dict[Any, tuple[type | None, tuple[TensorMeta, ...]]] = {}
         self._functional: dict[Any, bool] = {}
         self._mode: Any = None
 
@@ -91,7 +91,7 @@ class FakeResults:
             self._mode = mode
         return self._mode
 
-    def _made(self, kind: Kind) -> Tensor:
+    def _made(self, kind: TensorMeta) -> Tensor:
         shape, stride, dtype, device = kind
         with torch._C._DisableTorchDispatch():
             empty = torch.empty_strided(shape, stride, dtype=dtype, device="meta")

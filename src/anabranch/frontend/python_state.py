@@ -45,7 +45,6 @@ EXACT = frozenset((dict, list))
 """Most are these themselves, which need not be asked what they derive from."""
 ABSENT = object()
 
-Place = tuple[Any, Any]
 """A container and a key of it."""
 
 

@@ -159,11 +159,11 @@ def detached(returned: Any) -> Any:
     return pytree.tree_map_only(Tensor, lambda x: x.detach(), returned)
 
 
-Place = tuple[MutableMapping[str, Tensor | None], str, Tensor]
+StatePlace = tuple[MutableMapping[str, Tensor | None], str, Tensor]
 """A mapping, a key of it, and the tensor that it has there."""
 
 
-def places_of(training: Training) -> Iterator[tuple[str, Place]]:
+def places_of(training: Training) -> Iterator[tuple[str, StatePlace]]:
     """Where the modules of model and loss hold their tensors, with their names."""
     for module in (training.model, training.loss_fn):
         for path, part in module.named_modules() if isinstance(module, nn.Module) else ():

@@ -34,7 +34,7 @@ from anabranch.fusion.reachability import Reach
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.dag import bits
-from anabranch.ir.graph import Graph, Node
+from anabranch.ir.graph import Graph, Node, NodeGroup
 from anabranch.ir.key import canonical
 from anabranch.ir.refused import Refused
 from anabranch.ir.state import STORE
@@ -42,8 +42,6 @@ from anabranch.kernels.dfg.concat_stores import CONCATS, alike, concatenated
 from anabranch.kernels.dfg.expr import COMPUTE, Arith, all_parts
 from anabranch.kernels.dfg.lower import LOWERINGS, lower, refined
 from anabranch.trace import Trace
-
-Group = tuple[Node, ...]
 
 MOVES = CONCATS | GATHERS | {f"aten.{name}" for name in ("clone", "contiguous", "copy")}
 MOVES |= {f"aten.{name}" for name in ("reshape", "_unsafe_view", "flatten", "unflatten")}
@@ -60,7 +58,7 @@ MOST_AGAIN = 2.0
 """How often each element may be computed, on average."""
 
 
-def clusters(groups: Sequence[Group], facts: FusionFacts, trace: Trace) -> list[Group]:
+def clusters(groups: Sequence[NodeGroup], facts: FusionFacts, trace: Trace) -> list[NodeGroup]:
     """The groups, some of them merged, in an order in which they can run."""
     search = _ClusterSearch(groups, facts)
     count = len(groups) + 1
@@ -76,7 +74,7 @@ def clusters(groups: Sequence[Group], facts: FusionFacts, trace: Trace) -> list[
 class _ClusterSearch:
     """Merging on the way: for each group its nodes, [] once it is part of another."""
 
-    def __init__(self, groups: Sequence[Group], facts: FusionFacts) -> None:
+    def __init__(self, groups: Sequence[NodeGroup], facts: FusionFacts) -> None:
         self.facts, self.paths = facts, Paths.of(facts)
         self.units, self.left = [list(group) for group in groups], len(groups)
         self.home = {node.name: i for i, group in enumerate(groups) for node in group}
@@ -108,15 +106,15 @@ class _ClusterSearch:
                 if other != here and self.reach.above[here] == self.reach.above[other]:
                     self._merge(here, other)
 
-    def result(self, trace: Trace) -> list[Group]:
+    def result(self, trace: Trace) -> list[NodeGroup]:
         """What is left after all merges, each cluster with the views it swallows."""
-        found: list[Group] = []
+        found: list[NodeGroup] = []
         for at, unit in enumerate(self.units):
             if unit:
                 found += self._settled(sorted(self.parts[at]), trace)
         return in_order(found, self.paths, self.facts)
 
-    def _settled(self, parts: list[int], trace: Trace) -> list[Group]:
+    def _settled(self, parts: list[int], trace: Trace) -> list[NodeGroup]:
         """These groups as one cluster if it can be written, else halves of it."""
         if len(parts) == 1:
             return [self.groups[parts[0]]]
@@ -216,7 +214,7 @@ def too_many(nodes: Sequence[Node], paths: Paths) -> Refused | None:
     return Refused(f"{folds} reductions are too many") if folds > MOST_REDUCTIONS else None
 
 
-def why_not_one_kernel(group: Group, paths: Paths, facts: FusionFacts) -> Refused | None:
+def why_not_one_kernel(group: NodeGroup, paths: Paths, facts: FusionFacts) -> Refused | None:
     """Why no template writes the cluster as a good kernel."""
     outputs = paths.outputs([node for node in group if node.name not in paths.views])
     why = why_not_written(group, facts, outputs)
@@ -283,7 +281,7 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[first:]
 
 
-def in_order(groups: list[Group], paths: Paths, facts: FusionFacts) -> list[Group]:
+def in_order(groups: list[NodeGroup], paths: Paths, facts: FusionFacts) -> list[NodeGroup]:
     """By the last node, as far as dependencies let it."""
     own = [[node for node in group if node.name not in paths.views] for group in groups]
     above = paths.edges(own)
@@ -295,7 +293,7 @@ def in_order(groups: list[Group], paths: Paths, facts: FusionFacts) -> list[Grou
     waits = [len(before) for before in above]
     ready = [(place[i], i) for i in range(len(groups)) if not waits[i]]
     heapq.heapify(ready)
-    order: list[Group] = []
+    order: list[NodeGroup] = []
     while ready:
         _, i = heapq.heappop(ready)
         order.append(groups[i])

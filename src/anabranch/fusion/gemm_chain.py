@@ -39,7 +39,7 @@ from anabranch.fusion.legality import (
     why_not_written,
 )
 from anabranch.ir import ops
-from anabranch.ir.graph import Node
+from anabranch.ir.graph import Node, NodeGroup
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
@@ -47,8 +47,6 @@ from anabranch.kernels.dfg.concat_stores import CONCATS
 from anabranch.kernels.dfg.scans import SCANS
 from anabranch.kernels.triton.expected_time import expected_us, why_not_one
 from anabranch.trace import Trace
-
-Group = tuple[Node, ...]
 
 CLONE = "aten.clone.default"
 TRIED_SLOWDOWN = 1.15
@@ -63,7 +61,7 @@ class ChainOffer:
 
     first: int
     second: int
-    nodes: Group
+    nodes: NodeGroup
     us: float
     apart_us: float
 
@@ -74,8 +72,8 @@ class ChainOffer:
 
 
 def with_gemm_chains(
-    groups: Sequence[Group], facts: FusionFacts, spec: TargetSpec, trace: Trace, rounds: int = 1
-) -> list[Group]:
+    groups: Sequence[NodeGroup], facts: FusionFacts, spec: TargetSpec, trace: Trace, rounds: int = 1
+) -> list[NodeGroup]:
     """The groups, some of them joined two by two, in an order in which they can run. In further
     rounds a chain may get light work before it, and a change of layout behind."""
     current, heard, left = list(groups), trace, dict[str, tuple[Node, Node]]()
@@ -94,11 +92,11 @@ def with_gemm_chains(
 
 
 def _chained(
-    groups: Sequence[Group], offers: Iterable[ChainOffer], trace: Trace
-) -> tuple[list[Group], dict[str, tuple[Node, Node]]]:
+    groups: Sequence[NodeGroup], offers: Iterable[ChainOffer], trace: Trace
+) -> tuple[list[NodeGroup], dict[str, tuple[Node, Node]]]:
     """The groups with the first of these chains, and those that have a group in common with one of
     them: what they are called, and a node of each group."""
-    taken: dict[int, Group] = {}
+    taken: dict[int, NodeGroup] = {}
     left: dict[str, tuple[Node, Node]] = {}
     for offer in offers:
         what = _said(groups, offer.first, offer.second)
@@ -113,7 +111,7 @@ def _chained(
 
 
 def _offers(
-    groups: Sequence[Group], facts: FusionFacts, spec: TargetSpec, trace: Trace
+    groups: Sequence[NodeGroup], facts: FusionFacts, spec: TargetSpec, trace: Trace
 ) -> Iterator[ChainOffer]:
     """All chains that are legal and may pay; the others are refused with a sentence."""
     home = {node.name: at for at, group in enumerate(groups) for node in group}
@@ -141,7 +139,7 @@ def _offers(
         trace.add("refused", "fusion", _said(groups, at, other), why.sentence)
 
 
-def _suits(first: Group, second: Group, facts: FusionFacts) -> bool:
+def _suits(first: NodeGroup, second: NodeGroup, facts: FusionFacts) -> bool:
     """Whether the two are of kinds that go together, one contraction at least among them."""
     ours, theirs = ([_contracts(node) for node in _anchors(one)] for one in (first, second))
     if theirs == [True]:
@@ -153,7 +151,7 @@ def _suits(first: Group, second: Group, facts: FusionFacts) -> bool:
     return ours == [True] and all(node.op == CLONE for node in moved)
 
 
-def _readers(group: Group, facts: FusionFacts) -> Iterator[Node]:
+def _readers(group: NodeGroup, facts: FusionFacts) -> Iterator[Node]:
     """The nodes, other than views, that read the group's last value or a view of it."""
     left = [group[-1].name]
     while left:
@@ -164,7 +162,7 @@ def _readers(group: Group, facts: FusionFacts) -> Iterator[Node]:
                 yield node
 
 
-def _with_views(first: Group, second: Group, facts: FusionFacts) -> Group:
+def _with_views(first: NodeGroup, second: NodeGroup, facts: FusionFacts) -> NodeGroup:
     """The nodes of both, and the views through which the second one reads the first."""
     own, found = {node.name for node in first}, {node.name: node for node in (*first, *second)}
     for node in second:
@@ -180,7 +178,7 @@ def _with_views(first: Group, second: Group, facts: FusionFacts) -> Group:
     return tuple(sorted(found.values(), key=lambda node: facts.position[node.name]))
 
 
-def why_not_gemm_chain(first: Group, second: Group, facts: FusionFacts) -> Refused | None:
+def why_not_gemm_chain(first: NodeGroup, second: NodeGroup, facts: FusionFacts) -> Refused | None:
     """Why two groups, of which the second one reads the first one's result, cannot be one kernel.
     What lies between is never in memory, so nobody else may read it."""
     nodes = _with_views(first, second, facts)
@@ -233,7 +231,7 @@ def _reduces(node: Node) -> bool:
     return ops.info(node.op).kind == "reduce" and "pool" not in node.op
 
 
-def _again(light: Group, reading: Sequence[Node], facts: FusionFacts) -> Refused | None:
+def _again(light: NodeGroup, reading: Sequence[Node], facts: FusionFacts) -> Refused | None:
     """Why light work is too much to be done wherever an element is read: for each tile of columns,
     and for each tap of a window."""
     made = {name for node in light for name in node.results}
@@ -279,11 +277,11 @@ def _contracts(node: Node) -> bool:
     return ops.info(node.op).kind == "contract"
 
 
-def _attends(group: Group) -> bool:
+def _attends(group: NodeGroup) -> bool:
     return any(node.op == ops.ATTENTION for node in group)
 
 
-def _light(group: Group, facts: FusionFacts) -> bool:
+def _light(group: NodeGroup, facts: FusionFacts) -> bool:
     """Whether the group computes element by element, or moves what it reads; a concatenation alone
     may cost nothing at all, which is for others to try."""
     pointwise = [ops.info(node.op).kind == "pointwise" for node in group]
@@ -293,7 +291,7 @@ def _light(group: Group, facts: FusionFacts) -> bool:
     return all(map(operator.or_, pointwise, moves)) and not alone
 
 
-def _said(groups: Sequence[Group], first: int, second: int) -> str:
+def _said(groups: Sequence[NodeGroup], first: int, second: int) -> str:
     """Both groups by their anchors, or by their last nodes."""
     anchors = [node for at in (first, second) for node in _anchors(groups[at]) or groups[at][-1:]]
     return " + ".join(f"%{node.name}" for node in anchors)

@@ -28,17 +28,15 @@ from anabranch.fusion.reachability import Reach
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.dag import bits
-from anabranch.ir.graph import Node
+from anabranch.ir.graph import Node, NodeGroup
 from anabranch.ir.refused import Refused
 from anabranch.kernels.triton.contraction_axes import MOST_SHORT
 from anabranch.trace import Trace
 
-Group = tuple[Node, ...]
-
 
 def with_row_sums(
-    groups: Sequence[Group], facts: FusionFacts, trace: Trace, unwritten: Unwritten
-) -> list[Group]:
+    groups: Sequence[NodeGroup], facts: FusionFacts, trace: Trace, unwritten: Unwritten
+) -> list[NodeGroup]:
     """The groups, contractions with what they sum up, in an order in which they can run."""
     paths = Paths.of(facts)
     for find, said in (
@@ -49,22 +47,22 @@ def with_row_sums(
     return list(groups)
 
 
-Find = Callable[[Group, Sequence[Group], Mapping[str, int], Paths], set[int]]
+Find = Callable[[NodeGroup, Sequence[NodeGroup], Mapping[str, int], Paths], set[int]]
 """The groups, by number, that may run with this one."""
 
 
 def _joined(
-    groups: Sequence[Group],
+    groups: Sequence[NodeGroup],
     find: Find,
     said: str,
     paths: Paths,
     trace: Trace,
     unwritten: Unwritten,
-) -> Sequence[Group]:
+) -> Sequence[NodeGroup]:
     """The groups, each with those found for it, if that can be written and waits for nobody."""
     facts = paths.facts
     home = {node.name: at for at, group in enumerate(groups) for node in group}
-    found: dict[int, Group] = {}
+    found: dict[int, NodeGroup] = {}
     reach: Reach | None = None
     for at, group in enumerate(groups):
         summed = find(group, groups, home, paths) - found.keys()
@@ -91,7 +89,7 @@ def _joined(
 
 
 def _after(
-    group: Group, groups: Sequence[Group], home: Mapping[str, int], paths: Paths
+    group: NodeGroup, groups: Sequence[NodeGroup], home: Mapping[str, int], paths: Paths
 ) -> set[int]:
     """The groups that compute, of parts of the rows that this one makes, numbers for each part."""
     facts, at = paths.facts, home[group[-1].name]
@@ -122,7 +120,7 @@ def _after(
 
 
 def _before(
-    group: Group, groups: Sequence[Group], home: Mapping[str, int], paths: Paths
+    group: NodeGroup, groups: Sequence[NodeGroup], home: Mapping[str, int], paths: Paths
 ) -> set[int]:
     """The groups that compute numbers that this one reads, for each row that it multiplies, of a
     few numbers in memory."""
@@ -139,7 +137,7 @@ def _before(
 
 
 def _chain(
-    name: str, rows: str, groups: Sequence[Group], home: Mapping[str, int], facts: FusionFacts
+    name: str, rows: str, groups: Sequence[NodeGroup], home: Mapping[str, int], facts: FusionFacts
 ) -> set[int]:
     """The groups by which a value is computed of constants and of a few numbers for each of these
     rows that others make; none if it is not."""
@@ -169,7 +167,7 @@ def _chain(
     return found
 
 
-def _with_own_views(nodes: Sequence[Node], paths: Paths) -> Group:
+def _with_own_views(nodes: Sequence[Node], paths: Paths) -> NodeGroup:
     """The nodes and the views through which they read each other, in graph order."""
     made = {name for node in nodes for name in node.results}
     views = [n for n in paths.with_views(nodes) if n.name in paths.views]
@@ -177,12 +175,12 @@ def _with_own_views(nodes: Sequence[Node], paths: Paths) -> Group:
     return tuple(sorted((*nodes, *own), key=lambda node: paths.facts.position[node.name]))
 
 
-def _sums(group: Group) -> bool:
+def _sums(group: NodeGroup) -> bool:
     """Whether it is made of sums and arithmetic alone."""
     return bool(group) and all(_reduces(node) or _computes(node) for node in group)
 
 
-def _between(groups: Sequence[Group], joined: Collection[int], reach: Reach) -> Refused | None:
+def _between(groups: Sequence[NodeGroup], joined: Collection[int], reach: Reach) -> Refused | None:
     """Who waits for some of these groups and is waited for by others. A group
     that was joined before, with results of several nodes, waits as a whole."""
     above = below = own = 0

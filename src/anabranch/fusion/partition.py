@@ -16,10 +16,10 @@ from dataclasses import replace
 
 from anabranch.fusion.gemm_chain import with_gemm_chains
 from anabranch.fusion.legality import FusionFacts, Unwritten, why_not_written
-from anabranch.fusion.vertical import Group, anchor_of, grow
+from anabranch.fusion.vertical import anchor_of, grow
 from anabranch.ir import ops
 from anabranch.ir.dag import in_launch_order, waiting
-from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, State, types, users
+from anabranch.ir.graph import Constant, Graph, Input, Node, NodeGroup, Ref, State, types, users
 from anabranch.ir.rounding import marked
 from anabranch.ir.state import overwriting
 from anabranch.ir.target import TargetSpec
@@ -37,7 +37,7 @@ def partition(
     chain_rounds: int = 0,
     unwritten: Unwritten = why_not_written,
     alone: Collection[str] = (),
-    loops: Sequence[Group] = (),
+    loops: Sequence[NodeGroup] = (),
 ) -> TaskGraph:
     """The graph as tasks without kernels, for a machine like `spec`; strict nodes are marked, so
     that a task knows what others decide by it. `pointwise`: also groups that only a kernel
@@ -60,7 +60,7 @@ def partition(
     return tasks
 
 
-def cut(graph: Graph, groups: Sequence[Group]) -> TaskGraph:
+def cut(graph: Graph, groups: Sequence[NodeGroup]) -> TaskGraph:
     """The graph with these groups as tasks; they come in an order in which they can run. Groups
     that would wait for each other, since one writes over what another one reads, are split."""
     table, written = types(graph), overwriting(graph)
@@ -93,13 +93,13 @@ def _placed(body: Graph, written: Mapping[str, str]) -> Graph:
 
 
 def _with_writers_apart(
-    group: Group, written: Container[str], views: Container[str]
-) -> tuple[Group, ...]:
+    group: NodeGroup, written: Container[str], views: Container[str]
+) -> tuple[NodeGroup, ...]:
     """The group; what writes over a value shares no launch."""
     return _apart(group, views) if any(node.name in written for node in group) else (group,)
 
 
-def _apart(group: Group, views: Container[str]) -> tuple[Group, ...]:
+def _apart(group: NodeGroup, views: Container[str]) -> tuple[NodeGroup, ...]:
     """Each node of the group alone."""
     return tuple((node,) for node in group if node.name not in views)
 
@@ -131,7 +131,9 @@ def graph_of(tasks: TaskGraph) -> Graph:
     return Graph(*border, nodes, tasks.outputs, states=tasks.states)
 
 
-def _aliases(graph: Graph, groups: Sequence[Group], views: Mapping[str, Node]) -> tuple[Node, ...]:
+def _aliases(
+    graph: Graph, groups: Sequence[NodeGroup], views: Mapping[str, Node]
+) -> tuple[Node, ...]:
     """The views that somebody reads who does not hold them: other tasks, the caller, other such
     views; and those that nobody reads."""
     readers, needed = users(graph), {ref.name for ref in graph.outputs}
@@ -147,7 +149,7 @@ def _aliases(graph: Graph, groups: Sequence[Group], views: Mapping[str, Node]) -
 
 
 def _bodies(
-    graph: Graph, groups: Sequence[Group], aliases: tuple[Node, ...], views: Mapping[str, Node]
+    graph: Graph, groups: Sequence[NodeGroup], aliases: tuple[Node, ...], views: Mapping[str, Node]
 ) -> Iterator[Graph]:
     """The groups as graphs of their own: values keep their names."""
     table = types(graph)
@@ -168,7 +170,7 @@ def _bodies(
 
 
 def body_with(
-    group: Group,
+    group: NodeGroup,
     outputs: Sequence[str],
     table: Mapping[str, TensorType],
     constants: Mapping[str, Constant],

@@ -32,14 +32,12 @@ from anabranch.fusion.legality import (
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
 from anabranch.ir.dag import in_launch_order, waiting
-from anabranch.ir.graph import Graph, Input, Node
+from anabranch.ir.graph import Graph, Input, Node, NodeGroup
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels.triton.expected_time import expected_us, why_not_one
 from anabranch.trace import Trace
-
-Group = tuple[Node, ...]
 
 MOST_READS = 3
 """Values that a reader may read to compute it, constants not counted: they come from memory in
@@ -79,7 +77,7 @@ def computed_again(tasks: TaskGraph, spec: TargetSpec, trace: Trace) -> TaskGrap
     return in_launch_order(changed)
 
 
-def _task(task: Task, nodes: Group, tasks: TaskGraph, facts: FusionFacts) -> Task:
+def _task(task: Task, nodes: NodeGroup, tasks: TaskGraph, facts: FusionFacts) -> Task:
     """The task with these nodes; itself if it has them."""
     if nodes is task.body.nodes:
         return task
@@ -113,10 +111,10 @@ class _RecomputeSearch:
         found = (node for name in made for node in self.paths.readers.get(name, ()))
         return {self.home[node.name] for node in found if node.name in self.home} - {at}
 
-    def all_with(self, at: int, readers: Sequence[int]) -> dict[int, Group] | Refused:
+    def all_with(self, at: int, readers: Sequence[int]) -> dict[int, NodeGroup] | Refused:
         """These groups, each with what it reads of this one, or why not."""
         why = self._why_not_again(self.groups[at])
-        found: dict[int, Group] = {}
+        found: dict[int, NodeGroup] = {}
         for reader in readers:
             if not why:
                 light = _wanted(self.groups[at], self.now[reader])
@@ -124,7 +122,7 @@ class _RecomputeSearch:
                 why = self._why_not_in(light, reader, found[reader])
         return why or found
 
-    def _why_not_again(self, light: Group) -> Refused | None:
+    def _why_not_again(self, light: NodeGroup) -> Refused | None:
         """Why somebody needs it in memory."""
         if any(node.name in self.facts.alone for node in light):
             return Refused("it writes in the place of a state")
@@ -136,7 +134,7 @@ class _RecomputeSearch:
                     return Refused(f"%{node.name} is a view of it")
         return None
 
-    def _why_not_in(self, light: Group, reader: int, nodes: Group) -> Refused | None:
+    def _why_not_in(self, light: NodeGroup, reader: int, nodes: NodeGroup) -> Refused | None:
         """Why a group may not compute this, or is expected to lose more than is saved."""
         made = {name for node in light for name in node.results}
         read = {name for node in light for name in node.uses} - made - {*self.facts.constants}
@@ -157,7 +155,7 @@ class _RecomputeSearch:
         each = (body_of(group, self.facts, outputs) for group in (nodes, self.now[reader]))
         return self._too_slow(light, *each)
 
-    def _too_slow(self, light: Group, with_it: Graph, without: Graph) -> Refused | None:
+    def _too_slow(self, light: NodeGroup, with_it: Graph, without: Graph) -> Refused | None:
         """Why a product does not compute it: no template does that, or tiles that suit it are not
         those that suit the product."""
         if why := why_not_one(with_it):
@@ -172,7 +170,7 @@ class _RecomputeSearch:
             Refused(f"{us:.1f} us expected with {what}, {before:.1f} without") if slower else None
         )
 
-    def _sorted(self, *groups: Group) -> Group:
+    def _sorted(self, *groups: NodeGroup) -> NodeGroup:
         """All their nodes once, in graph order."""
         nodes = {node.name: node for group in groups for node in group}
         return tuple(sorted(nodes.values(), key=lambda node: self.facts.position[node.name]))
@@ -197,7 +195,7 @@ def _whole(tasks: TaskGraph) -> Graph:
     return Graph(*border, made, tasks.outputs, states=tasks.states)
 
 
-def _wanted(light: Group, reader: Group) -> Group:
+def _wanted(light: NodeGroup, reader: NodeGroup) -> NodeGroup:
     """What of a group another one must compute to have what it reads."""
     needed = {name for node in reader for name in node.uses}
     found: list[Node] = []

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from anabranch.fusion.legality import FusionFacts, body_of
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
-from anabranch.ir.graph import Graph, Node
+from anabranch.ir.graph import Graph, Node, NodeGroup
 from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.concat_stores import CONCATS, concatenated
 from anabranch.kernels.dfg.expr import COMPUTE
@@ -27,15 +27,13 @@ from anabranch.kernels.dfg.recurrence import LEAST_STEPS
 from anabranch.kernels.triton.recurrence import found_in
 from anabranch.trace import Trace
 
-Group = tuple[Node, ...]
-
 MOST_RESULTS = 8
 """Values that a recurrence may return: the joined steps, and last states."""
 MOST_ROUNDS = 4
 """How often a group takes in further joins of its steps."""
 
 
-def recurrences(graph: Graph, trace: Trace) -> list[Group]:
+def recurrences(graph: Graph, trace: Trace) -> list[NodeGroup]:
     """Disjoint groups of at least `LEAST_STEPS` steps, each with the views that it reads through,
     for which there is a kernel that is a loop. None waits for what waits for it."""
     if len(graph.nodes) < 2 * LEAST_STEPS:
@@ -53,7 +51,7 @@ class LoopSearch:
         self.facts = FusionFacts.of(graph)
         self.paths = Paths.of(self.facts)
         self.nodes = [node for node in graph.nodes if node.name not in self.paths.views]
-        self.groups: list[Group] = []
+        self.groups: list[NodeGroup] = []
         self.taken = set[str]()
         self.able = {node.name for node in self.nodes if self._is_able(node)}
 
@@ -97,7 +95,7 @@ class LoopSearch:
         self.taken.update(node.name for node in nodes)
         self.groups.append(group)
 
-    def comes_back(self, group: Group) -> bool:
+    def comes_back(self, group: NodeGroup) -> bool:
         """Whether what these nodes make leads back to them, by whatever lies outside: of a group
         that was found before, all that it makes waits for all that it reads."""
         inside, views = {node.name for node in group}, self.paths.views

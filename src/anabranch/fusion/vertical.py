@@ -39,11 +39,9 @@ from anabranch.fusion.legality import (
 from anabranch.fusion.norm_statistics import with_row_sums
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
-from anabranch.ir.graph import Graph, Node
+from anabranch.ir.graph import Graph, Node, NodeGroup
 from anabranch.ir.refused import Refused
 from anabranch.trace import Trace
-
-Group = tuple[Node, ...]
 
 EPILOGUES: dict[str, tuple[tuple[str, ...], ...]] = {
     CONVOLUTION: ((ADD, RELU), (RELU,), (ADD,)),
@@ -63,8 +61,8 @@ def grow(
     several: bool = False,
     unwritten: Unwritten = why_not_written,
     alone: Collection[str] = (),
-    loops: Sequence[Group] = (),
-) -> list[Group]:
+    loops: Sequence[NodeGroup] = (),
+) -> list[NodeGroup]:
     """Every node that is no view in exactly one group, its anchor the first contraction or else
     the first node. Groups come in an order in which they can run, nodes in graph order. `several`:
     groups with several results too, which hold the views they read through. What is `alone` is a
@@ -84,7 +82,7 @@ def grow(
     if pointwise:
         for node in deepest:
             _join_reader(node, home, facts, trace, unwritten)
-    groups: list[Group] = []
+    groups: list[NodeGroup] = []
     for node in nodes:
         members = home.get(node.name, [node])
         if node is members[-1]:
@@ -108,7 +106,7 @@ def one_call(group: Sequence[Node], facts: FusionFacts) -> Refused | None:
     return why_not(group, facts) if follows else Refused("they are no chain")
 
 
-def anchor_of(group: Group, views: Container[str] = ()) -> Node:
+def anchor_of(group: NodeGroup, views: Container[str] = ()) -> Node:
     """The node that names the group: its contraction, or its reduction, or its first node that is
     no view."""
     for kinds in (("contract",), ("reduce",), ("pointwise", "move", "factory", "opaque")):

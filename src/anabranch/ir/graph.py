@@ -113,6 +113,10 @@ class Node:
         return self.types[0]
 
 
+NodeGroup = tuple[Node, ...]
+"""Nodes that run, or might run, as one task."""
+
+
 def _look(args: tuple[Arg, ...], uses: list[str], exact: list[str]) -> None:
     """Adds what a node says of its arguments: it is asked for each node that is ever made."""
     for arg in args:

@@ -24,7 +24,7 @@ from anabranch.ir.graph import Arg, Node, Ref, rename
 from anabranch.ir.type_cache import ANSWERS
 from anabranch.ir.types import TensorType, meta, type_of
 
-Kind = Literal["pointwise", "reduce", "contract", "move", "view", "factory", "opaque"]
+OperatorKind = Literal["pointwise", "reduce", "contract", "move", "view", "factory", "opaque"]
 """pointwise: one element in, one out (broadcasting allowed) · reduce: folds a window or an axis ·
 contract: multiply-accumulate over an axis · move: copies elements · view: renames them, no launch ·
 factory: reads no tensor · opaque: unknown."""
@@ -34,7 +34,7 @@ factory: reads no tensor · opaque: unknown."""
 class OpInfo:
     """kind, and arithmetic operations per call given (input types, output types, arguments)."""
 
-    kind: Kind
+    kind: OperatorKind
     flops: Callable[[Node, Mapping[str, TensorType]], int] | None = None
     random: bool = False
 
@@ -128,7 +128,7 @@ def _ref(arg: Arg) -> str:
     return arg.name
 
 
-def _kind(kind: Kind, names: str) -> dict[str, OpInfo]:
+def _kind(kind: OperatorKind, names: str) -> dict[str, OpInfo]:
     return {f"aten.{name}": OpInfo(kind) for name in names.split()}
 
 

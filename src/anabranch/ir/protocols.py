@@ -14,7 +14,7 @@ import torch
 from anabranch.cache import Cache
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.ir.plan import Plan
-from anabranch.ir.schedule import Schedule, Source, Timeline
+from anabranch.ir.schedule import CostSource, Schedule, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.ir.variant import Variant
@@ -27,7 +27,7 @@ class Cost:
     the number comes from."""
 
     us: float
-    source: Source
+    source: CostSource
     spread: float = 0.0
 
 

@@ -212,6 +212,8 @@ Patterns = Pattern | tuple[Pattern, ...]
 
 When = Callable[[Match], Refused | None]
 """Whether a rule applies at a match."""
+Draw = Callable[[random.Random], Mapping[str, object]]
+"""Random arguments for the left side of a rule."""
 
 GlobalScope = Literal["", "first", "last"]
 
@@ -238,7 +240,7 @@ class Rule:
     find: Call | tuple[Call, ...]
     replace: Patterns | Callable[[Match], Patterns]
     when: When | None = None
-    draw: Callable[[random.Random], Mapping[str, object]] | None = None
+    draw: Draw | None = None
     scope: GlobalScope = ""
     also: Callable[[Match], tuple[Node, ...]] | None = None
     special: bool = False

@@ -18,7 +18,7 @@ from typing import Literal
 
 from anabranch.ir.dag import Dag
 
-Source = Literal["measured", "recorded", "estimated"]
+CostSource = Literal["measured", "recorded", "estimated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Timeline:
 
     spans: tuple[Span, ...]
     latency: float
-    source: Source
+    source: CostSource
 
 
 def awaited(schedule: Schedule) -> list[set[int]]:

@@ -17,10 +17,10 @@ import re
 from typing import cast, get_args
 
 from anabranch.ir.protocols import Cost
-from anabranch.ir.schedule import Source, Span, Timeline
+from anabranch.ir.schedule import CostSource, Span, Timeline
 
 _US = r"([-+.e\w]+)"
-_SOURCE = f"({'|'.join(get_args(Source))})"
+_SOURCE = f"({'|'.join(get_args(CostSource))})"
 _COST = re.compile(rf"{_US} us {_SOURCE}(?: \+-{_US})?")
 _HEAD = re.compile(rf"timeline {_SOURCE} {_US} us \{{")
 _END = re.compile("}")
@@ -36,7 +36,7 @@ def text_cost(cost: Cost) -> str:
 def parse_cost(text: str) -> Cost:
     """The cost that `text_cost` printed; ValueError for other texts."""
     us, source, spread = _matched(_COST, text, "US us SOURCE [+-SPREAD]")
-    return Cost(float(us), cast(Source, source), float(spread or 0.0))
+    return Cost(float(us), cast(CostSource, source), float(spread or 0.0))
 
 
 def text_timeline(timeline: Timeline) -> str:
@@ -55,7 +55,7 @@ def parse_timeline(text: str) -> Timeline:
     for line in lines:
         task, stream, start, stop = _matched(_SPAN, line, "TASK @STREAM START to END")
         spans.append(Span(task, int(stream), float(start), float(stop)))
-    return Timeline(tuple(spans), float(latency), cast(Source, source))
+    return Timeline(tuple(spans), float(latency), cast(CostSource, source))
 
 
 def _matched(pattern: re.Pattern[str], text: str, wanted: str) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ GAPS = re.compile(rf"[(\[]{GAP}(?:,? {GAP})*,?[)\]]|{GAP}(?: {GAP})+")
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class EventGroup:
     """Events of one kind and room that say the same. `alike`: their sentences differ in names and
     numbers, and each is worth showing with its subject."""
 
@@ -51,19 +51,19 @@ class Group:
         return any(event.why != self.events[0].why for event in self.events)
 
 
-def concerns(events: Sequence[Event]) -> list[Group]:
+def concerns(events: Sequence[Event]) -> list[EventGroup]:
     """Fallbacks, then warnings: what the user did not ask for."""
     return [*grouped(events, "fallback"), *grouped(events, "warning")]
 
 
-def grouped(events: Sequence[Event], kind: str) -> list[Group]:
+def grouped(events: Sequence[Event], kind: str) -> list[EventGroup]:
     """The events of a kind, by room and reason; the largest groups first, and last those of the
     search, which tries a hundred rules everywhere."""
     groups: dict[tuple[str, str], list[Event]] = {}
     for event in events:
         if event.kind == kind:
             groups.setdefault((event.where, general(event)), []).append(event)
-    found = [Group(kind, where, tuple(members)) for (where, _), members in groups.items()]
+    found = [EventGroup(kind, where, tuple(members)) for (where, _), members in groups.items()]
     return sorted(found, key=lambda group: (group.where.startswith("search"), -len(group.events)))
 
 

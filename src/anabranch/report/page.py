@@ -26,7 +26,7 @@ from anabranch.report.headline import headline
 from anabranch.report.modules import largest
 from anabranch.report.parts import ReportParts
 from anabranch.report.provenance import provenance
-from anabranch.report.searched import PRICES, ended, gained, in_parts
+from anabranch.report.search_summary import PRICES, ended, gained, in_parts
 from anabranch.report.task_rows import KINDS, TaskRow, rows
 from anabranch.search.result import Path as SearchPath
 

@@ -25,13 +25,13 @@ from anabranch.report import history
 from anabranch.report.deferred_decisions import deferred_decisions
 from anabranch.report.flow import busy, critical_chain, flow
 from anabranch.report.headline import Headline, headline, number
-from anabranch.report.history import Group
+from anabranch.report.history import EventGroup
 from anabranch.report.kernel import NAMED
 from anabranch.report.lines import WIDTH, columns, cut, printable, wrapped
 from anabranch.report.occupancy import fullest, occupancy
 from anabranch.report.part_timings import tried_in_parts
 from anabranch.report.parts import ReportParts
-from anabranch.report.searched import searched_lines
+from anabranch.report.search_summary import searched_lines
 from anabranch.report.task_rows import TaskRow, rows
 from anabranch.report.units import count, duration, ratio, significant, size
 from anabranch.rewrite.rules.special import PASSES
@@ -328,11 +328,11 @@ def _over(us: float, best: float) -> str:
     return f"{100 * (us / best - 1):+.0f}%" if best else ""
 
 
-def _more(group: Group) -> str:
+def _more(group: EventGroup) -> str:
     others = len(group.events) - 1
     return f", and {others:,} alike" if others else ""
 
 
-def _left_out(groups: Sequence[Group]) -> list[str]:
+def _left_out(groups: Sequence[EventGroup]) -> list[str]:
     events = sum(len(group.events) for group in groups)
     return [f"  and {events:,} more for {count(len(groups), 'other reason')}"] if groups else []

@@ -23,9 +23,9 @@ from anabranch.ir.graph import Graph
 from anabranch.search.engine.pricing import Counted
 from anabranch.trace import Trace
 
-Kind = Literal["survey", "price", "part timing", "build"]
+EffortKind = Literal["survey", "price", "part timing", "build"]
 
-ON_PROCESSOR: tuple[Kind, ...] = ("survey", "price")
+ON_PROCESSOR: tuple[EffortKind, ...] = ("survey", "price")
 FEWEST_PRICES = 500
 """Prices without which a search of a network is not worth its beginning."""
 
@@ -66,10 +66,10 @@ class Meter:
         self._all = self._work = effort.work
         self._until = effort.until
         self._each, self._slack = effort.each, effort.slack
-        self._pace: dict[Kind, float] = {}
-        self._spent: dict[Kind, float] = {}
+        self._pace: dict[EffortKind, float] = {}
+        self._spent: dict[EffortKind, float] = {}
 
-    def affords(self, kind: Kind, work: float, then: float = 0.0) -> bool:
+    def affords(self, kind: EffortKind, work: float, then: float = 0.0) -> bool:
         """Whether there is enough left for this, and for building a candidate of so much work
         `then`."""
         if self._work is not None and work + then > self._work:
@@ -80,7 +80,7 @@ class Meter:
             return True
         return False
 
-    def late(self, kind: Kind, work: float, then: float = 0.0) -> bool:
+    def late(self, kind: EffortKind, work: float, then: float = 0.0) -> bool:
         """Whether it would not end in time."""
         return self.deadline(then).earlier(self._expected(kind, work)).over()
 
@@ -120,7 +120,7 @@ class Meter:
         self.stopped = self._cut()
 
     @contextmanager
-    def spending(self, kind: Kind, work: Callable[[], float]) -> Iterator[None]:
+    def spending(self, kind: EffortKind, work: Callable[[], float]) -> Iterator[None]:
         """What is done here has this work, known once it is done."""
         begun = time.monotonic()
         try:
@@ -142,7 +142,7 @@ class Meter:
         if self.stopped:
             trace.add("refused", "search", name, self.stopped)
 
-    def _expected(self, kind: Kind, work: float) -> float:
+    def _expected(self, kind: EffortKind, work: float) -> float:
         """Seconds within the limit, by the pace of the last of its kind; of the first, by that of
         all that is done on the processor alone."""
         if kind in self._pace:

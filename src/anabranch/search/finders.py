@@ -16,7 +16,7 @@ from anabranch.search.engine import alternatives, global_scope
 from anabranch.search.engine.alternatives import Alternatives, Assembled
 from anabranch.search.engine.backtracking import Found
 from anabranch.search.engine.dynamic_programme import search
-from anabranch.search.engine.global_scope import Kind
+from anabranch.search.engine.global_scope import RuleOnTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Finders:
     search: Callable[..., Sequence[Found]] = search
     gathered: Callable[..., Sequence[Alternatives]] = alternatives.gathered
     assembled: Callable[..., Assembled] = alternatives.assembled
-    kinds: Callable[..., Iterable[Kind]] = global_scope.kinds
+    kinds: Callable[..., Iterable[RuleOnTypes]] = global_scope.kinds
     applied_globally: Callable[..., Found] = global_scope.applied_globally
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from anabranch.ir.rule import GlobalScope
 from anabranch.search.budget import building, pricing
-from anabranch.search.engine.global_scope import Kind
+from anabranch.search.engine.global_scope import RuleOnTypes
 from anabranch.search.engine.pricing import Counted
 from anabranch.search.protocols import T
 from anabranch.search.state import CandidateGraph, SearchState
@@ -38,7 +38,7 @@ def apply_globally(state: SearchState[T], when: GlobalScope) -> None:
                 _tried(state, [kind])
 
 
-def _tried(state: SearchState[T], chosen: Sequence[Kind]) -> bool:
+def _tried(state: SearchState[T], chosen: Sequence[RuleOnTypes]) -> bool:
     """Whether each of these kinds alone is worth a trial, once they were tried together: not if
     that was clearly slower, or faster, and is the best so far."""
     graph, price = state.best.path.graph, Counted(state.evaluators.appraise(state.built))

@@ -13,11 +13,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from anabranch.costs.forecast import CostOf
 from anabranch.fusion.concat_elision import CAT, fitting
 from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.trace import Trace
-from anabranch.tuning.cut_choice import CostOf, SelectionVariant, fastest_cut, sum_us
+from anabranch.tuning.cut_choice import SelectionVariant, fastest_cut, sum_us
 from anabranch.tuning.select import Selection
 
 

@@ -6,17 +6,14 @@ together (`fusion/merge_cuts`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from anabranch.costs.forecast import CostOf
 from anabranch.fusion.gemm_chain import is_gemm_chain
 from anabranch.fusion.merge_cuts import choose
-from anabranch.ir.protocols import Cost
-from anabranch.ir.task import Task
 from anabranch.trace import Trace
 from anabranch.tuning.select import Selection
-
-CostOf = Callable[[Task], Cost]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.codegen import program
 from anabranch.kernels.triton.horizontal import joint_tiles
 from anabranch.tuning.decisions import Candidate
-from anabranch.tuning.joint_tasks import Group, joint, levelled, name_of
+from anabranch.tuning.joint_tasks import TaskGroup, joint, levelled, name_of
 from anabranch.tuning.select import Selection
 
 SHORT = 12.0
@@ -103,13 +103,13 @@ def parts(selection: Selection, spec: TargetSpec) -> dict[str, JointPart]:
 
 def grouped(
     tasks: TaskGraph, known: Mapping[str, JointPart], spec: TargetSpec
-) -> list[list[Group]]:
+) -> list[list[TaskGroup]]:
     """Groups of tasks that could be one launch each, those of equal structure together: by levels
     from the start, then by levels from the end what these have otherwise. The one may share tasks
     with the other, or wait for it in a circle, so they are kept apart."""
     us = {name: part.us for name, part in known.items()}
     fits = partial(_fits, known=known, spec=spec)
-    found: dict[tuple[bool, str], list[Group]] = {}
+    found: dict[tuple[bool, str], list[TaskGroup]] = {}
     seen: set[str] = set()
     for late in (False, True):
         for group in levelled(tasks, us, fits, late):
@@ -121,7 +121,7 @@ def grouped(
 
 
 def offers(
-    groups: Sequence[Group], known: Mapping[str, JointPart]
+    groups: Sequence[TaskGroup], known: Mapping[str, JointPart]
 ) -> dict[str, tuple[Variant, ...]]:
     """By structure of the whole the variants to try."""
     table: dict[str, tuple[Variant, ...]] = {}
@@ -131,7 +131,7 @@ def offers(
     return table
 
 
-def sketch(group: Group, known: Mapping[str, JointPart]) -> Task:
+def sketch(group: TaskGroup, known: Mapping[str, JointPart]) -> Task:
     """The group as one task, as far as it is known before it has a kernel."""
     task = joint(group)
     ctas = sum(known[part.name].resources.ctas for part in group)
@@ -139,7 +139,7 @@ def sketch(group: Group, known: Mapping[str, JointPart]) -> Task:
     return replace(task, kernel=replace(kernel, resources=_largest(group, known, ctas)))
 
 
-def joint_resources(kernel: Kernel, group: Group, known: Mapping[str, JointPart]) -> Resources:
+def joint_resources(kernel: Kernel, group: TaskGroup, known: Mapping[str, JointPart]) -> Resources:
     """What a launch of a group takes of the machine, by what its parts take: CTAs of all, all else
     of the part that needs most."""
     written = program(kernel.body, kernel.variant)

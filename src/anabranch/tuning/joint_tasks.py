@@ -23,15 +23,15 @@ from anabranch.ir.task import Task, TaskGraph
 
 MOST_TASKS = 4
 """Tasks in a launch."""
-Group = tuple[Task, ...]
+TaskGroup = tuple[Task, ...]
 Fits = Callable[[Sequence[Task]], bool]
 
 
-def levelled(tasks: TaskGraph, us: Mapping[str, float], fits: Fits, late: bool) -> list[Group]:
+def levelled(tasks: TaskGraph, us: Mapping[str, float], fits: Fits, late: bool) -> list[TaskGroup]:
     """Groups of at least two of the tasks that `us` has times of, each of one level. Equal groups
     have their tasks in equal order."""
     dag, by_name = dag_of(tasks), {task.name: task for task in tasks.tasks}
-    found: list[Group] = []
+    found: list[TaskGroup] = []
     levels: dict[int, list[Task]] = {}
     for name, level in zip(dag.names, _levels(dag, late), strict=True):
         if name in us:
@@ -42,7 +42,9 @@ def levelled(tasks: TaskGraph, us: Mapping[str, float], fits: Fits, late: bool) 
     return found
 
 
-def together(tasks: TaskGraph, joined: Mapping[str, Task], groups: Sequence[Group]) -> TaskGraph:
+def together(
+    tasks: TaskGraph, joined: Mapping[str, Task], groups: Sequence[TaskGroup]
+) -> TaskGraph:
     """The tasks with each of these groups as the task that `joined` has under the group's name.
     ScheduleError if they would wait for each other in a circle, as groups of several levels may."""
     gone = {task.name for group in groups for task in group}
@@ -53,12 +55,12 @@ def together(tasks: TaskGraph, joined: Mapping[str, Task], groups: Sequence[Grou
     return replace(mixed, tasks=tuple(named[name] for name in dag_of(mixed).names))
 
 
-def name_of(group: Group) -> str:
+def name_of(group: TaskGroup) -> str:
     """What the task of this group is called."""
     return "_and_".join(task.name for task in group)
 
 
-def joint(group: Group) -> Task:
+def joint(group: TaskGroup) -> Task:
     """The group as one task, without a kernel."""
     bodies = [task.body for task in group]
     inputs = {value.name: value for body in bodies for value in body.inputs}
@@ -88,7 +90,7 @@ def _levels(dag: Dag, late: bool) -> list[int]:
     return [-level for level in levels] if late else levels
 
 
-def _groups(own: Sequence[Task], us: Mapping[str, float], fits: Fits) -> list[Group]:
+def _groups(own: Sequence[Task], us: Mapping[str, float], fits: Fits) -> list[TaskGroup]:
     """The longest first, each into the first group where there is room for it; a node that two of
     them have parts them."""
     ranked = sorted(own, key=lambda task: (-us[task.name], structure_text(task.body)))

@@ -27,9 +27,9 @@ from anabranch.ir.task import PLAIN_VARIANT, Kernel, Task, TaskGraph, runs_body
 from anabranch.ir.text import text_kernel
 from anabranch.trace import Trace
 from anabranch.tuning.decisions import NOWHERE, Candidate, Decision, Memory, known, store
+from anabranch.tuning.halving import Trial
 from anabranch.tuning.verdict import Verdict
 
-Trial = Callable[[Sequence[Task]], Sequence[Cost | None]]
 """The cost of each task with its kernel, None where the kernel cannot run."""
 Check = Callable[[Task], Refused | None]
 """Why a task's kernel computes something else than its body, if it does."""

@@ -12,6 +12,7 @@ import torch
 from anabranch.ir.graph import Constant
 from anabranch.ir.ops import channels_last_strides
 from anabranch.ir.refused import Refused
+from anabranch.ir.rule import Draw
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules.conv_windows import of_rest, results, together
 from anabranch.rewrite.rules.shapes import (
@@ -19,7 +20,6 @@ from anabranch.rewrite.rules.shapes import (
     GROUPED,
     KINDS,
     TWO_WINDOWS,
-    Draw,
     OneOf,
     WindowChoices,
     each,

@@ -33,7 +33,12 @@ from anabranch.kernels.dfg.expr import Expr, KernelVariable
 from anabranch.kernels.dfg.index_expr import Axis
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.simplify import bounded
-from anabranch.kernels.dfg.traversal import Place, replace_parts, substitute, substitute_store
+from anabranch.kernels.dfg.traversal import (
+    Substitution,
+    replace_parts,
+    substitute,
+    substitute_store,
+)
 from anabranch.kernels.triton import split_k
 from anabranch.kernels.triton.axis_layout import flattened
 from anabranch.kernels.triton.emit import DTYPES, Emission
@@ -56,9 +61,6 @@ OWN_VARIABLES = split_k.OWN_VARIABLES | {
     *("deep", "deep_down", "deep_in", "step", "tile", "part", "batch", "total"),
     *("between", "between_down", "chunk", "first"),
 }
-ENTRY = "pair"
-"""How the kernel's own name begins. Saved plans run only if their sources are what is written now:
-it is as it was."""
 
 
 def tiles(body: Graph, spec: TargetSpec) -> list[GemmChainTile]:
@@ -92,7 +94,7 @@ def write(body: Graph, tile: GemmChainTile) -> KernelTree:
     return kernel_tree(
         body,
         found.dfg,
-        ENTRY,
+        "gemm_chain",
         out,
         (tiles, split, found.batches),
         tile.warps,
@@ -114,7 +116,7 @@ class _Cut:
     col: Axis
     tiles: tuple[int, int]
     share: Share
-    place: Place
+    place: Substitution
     constants: frozenset[str]
 
     @property

@@ -20,9 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from anabranch.ir.entry_name import entry_name
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.tiles import HorizontalTile, PartTile
-from anabranch.kernels.triton.module_text import called, entry_name, function_text, module_text
+from anabranch.kernels.triton.module_text import called, function_text, module_text
 from anabranch.kernels.triton.names import names_of
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.statements import (
@@ -42,9 +43,6 @@ WARPS = (4, 8)
 """Of all parts."""
 ALIGNED = 16
 """Bytes that every part's scratch begins at a multiple of."""
-ENTRY = "abreast"
-"""How the kernel's own name begins. Saved plans run only if their sources are what is written now:
-it is as it was."""
 
 
 def joint_tiles(offers: Sequence[Sequence[PartTile]]) -> list[HorizontalTile]:
@@ -73,7 +71,7 @@ def write_horizontal(body: Graph, trees: Sequence[KernelTree]) -> Program:
         functions |= dict.fromkeys([*called(tree), _part(tree, f"part_{at}", stages)])
     given = [f"{names[name]}_ptr" for name in values]
     given += ["scratch_ptr"] * bool(scratch[-1]) + ["counters_ptr"] * bool(counters[-1])
-    entry = entry_name(ENTRY, body)
+    entry = entry_name("horizontal", body)
     lines = ["@triton.jit", f"def {entry}({', '.join(given)}):"]
     lines += [f"{INDENT}# {names[name]}: {table[name].text}" for name in values]
     lines.append(f"{INDENT}cta = tl.program_id(0)")

@@ -18,13 +18,12 @@ from __future__ import annotations
 import ast
 import functools
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import fields
 from importlib import resources
 
-from anabranch.ir import ops
+from anabranch.ir.entry_name import entry_name
 from anabranch.ir.graph import Graph, types
 from anabranch.kernels.dfg.expr import Dfg, Expr
 from anabranch.kernels.dfg.traversal import loads
@@ -44,7 +43,6 @@ LIBRARY_CALLS = frozenset({"libdevice", "fmod", "full_pow"})
 """Calls of the device's mathematical library, and functions of `functions.py` that have some."""
 MOST_ASIDE = 65_535
 """CTAs along the second axis of a grid, and along the third, at most."""
-LONGEST_NAME = 60
 
 
 def header(body: Graph, variant: str) -> list[str]:
@@ -54,17 +52,6 @@ def header(body: Graph, variant: str) -> list[str]:
     origins = dict.fromkeys(node.origin for node in body.nodes if node.origin)
     lines = [f"task {body.name}: {operators}", *(f"from {origin}" for origin in origins), variant]
     return [f"# {' '.join(line.split())}" for line in lines]
-
-
-def entry_name(template: str, body: Graph) -> str:
-    """The template and the operators, views left out, as short as a profile shows it."""
-    table = types(body)
-    kinds = [
-        ops.packet_name(node.op).rpartition(".")[2].strip("_")
-        for node in body.nodes
-        if not ops.is_view(node, table)
-    ]
-    return re.sub(r"\W", "_", "_".join([template, *kinds]))[:LONGEST_NAME].strip("_")
 
 
 def kernel_tree(

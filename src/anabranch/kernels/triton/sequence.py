@@ -38,7 +38,7 @@ from anabranch.kernels.dfg.expr import (
 from anabranch.kernels.dfg.index_expr import Axis, axis
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.traversal import (
-    Place,
+    Substitution,
     reductions,
     replace_parts,
     scans,
@@ -268,7 +268,7 @@ def _write_products(
     out: Emission,
     found: Layer,
     tile: SequenceTile,
-    place: Place,
+    place: Substitution,
     totals: Sequence[str],
     constants: frozenset[str],
     asked: int,
@@ -314,7 +314,7 @@ def _write_products(
 
 
 def _write_results(
-    out: Emission, found: Layer, place: Place, row: Axis, totals: Sequence[str]
+    out: Emission, found: Layer, place: Substitution, row: Axis, totals: Sequence[str]
 ) -> None:
     """What runs along the rows of the products, and what is stored."""
     points = tuple(axis(a.name, a.extent) for a in (*found.batch, *found.rows, *found.cols))

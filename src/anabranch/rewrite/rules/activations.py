@@ -12,7 +12,6 @@ from anabranch.ir.rule import Call, Operand, wild
 from anabranch.rewrite.rules.shapes import Drawing
 
 (mode,) = wild("mode")
-Drawn = Callable[[Drawing], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class Activation:
         """The pattern that applies it to a value; its bounds or slope are the wildcard `mode`."""
         return Call(self.op, (value,), mode.name if self.modes else "")
 
-    def drawn(self) -> dict[str, Drawn]:
+    def drawn(self) -> dict[str, Callable[[Drawing], object]]:
         """What it is told, for the shapes of a rule."""
         return {mode.name: lambda given: given.dice.choice(self.modes)} if self.modes else {}
 

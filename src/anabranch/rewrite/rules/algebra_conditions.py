@@ -8,19 +8,16 @@ side would be rounded elsewhere; whole numbers wrap around and booleans saturate
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from anabranch.ir.graph import Arg, Ref
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, When, wildcards
+from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, When, wildcards
 from anabranch.ir.rule_text import parse_pattern
 from anabranch.ir.text import text_arg
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import WORDS, pattern
-
-Draw = Callable[[random.Random], Mapping[str, object]]
 
 
 def both(left: str, right: str, sides: tuple[Call, Call], when: When, draw: Draw) -> list[Rule]:

@@ -7,19 +7,16 @@ value, dtype, shape and strides (`unchanged`): `x + 0` may also broadcast, promo
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 
 from anabranch.ir.axis_order import axis_order
 from anabranch.ir.ops import same_layout
 from anabranch.ir.refused import unless
-from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
+from anabranch.ir.rule import Call, Draw, Match, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat, linear, pattern, permute, reshape
 from anabranch.rewrite.rules.shapes import Drawing, OneOf, shapes
-
-Draw = Callable[[random.Random], Mapping[str, object]]
 
 x, w, a, b, p, q, s = wild("x w a b p q s")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.ir.graph import Arg
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Match, Operand, Rule, wild
+from anabranch.ir.rule import Call, Draw, Match, Operand, Rule, wild
 from anabranch.rewrite.pattern_ops import call, convolution, reshape
 from anabranch.rewrite.rules.conv_windows import (
     ConvWindow,
@@ -27,13 +27,7 @@ from anabranch.rewrite.rules.conv_windows import (
     window,
 )
 from anabranch.rewrite.rules.pattern_parts import not_constant
-from anabranch.rewrite.rules.shapes import (
-    ANY_GROUPS,
-    Draw,
-    OneOf,
-    either,
-    pools,
-)
+from anabranch.rewrite.rules.shapes import ANY_GROUPS, OneOf, either, pools
 
 x, w, b = wild("x w b")
 AVERAGE = "aten.avg_pool2d.default"

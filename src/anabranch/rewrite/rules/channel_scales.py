@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import prod
 
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Binding, Call, Match, Operand, Pattern, Rule, When, Wild, wild
+from anabranch.ir.rule import Binding, Call, Draw, Match, Operand, Pattern, Rule, When, Wild, wild
 from anabranch.rewrite.pattern_ops import call, convolution, linear, reshape
 from anabranch.rewrite.rules import layers
 from anabranch.rewrite.rules.conv_windows import Sizes, convolve, window
@@ -26,7 +26,6 @@ from anabranch.rewrite.rules.shapes import (
     LINEAR,
     TRANSPOSED,
     UNPADDED,
-    Draw,
     OneOf,
     either,
     shapes,

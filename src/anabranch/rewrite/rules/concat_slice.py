@@ -12,7 +12,7 @@ one together, there is a rule for each number of parts. Rules that might help.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 
 from anabranch.ir.graph import Ref
@@ -27,8 +27,6 @@ from anabranch.rewrite.rules.algebra_conditions import (
 )
 from anabranch.rewrite.rules.pattern_parts import slice_of
 from anabranch.rewrite.rules.shapes import END, OneOf, either, shapes
-
-Drawn = Mapping[str, object]
 
 x, parts, others, axis, other, start, end, index = wild("x parts others axis other start end index")
 

@@ -27,7 +27,7 @@ import torch
 
 from anabranch.ir.graph import Ref
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat, convolution
 from anabranch.rewrite.rules.activations import ACTIVATIONS, Activation
 from anabranch.rewrite.rules.conv_windows import (
@@ -44,7 +44,6 @@ from anabranch.rewrite.rules.shapes import (
     GROUPED,
     TRANSPOSED,
     TWO_WINDOWS,
-    Draw,
     either,
     joined,
     shapes,

@@ -13,10 +13,9 @@ from __future__ import annotations
 import re
 
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, pattern
 from anabranch.rewrite.rules.algebra_conditions import (
-    Draw,
     alike,
     equations,
     every,

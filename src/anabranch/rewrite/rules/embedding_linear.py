@@ -38,12 +38,12 @@ import torch
 
 from anabranch.ir.graph import Ref
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Each, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.rule import Call, Draw, Each, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat, linear, permute, reshape
 from anabranch.rewrite.rules.algebra_conditions import floating, values
 from anabranch.rewrite.rules.embedding_merging import looked_up
 from anabranch.rewrite.rules.pattern_parts import slice_of
-from anabranch.rewrite.rules.shapes import Draw, OneOf, each, shapes
+from anabranch.rewrite.rules.shapes import OneOf, each, shapes
 
 Together = Literal["stack", "cat"]
 Beside = Literal["", "x", "x * v"]

@@ -40,12 +40,12 @@ import torch
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Node, Ref
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Each, Known, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.rule import Call, Draw, Each, Known, Match, Operand, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat, permute, reshape
 from anabranch.rewrite.rules.algebra_conditions import values
 from anabranch.rewrite.rules.pattern_parts import slice_of
-from anabranch.rewrite.rules.shapes import Draw, Drawing, OneOf, each, either, shapes
+from anabranch.rewrite.rules.shapes import Drawing, OneOf, each, either, shapes
 
 INTEGERS = ("int64", "int32")
 

@@ -22,12 +22,23 @@ import torch
 
 from anabranch.ir.graph import Ref
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Patterns, Rule, When, Wild, wildcards
+from anabranch.ir.rule import (
+    Call,
+    Draw,
+    Match,
+    Operand,
+    Pattern,
+    Patterns,
+    Rule,
+    When,
+    Wild,
+    wildcards,
+)
 from anabranch.ir.rule_text import parse_pattern
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules.algebra_conditions import every, floating, number
 from anabranch.rewrite.rules.conv_windows import spread
-from anabranch.rewrite.rules.shapes import Draw, Drawing, OneOf, WindowChoices
+from anabranch.rewrite.rules.shapes import Drawing, OneOf, WindowChoices
 
 FILE = Path(__file__).with_name("found.json")
 

@@ -17,7 +17,6 @@ concatenation. In NASNet a relu stands between the two: it has to pass the conca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from anabranch.ir.refused import Refused
@@ -26,8 +25,6 @@ from anabranch.rewrite.pattern_ops import call, cat, convolution, reshape
 from anabranch.rewrite.rules.conv_windows import convolve, window
 from anabranch.rewrite.rules.pattern_parts import joined_bias, not_constant, slice_of
 from anabranch.rewrite.rules.shapes import GROUPED, either, shapes
-
-Drawn = Mapping[str, object]
 
 x, y, w, v, b, c, parts, axis = wild("x y w v b c parts axis")
 

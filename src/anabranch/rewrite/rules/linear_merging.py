@@ -11,8 +11,6 @@ must be constant.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Match, Pattern, Rule, Wild, wild
 from anabranch.rewrite.pattern_ops import call, cat, linear, reshape, transpose
@@ -26,8 +24,6 @@ from anabranch.rewrite.rules.pattern_parts import (
     refuses,
 )
 from anabranch.rewrite.rules.shapes import LINEAR, shapes
-
-Drawn = Mapping[str, object]
 
 x, y, w, v, u, b, c, d = wild("x y w v u b c d")
 

@@ -12,7 +12,7 @@ search to see whether computing them pays. Rules that might help.
 from __future__ import annotations
 
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, convolution, linear, reshape
 from anabranch.rewrite.rules import layers
 from anabranch.rewrite.rules.algebra_conditions import (
@@ -31,7 +31,6 @@ from anabranch.rewrite.rules.shapes import (
     LINEAR,
     TWO_WINDOWS,
     UNPADDED,
-    Draw,
     OneOf,
     WindowChoices,
     either,

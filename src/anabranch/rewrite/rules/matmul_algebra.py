@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, When, wild
+from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, When, wild
 from anabranch.rewrite.pattern_ops import call, cat
 from anabranch.rewrite.rules.algebra_conditions import (
-    Draw,
     alike,
     equations,
     every,

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, When, Wild, wild
+from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, When, Wild, wild
 from anabranch.rewrite.pattern_ops import call, cat
 from anabranch.rewrite.rules.pattern_parts import bound, made, refuses, slice_of
-from anabranch.rewrite.rules.shapes import Draw, OneOf, either, shapes
+from anabranch.rewrite.rules.shapes import OneOf, either, shapes
 
 Put = Callable[[Match], tuple[Pattern, ...]]
 

@@ -11,24 +11,14 @@ a part of its kernel.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat
 from anabranch.rewrite.rules.activations import ACTIVATIONS
-from anabranch.rewrite.rules.algebra_conditions import (
-    Draw,
-    alike,
-    both,
-    every,
-    floating,
-    number,
-    values,
-)
+from anabranch.rewrite.rules.algebra_conditions import alike, both, every, floating, number, values
 from anabranch.rewrite.rules.shapes import Drawing, OneOf, shapes
-
-Drawn = Mapping[str, object]
 
 x, y, s, how, axis, parts = wild("x y s how axis parts")
 

@@ -18,11 +18,11 @@ import math
 import torch
 
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Match, Pattern, Result, Rule, wild
+from anabranch.ir.rule import Draw, Match, Pattern, Result, Rule, wild
 from anabranch.rewrite.pattern_ops import call, reshape
 from anabranch.rewrite.rules.linear_after_norm import HALF_TYPES, widened
 from anabranch.rewrite.rules.pattern_parts import bound
-from anabranch.rewrite.rules.shapes import Draw, OneOf, either, shapes
+from anabranch.rewrite.rules.shapes import OneOf, either, shapes
 
 x, groups, g, d, shape, eps, fast, momentum = wild("x groups g d shape eps fast momentum")
 

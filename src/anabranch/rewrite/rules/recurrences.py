@@ -25,7 +25,7 @@ from functools import partial
 
 from anabranch.ir.graph import Node, Ref
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Known, Match, Operand, Pattern, Patterns, Rule, wild
+from anabranch.ir.rule import Call, Draw, Known, Match, Operand, Pattern, Patterns, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat, linear
 from anabranch.rewrite.rules.algebra_conditions import values
 from anabranch.rewrite.rules.embedding_merging import CAT, STACK
@@ -39,7 +39,7 @@ from anabranch.rewrite.rules.recurrence_values import (
     Whole,
     selected,
 )
-from anabranch.rewrite.rules.shapes import Draw, Drawing, OneOf, either, shapes
+from anabranch.rewrite.rules.shapes import Drawing, OneOf, either, shapes
 
 parts, axis = wild("parts axis")
 

@@ -39,11 +39,11 @@ import torch
 
 from anabranch.ir.graph import Constant
 from anabranch.ir.ops import channels_last_strides
+from anabranch.ir.rule import Draw
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes
 
-Draw = Callable[[random.Random], Mapping[str, object]]
 Ways = Sequence[int] | Sequence[Sequence[int]]
 DrawnSizes = dict[str, int | Sizes]
 """What the letters stand for; several sizes for a name of several axes."""

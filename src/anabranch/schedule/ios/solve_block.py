@@ -33,7 +33,7 @@ from anabranch.schedule.ios.endings import TooMany
 from anabranch.schedule.ios.lower_bound import Loads, stage_bound
 from anabranch.schedule.ios.schedule_space import most_transitions
 from anabranch.schedule.ios.stage_cost import Groups, StageCost
-from anabranch.trace import Kind
+from anabranch.trace import EventKind
 
 EXACT = "no pruning"
 GROUP_SIZE, GROUPS = 3, 8  # IOS's r and s, where the caller gave none
@@ -77,7 +77,7 @@ def solve_block(block: Subproblem, limits: Limits, most: int) -> Solution:
         why = f"width {d}, bound {bound}, more than {most} transitions: too wide for the exact"
         why += f" programme; instead: {how}"
         hidden = limits.compared or how.startswith(asked)
-        kind: Kind = "refused" if hidden else "fallback"
+        kind: EventKind = "refused" if hidden else "fallback"
         limits.trace.add(kind, "schedule.ios", _name(block.dag), why)
     return found
 

@@ -24,8 +24,8 @@ from anabranch.ir.dag import Dag
 from anabranch.ir.schedule import Schedule
 from anabranch.schedule.event_waits import launches
 
-Group = tuple[int, ...]
-Stage = tuple[Group, ...]
+StageGroup = tuple[int, ...]
+Stage = tuple[StageGroup, ...]
 
 
 def stage_schedule(
@@ -47,7 +47,7 @@ def _streams(dag: Dag, stages: Sequence[Stage]) -> list[int]:
     tail: dict[int, int] = {}
     for stage in stages:
         free = list(range(max(len(stage), len(tail))))
-        taken: dict[Group, int] = {}
+        taken: dict[StageGroup, int] = {}
         for group in stage:
             needed = 0
             for v in group:

@@ -26,10 +26,10 @@ from anabranch.rewrite.passes.zero_channels import zeros
 from anabranch.search.engine.backtracking import Found, Place, RewriteStep
 from anabranch.trace import Trace
 
-Kind = tuple[Rule, tuple[TensorType, ...]]
+RuleOnTypes = tuple[Rule, tuple[TensorType, ...]]
 
 
-def kinds(graph: Graph, rules: Sequence[Rule], when: GlobalScope) -> Iterator[Kind]:
+def kinds(graph: Graph, rules: Sequence[Rule], when: GlobalScope) -> Iterator[RuleOnTypes]:
     """Rules of global scope that apply, `when` parts are not yet searched or no more, each kind
     once."""
     for rule in rules:
@@ -39,7 +39,7 @@ def kinds(graph: Graph, rules: Sequence[Rule], when: GlobalScope) -> Iterator[Ki
 
 def applied_globally(
     graph: Graph,
-    chosen: Sequence[Kind],
+    chosen: Sequence[RuleOnTypes],
     price: Callable[[Graph], Price],
     until: Deadline = ENDLESS,
 ) -> Found:
@@ -62,11 +62,11 @@ def applied_globally(
     return Found(settled, before if settled is graph else price(settled), tuple(steps))
 
 
-def _next(graph: Graph, kind: Kind, done: set[str]) -> Match | None:
+def _next(graph: Graph, kind: RuleOnTypes, done: set[str]) -> Match | None:
     """The first match of the kind that was not tried."""
     found = (match for match in matches(graph, kind[0]) if match.root.name not in done)
     return next((match for match in found if _kind(kind[0], match) == kind), None)
 
 
-def _kind(rule: Rule, match: Match) -> Kind:
+def _kind(rule: Rule, match: Match) -> RuleOnTypes:
     return rule, tuple(root.type for root in match.roots)

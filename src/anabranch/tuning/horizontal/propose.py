@@ -32,7 +32,7 @@ from anabranch.tuning.build import BuiltPlan, tuner_of
 from anabranch.tuning.decisions import Candidate
 from anabranch.tuning.job import Job
 from anabranch.tuning.joint_offers import JointPart, grouped, joint_resources, offers, parts, sketch
-from anabranch.tuning.joint_tasks import Group, joint, name_of, together
+from anabranch.tuning.joint_tasks import TaskGroup, joint, name_of, together
 
 FORECASTS, MOST_STRUCTURES = 60, 20
 """Structures that are tried in forecasts, and those that get kernels."""
@@ -68,7 +68,7 @@ class Offer:
     """Groups of equal structure, each as one task with a kernel, and what was tried for it.
     `settled`: it would be offered again."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[TaskGroup, ...]
     tasks: tuple[Task, ...]
     tried: tuple[Candidate, ...]
     settled: bool
@@ -130,10 +130,10 @@ def _tell(job: Job, alike: Sequence[object], likely: Sequence[object], most: int
         job.trace.add("refused", "horizontal_fusion", what, why)
 
 
-def _apart_first(likely: Sequence[list[Group]]) -> list[list[Group]]:
+def _apart_first(likely: Sequence[list[TaskGroup]]) -> list[list[TaskGroup]]:
     """In this order, but those that have tasks of others before them last."""
-    apart: list[list[Group]] = []
-    later: list[list[Group]] = []
+    apart: list[list[TaskGroup]] = []
+    later: list[list[TaskGroup]] = []
     taken: set[str] = set()
     for groups in likely:
         names = {task.name for group in groups for task in group}
@@ -146,11 +146,13 @@ def _apart_first(likely: Sequence[list[Group]]) -> list[list[Group]]:
 
 
 def together_us(
-    likely: Sequence[list[Group]], base: float, predicted: Callable[[Sequence[Group]], float]
+    likely: Sequence[list[TaskGroup]],
+    base: float,
+    predicted: Callable[[Sequence[TaskGroup]], float],
 ) -> float:
     """The latency in microseconds of a plan that takes `base`, as `predicted`, with all of these
     sets of groups that shorten it, added one by one."""
-    best, kept = base, list[Group]()
+    best, kept = base, list[TaskGroup]()
     taken: set[str] = set()
     for groups in likely:
         names = {task.name for group in groups for task in group}
@@ -165,14 +167,14 @@ def together_us(
     return best
 
 
-def _saved(groups: Sequence[Group], known: Mapping[str, JointPart]) -> float:
+def _saved(groups: Sequence[TaskGroup], known: Mapping[str, JointPart]) -> float:
     """All but the longest part of each: what they would save in a row."""
     us = [[known[task.name].us for task in group] for group in groups]
     return sum(sum(each) - max(each) for each in us)
 
 
 def _predicted(
-    groups: Sequence[Group], made: BuiltPlan, known: Mapping[str, JointPart], works: Memo[Work]
+    groups: Sequence[TaskGroup], made: BuiltPlan, known: Mapping[str, JointPart], works: Memo[Work]
 ) -> float:
     """The latency of the plan with these groups, by a model."""
     sketches = {name_of(group): sketch(group, known) for group in groups}
@@ -193,7 +195,7 @@ def _predicted(
 def _with_kernels(
     job: Job,
     made: BuiltPlan,
-    alike: Sequence[Sequence[Group]],
+    alike: Sequence[Sequence[TaskGroup]],
     known: Mapping[str, JointPart],
 ) -> list[Offer]:
     """The groups that a generated kernel runs, and not more slowly than they run apart."""
@@ -231,7 +233,7 @@ def _why_apart(offer: Offer) -> Refused | None:
     return next((why for why in reasons if why), None)
 
 
-def _held(task: Task, group: Group, known: Mapping[str, JointPart]) -> Task:
+def _held(task: Task, group: TaskGroup, known: Mapping[str, JointPart]) -> Task:
     """The task with what its launch takes of the machine, as far as its parts tell."""
     assert task.kernel is not None
     return replace(

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from anabranch.costs.former_kernels import with_former_names
 from anabranch.ir.codec import tell_kernel, told_kernel
-from anabranch.ir.former_names import with_former_names
+from anabranch.ir.entry_name import entry_name
 from anabranch.ir.task import Kernel
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import parse_variant
@@ -29,11 +30,13 @@ NAMES = {
 @pytest.mark.parametrize(("then", "now"), NAMES.items())
 def test_what_was_told_in_former_names_is_read_in_those_of_today(then: str, now: str) -> None:
     variant = parse_variant(now)
-    today = Kernel("triton", variant.template, BODY, variant, source=f"# {now}\nimport triton\n")
+    entry = entry_name(variant.template, BODY)
+    source = f"# {now}\nimport triton\ndef {entry}(x_ptr):\n"
+    today = Kernel("triton", variant.template, BODY, variant, source=source)
     former = with_former_names(today)
     assert former is not None
     assert (former.name, former.variant) == (then.partition(":")[0], then)
-    assert former.source == f"# {then}\nimport triton\n"
+    assert former.source == f"# {then}\nimport triton\ndef {former.name}_relu(x_ptr):\n"
     assert told_kernel(tell_kernel(former, BODY), BODY) == replace(today, source="")
 
 

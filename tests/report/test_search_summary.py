@@ -10,7 +10,7 @@ from tests.rewrite.graphs import read
 from anabranch.ir.price import Price
 from anabranch.ir.protocols import Cost
 from anabranch.report.lines import WIDTH
-from anabranch.report.searched import ended, in_parts, searched_lines
+from anabranch.report.search_summary import ended, in_parts, searched_lines
 from anabranch.search.engine.backtracking import Ran, RewriteStep
 from anabranch.search.result import Path, Round
 
