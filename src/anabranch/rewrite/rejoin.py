@@ -13,10 +13,9 @@ from __future__ import annotations
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, Ref
 from anabranch.rewrite.build import Builder, rewrite
+from anabranch.rewrite.value_slices import SLICE, ValueSlice, runs, slice_of_value
 
-SLICE, CAT = "aten.slice.Tensor", "aten.cat.default"
-Piece = tuple[str, int, int]
-"""Channels from, to, of a value."""
+CAT = "aten.cat.default"
 
 
 def rejoin(graph: Graph) -> Graph:
@@ -28,15 +27,11 @@ def rejoin(graph: Graph) -> Graph:
         if node.op != CAT or ops.arguments(node)["dim"] != 1 or node.name in returned:
             return None
         names = [builder.substitute(name) for name in node.uses]
-        runs: list[list[str]] = []
-        for name in names:
-            if runs and _follows(builder, runs[-1][-1], name):
-                runs[-1].append(name)
-            else:
-                runs.append([name])
-        if len(runs) == len(names):
+        slices = [slice_of_value(name, builder.known) for name in names]
+        groups = runs(slices, 1)
+        if len(groups) == len(names):
             return None
-        parts = tuple(_joined(builder, run) for run in runs)
+        parts = tuple(_joined(builder, names, slices, group) for group in groups)
         if len(parts) == 1:
             return parts[0]
         return builder.instead(node, CAT, parts, 1)
@@ -44,32 +39,13 @@ def rejoin(graph: Graph) -> Graph:
     return rewrite(graph, visit)
 
 
-def _follows(builder: Builder, left: str, right: str) -> bool:
-    """Whether the second slice begins where the first one ends."""
-    a, b = _piece(builder, left), _piece(builder, right)
-    return a is not None and b is not None and a[0] == b[0] and a[2] == b[1]
-
-
-def _joined(builder: Builder, run: list[str]) -> Ref:
-    first, last = _piece(builder, run[0]), _piece(builder, run[-1])
-    if len(run) == 1 or first is None or last is None:
-        return Ref(run[0])
-    value, start, end = first[0], first[1], last[2]
-    if (start, end) == (0, builder.known.types[value].shape[1]):
-        return Ref(value)
-    origin = builder.known.producers[run[0]].origin
-    return builder.call(SLICE, Ref(value), 1, start, end, name=f"{value}_part", origin=origin)
-
-
-def _piece(builder: Builder, name: str) -> Piece | None:
-    """The channels that a value is a slice of."""
-    node = builder.known.producers.get(name)
-    if node is None or node.op != SLICE:
-        return None
-    given = ops.arguments(node)
-    source, start, end = given["self"], given["start"], given["end"]
-    whole = given["dim"] == 1 and given["step"] == 1
-    if not (whole and isinstance(source, Ref) and isinstance(start, int) and isinstance(end, int)):
-        return None
-    size = builder.known.types[source.name].shape[1]
-    return (source.name, start, end) if 0 <= start <= end <= size else None
+def _joined(
+    builder: Builder, names: list[str], slices: list[ValueSlice | None], group: range
+) -> Ref:
+    name, first, last = names[group[0]], slices[group[0]], slices[group[-1]]
+    if len(group) == 1 or first is None or last is None:
+        return Ref(name)
+    if (first.start, last.end) == (0, builder.known.types[first.of].shape[1]):
+        return Ref(first.of)
+    origin, part = builder.known.producers[name].origin, f"{first.of}_part"
+    return builder.call(SLICE, Ref(first.of), 1, first.start, last.end, name=part, origin=origin)

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from anabranch.ir import ops
 from anabranch.ir.axis_order import order_of
 from anabranch.ir.graph import Node
+from anabranch.rewrite.value_slices import CUTTING, slice_by
 
 Factors = tuple[tuple[int, int], ...]
 """(size, stride) of what an axis is made of, the outer one first; none of size 1."""
-MOVES = frozenset(
+MOVES = CUTTING | frozenset(
     f"aten.{name}"
     for name in (
-        *("reshape.default", "clone.default", "transpose.int", "permute.default", "select.int"),
-        *("unsqueeze.default", "squeeze.dim", "squeeze.default", "squeeze.dims", "slice.Tensor"),
-        *("split.Tensor", "split_with_sizes.default", "unbind.int"),
+        *("reshape.default", "clone.default", "transpose.int", "permute.default"),
+        *("unsqueeze.default", "squeeze.dim", "squeeze.default", "squeeze.dims"),
     )
 )
 """What shows elements of its operand, or copies those, and changes none."""
@@ -52,7 +52,6 @@ class Shown:
 
     def of(self, node: Node, result: str) -> Shown | None:
         """What a move of this value shows; None if that is no list of strides any more."""
-        given, rank = ops.arguments(node), len(self.axes)
         match ops.packet_name(node.op).removeprefix("aten."):
             case "clone":
                 return self
@@ -62,29 +61,17 @@ class Shown:
                 order = order_of(node)
                 assert order is not None
                 return self._permuted(order)
-            case "select":
-                return self._cut(given["dim"], _number(given["index"]), None)
-            case "unbind":
-                return self._cut(given["dim"], node.results.index(result), None)
-            case "slice":
-                bounds = given["start"], given["end"], given["step"]
-                if not all(isinstance(bound, int | None) for bound in bounds):
-                    return None
-                dim = _number(given["dim"]) % rank
-                begin, end, step = slice(*bounds).indices(self.shape[dim])
-                return self._cut(dim, begin, (max(0, end - begin + step - 1) // step, step))
-            case "split" | "split_with_sizes":
-                dim, at = _number(given["dim"]) % rank, node.results.index(result)
-                sizes = [type.shape[dim] for type in node.types]
-                return self._cut(dim, sum(sizes[:at]), (sizes[at], 1))
-        return None
+        cut = slice_by(node, result, self.shape)
+        if cut is None:
+            return None
+        count = -(-(cut.end - cut.start) // cut.step)
+        return self._cut(cut.axis, cut.start, (count, cut.step) if cut.kept else None)
 
     def _permuted(self, order: Sequence[int]) -> Shown:
         return Shown(tuple(self.axes[d] for d in order), self.start)
 
-    def _cut(self, dim: object, begin: int, kept: tuple[int, int] | None) -> Shown | None:
+    def _cut(self, dim: int, begin: int, kept: tuple[int, int] | None) -> Shown | None:
         """An axis from one of its elements on: so many, of which every so manyth, or that alone."""
-        dim = _number(dim) % len(self.axes)
         size, axis = self.shape[dim], self.axes[dim]
         if begin % max(1, size) == 0 and kept == (size, 1):
             return self
@@ -162,8 +149,3 @@ def _joined(factors: Sequence[tuple[int, int]]) -> Factors:
             size *= found.pop()[0]
         found.append((size, stride))
     return tuple(found)
-
-
-def _number(arg: object) -> int:
-    assert isinstance(arg, int), "an axis or an index is a number"
-    return arg

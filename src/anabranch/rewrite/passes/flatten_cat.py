@@ -13,15 +13,13 @@ s, t = split(%x, 2, 1)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, producers, users
 from anabranch.rewrite.build import Builder
+from anabranch.rewrite.value_slices import runs, slice_of_value
 from anabranch.trace import Trace
 
-CAT, SLICE = "aten.cat.default", "aten.slice.Tensor"
-CUTTING = frozenset({SLICE, "aten.split.Tensor", "aten.split_with_sizes.default"})
+CAT = "aten.cat.default"
 
 
 def flatten_cat(graph: Graph, trace: Trace) -> Graph:
@@ -66,50 +64,17 @@ def _full(builder: Builder, node: Node, parts: list[Ref]) -> list[Ref]:
 
 def _whole(builder: Builder, node: Node, parts: list[Ref]) -> list[Ref]:
     """The parts, with a value for slices of it that follow each other from its start to its end."""
+    known, axis = builder.known, _axis(node)
+    slices = [slice_of_value(ref.name, known) for ref in parts]
     found: list[Ref] = []
-    made = {name: source for source in builder.nodes.values() for name in source.results}
-    cuts = [_cut(builder, made, ref, _axis(node)) for ref in parts]
-    i = 0
-    while i < len(parts):
-        end, last = i, 0
-        while end < len(parts) and (cut := cuts[end]) and cut[:2] == (_of(cuts[i]), last):
-            end, last = end + 1, cut[2]
-        of = _of(cuts[i])
-        if of and last == builder.known.types[of].shape[_axis(node)]:
-            found.append(Ref(of))
-            i = end
+    for run in runs(slices, axis):
+        first, last = slices[run[0]], slices[run[-1]]
+        ends = (first.start, last.end) if first and last and first.along(axis) else ()
+        if first and ends == (0, known.types[first.of].shape[axis]):
+            found.append(Ref(first.of))
         else:
-            found.append(parts[i])
-            i += 1
+            found += parts[run.start : run.stop]
     return found
-
-
-Cut = tuple[str, int, int]
-"""A slice: of which value, and where it begins and ends."""
-
-
-def _of(cut: Cut | None) -> str:
-    return cut[0] if cut else ""
-
-
-def _cut(builder: Builder, made: Mapping[str, Node], part: Ref, axis: int) -> Cut | None:
-    """What the part is cut out of along the axis, None if it is not."""
-    node = made.get(part.name)
-    if node is None or node.op not in CUTTING:
-        return None
-    given, of = ops.arguments(node), node.uses[0]
-    shape, dim = builder.known.types[of].shape, given["dim"]
-    if not isinstance(dim, int) or not shape or dim % len(shape) != axis:
-        return None
-    if node.op == SLICE:
-        bounds = given["start"], given["end"], given["step"]
-        if not all(bound is None or isinstance(bound, int) for bound in bounds):
-            return None
-        begin, end, step = slice(*bounds).indices(shape[axis])
-        return (of, begin, end) if step == 1 and begin < end else None
-    sizes = [type.shape[axis] for type in node.types]
-    at = node.results.index(part.name)
-    return of, sum(sizes[:at]), sum(sizes[: at + 1])
 
 
 def _instead(builder: Builder, node: Node, parts: list[Ref], were: list[Ref]) -> list[Ref]:

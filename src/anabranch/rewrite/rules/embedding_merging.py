@@ -38,7 +38,7 @@ from itertools import accumulate, pairwise
 import torch
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Node, Ref
+from anabranch.ir.graph import Arg, Ref
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Draw, Each, Known, Match, Operand, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
@@ -46,6 +46,7 @@ from anabranch.rewrite.pattern_ops import call, cat, permute, reshape
 from anabranch.rewrite.rules.algebra_conditions import values
 from anabranch.rewrite.rules.pattern_parts import slice_of
 from anabranch.rewrite.rules.shapes import Drawing, OneOf, each, either, shapes
+from anabranch.rewrite.value_slices import ValueSlice, slice_of_value
 
 INTEGERS = ("int64", "int32")
 
@@ -53,8 +54,6 @@ tables, ids, x, axis, dims = wild("tables ids x axis dims")
 
 EMBEDDING, INDEX = "aten.embedding.default", "aten.index.Tensor"
 STACK, CAT = "aten.stack.default", "aten.cat.default"
-SELECT, SLICE, UNBIND = "aten.select.int", "aten.slice.Tensor", "aten.unbind.int"
-SPLITS = frozenset({"aten.split.Tensor", "aten.split_with_sizes.default"})
 ORDERED = frozenset(f"aten.{name}" for name in ("clone.default", "reshape.default", "view.default"))
 ORDERED |= {"aten._unsafe_view.default", "aten.squeeze.dim", "aten.flatten.using_ints"}
 """What leaves numbers in their order."""
@@ -210,32 +209,20 @@ def joined(known: Known, refs: Sequence[Ref], at: int, new: bool) -> Operand:
         dtypes = {known.types[source.name].dtype for source in sources}
         if all(more == further[0] for more in further) and len(dtypes) == 1:
             return Call(TO, (joined(known, sources, at, new), *map(_plain, further[0])))
-    cuts = [_cut(known, node, ref) for node, ref in zip(makers, refs, strict=True)]
+    cuts = [_cut(known, ref) for ref in refs]
     whole = _uncut([cut for cut in cuts if cut is not None], known, at, new)
     if whole is not None and None not in cuts:
         return whole
     return call(STACK if new else CAT, tuple(refs), at)
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingSlice:
-    """What a value is cut out of, along which axis and from where to where; `kept`: whether it has
-    that axis."""
-
-    of: str
-    axis: int
-    start: int
-    end: int
-    kept: bool
-
-
-def _cut(known: Known, node: Node | None, ref: Ref) -> EmbeddingSlice | None:
-    wanted = known.types[ref.name].shape
-    while node is not None and node.op in ORDERED:
-        ref = Ref(node.uses[0])
-        node = known.producers.get(ref.name)
-    cut = None if node is None else _cut_by(known, node, ref)
-    if cut is None:
+def _cut(known: Known, ref: Ref) -> ValueSlice | None:
+    """What the value is cut out of, with that axis or without, whatever orders its elements so."""
+    wanted, name = known.types[ref.name].shape, ref.name
+    while (node := known.producers.get(name)) is not None and node.op in ORDERED:
+        name = node.uses[0]
+    cut = slice_of_value(name, known)
+    if cut is None or cut.step != 1 or cut.start >= cut.end:
         return None
     whole = known.types[cut.of].shape
     rest = (*whole[: cut.axis], *whole[cut.axis + 1 :])
@@ -245,36 +232,12 @@ def _cut(known: Known, node: Node | None, ref: Ref) -> EmbeddingSlice | None:
     return replace(cut, kept=True) if wanted == sliced else None
 
 
-def _cut_by(known: Known, node: Node, ref: Ref) -> EmbeddingSlice | None:
-    """What this node cuts."""
-    if node.op not in (SELECT, SLICE, UNBIND, *SPLITS):
-        return None
-    given, of = ops.arguments(node), node.uses[0]
-    shape, dim = known.types[of].shape, given["dim"]
-    assert isinstance(dim, int)
-    dim %= len(shape)
-    if node.op in SPLITS:
-        sizes = [type.shape[dim] for type in node.types]
-        part = node.results.index(ref.name)
-        return EmbeddingSlice(of, dim, sum(sizes[:part]), sum(sizes[: part + 1]), True)
-    if node.op == SLICE:
-        bounds = given["start"], given["end"], given["step"]
-        if not all(bound is None or isinstance(bound, int) for bound in bounds):
-            return None
-        start, end, step = slice(*bounds).indices(shape[dim])
-        return EmbeddingSlice(of, dim, start, end, True) if step == 1 and start < end else None
-    at = given["index"] if node.op == SELECT else node.results.index(ref.name)
-    assert isinstance(at, int)
-    at %= shape[dim]
-    return EmbeddingSlice(of, dim, at, at + 1, False)
-
-
-def _uncut(cuts: Sequence[EmbeddingSlice], known: Known, at: int, new: bool) -> Operand:
+def _uncut(cuts: Sequence[ValueSlice], known: Known, at: int, new: bool) -> Operand:
     """The values that were cut, side by side along an axis: what lies between the first cut and
     the last, its axis moved; None if they do not follow each other."""
     if not cuts or len({(cut.of, cut.axis, cut.kept) for cut in cuts}) > 1:
         return None
-    if any(a.end != b.start for a, b in pairwise(cuts)):
+    if not all(b.follows(a) for a, b in pairwise(cuts)):
         return None
     of, dim, kept = cuts[0].of, cuts[0].axis, cuts[0].kept
     shape = known.types[of].shape
