@@ -26,6 +26,7 @@ from benchmarks.kernel_timing import CHAIN, Bench, chain, tensors_of
 from benchmarks.layers import convolution
 
 from anabranch.bench import harness
+from anabranch.costs.samples import summarised
 from anabranch.ir.graph import Graph
 from anabranch.ir.tiles import text_tile
 from anabranch.ir.variant import PdlMode, parse_variant
@@ -33,7 +34,7 @@ from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction import tiles
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import ranked
-from anabranch.targets.cuda.timing import interleaved, summarise
+from anabranch.targets.cuda.timing import interleaved
 
 LAYERS = (
     *((64, 56, 64, 1), (64, 56, 64, 3), (64, 56, 256, 1), (256, 56, 64, 1), (128, 28, 128, 3)),
@@ -145,7 +146,7 @@ def rivals(bench: Bench, body: Graph) -> tuple[float | None, float | None]:
     taken: list[float | None] = []
     for call in (aten, cudnn):
         try:
-            taken.append(summarise(interleaved([chain(call)], 0.1)[0], CHAIN).us)
+            taken.append(summarised(interleaved([chain(call)], 0.1)[0], CHAIN).us)
         except RuntimeError as failed:
             print(f"{call.__name__}: {str(failed).splitlines()[0]}", file=sys.stderr)
             taken.append(None)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from anabranch.costs.samples import summarised
 from anabranch.deadline import TIME
 from anabranch.errors import AnabranchError
 from anabranch.ir.eval import eval_graph
@@ -28,7 +29,7 @@ from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.provider import TritonProvider
 from anabranch.targets.cuda.callables import capture_callable
 from anabranch.targets.cuda.device import read_spec
-from anabranch.targets.cuda.timing import interleaved, summarise
+from anabranch.targets.cuda.timing import interleaved
 from anabranch.targets.cuda.triton import Triton
 from anabranch.targets.tf32 import choose, convolution
 
@@ -92,7 +93,7 @@ class Bench:
                 torch.cuda.synchronize()  # raises where the GPU is lost to this process
         samples = interleaved(list(ready.values()), each * len(ready))
         for variant, taken in zip(ready, samples, strict=True):
-            found[variant] = summarise(taken, CHAIN).us
+            found[variant] = summarised(taken, CHAIN).us
         return found
 
 

@@ -235,7 +235,7 @@ def test_an_unknown_group_of_ablations(cli: Callable[..., Any]) -> None:
 
 def test_whole_training_steps(cli: Callable[..., Any], tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    words = ("zoo:mlp", "--training", "--tiny", "--target", "cpu", "--dtype", "fp32")
+    words = ("zoo:mlp/tiny", "--training", "--target", "cpu", "--dtype", "fp32")
     quick = ("-O", "search=none", "-O", "kernels=library", "-O", "budget=0.02")
     ran = cli("bench", *words, *quick, "--seconds", "0.01", "--json", out)
     assert ran.status == 0, ran.err

@@ -12,7 +12,7 @@ from torch import nn
 
 import anabranch
 from anabranch.compiled.calls import Compiled
-from anabranch.compiled.sized import read_back, written
+from anabranch.compiled.saved_sizes import read_back, written
 from anabranch.errors import InputError, OptionError
 
 X = torch.randn(4, 3)
@@ -100,8 +100,12 @@ def test_what_a_file_says_of_sizes_fits_its_plan() -> None:
     told = written(entry.sized, entry.at)
     assert told is not None and read_back(told, [2], 2) == (entry.sized, (4,))
     wrong: list[Any] = [None, [], "sizes", {}, {**told, "at": [4, 4]}, {**told, "at": [-1]}]
-    wrong += [{**told, "extents": [[[2, 0, 1, 0]]]}, {**told, "extents": [[[0, 1, 1, 0]]]}]
-    wrong += [{**told, "dimensions": [["batch", 0, 2]]}, {**told, "proofs": [{"zeros": []}]}]
+    wrong += [{**told, "extents": [[{"axis": 2, "dimension": 0}]]}, {**told, "at": ["4"]}]
+    wrong += [{**told, "extents": [[{"axis": 0, "dimension": 1}]]}, {**told, "at": [True]}]
+    wrong += [{**told, "extents": [[{"axis": 0, "dimension": 0, "plus": -(1 << 41)}]]}]
+    wrong += [{**told, "dimensions": [{"name": "batch", "least": 0}]}, {**told, "more": 1}]
+    wrong += [{**told, "proofs": [{**told["proofs"][0], "zeros": []}]}]
+    wrong += [{**told, "proofs": [{**told["proofs"][0], "results": [[[0, 0, 0]], []]}]}]
     for one in wrong:
         assert read_back(one, [2], 2) == (None, ())
     assert read_back(told, [2], 3) == (None, ()) == read_back(told, [2, 2], 2)

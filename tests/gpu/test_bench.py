@@ -14,6 +14,7 @@ from torch import nn
 from anabranch.bench import rivals, training, training_rivals
 from anabranch.bench.machine import machine
 from anabranch.bench.result_rows import BenchmarkMatrix
+from anabranch.costs.samples import summarised
 from anabranch.targets.cuda import callables, timing
 
 
@@ -72,12 +73,10 @@ def test_the_time_of_a_graph_is_the_devices() -> None:
             pass
 
     def seen() -> None:
-        quick, slow = (
-            timing.summarise(each).us for each in timing.interleaved([replay, slowly], 0.1)
-        )
+        quick, slow = (summarised(each).us for each in timing.interleaved([replay, slowly], 0.1))
         assert quick < 50 and slow == pytest.approx(quick, abs=5)
         (called,) = timing.interleaved([slowly], 0.1, ahead=False)
-        assert timing.summarise(called).us > 900
+        assert summarised(called).us > 900
         replayed, called = callables.sample([slowly, slowly], 0.1, replays=[0])
         assert len(replayed) == len(called)
         assert statistics.median(replayed) == pytest.approx(quick / 1e3, abs=5e-3)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.gpu.patience import patiently
 
+from anabranch.costs.samples import summarised
 from anabranch.targets.cuda import timing
 from anabranch.targets.cuda.callables import capture_callable
 
@@ -32,11 +33,11 @@ def test_a_process_that_times_at_the_same_time_is_not_seen(of: int) -> None:
     replay, _ = capture_callable(lambda: x @ x)
 
     def unseen() -> None:
-        alone = timing.summarise(timing.interleaved([replay], 0.3)[0]).us
+        alone = summarised(timing.interleaved([replay], 0.3)[0]).us
         with subprocess.Popen([sys.executable, "-c", OTHER], stdout=subprocess.PIPE) as other:
             try:
                 assert other.stdout is not None and other.stdout.readline() == b"ready\n"
-                beside = timing.summarise(timing.interleaved([replay], 0.3)[0]).us
+                beside = summarised(timing.interleaved([replay], 0.3)[0]).us
             finally:
                 other.kill()
         assert beside == pytest.approx(alone, rel=0.1)

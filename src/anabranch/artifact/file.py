@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-import tempfile
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +34,7 @@ from anabranch.artifact.bounds import MAX_STEPS, check_source
 from anabranch.artifact.operators import named
 from anabranch.artifact.reading import Named, read
 from anabranch.artifact.schema import MAX_TEXT
+from anabranch.cache.whole_file import whole_file
 from anabranch.errors import AnabranchError, ArtifactError, InputError, VerifyError, unwritable
 from anabranch.ir.plan import Plan
 from anabranch.ir.target import TargetSpec
@@ -107,21 +107,9 @@ def save_all(
 
 
 def _write(target: Path, members: Mapping[str, bytes]) -> None:
-    file, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(file, "wb") as stream:
-            with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
-                for name, data in members.items():
-                    archive.writestr(zipfile.ZipInfo(name, EPOCH), data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        mask = os.umask(0)  # the rights that a new file has: others may load it
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with whole_file(target) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in members.items():
+            archive.writestr(zipfile.ZipInfo(name, EPOCH), data)
 
 
 def load(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -16,14 +15,16 @@ from typing import Any
 
 import torch
 
+from anabranch.costs.samples import by_turns
 from anabranch.errors import OptionError, TargetError
 from anabranch.targets import cuda, resolve
 from anabranch.targets.cuda import callables, sharing
 
-CPU_ROUNDS = (3, 30)
-"""At least and at most."""
-
 Call = Callable[[], Any]
+
+
+Capture = Callable[[Callable[..., Any], tuple[Any, ...]], tuple[Call, int]]
+"""Of calls with these arguments: a replay of them as one CUDA graph, and its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Machine:
     synchronize: Callable[[], None]
     release: Callable[[], None]
     survey: Callable[[], dict[str, str | int | float]]
-    capture: Callable[[Callable[..., Any], tuple[Any, ...]], tuple[Call, int]] | None = None
+    capture: Capture | None = None
     simulated: bool = False
     turn: Callable[[], AbstractContextManager[object]] = nullcontext
     building: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -110,16 +111,7 @@ MACHINES: dict[str, Callable[[], Machine]] = {
 def _clock(
     calls: Sequence[Call], seconds: float, replays: Collection[int] = ()
 ) -> list[list[float]]:
-    samples: list[list[float]] = [[] for _ in calls]
-    deadline = time.perf_counter() + seconds
-    for done in range(CPU_ROUNDS[1]):
-        if done >= CPU_ROUNDS[0] and time.perf_counter() > deadline:
-            break
-        for taken, call in zip(samples, calls, strict=True):
-            start = time.perf_counter()
-            call()
-            taken.append(1e3 * (time.perf_counter() - start))
-    return samples
+    return [[us / 1e3 for us in taken] for taken in by_turns(calls, seconds)]
 
 
 def _unknown(call: Call) -> None:

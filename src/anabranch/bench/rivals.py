@@ -33,9 +33,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.backends import cudnn
 from torch.utils import _pytree as pytree
 
-from anabranch.bench.machine import Call, Machine
+from anabranch.bench.machine import Call, Capture, Machine
 from anabranch.errors import TargetError
 
 CALLS = 3
@@ -82,11 +83,8 @@ def cudagraph(model: nn.Module, args: Args, machine: Machine) -> Prepared:
 def cudagraph_tuned(model: nn.Module, args: Args, machine: Machine) -> Prepared:
     """As `cudagraph`, with cuDNN's algorithms chosen by timing."""
     model, args, note = own_copy(model, args)
-    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
-    try:
+    with timed_algorithms():
         return _captured(model, args, machine, note)
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 def inductor(model: nn.Module, args: Args, machine: Machine) -> Prepared:
@@ -209,13 +207,28 @@ def quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
+@contextmanager
+def timed_algorithms() -> Iterator[None]:
+    """Convolutions of cuDNN are chosen by timing."""
+    before, cudnn.benchmark = cudnn.benchmark, True
+    try:
+        yield
+    finally:
+        cudnn.benchmark = before
+
+
 def _captured(fn: Callable[..., Any], args: Args, machine: Machine, note: str) -> Prepared:
+    replay, pool = capture_of(machine)(fn, args)
+    return Prepared(replay, pool, note, replayed=True)
+
+
+def capture_of(machine: Machine) -> Capture:
+    """How the machine makes a CUDA graph of calls. TargetError on a CPU."""
     if machine.capture is None:
         raise TargetError(
             "there are no CUDA graphs on a CPU", "nothing can be captured", "use --target cuda"
         )
-    replay, pool = machine.capture(fn, args)
-    return Prepared(replay, pool, note, replayed=True)
+    return machine.capture
 
 
 def warm(call: Call) -> Call:

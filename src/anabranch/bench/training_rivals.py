@@ -19,19 +19,16 @@ To add one: a function, and a line in RIVALS.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.backends import cudnn
 from torch.optim import Optimizer
 
 from anabranch.bench.machine import Call, Machine
-from anabranch.bench.rivals import in_turns, own_copy, quiet, warm
-from anabranch.errors import TargetError
+from anabranch.bench.rivals import capture_of, in_turns, own_copy, quiet, timed_algorithms, warm
 from anabranch.models.training_recipes import OPTIMIZERS, Loss, Trainable
 
 FIRST_STEPS = 3
@@ -148,7 +145,7 @@ def _own(case: Trainable) -> tuple[nn.Module, tuple[Any, ...], str]:
 
 def _step(forward: Call, optimizer: Optimizer, update: Call) -> Call:
     def step() -> Tensor:
-        with _timed_algorithms():
+        with timed_algorithms():
             loss: Tensor = forward()
             loss.backward()  # type: ignore[no-untyped-call]
             update()
@@ -158,20 +155,10 @@ def _step(forward: Call, optimizer: Optimizer, update: Call) -> Call:
     return step
 
 
-@contextmanager
-def _timed_algorithms() -> Iterator[None]:
-    """Convolutions of cuDNN are chosen by timing, as users who train let it."""
-    before, cudnn.benchmark = cudnn.benchmark, True
-    try:
-        yield
-    finally:
-        cudnn.benchmark = before
-
-
 def _compiled(case: Trainable, dtype: str, machine: Machine, mode: str) -> Loop:
     import torch._inductor.config
 
-    _check_graphs(machine)
+    capture_of(machine)
     model, batch, note = _own(case)
     optimizer = OPTIMIZERS[case.optimizer](model.parameters(), **_capturable(machine))
     loss_fn = loss_in(dtype, case.loss, next(model.parameters()).device)
@@ -194,15 +181,6 @@ def _compiled(case: Trainable, dtype: str, machine: Machine, mode: str) -> Loop:
         return _captured(Loop(model, optimizer, first_steps, note=note), machine)
 
 
-def _check_graphs(machine: Machine) -> None:
-    if machine.capture is None:
-        raise TargetError(
-            "there are no CUDA graphs on a CPU", "nothing can be captured", "use --target cuda"
-        )
-
-
 def _captured(loop: Loop, machine: Machine) -> Loop:
-    _check_graphs(machine)
-    assert machine.capture is not None
-    replay, pool = machine.capture(loop.step, ())
+    replay, pool = capture_of(machine)(loop.step, ())
     return Loop(loop.model, loop.optimizer, replay, pool, loop.note, replayed=True)

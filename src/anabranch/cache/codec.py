@@ -23,10 +23,11 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
-from pydantic_core import CoreSchema, SchemaSerializer, SchemaValidator, core_schema
+from pydantic_core import CoreConfig, CoreSchema, SchemaSerializer, SchemaValidator, core_schema
 
 T = TypeVar("T")
-_CONFIG = core_schema.CoreConfig(ser_json_inf_nan="constants", extra_fields_behavior="forbid")
+_CONFIG = CoreConfig(ser_json_inf_nan="constants", extra_fields_behavior="forbid")
+_STRICT = CoreConfig(**_CONFIG, strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +54,15 @@ RAW: Codec[bytes] = Codec(lambda value, beside: value, lambda data, beside: data
 """Bytes as they are."""
 
 
-def values(kind: Any, forms: Forms | None = None) -> Codec[Any]:
-    """JSON of values of this type. What has its default is left out."""
+def values(kind: Any, forms: Forms | None = None, strict: bool = False) -> Codec[Any]:
+    """JSON of values of this type. What has its default is left out. `strict`: numbers, texts and
+    truth values are read as what they are alone, for what strangers send: else ValueError."""
 
     @functools.cache
     def tools() -> tuple[SchemaSerializer, SchemaValidator]:
-        schema = _schema(kind, forms or {})
-        return SchemaSerializer(schema, _CONFIG), SchemaValidator(schema, _CONFIG)
+        config = _STRICT if strict else _CONFIG
+        schema = _schema(kind, forms or {}, config)
+        return SchemaSerializer(schema, config), SchemaValidator(schema, config)
 
     def write(value: Any, beside: Any) -> bytes:
         return tools()[0].to_json(value, context=beside, exclude_defaults=True)
@@ -70,27 +73,27 @@ def values(kind: Any, forms: Forms | None = None) -> Codec[Any]:
     return Codec(write, read)
 
 
-def _schema(kind: Any, forms: Forms) -> CoreSchema:
+def _schema(kind: Any, forms: Forms, config: CoreConfig) -> CoreSchema:
     if kind in forms:
-        return _formed(forms[kind], forms)
+        return _formed(forms[kind], forms, config)
     if is_dataclass(kind):
-        return _dataclass(kind, forms)
+        return _dataclass(kind, forms, config)
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return core_schema.union_schema([_schema(arg, forms) for arg in args])
+        return core_schema.union_schema([_schema(arg, forms, config) for arg in args])
     if origin is tuple:
         whole = args[-1] is Ellipsis
-        items = [_schema(arg, forms) for arg in (args[:-1] if whole else args)]
+        items = [_schema(arg, forms, config) for arg in (args[:-1] if whole else args)]
         return core_schema.tuple_schema(items, variadic_item_index=0 if whole else None)
     if origin is list:
-        return core_schema.list_schema(_schema(args[0], forms))
+        return core_schema.list_schema(_schema(args[0], forms, config))
     if origin in (dict, Mapping):
-        return core_schema.dict_schema(*(_schema(arg, forms) for arg in args))
+        return core_schema.dict_schema(*(_schema(arg, forms, config) for arg in args))
     return TypeAdapter(kind).core_schema
 
 
-def _formed(form: Form, forms: Forms) -> CoreSchema:
-    told = _schema(form.told, forms)
+def _formed(form: Form, forms: Forms, config: CoreConfig) -> CoreSchema:
+    told = _schema(form.told, forms, config)
     return core_schema.with_info_after_validator_function(
         lambda value, info: form.read(value, info.context),
         told,
@@ -100,12 +103,12 @@ def _formed(form: Form, forms: Forms) -> CoreSchema:
     )
 
 
-def _dataclass(kind: Any, forms: Forms) -> CoreSchema:
+def _dataclass(kind: Any, forms: Forms, config: CoreConfig) -> CoreSchema:
     hints, told = get_type_hints(kind), []
     for field in fields(kind):
         if not field.init:
             continue
-        schema = _schema(hints[field.name], forms)
+        schema = _schema(hints[field.name], forms, config)
         if field.default is not MISSING:
             schema = core_schema.with_default_schema(schema, default=field.default)
         elif field.default_factory is not MISSING:
@@ -118,5 +121,5 @@ def _dataclass(kind: Any, forms: Forms) -> CoreSchema:
         [field["name"] for field in told],
         slots=hasattr(kind, "__slots__"),
         post_init=hasattr(kind, "__post_init__"),
-        config=_CONFIG,
+        config=config,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from json import dumps
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,7 @@ from anabranch.cli.compile import check_folders
 from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.costs.kernel_model import save_kernel_model
 from anabranch.costs.observed import Kernels, load_observations, merged, save_observations
-from anabranch.costs.recorded import Profile, load_profile, save_profile
+from anabranch.costs.recorded import load_profile, save_profile
 from anabranch.errors import OptionError
 from anabranch.options import SEARCHES
 from anabranch.trace import Trace
@@ -90,7 +91,7 @@ def run(
         _schedules(models, dtypes, batches, seconds, target, kernels, output, json)
         return
     before = load_profile(output) if output.exists() else None
-    save = _saver(output)
+    save = partial(save_profile, path=output)
     with ProgressDisplay("recording", "record") as watch:
         profile = recording.record(
             models or recording.networks(),
@@ -201,14 +202,3 @@ def _calibrate(data: Sequence[Path], output: Path, json: str | None) -> None:
         f"held out: median error {held['median_error']:.1%}, median tau {tau} -> {output}"
     )
     screen.write_json(json, record)
-
-
-def _saver(path: Path) -> recording.Save:
-    """Every save replaces the file as a whole."""
-
-    def save(profile: Profile) -> None:
-        draft = path.with_name(f".{path.name}.draft")
-        save_profile(profile, draft)
-        draft.replace(path)
-
-    return save

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from anabranch.cache.whole_file import whole_file
 from anabranch.errors import unwritable
 from anabranch.report.lines import WIDTH
 from anabranch.report.units import significant
@@ -96,23 +95,10 @@ def write_file(path: str, text: str) -> None:
         target.write_text(text, encoding="utf-8")
         return
     try:
-        _replace(target, text)
+        with whole_file(target) as stream:
+            stream.write(text.encode())
     except OSError as failed:
         raise unwritable(path, failed) from None
-
-
-def _replace(target: Path, text: str) -> None:
-    file, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(file, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _plain(value: Any) -> Any:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from anabranch.artifact import file as artifact_file
 from anabranch.cache import Cache
-from anabranch.compiled import arguments, gradients, refit, sized, states, stored
+from anabranch.compiled import arguments, gradients, refit, saved_sizes, sized, states, stored
 from anabranch.compiled.answer import answering
 from anabranch.compiled.binding import bind, refusal
 from anabranch.compiled.entry import Entry
@@ -255,8 +255,8 @@ class Compiled(Plans):
 
     def facts_of(self, entry: Entry, eager: bool = False) -> dict[str, Any]:
         """What is known of one plan, as it is saved: the names of the model's arguments, too."""
-        sizes = sized.written(entry.sized, entry.at)
-        known = {arguments.KEY: arguments.written(entry.call), sized.KEY: sizes}
+        sizes = saved_sizes.written(entry.sized, entry.at)
+        known = {arguments.KEY: arguments.written(entry.call), saved_sizes.KEY: sizes}
         return {**entry.find_facts(eager), **known, KEY: dict(entry.attributes)}
 
     @property

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from anabranch.artifact.owned_constants import Shared, owned
 from anabranch.cache import Cache
-from anabranch.compiled import arguments, sized
+from anabranch.compiled import arguments, saved_sizes
 from anabranch.compiled.entry import Entry
 from anabranch.errors import TargetError
 from anabranch.frontend.attributes import KEY, read_attributes
@@ -82,7 +82,7 @@ def loaded_entry(
         trace.add("warning", "load", source, unknown_class(name))
     trees = (read_tree(signature.input_tree), read_tree(signature.output_tree, plain=True))
     ranks = [len(value.type.shape) for value in plan.tasks.given]
-    calls, at = sized.of_facts(facts, ranks, len(signature.outputs))
+    calls, at = saved_sizes.of_facts(facts, ranks, len(signature.outputs))
     return Entry(
         plan,
         run,

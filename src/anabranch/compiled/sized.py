@@ -11,8 +11,8 @@ comes, and the model's code may do something else then.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,9 +25,7 @@ from anabranch.errors import AnabranchError, OptionError
 from anabranch.frontend.capture_cache import capture_model
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.dynamic_shapes import (
-    Dimension,
     DynamicShapes,
-    Extent,
     leading_batch,
 )
 from anabranch.frontend.observe import unchanged
@@ -39,11 +37,6 @@ from anabranch.ir.tolerances import relative_error
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job, calling_of
 from anabranch.tuning.verify.plan import EAGER_TOLERANCE
-
-KEY = "sizes"
-"""Under which name facts of a saved plan have them."""
-LARGEST_SIZE = 1 << 40
-"""Of a size, or of an axis, that a saved plan may say."""
 
 
 def check_listed(sizes: Any) -> None:
@@ -331,91 +324,3 @@ def alike_results(want: Sequence[Any], got: Sequence[Any]) -> bool:
 def _called(job: Job, args: Any, kwargs: Any) -> list[Any]:
     with torch.no_grad(), unchanged(job.model, args, kwargs), job.found.restored():
         return pytree.tree_leaves(job.model(*args, **kwargs))
-
-
-def written(sized: SizedCalls | None, at: Sequence[int]) -> dict[str, Any] | None:
-    """As JSON has it, with the sizes of one bucket."""
-    if sized is None:
-        return None
-    shapes = sized.shapes
-    return {
-        "dimensions": [[one.name, one.least, one.most] for one in shapes.dimensions],
-        "extents": [[list(astuple(one)) for one in at] for at in shapes.extents],
-        "proofs": [proof if isinstance(proof, str) else _proof(proof) for proof in sized.proofs],
-        "at": list(at),
-    }
-
-
-def _proof(proof: PaddingProof) -> dict[str, Any]:
-    results = [[list(rows) for rows in at] for at in proof.results]
-    return {
-        "zeros": list(proof.zeros),
-        "results": results,
-        "least": proof.least,
-        "apart": proof.apart,
-    }
-
-
-def read_back(
-    given: Any, ranks: Sequence[int], results: int
-) -> tuple[SizedCalls | None, tuple[int, ...]]:
-    """What `written` wrote of a plan whose tensors have so many axes, and which has so many leaves
-    of results; nothing where it says something else."""
-    try:
-        dimensions = tuple(
-            Dimension(_text(name), _size(least), None if most is None else _size(most))
-            for name, least, most in given["dimensions"]
-        )
-        extents = tuple(
-            tuple(_extent(one, rank, len(dimensions)) for one in at)
-            for at, rank in zip(given["extents"], ranks, strict=True)
-        )
-        proofs = tuple(_read_proof(one, len(ranks), results) for one in given["proofs"])
-        at = tuple(_size(one) for one in given["at"])
-        if not dimensions or {len(dimensions)} != {len(proofs), len(at)}:
-            raise ValueError
-    except (TypeError, ValueError, KeyError, AttributeError):
-        return None, ()
-    return SizedCalls(DynamicShapes(dimensions, extents), proofs), at
-
-
-def _read_proof(given: Any, tensors: int, results: int) -> PaddingProof | str:
-    if isinstance(given, str):
-        return given
-    zeros, found = given["zeros"], given["results"]
-    fits = len(zeros) == tensors and len(found) == results
-    if not fits or not all(type(one) is bool for one in (*zeros, given["apart"])):
-        raise ValueError
-    rows = tuple(
-        tuple((_size(axis, 0), _size(outer, 0), _size(inner, 0)) for axis, outer, inner in at)
-        for at in found
-    )
-    if any(outer == inner == 0 for at in rows for _, outer, inner in at):
-        raise ValueError
-    return PaddingProof(tuple(zeros), rows, _size(given["least"]), given["apart"])
-
-
-def _extent(given: Any, rank: int, dimensions: int) -> Extent:
-    axis, dimension, times, plus = given
-    if not (0 <= _size(axis, 0) < rank and 0 <= _size(dimension, 0) < dimensions):
-        raise ValueError
-    return Extent(axis, dimension, _size(times), _size(plus, -LARGEST_SIZE))
-
-
-def _size(given: Any, least: int = 1) -> int:
-    if type(given) is not int or not least <= given <= LARGEST_SIZE:
-        raise ValueError
-    return given
-
-
-def _text(given: Any) -> str:
-    if not isinstance(given, str) or len(given) > 200:
-        raise ValueError
-    return given
-
-
-def of_facts(
-    facts: Mapping[str, Any], ranks: Sequence[int], results: int
-) -> tuple[SizedCalls | None, tuple[int, ...]]:
-    """What facts of a saved plan say of sizes."""
-    return read_back(facts.get(KEY), ranks, results)

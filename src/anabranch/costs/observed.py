@@ -26,6 +26,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from anabranch.cache.whole_file import whole_file
 from anabranch.costs.recorded import Provenance
 from anabranch.costs.work import bound
 from anabranch.errors import TargetError
@@ -176,9 +177,8 @@ def save_observations(found: Observations, path: str | os.PathLike[str]) -> None
     place = Path(path)
     data = found.model_dump_json(exclude_defaults=True).encode()
     data = gzip.compress(data, mtime=0) if place.suffix == ".gz" else data + b"\n"
-    draft = place.with_name(f".{place.name}.draft")
-    draft.write_bytes(data)
-    draft.replace(place)
+    with whole_file(place) as stream:
+        stream.write(data)
 
 
 def observed_dag(graph: ObservedGraph) -> Dag:

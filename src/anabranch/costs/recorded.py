@@ -18,6 +18,7 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from anabranch.cache.whole_file import whole_file
 from anabranch.costs.estimate_correction import Corrected
 from anabranch.costs.forecast import begun, forecast
 from anabranch.costs.former_kernels import with_former_names
@@ -109,7 +110,8 @@ def load_profile(path: str | os.PathLike[str]) -> Profile:
 
 
 def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Write it readably, sorted by key, so that two recordings can be compared line by line."""
+    """Write it readably, sorted by key, so that two recordings can be compared line by line; the
+    file is replaced as a whole."""
     ordered = profile.model_copy(
         update={
             "elsewhere": dict(sorted(profile.elsewhere.items())),
@@ -117,7 +119,8 @@ def save_profile(profile: Profile, path: str | os.PathLike[str]) -> None:
             "kernels": dict(sorted(profile.kernels.items())),
         }
     )
-    Path(path).write_text(ordered.model_dump_json(indent=1) + "\n")
+    with whole_file(path) as stream:
+        stream.write(f"{ordered.model_dump_json(indent=1)}\n".encode())
 
 
 def timing_key(task: Task, tf32: bool) -> str:

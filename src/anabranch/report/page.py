@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import secrets
 from pathlib import Path
 from typing import Any, Unpack
 from urllib.parse import quote
@@ -19,6 +18,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from anabranch.cache.whole_file import whole_file
 from anabranch.errors import unwritable
 from anabranch.report import embed, graph_diff, history, units
 from anabranch.report.flow import flow
@@ -96,17 +96,12 @@ def render(**parts: Unpack[ReportParts]) -> str:
 
 def write(path: str | os.PathLike[str], **parts: Unpack[ReportParts]) -> None:
     """Write the page in one step: a reader sees the old file or the new one, never half of it."""
-    target = Path(path)
     text = render(**parts).encode("utf-8", "replace")
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
-        with temporary.open("xb") as stream:
+        with whole_file(path) as stream:
             stream.write(text)
-        os.replace(temporary, target)
     except OSError as failed:
         raise unwritable(path, failed) from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _sides(path: SearchPath | None) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from anabranch.costs.samples import summarised
 from anabranch.targets.cuda import timing
 
 
@@ -58,8 +59,8 @@ def made(monkeypatch: pytest.MonkeyPatch, gpu_named: Path) -> Made:
 @pytest.mark.parametrize(("host", "device"), [(90.0, 40.0), (300.0, 5.0), (10.0, 300.0)])
 def test_what_the_host_takes_is_left_out(made: Made, host: float, device: float) -> None:
     (samples,) = timing.interleaved([made.graph(host, device)], 0.05)
-    assert timing.summarise(samples).us == pytest.approx(device, rel=1e-3)
-    assert timing.summarise(samples).spread == pytest.approx(0, abs=0.1)
+    assert summarised(samples).us == pytest.approx(device, rel=1e-3)
+    assert summarised(samples).spread == pytest.approx(0, abs=0.1)
 
 
 def test_who_is_slow_sleeps_and_no_other(made: Made) -> None:
@@ -73,11 +74,11 @@ def test_who_is_slow_sleeps_and_no_other(made: Made) -> None:
 
 def test_a_call_takes_what_its_user_sees(made: Made) -> None:
     (samples,) = timing.interleaved([made.graph(90.0, 40.0)], 0.05, ahead=False)
-    assert timing.summarise(samples).us == pytest.approx(90)
+    assert summarised(samples).us == pytest.approx(90)
     assert not made.slept
 
 
 def test_what_no_sleep_outlasts_is_timed_as_it_comes(made: Made) -> None:
     host = 2 * timing.LONGEST
     (samples,) = timing.interleaved([made.graph(host, 5.0)], 0.05)
-    assert timing.summarise(samples).us == pytest.approx(host)
+    assert summarised(samples).us == pytest.approx(host)

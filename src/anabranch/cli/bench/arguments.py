@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +38,7 @@ SearchSeconds = Annotated[
 ]
 
 
-def rivals_of(asked: str | None) -> tuple[str, ...] | None:
+def rivals_of(asked: str | None, known: Collection[str] = tuple(RIVALS)) -> tuple[str, ...] | None:
     """The rivals of a list, None for the usual ones.
 
     >>> rivals_of("none"), rivals_of("eager")
@@ -45,7 +46,7 @@ def rivals_of(asked: str | None) -> tuple[str, ...] | None:
     """
     if asked is None:
         return None
-    return () if asked == "none" else flags.words(asked, RIVALS, "--rivals")
+    return () if asked == "none" else flags.words(asked, known, "--rivals")
 
 
 def schedule_matrix(

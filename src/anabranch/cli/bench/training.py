@@ -30,8 +30,6 @@ from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.schedule import SCHEDULERS
 from anabranch.trace import Trace
 
-TINY = "/tiny"
-
 
 def run(
     models: arguments.Models,
@@ -48,8 +46,7 @@ def run(
     ] = "none",
     target: arguments.TargetOption = "auto",
     seconds: arguments.Seconds = 1.0,
-    limit: Annotated[float, typer.Option(help="Seconds to build one system.", min=0.1)] = 540.0,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Networks of the zoo in tiny.")] = False,
+    rival_timeout: arguments.RivalTimeout = 540.0,
     cold: Annotated[bool, typer.Option("--cold", help="Compile with empty caches.")] = False,
     settings: flags.Settings = None,
     json: flags.Json = None,
@@ -60,16 +57,16 @@ def run(
     file = screen.file_of(json)
     check_folders(markdown, file)
     matrix = BenchmarkMatrix(
-        models=tuple(_sized(name, tiny) for name in models),
+        models=tuple(models),
         dtypes=flags.dtypes(dtype),
         batches=flags.numbers(batch, int, "--batch"),
-        rivals=_rivals(rivals),
+        rivals=arguments.rivals_of(rivals, RIVALS),
         schedulers=()
         if schedulers == "none"
         else flags.words(schedulers, SCHEDULERS, "--schedulers"),
         target=target,
         seconds=seconds,
-        rival_timeout=limit,
+        rival_timeout=rival_timeout,
         cold=cold,
         options=flags.compile_options(settings),
         trust=trust,
@@ -96,18 +93,3 @@ def lines(record: Mapping[str, Any]) -> Iterator[str]:
         if phases:
             told = ", ".join(f"{phase} {us:.1f} us" for phase, us in phases.items())
             yield f"{label(cell)}, tasks one by one: {told}"
-
-
-def _sized(name: str, tiny: bool) -> str:
-    """
-    >>> _sized("zoo:mlp", True), _sized("zoo:mlp/tiny", True), _sized("timm:x", True)
-    ('zoo:mlp/tiny', 'zoo:mlp/tiny', 'timm:x')
-    """
-    wanted = tiny and name.startswith("zoo:") and "/" not in name
-    return f"{name}{TINY}" if wanted else name
-
-
-def _rivals(asked: str | None) -> tuple[str, ...] | None:
-    if asked is None:
-        return None
-    return () if asked == "none" else flags.words(asked, RIVALS, "--rivals")

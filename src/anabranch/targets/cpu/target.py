@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import platform
-import statistics
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor
 
 from anabranch.cache import Cache
+from anabranch.costs.samples import ROUNDS, by_turns, summarised
 from anabranch.errors import TargetError
 from anabranch.ir.ambient import without_autocast
 from anabranch.ir.plan import Plan
@@ -49,8 +49,7 @@ from anabranch.trace import Trace
 _T = TypeVar("_T")
 
 RUNNERS: dict[str, Runner] = {"aten": run_aten}
-TIMED_ROUNDS = (3, 30)
-"""At least and at most."""
+TIMED_ROUNDS = ROUNDS
 
 
 class CpuExecutable:
@@ -363,10 +362,7 @@ class CpuTarget:
         loaded = [run for run in runs if isinstance(run, CpuExecutable)]
         assert len(loaded) == len(runs), "executables of another target"
         samples = _interleaved([run.replay for run in loaded], budget)
-        return [
-            _summarise([us / run.repeat for us in taken])
-            for taken, run in zip(samples, loaded, strict=True)
-        ]
+        return [summarised(taken, run.repeat) for taken, run in zip(samples, loaded, strict=True)]
 
     def probe(self, run: Executable) -> dict[str, Probe]:
         """Launches only: a CPU kernel has no grid, and its temporaries come from the allocator."""
@@ -390,7 +386,7 @@ class CpuTarget:
 
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
         """The wall-clock median of calls, after one that is not timed."""
-        return _summarise(_interleaved([call], budget)[0])
+        return summarised(_interleaved([call], budget)[0])
 
     def beside_model(
         self, run: Executable, model: Callable[[], object], budget: float
@@ -400,7 +396,7 @@ class CpuTarget:
         assert isinstance(run, CpuExecutable), "an executable of another target"
         with torch.no_grad():
             plan, own = _interleaved([run.replay, model], budget)
-        return _summarise([us / run.repeat for us in plan]), _summarise(own)
+        return summarised(plan, run.repeat), summarised(own)
 
     def own_precision(self) -> AbstractContextManager[None]:
         """Changes nothing: operators have no short cuts on a CPU."""
@@ -412,23 +408,7 @@ class CpuTarget:
 
 
 def _interleaved(calls: Sequence[Callable[[], object]], budget: float) -> list[list[float]]:
-    """Samples in microseconds for each callable, in rounds that visit all of them, after one call
-    of each that is not timed."""
+    """As `by_turns`, after one call of each that is not timed."""
     for call in calls:
         call()
-    samples: list[list[float]] = [[] for _ in calls]
-    deadline = time.perf_counter() + budget
-    for done in range(TIMED_ROUNDS[1]):
-        if done >= TIMED_ROUNDS[0] and time.perf_counter() > deadline:
-            break
-        for taken, call in zip(samples, calls, strict=True):
-            start = time.perf_counter()
-            call()
-            taken.append(1e6 * (time.perf_counter() - start))
-    return samples
-
-
-def _summarise(samples: Sequence[float]) -> Cost:
-    ordered = sorted(samples)
-    low, high = ordered[len(ordered) // 10], ordered[-1 - len(ordered) // 10]
-    return Cost(statistics.median(ordered), "measured", (high - low) / 2)
+    return by_turns(calls, budget, TIMED_ROUNDS)

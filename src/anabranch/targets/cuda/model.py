@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 
+from anabranch.costs.samples import summarised
 from anabranch.ir.protocols import Cost
 from anabranch.targets.cuda import timing
 from anabranch.targets.cuda.capture import WARM_UPS, CudaExecutable
@@ -35,7 +36,7 @@ def beside_model(
         graph = _captured(model, stream)
         replay = model if graph is None else graph.replay
         samples = timing.interleaved([run.replay, replay], budget, ahead=graph is not None)
-    return timing.summarise(samples[0], run.repeat), timing.summarise(samples[1])
+    return summarised(samples[0], run.repeat), summarised(samples[1])
 
 
 def _captured(

@@ -10,6 +10,7 @@ from functools import cache, partial
 import torch
 
 from anabranch.cache import Cache
+from anabranch.costs.samples import summarised
 from anabranch.errors import TargetError
 from anabranch.ir import ops
 from anabranch.ir.plan import Plan
@@ -187,9 +188,7 @@ class CudaTarget:
         assert len(loaded) == len(runs), "executables of another target"
         with torch.cuda.device(self.device):
             samples = timing.interleaved([run.replay for run in loaded], budget)
-        return [
-            timing.summarise(taken, run.repeat) for taken, run in zip(samples, loaded, strict=True)
-        ]
+        return [summarised(taken, run.repeat) for taken, run in zip(samples, loaded, strict=True)]
 
     def probe(self, run: Executable) -> dict[str, Probe]:
         """Registers, shared memory and CTAs: of generated kernels as their cubins say, of others as
@@ -226,7 +225,7 @@ class CudaTarget:
         issued ahead."""
         with torch.cuda.device(self.device):
             (taken,) = timing.interleaved([lambda: _drop(call())], budget, ahead=False)
-        return timing.summarise(taken)
+        return summarised(taken)
 
     def beside_model(
         self, run: Executable, model: Callable[[], object], budget: float

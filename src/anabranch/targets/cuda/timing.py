@@ -16,14 +16,12 @@ Other processes that time on this GPU wait meanwhile, and this one for them (`sh
 from __future__ import annotations
 
 import itertools
-import statistics
 import time
 from collections.abc import Callable, Sequence
 
 import torch
 
 from anabranch.deadline import TIME
-from anabranch.ir.protocols import Cost
 from anabranch.targets.cuda.device_sleep import device_sleep
 from anabranch.targets.cuda.sharing import turn
 
@@ -55,13 +53,6 @@ def interleaved(
             for timed, events in zip(found, marks, strict=True):
                 timed.read(events)
     return [timed.ahead or timed.behind for timed in found]
-
-
-def summarise(samples: Sequence[float], repeat: int = 1) -> Cost:
-    """Median and spread of one executable, per repeat."""
-    ordered = sorted(samples)
-    low, high = ordered[len(ordered) // 10], ordered[-1 - len(ordered) // 10]
-    return Cost(statistics.median(ordered) / repeat, "measured", (high - low) / 2 / repeat)
 
 
 class _Timed:

@@ -1,0 +1,33 @@
+"""Files that others see whole or not at all.
+
+.plan.anabranch.x7k2  --written, on the disk-->  plan.anabranch, in place of what was there
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """What is written to this becomes the file once the block ends, with the rights that a new file
+    has; if the block fails, nothing does. OSError where it cannot."""
+    target = Path(path)
+    file, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(file, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
