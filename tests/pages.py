@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-import traceback
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +25,10 @@ def run_page(page: Path) -> None:
         exec(compile("\n" * (line - 1) + body, str(page), "exec"), names)
 
 
-def run_pages(pages: Sequence[Path], end: Connection) -> None:
-    """In a process of its own: tells at the end which page failed, and how; "" if none did."""
+def run_pages(pages: Sequence[str]) -> None:
+    """In a process of its own."""
     for page in pages:
-        try:
-            run_page(page)
-        except BaseException:
-            end.send(f"{page}\n{traceback.format_exc()}")
-            return
-    end.send("")
+        run_page(Path(page))
 
 
 def importable(package: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import re
 import runpy
 import shlex
@@ -15,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 import typer.main
-from tests.pages import BLOCK, blocks, run_page, run_pages
+from tests import fresh
+from tests.pages import BLOCK, blocks, run_page
 
 import anabranch
 from anabranch.bench.result_rows import ABLATIONS
@@ -85,14 +85,9 @@ def test_what_pages_add_to_tables_works(elsewhere: Path) -> None:
     """One process for all of them; their additions are gone with it."""
     assert len(EXTENDING) >= 5
     # Anew: what other tests asked before is remembered, and knows nothing of the additions.
-    context = multiprocessing.get_context("spawn")
-    mine, its = context.Pipe(duplex=False)
-    child = context.Process(target=run_pages, args=(EXTENDING, its))
-    child.start()
-    its.close()
-    said = mine.recv() if mine.poll(300) else "no end"
-    child.join(10)
-    assert said == "", said
+    code = "import sys; from tests.pages import run_pages; run_pages(sys.argv[1:])"
+    done = fresh.run(code, *map(str, EXTENDING))
+    assert done.returncode == 0, done.stderr
 
 
 def commands() -> list[tuple[str, str]]:

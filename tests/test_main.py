@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tests import fresh
 
 import anabranch
 
@@ -53,23 +54,27 @@ def test_ctrl_c_while_modules_are_imported(way: str) -> None:
 
 def test_the_names_are_there_when_they_are_asked_for() -> None:
     """And not before: who starts as a part of the package need not import all of it."""
-    code = (
+    before = (
         "import sys, anabranch\n"
         "assert 'torch' not in sys.modules\n"
         "assert set(anabranch.__all__) <= set(dir(anabranch))\n"
         "assert anabranch.errors.OptionError is anabranch.OptionError\n"
         "assert not hasattr(anabranch, 'nothing')\n"
-        "import anabranch.api\n"
+    )
+    after = (
+        "import sys, anabranch.api\n"
         "assert 'torch._dynamo' not in sys.modules, 'nothing is traced yet'\n"
         "from anabranch import *\n"
         "assert compile is anabranch.compile is anabranch.api.compile\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", before],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
     )
+    assert done.returncode == 0, done.stderr
+    done = fresh.run(after)
     assert done.returncode == 0, done.stderr
 
 

@@ -10,7 +10,6 @@ import os
 import random
 import re
 import struct
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests import fresh
 from tests.artifact.test_file import Members, rewrite
 from torch import nn
 
@@ -309,14 +309,9 @@ def test_results_of_a_class_survive_in_a_process_without_it(
     fast = anabranch.compile(model, torch.ones(2), target="cpu", **FAST)
     fast.save(tmp_path / "plan")
     assert type(anabranch.load(tmp_path / "plan", target="cpu")(torch.ones(2))).__name__ == "Output"
-    done = subprocess.run(
-        [sys.executable, "-c", OUTSIDE, str(tmp_path / "plan")],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "ANABRANCH_CACHE_DIR": str(tmp_path / "cache")},
-        cwd=tmp_path,
-        check=False,
-    )
+    monkeypatch.undo()
+    changed = {"ANABRANCH_CACHE_DIR": str(tmp_path / "cache")}
+    done = fresh.run(OUTSIDE, str(tmp_path / "plan"), env=changed, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said, warned = done.stdout.splitlines()[-2:]
     assert said == "Record ['logits'] 4.0 None 1"

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import fresh
 
 import anabranch
 from anabranch.cli import app, space
@@ -116,12 +114,7 @@ def test_a_file_that_cannot_be_written(cli: Callable[..., Any], tmp_path: Path) 
 
 
 def test_runs_as_a_module_without_colours_in_pipes() -> None:
-    paths = [str(Path(anabranch.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [sys.executable, "-m", "anabranch", "cache", "path"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "ANABRANCH_CACHE_DIR": "/nowhere"},
-        capture_output=True,
-        text=True,
-    )
+    as_module = "import runpy; runpy.run_module('anabranch', run_name='__main__', alter_sys=True)"
+    done = fresh.run(as_module, "cache", "path", env={"ANABRANCH_CACHE_DIR": "/nowhere"})
     assert done.returncode == 0, done.stderr
     assert done.stdout == "/nowhere/cache.sqlite\n"

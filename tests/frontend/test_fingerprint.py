@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests import fresh
 from torch import Tensor, nn
 
 from anabranch.frontend.fingerprint import fingerprint
@@ -149,13 +148,8 @@ def test_another_process_finds_the_same_name() -> None:
         "from anabranch.models.zoo import ZOO; n = ZOO['bert_base'];"
         "print(fingerprint(n.build('tiny'), n.inputs('tiny', 1)))"
     )
-    path = os.pathsep.join(p for p in sys.path if p)
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "7"}
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    network = ZOO["bert_base"]
-    assert run.stdout.strip() == fingerprint(network.build("tiny"), network.inputs("tiny", 1))
+    told, network = fresh.run(code), ZOO["bert_base"]
+    assert told.stdout.strip() == fingerprint(network.build("tiny"), network.inputs("tiny", 1))
 
 
 def test_exported_programs_are_known_by_their_code() -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from tests import fresh
 
 from anabranch.fuzz import campaign, trial
 from anabranch.fuzz.draw import draw
@@ -84,8 +82,7 @@ def test_a_wrong_pass_is_found_shrunk_and_written(tmp_path: Path) -> None:
     script, text = map(Path, found["files"])
     assert "aten.tanh.default" in text.read_text()
     # Alone, where nobody planted anything, the script has nothing to say.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment)
+    ran = fresh.run(script.read_text())
     assert ran.returncode == 0, ran.stderr
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from tests import fresh
 
 UNINSTALLED = """
 import importlib.metadata as metadata
@@ -31,7 +30,5 @@ with torch.no_grad():
 
 def test_a_package_that_is_not_installed_names_its_backend() -> None:
     """As one that is installed does, which `test_dynamo` asks in this process."""
-    ran = subprocess.run(
-        [sys.executable, "-c", UNINSTALLED + CALL], capture_output=True, text=True, timeout=300
-    )
+    ran = fresh.run(UNINSTALLED + CALL)
     assert ran.returncode == 0, ran.stderr

@@ -8,6 +8,7 @@ the line, adds the traceback.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -110,9 +111,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    command: Any = typer.main.get_command(app)
     try:
-        status = command.main(args=words, prog_name="anabranch", standalone_mode=False)
+        status = _command().main(args=words, prog_name="anabranch", standalone_mode=False)
     except Exception as error:
         # Errors of the parser know how to show themselves; their class moves between versions.
         if not (hasattr(error, "show") and hasattr(error, "exit_code")):
@@ -120,6 +120,12 @@ def _run(words: list[str]) -> int:
         error.show()
         return USAGE
     return status if isinstance(status, int) else DONE
+
+
+@functools.cache
+def _command() -> Any:
+    """Made of the annotations of all verbs, which takes a tenth of a second."""
+    return typer.main.get_command(app)
 
 
 def _unforeseen(error: Exception) -> AnabranchError:

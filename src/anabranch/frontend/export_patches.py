@@ -87,26 +87,31 @@ def as_in_eager() -> Iterator[None]:
         layers._detect_is_causal_mask, switches.enabled = looks, switch
 
 
-class _Stack:
-    """Where a node is made, in the place of torch's `CapturedTraceback`: without frames of torch,
-    and from the first `forward` on, for torch keeps no other."""
+class _Stacks:
+    """Where nodes are made, in the place of torch's `CapturedTraceback`: without frames of torch,
+    and from the first `forward` on, for torch keeps no other. Of whoever exports, in frame `outer`,
+    and all around it nothing is looked at."""
 
-    def __init__(self, frames: list[tuple[str, int, str]]) -> None:
-        self.frames = frames
+    def __init__(self, outer: int) -> None:
+        self.outer = outer
 
-    @classmethod
-    def extract(cls) -> _Stack:
+    def extract(self) -> _Stack:
         frames: list[tuple[str, int, str]] = []
         first = 0
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
+        while frame is not None and id(frame) != self.outer:
             code = frame.f_code
             forward = code.co_name == "forward"
             if forward or not code.co_filename.startswith(_TORCH):
                 frames.append((code.co_filename, frame.f_lineno, code.co_name))
                 first = len(frames) if forward else first
             frame = frame.f_back
-        return cls(frames[:first][::-1])
+        return _Stack(frames[:first][::-1])
+
+
+class _Stack:
+    def __init__(self, frames: list[tuple[str, int, str]]) -> None:
+        self.frames = frames
 
     def summary(self) -> traceback.StackSummary:
         stack = traceback.StackSummary()
@@ -123,7 +128,8 @@ def brief() -> Iterator[None]:
     holder: Any = proxy
     own = getattr(holder, "CapturedTraceback", None)
     if own is not None:
-        holder.CapturedTraceback = _Stack
+        # Behind this generator's frame and that of the manager around it.
+        holder.CapturedTraceback = _Stacks(id(sys._getframe(2)))
     try:
         with _use_lazy_graph_module(True):
             yield

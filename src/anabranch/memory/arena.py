@@ -68,6 +68,7 @@ def place(
         return Placement((), bound)
     conflict = _conflicts(buffers, order_of)
     avoid = conflict if strict is None else _conflicts(buffers, _matrix(strict, len(strict) - 1))
+    packed: dict[tuple[bytes, bool, int | None], Ints] = {}
     tried: list[Ints] = []
     totals: list[int] = []
     packings = max(6, min(200, work // len(buffers)))
@@ -75,7 +76,10 @@ def place(
         # What is worse than another is not finished, but for those of which something is blamed.
         known = totals if useless is None else [*totals, useless]
         stop = min(known, default=None) if len(tried) + 1 < FIXED else None
-        tried.append(_pack(order, sizes, conflict, best_fit, avoid, enough, stop))
+        key = order.tobytes(), best_fit, stop
+        if key not in packed:  # blame soon repeats itself: six of seven orders were there before
+            packed[key] = _pack(order, sizes, conflict, best_fit, avoid, enough, stop)
+        tried.append(packed[key])
         totals.append(int((tried[-1] + sizes).max()))
         if totals[-1] <= max(bound, enough) or len(tried) >= packings:
             break

@@ -11,19 +11,23 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+import io
 import itertools
 import linecache
 import math
 import os
+import pickle
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
-from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
 import torch
+from tests import fresh
 
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, types
@@ -35,7 +39,6 @@ from anabranch.kernels.triton.codegen import program
 from anabranch.kernels.triton.program import Program
 
 MARGIN = 64
-_pool: list[ProcessPoolExecutor] = []
 _numbers = itertools.count()
 
 
@@ -76,9 +79,6 @@ def run(
 ) -> dict[str, torch.Tensor]:
     """The results of one launch, by name. `late`: what is there only after the wait; `over`:
     results in the memory of inputs."""
-    if not _pool:
-        context = get_context("spawn")
-        _pool.append(ProcessPoolExecutor(1, mp_context=context, initializer=_interpret))
     args = (
         written,
         {name: values[name] for name in written.pointers if name in values},
@@ -86,7 +86,56 @@ def run(
         late if written.pdl else frozenset(),
         dict(over or {}),
     )
-    return _pool[0].submit(_launch, *args).result(timeout=120)
+    end = _process()
+    end.send_bytes(_packed(args))
+    assert end.poll(120), "no end"
+    answer: dict[str, torch.Tensor] | Exception = pickle.loads(end.recv_bytes())
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+@functools.cache
+def _process() -> Connection:
+    return fresh.converse("from tests.kernels.triton.interpreter import serve; serve()")
+
+
+def serve() -> None:
+    """In the process that interprets: answers until nobody asks any more."""
+    _interpret()
+    end = Connection(os.dup(0))
+    with suppress(EOFError):
+        while True:
+            args = pickle.loads(end.recv_bytes())
+            try:
+                answer: Any = _launch(*args)
+            except Exception as error:
+                error.add_note(traceback.format_exc())
+                answer = error
+            end.send_bytes(_packed(answer))
+
+
+class _Pickler(pickle.Pickler):
+    """Small tensors with their memory: torch would share each with a file of its own."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return NotImplemented
+        memory = torch.empty(0, dtype=torch.uint8).set_(value.untyped_storage())
+        place = value.storage_offset(), tuple(value.shape), value.stride()
+        return _unpacked, (memory.numpy().tobytes(), value.dtype, *place)
+
+
+def _packed(value: Any) -> bytes:
+    with io.BytesIO() as file:
+        _Pickler(file).dump(value)
+        return file.getvalue()
+
+
+def _unpacked(data: bytes, dtype: torch.dtype, *place: Any) -> torch.Tensor:
+    empty = torch.empty(0, dtype=dtype)
+    memory = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else empty
+    return empty.set_(memory.untyped_storage(), *place)
 
 
 def _interpret() -> None:

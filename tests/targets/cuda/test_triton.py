@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests import fresh
 
 from anabranch.cache import Cache
 from anabranch.errors import TargetError
@@ -196,8 +195,5 @@ except TargetError as error:
 assert driver.loaded == ["add"]
 assert not [name for name in sys.modules if name.split(".")[0] == "triton"]
 """
-    env_path = f"import sys; sys.path[:] = {sys.path!r}\n"
-    done = subprocess.run(
-        [sys.executable, "-c", env_path + script], capture_output=True, text=True, check=False
-    )
+    done = fresh.run(script)
     assert done.returncode == 0, done.stderr
