@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 import typing_extensions
 from torch import Tensor, nn
 
-from anabranch.frontend.call_profiler import unless_of_module
+from anabranch.frontend.call_profiler import TOOLS, unless_of_module
 from anabranch.frontend.observe import Observed, observe
 from anabranch.frontend.source import is_users
 from anabranch.frontend.surroundings import surroundings
@@ -112,6 +113,49 @@ def test_operators_of_the_users_are_listened_to() -> None:
         assert len(reads) == 1 and reads[0].startswith(clock)
     heard = _seen(lambda x: x.relu() * (time.time() > 0)).reads  # after an operator, too
     assert len(heard) == 1 and sys.getprofile() is None
+
+
+def test_what_another_thread_runs_is_not_the_calls() -> None:
+    def now() -> float:
+        return time.time()
+
+    def model(x: Tensor) -> Any:
+        with ThreadPoolExecutor() as pool:
+            return x * pool.submit(now).result() * (now() if x.ndim == 2 else 0)
+
+    for _ in range(2):  # of what one listener has heard enough of, the next one hears again
+        reads = _seen(model).reads
+        assert len(reads) == 1 and reads[0].startswith("time.time()") and "in now" in reads[0]
+
+
+def test_a_generator_that_was_made_before_is_listened_to() -> None:
+    def clocks() -> Iterator[float]:
+        while True:
+            yield time.time() if started else 0.0
+
+    made, started = clocks(), False
+    next(made)
+    started = True
+    reads = _seen(lambda x: x * next(made)).reads
+    assert len(reads) == 1 and "in clocks" in reads[0]
+
+
+@pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="Python 3.11 has one way to listen")
+def test_where_all_tools_are_taken_it_listens_all_the_same() -> None:
+    monitoring: Any = getattr(sys, "monitoring", None)
+
+    def reads() -> tuple[str, ...]:
+        return _seen(lambda x: x * time.time() * _first(x)()[1]).reads
+
+    expected, taken = reads(), [one for one in TOOLS if monitoring.get_tool(one) is None]
+    assert len(expected) == 1 and taken == list(TOOLS)  # and none is kept by who has listened
+    try:
+        for one in taken:
+            monitoring.use_tool_id(one, "another")
+        assert reads() == expected
+    finally:
+        for one in taken:
+            monitoring.free_tool_id(one)
 
 
 def test_what_stands_for_pythons_own_is_nobodys() -> None:

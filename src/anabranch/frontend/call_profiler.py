@@ -15,18 +15,19 @@ import dis
 import gc
 import importlib
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
 from anabranch.frontend.input_queries import mentioned
-from anabranch.frontend.mode_queries import BUILT_IN, FUNCTIONS, mode_query
+from anabranch.frontend.mode_queries import BUILT_IN, FLAGS_IN, FUNCTIONS, mode_query
 from anabranch.frontend.source import is_users
 
 CLOCKS: dict[Any, str] = {
@@ -47,8 +48,21 @@ IMPORT: CodeType = importlib._bootstrap._find_and_load.__code__  # type: ignore[
 LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"))
 READS = frozenset(("LOAD_ATTR", "LOAD_METHOD"))
 
-Listener = Callable[[FrameType, str, Any], None]
-"""A function for `sys.setprofile`."""
+MONITORING: Any = getattr(sys, "monitoring", None)
+"""Of Python 3.12 and later: code that has nothing to tell is heard of once, and runs as fast as it
+does without. Turning `sys.setprofile` on or off there takes as long as an operator of torch."""
+TOOLS = (3, 4)
+"""Numbers that it has for whoever wants to listen."""
+
+
+class Listener(Protocol):
+    """What listens to the code that one thread runs."""
+
+    def pause(self) -> None:
+        """What runs from here on is nobody's."""
+
+    def resume(self) -> None:
+        """Listen again."""
 
 
 @contextmanager
@@ -58,55 +72,180 @@ def watched(reads: list[str], asks: list[str], names: set[str]) -> Iterator[List
     runs meanwhile is nobody's call: callbacks, which often take the time, and finalizers. Nor are
     modules that are imported meanwhile, which torch does where it first needs them: no other call
     runs them."""
-    seen: dict[int, CodeType] = {}
-    of_tensors: dict[int, frozenset[str]] = {}
-    collecting, imports = False, 0
-
-    def begins(phase: str, info: Any) -> None:
-        nonlocal collecting
-        collecting = collecting or phase == "start"
-
-    def ends(phase: str, info: Any) -> None:
-        nonlocal collecting
-        collecting = collecting and phase != "stop"
-
-    def profile(frame: FrameType, event: str, called: Any) -> None:
-        nonlocal imports
-        if event == "c_call":
-            if type(called) is BuiltinFunctionType and called in HEARD and not collecting | imports:
-                question = mode_query(frame, called)
-                asks.extend([question] if question is not None else ())
-                reads.extend(_clock(frame, called))
-        elif event == "call":
-            code = frame.f_code
-            imports += code is IMPORT
-            if collecting or imports:
-                return
-            if id(code) not in seen:
-                seen[id(code)] = code
-                if is_users(code.co_filename) and (named := mentioned(code)):
-                    of_tensors[id(code)] = unless_of_module(code).intersection(named)
-                    names.update(named - of_tensors[id(code)])
-            if id(code) in of_tensors and not _of_module(frame):
-                names.update(of_tensors.pop(id(code)))
-            if code.co_name in FUNCTIONS:
-                question = mode_query(frame)
-                asks.extend([question] if question is not None else ())
-        elif imports and event == "return" and frame.f_code is IMPORT:
-            imports -= 1
-
     if sys.getprofile() is not None:
         yield None
         return
-    gc.callbacks.insert(0, begins)
-    gc.callbacks.append(ends)
-    sys.setprofile(profile)
+    heard = _Heard(reads, asks, names)
+    tool = _free_tool()
+    listener = _Profiler(heard) if tool is None else _Monitor(heard, tool)
+    gc.callbacks.insert(0, heard.begins)
+    gc.callbacks.append(heard.ends)
+    listener.start()
     try:
-        yield profile
+        yield listener
     finally:
+        listener.stop()
+        gc.callbacks.remove(heard.begins)
+        gc.callbacks.remove(heard.ends)
+
+
+class _Heard:
+    """What is made of functions that are entered and called. `collecting`: the garbage collector
+    runs."""
+
+    def __init__(self, reads: list[str], asks: list[str], names: set[str]) -> None:
+        self._reads, self._asks, self._names = reads, asks, names
+        self._seen: dict[int, CodeType] = {}
+        self._of_tensors: dict[int, frozenset[str]] = {}
+        self.collecting = False
+
+    def begins(self, phase: str, info: Any) -> None:
+        """The first of the garbage collector's callbacks."""
+        self.collecting = self.collecting or phase == "start"
+
+    def ends(self, phase: str, info: Any) -> None:
+        """The last one."""
+        self.collecting = self.collecting and phase != "stop"
+
+    def enters(self, frame: FrameType) -> bool:
+        """A function in Python is entered. Whether the next time may tell more."""
+        code = frame.f_code
+        if id(code) not in self._seen:
+            self._seen[id(code)] = code
+            if is_users(code.co_filename) and (named := mentioned(code)):
+                self._of_tensors[id(code)] = unless_of_module(code).intersection(named)
+                self._names.update(named - self._of_tensors[id(code)])
+        if id(code) in self._of_tensors and not _of_module(frame):
+            self._names.update(self._of_tensors.pop(id(code)))
+        if code.co_name in FUNCTIONS:
+            question = mode_query(frame)
+            self._asks.extend([question] if question is not None else ())
+        return id(code) in self._of_tensors or code.co_name in FUNCTIONS
+
+    def calls(self, frame: FrameType, called: Any) -> None:
+        """A built-in function is called that is one of `HEARD`."""
+        question = mode_query(frame, called)
+        self._asks.extend([question] if question is not None else ())
+        self._reads.extend(_clock(frame, called))
+
+
+class _Profiler:
+    """Listens by `sys.setprofile`, to whatever runs."""
+
+    def __init__(self, heard: _Heard) -> None:
+        self._heard, self._imports = heard, 0
+
+    def start(self) -> None:
+        self.resume()
+
+    def stop(self) -> None:
+        self.pause()
+
+    def pause(self) -> None:
         sys.setprofile(None)
-        gc.callbacks.remove(begins)
-        gc.callbacks.remove(ends)
+
+    def resume(self) -> None:
+        sys.setprofile(self._profile)
+
+    def _profile(self, frame: FrameType, event: str, called: Any) -> None:
+        deaf = self._heard.collecting or self._imports
+        if event == "c_call":
+            if type(called) is BuiltinFunctionType and called in HEARD and not deaf:
+                self._heard.calls(frame, called)
+        elif event == "call":
+            self._imports += frame.f_code is IMPORT
+            if not (deaf or self._imports):
+                self._heard.enters(frame)
+        elif self._imports and event == "return" and frame.f_code is IMPORT:
+            self._imports -= 1
+
+
+class _Monitor:
+    """Listens by `sys.monitoring`: once to each function, to calls where the user's code makes
+    them. It hears of all threads, and heeds its own."""
+
+    def __init__(self, heard: _Heard, tool: int) -> None:
+        self._heard, self._tool, self._paused = heard, tool, False
+        self._thread, self._imports = threading.get_ident(), _imports(sys._getframe())
+        self._listened: dict[int, CodeType] = {}
+
+    def start(self) -> None:
+        events = MONITORING.events
+        for event, function in (
+            (events.PY_START, self._enters),
+            (events.PY_RESUME, self._enters),
+            (events.PY_THROW, self._throws),
+            (events.CALL, self._calls),
+        ):
+            MONITORING.register_callback(self._tool, event, function)
+        MONITORING.restart_events()  # of functions that an earlier listener had no more use for
+        entered = events.PY_START | events.PY_RESUME | events.PY_THROW
+        MONITORING.set_events(self._tool, entered)
+
+    def stop(self) -> None:
+        events = MONITORING.events
+        MONITORING.set_events(self._tool, 0)
+        for code in self._listened.values():
+            MONITORING.set_local_events(self._tool, code, 0)
+        for event in (events.PY_START, events.PY_RESUME, events.PY_THROW, events.CALL):
+            MONITORING.register_callback(self._tool, event, None)
+        MONITORING.free_tool_id(self._tool)
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+
+    def _enters(self, code: CodeType, offset: int) -> Any:
+        return None if self._entered(code, sys._getframe(1)) else MONITORING.DISABLE
+
+    def _throws(self, code: CodeType, offset: int, raised: BaseException) -> None:
+        self._entered(code, sys._getframe(1))
+
+    def _entered(self, code: CodeType, frame: FrameType) -> bool:
+        """Whether the next time may tell more."""
+        users = is_users(code.co_filename)
+        if users or code.co_filename.startswith(FLAGS_IN):
+            self._listen_to_calls(code)
+        if not users and code.co_name not in FUNCTIONS:
+            return False
+        return self._deaf(frame) or self._heard.enters(frame)
+
+    def _listen_to_calls(self, code: CodeType) -> None:
+        if id(code) not in self._listened:
+            self._listened[id(code)] = code
+            MONITORING.set_local_events(self._tool, code, MONITORING.events.CALL)
+
+    def _calls(self, code: CodeType, offset: int, called: Any, first: Any) -> None:
+        if type(called) is BuiltinFunctionType and called in HEARD:
+            frame = sys._getframe(1)
+            if not self._deaf(frame):
+                self._heard.calls(frame, called)
+
+    def _deaf(self, frame: FrameType) -> bool:
+        """Whether what runs now is nobody's."""
+        other = threading.get_ident() != self._thread
+        return self._paused or self._heard.collecting or other or _imports(frame) > self._imports
+
+
+def _free_tool() -> int | None:
+    for tool in TOOLS if MONITORING is not None else ():
+        try:
+            MONITORING.use_tool_id(tool, "anabranch")
+        except ValueError:
+            continue
+        return tool
+    return None
+
+
+def _imports(frame: FrameType | None) -> int:
+    """How many modules are being imported, each for another."""
+    count = 0
+    while frame is not None:
+        count += frame.f_code is IMPORT
+        frame = frame.f_back
+    return count
 
 
 def unless_of_module(code: CodeType) -> frozenset[str]:

@@ -14,7 +14,6 @@ undone by `restore`.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -58,8 +57,8 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The calls made within it. `weights`: tensors by the path under which the model has them;
     `inputs`: those of the call, in order; `written_inputs`: the numbers of those that are written
     to. `opaque`: why the list does not tell all, "" if it does. `numbers`: by which inputs are
-    called, where two shall not be told apart. `fake`: within a FakeTensorMode. `listener`: the
-    profiler of ours that runs, if one does; it has no need to hear of the recorder's own calls."""
+    called, where two shall not be told apart. `fake`: within a FakeTensorMode. `listener`: what
+    listens, if something does; it has no need to hear of the recorder's own calls."""
 
     supports_higher_order_operators = True
 
@@ -103,11 +102,11 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs, listener = kwargs or {}, self.listener
         if listener is None:
             return self._recorded(func, types, args, kwargs)
-        sys.setprofile(None)
+        listener.pause()
         try:
             return self._recorded(func, types, args, kwargs)
         finally:
-            sys.setprofile(listener)
+            listener.resume()
 
     def _recorded(
         self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -130,15 +129,14 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _called(
         self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """What the operator returns. It may be Python of the user's, which is listened to; to turn
-        that on and off takes 70 us in Python 3.12, as long as most of torch's own operators."""
+        """What the operator returns. It may be Python of the user's, which is listened to."""
         if self.listener is None or called_by_torch(func, types):
             return func(*args, **kwargs)
-        sys.setprofile(self.listener)
+        self.listener.resume()
         try:
             return func(*args, **kwargs)
         finally:
-            sys.setprofile(None)
+            self.listener.pause()
 
     def _before(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """The call as text, and copies of what it writes to; None from where something has no
