@@ -30,7 +30,8 @@ def with_recipe(
     """
     given = {(c.digest, c.type): c for c in captured.constants}
     constants = tuple(_sourced(c, given) for c in plan.tasks.constants)
-    looked_up = [conditioned(graph, index_bounds(graph)) for graph in (captured, *rewritten)]
+    graphs = {id(graph): graph for graph in (captured, *rewritten)}.values()  # some are one
+    looked_up = [conditioned(graph, index_bounds(graph)) for graph in graphs]
     relied = dict.fromkeys(c for graph in looked_up for c in graph.conditions)
     lost = [c.name for c in leaves(constants) if (c.digest, c.type) not in given]
     held = [c for c in (*constants, *(one.constant for one in relied)) if follows(c)]

@@ -45,7 +45,8 @@ def attributes(model: Any) -> dict[str, str]:
     modules = dict(unwrapped(model).named_modules())
     if any(isinstance(module, fx.GraphModule) for module in modules.values()):
         return {}
-    return {path: _digest(module) for path, module in modules.items()}
+    unread = {kind: _unread(kind) for kind in set(map(type, modules.values()))}
+    return {path: _digest(module, unread[type(module)]) for path, module in modules.items()}
 
 
 def other(model: Any, recorded: Mapping[str, str]) -> str | None:
@@ -66,13 +67,17 @@ def read_attributes(given: Any) -> dict[str, str]:
     return dict(given) if all(isinstance(text, str) for text in texts) else {}
 
 
-def _digest(module: nn.Module) -> str:
-    kind = type(module)
-    unread = {name for owner, name in IN_TRAINING if isinstance(module, owner)}
+def _unread(kind: type) -> frozenset[str]:
+    """Names of attributes that say nothing about a module of this class."""
+    return PRIVATE.union(name for owner, name in IN_TRAINING if issubclass(kind, owner))
+
+
+def _digest(module: nn.Module, unread: frozenset[str]) -> str:
+    kind, attributes = type(module), vars(module)
     told = (
-        f"{name}={_told(value)}"
-        for name, value in sorted(vars(module).items())
-        if name not in PRIVATE and name not in unread and not isinstance(value, torch.Tensor)
+        f"{name}={_told(attributes[name])}"
+        for name in sorted(attributes.keys() - unread)
+        if not isinstance(attributes[name], torch.Tensor)
     )
     hooks = (f"{name} {_hooks(module, name)}" for name in HOOKS)
     return digest_text("\n".join((f"{kind.__module__}.{kind.__qualname__}", *told, *hooks)))[:16]

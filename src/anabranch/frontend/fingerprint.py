@@ -44,6 +44,10 @@ GUARDS = ("GuardsFn",)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
+NUMBERS = frozenset((bool, int, float, type(None)))
+"""Most values are these themselves, which need not be asked what they derive from."""
+PLAIN_VALUES = (bool, int, float, complex, str, bytes, slice, range, type(None))
+
 FORM = 2
 """Counts what graphs mean: one that was captured by an older version may say another thing."""
 
@@ -84,24 +88,30 @@ def _modules(model: nn.Module) -> Iterator[str]:
     """Each module under each of its names; one seen before is named by its first path."""
     paths: dict[int, str] = {}
     tensors: dict[tuple[object, ...], str] = {}
+    kinds: dict[type, str] = {}
+    parts: list[tuple[str, nn.Module]] = []
     for path, module in model.named_modules(remove_duplicate=False):
         if id(module) in paths:
             yield f"{path} is {paths[id(module)]}"
             continue
         paths[id(module)] = path
+        parts.append((path, module))
         hooks = (hook for name in HOOKS for hook in getattr(module, name).values())
         if not all(str(hook.__module__).startswith("torch.export.") for hook in hooks):
             raise _UnknownError("a hook")  # but those of exported programs look at inputs alone
-        yield f"{path}: {_class(type(module))} training={module.training}"
-    for path, module in model.named_modules():
-        held = {**module._parameters, **module._buffers}
-        for name, tensor in held.items():
+        kind = type(module)
+        if kind not in kinds:
+            kinds[kind] = _class(kind)
+        yield f"{path}: {kinds[kind]} training={module.training}"
+    for path, module in parts:
+        for name, tensor in {**module._parameters, **module._buffers}.items():
             yield f"{path}.{name} = {_weight(tensor, f'{path}.{name}', tensors)}"
         yield f"{path}: {sorted(module._non_persistent_buffers_set)}"
+        written = isinstance(module, fx.GraphModule) or type(module).__name__ in GUARDS
         if isinstance(module, fx.GraphModule):
             yield f"{path}: {_graph_code(module)}"
         for name, value in vars(module).items():
-            if name not in PRIVATE and not _follows(module, name, value):
+            if name not in PRIVATE and not (written and _follows(module, name, value)):
                 yield f"{path}.{name} = {_plain(value, paths, tensors)}"
 
 
@@ -136,15 +146,16 @@ def _weight(tensor: torch.Tensor | None, path: str, tensors: dict[tuple[object, 
 
 
 def _tensor(tensor: torch.Tensor) -> str:
-    strides = tuple(tensor.stride()) if tensor.layout is torch.strided else tensor.layout
-    start = tensor.storage_offset() if tensor.layout is torch.strided else 0
+    strided = tensor.layout is torch.strided
+    strides = tuple(tensor.stride()) if strided else tensor.layout
+    start = tensor.storage_offset() if strided else 0
     begins = f" from {start}" if start else ""
     return f"{tensor.dtype}{tuple(tensor.shape)}{strides} {tensor.device.type}{begins}"
 
 
 def _plain(value: Any, paths: Mapping[int, str], tensors: dict[tuple[object, ...], str]) -> str:
     """A text that differs where the value differs. `paths`: the modules that have a name."""
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, slice, range)):
+    if type(value) in NUMBERS or isinstance(value, PLAIN_VALUES):
         return f"{type(value).__name__} {value!r}"
     if isinstance(value, enum.Enum):
         return f"{_class(type(value))} {value.name}"

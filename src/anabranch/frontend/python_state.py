@@ -36,6 +36,8 @@ USER_DICTS = ("_parameters", "_buffers", "_modules")
 DERIVED_FROM = ("_g", "_orig")
 """How parameters are called from which an attribute is computed."""
 PLAIN_VALUES = (int, float, complex, bool, str, bytes, type(None))
+UNCHANGING = frozenset((*PLAIN_VALUES, Tensor, nn.Parameter))
+"""Values of these very classes have nothing within them that is looked at."""
 MOST_CONTAINERS = 200_000
 """Containers that are looked at: beyond that it takes longer than it is worth."""
 BUILT_IN = (OrderedDict, dict, list, deque, set)
@@ -90,7 +92,8 @@ class PythonState:
         """Names of what is not as it was."""
         found: list[str] = []
         for live, path, held in self.held.values():
-            found += _changed(live, path, held) if path is not None else ()
+            if path is not None and not _untouched(live, held):
+                found += _changed(live, path, held)
         for owner, name, told, value in self.bound:
             found += [] if same(_read(owner, name), value) else [told]
         found += [f"{told}.data" for told, tensor, _, at in self.memory if _memory(tensor) != at]
@@ -100,7 +103,8 @@ class PythonState:
     def restore(self) -> None:
         """Put back into each container and attribute what it held."""
         for live, _, was in self.held.values():
-            _restore(live, was)
+            if not _untouched(live, was):
+                _restore(live, was)
         for owner, name, _, was in self.bound:
             if _read(owner, name) is not was:
                 _write(owner, name, was)
@@ -126,7 +130,7 @@ class PythonState:
             self._keep(part.__dict__[name], path)
         self.derived.update(f"{path}{name}" for name in _derived(part))
         for name, value in part.__dict__.items():
-            if name not in UNTOLD:
+            if name not in UNTOLD and type(value) not in UNCHANGING:
                 self._value(value, f"{path}{name}")
         self.memory += [
             (f"{path}{name}", tensor, tensor.detach(), _memory(tensor))
@@ -277,6 +281,11 @@ def _copy(live: Any) -> Any:
             return ABSENT
     kind = _built_in(live)
     return dict(kind.items(live)) if issubclass(kind, dict) else list(kind.__iter__(live))
+
+
+def _untouched(live: Any, was: Any) -> bool:
+    """Whether a container of the commonest sorts is as it was; of others nothing is said here."""
+    return type(live) in EXACT and _as_it_was(live, was)
 
 
 def _as_it_was(now: Any, was: Any) -> bool:

@@ -13,11 +13,12 @@ equal content.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Module
 
 from anabranch.errors import CaptureError
 from anabranch.frontend.captured import Captured
@@ -44,23 +45,24 @@ def named(
 ) -> Captured:
     """The captured graph with these names: constants have all names of their memory."""
     paths = dict(captured.sources)
+    memories = {name: _memory(tensor) for name, tensor in tensors.items()}
     groups: dict[_Memory | None, list[str]] = {}
-    for name, tensor in tensors.items():
-        groups.setdefault(_memory(tensor), []).append(name)
+    for name, memory in memories.items():
+        groups.setdefault(memory, []).append(name)
 
     def tied(constant: Constant) -> Constant:
         """The constant with all names of its memory."""
         path = paths.get(constant.name)
-        memory = _memory(tensors[path]) if path is not None and path in tensors else None
+        memory = memories.get(path) if path is not None else None
         if path is None or memory is None:
             return constant
-        others = [name for name in groups[memory] if name != path]
-        return replace(constant, source=(path, *others))
+        source = (path, *(name for name in groups[memory] if name != path))
+        return constant if constant.source == source else replace(constant, source=source)
 
     constants = tuple(map(tied, captured.graph.constants))
 
     def all_names(state: State) -> State:
-        memory = _memory(tensors[state.path]) if state.path in tensors else None
+        memory = memories.get(state.path)
         return state if memory is None else replace(state, source=tuple(groups[memory]))
 
     states = tuple(map(all_names, captured.graph.states))
@@ -75,9 +77,22 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def tensors_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers under each of their names."""
-    yield from model.named_parameters(remove_duplicate=False)
-    yield from model.named_buffers(remove_duplicate=False)
+    """Parameters and buffers under each of their names. Both are looked for in one walk, which
+    takes longer than all else."""
+    if type(model).named_parameters is not Module.named_parameters or (
+        type(model).named_buffers is not Module.named_buffers
+    ):
+        yield from model.named_parameters(remove_duplicate=False)
+        yield from model.named_buffers(remove_duplicate=False)
+        return
+    buffers: list[tuple[str, Tensor]] = []
+    for path, part in model.named_modules(remove_duplicate=False):
+        begin = f"{path}." if path else ""
+        for name, tensor in part._parameters.items():
+            if tensor is not None:
+                yield f"{begin}{name}", tensor
+        buffers += [(f"{begin}{k}", v) for k, v in part._buffers.items() if v is not None]
+    yield from buffers
 
 
 def held_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[ModelTensor]:
@@ -142,15 +157,8 @@ def attribute(holder: nn.Module, path: str) -> Tensor | None:
     return found if isinstance(found, Tensor) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    """Where a tensor lies, and how it is seen: two that agree are one."""
-
-    storage: int
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
+_Memory = tuple[int, int, torch.Size, tuple[int, ...], torch.dtype]
+"""Where a tensor lies, and how it is seen: two that agree are one."""
 
 
 def same_memory(a: Tensor, b: Tensor) -> bool:
@@ -163,5 +171,4 @@ def _memory(tensor: Tensor) -> _Memory | None:
     if tensor.layout is not torch.strided or not tensor.numel():
         return None
     storage = tensor.untyped_storage()._cdata
-    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
-    return _Memory(storage, int(tensor.storage_offset()), shape, strides, tensor.dtype)
+    return storage, int(tensor.storage_offset()), tensor.shape, tensor.stride(), tensor.dtype

@@ -27,6 +27,11 @@ from anabranch.ir.recipe import bare, follows, leaves
 from anabranch.ir.types import TensorType
 
 Numbers = tuple[int | float, ...]
+BAG = "aten._embedding_bag"
+LOOKUPS = frozenset(
+    f"aten.{name}" for name in ("embedding", "embedding_bag", "index_select", "gather", "index")
+)
+"""Operators that look up by an index, beside those whose names begin with `BAG`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +70,16 @@ def index_bounds(graph: Graph) -> list[tuple[Constant, str, Numbers]]:
 
 def _lookups(node: Node, known: Mapping[str, TensorType]) -> Iterator[tuple[str, int, int]]:
     """The indices that a node looks up by: names, the least of each, and what all are below."""
-    given, name = ops.arguments(node), ops.packet_name(node.op)
+    name = ops.packet_name(node.op)
+    if name not in LOOKUPS and not name.startswith(BAG):
+        return
+    given = ops.arguments(node)
     table = next(iter(given.values()), None)
     if not isinstance(table, Ref):
         return
     shape, wraps = known[table.name].shape, name == "aten.index"
     listed: list[tuple[Arg, Arg]] = []
-    if name in ("aten.embedding", "aten.embedding_bag") or name.startswith("aten._embedding_bag"):
+    if name in ("aten.embedding", "aten.embedding_bag") or name.startswith(BAG):
         listed = [(given["indices"], 0)]
     elif name in ("aten.index_select", "aten.gather"):
         listed = [(given["index"], given["dim"])]

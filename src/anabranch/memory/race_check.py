@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from anabranch.errors import VerifyError
 from anabranch.ir.plan import ALIGNMENT, Plan, Slot
@@ -109,22 +110,22 @@ def _check_slots(plan: Plan) -> None:
         spaces |= {name: "arena" if given else "pool" for name in task.writes}
         spaces |= dict.fromkeys(task.overwrites, "state")
         if (kernel := task.kernel) is not None:
-            message = f"the kernel of {task.name} writes over what it reads, and may not, or must"
             asked = kernel.provider == "aten" and kernel.variant == IN_PLACE
             over = asked or kernel.provider == GENERATED
             fits = over if task.overwrites else not asked
-            _unless(fits and (not task.overwrites or kernel.body == task.body), plan, message)
+            if not fits or (task.overwrites and kernel.body != task.body):
+                message = f"the kernel of {task.name} writes over what it reads"
+                _fail(plan, f"{message}, and may not, or must")
         for name in (name for name in task.writes if name in parts):
             message = f"the kernel of {task.name} does not write into memory it is given"
             _unless(given, plan, f"%{name} is a part of %{parts[name]}, but {message}")
             spaces[name] = "part"
     for slot in plan.slots:
-        expected = spaces[slot.value]
-        message = f"%{slot.value} lives in space {slot.space}, but belongs in {expected}"
-        _unless(slot.space == expected, plan, message)
-        needed = types[slot.value].nbytes
-        message = f"%{slot.value} has {slot.nbytes} B, needs {needed} B"
-        _unless(slot.nbytes >= needed, plan, message)
+        expected, needed = spaces[slot.value], types[slot.value].nbytes
+        if slot.space != expected:
+            _fail(plan, f"%{slot.value} lives in space {slot.space}, but belongs in {expected}")
+        if slot.nbytes < needed:
+            _fail(plan, f"%{slot.value} has {slot.nbytes} B, needs {needed} B")
         if slot.space == "arena":
             _check_region(plan, f"%{slot.value}", slot.offset, slot.nbytes)
     for alias, base in alias_roots(tasks).items():
@@ -143,18 +144,20 @@ def _check_workspaces(plan: Plan) -> None:
     needed = {task.name: task.kernel.workspace for task in plan.tasks.tasks if task.kernel}
     for name, nbytes in needed.items():
         held = found[name].nbytes if name in found else 0
-        message = f"the workspace of {name} has {held} B, its kernel needs {nbytes} B"
-        _unless(held >= nbytes, plan, message)
+        if held < nbytes:
+            _fail(plan, f"the workspace of {name} has {held} B, its kernel needs {nbytes} B")
     for item in plan.workspaces:
-        _unless(item.task in needed, plan, f"a workspace for {item.task}, which has no kernel")
+        if item.task not in needed:
+            _fail(plan, f"a workspace for {item.task}, which has no kernel")
         _check_region(plan, f"the workspace of {item.task}", item.offset, item.nbytes)
 
 
 def _check_region(plan: Plan, what: str, offset: int, nbytes: int) -> None:
-    inside = offset >= 0 and offset + nbytes <= plan.arena_bytes and nbytes >= 0
-    where = f"{what} at bytes {offset} to {offset + nbytes}"
-    _unless(inside, plan, f"{where} lies outside the arena of {plan.arena_bytes} B")
-    _unless(offset % ALIGNMENT == 0, plan, f"{where} is not aligned to {ALIGNMENT} B")
+    where = f"at bytes {offset} to {offset + nbytes}"
+    if not (offset >= 0 and offset + nbytes <= plan.arena_bytes and nbytes >= 0):
+        _fail(plan, f"{what} {where} lies outside the arena of {plan.arena_bytes} B")
+    if offset % ALIGNMENT:
+        _fail(plan, f"{what} {where} is not aligned to {ALIGNMENT} B")
 
 
 @dataclass(slots=True)
@@ -194,22 +197,24 @@ class _Arena:
         owner = self.home.get(name, name)
         if owner not in self.slots:
             return
-        slot = self.slots[owner]
+        slot, parts = self.slots[owner], self.parts.get(name, (name,))
         for k in self.stretches(slot.offset, slot.nbytes):
-            where = f"bytes {self.edges[k]} to {self.edges[k + 1]}"
             cell = self.memory[k]
-            self.spend(len(self.parts.get(name, (name,))))
+            self.spend(len(parts))
             if cell.owner != owner:
                 by = f"{', '.join(cell.writers.values())} has written {cell.owner} there"
-                why = by if cell.owner else "no write"
-                _unless(False, self.plan, f"{reader} reads %{name} from {where}, but {why}")
-            for part in self.parts.get(name, (name,)):
-                what = f"{reader} reads %{name} from {where}"
-                _unless(part in cell.writers, self.plan, f"{what}, but %{part} is not written")
-                if reader and not self.clocks[reader].after(self.clocks[cell.writers[part]]):
-                    by = cell.writers[part]
-                    _unless(False, self.plan, f"{what}, perhaps before {by} has written it")
+                self.misread(reader, name, k, f"but {by if cell.owner else 'no write'}")
+            for part in parts:
+                by = cell.writers.get(part, "")
+                if not by:
+                    self.misread(reader, name, k, f"but %{part} is not written")
+                if reader and not self.clocks[reader].after(self.clocks[by]):
+                    self.misread(reader, name, k, f"perhaps before {by} has written it")
             cell.touched.append(reader)
+
+    def misread(self, reader: str, name: str, k: int, why: str) -> NoReturn:
+        where = f"bytes {self.edges[k]} to {self.edges[k + 1]}"
+        _fail(self.plan, f"{reader} reads %{name} from {where}, {why}")
 
     def write(self, writer: str, name: str, offset: int, nbytes: int) -> None:
         clock, owner = self.clocks[writer], self.home.get(name, name)
@@ -221,7 +226,7 @@ class _Arena:
                 if other == writer or not clock.after(self.clocks[other]):
                     where = f"bytes {self.edges[k]} to {self.edges[k + 1]}"
                     message = f"{writer} writes {name} to {where}, where {other} may still use"
-                    _unless(False, self.plan, f"{message} {cell.owner}")
+                    _fail(self.plan, f"{message} {cell.owner}")
             if sister:
                 cell.writers[name] = writer
                 cell.touched.append(writer)
@@ -331,4 +336,10 @@ def _kept(plan: Plan, bases: dict[str, str]) -> list[str]:
 
 def _unless(condition: bool, plan: Plan, message: str) -> None:
     if not condition:
-        raise VerifyError(f"plan {plan.tasks.name}: {message}")
+        _fail(plan, message)
+
+
+def _fail(plan: Plan, message: str) -> NoReturn:
+    """Where a check is made for every value, its message is written only if it fails: thousands of
+    them take longer than the checks."""
+    raise VerifyError(f"plan {plan.tasks.name}: {message}")
