@@ -105,3 +105,23 @@ def test_what_rounding_may_turn_over_is_not_judged() -> None:
         out[row] ^= True
         assert bool(wanted.differs([out])) == (row == 1)
     assert replace(wanted, own=()).differs([own]) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%v: F[64,1], %out: F[64,1] = aten.var_mean.correction(%x, [1], keepdim=True)",
+        "%n: F[64,64], %out: F[64,1], %r: F[64,1] = "
+        "aten.native_layer_norm.default(%x, [64], None, None, 1e-05)",
+    ],
+)
+def test_a_mean_beside_a_variance_may_be_infinite(line: str) -> None:
+    """As a sum over a count is; ATen's own is that, or no number, by where the infinity stands."""
+    body = graph(line)
+    for seed in range(4):
+        _, wanted = answer(body, "special", seed, CPU)
+        assert wanted.differs(list(wanted.own)) is None
+        plain = wanted.inputs[0].mean(1, keepdim=True)
+        assert plain.isinf().any()
+        assert wanted.differs([plain]) is None
+        assert wanted.differs([plain.nan_to_num(posinf=1.0, neginf=1.0)]) is not None

@@ -2,7 +2,8 @@
 
 Every optimised result is compared with what this returns, usually in higher precision. There, what
 the model itself rounds is rounded all the same: a narrowing cast, and what decides something
-(`ir.rounding`), as `floor` of a quotient does, which is another number in another precision.
+(`ir.rounding`), as `floor` of a quotient does, which is another number in another precision. Means
+beside variances are sums over counts there, infinities among them (`ir.means`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, types
+from anabranch.ir.means import with_plain_mean
 from anabranch.ir.rounding import decides, rounds, strict_values
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.types import TensorType
@@ -138,6 +140,8 @@ def run_node(
         )
     try:
         results = ops.call(raised, values.__getitem__, device)
+        if precision is not None:
+            results = with_plain_mean(raised, values.__getitem__, results)
     except torch.OutOfMemoryError:
         raise
     except Exception:  # whatever a user's own operator raises
