@@ -40,6 +40,16 @@ def test_maxima(name: str, last: bool) -> None:
     check(graph, variants(graph, gpu(132))[:2], tensors)
 
 
+def test_the_place_of_the_last_number_that_is_none() -> None:
+    """Where several of a window are NaN, ATen names the last, for each is more than what was."""
+    shape, *window = MAX["overlapping"]
+    x = torch.randint(-2, 2, shape).float()
+    x[torch.rand(shape) < 0.2] = float("nan")
+    graph, tensors = body("aten.max_pool2d_with_indices.default", (x, *window))
+    both = type(graph)(*_with_all_results(graph))
+    check(both, variants(both, gpu(132))[:2], tensors)
+
+
 def _with_all_results(graph: Any) -> tuple[Any, ...]:
     (node,) = graph.nodes
     ref = type(graph.outputs[0])

@@ -114,8 +114,8 @@ MOST_PLACES = 64
 
 
 def _first(call: LoweringCall, axes: tuple[Axis, ...], tap: Tap) -> At:
-    """The first place of a window where its maximum is, or a NaN: tap by tap from the last one, so
-    that a kernel reads each once for this and the maximum."""
+    """The first place of a window where its maximum is, or that of its last NaN, as ATen has it:
+    tap by tap from the last one, so that a kernel reads each once for this and the maximum."""
 
     def at(point: Point, within: Within) -> Expr:
         places = list(itertools.product(*(range(one.extent) for one in axes)))
@@ -124,8 +124,8 @@ def _first(call: LoweringCall, axes: tuple[Axis, ...], tap: Tap) -> At:
         most, found, _ = tap(point, within, tuple(map(number, places[-1])))
         for place in reversed(places[:-1]):
             x, here, there = tap(point, within, tuple(map(number, place)))
-            larger = arith("or", arith("ge", x, most), arith("ne", x, x))
-            larger = choose(there, larger, False)
+            last = arith("and", arith("ne", x, x), arith("eq", most, most))
+            larger = choose(there, arith("or", arith("ge", x, most), last), False)
             most, found = arith("where", larger, x, most), arith("where", larger, here, found)
         return cast(found, torch.int64)
 
