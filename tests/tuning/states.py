@@ -61,3 +61,11 @@ graph weights {
   return %new_m
 }
 """
+
+COUNTER = """
+graph counter {
+  input %n: i64[]
+  %new_n: i64[] = aten.add.Tensor(%n, 1)
+  return %new_n
+}
+"""

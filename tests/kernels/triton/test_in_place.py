@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tests.kernels.triton.interpreter import check
-from tests.tuning.states import ADAM, MOMENTUM, OF_ROWS, TO_WEIGHTS
+from tests.tuning.states import ADAM, COUNTER, MOMENTUM, OF_ROWS, TO_WEIGHTS
 
 from anabranch.ir.graph import Graph, State
 from anabranch.ir.state import elementwise
@@ -31,6 +31,7 @@ UPDATES = {
     "three results": (ADAM, {"new_m": "m", "new_v": "v", "new_p": "p"}),
     "rows": (OF_ROWS, {"new_m": "m", "new_p": "p"}),
     "contraction": (TO_WEIGHTS, {"new_m": "m"}),
+    "one element": (COUNTER, {"new_n": "n"}),
 }
 
 
@@ -58,6 +59,15 @@ def test_a_state_is_updated_where_it_lies(name: str) -> None:
         for new, old in over.items():
             assert why_text_not_in_place(written, new, old) is None, written.text
     check(body, several, over=over)
+
+
+def test_one_element_is_written_over_by_one_thread_alone() -> None:
+    """Another thread might read it when it is written already."""
+    written = program(body := parse_graph(COUNTER), offered(body)[0])
+    every = replace(written, text=written.text.replace(", mask=i_in", ""))
+    assert every.text != written.text
+    assert why_text_not_in_place(written, "new_n", "n") is None
+    assert why_text_not_in_place(every, "new_n", "n") is not None
 
 
 def two_updates() -> Graph:

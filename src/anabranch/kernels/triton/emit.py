@@ -215,16 +215,16 @@ class Emission:
         self._widened.discard(load)
         self.value(load)
 
-    def store(self, store: Store, anchor: str = "", within: Within = ()) -> None:
+    def store(self, store: Store, anchor: str = "", within: Within = (), only: str = "") -> None:
         """Stores, where the bounds hold; `anchor` is a tile of indices whose shape it has if its
-        address depends on no axis."""
+        address depends on no axis, `only` the mask of one index among these, which stores alone."""
         value, address = self.value(store.expr), store.address
         if not isinstance(store.expr, Const) and store.expr.dtype != store.type.dtype:
             value = f"{_operand(value)}.to({DTYPES[store.type.dtype]})"
         text = self._address(store.value, address, store.type.nbytes)
-        if not address.terms and anchor:
-            text = f"{text} + 0 * {anchor}"
         mask = self._mask(dict.fromkeys(axes_of(address)), within)
+        if not address.terms and anchor:
+            text, mask = f"{text} + 0 * {anchor}", mask or only
         self.statements.append(Write(text, value, mask))
 
     def index(self, index: Index, wide: bool | None = None) -> str:

@@ -103,6 +103,8 @@ def _accesses(
             continue
         place = _place(call, pointer) if ast.unparse(call.func) == f"tl.{verb}" else None
         if place is not None:
+            if place.startswith("0 * ") and _by_one_thread(function, call):
+                place = "0"
             used -= 1
             found.append(_Access(part, call.lineno, place))
         if not isinstance(call.func, ast.Name) or call.func.id not in functions:
@@ -127,3 +129,14 @@ def _place(call: ast.Call, pointer: str) -> str | None:
         return None
     base = address.left
     return ast.unparse(address.right) if isinstance(base, ast.Name) and base.id == pointer else None
+
+
+def _by_one_thread(function: ast.FunctionDef, store: ast.Call) -> bool:
+    """Whether its mask is `i < 1`, so that it stores one element, and one thread does."""
+    masks = [*store.args[2:], *(given.value for given in store.keywords if given.arg == "mask")]
+    return any(
+        ast.unparse(line.targets[0]) == ast.unparse(mask) and ast.unparse(line.value) == "i < 1"
+        for mask in masks
+        for line in ast.walk(function)
+        if isinstance(line, ast.Assign)
+    )

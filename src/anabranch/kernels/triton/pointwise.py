@@ -80,8 +80,9 @@ def _elements(body: Graph, partial: bool) -> Emission:
     out.expect(*(store.expr for store in stores))
     for store in stores:
         out.value(store.expr)
+    only = "i_in" if partial and dfg.points == 1 else ""
     for store in stores:
-        out.store(store, anchor="i")
+        out.store(store, anchor="i", only=only)
     return out
 
 
