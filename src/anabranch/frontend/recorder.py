@@ -29,6 +29,8 @@ from anabranch.frontend.surroundings import leave_alone
 from anabranch.ir.key import digest_tensor, digest_text
 
 PLAIN_VALUES = (int, float, complex, bool, str, type(None))
+MARKS: dict[type, str] = {kind: kind.__name__[0] for kind in PLAIN_VALUES}
+"""Of values of these very classes, which most are."""
 NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator)
 
 
@@ -220,6 +222,11 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return " ".join(said)
 
     def _text(self, value: Any) -> str:
+        kind = type(value)
+        if kind in MARKS:
+            return f"{MARKS[kind]}{value!r}"
+        if kind is tuple or kind is list:
+            return f"({', '.join([self._text(item) for item in value])})"
         if isinstance(value, Tensor):
             known = self._named.get(id(value))
             return known[1] if known is not None and known[0]() is value else self._content(value)

@@ -243,6 +243,7 @@ def parse_graph(text: str) -> Graph:
     return Graph(name, *values, outputs, states=states)
 
 
+@functools.lru_cache(maxsize=4096)
 def parse_type(text: str) -> TensorType:
     """A type from its `text`; ValueError for anything else.
 

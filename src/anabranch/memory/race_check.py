@@ -217,13 +217,15 @@ class _Arena:
         _fail(self.plan, f"{reader} reads %{name} from {where}, {why}")
 
     def write(self, writer: str, name: str, offset: int, nbytes: int) -> None:
-        clock, owner = self.clocks[writer], self.home.get(name, name)
+        clocks, ended = self.clocks, self.clocks[writer].ended
+        owner = self.home.get(name, name)
         for k in self.stretches(offset, nbytes):
             cell = self.memory[k]
             sister = cell.owner == owner and name not in cell.writers
             self.spend(1 + len(cell.before if sister else cell.touched))
             for other in cell.before if sister else cell.touched:
-                if other == writer or not clock.after(self.clocks[other]):
+                there = clocks[other]
+                if other == writer or ended.get(there.stream, 0) <= there.number:
                     where = f"bytes {self.edges[k]} to {self.edges[k + 1]}"
                     message = f"{writer} writes {name} to {where}, where {other} may still use"
                     _fail(self.plan, f"{message} {cell.owner}")
