@@ -19,9 +19,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.logging import catching_logs
 
 if TYPE_CHECKING:
     from anabranch.costs.recorded import Profile
@@ -68,11 +69,30 @@ def pytest_configure(config: pytest.Config) -> None:
     at each tensor that an export sees, the text of each graph. No test asks for those."""
     setattr(logging.getLogger("torch.__trace"), "addHandler", lambda handler: None)  # noqa: B010
     gc.set_threshold(*SELDOM)
+    _listen_to_the_root()
     if hasattr(config, "workerinput"):
         return
     folder = tempfile.mkdtemp(prefix="anabranch-captures-")
     os.environ[CAPTURES] = folder
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def _listen_to_the_root() -> None:
+    """Six times a test pytest looks through all loggers, hundreds of torch and others, for those
+    that pass nothing on, to hear them too. What tests ask for is heard at the root."""
+    plain: Any = catching_logs.__enter__
+
+    def enter(self: Any) -> Any:
+        manager = logging.getLogger().manager
+        if self.level is not None:
+            return plain(self)
+        every, manager.loggerDict = manager.loggerDict, {}
+        try:
+            return plain(self)
+        finally:
+            manager.loggerDict = every
+
+    setattr(catching_logs, "__enter__", enter)  # noqa: B010
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

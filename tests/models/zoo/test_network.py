@@ -62,11 +62,25 @@ def test_table_names_match() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tiny_runs_and_repeats(name: str) -> None:
+    """And neither reads nor moves the global random state; a batch of two are different answers."""
     network = ZOO[name]
-    model = network.build("tiny")
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    model, inputs = network.build("tiny"), network.inputs("tiny", 1)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
     assert not any(module.training for module in model.modules())
-    first = outputs(model, network.inputs("tiny", 1))
-    again = outputs(network.build("tiny"), network.inputs("tiny", 1))
+    first = outputs(model, inputs)
+    for y in outputs(model, network.inputs("tiny", 2)):
+        assert y.shape[0] == 2
+        assert not torch.equal(y[0], y[1])
+    other, other_inputs = network.build("tiny"), network.inputs("tiny", 1)
+    state, others = model.state_dict(), other.state_dict()
+    assert state.keys() == others.keys()
+    for key, value in state.items():
+        assert torch.equal(value, others[key]), key
+    assert all(torch.equal(a, b) for a, b in zip(inputs, other_inputs, strict=True))
+    again = outputs(other, other_inputs)
     for a, b in zip(first, again, strict=True):
         assert torch.isfinite(a).all()
         assert a.numel() == 1 or a.std() > 1e-3
@@ -74,47 +88,17 @@ def test_tiny_runs_and_repeats(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_batch_two_is_two_different_answers(name: str) -> None:
-    network = ZOO[name]
-    for y in outputs(network.build("tiny"), network.inputs("tiny", 2)):
-        assert y.shape[0] == 2
-        assert not torch.equal(y[0], y[1])
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_paper_size_has_the_published_parameters(name: str) -> None:
-    with torch.device("meta"):
-        model = ZOO[name].build("paper")
-    assert all(p.is_meta for p in model.parameters())
-    assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
-    assert len(model.state_dict()) == ENTRIES.get(name, len(model.state_dict()))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_paper_size_runs_on_meta(name: str) -> None:
+def test_paper_size_has_the_published_parameters_and_runs_on_meta(name: str) -> None:
     network = ZOO[name]
     with torch.device("meta"):
         model = network.build("paper")
+    assert all(p.is_meta for p in model.parameters())
+    assert sum(p.numel() for p in model.parameters()) == PARAMETERS[name]
+    assert len(model.state_dict()) == ENTRIES.get(name, len(model.state_dict()))
     inputs = network.inputs("paper", 1)
     assert all(x.device.type == "cpu" for x in inputs)
     found = outputs(model, tuple(x.to("meta") for x in inputs))
     assert all(y.shape[0] == 1 for y in found)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_global_random_state_is_neither_read_nor_moved(name: str) -> None:
-    network = ZOO[name]
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
-    model, inputs = network.build("tiny"), network.inputs("tiny", 1)
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.manual_seed(2)
-    other, other_inputs = network.build("tiny"), network.inputs("tiny", 1)
-    state, again = model.state_dict(), other.state_dict()
-    assert state.keys() == again.keys()
-    for key, value in state.items():
-        assert torch.equal(value, again[key]), key
-    assert all(torch.equal(a, b) for a, b in zip(inputs, other_inputs, strict=True))
 
 
 def test_an_unknown_size_is_refused() -> None:
