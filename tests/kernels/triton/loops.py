@@ -42,11 +42,11 @@ def graph_of(function: Callable[..., object], *args: Tensor) -> Graph:
     return simplify(capture_fx(made, given).graph, Stepper(Trace()), Options())
 
 
-class _Written(TorchDispatchMode):
+class _Written(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The operators that are called within it, as a graph of these inputs."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.graph, self.nodes = fx.Graph(), dict[int, fx.Node]()
         self._kept: list[Tensor] = []  # a tensor that is gone leaves its number to another
         for number, tensor in enumerate(inputs):
