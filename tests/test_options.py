@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from anabranch import options
 from anabranch.errors import OptionError
 from anabranch.options import Options
 
@@ -77,3 +78,22 @@ def test_the_page_of_options_is_made_of_its_fields(request: pytest.FixtureReques
     if request.config.getoption("--update-golden"):
         page.write_text(made, encoding="utf-8")
     assert page.read_text(encoding="utf-8") == made, "docs/options.md is old; make golden writes it"
+
+
+def test_options_that_were_saved_under_former_names_are_read() -> None:
+    for name, (now, words) in options.FORMER.items():
+        assert now in Options.model_fields and (name == now or name not in Options.model_fields)
+        for word, called in words.items():
+            assert Options.read(options.renamed({name: word})) == Options.read({now: called})
+
+
+def test_former_names_count_and_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(FutureWarning, match="pdl='off'"):
+        assert Options.read({"overlap": "none"}, environment=False).pdl == "off"
+    with pytest.warns(FutureWarning, match="fusion='deepcuts'"):
+        assert Options.read({"fusion": "climb"}, environment=False).fusion == "deepcuts"
+    monkeypatch.setenv("ANABRANCH_ABREAST", "none")
+    with pytest.warns(FutureWarning, match="horizontal_fusion='none'"):
+        assert Options.read().horizontal_fusion == "none"
+    with pytest.warns(FutureWarning):
+        assert Options.read({"horizontal_fusion": "all"}).horizontal_fusion == "all"

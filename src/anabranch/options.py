@@ -64,6 +64,13 @@ SEEDS = 2**63
 SIZE = re.compile(r"([0-9.]+) *([kmg]i?b|b|)", re.IGNORECASE)
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+FORMER: dict[str, tuple[str, dict[str, str]]] = {
+    "abreast": ("horizontal_fusion", {}),
+    "overlap": ("pdl", {"each": "per_kernel", "alike": "uniform", "none": "off"}),
+    "fusion": ("fusion", {"climb": "deepcuts"}),
+    "search_waists": ("search_cell_boundaries", {}),
+}
+"""What options and their words were called before 2026-11-26, and may be called still."""
 PREFIX = "ANABRANCH_"
 """What the names of environment variables begin with."""
 DEFAULT_CACHE_DIR = Path(platformdirs.user_cache_dir("anabranch"))
@@ -339,10 +346,11 @@ class Options(BaseModel):
 
     @staticmethod
     def read(given: Mapping[str, Any] | None = None, environment: bool = True) -> Options:
-        """Options from keyword arguments over the environment over the defaults. OptionError
-        names the option, what was wrong with it and what is allowed."""
-        found = _from_environment() if environment else {}
-        given = dict(given or {})
+        """Options from keyword arguments over the environment over the defaults. Former names and
+        words count, with a warning. OptionError names the option, what was wrong with it and what
+        is allowed."""
+        found = _of_today(_from_environment() if environment else {})
+        given = _of_today(given or {})
         values: dict[str, Any] = {**found, **given}
         told = {name for name in found if values[name] is found[name] and name not in given}
         system = values.get("system", "anabranch")
@@ -357,6 +365,32 @@ class Options(BaseModel):
             return Options(**values)
         except ValidationError as invalid:
             raise _invalid(invalid, told) from None
+
+
+def renamed(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as they were saved, by the names and words that they have now.
+
+    >>> renamed({"overlap": "each", "abreast": "all", "fusion": "cuts", "budget": 3.0})
+    {'pdl': 'per_kernel', 'horizontal_fusion': 'all', 'fusion': 'cuts', 'budget': 3.0}
+    """
+    found = {}
+    for name, value in saved.items():
+        now, words = FORMER.get(name, (name, {}))
+        found[now] = words.get(value, value) if isinstance(value, str) else value
+    return found
+
+
+def _of_today(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options by the names and words that they have now; those that have others are said."""
+    for name, value in given.items():
+        ((now, word),) = renamed({name: value}).items()
+        if now != name or word != value:
+            warnings.warn(
+                f"the option {name}={value!r} is called {now}={word!r} now",
+                FutureWarning,
+                stacklevel=4,
+            )
+    return renamed(given)
 
 
 def _invalid(refused: ValidationError, told: Collection[str]) -> OptionError:
@@ -376,7 +410,7 @@ def _invalid(refused: ValidationError, told: Collection[str]) -> OptionError:
 
 def _from_environment() -> dict[str, Any]:
     """The options that variables set; warns of variables that set none."""
-    known = {f"{PREFIX}{name.upper()}": name for name in Options.model_fields}
+    known = {f"{PREFIX}{name.upper()}": name for name in (*Options.model_fields, *FORMER)}
     values: dict[str, Any] = {}
     for variable, text in os.environ.items():
         if not variable.startswith(PREFIX):
@@ -387,7 +421,7 @@ def _from_environment() -> dict[str, Any]:
             hint = f"did you mean {' or '.join(near)}?" if near else "docs/options.md lists all"
             warnings.warn(f"{variable} is no option of Anabranch: {hint}", stacklevel=3)
         elif text.lower() == "none" and type(None) in get_args(
-            Options.model_fields[name].annotation
+            Options.model_fields[FORMER.get(name, (name, {}))[0]].annotation
         ):
             values[name] = None
         elif text or name == "cache_dir":

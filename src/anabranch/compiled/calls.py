@@ -57,7 +57,7 @@ from anabranch.frontend.surroundings import neutral
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable, Target
 from anabranch.kernels.triton import program_cache
-from anabranch.options import Options
+from anabranch.options import Options, renamed
 from anabranch.report import headline, kernel, page, text
 from anabranch.report.graph_diff import rounds_told
 from anabranch.report.lines import WIDTH
@@ -69,7 +69,7 @@ from anabranch.tuning.job import Job
 
 def restored(kind: str, content: bytes, options: Mapping[str, Any]) -> Compiled:
     """What `stored.stored` made bytes of."""
-    made = Compiled(None, resolve(kind, False), Options.read(options), None)
+    made = Compiled(None, resolve(kind, False), Options.read(renamed(options)), None)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plans"
         path.write_bytes(content)

@@ -163,6 +163,11 @@ class TaskGraph(TaskGraphMemo):
         held = {state.name for state in self.states}
         return tuple(value for value in self.inputs if value.name not in held)
 
+    @property
+    def joins(self) -> tuple[Node, ...]:
+        """The former name of `elided_concats`, for tools written before."""
+        return self.elided_concats
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
