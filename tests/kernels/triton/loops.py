@@ -34,12 +34,17 @@ class Model(nn.Module):
 
 
 def graph_of(function: Callable[..., object], *args: Tensor) -> Graph:
+    return simplify(written(function, *args), Stepper(Trace()), Options())
+
+
+def written(function: Callable[..., object], *args: Tensor) -> Graph:
+    """What a call computes, which writes to no tensor and reads none but its arguments."""
     given = [tensor.clone() for tensor in args]
-    with torch.no_grad(), _Written(given) as written:
+    with torch.no_grad(), _Written(given) as calls:
         returned = pytree.tree_leaves(function(*given))
-    written.graph.output([written.nodes[id(tensor)] for tensor in returned])
-    made = fx.GraphModule(nn.Module(), written.graph)
-    return simplify(capture_fx(made, given).graph, Stepper(Trace()), Options())
+    calls.graph.output([calls.nodes[id(tensor)] for tensor in returned])
+    made = fx.GraphModule(nn.Module(), calls.graph)
+    return capture_fx(made, given).graph
 
 
 class _Written(TorchDispatchMode):  # type: ignore[no-untyped-call]
