@@ -70,6 +70,39 @@ def begin(
     return end
 
 
+class Process:
+    """The code in a process that signals can be sent to; `stderr` is read as it comes."""
+
+    def __init__(self, code: str, *words: str, env: Mapping[str, str] | None = None) -> None:
+        self._out = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        told, tell = os.pipe()
+        self.stderr = os.fdopen(told)
+        try:
+            self._end = begin(code, words, (0, self._out.fileno(), tell), env)
+        finally:
+            os.close(tell)
+        self._said = self._end.makefile()
+        self.pid = int(self._said.readline())
+        self.returncode: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """What is left of both streams, after the end."""
+        self._end.settimeout(timeout)
+        self.returncode = int(self._said.readline())
+        self._out.seek(0)
+        return self._out.read(), self.stderr.read()
+
+    def close(self) -> None:
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        for file in (self._said, self._end, self._out, self.stderr):
+            file.close()
+
+
 def converse(code: str) -> Connection:
     """To the code, which has the other end as its stdin; it goes on until its end is closed."""
     mine, its = socket.socketpair()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import fresh
 from tests.cli.conftest import Ran
 
 from anabranch.artifact import file as artifact_file
@@ -24,24 +24,19 @@ PATIENCE = 60.0
 """Seconds that no command may take to end once it was told to, however busy the machine is."""
 
 
+AS_MODULE = "import runpy; runpy.run_module('anabranch', run_name='__main__', alter_sys=True)"
+
+
 class Command:
     """A command line in a process of its own, whose stderr is read as it comes."""
 
     def __init__(self, cache: Path, *words: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "anabranch", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "ANABRANCH_CACHE_DIR": str(cache), "COLUMNS": "200"},
-            # Whoever runs the tests in the background may have Ctrl-C ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        changed = {"ANABRANCH_CACHE_DIR": str(cache), "COLUMNS": "200"}
+        self.process = fresh.Process(AS_MODULE, *words, env=changed)
         self.err = ""
 
     def press(self, after: str) -> None:
         """Ctrl-C, once a line of stderr has said this."""
-        assert self.process.stderr is not None
         for line in self.process.stderr:
             self.err += line
             if after in line:
@@ -119,8 +114,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield command
     for one in begun:
-        one.process.kill()
-        one.process.communicate()
+        one.process.close()
 
 
 @pytest.mark.parametrize(
