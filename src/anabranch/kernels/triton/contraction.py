@@ -46,7 +46,7 @@ from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.simplify import bounded, const
 from anabranch.kernels.dfg.traversal import Substitution, loads, substitute
 from anabranch.kernels.triton import split_k
-from anabranch.kernels.triton.axis_layout import flattened, next_power
+from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
 from anabranch.kernels.triton.contraction_tiles import chosen
 from anabranch.kernels.triton.emit import Emission, literal
@@ -56,13 +56,14 @@ from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.product import (
     Share,
+    TileGrid,
     added,
     exact,
     plain,
     rounded_ahead,
     write_factor,
 )
-from anabranch.kernels.triton.statements import GridPlace, KernelTree, Statement
+from anabranch.kernels.triton.statements import KernelTree, Statement
 from anabranch.kernels.triton.weight_prefetch import (
     TOGETHER,
     Side,
@@ -124,31 +125,24 @@ def _written(body: Graph, tile: ContractionTile, asked: int | None) -> KernelTre
     assert not isinstance(found, Refused), "the tile suits it"
     steps = steps_of(found, tile.k, "deep")
     share = Share(steps.count, min(tile.split, steps.count))
-    row, row_place = flattened(found.rows, "row")
-    col, col_place = flattened(found.cols, "col")
-    batch, batch_place = flattened(found.batch, "batch")
-    masks = {row: "row_in"} if row.extent % tile.m else {}
-    masks |= {col: "col_in"} if col.extent % tile.n else {}
-    spelled = {row: "row", col: "col", batch: "batch", Axis("step", steps.count): "step"}
-    spelled |= {Axis("part", share.split): "part"}
-    out = Emission(spelled, masks, names_of(body), {*INDICES, *OWN_VARIABLES})
-    place = {**row_place, **col_place, **batch_place}
-    tiles = (-(-row.extent // tile.m), -(-col.extent // tile.n))
-    _write_indices(out, tile, tiles, (row, col), masks, found.batches)
+    grid = TileGrid.of(found, tile.m, tile.n)
+    place, tiles = grid.place, grid.tiles
+    spelled = {**grid.spelled, Axis("step", steps.count): "step", Axis("part", share.split): "part"}
+    out = Emission(spelled, grid.masks, names_of(body), {*INDICES, *OWN_VARIABLES})
+    grid.write(out, tile.split, _starts(tile, tiles))
     _write_few(out, found, place)
     results = Results.of(found, place)
     out.expect(*results.exprs)
     if tile.added_first:
-        results.read(out, {row: tile.m, col: tile.n}, tile.warps)
+        results.read(out, {grid.row: tile.m, grid.col: tile.n}, tile.warps)
     held = frozenset(constant.name for constant in body.constants)
     factors = _factors(found, tile, steps, place)
-    sums = _Sums(found, tile, steps, share, factors, _sides(tile, tiles, (row, col)), held)
+    sums = _Sums(found, tile, steps, share, factors, _sides(tile, grid), held)
     _write_sums(out, sums, "" if asked is None else constant_side(body, found), asked or 0)
     if share.split > 1:
         shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
         split_k.write_split_k(out, shape, share.split)
     results.write(out, (tile.m, tile.n), tiles[1], _starts(tile, tiles)[1])
-    count = tiles[0] * tiles[1] * found.batches
     return kernel_tree(
         body,
         found.dfg,
@@ -156,8 +150,8 @@ def _written(body: Graph, tile: ContractionTile, asked: int | None) -> KernelTre
         out,
         (tiles[0] * tiles[1], share.split, found.batches),
         tile.warps,
-        scratch=count * share.split * tile.m * tile.n * 4 if share.split > 1 else 0,
-        counters=count if share.split > 1 else 0,
+        scratch=grid.ctas * share.split * tile.m * tile.n * 4 if share.split > 1 else 0,
+        counters=grid.ctas if share.split > 1 else 0,
         also=[arg for _, arg in found.blocks],
     )
 
@@ -198,34 +192,6 @@ def found_in(body: Graph) -> Contraction | Refused:
     return contraction_of(lower(body))
 
 
-def _write_indices(
-    out: Emission,
-    tile: ContractionTile,
-    tiles: tuple[int, int],
-    axes: tuple[Axis, Axis],
-    masks: dict[Axis, str],
-    batches: int,
-) -> None:
-    """Rows and columns of the tile, as shapes that broadcast to it."""
-    row, col = axes
-    one = tile.m == 1
-    out.let("tile", (GridPlace(0),))
-    if tile.split > 1:
-        out.let("part", (GridPlace(1),))
-    if batches > 1:
-        out.let("batch", (GridPlace(2),))
-    rows, cols = _starts(tile, tiles)
-    if one:
-        out.let("col", f"{cols} + tl.arange(0, {tile.n})[:, None]")
-    else:
-        out.let("row", f"{rows} + tl.arange(0, {tile.m})[:, None]")
-        out.let("col", f"{cols} + tl.arange(0, {tile.n})[None, :]")
-    if row in masks:
-        out.let("row_in", f"row < {row.extent}")
-    if col in masks:
-        out.let("col_in", f"col < {col.extent}")
-
-
 def _starts(tile: ContractionTile, tiles: tuple[int, int]) -> tuple[str, str]:
     """Where the rows and columns of a tile begin."""
     if tiles[0] == 1:
@@ -233,15 +199,13 @@ def _starts(tile: ContractionTile, tiles: tuple[int, int]) -> tuple[str, str]:
     return f"tile // {tiles[1]} * {tile.m}", f"tile % {tiles[1]} * {tile.n}"
 
 
-def _sides(
-    tile: ContractionTile, tiles: tuple[int, int], axes: tuple[Axis, Axis]
-) -> tuple[Side, Side]:
+def _sides(tile: ContractionTile, grid: TileGrid) -> tuple[Side, Side]:
     """The rows of a tile, and its columns. Tiles are counted row by row."""
-    (row, col), (rows, cols), (high, wide) = axes, _starts(tile, tiles), tiles
+    (rows, cols), (high, wide) = _starts(tile, grid.tiles), grid.tiles
     across, down = f"tile % {wide}", "tile" if wide == 1 else f"tile // {wide}"
     return (
-        Side(row, rows, tile.m, across, wide, min(wide, TOGETHER)),
-        Side(col, cols, tile.n, down, high, min(high, max(1, TOGETHER // wide))),
+        Side(grid.row, rows, tile.m, across, wide, min(wide, TOGETHER)),
+        Side(grid.col, cols, tile.n, down, high, min(high, max(1, TOGETHER // wide))),
     )
 
 

@@ -34,13 +34,11 @@ from anabranch.kernels.dfg.index_expr import Axis
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.simplify import bounded
 from anabranch.kernels.dfg.traversal import (
-    Substitution,
     replace_parts,
     substitute,
     substitute_store,
 )
 from anabranch.kernels.triton import split_k
-from anabranch.kernels.triton.axis_layout import flattened
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.gemm_chain_axes import GemmChain, gemm_chain_of
 from anabranch.kernels.triton.gemm_chain_tiles import chosen
@@ -49,13 +47,14 @@ from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.product import (
     Share,
+    TileGrid,
     added,
     exact,
     plain,
     rounded_ahead,
     write_factor,
 )
-from anabranch.kernels.triton.statements import GridPlace, KernelTree, Statement
+from anabranch.kernels.triton.statements import KernelTree, Statement
 
 OWN_VARIABLES = split_k.OWN_VARIABLES | {
     *("deep", "deep_down", "deep_in", "step", "tile", "part", "batch", "total"),
@@ -77,46 +76,40 @@ def write(body: Graph, tile: GemmChainTile) -> KernelTree:
     if (tile.m == 1) != (found.m == 1):
         raise ValueError(f"{text_tile(tile)} does not suit {found.m} rows")
     cut = _cut(found, tile, frozenset(constant.name for constant in body.constants))
-    masks = {cut.row: "row_in"} if cut.row.extent % tile.m else {}
-    masks |= {cut.col: "col_in"} if cut.col.extent % tile.n else {}
-    spelled = {cut.row: "row", cut.col: "col", Axis("batch", found.batches): "batch"}
-    spelled |= {Axis("chunk", cut.share.count): "chunk", Axis("part", cut.share.split): "part"}
-    out = Emission(spelled, masks, names_of(body), {*INDICES, *OWN_VARIABLES})
-    _write_indices(out, cut, masks)
+    grid, share = cut.grid, cut.share
+    parts = {Axis("chunk", share.count): "chunk", Axis("part", share.split): "part"}
+    out = Emission(
+        {**grid.spelled, **parts}, grid.masks, names_of(body), {*INDICES, *OWN_VARIABLES}
+    )
+    _write_indices(out, cut)
     _write_chunks(out, cut)
-    split = cut.share.split
+    split = share.split
     shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
     if split > 1:
         split_k.write_split_k(out, shape, split)
     _write_results(out, cut)
-    tiles = cut.tiles[0] * cut.tiles[1]
-    count = tiles * found.batches
     return kernel_tree(
         body,
         found.dfg,
         "gemm_chain",
         out,
-        (tiles, split, found.batches),
+        (grid.tiles[0] * grid.tiles[1], split, found.batches),
         tile.warps,
         tile.stages,
-        scratch=count * split * tile.m * tile.n * 4 if split > 1 else 0,
-        counters=count if split > 1 else 0,
+        scratch=grid.ctas * split * tile.m * tile.n * 4 if split > 1 else 0,
+        counters=grid.ctas if split > 1 else 0,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A chain and how it is cut: its flat rows and columns, how many tiles of them there are, a
-    CTA's share of the chunks of the middle axis, what all other axes are in terms of those, and
+    """A chain and how it is cut: into tiles, a CTA's share of the chunks of the middle axis, and
     which values are constants."""
 
     found: GemmChain
     tile: GemmChainTile
-    row: Axis
-    col: Axis
-    tiles: tuple[int, int]
+    grid: TileGrid
     share: Share
-    place: Substitution
     constants: frozenset[str]
 
     @property
@@ -134,7 +127,7 @@ class _Cut:
 
     def at(self, expr: Expr, between: str = "between", deep: str = "deep") -> Expr:
         """The expression where these lanes say which channel and which place of a step."""
-        place = {**self.place, **self.chunks(between).place, **self.steps(deep).place}
+        place = {**self.grid.place, **self.chunks(between).place, **self.steps(deep).place}
         return substitute(expr, place)
 
     @property
@@ -164,36 +157,20 @@ def found_in(body: Graph) -> GemmChain | Refused:
 
 
 def _cut(found: GemmChain, tile: GemmChainTile, constants: frozenset[str]) -> _Cut:
-    row, row_place = flattened(found.rows, "row")
-    col, col_place = flattened(found.cols, "col")
-    batch_place = flattened(found.batch, "batch")[1]
     count = walk((*found.taps, found.between), tile.middle, "between", "chunk", flat=False).count
     share = Share(count, min(tile.split, count))
-    tiles = (-(-row.extent // tile.m), -(-col.extent // tile.n))
-    place = {**row_place, **col_place, **batch_place}
-    return _Cut(found, tile, row, col, tiles, share, place, constants)
+    return _Cut(found, tile, TileGrid.of(found, tile.m, tile.n), share, constants)
 
 
-def _write_indices(out: Emission, cut: _Cut, masks: dict[Axis, str]) -> None:
+def _write_indices(out: Emission, cut: _Cut) -> None:
     """Rows and columns of the tile and lanes of both depths, as shapes that broadcast."""
-    tile, (down, across) = cut.tile, cut.tiles
-    out.let("tile", (GridPlace(0),))
-    if cut.share.split > 1:
-        out.let("part", (GridPlace(1),))
-    if cut.found.batches > 1:
-        out.let("batch", (GridPlace(2),))
-    rows, cols = f"tile // {across} * {tile.m}", f"tile % {across} * {tile.n}"
+    tile, (down, across) = cut.tile, cut.grid.tiles
+    starts = f"tile // {across} * {tile.m}", f"tile % {across} * {tile.n}"
     if across == 1:
-        rows, cols = f"tile * {tile.m}", "0"
+        starts = f"tile * {tile.m}", "0"
     elif down == 1:
-        rows, cols = "0", f"tile * {tile.n}"
-    if cut.one:
-        out.let("col", f"{cols} + tl.arange(0, {tile.n})[:, None]")
-    else:
-        out.let("row", f"{rows} + tl.arange(0, {tile.m})[:, None]")
-        out.let("col", f"{cols} + tl.arange(0, {tile.n})[None, :]")
-    for axis, name in masks.items():
-        out.let(name, f"{name[:3]} < {axis.extent}")
+        starts = "0", f"tile * {tile.n}"
+    cut.grid.write(out, cut.share.split, starts)
     out.let("deep", f"tl.arange(0, {tile.k})[None, :]")
     if not cut.one:
         out.let("deep_down", f"tl.arange(0, {tile.k})[:, None]")
@@ -276,7 +253,7 @@ def _write_results(out: Emission, cut: _Cut) -> None:
         replace(store, expr=replace_parts(store.expr, {found.outer: sums}))
         for store in found.dfg.stores
     ]
-    stores = [substitute_store(store, cut.place) for store in stores]
+    stores = [substitute_store(store, cut.grid.place) for store in stores]
     out.expect(*(store.expr for store in stores))
     for store in stores:
         out.store(store)

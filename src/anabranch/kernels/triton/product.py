@@ -10,16 +10,16 @@ for tensor cores: it is multiplied element by element along the depth and added 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from anabranch.kernels.dfg.expr import Cast, Expr, Load
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis, number
-from anabranch.kernels.triton.axis_layout import largest_load
+from anabranch.kernels.triton.axis_layout import flattened, largest_load
 from anabranch.kernels.triton.emit import DTYPES, Emission
-from anabranch.kernels.triton.statements import Assign
+from anabranch.kernels.triton.statements import Assign, GridPlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,65 @@ class ProductAxes:
     def batches(self) -> int:
         """Products of matrices that are computed apart."""
         return math.prod(one.extent for one in self.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class TileGrid:
+    """How tiles of this `shape` cover a product: its flat rows, columns and batches, and what its
+    axes are in terms of those."""
+
+    row: Axis
+    col: Axis
+    batch: Axis
+    place: Mapping[Axis, Index]
+    shape: tuple[int, int]
+
+    @staticmethod
+    def of(found: ProductAxes, rows: int, columns: int) -> TileGrid:
+        """Of tiles of so many rows and columns."""
+        row, row_place = flattened(found.rows, "row")
+        col, col_place = flattened(found.cols, "col")
+        batch, batch_place = flattened(found.batch, "batch")
+        place = {**row_place, **col_place, **batch_place}
+        return TileGrid(row, col, batch, place, (rows, columns))
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """How many there are, below each other and side by side."""
+        return -(-self.row.extent // self.shape[0]), -(-self.col.extent // self.shape[1])
+
+    @property
+    def ctas(self) -> int:
+        """Tiles of all batches."""
+        return math.prod(self.tiles) * self.batch.extent
+
+    @property
+    def spelled(self) -> dict[Axis, str]:
+        """What a kernel calls them."""
+        return {self.row: "row", self.col: "col", self.batch: "batch"}
+
+    @property
+    def masks(self) -> dict[Axis, str]:
+        """What says of rows and columns that they are in the product, where not all of a tile's
+        are."""
+        sides = zip((self.row, self.col), self.shape, strict=True)
+        return {one: f"{one.name}_in" for one, size in sides if one.extent % size}
+
+    def write(self, out: Emission, split: int, starts: tuple[str, str]) -> None:
+        """The tile's own place, and its rows and columns as shapes that broadcast to it; it is one
+        of `split` parts of the depth, and begins at these `starts`."""
+        places = {"tile": True, "part": split > 1, "batch": self.batch.extent > 1}
+        for at, (name, several) in enumerate(places.items()):
+            if several:
+                out.let(name, (GridPlace(at),))
+        (rows, columns), (first, left) = self.shape, starts
+        if rows == 1:
+            out.let("col", f"{left} + tl.arange(0, {columns})[:, None]")
+        else:
+            out.let("row", f"{first} + tl.arange(0, {rows})[:, None]")
+            out.let("col", f"{left} + tl.arange(0, {columns})[None, :]")
+        for one, name in self.masks.items():
+            out.let(name, f"{one.name} < {one.extent}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ from anabranch.kernels.dfg.traversal import (
 )
 from anabranch.kernels.tile_cost import TileBound, TileWork, bound, has_cores, peak_of
 from anabranch.kernels.triton import row_scans
-from anabranch.kernels.triton.axis_layout import flattened, largest_load, next_power, ordered
+from anabranch.kernels.triton.axis_layout import largest_load, next_power, ordered
 from anabranch.kernels.triton.emit import Emission
 from anabranch.kernels.triton.k_loop import walk
 from anabranch.kernels.triton.module_text import kernel_tree
@@ -55,6 +55,7 @@ from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.product import (
     ProductAxes,
     Share,
+    TileGrid,
     added,
     exact,
     multiplied_in,
@@ -240,15 +241,9 @@ def _written(body: Graph, tile: SequenceTile, asked: int) -> KernelTree:
         raise ValueError(found.sentence)
     if tile.m != found.height:
         raise ValueError(f"{text_tile(tile)} does not suit {found.m} steps")
-    row, row_place = flattened(found.rows, "row")
-    col, col_place = flattened(found.cols, "col")
-    batch, batch_place = flattened(found.batch, "batch")
-    place = {**row_place, **col_place, **batch_place}
-    masks = {row: "row_in"} if row.extent != tile.m else {}
-    masks |= {col: "col_in"} if col.extent % tile.n else {}
-    out = Emission(
-        {row: "row", col: "col", batch: "batch"}, masks, names_of(body), {*INDICES, *OWN_VARIABLES}
-    )
+    grid = TileGrid.of(found, tile.m, tile.n)
+    masks = grid.masks
+    out = Emission(grid.spelled, masks, names_of(body), {*INDICES, *OWN_VARIABLES})
     out.let("tile", (GridPlace(0),))
     if found.batches > 1:
         out.let("batch", (GridPlace(1),))
@@ -258,10 +253,10 @@ def _written(body: Graph, tile: SequenceTile, asked: int) -> KernelTree:
         out.let(name, f"{one.name} < {one.extent}")
     totals = [out.fresh("total") for _ in found.folds]
     constants = frozenset(constant.name for constant in body.constants)
-    _write_products(out, found, tile, place, totals, constants, asked)
-    _write_results(out, found, place, row, totals)
-    grid = (-(-col.extent // tile.n), found.batches, 1)
-    return kernel_tree(body, found.dfg, "sequence", out, grid, tile.warps, tile.stages)
+    _write_products(out, found, tile, grid.place, totals, constants, asked)
+    _write_results(out, found, grid.place, grid.row, totals)
+    ctas = grid.tiles[1], found.batches, 1
+    return kernel_tree(body, found.dfg, "sequence", out, ctas, tile.warps, tile.stages)
 
 
 def _write_products(
