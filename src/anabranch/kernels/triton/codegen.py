@@ -37,7 +37,7 @@ from anabranch.kernels.triton import (
     window,
 )
 from anabranch.kernels.triton.horizontal import joint_tiles, write_horizontal
-from anabranch.kernels.triton.light_limits import pointwise_limited, rows_limited, window_limited
+from anabranch.kernels.triton.light_limits import not_slow
 from anabranch.kernels.triton.module_text import header, module
 from anabranch.kernels.triton.pdl import ASKED, EARLY, dependent
 from anabranch.kernels.triton.program import Program
@@ -63,10 +63,10 @@ class Template:
 
 TEMPLATES: dict[str, Template] = {
     "pointwise": Template(
-        pointwise.tiles, pointwise.found_in, pointwise.write, limited=pointwise_limited
+        pointwise.tiles, pointwise.found_in, pointwise.write, limited=not_slow(pointwise.tiles)
     ),
-    "window": Template(window.tiles, window.found_in, window.write, limited=window_limited),
-    "rows": Template(rows.tiles, rows.found_in, rows.write, limited=rows_limited),
+    "window": Template(window.tiles, window.found_in, window.write, limited=not_slow(window.tiles)),
+    "rows": Template(rows.tiles, rows.found_in, rows.write, limited=not_slow(rows.tiles)),
     "contraction": Template(
         contraction.tiles,
         contraction.found_in,

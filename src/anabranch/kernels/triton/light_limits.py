@@ -12,8 +12,8 @@ is the least that either may move.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, types
@@ -27,40 +27,28 @@ from anabranch.kernels.triton import pointwise, rows, window
 SLOW = 0.5
 """Of the nearest that a tile may come to the peak, the part below which others are left out."""
 T = TypeVar("T", bound=PartTile)
+Tiles = Callable[[Graph, TargetSpec], Sequence[T]]
+"""What a template tries on such a machine."""
 
 
 def light_limit(body: Graph, tile: Tile, spec: TargetSpec) -> TileBound | None:
     """Of a tile of one of these templates, which must suit the body; None for another's."""
-    work = None
-    if isinstance(tile, PointwiseTile):
-        work = _of_pointwise(body, tile)
-    elif isinstance(tile, RowsTile):
-        work = _of_rows(body, tile)
-    elif isinstance(tile, WindowTile):
-        work = _of_window(body, tile)
+    work_of = WORK.get(type(tile))
+    work = work_of(body, tile) if work_of is not None else None
     return None if work is None else light_bound(work, spec)
 
 
-def pointwise_limited(body: Graph, spec: TargetSpec) -> Sequence[PointwiseTile]:
-    """The tiles that are not surely slow."""
-    return _near(body, pointwise.tiles(body, spec), spec)
+def not_slow(tiles: Tiles[T]) -> Tiles[T]:
+    """Of what a template would try those that are not surely slow."""
 
+    def limited(body: Graph, spec: TargetSpec) -> Sequence[T]:
+        tried = tiles(body, spec)
+        found = [light_limit(body, tile, spec) for tile in tried]
+        limits = [limit.limit if limit else 0.0 for limit in found]
+        best = max(limits, default=0.0)
+        return [tile for tile, limit in zip(tried, limits, strict=True) if limit >= SLOW * best]
 
-def rows_limited(body: Graph, spec: TargetSpec) -> Sequence[RowsTile]:
-    """The tiles that are not surely slow."""
-    return _near(body, rows.tiles(body, spec), spec)
-
-
-def window_limited(body: Graph, spec: TargetSpec) -> Sequence[WindowTile]:
-    """The tiles that are not surely slow."""
-    return _near(body, window.tiles(body, spec), spec)
-
-
-def _near(body: Graph, tiles: Sequence[T], spec: TargetSpec) -> Sequence[T]:
-    found = [light_limit(body, tile, spec) for tile in tiles]
-    limits = [limit.limit if limit else 0.0 for limit in found]
-    best = max(limits, default=0.0)
-    return [tile for tile, limit in zip(tiles, limits, strict=True) if limit >= SLOW * best]
+    return limited
 
 
 def _of_pointwise(body: Graph, tile: PointwiseTile) -> LightWork | None:
@@ -95,6 +83,14 @@ def _of_window(body: Graph, tile: WindowTile) -> LightWork | None:
     side = max(1, round(math.sqrt(found.reads)))
     read = found.reads * (1 + (tile.together - 1) / side) / tile.together * max(stored)
     return LightWork(tile.warps, blocks, operations, results * (read + sum(stored)))
+
+
+WORK: Mapping[type[Tile], Callable[[Graph, Any], LightWork | None]] = {
+    PointwiseTile: _of_pointwise,
+    RowsTile: _of_rows,
+    WindowTile: _of_window,
+}
+"""By the class of its tiles, what a template's kernel does."""
 
 
 def _whole(body: Graph) -> tuple[float, float]:
