@@ -54,6 +54,39 @@ class Placed:
     states: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+class LoadedPlan:
+    """What plans have in common that are loaded on any device: memory by address and by name."""
+
+    plan: Plan
+    _placed: Placed
+
+    @property
+    def arena(self) -> Tensor:
+        """One flat tensor of bytes, in which values and workspaces have their offsets, at the same
+        addresses as long as the plan is loaded."""
+        return self._placed.arena
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """The tensors that the last run left its results in, in the plan's order."""
+        return tuple(self._placed.values[ref.name] for ref in self.plan.tasks.outputs)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The buffers a call copies its inputs into."""
+        return self._placed.inputs
+
+    @property
+    def states(self) -> Mapping[str, Tensor]:
+        """The places of states, by the names of their inputs."""
+        return self._placed.states
+
+    def strays(self) -> str:
+        """Which bytes of the arena hold something else than what they were filled with, though no
+        value or workspace lies there; "" if none do."""
+        return strays(self.plan, self._placed.arena)
+
+
 def check_providers(plan: Plan, runners: Mapping[str, Runner], why: str, next: str) -> None:
     """TargetError, with this reason and advice, for a kernel that nothing here runs."""
     for task in plan.tasks.tasks:

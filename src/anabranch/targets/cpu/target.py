@@ -35,6 +35,7 @@ from anabranch.ir.types import copy_into
 from anabranch.targets.calling import Turn, alone, without_gradients
 from anabranch.targets.cpu.streams import Flag, StreamWork, Workers
 from anabranch.targets.loading import (
+    LoadedPlan,
     Placed,
     Runner,
     check_providers,
@@ -42,7 +43,6 @@ from anabranch.targets.loading import (
     held_at,
     place,
     run_aten,
-    strays,
 )
 from anabranch.trace import Trace
 
@@ -52,7 +52,7 @@ RUNNERS: dict[str, Runner] = {"aten": run_aten}
 TIMED_ROUNDS = ROUNDS
 
 
-class CpuExecutable:
+class CpuExecutable(LoadedPlan):
     """A plan loaded on the CPU. Calls from several threads wait for each other. An interrupted call
     leaves nothing behind: what its threads still do is waited for by the next one."""
 
@@ -104,26 +104,6 @@ class CpuExecutable:
     def _wait(self) -> None:
         self._placed.operators.wait_for(self.turn.lock)
 
-    @property
-    def arena(self) -> Tensor:
-        """One flat tensor of bytes, in which values and workspaces have their offsets."""
-        return self._placed.arena
-
-    @property
-    def outputs(self) -> tuple[Tensor, ...]:
-        """The tensors that the last run left its results in, in the plan's order."""
-        return tuple(self._placed.values[ref.name] for ref in self.plan.tasks.outputs)
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The buffers a call copies its inputs into."""
-        return self._placed.inputs
-
-    @property
-    def states(self) -> Mapping[str, Tensor]:
-        """The places of states, by the names of their inputs."""
-        return self._placed.states
-
     def shaken(self, pause: Callable[[str], float]) -> tuple[Tensor, ...]:
         """One run in which a thread sleeps before a launch as long as `pause` says, in
         microseconds; the tensors that it leaves are those of `outputs`."""
@@ -137,11 +117,6 @@ class CpuExecutable:
     def replay(self, spans: list[Span] | None = None) -> None:
         """One run (per repeat) on what the input buffers hold."""
         self._entered(lambda: self._replay(spans))
-
-    def strays(self) -> str:
-        """Which bytes of the arena hold something else than what they were filled with, though no
-        value lies there; "" if none do."""
-        return strays(self.plan, self._placed.arena)
 
     def held(self) -> HeldMemory:
         """Bytes of weights, inputs, states and arena by address. What operators allocate while they

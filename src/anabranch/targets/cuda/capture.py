@@ -46,7 +46,7 @@ from anabranch.targets.cuda.call_order import Turns
 from anabranch.targets.cuda.capturing import captured
 from anabranch.targets.cuda.device_sleep import device_sleep
 from anabranch.targets.cuda.input_copies import filler
-from anabranch.targets.loading import Placed, copied, held_at, strays
+from anabranch.targets.loading import LoadedPlan, Placed, copied, held_at
 
 WARM_UPS = 2
 """Runs before capture: libraries initialise, choose algorithms and allocate workspaces in them."""
@@ -68,7 +68,7 @@ def _free(graph: torch.cuda.CUDAGraph) -> None:
         _let_go.append(graph)
 
 
-class CudaExecutable:
+class CudaExecutable(LoadedPlan):
     """A plan loaded on a GPU. Calls from several threads or streams wait for each other."""
 
     def __init__(
@@ -234,7 +234,7 @@ class CudaExecutable:
             for _ in range(max(1, self.repeat)):
                 self.launch_all()
         main.wait_stream(side)
-        outputs = self._current_outputs()
+        outputs = super().outputs
         return copied(outputs, self._kept) if clone else outputs
 
     @contextmanager
@@ -252,12 +252,6 @@ class CudaExecutable:
                 if first:
                     self._turns.leave(stream)
 
-    @property
-    def arena(self) -> Tensor:
-        """Device memory of values and workspaces, at the addresses that the graph was captured
-        with."""
-        return self._placed.arena
-
     def _may_leave_history(self, inputs: Sequence[Tensor]) -> bool:
         """Whether a call must turn gradients off, which takes as long as all else in Python."""
         if self._graph is None:
@@ -269,20 +263,7 @@ class CudaExecutable:
     @property
     def outputs(self) -> tuple[Tensor, ...]:
         """Where a replay leaves its results: as captured, whatever ran outside the graph since."""
-        return self._outputs or self._current_outputs()
-
-    def _current_outputs(self) -> tuple[Tensor, ...]:
-        return tuple(self._placed.values[ref.name] for ref in self.plan.tasks.outputs)
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The static buffers a call copies its inputs into."""
-        return self._placed.inputs
-
-    @property
-    def states(self) -> Mapping[str, Tensor]:
-        """The places of states, by the names of their inputs: the graph has their addresses."""
-        return self._placed.states
+        return self._outputs or super().outputs
 
     def replay(self) -> None:
         """One run on what the input buffers hold, on the current stream."""
@@ -304,7 +285,7 @@ class CudaExecutable:
 
         with self.turn.lock, torch.cuda.device(self._device):
             self.launch_all(delayed)
-            return self._current_outputs()
+            return super().outputs
 
     @property
     def side(self) -> torch.cuda.Stream:
@@ -315,11 +296,6 @@ class CudaExecutable:
     def values(self) -> dict[str, Tensor]:
         """What calls of tasks read and write, by name: results that they allocate come and go."""
         return self._placed.values
-
-    def strays(self) -> str:
-        """Which bytes of the arena are written that no value or workspace owns, by a copy of its
-        contents; "" if none are."""
-        return strays(self.plan, self._placed.arena)
 
     def held(self) -> HeldMemory:
         """Bytes by address, the workspaces that cuBLAS keeps for these streams among them, the pool
@@ -414,7 +390,7 @@ class CudaExecutable:
             self.failure = str(failed).splitlines()[0]
             torch.cuda.synchronize()
             return
-        self._graph, self._outputs = graph, self._current_outputs()
+        self._graph, self._outputs = graph, super().outputs
         # Without torch's own wrapper, which costs as much as a check of ours.
         self._replay_graph = partial(torch._C._CUDAGraph.replay, graph)
         weakref.finalize(self, _free, graph).atexit = False
