@@ -152,19 +152,19 @@ def probe_of(fact: KernelFact) -> Probe:
 def find_timing(profile: Profile, task: Task, tf32: bool, key: str) -> Timing | None:
     """What the profile knows of a task, by its `timing_key` of today or, where its kernel had
     another name when the profile was recorded, by that of then."""
-    found = profile.tasks.get(key)
-    if found is None and task.kernel is not None and (then := with_former_names(task.kernel)):
-        found = profile.tasks.get(timing_key(replace(task, kernel=then), tf32))
-    return found
+    timing = profile.tasks.get(key)
+    if timing is None and task.kernel is not None and (then := with_former_names(task.kernel)):
+        timing = profile.tasks.get(timing_key(replace(task, kernel=then), tf32))
+    return timing
 
 
 def find_probe(profile: Profile, kernel: Kernel) -> Probe | None:
     """What the profile knows of a kernel, by its name of today or of then; profiles of before
     2026-11-27 have keys of the code, too."""
-    for one in (kernel, with_former_names(kernel)):
-        if one is not None:
-            fact = profile.kernels.get(kernel_key(one))
-            fact = fact or profile.kernels.get(digest_text(kernel_text(one)))
+    for named in (kernel, with_former_names(kernel)):
+        if named is not None:
+            fact = profile.kernels.get(kernel_key(named))
+            fact = fact or profile.kernels.get(digest_text(kernel_text(named)))
             if fact is not None:
                 return probe_of(fact)
     return None
@@ -248,9 +248,9 @@ class Recorded:
         that change is the spread. Parts, which run several times in a row, are of several graphs,
         and have none."""
         tasks = [task for plan, _ in plans for task in plan.tasks]
-        found = [(task, self.task(task), self._fallback.task(task)) for task in tasks]
-        known = [one for one in found if one[1].source != "estimated"]
-        scale = Corrected(known)
+        costs = [(task, self.task(task), self._fallback.task(task)) for task in tasks]
+        recorded = [one for one in costs if one[1].source != "estimated"]
+        scale = Corrected(recorded)
 
         def raced(longer: float = 1.0) -> list[Timeline]:
             def cost(task: Task) -> Cost:
@@ -264,7 +264,7 @@ class Recorded:
 
         spec = begun(self.spec) if in_a_row > 1 else self.spec
         lines = raced()
-        if len(known) == len(found) or in_a_row > 1 or not scale.error:
+        if len(recorded) == len(costs) or in_a_row > 1 or not scale.error:
             return [Cost(line.latency, line.source) for line in lines]
         later = raced(1.0 + scale.error)
         off = [late.latency - line.latency for late, line in zip(later, lines, strict=True)]

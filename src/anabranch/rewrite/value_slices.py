@@ -76,10 +76,10 @@ def slice_by(node: Node, result: str, shape: Sequence[int]) -> ValueSlice | None
 def runs(slices: Sequence[ValueSlice | None], axis: int) -> list[range]:
     """The positions in groups of slices of one value that follow each other along this axis; each
     other position is a group of its own."""
-    found: list[range] = []
+    groups: list[range] = []
     for i, (before, cut) in enumerate(pairwise((None, *slices))):
         if before and cut and before.along(axis) and cut.along(axis) and cut.follows(before):
-            found[-1] = range(found[-1].start, i + 1)
+            groups[-1] = range(groups[-1].start, i + 1)
         else:
-            found.append(range(i, i + 1))
-    return found
+            groups.append(range(i, i + 1))
+    return groups

@@ -50,12 +50,12 @@ def joint_tiles(offers: Sequence[Sequence[PartTile]]) -> list[HorizontalTile]:
     all parts, and those that come next."""
     if len(offers) < 2 or not all(offers):
         return []
-    found = [
+    tiles = [
         HorizontalTile(tuple(_with_warps(offer, warps, rank) for offer in offers))
         for rank in (0, 1)
         for warps in WARPS
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(tiles))
 
 
 def write_horizontal(body: Graph, trees: Sequence[KernelTree]) -> Program:
@@ -69,10 +69,10 @@ def write_horizontal(body: Graph, trees: Sequence[KernelTree]) -> Program:
     stages = max(tree.stages for tree in trees)
     for at, tree in enumerate(trees):
         functions |= dict.fromkeys([*called(tree), _part(tree, f"part_{at}", stages)])
-    given = [f"{names[name]}_ptr" for name in values]
-    given += ["scratch_ptr"] * bool(scratch[-1]) + ["counters_ptr"] * bool(counters[-1])
+    parameters = [f"{names[name]}_ptr" for name in values]
+    parameters += ["scratch_ptr"] * bool(scratch[-1]) + ["counters_ptr"] * bool(counters[-1])
     entry = entry_name("horizontal", body)
-    lines = ["@triton.jit", f"def {entry}({', '.join(given)}):"]
+    lines = ["@triton.jit", f"def {entry}({', '.join(parameters)}):"]
     lines += [f"{INDENT}# {names[name]}: {table[name].text}" for name in values]
     lines.append(f"{INDENT}cta = tl.program_id(0)")
     first = 0
@@ -131,10 +131,14 @@ def _part(tree: KernelTree, name: str, stages: int) -> str:
 def _staged(statements: tuple[Statement, ...], stages: int) -> tuple[Statement, ...]:
     """Loops say how many steps ahead they load."""
 
-    def staged(one: Statement) -> Statement:
-        if isinstance(one, For) and one.over == "range":
-            return replace(one, body=_staged(one.body, stages), stages=stages)
-        return replace(one, body=_staged(one.body, stages)) if isinstance(one, For | If) else one
+    def staged(statement: Statement) -> Statement:
+        if isinstance(statement, For) and statement.over == "range":
+            return replace(statement, body=_staged(statement.body, stages), stages=stages)
+        return (
+            replace(statement, body=_staged(statement.body, stages))
+            if isinstance(statement, For | If)
+            else statement
+        )
 
     return tuple(map(staged, statements))
 
@@ -142,10 +146,10 @@ def _staged(statements: tuple[Statement, ...], stages: int) -> tuple[Statement, 
 def _one_way_out(statements: Sequence[Statement], spelled: Spelled) -> Iterator[str]:
     """Lines in which what follows an early end stands in a condition: Triton writes functions into
     their callers, and a branch there has one way out."""
-    for at, one in enumerate(statements):
-        if isinstance(one, EndUnless):
+    for at, statement in enumerate(statements):
+        if isinstance(statement, EndUnless):
             yield from printed(statements[:at], spelled)
-            yield f"if {one.name} == {one.value}:"
+            yield f"if {statement.name} == {statement.value}:"
             yield from (INDENT + line for line in _one_way_out(statements[at + 1 :], spelled))
             return
     yield from printed(statements, spelled)

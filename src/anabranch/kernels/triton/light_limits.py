@@ -43,8 +43,8 @@ def not_slow(tiles: Tiles[T]) -> Tiles[T]:
 
     def limited(body: Graph, spec: TargetSpec) -> Sequence[T]:
         tried = tiles(body, spec)
-        found = [light_limit(body, tile, spec) for tile in tried]
-        limits = [limit.limit if limit else 0.0 for limit in found]
+        bounds = [light_limit(body, tile, spec) for tile in tried]
+        limits = [limit.limit if limit else 0.0 for limit in bounds]
         best = max(limits, default=0.0)
         return [tile for tile, limit in zip(tried, limits, strict=True) if limit >= SLOW * best]
 
@@ -61,27 +61,27 @@ def _of_pointwise(body: Graph, tile: PointwiseTile) -> LightWork | None:
 
 def _of_rows(body: Graph, tile: RowsTile) -> LightWork | None:
     """Partial results of several warps meet in shared memory, once for each reduction."""
-    found = rows.found_in(body)
-    if isinstance(found, Refused):
+    axes = rows.found_in(body)
+    if isinstance(axes, Refused):
         return None
     operations, moved = _whole(body)
-    blocks = math.ceil(found.row.extent / tile.height) * tile.split
-    folds = len(reductions(*(store.expr for store in found.stores)))
+    blocks = math.ceil(axes.row.extent / tile.height) * tile.split
+    folds = len(reductions(*(store.expr for store in axes.stores)))
     loads = folds if tile.warps > 1 else 0
     return LightWork(tile.warps, blocks, operations, moved, loads)
 
 
 def _of_window(body: Graph, tile: WindowTile) -> LightWork | None:
-    found = window.found_in(body)
-    if isinstance(found, Refused):
+    axes = window.found_in(body)
+    if isinstance(axes, Refused):
         return None
     operations, _ = _whole(body)
-    results, along = found.dfg.points, found.slide.extent if found.slide else 1
-    groups = results // (along * found.lane.extent) * math.ceil(along / tile.together)
-    blocks = math.ceil(groups / tile.pixels) * math.ceil(found.lane.extent / tile.lanes)
-    stored = [store.type.dtype.itemsize for store in found.dfg.stores]
-    side = max(1, round(math.sqrt(found.reads)))
-    read = found.reads * (1 + (tile.together - 1) / side) / tile.together * max(stored)
+    results, along = axes.dfg.points, axes.slide.extent if axes.slide else 1
+    groups = results // (along * axes.lane.extent) * math.ceil(along / tile.together)
+    blocks = math.ceil(groups / tile.pixels) * math.ceil(axes.lane.extent / tile.lanes)
+    stored = [store.type.dtype.itemsize for store in axes.dfg.stores]
+    side = max(1, round(math.sqrt(axes.reads)))
+    read = axes.reads * (1 + (tile.together - 1) / side) / tile.together * max(stored)
     return LightWork(tile.warps, blocks, operations, results * (read + sum(stored)))
 
 

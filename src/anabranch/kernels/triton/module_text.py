@@ -116,9 +116,9 @@ def function_text(
 ) -> str:
     """The kernel as a function of this name and of these lines. `also`: parameters behind its
     pointers."""
-    given = [f"{parameter}_ptr" for parameter, _ in tree.parameters]
-    given += ["scratch_ptr"] * bool(tree.scratch) + ["counters_ptr"] * bool(tree.counters)
-    head = ["@triton.jit", f"def {name}({', '.join([*given, *also])}):"]
+    parameters = [f"{parameter}_ptr" for parameter, _ in tree.parameters]
+    parameters += ["scratch_ptr"] * bool(tree.scratch) + ["counters_ptr"] * bool(tree.counters)
+    head = ["@triton.jit", f"def {name}({', '.join([*parameters, *also])}):"]
     head += [f"{INDENT}# {parameter}: {type}" for parameter, type in tree.parameters]
     return "\n".join([*head, *(f"{INDENT}{line}" for line in lines)])
 
@@ -130,7 +130,7 @@ def function(name: str) -> str:
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             first = min(decorator.lineno for decorator in node.decorator_list)
-            told, lines = node.body[0], source.splitlines()
-            head = lines[first - 1 : told.lineno - 1]
-            return "\n".join([*head, *lines[told.end_lineno : node.end_lineno]])
+            docstring, lines = node.body[0], source.splitlines()
+            head = lines[first - 1 : docstring.lineno - 1]
+            return "\n".join([*head, *lines[docstring.end_lineno : node.end_lineno]])
     raise KeyError(f"no function {name}")

@@ -66,15 +66,15 @@ def _whole(builder: Builder, node: Node, parts: list[Ref]) -> list[Ref]:
     """The parts, with a value for slices of it that follow each other from its start to its end."""
     known, axis = builder.known, _axis(node)
     slices = [slice_of_value(ref.name, known) for ref in parts]
-    found: list[Ref] = []
+    joined: list[Ref] = []
     for run in runs(slices, axis):
         first, last = slices[run[0]], slices[run[-1]]
         ends = (first.start, last.end) if first and last and first.along(axis) else ()
         if first and ends == (0, known.types[first.of].shape[axis]):
-            found.append(Ref(first.of))
+            joined.append(Ref(first.of))
         else:
-            found += parts[run.start : run.stop]
-    return found
+            joined += parts[run.start : run.stop]
+    return joined
 
 
 def _instead(builder: Builder, node: Node, parts: list[Ref], were: list[Ref]) -> list[Ref]:
