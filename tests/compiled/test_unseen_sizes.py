@@ -105,6 +105,7 @@ def test_what_a_file_says_of_sizes_fits_its_plan() -> None:
     wrong += [{**told, "extents": [[{"axis": 0, "dimension": 0, "plus": -(1 << 41)}]]}]
     wrong += [{**told, "dimensions": [{"name": "batch", "least": 0}]}, {**told, "more": 1}]
     wrong += [{**told, "proofs": [{**told["proofs"][0], "zeros": []}]}]
+    wrong += [{**told, "proofs": ["refused"]}, {**told, "proofs": [{"sentence": ""}]}]
     wrong += [{**told, "proofs": [{**told["proofs"][0], "results": [[[0, 0, 0]], []]}]}]
     for one in wrong:
         assert read_back(one, [2], 2) == (None, ())

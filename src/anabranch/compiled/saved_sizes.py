@@ -15,6 +15,7 @@ from anabranch.cache.codec import values
 from anabranch.compiled.sized import SizedCalls
 from anabranch.frontend.dynamic_shapes import Dimension, DynamicShapes, Extent
 from anabranch.frontend.padding_proof import PaddingProof
+from anabranch.ir.refused import Refused
 
 KEY = "sizes"
 """Under which name facts of a saved plan have them."""
@@ -28,7 +29,7 @@ class SavedSizes:
 
     dimensions: tuple[Dimension, ...]
     extents: tuple[tuple[Extent, ...], ...]
-    proofs: tuple[PaddingProof | str, ...]
+    proofs: tuple[PaddingProof | Refused, ...]
     at: tuple[int, ...]
 
 
@@ -76,7 +77,7 @@ def _fits(saved: SavedSizes, ranks: Sequence[int], results: int) -> bool:
             return False
         sizes += [size for e in extents for size in (e.times, abs(e.plus) + 1)]
     for proof in saved.proofs:
-        if isinstance(proof, str):
+        if isinstance(proof, Refused):
             continue
         rows = [one for at in proof.results for one in at]
         if (len(proof.zeros), len(proof.results)) != (len(ranks), results):

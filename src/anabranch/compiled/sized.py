@@ -60,7 +60,7 @@ class SizedCalls:
     that it is."""
 
     shapes: DynamicShapes
-    proofs: tuple[PaddingProof | str, ...]
+    proofs: tuple[PaddingProof | Refused, ...]
 
     def padded(
         self, tensors: Sequence[Tensor], sizes: Sequence[int], full: Sequence[int]
@@ -98,7 +98,7 @@ class SizedCalls:
         """A line for each dimension: its range, and what is known of padding."""
         lines = []
         for one, proof in zip(self.shapes.dimensions, self.proofs, strict=True):
-            if isinstance(proof, str):
+            if isinstance(proof, Refused):
                 lines.append(f"{one}: not padded, {proof}")
                 continue
             how = "its rows stay apart" if proof.apart else "no row of a call reads padding"
@@ -126,7 +126,7 @@ def chosen(job: Job, dynamic_shapes: Any, sizes: Any) -> tuple[SizedCalls, list[
     at = buckets(job, shapes, sizes, paddable)
     told = "run the model as it is" if job.options.unseen == "eager" else "are refused"
     for one, proof in zip(shapes.dimensions, calls.proofs, strict=True):
-        if isinstance(proof, str):
+        if isinstance(proof, Refused):
             why = f"calls with another {one.name} than was compiled {told}: {proof}"
             job.trace.add("warning", "capture", one.name, why)
     return calls, at
@@ -163,16 +163,16 @@ def proved(job: Job, shapes: DynamicShapes) -> SizedCalls:
     """What is known of padding along each dimension of calls like the job's."""
     proofs = [_proved(job, shapes, number) for number in range(len(shapes.dimensions))]
     for one, proof in zip(shapes.dimensions, proofs, strict=True):
-        if isinstance(proof, str):
+        if isinstance(proof, Refused):
             job.trace.add("refused", "capture", one.name, f"calls are not padded: {proof}")
     return SizedCalls(shapes, tuple(proofs))
 
 
-def _proved(job: Job, shapes: DynamicShapes, number: int) -> PaddingProof | str:
+def _proved(job: Job, shapes: DynamicShapes, number: int) -> PaddingProof | Refused:
     if why := shapes.specialised or shapes.uneven:
-        return why
+        return Refused(why)
     if shapes.rows(number) is None:
-        return "an axis has its size and some more"
+        return Refused("an axis has its size and some more")
     given = shapes.sizes_of(_tensors(job.args, job.kwargs))
     assert given is not None, "read_dynamic_shapes looks at them"
     dimension = shapes.dimensions[number]
@@ -181,15 +181,15 @@ def _proved(job: Job, shapes: DynamicShapes, number: int) -> PaddingProof | str:
     if dimension.most is not None and size + 1 > dimension.most:
         sizes = (dimension.most - 1, dimension.most)
     if sizes[0] < dimension.least:
-        return "it has one size alone"
+        return Refused("it has one size alone")
     try:
         proof = proof_along(shapes, given, number, sizes, partial(_captured, job, shapes))
     except UnprovenError as unproven:
-        return str(unproven)
+        return Refused(str(unproven))
     except AnabranchError as failed:
-        return f"with other sizes: {failed.what}: {failed.why}"
+        return Refused(f"with other sizes: {failed.what}: {failed.why}")
     if sizes[0] < proof.least:
-        return f"a call has {proof.least} rows at least"
+        return Refused(f"a call has {proof.least} rows at least")
     return _compared(job, SizedCalls(shapes, _only(shapes, number, proof)), given, number, sizes[1])
 
 
@@ -253,10 +253,13 @@ def _of_both(one: Rows, other: Rows) -> Rows:
     return axis, outer if outer == other[1] else 0, inner if inner == other[2] else 0
 
 
+OTHER = Refused("it is not the dimension that is asked about")
+
+
 def _only(
     shapes: DynamicShapes, number: int, proof: PaddingProof
-) -> tuple[PaddingProof | str, ...]:
-    return tuple(proof if i == number else "" for i in range(len(shapes.dimensions)))
+) -> tuple[PaddingProof | Refused, ...]:
+    return tuple(proof if i == number else OTHER for i in range(len(shapes.dimensions)))
 
 
 def _with(sizes: Sequence[int], number: int, size: int) -> tuple[int, ...]:
@@ -275,14 +278,14 @@ def _captured(job: Job, shapes: DynamicShapes, sizes: Sequence[int]) -> Captured
 
 def _compared(
     job: Job, sized: SizedCalls, given: Sequence[int], number: int, full: int
-) -> PaddingProof | str:
+) -> PaddingProof | Refused:
     """The proof, if the model itself agrees: few rows alone, and with padding."""
     proof, dimension = sized.proofs[number], sized.shapes.dimensions[number]
     assert isinstance(proof, PaddingProof)
     for few in sorted({max(dimension.least, proof.least), max(dimension.least, full - 1)}):
         sizes, whole = _with(given, number, few), _with(given, number, full)
         if (differs := _differs(job, sized, sizes, whole)) and few > 1:
-            return f"with {few} rows {differs}"
+            return Refused(f"with {few} rows {differs}")
         if differs:
             job.trace.add("refused", "capture", dimension.name, f"a single row: {differs}")
             proof = replace(proof, least=2)

@@ -126,7 +126,7 @@ class Buckets:
         name = self.sized.shapes.dimensions[number].name
         if size == full[number]:
             return None
-        if isinstance(proof, str):
+        if isinstance(proof, Refused):
             return Refused(f"{name} is {size}, and no call is padded along it: {proof}")
         if size < proof.least:
             return Refused(
@@ -153,8 +153,10 @@ class Buckets:
             return False, why if beyond else "no bucket is as large in all dimensions"
         (number,) = beyond
         proof, rows = self.sized.proofs[number], self.sized.shapes.rows(number)
-        if isinstance(proof, str) or not proof.apart or rows is None:
-            more = proof if isinstance(proof, str) else "its rows meet, so it is not cut in pieces"
+        if isinstance(proof, Refused) or not proof.apart or rows is None:
+            more = (
+                proof if isinstance(proof, Refused) else "its rows meet, so it is not cut in pieces"
+            )
             return False, f"{why}; {more}"
         made: list[list[Any]] = []
         tree = None

@@ -17,6 +17,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.dynamic_shapes import DynamicShapes
 from anabranch.frontend.padding_proof import PaddingProof, UnprovenError
 from anabranch.frontend.symbolic_shapes import symbolic_shapes
+from anabranch.ir.refused import Refused
 
 Capture = Callable[[list[Any]], Captured]
 
@@ -62,7 +63,7 @@ class SymbolicCalls:
             ]
             self._calls = SizedCalls(self.shapes, tuple(proofs))
         for size, more, proof in zip(sizes, full, self._calls.proofs, strict=True):
-            if size != more and (isinstance(proof, str) or size < proof.least):
+            if size != more and (isinstance(proof, Refused) or size < proof.least):
                 return None
         results = plans[full](*self._padded(inputs, sizes, full, self._calls))
         return self._calls.cut(list(results), sizes, full)
@@ -103,11 +104,11 @@ class SymbolicCalls:
         number: int,
         graph: Callable[[list[Any]], Sequence[Any]],
         capture: Capture,
-    ) -> PaddingProof | str:
+    ) -> PaddingProof | Refused:
         assert self.shapes is not None
         size = max(given[number], 2)
         if self.shapes.rows(number) is None or self.shapes.uneven:
-            return self.shapes.uneven or "an axis has its size and some more"
+            return Refused(self.shapes.uneven or "an axis has its size and some more")
         few = tuple(size if i == number else n for i, n in enumerate(given))
         more = tuple(size + 1 if i == number else n for i, n in enumerate(given))
         try:
@@ -116,11 +117,12 @@ class SymbolicCalls:
                 self.shapes, given, number, sizes, lambda at: capture(self._resized(inputs, at))
             )
         except UnprovenError as unproven:
-            return str(unproven)
+            return Refused(str(unproven))
         except AnabranchError as failed:
-            return failed.what
+            return Refused(failed.what)
         calls = SizedCalls(self.shapes, tuple(proof for _ in given))
         call = self._resized(inputs, few)
         want = graph(list(call))
         got = calls.cut(list(graph(self._padded(call, few, more, calls))), few, more)
-        return proof if alike_results(want, got) else "the graph makes something else of padding"
+        unlike = Refused("the graph makes something else of padding")
+        return proof if alike_results(want, got) else unlike
