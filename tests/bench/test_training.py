@@ -55,6 +55,16 @@ def test_steps_of_ours_and_of_rivals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(facts["reference"]) == training.STEPS and not record["cut_short"]
 
 
+def test_another_order_of_the_batch_changes_nothing_but_roundings() -> None:
+    here = machine("cpu")
+    network = load_trainable("zoo:resnet50/tiny", 4, here.device, False)
+    (x, labels), (other, turned) = network.batch, training.turned(network, 4, 2).batch
+    assert not torch.equal(other, x) and torch.equal(other[2:], x[:-2])
+    assert torch.equal(turned.roll(-2), labels)
+    losses = (network.loss(network.model, x, labels), network.loss(network.model, other, turned))
+    torch.testing.assert_close(*losses, rtol=1e-4, atol=0)
+
+
 def test_who_stops_keeps_what_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(case: Trainable, dtype: str, machine: Machine) -> Loop:
         raise KeyboardInterrupt
