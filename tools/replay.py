@@ -4,7 +4,7 @@
 
 Both trees compile each network for the recorded GPU, with ANABRANCH_DUMP set and a cache of their
 own; the texts after each stage and the generated sources are then compared line by line, the names
-of modules that moved in between as they are called here. Exit
+of modules that moved in between as they are called here, lines of the network's source aside. Exit
 status 0: the same plans. 1: they differ, and the difference is on the screen. 2: a compilation
 failed on this branch.
 """
@@ -145,10 +145,19 @@ def templates_renamed(text: str) -> str:
     return re.sub(r"(?m)^  join (?=%)", "  elided_concat ", text)
 
 
+def without_lines(text: str) -> str:
+    """The text with source files of operators, and not the lines in them, which move.
+
+    >>> without_lines("%y = aten.relu.default(%x)    # squeezenet.py:55 in forward (features.1)")
+    '%y = aten.relu.default(%x)    # squeezenet.py in forward (features.1)'
+    """
+    return re.sub(r"(# \w+\.py):\d+", r"\1", text)
+
+
 def _read(file: Path | None, renamed: Mapping[str, str]) -> list[str]:
     """The lines of a text, modules that moved, stages and templates under their new names."""
     text = file.read_text(encoding="utf-8") if file is not None else ""
-    text = templates_renamed(stages_renamed(text))
+    text = without_lines(templates_renamed(stages_renamed(text)))
     if renamed:
         names = "|".join(sorted(map(re.escape, renamed), key=len, reverse=True))
         text = re.sub(rf"(?<![\w./])({names})(?!\w)", lambda found: renamed[found[0]], text)
