@@ -11,7 +11,9 @@ from torch import Tensor
 
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, types
+from anabranch.ir.proof import answer
 from anabranch.kernels.triton.codegen import program, variants
+from anabranch.targets.cpu.target import CpuTarget
 
 INF, NAN = float("inf"), float("nan")
 ROWS, COLUMNS = 8, 19
@@ -124,3 +126,33 @@ def test_a_contraction_keeps_what_is_not_finite_in_its_row() -> None:
     x[18, 20], x[2, 0] = INF, NAN
     w[20, 12] = -INF
     compared(read(f"graph g {{\n{text}\nreturn %r\n}}"), [x, w], 3)
+
+
+STATISTICS = {
+    "var_mean": "%v: f32[1,3,1,1], %v.1: f32[1,3,1,1] = "
+    "aten.var_mean.correction(%x, [0, 2, 3], correction=0, keepdim=True)",
+    "by lines": "%v: f32[4,3,8,1], %v.1: f32[4,3,8,1] = "
+    "aten.var_mean.correction(%x, [3], correction=0, keepdim=True)",
+    "layer_norm": "%v: f32[4,3,8,8], %v.1: f32[4,3,8,1], %v.2: f32[4,3,8,1] = "
+    "aten.native_layer_norm.default(%x, [8], None, None, 1e-05)",
+    "max_pool": "%v: f32[4,3,4,4], %v.1: i64[4,3,4,4] = "
+    "aten.max_pool2d_with_indices.default(%x, [3, 3], [2, 2], [1, 1])",
+}
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_what_training_keeps_beside_is_proved_on_special_numbers(name: str) -> None:
+    """By the proof that decides on a GPU whether a generated kernel may be taken."""
+    text = f"graph g {{\ninput %x: f32[4,3,8,8]\n{STATISTICS[name]}\nreturn %v, %v.1\n}}"
+    body = read(text)
+    kinds = types(body)
+    for seed in range(3):
+        _, wanted = answer(body, "special", seed, CpuTarget())
+        assert wanted.judged
+        given = {"x": wanted.inputs[0]}
+        found = run(
+            program(body, variants(body, gpu(132))[0]),
+            given,
+            {ref.name: kinds[ref.name] for ref in body.outputs},
+        )
+        assert wanted.differs([found[ref.name] for ref in body.outputs]) is None
