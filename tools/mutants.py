@@ -119,16 +119,20 @@ def mutants(name: str, source: str) -> Iterator[Mutant]:
             text = mutated(source, operator, occurrence)
             if text is None:
                 break
-            if _said(text) != unchanged:
+            if _said(text) not in (unchanged, None):
                 pairs = zip(source.splitlines(), text.splitlines(), strict=False)
                 line = next((n for n, (a, b) in enumerate(pairs, 1) if a != b), 0)
                 said = text.splitlines()[line - 1].strip()
                 yield Mutant(name, operator, occurrence, line, said)
 
 
-def _said(source: str) -> str:
-    """What the text does, whatever its annotations say, which nobody reads as it runs."""
-    tree = ast.parse(source)
+def _said(source: str) -> str | None:
+    """What the text does, whatever its annotations say, which nobody reads as it runs; None where
+    it is no text of Python: `{**table}` becomes `{+table}`."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return None
     for node in ast.walk(tree):
         for name in ("annotation", "returns"):
             if getattr(node, name, None) is not None:
