@@ -47,8 +47,6 @@ EXACT = frozenset((dict, list))
 """Most are these themselves, which need not be asked what they derive from."""
 ABSENT = object()
 
-"""A container and a key of it."""
-
 
 class Holder:
     """What is called in the place of models, and functions, which it `holds`."""

@@ -30,7 +30,6 @@ from anabranch.tuning.decisions import NOWHERE, Candidate, Decision, Memory, kno
 from anabranch.tuning.halving import Trial
 from anabranch.tuning.verdict import Verdict
 
-"""The cost of each task with its kernel, None where the kernel cannot run."""
 Check = Callable[[Task], Refused | None]
 """Why a task's kernel computes something else than its body, if it does."""
 
