@@ -178,12 +178,8 @@ def load_case(name: str, dtype: str, batch: int, here: Machine, trust: bool) -> 
     exact = replace(network, model=model, batch=given)
     with precision(False):
         reference = _eager_losses(exact, "fp32", here)
-    runs = [
-        deviations(
-            _eager_losses(turned(network, batch, order * batch // ORDERS), dtype, here), reference
-        )
-        for order in range(ORDERS)
-    ]
+    orders = (turned(network, batch, order * batch // ORDERS) for order in range(ORDERS))
+    runs = [deviations(_eager_losses(one, dtype, here), reference) for one in orders]
     until = [max(max(own[: step + 1]) for own in runs) for step in range(STEPS)]
     tolerance = tuple(max(FLOOR[dtype], DEVIATIONS * off) for off in until)
     return TrainingCase(name, dtype, batch, network, reference, tolerance)

@@ -6,6 +6,7 @@
 
 Read off the text of the kernel, whichever template wrote it: all that is loaded from the input is
 loaded before the first store of the result, from the same place, by the same part of the launch.
+A store of one element must be masked so that one thread does it, or another might read it late.
 That each element is stored by one CTA alone is not in the text: a few templates are trusted with
 that, where all results of a launch (of each part of it) have one shape.
 """
