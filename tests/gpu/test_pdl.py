@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from tests.gpu.shared import shared_cache
 from tests.gpu.test_plans import network
-from tests.tuning.launch.modes import letter_of
+from tests.tuning.launch.modes import letter_of, without_modes
 
 import anabranch
 from anabranch.ir.variant import PdlMode
@@ -19,38 +18,35 @@ from anabranch.tuning.launch.pdl import in_mode, supports_pdl
 pytestmark = pytest.mark.gpu
 
 
+@pytest.mark.parametrize("pdl", ["off", "uniform", "per_kernel"])
 @pytest.mark.parametrize("name", ["squeezenet", "bert_base"])
-def test_the_same_bits(name: str, tmp_path: Path) -> None:
-    """Kernels come out of one cache, so they differ in nothing but how they are launched."""
+def test_the_same_bits(name: str, pdl: str) -> None:
+    """As the same plan has whose kernels all wait. Which kernels a plan has depends on how long
+    others keep the GPU busy, so plans of several compilations may differ in their bits."""
     model, args = network(name, "tiny", torch.float16)
-    fresh = [tuple(torch.randn_like(x) if x.is_floating_point() else x for x in args)
-             for _ in range(5)]  # fmt: skip
-    wants: list[tuple[torch.Tensor, ...]] = []
-    for pdl in ("off", "uniform", "per_kernel"):
-        fast = anabranch.compile(
-            model,
-            args,
-            target="cuda",
-            search="none",
-            horizontal_fusion="none",
-            scheduler="critical",
-            pdl=pdl,
-            budget=30.0,
-            cache_dir=shared_cache(tmp_path),
-            strict=True,
-        )
-        run = fast.executable()
-        assert run is not None and not run.failure
-        got = [out for inputs in fresh for _ in range(20) for out in run(inputs, clone=True)]
-        wants = wants or [tuple(got)]
-        assert all(torch.equal(x, y) for x, y in zip(got, wants[0], strict=True))
-        tasks = fast.entries[0].plan.tasks
-        generated = [task.kernel for task in tasks.tasks if task.kernel and task.kernel.source]
-        modes = {letter_of(kernel) for kernel in generated}
-        if pdl == "off":
-            assert modes == {""}
-            if not supports_pdl(tasks, fast.target):
-                pytest.skip("kernels overlap from compute capability 9.0 on")
+    fast = anabranch.compile(
+        model,
+        args,
+        target="cuda",
+        search="none",
+        horizontal_fusion="none",
+        scheduler="critical",
+        pdl=pdl,
+        budget=20.0,
+        cache_dir=shared_cache(),
+        strict=True,
+    )
+    plan, run = fast.entries[0].plan, fast.executable()
+    assert run is not None and not run.failure
+    generated = [task.kernel for task in plan.tasks.tasks if task.kernel and task.kernel.source]
+    if pdl == "off":
+        assert {letter_of(kernel) for kernel in generated} <= {""}
+    waiting = fast.target.load(replace(plan, tasks=without_modes(plan.tasks)))
+    for _ in range(5):
+        inputs = [torch.randn_like(x) if x.is_floating_point() else x for x in args]
+        want = waiting(inputs, clone=True)
+        for _ in range(20):
+            assert all(map(torch.equal, run(inputs, clone=True), want))
 
 
 def test_a_plan_is_captured_anew_on_the_same_memory() -> None:
