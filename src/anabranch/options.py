@@ -144,6 +144,12 @@ class Options(BaseModel):
         default="all",
         description='"library" leaves out generated kernels, and what only they can fuse.',
     )
+    deterministic: bool = Field(
+        default=False,
+        description="Take no library kernel that may give other bits in another run: torch's "
+        "deterministic ones, and generated ones. A model of which one operator has neither is "
+        "refused. `explain` names those that are used without.",
+    )
     fusion: Literal["cuts", "deepcuts"] = Field(
         default="cuts",
         description='How a graph is cut into launches. "cuts" compares a few cuts where they '

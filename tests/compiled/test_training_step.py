@@ -13,7 +13,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import anabranch
-from anabranch.errors import CaptureError, InputError, OptionError, WeightsError
+from anabranch.errors import (
+    CaptureError,
+    InputError,
+    OptionError,
+    TargetError,
+    WeightsError,
+)
 from anabranch.trace import Trace
 
 QUICK: dict[str, Any] = {
@@ -316,6 +322,50 @@ def test_random_numbers_are_of_the_seed_and_of_the_call() -> None:
     following = [step(*batch).item() for _ in range(2)]
     step.load_state_dict(kept)
     assert [step(*batch).item() for _ in range(2)] == following
+
+
+class Looked(nn.Module):
+    """Gradients of one row come from several places: torch adds them up in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.drop = nn.Parameter(torch.randn(3, 6)), nn.Dropout(0.3)
+        self.last = nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[0], device=x.device) % 3
+        y: Tensor = self.last(self.drop(x + self.rows[places]))
+        return y
+
+
+def unpooled(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+    y = model(x)[None]
+    pooled, places = nn.functional.max_pool2d(y, 2, return_indices=True)
+    return nn.functional.max_unpool2d(pooled, places, [2, 2], output_size=[4, 5]).square().mean()
+
+
+def test_equal_bits_for_equal_seeds() -> None:
+    found = []
+    for _ in range(2):
+        model, optimizer, _, _ = twins(lambda p: torch.optim.AdamW(p, lr=0.1), Looked)
+        step = step_of(model, optimizer, seed=5, deterministic=True)
+        losses = [step(*batch).item() for batch in batches(6)]
+        found.append((losses, [p.clone() for p in model.parameters()]))
+    assert found[0][0] == found[1][0] and len(set(found[0][0])) == 6
+    assert all(map(torch.equal, found[0][1], found[1][1]))
+    kernels = [task.kernel for task in step.plan.tasks.tasks if "index_put" in task.name]
+    assert [k.variant for k in kernels if k] == ["in_order"]
+
+
+def test_what_gives_other_bits_is_named_or_refused() -> None:
+    for deterministic in (False, True):
+        model, optimizer, _, _ = twins(lambda p: torch.optim.SGD(p, lr=0.1), Looked)
+        told = step_of(model, optimizer, deterministic=deterministic).explain()
+        named = "aten.index_put works in any order on a CPU"
+        assert (named in told) == (not deterministic)
+    with pytest.raises(TargetError, match=r"no kernel of task .* gives the same bits") as refused:
+        step_of(model, optimizer, loss_fn=unpooled, deterministic=True)
+    assert "aten.max_unpool2d works in any order on a CPU" in str(refused.value)
 
 
 class Scaled(nn.Module):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anabranch.ir import attention_ops, custom_ops, ops
+from anabranch.ir import custom_ops, ops
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph, Input, Ref
 from anabranch.ir.types import type_of
@@ -130,12 +130,3 @@ def test_sizes_that_no_attention_has_are_refused(device: str) -> None:
     back = torch.ops.anabranch.scaled_dot_product_backward
     with pytest.raises(RuntimeError, match="gives"):
         back(out, q, k, k, None, out, lse[..., :2], False, 1.0)
-
-
-def test_an_order_of_sums_is_asked_for_and_nothing_is_left_of_it() -> None:
-    before = torch.are_deterministic_algorithms_enabled()
-    with attention_ops._in_order():
-        assert torch.are_deterministic_algorithms_enabled()
-        assert not torch._C._get_deterministic_fill_uninitialized_memory()
-    assert torch.are_deterministic_algorithms_enabled() == before
-    assert torch._C._get_deterministic_fill_uninitialized_memory()

@@ -7,7 +7,7 @@ import pytest
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph, text_graph
-from anabranch.kernels.library import CUDNN_ENGINES, PROVIDERS
+from anabranch.kernels.library import CUDNN_ENGINES, PROVIDERS, in_order
 
 GPU = TargetSpec("cuda", "a GPU", simulated=True)
 CPU = TargetSpec("cpu", "a CPU")
@@ -143,3 +143,34 @@ graph g {
         body = parse_graph(text.replace("N", str(batch)).replace("@", call))
         offered = [k for p in PROVIDERS for k in p.kernels(Task("c", body), spec)]
         assert {kernel.provider for kernel in offered} == providers
+
+
+ADDED = """
+graph a {
+  input %x: f32[9]
+  input %i: i64[4]
+  input %v: f32[4]
+  %y: f32[9] = aten.index_add.default(%x, 0, %i, %v)
+  return %y
+}"""
+SUMS = """
+graph s {
+  input %x: f32[9]
+  %y: f32[9] = aten.cumsum.default(%x, 0)
+  return %y
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "variants"),
+    [(ADDED, GPU, ["in_order"]), (ADDED, CPU, [""]), (SUMS, GPU, []), (SUMS, CPU, [""])],
+)
+def test_only_what_gives_the_same_bits_in_each_run(
+    text: str, spec: TargetSpec, variants: list[str]
+) -> None:
+    task = Task("t", parse_graph(text))
+    offered = [k for provider in in_order(PROVIDERS) for k in provider.kernels(task, spec)]
+    assert [kernel.variant for kernel in offered] == variants
+    first, found = in_order(PROVIDERS)[0], PROVIDERS[0]
+    assert first.version != found.version, "what was decided for one is not for the other"
+    assert found.kernel(task, spec, "aten", "in_order").variant == "in_order", "of a saved plan"

@@ -41,6 +41,7 @@ from anabranch.tuning.select import Selection
 OPTIONS = (
     "scheduler",
     "kernels",
+    "deterministic",
     "fusion",
     "max_streams",
     "max_group_size",

@@ -15,13 +15,13 @@ order of axes that q lies in, and each gradient in that of what it is of.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from anabranch.ir.in_order import in_order
 
 FORWARD = "anabranch.scaled_dot_product_forward.default"
 BACKWARD = "anabranch.scaled_dot_product_backward.default"
@@ -86,7 +86,7 @@ def backward(
         none = torch.empty(0, dtype=torch.int64, device=q.device)
         sizes = (None, None, q.shape[2], k.shape[2])
         dropout: Any = (0.0, causal, none, none)
-        with _in_order():
+        with in_order():
             found = aten._scaled_dot_product_flash_attention_backward(
                 _unit(grad), q, k, v, _unit(out), lse, *sizes, *dropout, scale=scale
             )
@@ -174,22 +174,6 @@ def _aligned(mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
         ..., :keys
     ]
     return padded.expand(q.shape[0], q.shape[1], q.shape[2], keys)
-
-
-@contextmanager
-def _in_order() -> Iterator[None]:
-    """Within it FlashAttention adds up in one order; what it allocates is not filled, which torch
-    does besides, by launches of its own."""
-    was = torch._C._get_deterministic_algorithms()
-    warns = torch._C._get_deterministic_algorithms_warn_only()
-    fills = torch._C._get_deterministic_fill_uninitialized_memory()
-    torch._C._set_deterministic_algorithms(True, warn_only=True)
-    torch._C._set_deterministic_fill_uninitialized_memory(False)
-    try:
-        yield
-    finally:
-        torch._C._set_deterministic_fill_uninitialized_memory(fills)
-        torch._C._set_deterministic_algorithms(was, warn_only=warns)
 
 
 def _unit(tensor: Tensor) -> Tensor:

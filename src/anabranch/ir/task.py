@@ -50,6 +50,9 @@ PLAIN_VARIANT = "plain"
 """The variant of a library's kernel that writes nowhere but in memory of its own."""
 IN_PLACE = "in_place"
 """The variant of a library's kernel that writes over what it reads, and no more than it must."""
+IN_ORDER, IN_PLACE_IN_ORDER = "in_order", "in_place_in_order"
+"""The variants of library's kernels that run under `ir.in_order`: equal bits in each
+run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,11 @@ def runs_body(task: Task) -> bool:
     """Whether its kernel is the library's, operator by operator: what eager runs."""
     kernel = task.kernel
     return kernel is not None and kernel.provider == "aten" and kernel.body == task.body
+
+
+def writes_over(kernel: Kernel) -> bool:
+    """Whether it is a library's kernel that writes over what it reads."""
+    return kernel.provider == "aten" and kernel.variant in (IN_PLACE, IN_PLACE_IN_ORDER)
 
 
 class TaskGraphMemo:

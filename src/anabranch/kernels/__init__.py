@@ -1,5 +1,5 @@
 """Which kernel runs a task: providers propose, measurement decides (`tuning.select`)."""
 
-from anabranch.kernels.library import ALL, LIMITED, PROVIDERS
+from anabranch.kernels.library import ALL, LIMITED, PROVIDERS, in_order
 
-__all__ = ["ALL", "LIMITED", "PROVIDERS"]
+__all__ = ["ALL", "LIMITED", "PROVIDERS", "in_order"]

@@ -3,6 +3,7 @@
 | provider | kernel | runs |
 |---|---|---|
 | aten | aten | the task's body, operator by operator; where it writes over a state, in place |
+| aten | aten in_order | the same under torch's switch for deterministic algorithms |
 | aten | cudnn_convolution[_add]_relu, addmm_activation | one fused ATen call |
 | cudnn | convolution | the body as one cuDNN graph, on one of the engines its heuristics name |
 
@@ -19,10 +20,18 @@ from dataclasses import dataclass, replace
 import torch
 
 from anabranch.ir import ops
+from anabranch.ir.determinism import any_order, switched
 from anabranch.ir.graph import Arg, Graph, Node, Ref, types
 from anabranch.ir.protocols import Provider
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import IN_PLACE, PLAIN_VARIANT, Kernel, Task
+from anabranch.ir.task import (
+    IN_ORDER,
+    IN_PLACE,
+    IN_PLACE_IN_ORDER,
+    PLAIN_VARIANT,
+    Kernel,
+    Task,
+)
 from anabranch.ir.types import TensorType
 from anabranch.ir.variant import Variant
 from anabranch.kernels import sources
@@ -36,26 +45,28 @@ was among the first six or within 1% of one of them."""
 
 @dataclass(frozen=True, slots=True)
 class AtenProvider:
-    """The task's own body, always available."""
+    """The task's own body, always available; `in_order`: only if it gives the same bits in each
+    run."""
 
     name: str = "aten"
+    in_order: bool = False
 
     @property
     def version(self) -> str:
         """The digest of the rooms that decide: decisions kept under another one are not used."""
-        return sources.digest()
+        return f"{sources.digest()} in order" if self.in_order else sources.digest()
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
-        """The body itself as one kernel; none is refused."""
-        if task.overwrites:
-            return [Kernel("aten", "aten", task.body, IN_PLACE, writes_out=True)]
-        return [aten_kernel("aten", task.body)]
+        """The body itself as one kernel; none is refused that need not run in order."""
+        if not self.in_order or any_order(task.body, spec.kind) is None:
+            return [_whole_body(task)]
+        return [_whole_body(task, in_order=True)] if switched(task.body, spec.kind) else []
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """`PLAIN_VARIANT`: as eager runs it, with memory of its own for all results."""
         if (name, variant) == ("aten", PLAIN_VARIANT) and not task.overwrites:
             return replace(aten_kernel("aten", task.body), variant=PLAIN_VARIANT, writes_out=False)
-        return _named(self.kernels(task, spec), name, variant)
+        return _named([_whole_body(task), _whole_body(task, in_order=True)], name, variant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +138,21 @@ ALL: tuple[Provider, ...] = (
 first three lose to a generated kernel, so do the others."""
 LIMITED: tuple[Provider, ...] = (*ALL[:-1], TritonProvider(pruning="limit"))
 """With generated kernels, of which those are tried that may come nearest to the machine's peak."""
+
+
+def in_order(providers: Sequence[Provider]) -> tuple[Provider, ...]:
+    """These, of which torch's operators are offered only if they give the same bits in each run."""
+    return tuple(
+        replace(one, in_order=True) if isinstance(one, AtenProvider) else one for one in providers
+    )
+
+
+def _whole_body(task: Task, in_order: bool = False) -> Kernel:
+    if task.overwrites:
+        variant = IN_PLACE_IN_ORDER if in_order else IN_PLACE
+        return Kernel("aten", "aten", task.body, variant, writes_out=True)
+    kernel = aten_kernel("aten", task.body)
+    return replace(kernel, variant=IN_ORDER) if in_order else kernel
 
 
 def aten_kernel(name: str, body: Graph) -> Kernel:

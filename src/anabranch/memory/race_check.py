@@ -30,7 +30,6 @@ from anabranch.errors import VerifyError
 from anabranch.ir.plan import ALIGNMENT, Plan, Slot
 from anabranch.ir.task import (
     GENERATED,
-    IN_PLACE,
     Task,
     alias_roots,
     leaves,
@@ -38,6 +37,7 @@ from anabranch.ir.task import (
     slices,
     value_types,
     wholes,
+    writes_over,
 )
 
 
@@ -110,7 +110,7 @@ def _check_slots(plan: Plan) -> None:
         spaces |= {name: "arena" if given else "pool" for name in task.writes}
         spaces |= dict.fromkeys(task.overwrites, "state")
         if (kernel := task.kernel) is not None:
-            asked = kernel.provider == "aten" and kernel.variant == IN_PLACE
+            asked = writes_over(kernel)
             over = asked or kernel.provider == GENERATED
             fits = over if task.overwrites else not asked
             if not fits or (task.overwrites and kernel.body != task.body):

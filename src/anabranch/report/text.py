@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Unpack
 
 from anabranch.artifact.owned_constants import owned_bytes
+from anabranch.ir.determinism import unordered
 from anabranch.ir.ops import packet_name
 from anabranch.ir.task import places
 from anabranch.ir.text import text_kernel
@@ -60,6 +61,7 @@ def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts
         _fused(parts, found),
         deferred_decisions(parts["events"], parts["plan"].spec, DEFERRED_LINES),
         _chosen(found),
+        _any_order(found, parts["plan"].spec.kind),
         _schedules(parts),
         _launch_modes(parts),
         _timelines(parts),
@@ -186,6 +188,17 @@ def _chosen(found: Sequence[TaskRow]) -> list[str]:
     took = f"{duration(whole)} each run alone ({_sources(found)})"
     title = f"Chosen: {title} {took}; --task NAME tells more"
     return [title, *columns(table, "<><<>", (NAMED, 7, 19, 24, 6))]
+
+
+def _any_order(found: Sequence[TaskRow], kind: str) -> list[str]:
+    """Which library kernels may give other bits in another run."""
+    named = [(row.task.name, why) for row in found if (why := unordered(row.task, kind))]
+    if not named:
+        return []
+    head = f"Other bits in another run: {count(len(named), 'task')}; deterministic=True takes none"
+    lines = [line for name, why in named[:GROUPS] for line in wrapped(f"{name}: {why}")]
+    rest = [f"  and {len(named) - GROUPS} more"] if len(named) > GROUPS else []
+    return [*wrapped(head, ""), *lines, *rest]
 
 
 def _schedules(parts: ReportParts) -> list[str]:

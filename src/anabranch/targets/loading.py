@@ -17,10 +17,20 @@ from anabranch.errors import TargetError
 from anabranch.ir import ops
 from anabranch.ir.domains import ANY, Domain, domains
 from anabranch.ir.graph import Node, types
+from anabranch.ir.in_order import in_order
 from anabranch.ir.plan import Plan
 from anabranch.ir.samples import delicate
 from anabranch.ir.state import overwrites_few
-from anabranch.ir.task import IN_PLACE, Kernel, Task, alias_roots, slices, value_types
+from anabranch.ir.task import (
+    IN_ORDER,
+    IN_PLACE_IN_ORDER,
+    Kernel,
+    Task,
+    alias_roots,
+    slices,
+    value_types,
+    writes_over,
+)
 from anabranch.ir.types import TensorType, copy_into, once, type_of
 from anabranch.kernels.writers import overwriter, writer, writes_there
 from anabranch.targets.calling import UserOperators
@@ -248,7 +258,11 @@ def run_aten(
         finally:
             own.clear()
 
-    return call
+    def ordered() -> None:
+        with in_order():
+            call()
+
+    return ordered if kernel.variant in (IN_ORDER, IN_PLACE_IN_ORDER) else call
 
 
 def _step(
@@ -263,7 +277,7 @@ def _step(
     given = kernel.writes_out and bool(set(writes) & set(node.results))
     direct = given and writes_there(node, types(kernel.body))
     write = writer(node.op) if direct else None
-    if kernel.variant == IN_PLACE:
+    if writes_over(kernel):
         write = overwriter(node)
     unread = {name: type.dtype for name, type in zip(node.results, node.types, strict=True)}
     overload = ops.resolve(node.op)

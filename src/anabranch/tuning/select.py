@@ -19,11 +19,12 @@ from types import MappingProxyType
 
 from anabranch.costs import Roofline
 from anabranch.errors import TargetError
+from anabranch.ir.determinism import any_order
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost, Provider
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import PLAIN_VARIANT, Kernel, Task, TaskGraph, runs_body
+from anabranch.ir.task import IN_ORDER, PLAIN_VARIANT, Kernel, Task, TaskGraph, runs_body
 from anabranch.ir.text import text_kernel
 from anabranch.trace import Trace
 from anabranch.tuning.decisions import NOWHERE, Candidate, Decision, Memory, known, store
@@ -221,7 +222,7 @@ def _decided(
             tried, makers = _at_last(fresh[key], offered, tried, makers, config, trace)
         if not any(candidate.verdict.chosen for candidate in tried):
             if strict:
-                raise _nothing_runs(fresh[key], tried, trace)
+                raise _nothing_runs(fresh[key], tried, config.spec, trace)
             continue
         decided[key] = Decision(tuple(tried), makers)
     return decided
@@ -323,7 +324,8 @@ def _at_last(
     """Where no kernel passed: the library's, operator by operator, each with memory of its own, for
     that is what eager runs. The whole plan is compared with the model all the same."""
     for at, (before, maker) in enumerate(zip(offered, makers, strict=True)):
-        if task.overwrites or not runs_body(replace(task, kernel=before.kernel)):
+        ordered = before.kernel.variant == IN_ORDER
+        if task.overwrites or ordered or not runs_body(replace(task, kernel=before.kernel)):
             continue
         plain = config.providers[maker].kernel(task, config.spec, before.kernel.name, PLAIN_VARIANT)
         us = config.spec.launch_us * max(1, plain.launches)
@@ -349,8 +351,18 @@ def as_fast(fastest: Cost) -> float:
     return fastest.us + max(SAME * fastest.us, min(fastest.spread, 0.1 * fastest.us))
 
 
-def _nothing_runs(task: Task, tried: Sequence[Candidate], trace: Trace) -> TargetError:
+def _nothing_runs(
+    task: Task, tried: Sequence[Candidate], spec: TargetSpec, trace: Trace
+) -> TargetError:
     """`trace`: has heard from whoever tried them what went wrong, though not with which."""
+    unordered = any_order(task.body, spec.kind)
+    if unordered and not any(runs_body(replace(task, kernel=one.kernel)) for one in tried):
+        return TargetError(
+            f"no kernel of task {task.name} gives the same bits in each run",
+            f"{unordered}, torch has no deterministic kernel for it, and none was generated",
+            "compile without deterministic=True, or write that line of the model otherwise",
+            task.origin,
+        )
     said = (e.why for e in trace.events if e.kind == "refused" and e.what == task.name)
     refusals = [f"{text_kernel(c.kernel)}: {c.verdict.refused or 'failed'}" for c in tried]
     refusals += dict.fromkeys(said)

@@ -39,7 +39,7 @@ from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import ANY_STREAMS, Cost, Costs, Limits, Provider, Target
 from anabranch.ir.refused import Refused
 from anabranch.ir.task import GENERATED, Task, TaskGraph
-from anabranch.kernels import ALL, LIMITED, PROVIDERS
+from anabranch.kernels import ALL, LIMITED, PROVIDERS, in_order
 from anabranch.options import Options
 from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.schedule.parallel_forecast import outlook_of
@@ -103,9 +103,10 @@ class Tuner:
     @property
     def providers(self) -> Sequence[Provider]:
         """Who is asked for kernels, in order of preference at equal times."""
-        if not self.generates:
-            return PROVIDERS
-        return LIMITED if self.options.pruning == "limit" else ALL
+        found = PROVIDERS
+        if self.generates:
+            found = LIMITED if self.options.pruning == "limit" else ALL
+        return in_order(found) if self.options.deterministic else found
 
     def cuts(self, graph: Graph, trace: Trace) -> list[TaskGraph]:
         """The graph cut in every way, the finest first, each way once; the last keeps apart what
