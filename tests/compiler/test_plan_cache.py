@@ -192,6 +192,7 @@ def test_the_question_says_what_decides(cache: Cache, monkeypatch: pytest.Monkey
     others: dict[str, Any] = {
         "scheduler": "ios",
         "kernels": "library",
+        "deterministic": True,
         "fusion": "deepcuts",
         "max_streams": 3,
         "max_group_size": 2,
