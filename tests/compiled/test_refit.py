@@ -578,6 +578,14 @@ def test_a_model_of_other_attributes_is_no_new_weights(saved: bool, tmp_path: Pa
 
 
 @torch.no_grad()
+def test_wrapping_a_model_for_torch_makes_no_other_of_it() -> None:
+    model = made(Tied)
+    fast = compiled(model, words())
+    varied(model)
+    fast.refit(torch.compile(model))
+    torch.testing.assert_close(fast(words()), model(words()).detach())
+
+
 def test_another_class_with_the_same_names_is_no_new_weights() -> None:
     x = torch.randn(3, 4)
     first = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()

@@ -40,7 +40,15 @@ from anabranch.frontend.observe import Observed, fails, observe
 from anabranch.frontend.program import name_of
 from anabranch.frontend.rebind import rebind
 from anabranch.frontend.recorder import HELD_TENSOR
-from anabranch.frontend.state import check_states, check_tied, unkept, unwrapped, with_state
+from anabranch.frontend.shared_weights import hides_shared
+from anabranch.frontend.state import (
+    check_states,
+    check_tied,
+    tensors_of,
+    unkept,
+    unwrapped,
+    with_state,
+)
 from anabranch.frontend.surroundings import Surroundings, surroundings
 from anabranch.ir.codec import nouns
 from anabranch.ir.gc_pause import uncollected
@@ -153,9 +161,11 @@ def capture_model(
         raise
     if seen is not None:
         check_assigned(captured, seen.replaced)
+    found = with_state(captured, model)
     if name is not None and cache is not None and seen is not None and seen.digest is not None:
-        _store(cache, name, captured, seen.digest)
-    return with_state(captured, model), None if calling.fake else _held(seen)
+        if not hides_shared(found.graph, dict(tensors_of(unwrapped(model)))):
+            _store(cache, name, captured, seen.digest)
+    return found, None if calling.fake else _held(seen)
 
 
 def _with_answers(

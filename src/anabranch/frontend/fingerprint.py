@@ -32,7 +32,9 @@ from torch.utils import _pytree as pytree
 from anabranch.ir.key import digest_text
 from anabranch.ir.trees import tree_text
 
-PRIVATE = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
+PRIVATE = frozenset(vars(nn.Module())) | {
+    *("_flat_weights", "_flat_weight_refs", "_is_torch_compile")
+}
 """Private state of nn.Module itself: looked at elsewhere, or of no effect on what it computes."""
 
 OF_GRAPHS = ("meta", "shape_env", "range_constraints", "validate_inputs", "train", "eval")
@@ -87,7 +89,7 @@ def _call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[str]:
 def _modules(model: nn.Module) -> Iterator[str]:
     """Each module under each of its names; one seen before is named by its first path."""
     paths: dict[int, str] = {}
-    tensors: dict[tuple[object, ...], str] = {}
+    tensors: dict[int, str] = {}
     kinds: dict[type, str] = {}
     parts: list[tuple[str, nn.Module]] = []
     for path, module in model.named_modules(remove_duplicate=False):
@@ -134,15 +136,14 @@ def _follows(module: nn.Module, name: str, value: Any) -> bool:
     return name.startswith("_") or name in OF_GRAPHS
 
 
-def _weight(tensor: torch.Tensor | None, path: str, tensors: dict[tuple[object, ...], str]) -> str:
+def _weight(tensor: torch.Tensor | None, path: str, tensors: dict[int, str]) -> str:
     """Its type, and whose memory it shares."""
     if tensor is None:
         return "None"
     text = _tensor(tensor)
     if tensor.layout is not torch.strided:
         raise _UnknownError(text)
-    key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), text)
-    return f"{text} as {tensors.setdefault(key, path)}"
+    return f"{text} in {tensors.setdefault(tensor.untyped_storage()._cdata, path)}"
 
 
 def _tensor(tensor: torch.Tensor) -> str:
@@ -153,7 +154,7 @@ def _tensor(tensor: torch.Tensor) -> str:
     return f"{tensor.dtype}{tuple(tensor.shape)}{strides} {tensor.device.type}{begins}"
 
 
-def _plain(value: Any, paths: Mapping[int, str], tensors: dict[tuple[object, ...], str]) -> str:
+def _plain(value: Any, paths: Mapping[int, str], tensors: dict[int, str]) -> str:
     """A text that differs where the value differs. `paths`: the modules that have a name."""
     if type(value) in NUMBERS or isinstance(value, PLAIN_VALUES):
         return f"{type(value).__name__} {value!r}"
@@ -202,7 +203,7 @@ def _container(value: object) -> str:
 def _function(
     value: types.FunctionType | types.BuiltinFunctionType,
     paths: Mapping[int, str],
-    tensors: dict[tuple[object, ...], str],
+    tensors: dict[int, str],
 ) -> str:
     """A function by its code, its defaults and what it closes over; torch's by their names."""
     name = f"{value.__module__}.{value.__qualname__}"

@@ -85,7 +85,7 @@ class StateSpans:
     def check(self, tensors: Sequence[Tensor], names: Sequence[str]) -> None:
         """InputError where an input shares memory with a state."""
         for place, tensor in enumerate(tensors):
-            if not _has_memory(tensor):
+            if not has_memory(tensor):
                 continue
             begin, stop = _span(tensor)
             for start, _, state, held in self._held[bisect_right(self._ends, begin) :]:
@@ -132,7 +132,7 @@ def share(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors have an element in the same memory."""
     if one.device != other.device or not one.numel() or not other.numel():
         return False
-    if not (_has_memory(one) and _has_memory(other)):
+    if not (has_memory(one) and has_memory(other)):
         return False
     begin, end = _span(one)
     start, stop = _span(other)
@@ -171,7 +171,8 @@ def _extent(tensor: Tensor) -> int:
     return type_of(tensor).nbytes
 
 
-def _has_memory(tensor: Tensor) -> bool:
+def has_memory(tensor: Tensor) -> bool:
+    """Whether its elements lie at addresses that it knows."""
     return (
         tensor.__class__ in PLAIN_TENSORS and tensor.layout == torch.strided and not tensor.is_meta
     )

@@ -23,6 +23,7 @@ from torch.nn import Module
 from anabranch.errors import CaptureError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.memory import share
+from anabranch.frontend.shared_weights import with_shared
 from anabranch.ir.graph import Constant, Graph, State
 from anabranch.ir.recipe import ModelTensor
 
@@ -67,7 +68,8 @@ def named(
 
     states = tuple(map(all_names, captured.graph.states))
     graph = replace(captured.graph, constants=constants, states=states)
-    return replace(captured, graph=graph, state=state)
+    names = {name: groups[memory] for name, memory in memories.items()}
+    return replace(captured, graph=with_shared(graph, tensors, names), state=state)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -8,6 +8,8 @@
     hides_nothing       no -infinity                    masks are added to each other
     steps_of n          0, n, 2n, ...                   bags of one length
     within low high     of an index                     generated kernels read where it says
+    together            of a comparison, all true       tensors that shared memory are alike in it
+    alone               never                           it shared memory in a way that no value tells
 
 A condition is recorded by the rewrite, kept beside the graph and asked again of new weights. One
 table says for each kind when it holds, and what to tell where it does not.
@@ -100,7 +102,8 @@ def broken(condition: Condition) -> str:
     """What no longer holds, as a clause about the weights that it comes of."""
     names = [leaf.source[0] for leaf in leaves([condition.constant]) if leaf.source]
     told = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    what = told if condition.constant.derived is None else f"what is computed of {told}"
+    own = condition.constant.derived is None or condition.kind == "together"
+    what = told if own else f"what is computed of {told}"
     return f"{what} {KINDS[condition.kind].broken.format(*condition.numbers)}"
 
 
@@ -137,6 +140,15 @@ def _within(value: Tensor, numbers: Numbers) -> Tensor:
     return ((value >= numbers[0]) & (value < numbers[1])).all()
 
 
+def _together(value: Tensor, _: Numbers) -> Tensor:
+    return value.all()
+
+
+def _alone(value: Tensor, _: Numbers) -> Tensor:
+    return torch.zeros((), dtype=torch.bool, device=value.device)
+
+
+SHARED = "shared memory with another tensor that the model reads when it was compiled"
 KINDS: dict[str, Kind] = {
     "finite": Kind(
         _finite,
@@ -164,4 +176,8 @@ KINDS: dict[str, Kind] = {
     ),
     "steps_of": Kind(_steps_of, 1, "no longer begins a bag every {0} rows"),
     "within": Kind(_within, 2, "points outside of the rows {0} to {1} that it is an index of"),
+    "together": Kind(
+        _together, 0, f"{SHARED}, and the two differ now: of one of them there is no new value"
+    ),
+    "alone": Kind(_alone, 0, f"{SHARED}, and a plan has a copy of each"),
 }
