@@ -7,17 +7,20 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from torch.backends import cudnn
+from torch.backends import cudnn, mkldnn
 from torch.backends.cuda import matmul
 
 from anabranch.frontend.from_torch import capture
 from anabranch.targets.tf32 import convolution, precision
 
+onednn = mkldnn.matmul  # type: ignore[attr-defined]
 EVERYTHING, OPERATORS = torch.backends, (convolution, cudnn.rnn, matmul)
 
 STATES: dict[str, Callable[[], None]] = {
     "nothing": lambda: None,
     "high": lambda: torch.set_float32_matmul_precision("high"),
+    "medium": lambda: torch.set_float32_matmul_precision("medium"),
+    "bf16 on CPUs": lambda: demand(onednn, "bf16"),
     "all in tf32": lambda: demand(EVERYTHING, "tf32"),
     "all without": lambda: demand(EVERYTHING, "ieee"),
     "cuDNN's in tf32": lambda: demand(cudnn, "tf32"),
@@ -51,16 +54,23 @@ def told(switch: object) -> object:
         return "refused: the other family contradicts"
 
 
+def products() -> object:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "refused: the other families contradict"
+
+
 def state() -> list[object]:
-    demanded = [switch.fp32_precision for switch in (EVERYTHING, cudnn, *OPERATORS)]
-    return [*demanded, told(cudnn), told(matmul)]
+    demanded = [switch.fp32_precision for switch in (EVERYTHING, cudnn, *OPERATORS, onednn)]
+    return [*demanded, told(cudnn), told(matmul), products()]
 
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
     yield
     torch.set_float32_matmul_precision("highest")
-    for switch in (EVERYTHING, cudnn, matmul):
+    for switch in (EVERYTHING, cudnn, matmul, onednn):
         demand(switch, "none")
     cudnn.allow_tf32 = True
 
@@ -74,6 +84,7 @@ def test_all_switches_agree_within_and_are_as_before_afterwards(name: str, tf32:
         assert {switch.fp32_precision for switch in OPERATORS} == {"tf32" if tf32 else "ieee"}
         assert cudnn.fp32_precision == ("tf32" if tf32 else "ieee")  # inductor's templates ask this
         assert told(cudnn) == told(matmul) == tf32
+        assert products() == ("high" if tf32 else "highest")
         with precision(not tf32):
             assert told(cudnn) == told(matmul) == (not tf32)
         assert told(cudnn) == told(matmul) == tf32

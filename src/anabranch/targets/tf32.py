@@ -5,6 +5,9 @@ operator and, to inherit from, for all of cuDNN's and for all. Whoever reads one
 other says otherwise gets a RuntimeError, or an answer that is not what runs: inductor's templates
 of convolutions ask for cuDNN's `fp32_precision` alone, and multiply without tf32 where only
 `allow_tf32` was set. So both are set here, and say the same.
+
+`torch.set_float32_matmul_precision("medium")` is a third one: it says tf32 to cuBLAS and bf16 to
+oneDNN, and a switch of the others that is written to makes "high" or "highest" of it.
 """
 
 from __future__ import annotations
@@ -14,18 +17,23 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.backends import cudnn
+from torch.backends import cudnn, mkldnn
 from torch.backends.cuda import matmul
 
 convolution: Any = cudnn.conv  # type: ignore[attr-defined]
-SWITCHES = ((cudnn, torch.backends), (convolution, cudnn), (cudnn.rnn, cudnn), (matmul, cudnn))
+onednn: Any = mkldnn.matmul  # type: ignore[attr-defined]
+SWITCHES = (
+    *((cudnn, torch.backends), (convolution, cudnn), (cudnn.rnn, cudnn), (matmul, cudnn)),
+    (onednn, mkldnn),
+)
 """Each with what it inherits from, which is set first."""
 
 
 def choose(tf32: bool) -> None:
     """From here on, in this process."""
     _allow(tf32, tf32)
-    _demand(["tf32" if tf32 else "ieee"] * len(SWITCHES))
+    wanted = "tf32" if tf32 else "ieee"
+    _demand(["ieee" if switch is onednn else wanted for switch, _ in SWITCHES])
 
 
 @contextmanager
@@ -44,10 +52,13 @@ def kept() -> Iterator[None]:
         for switch, above in SWITCHES
     ]
     allowed = _allowed(cudnn, convolution), _allowed(matmul, matmul)
+    products = _products()
     try:
         yield
     finally:
         _allow(*allowed)
+        if products == "medium":
+            torch.set_float32_matmul_precision(products)
         _demand(demanded)
 
 
@@ -58,6 +69,14 @@ def _allow(convolutions: bool, products: bool) -> None:
 def _demand(precisions: Sequence[str]) -> None:
     for (switch, _), wanted in zip(SWITCHES, precisions, strict=True):
         switch.fp32_precision = wanted
+
+
+def _products() -> str:
+    """What torch.set_float32_matmul_precision was told; "" where other switches contradict it."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return ""
 
 
 def _allowed(older: Any, newer: Any) -> bool:
