@@ -15,6 +15,7 @@ import gc
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -63,7 +64,7 @@ def begin(
         "path": sys.path,
         "cwd": str(cwd or Path.cwd()),
     }
-    end = _connected(Path(os.environ[CAPTURES]) / "fresh")
+    end = _connected(folder() / "fresh")
     data = json.dumps(asked).encode()
     socket.send_fds(end, [len(data).to_bytes(8, "little")], files)
     end.sendall(data)
@@ -116,6 +117,14 @@ def ended(end: socket.socket) -> int:
     end.settimeout(LIMIT_S)
     with end, end.makefile() as said:
         return int(said.read().split()[-1])
+
+
+def folder() -> Path:
+    """That of the run; outside of pytest one of this process."""
+    if CAPTURES not in os.environ:
+        os.environ[CAPTURES] = tempfile.mkdtemp(prefix="anabranch-fresh-")
+        atexit.register(shutil.rmtree, os.environ[CAPTURES], ignore_errors=True)
+    return Path(os.environ[CAPTURES])
 
 
 def _connected(path: Path) -> socket.socket:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
 import pytest
+from tests import fresh
+from tests.conftest import CAPTURES
 from tests.kernels.triton.interpreter import load_module
 from tests.kernels.triton.samples import SAMPLES
 
@@ -13,6 +16,16 @@ from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.codegen import program
 
 pytest.importorskip("triton")
+
+
+def test_a_script_outside_of_a_run_has_a_folder_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For the process that kernels are run in."""
+    monkeypatch.setenv(CAPTURES, "")  # put back at the end, whatever is set meanwhile
+    monkeypatch.delenv(CAPTURES)
+    folder = fresh.folder()
+    assert folder.is_dir() and fresh.folder() == folder == Path(os.environ[CAPTURES])
 
 
 def test_a_module_is_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.rewrite.graphs import equal, kinds, read
 
+from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Ref
-from anabranch.ir.text import text_graph
+from anabranch.ir.text import parse_graph, text_graph
 from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.trace import Trace
 
@@ -47,6 +50,26 @@ def test_one_graph_before_and_after() -> None:
         "[1, 1], False, [0, 0], 1)",
     ]
     assert after.nodes[-1].origin == "net.py:1 + net.py:2"
+
+
+def test_a_norm_without_a_bias_adds_zero() -> None:
+    """The library's kernel does, so that no -0.0 comes out where the mean is 0."""
+    graph = parse_graph(
+        f"""
+graph g {{
+  input %c: f32[2,4,1,1]
+  const %m: f32[4] = m
+  const %v: f32[4] = v
+  %n: f32[2,4,1,1] = {NORM.replace("%g, %b", "None, None")}
+  return %n
+}}"""
+    )
+    values = (torch.zeros(4), torch.ones(4))
+    held = (replace(c, value=v) for c, v in zip(graph.constants, values, strict=True))
+    graph = replace(graph, constants=tuple(held))
+    x = torch.full((2, 4, 1, 1), -0.0)
+    (before,), (after,) = (eval_graph(g, [x]) for g in (graph, fold_batch_norm(graph, Trace())))
+    assert not before.signbit().any() and not after.signbit().any()
 
 
 def test_exactly_no_weight_of_half_precision_changes() -> None:

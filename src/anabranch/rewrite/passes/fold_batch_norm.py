@@ -153,8 +153,8 @@ def _affine(builder: Builder, given: dict[str, Arg], origin: str) -> tuple[Ref, 
         gamma = _raised(builder, given["weight"], origin)
         factor = builder.call("aten.mul.Tensor", factor, gamma, origin=origin)
     shift = builder.call("aten.mul.Tensor", mean, factor, origin=origin)
-    if given["bias"] is None:
-        return factor, builder.call("aten.neg.default", shift, origin=origin)
+    if given["bias"] is None:  # 0 - 0.0, for a term of -0.0 would let -0.0 through
+        return factor, builder.call("aten.rsub.Scalar", shift, 0, origin=origin)
     beta = _raised(builder, given["bias"], origin)
     return factor, builder.call("aten.sub.Tensor", beta, shift, origin=origin)
 
