@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +53,12 @@ def shared(results: Sequence[Tensor], *others: Tensor) -> set[tuple[int, int]]:
         (lambda model, x: x.sin().chunk(2), set()),
         (lambda model, x: (x.t(), x[0]), set()),
         (lambda model, x: (model.weight, model.weight[0]), set()),
+        (lambda model, x: (x.sin(), x.sin()), set()),  # equal, and two
+        (lambda model, x: (y := x.sin(), y.clone(), y, y.clone()), {(0, 2)}),
+        (lambda model, x: (x.sin().double(), x.sin().double()), set()),
+        (lambda model, x: (torch.zeros(3), torch.zeros(3)), set()),
+        (lambda model, x: (x.add_(1), x * 1, x.clone(), x), {(0, 3), (0, 4), (3, 4)}),
+        (lambda model, x: (y := x + 1, x.copy_(y)), {(1, 2)}),
     ],
 )
 def test_each_value_has_memory_of_its_own(
@@ -72,3 +79,42 @@ def test_each_value_has_memory_of_its_own(
             one.fill_(7)
             assert all(map(torch.equal, got[i + 1 :], kept[i + 1 :]))
         assert all(map(torch.equal, pytree.tree_leaves(fast(x)), want))
+
+
+def test_a_result_that_equals_a_written_input_is_not_that_input() -> None:
+    x = torch.rand(3)
+    fast = anabranch.compile(lambda x: (x.add_(1) * 1, x.clone()), (x.clone(),), **OPTIONS)
+    first, second = fast(x)
+    assert torch.equal(first, x) and torch.equal(second, x)
+    assert not shared([first, second], x)
+
+
+def test_two_inputs_that_become_alike_stay_two() -> None:
+    """Each result is the input that it was, and a copy of neither is one of them."""
+
+    def model(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        new = x + y
+        x.copy_(new)
+        y.copy_(new)
+        return y, x, new
+
+    x, y = torch.rand(3), torch.rand(3)
+    fast = anabranch.compile(model, (x.clone(), y.clone()), **OPTIONS)
+    first, second, new = fast(x, y)
+    assert first is y and second is x
+    assert not shared([new], x, y)
+    assert torch.equal(x, y) and torch.equal(x, new)
+
+
+def test_results_that_are_alike_may_be_written_to(tmp_path: Path) -> None:
+    """Also those of a plan from a file, and where results are the plan's own buffers."""
+    model = Returning(lambda _, x: {"a": x.sin(), "b": (x.sin(), x.sin().clone())})
+    x = torch.rand(3)
+    anabranch.compile(model.eval(), (x,), **OPTIONS).save(tmp_path / "plan")
+    viewing = anabranch.compile(model.eval(), (x,), outputs="view", **OPTIONS)
+    for fast in (anabranch.load(tmp_path / "plan", target="cpu"), viewing):
+        results = fast(x)
+        results["a"].zero_()
+        results["b"][0].add_(1)
+        assert torch.equal(results["b"][0], x.sin() + 1)
+        assert torch.equal(results["b"][1], x.sin())

@@ -119,6 +119,12 @@ def test_the_error_is_a_ratio_of_norms() -> None:
     assert relative_error(torch.tensor([inf, 3.0]), torch.tensor([inf, 2.0])) == 0.5
 
 
+def test_conjugates_that_are_not_written_out_are_compared() -> None:
+    out = torch.tensor([1 + 2j, -3j], dtype=torch.complex128)
+    assert relative_error(out.conj(), out.conj().clone()) == 0
+    assert relative_error(out.conj(), out) > 0.5
+
+
 def test_integers_are_equal_or_wrong() -> None:
     some = torch.tensor([1, 2], dtype=torch.int32)
     assert relative_error(some, some.long()) == 0.0 == relative_error(some, some.double())

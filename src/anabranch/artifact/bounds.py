@@ -164,9 +164,11 @@ def check_signature(signature: Signature, tasks: TaskGraph) -> None:
     results = read_tree(signature.output_tree, plain=True)
     _unless(len(signature.outputs) == results.num_leaves, "its results are not those of its tree")
     outputs, table = {ref.name for ref in tasks.outputs}, value_types(tasks)
+    most = len(signature.mutations) + len(signature.outputs)
     for leaf in signature.outputs:
         known = leaf.ref is None or leaf.ref.name in outputs or leaf.ref.name in inputs
         _unless(known, "its signature returns a value that is no output")
+        _unless(0 <= leaf.number < most, f"it returns tensor {leaf.number} of one value")
     changed = [name for name, _ in signature.mutations]
     _unless(len(set(changed)) == len(changed), "it writes to one input twice")
     for name, ref in signature.mutations:

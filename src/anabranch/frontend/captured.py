@@ -37,9 +37,19 @@ def renamed(captured: Captured, graph: Graph) -> Signature:
     for value in captured.graph.given:
         names.pop(value.name, None)
     was = captured.signature
-    outputs = (
-        leaf if leaf.ref is None else Leaf(names.get(leaf.ref.name, leaf.ref))
-        for leaf in was.outputs
-    )
-    mutations = ((name, names.get(ref.name, ref)) for name, ref in was.mutations)
-    return replace(was, outputs=tuple(outputs), mutations=tuple(mutations))
+    mutations = tuple((name, names.get(ref.name, ref)) for name, ref in was.mutations)
+    values: dict[str, list[str]] = {}
+    for (_, new), (_, old) in zip(mutations, was.mutations, strict=True):
+        values.setdefault(new.name, []).append(old.name)
+
+    def named(leaf: Leaf) -> Leaf:
+        """What were two values of the model stay two tensors where a rewrite found them equal."""
+        if leaf.ref is None:
+            return leaf
+        new, old = names.get(leaf.ref.name, leaf.ref), leaf.ref.name
+        known = values.setdefault(new.name, [])
+        if old not in known:
+            known.append(old)
+        return Leaf(new, number=known.index(old))
+
+    return replace(was, outputs=tuple(map(named, was.outputs)), mutations=mutations)

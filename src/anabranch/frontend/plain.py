@@ -110,11 +110,26 @@ def assembler(
     """What makes the model's result out of the tensors of a call and those that a plan made of
     them; by their names `inputs` and `outputs`. What the model returns of its inputs is the
     caller's own tensor; what it writes to its inputs is written to them."""
-    made = {name: place for place, name in enumerate(outputs)}
+    made: dict[str, list[int]] = {}
+    for place, name in enumerate(outputs):
+        made.setdefault(name, []).append(place)
     given = {name: place for place, name in enumerate(inputs, len(outputs))}
-    written = [(given[name], made[ref.name]) for name, ref in signature.mutations]
-    places = {**made, **given, **{outputs[of]: own for own, of in written}}
-    leaves = [_leaf(leaf, places) for leaf in signature.outputs]
+    written = [(given[name], made[ref.name][-1]) for name, ref in signature.mutations]
+    own: dict[str, list[int]] = {}
+    for name, ref in signature.mutations:
+        own.setdefault(ref.name, []).append(given[name])
+    count, copies = len(outputs) + len(inputs), dict[tuple[str, int], tuple[int, int, int]]()
+
+    def place_of(name: str, number: int) -> int:
+        if name in given or number < len(own.get(name, ())):
+            return given[name] if name in given else own[name][number]
+        first, again = made[name][0], made[name][min(number, len(made[name]) - 1)]
+        if not number:
+            return first
+        return copies.setdefault((name, number), (count + len(copies), first, again))[0]
+
+    leaves = [_leaf(leaf, place_of) for leaf in signature.outputs]
+    apart = [(first, again) for _, first, again in copies.values()]
     like = _numbered(tree)
     whole = _part(like, leaves) if _plain(like) else None
 
@@ -122,6 +137,9 @@ def assembler(
         values = [*results, *tensors]
         for own, of in written:
             values[own].copy_(values[of])
+        for first, again in apart:
+            one, other = values[first], values[again]
+            values.append(other.clone() if one.data_ptr() == other.data_ptr() else other)
         if whole is None:
             return pytree.tree_unflatten([leaf(values) for leaf in leaves], tree)
         return whole(values)
@@ -160,9 +178,9 @@ def _gather(like: Any, given: Any, leaves: list[Any]) -> bool:
     return True
 
 
-def _leaf(leaf: Leaf, places: Mapping[str, int]) -> Part:
-    literal = leaf.literal
-    return (lambda values: literal) if leaf.ref is None else itemgetter(places[leaf.ref.name])
+def _leaf(leaf: Leaf, place_of: Callable[[str, int], int]) -> Part:
+    literal, ref = leaf.literal, leaf.ref
+    return (lambda values: literal) if ref is None else itemgetter(place_of(ref.name, leaf.number))
 
 
 def _part(like: Any, leaves: Sequence[Part]) -> Part:

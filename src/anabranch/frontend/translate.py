@@ -73,6 +73,8 @@ class Translation:
         self._taken = names
         self._held: dict[tuple[object, ...], str] = {}
         self._borrowed: set[str] = set()
+        self._handed: set[str] = set()
+        """Values that are returned or written to an input: a copy of one is another tensor."""
         self._default = torch.get_default_dtype()
         self.by_default = False
 
@@ -125,7 +127,13 @@ class Translation:
 
     def add(self, node: fx.Node, returned: bool = False) -> None:
         """One call. `returned`: the caller gets it, so it must not turn out to be the caller's own
-        tensor where the model made a copy."""
+        tensor, or another result, where the model made a copy."""
+        self._add(node, returned)
+        value = self._values.get(node)
+        if returned and isinstance(value, Ref):
+            self._handed.add(value.name)
+
+    def _add(self, node: fx.Node, returned: bool) -> None:
         target = node.target
         if target is operator.getitem:
             source, index = node.args
@@ -207,7 +215,7 @@ class Translation:
         source = args[0] if args else None
         if isinstance(source, Ref) and types == (self.types[source.name],):
             copy = packet_name(op) in COPIES
-            if copy and not (returned and source.name in self._borrowed):
+            if copy and not (returned and source.name in self._borrowed | self._handed):
                 self._values[node] = source
                 return
             if ops.info(op).kind == "view":

@@ -56,11 +56,14 @@ class Workspace:
 class Leaf:
     """One leaf of a nested structure: a value by name, or a plain constant (int, float, bool, str,
     None) that the plan was specialised to. `offset`: where the tensor must begin in its memory, in
-    elements, if the model counts from the start of that (`as_strided`)."""
+    elements, if the model counts from the start of that (`as_strided`). `number`: results of one
+    name are one tensor where this is the same, too. A name has as many numbers as inputs that its
+    value is written to, in that order, and then those of tensors that the model makes."""
 
     ref: Ref | None
     literal: int | float | bool | str | None = None
     offset: int | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def relative_error(out: Tensor, reference: Tensor) -> float:
     wide = torch.complex128 if out.dtype.is_complex else torch.float64
     a, b = out.to(wide), reference.to(device=out.device, dtype=wide)
     if out.dtype.is_complex:
-        a, b = torch.view_as_real(a), torch.view_as_real(b)
+        a, b = (torch.view_as_real(one.resolve_conj()) for one in (a, b))
     finite = b.isfinite()
     if not torch.equal(a.isfinite(), finite):
         return float("inf")
