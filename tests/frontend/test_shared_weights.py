@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from anabranch.errors import WeightsError
 class Cut(nn.Module):
     """Reads its weight whole, and a part of it that `keep` hides or not."""
 
-    def __init__(self, keep: Callable[[nn.Module, Tensor], Callable[[], Tensor]]) -> None:
+    def __init__(self, keep: Callable[[Any, Tensor], Callable[[], Tensor]]) -> None:
         super().__init__()
         self.flat = nn.Parameter(torch.arange(24.0) / 8)
         self.part = keep(self, self.flat.data)
@@ -25,19 +26,29 @@ class Cut(nn.Module):
         return x @ self.part() + self.flat.sum()
 
 
-def _attribute(model: nn.Module, flat: Tensor) -> Callable[[], Tensor]:
+def _attribute(model: Any, flat: Tensor) -> Callable[[], Tensor]:
     model.cut = flat[4:20].view(4, 4).t()
-    return lambda: model.cut
+
+    def cut() -> Tensor:
+        found: Tensor = model.cut
+        return found
+
+    return cut
 
 
-def _listed(_: nn.Module, flat: Tensor) -> Callable[[], Tensor]:
+def _listed(_: Any, flat: Tensor) -> Callable[[], Tensor]:
     held = [flat[4:20].view(4, 4)]
     return lambda: held[0]
 
 
-def _parameter(model: nn.Module, flat: Tensor) -> Callable[[], Tensor]:
+def _parameter(model: Any, flat: Tensor) -> Callable[[], Tensor]:
     model.cut = nn.Parameter(flat.as_strided((4, 4), (3, 2), 1))
-    return lambda: model.cut
+
+    def cut() -> Tensor:
+        found: Tensor = model.cut
+        return found
+
+    return cut
 
 
 KEPT = {"an attribute": _attribute, "a list": _listed, "a parameter": _parameter}
@@ -66,7 +77,7 @@ def test_a_state_dict_is_never_taken_in_part(kept: str, saved: bool, tmp_path: P
     new = {name: value.clone() for name, value in model.state_dict().items()}
     fast.refit(new)  # the same values
     new["flat"] += 1
-    with pytest.raises(WeightsError, match="flat.* shared memory.* differ now"):
+    with pytest.raises(WeightsError, match=r"flat.* shared memory.* differ now"):
         fast.refit(new)
     torch.testing.assert_close(fast(x), before)
     model.load_state_dict(new)  # writes to what shares its memory, too

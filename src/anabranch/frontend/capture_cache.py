@@ -162,9 +162,10 @@ def capture_model(
     if seen is not None:
         check_assigned(captured, seen.replaced)
     found = with_state(captured, model)
-    if name is not None and cache is not None and seen is not None and seen.digest is not None:
-        if not hides_shared(found.graph, dict(tensors_of(unwrapped(model)))):
-            _store(cache, name, captured, seen.digest)
+    held = dict(tensors_of(unwrapped(model))) if name is not None else {}
+    known = seen is not None and seen.digest is not None and not hides_shared(found.graph, held)
+    if known and name is not None and cache is not None and seen is not None and seen.digest:
+        _store(cache, name, captured, seen.digest)
     return found, None if calling.fake else _held(seen)
 
 

@@ -11,7 +11,7 @@ each, and a state dict brings `flat` alone. New weights under which the two diff
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor

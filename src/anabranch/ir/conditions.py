@@ -9,7 +9,7 @@
     steps_of n          0, n, 2n, ...                   bags of one length
     within low high     of an index                     generated kernels read where it says
     together            of a comparison, all true       tensors that shared memory are alike in it
-    alone               never                           it shared memory in a way that no value tells
+    alone               never                           it shared memory in a way that none tells
 
 A condition is recorded by the rewrite, kept beside the graph and asked again of new weights. One
 table says for each kind when it holds, and what to tell where it does not.
