@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.ir import ops
 from anabranch.ir.rule import Call, Result, Rule
-from anabranch.rewrite.rules import ALL, PUBLISHED
+from anabranch.rewrite.rules import ALL, PUBLISHED, PUBLISHED_ALONE
 from anabranch.rewrite.rules.published import OPERATORS
 
 NAMES = {rule.name for rule in PUBLISHED}
@@ -16,7 +16,9 @@ NAMES = {rule.name for rule in PUBLISHED}
 
 def test_they_are_some_of_all_rules_each_once() -> None:
     assert len(NAMES) == len(PUBLISHED) < len(ALL)
-    assert all(any(rule is other for other in ALL) for rule in PUBLISHED)
+    ours = (*ALL, *PUBLISHED_ALONE)
+    assert all(any(rule is other for other in ours) for rule in PUBLISHED)
+    assert not {rule.name for rule in PUBLISHED_ALONE} & {rule.name for rule in ALL}
 
 
 @pytest.mark.parametrize(

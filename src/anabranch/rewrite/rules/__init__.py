@@ -25,6 +25,7 @@ from anabranch.rewrite.rules import (
     norm_by_parts,
     pooling,
     published,
+    published_alone,
     recurrences,
     space_to_depth,
     special,
@@ -64,5 +65,7 @@ CANDIDATES = {name: special.flagged(rules) for name, rules in _WRITTEN.items()}
 
 ALL: tuple[Rule, ...] = tuple(rule for family in CANDIDATES.values() for rule in family)
 """What a search may apply."""
-PUBLISHED = published.published(CANDIDATES)
+PUBLISHED_ALONE = special.flagged(published_alone.RULES)
+"""What no other search may."""
+PUBLISHED: tuple[Rule, ...] = (*published.published(CANDIDATES), *PUBLISHED_ALONE)
 """What published searches may."""

@@ -158,6 +158,14 @@ PAIRED = Rule(
     draw=shapes(SMALL_GROUPS, G=(2, 4, 6, 8)),
 )
 
+CONCATENATED = Rule(
+    "cat(conv(x, w, b), conv(y, v, c)) -> conv(cat(x, y), cat(w, v), cat(b, c)) in groups",
+    find=cat((convolution(x, w, b, rest="window"), convolution(y, v, c, rest="window")), 1),
+    replace=side_by_side,
+    when=two_of_one_shape,
+    draw=shapes(SMALL_GROUPS, "y: B G*C room; v: G*N C taps const; c: G*N const?"),
+)
+
 RULES: tuple[Rule, ...] = (
     PAIRED,
     Rule(
@@ -197,11 +205,5 @@ RULES: tuple[Rule, ...] = (
         when=two_of_one_shape,
         draw=shapes(SMALL_GROUPS, "y: B G*C room; v: G*N C taps const; c: G*N const?"),
     ),
-    Rule(
-        "cat(conv(x, w, b), conv(y, v, c)) -> conv(cat(x, y), cat(w, v), cat(b, c)) in groups",
-        find=cat((convolution(x, w, b, rest="window"), convolution(y, v, c, rest="window")), 1),
-        replace=side_by_side,
-        when=two_of_one_shape,
-        draw=shapes(SMALL_GROUPS, "y: B G*C room; v: G*N C taps const; c: G*N const?"),
-    ),
+    CONCATENATED,
 )
