@@ -32,7 +32,7 @@ from anabranch.search.engine.neighbours import NeighbourFilter, Neighbours
 LINES = Path(__file__).with_name("taso.txt").read_text(encoding="utf-8").splitlines()
 STEPS = 3
 """That lead from one side to the other at most; most equations are one rule of ours, or two."""
-ANY = NeighbourFilter("all", None, lambda match: True)
+ANY = NeighbourFilter("all", lambda names: True, lambda match: True)
 NEIGHBOURS = Neighbours(PUBLISHED)
 TOKEN = re.compile(r"\w+|[(),]")
 BINARY = {"mm": "aten.mm.default", "add": "aten.add.Tensor", "mul": "aten.mul.Tensor"}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Match, Pattern, Rule, When, wild
+from anabranch.ir.rule import Call, Match, Pattern, Rule, When, wild
 from anabranch.rewrite.pattern_ops import call, cat, convolution, relu
 from anabranch.rewrite.rules.algebra_conditions import both, every, floating
 from anabranch.rewrite.rules.conv_windows import of_rest
@@ -25,7 +25,7 @@ from anabranch.rewrite.rules.shapes import WindowChoices, shapes
 x, y, z, a, b, bias, u, v, w = wild("x y z a b bias u v w")
 
 
-def mm(left: Pattern, right: Pattern) -> Pattern:
+def mm(left: Pattern, right: Pattern) -> Call:
     """The product of two matrices."""
     return call("aten.mm.default", left, right)
 
