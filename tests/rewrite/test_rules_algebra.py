@@ -129,12 +129,12 @@ LEFT_ALONE = {
             f"%q: f32[2,1] = {MM}(%x, %b)",
             f"%r: f32[2,3] = {ADD}(%p, %q)",
         ),
-        "several shapes",
+        "b is (4, 1), and M is 3 elsewhere",
     ),
     "a vector in the middle is a column and a row": (
         "matmul(matmul(x, y), z) -> matmul(x, matmul(y, z))",
         graph("x:3,3 y:3 z:3,3", f"%p: f32[3] = {MM}(%x, %y)", f"%q: f32[3] = {MM}(%p, %z)"),
-        "y is a vector",
+        "y has one axis: it is a vector",
     ),
     "a negative factor turns relu round": (
         "relu(x * s) -> relu(x) * s",
@@ -149,7 +149,7 @@ LEFT_ALONE = {
             "%d: f32[2,7] = aten.cat.default([%b, %a], 1)",
             f"%e: f32[2,7] = {ADD}(%c, %d)",
         ),
-        "differ in shape",
+        "is 3 elsewhere",
     ),
     "stacked along one axis, read along another": (
         "select(stack(parts, i), i, k) -> parts[k]",
@@ -178,7 +178,7 @@ LEFT_ALONE = {
             "%q: f32[1,4,5,5] = aten.convolution.default"
             "(%p, %v, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)",
         ),
-        "it has a bias",
+        "b is %b and not left out",
     ),
     "columns that are counted as rows": (
         "linear(reshape(x), w, b) -> reshape(linear(x, w, b))",
@@ -187,7 +187,7 @@ LEFT_ALONE = {
             "%r: f32[3,4] = aten.reshape.default(%x, [3, 4])",
             "%l: f32[3,5] = aten.linear.default(%r, %w)",
         ),
-        "is reshaped, too",
+        "K is 6 elsewhere",
     ),
     "a column that is read": (
         "select(linear(x, w, b), row) -> linear(select(x, row), w, b)",
@@ -196,7 +196,7 @@ LEFT_ALONE = {
             "%l: f32[2,5] = aten.linear.default(%x, %w)",
             "%s: f32[2]{5} = aten.select.int(%l, 1, 0)",
         ),
-        "along the columns",
+        "x has one axis",
     ),
 }
 

@@ -299,10 +299,15 @@ def verify_rule(rule: Rule) -> None:
 
 def text_rule(rule: Rule) -> str:
     """The equation and both sides, a computed one by the name of its function."""
-    put = rule.replace.__qualname__ if callable(rule.replace) else text_pattern(rule.replace)
-    condition = ["  when    " + rule.when.__qualname__] if rule.when else []
+    put = said_by(rule.replace) if callable(rule.replace) else text_pattern(rule.replace)
+    condition = [f"  when    {said_by(rule.when)}"] if rule.when else []
     lines = [f"rule {rule.name}", f"  find    {text_pattern(rule.find)}", f"  replace {put}"]
     return "\n".join([*lines, *condition])
+
+
+def said_by(function: Callable[[Match], object]) -> str:
+    """What a condition or a replacement says of itself as its `text`, or its name."""
+    return str(getattr(function, "text", "") or getattr(function, "__qualname__", "shapes"))
 
 
 def rule_key(rule: Rule) -> str:

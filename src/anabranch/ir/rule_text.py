@@ -11,6 +11,8 @@ People write the usual operators, and short names of others if they say which th
 
 >>> print(text_pattern(parse_pattern("relu(x)*2 - y", {"relu": "aten.relu.default"})))
 aten.sub.Tensor(aten.mul.Tensor(aten.relu.default(x), 2), y)
+
+Several patterns stand side by side, with commas.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def _read(node: ast.expr, text: str, words: Mapping[str, str]) -> Operand:
             value, int | float
         ):
             return -value
-        case ast.List(elts=items):
+        case ast.List(elts=items) | ast.Tuple(elts=items):
             return tuple(_item(item, text, words) for item in items)
         case ast.Attribute(value=ast.Name(id="torch"), attr=name):
             found = getattr(torch, name, None)
@@ -80,9 +82,9 @@ def _read(node: ast.expr, text: str, words: Mapping[str, str]) -> Operand:
 
 
 def _item(node: ast.expr, text: str, words: Mapping[str, str]) -> Operand:
-    """An item of a tuple, or a call that stands for several."""
+    """An item of a tuple, or a call or a name that stands for several."""
     if isinstance(node, ast.Starred):
         found = _read(node.value, text, words)
-        if isinstance(found, Call):
-            return Each(found)
+        if isinstance(found, Call | Wild):
+            return Each(found) if isinstance(found, Call) else Wild(f"*{found.name}")
     return _read(node, text, words)

@@ -12,20 +12,21 @@ out must have its default, or is captured as a whole under `rest`.
 from __future__ import annotations
 
 from anabranch.ir.rule import Call, Operand
-from anabranch.ir.rule_text import parse_pattern
 
-NAMES = "addmm alias bmm detach lift_fresh linear matmul mm relu t"
-WORDS = {name: f"aten.{name}.default" for name in NAMES.split()} | {
-    "transpose": "aten.transpose.int"
+NAMES = """addcmul addmm alias avg_pool2d bmm cat clone detach embedding expand gelu group_norm
+    hardswish hardtanh instance_norm layer_norm leaky_relu lift_fresh linear matmul max_pool2d mm mv
+    permute relu reshape rms_norm rsqrt sigmoid silu stack t tanh"""
+OVERLOADS = """add.Tensor sub.Tensor mul.Tensor div.Tensor mean.dim pow.Tensor_Scalar select.int
+    slice.Tensor split.Tensor split_with_sizes.default sum.dim_IntList transpose.int unbind.int"""
+WORDS = {
+    **{name: f"aten.{name}.default" for name in NAMES.split()},
+    **{name.partition(".")[0]: f"aten.{name}" for name in OVERLOADS.split()},
+    **{"conv": "aten.convolution.default", "to": "aten._to_copy.default"},
+    **{"avg_pool": "aten.avg_pool2d.default", "max_pool": "aten.max_pool2d.default"},
+    **{"adaptive_avg_pool": "aten.adaptive_avg_pool2d.default"},
+    **{"pad": "aten.constant_pad_nd.default"},
 }
 """Operators by the names that equations have for them."""
-
-
-def pattern(text: str) -> Call:
-    """A call as it stands in an equation: `relu(x)*s + y`."""
-    found = parse_pattern(text, WORDS)
-    assert isinstance(found, Call), text
-    return found
 
 
 def call(op: str, *args: Operand, rest: str = "") -> Call:

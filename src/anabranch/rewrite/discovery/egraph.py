@@ -19,7 +19,8 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import COMMUTATIVE, Call, Operand, Wild
 from anabranch.rewrite.discovery.settings import SIZES
 from anabranch.rewrite.discovery.terms import Side, TermEvaluator, fingerprint, size
-from anabranch.rewrite.rules.found import MORE, Shapes, letters, unify
+from anabranch.rewrite.rules.fitting import unify
+from anabranch.rewrite.rules.found import MORE, Shapes, letters
 
 Child = int | tuple[int, ...]
 """A class by its number, or several in brackets."""

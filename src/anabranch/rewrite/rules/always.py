@@ -14,11 +14,12 @@ import torch
 from anabranch.ir.axis_order import axis_order
 from anabranch.ir.ops import same_layout
 from anabranch.ir.refused import unless
-from anabranch.ir.rule import Call, Draw, Match, Pattern, Rule, wild
-from anabranch.rewrite.pattern_ops import call, cat, linear, pattern, permute, reshape
+from anabranch.ir.rule import Draw, Match, Pattern, Rule, wild
+from anabranch.rewrite.pattern_ops import linear, permute, reshape
+from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.shapes import Drawing, OneOf, shapes
 
-x, w, a, b, p, q, s = wild("x w a b p q s")
+x, w, b = wild("x w b")
 
 CHANGED = "its result is not x in every respect"
 
@@ -67,11 +68,9 @@ def in_any_order(given: Drawing) -> tuple[int, ...]:
     return tuple(given.dice.sample(range(4), 4))
 
 
-def identity(name: str, draw: Draw, find: Call | None = None) -> Rule:
-    """A rule find -> x, where x is given back unchanged; what is found is read from its name."""
-    left, _, _ = name.partition(" -> ")
-    when = unless(CHANGED, unchanged)
-    return Rule(name, find=find or pattern(left), replace=x, when=when, draw=draw)
+def identity(name: str, draw: Draw, find: str = "") -> Rule:
+    """A rule find -> x, where x is given back unchanged."""
+    return equation(name, when=unless(CHANGED, unchanged), draw=draw, find=find)
 
 
 def one_permutation(match: Match) -> Pattern:
@@ -92,55 +91,32 @@ def of_rows_at_once(match: Match) -> Pattern:
     return linear(reshape(x, (*match.root.type.shape[:-1], match.w.shape[1])), w, b)
 
 
-DROPOUTS = (
-    *("aten.dropout.default", "aten.feature_dropout.default"),
-    *("aten.alpha_dropout.default", "aten.feature_alpha_dropout.default"),
-)
+DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        "x + 0 -> x",
-        find=x + 0,
-        replace=x,
-        when=unless(CHANGED, added_nothing(-0.0)),
-        draw=sized("x: ... int64"),
-    ),
-    Rule(
-        "x - 0 -> x", find=x - 0, replace=x, when=unless(CHANGED, added_nothing(0.0)), draw=sized()
-    ),
+    equation("x + 0 -> x", when=unless(CHANGED, added_nothing(-0.0)), draw=sized("x: ... int64")),
+    equation("x - 0 -> x", when=unless(CHANGED, added_nothing(0.0)), draw=sized()),
     identity("x * 1 -> x", sized()),
     identity("x / 1 -> x", sized()),
-    identity("pow(x, 1) -> x", sized(), call("aten.pow.Tensor_Scalar", x, 1)),
+    identity("pow(x, 1) -> x", sized()),
     *(
-        identity(f"{op.split('.')[1]}(x, p, eval) -> x", sized(p=0.5), call(op, x, p, False))
+        identity(f"{op}(x, p, eval) -> x", sized(p=0.5), f"aten.{op}.default(x, p, False)")
         for op in DROPOUTS
     ),
     *(identity(f"{op}(x) -> x", sized()) for op in ("alias", "detach", "lift_fresh")),
-    Rule(
-        "clone(x) -> x",
-        find=call("aten.clone.default", x, rest="rest"),
-        replace=x,
-        when=unless(CHANGED, not_copied),
-        draw=sized(rest=(None,)),
-    ),
+    equation("clone(x, *rest) -> x", when=unless(CHANGED, not_copied), draw=sized(rest=(None,))),
     identity(
         "to(x, same) -> x",
         sized(rest=(torch.float32, None, None, None, False, None)),
-        call("aten._to_copy.default", x, rest="rest"),
+        "to(x, *rest)",
     ),
-    identity(
-        "slice(x, all) -> x",
-        sized(rest=(0, 0, 2**63 - 1, 1)),
-        call("aten.slice.Tensor", x, rest="rest"),
-    ),
-    identity(
-        "expand(x, same) -> x", sized("x: ...; s: ... sizes"), call("aten.expand.default", x, s)
-    ),
-    identity("reshape(x, same) -> x", sized("x: ...; s: ... sizes"), reshape(x, s)),
-    identity("permute(x, in order) -> x", sized(p=in_order), permute(x, p)),
+    identity("slice(x, all) -> x", sized(rest=(0, 0, 2**63 - 1, 1)), "slice(x, *rest)"),
+    identity("expand(x, same) -> x", sized("x: ...; s: ... sizes"), "expand(x, s)"),
+    identity("reshape(x, same) -> x", sized("x: ...; s: ... sizes"), "reshape(x, s)"),
+    identity("permute(x, in order) -> x", sized(p=in_order), "permute(x, p)"),
     identity("transpose(x, a, a) -> x", sized(a=0)),
-    identity("cat([x]) -> x", sized(a=0), cat((x,), a)),
+    identity("cat([x]) -> x", sized(a=0), "cat([x], a)"),
     identity("t(t(x)) -> x", shapes("x: N M")),
     *(
         identity(
@@ -148,28 +124,25 @@ RULES: tuple[Rule, ...] = (
         )
         for back in ("a, b", "b, a")
     ),
-    Rule(
+    equation(
         "permute(permute(x, p), q) -> permute(x, p[q])",
-        find=permute(permute(x, p), q),
-        replace=one_permutation,
         draw=shapes("x: N M K L", p=in_any_order, q=in_any_order),
+        put=one_permutation,
     ),
-    Rule(
+    equation(
         "reshape(reshape(x, p), s) -> reshape(x, s)",
-        find=reshape(reshape(x, p), s),
-        replace=lambda match: reshape(x, match.root.type.shape),
         draw=shapes("x: N M K; p: M N*K sizes; s: N*M -1 sizes"),
+        put=lambda match: reshape(x, match.root.type.shape),
     ),
-    Rule(
+    equation(
         "reshape(linear(reshape(x, p), w, b), s) -> linear(reshape(x), w, b)",
-        find=reshape(linear(reshape(x, p), w, b), s),
-        replace=of_rows_at_once,
-        when=unless("columns of the result are counted as rows", keeps_rows),
         draw=shapes(
             "p: -1 K*M sizes; w: N K*M const; b: N const?",
             x=OneOf("L.. K*M", "L.. K M", "M L.. K"),
             s=OneOf("L.. N sizes", "1 L.. N sizes"),
             L=(1, 2, 3),
         ),
+        when=unless("columns of the result are counted as rows", keeps_rows),
+        put=of_rows_at_once,
     ),
 )

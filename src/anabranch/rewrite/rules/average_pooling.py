@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from anabranch.ir.graph import Arg
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Draw, Match, Operand, Rule, wild
-from anabranch.rewrite.pattern_ops import call, convolution, reshape
+from anabranch.rewrite.pattern_ops import call
 from anabranch.rewrite.rules.conv_windows import (
     ConvWindow,
     Sizes,
@@ -26,6 +26,7 @@ from anabranch.rewrite.rules.conv_windows import (
     spread,
     window,
 )
+from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import not_constant
 from anabranch.rewrite.rules.shapes import ANY_GROUPS, OneOf, either, pools
 
@@ -156,23 +157,6 @@ def stops(match: Match) -> Refused | None:
     )
 
 
-def average_last(match: Match) -> Call:
-    """convolution1x1(avg_pool(x), w, b) -> avg_pool(convolution1x1(x, w, b))"""
-    return pooled(convolve(x, w, b, window(match)), average(match))
-
-
-def average_then_bias(match: Match) -> Call:
-    """convolution1x1(avg_pool(x), w, b) -> avg_pool(convolution1x1(x, w)) + b, where zeros of the
-    padding count"""
-    whole = pooled(convolve(x, w, None, window(match)), average(match))
-    return whole + reshape(b, (1, -1, 1, 1))
-
-
-def average_first(match: Match) -> Call:
-    """avg_pool(convolution1x1(x, w, b)) -> convolution1x1(avg_pool(x), w, b)"""
-    return convolve(pooled(x, average(match)), w, b, window(match))
-
-
 CEIL = INCLUDE = OneOf(True, False)
 DIVISOR = OneOf(None, None, None, 7)
 PLAIN_2D = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
@@ -204,38 +188,42 @@ def passing(**more: object) -> Draw:
 UNIFORM = uniform_averages("B C")
 STUCK = pools((CEIL, True, 5), POINTWISE)
 """With a bias that does not pass."""
-POOL = call(AVERAGE, x, rest="pool")
-OF_POOL = convolution(POOL, w, b, rest="window")
-POOL_OF = call(AVERAGE, convolution(x, w, b, rest="window"), rest="pool")
+OF_POOL = "conv(avg_pool(x, *pool), w, b, *window)"
 
 RULES: tuple[Rule, ...] = (
-    Rule("avg_pool(x) -> depthwise(x, 1/n)", POOL, depthwise, uniform, UNIFORM),
-    Rule(
+    equation(
+        "avg_pool(x) -> depthwise(x, 1/n)",
+        when=uniform,
+        find="avg_pool(x, *pool)",
+        put=depthwise,
+        draw=UNIFORM,
+    ),
+    equation(
         "conv1x1(avg_pool(x), w, b) -> conv(x, w/n, b)",
-        find=OF_POOL,
-        replace=as_one,
         when=composed,
+        find=OF_POOL,
+        put=as_one,
         draw=uniform_averages("B C", "w: N C 1 1 const; b: N const?", window=PLAIN_2D),
     ),
-    Rule(
+    equation(
         "conv1x1(avg_pool(x), w, b) -> avg_pool(conv1x1(x, w, b))",
-        find=OF_POOL,
-        replace=average_last,
         when=passes,
+        find=OF_POOL,
+        put="avg_pool(conv(x, w, b, *window), *pool)",
         draw=passing(G=ANY_GROUPS),
     ),
-    Rule(
+    equation(
         "conv1x1(avg_pool(x), w, b) -> avg_pool(conv1x1(x, w)) + b",
-        find=OF_POOL,
-        replace=average_then_bias,
         when=stops,
+        find=OF_POOL,
+        put="avg_pool(conv(x, w, None, *window), *pool) + reshape(b, [1, -1, 1, 1])",
         draw=STUCK,
     ),
-    Rule(
+    equation(
         "avg_pool(conv1x1(x, w, b)) -> conv1x1(avg_pool(x), w, b)",
-        find=POOL_OF,
-        replace=average_first,
         when=passes,
+        find="avg_pool(conv(x, w, b, *window), *pool)",
+        put="conv(avg_pool(x, *pool), w, b, *window)",
         draw=passing(G=ANY_GROUPS),
     ),
 )

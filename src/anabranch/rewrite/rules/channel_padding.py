@@ -17,9 +17,10 @@ import torch
 
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Rule, wild
-from anabranch.rewrite.pattern_ops import call, convolution
+from anabranch.rewrite.pattern_ops import call
 from anabranch.rewrite.rules.conv_windows import convolve, window
-from anabranch.rewrite.rules.pattern_parts import not_constant, slice_of
+from anabranch.rewrite.rules.notation import equation
+from anabranch.rewrite.rules.pattern_parts import slice_of
 from anabranch.rewrite.rules.shapes import CONVOLUTION, shapes
 
 x, w, b = wild("x w b")
@@ -30,11 +31,6 @@ VECTOR = 16
 def wide(match: Match) -> Refused | None:
     """Whether its results have more channels than a vector, and not as many as some vectors."""
     many, channels = vector(match.root.type.dtype), match.w.shape[0]
-    by = window(match)
-    if by.transposed or by.groups > 1:
-        return Refused("it is transposed or has groups")
-    if why := not_constant(match, "w", "b"):
-        return why
     if channels <= many:
         return Refused(f"{channels} channels are no more than a vector")
     return Refused.unless(channels % many > 0, f"{channels} channels are whole vectors")
@@ -61,12 +57,12 @@ def zeros_behind(value: Operand, rank: int, axis: int, count: int) -> Call:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    equation(
         "conv(x, w, b) -> conv(x, w and zeros, b and zeros)[:, :n]",
-        find=convolution(x, w, b, rest="window"),
-        replace=first_of_more,
-        when=wide,
-        draw=shapes(CONVOLUTION, N=(9, 10, 11, 13)),
+        shapes(CONVOLUTION, N=(9, 10, 11, 13)),
+        wide,
+        find="conv(x, w, b, *window)",
+        put=first_of_more,
         scope="first",
     ),
 )

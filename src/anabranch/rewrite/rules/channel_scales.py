@@ -17,9 +17,10 @@ from math import prod
 
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Binding, Call, Draw, Match, Operand, Pattern, Rule, When, Wild, wild
-from anabranch.rewrite.pattern_ops import call, convolution, linear, reshape
+from anabranch.rewrite.pattern_ops import call, linear, reshape
 from anabranch.rewrite.rules import layers
 from anabranch.rewrite.rules.conv_windows import Sizes, convolve, window
+from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import bias_of, bound, not_constant
 from anabranch.rewrite.rules.shapes import (
     GROUPED,
@@ -34,8 +35,6 @@ from anabranch.rewrite.rules.shapes import (
 x, w, b, s, t = wild("x w b s t")
 
 MUL = "aten.mul.Tensor"
-
-CONV, LAYER = convolution(x, w, b, rest="window"), linear(x, w, b)
 
 
 def numbers_of(*ways: str) -> OneOf:
@@ -187,76 +186,65 @@ def linear_of_scaled(match: Match) -> Refused | None:
 def by_factor(sign: str, op: str) -> tuple[Rule, ...]:
     """A layer's result or input times s, or divided by s."""
     return (
-        Rule(
-            f"conv(x, w, b) {sign} s -> conv(x, w {sign} s, b {sign} s)",
-            find=call(op, CONV, s),
-            replace=lambda match: convolve(
-                x, of_result(match, op), scaled(match, op), window(match)
-            ),
+        equation(
+            f"conv(x, w, b, *window) {sign} s -> conv(x, w {sign} s, b {sign} s)",
             when=joins("s"),
+            put=lambda match: convolve(x, of_result(match, op), scaled(match, op), window(match)),
             draw=of_result_shapes(s=RESULT),
         ),
-        Rule(
-            f"conv(x {sign} s, w, b) -> conv(x, w {sign} s, b)",
-            find=convolution(call(op, x, s), w, b, rest="window"),
-            replace=lambda match: convolve(x, into(match, s, op), b, window(match)),
+        equation(
+            f"conv(x {sign} s, w, b, *window) -> conv(x, w {sign} s, b)",
             when=of_input("s", padded=True),
+            put=lambda match: convolve(x, into(match, s, op), b, window(match)),
             draw=either(*(shapes(one, s=INPUT) for one in (GROUPED, GROUPED, TRANSPOSED))),
         ),
-        Rule(
+        equation(
             f"linear(x, w, b) {sign} s -> linear(x, w {sign} s, b {sign} s)",
-            find=call(op, LAYER, s),
-            replace=lambda match: linear(
-                x, call(op, w, numbers(match, s, -1, 1)), scaled(match, op)
-            ),
             when=joins("s", axis=-1),
+            put=lambda match: linear(x, call(op, w, numbers(match, s, -1, 1)), scaled(match, op)),
             draw=shapes(MATRICES, s=numbers_of("N", "1 N", "1")),
         ),
-        Rule(
+        equation(
             f"linear(x {sign} s, w, b) -> linear(x, w {sign} s, b)",
-            find=linear(call(op, x, s), w, b),
-            replace=lambda match: linear(x, call(op, w, numbers(match, s, 1, -1)), b),
             when=linear_of_scaled,
+            put=lambda match: linear(x, call(op, w, numbers(match, s, 1, -1)), b),
             draw=shapes(MATRICES, s=numbers_of("K", "1 K", "1")),
         ),
     )
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        "conv(x, w, b) + s -> conv(x, w, b + s)",
-        find=CONV + s,
-        replace=lambda match: convolve(x, w, shifted(match), window(match)),
+    equation(
+        "conv(x, w, b, *window) + s -> conv(x, w, b + s)",
         when=joins("s"),
+        put=lambda match: convolve(x, w, shifted(match), window(match)),
         draw=of_result_shapes(s=RESULT),
     ),
-    Rule(
+    equation(
         "t + conv(x, w, b) * s -> conv(x, w * s, b * s + t)",
-        find=call("aten.addcmul.default", t, CONV, s),
-        replace=normed,
         when=joins("s", "t"),
+        find="addcmul(t, conv(x, w, b, *window), s)",
+        put=normed,
         draw=of_result_shapes(s="1 G*N ones const", t="1 G*N ones const"),
     ),
-    Rule(
-        "conv(x + t, w, b) -> conv(x, w, b + sum(w * t))",
-        find=convolution(x + t, w, b, rest="window"),
-        replace=of_shifted,
+    equation(
+        "conv(x + t, w, b, *window) -> conv(x, w, b + sum(w * t))",
         when=of_input("t", padded=False),
+        put=of_shifted,
         draw=shapes(GROUPED, window=UNPADDED, t=INPUT),
     ),
-    Rule(
+    equation(
         "conv(t + x * s, w, b) -> conv(x, w * s, b + sum(w * t))",
-        find=convolution(call("aten.addcmul.default", t, x, s), w, b, rest="window"),
-        replace=of_normed,
         when=of_input("s", "t", padded=False),
+        find="conv(addcmul(t, x, s), w, b, *window)",
+        put=of_normed,
         draw=shapes(GROUPED, "s: 1 G*C ones const; t: 1 G*C ones const", window=UNPADDED),
     ),
     layers.bias_apart(layers.CONVOLUTIONS),
-    Rule(
+    equation(
         "linear(x, w, b) + s -> linear(x, w, b + s)",
-        find=LAYER + s,
-        replace=lambda match: linear(x, w, shifted(match, -1)),
         when=joins("s", axis=-1),
+        put=lambda match: linear(x, w, shifted(match, -1)),
         draw=shapes(MATRICES, s=numbers_of("N", "1 N", "1")),
     ),
     layers.bias_apart(layers.LINEARS),

@@ -17,18 +17,17 @@ from itertools import accumulate, pairwise
 
 from anabranch.ir.graph import Ref
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Match, Pattern, Rule, When, Wild, wild
+from anabranch.ir.rule import Call, Match, Pattern, Rule, Wild, wild
 from anabranch.rewrite.pattern_ops import call, cat
 from anabranch.rewrite.rules.algebra_conditions import (
-    every,
-    floating,
     types_of,
     values,
 )
+from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import slice_of
 from anabranch.rewrite.rules.shapes import END, OneOf, either, shapes
 
-x, parts, others, axis, other, start, end, index = wild("x parts others axis other start end index")
+x, parts = wild("x parts")
 
 MOST_PARTS = 6
 """Parts of a concatenation in the largest rule: a cell of NASNet ends in six."""
@@ -134,9 +133,7 @@ CUT = {"start": OneOf(0, None, -1), "end": END}
 
 def neighbours(count: int, first: int) -> Rule:
     """Of `count` parts, the ones at `first` and behind it are slices of x that lie side by side."""
-    a, b, c, d, i, j = wild("a b c d i j")
     rest = [Wild(f"p{k}") for k in range(count) if k not in (first, first + 1)]
-    both_slices = (call(SLICE, x, i, a, b), call(SLICE, x, j, c, d))
 
     def spans(match: Match) -> tuple[int, list[tuple[int, int]]]:
         at = _axis(match, "axis", "x")
@@ -168,23 +165,15 @@ def neighbours(count: int, first: int) -> Rule:
         d=OneOf("N size", END),
         N=range(2, 8),
     )
-    names = [w.name for w in rest]
+    names, parts = ([w.name for w in rest] for _ in range(2))
     names.insert(first, "x[a:b], x[b:d]")
-    return Rule(
+    parts.insert(first, "slice(x, i, a, b), slice(x, j, c, d)")
+    return equation(
         f"cat({', '.join(names)}) -> cat({', '.join(names).replace('x[a:b], x[b:d]', 'x[a:d]')})",
-        find=cat((*rest[:first], *both_slices, *rest[first:]), axis),
-        replace=put,
         when=adjacent,
+        find=f"cat([{', '.join(parts)}], axis)",
+        put=put,
         draw=draw,
-    )
-
-
-def paired(match: Match) -> Refused | None:
-    """Whether both are joined along the same axis, part by part of one shape."""
-    if _axis(match, "axis", "parts") != _axis(match, "other", "others"):
-        return Refused("they are joined along different axes")
-    return Refused.unless(
-        _shapes(match, "parts") == _shapes(match, "others"), "their parts differ in shape"
     )
 
 
@@ -200,36 +189,18 @@ def by_parts(op: str) -> Callable[[Match], Pattern]:
 
 def binary(name: str, count: int) -> Rule:
     """A concatenation of sums as the sum of two concatenations."""
-    op = f"aten.{name}.Tensor"
-    left, right = wild("a b c d"[: 2 * count]), wild("e f g h"[: 2 * count])
-    names = [wild.name for wild in (*left, *right)]
-    sides = [f"{name}({one.name}, {two.name})" for one, two in zip(left, right, strict=True)]
-
-    def alike_pairs(match: Match) -> Refused | None:
-        for one, two in zip(left, right, strict=True):
-            shapes = [match.known.types[str(_ref(match, w))].shape for w in (one, two)]
-            if shapes[0] != shapes[1]:
-                return Refused(f"{one.name} and {two.name} are of different shapes")
-        return None
-
-    pairs = zip(left, right, strict=True)
-    draw = shapes(
-        {w.name: f"L.. C{i} M.." for i, pair in enumerate(pairs) for w in pair},
+    left, right = "abcd"[:count], "efgh"[:count]
+    pairs = [f"{name}({one}, {two})" for one, two in zip(left, right, strict=True)]
+    given = shapes(
+        {leaf: f"L.. C{i} M.." for side in (left, right) for i, leaf in enumerate(side)},
         "axis: C0 of L.. C0 M..",
     )
-    return Rule(
-        f"cat({', '.join(sides)}) -> {name}(cat, cat)",
-        find=cat(tuple(call(op, one, two) for one, two in zip(left, right, strict=True)), axis),
-        replace=call(op, cat(tuple(left), axis), cat(tuple(right), axis)),
-        when=every(floating(*names), alike_pairs),
-        draw=draw,
+    return equation(
+        f"cat({', '.join(pairs)}) -> {name}(cat, cat)",
+        given,
+        find=f"cat([{', '.join(pairs)}], axis)",
+        put=f"{name}(cat([{', '.join(left)}], axis), cat([{', '.join(right)}], axis))",
     )
-
-
-def _ref(match: Match, wildcard: Wild) -> str:
-    arg = match.bound[wildcard.name]
-    assert isinstance(arg, Ref)
-    return arg.name
 
 
 def inside(match: Match) -> Refused | None:
@@ -261,15 +232,12 @@ def taken_apart(match: Match) -> tuple[Pattern, ...]:
     return tuple(call(SELECT, x, at, k) for k in range(len(match.root.types)))
 
 
-a, b, size = wild("a b size")
-
-_taken: When = every(floating("parts", "others"), paired)
 RULES: tuple[Rule, ...] = (
-    Rule(
+    equation(
         "slice(cat(parts, i), i) -> the parts it reads",
-        find=call(SLICE, cat(parts, axis), other, start, end),
-        replace=read_parts,
         when=within,
+        find="slice(cat(parts, axis), other, start, end)",
+        put=read_parts,
         draw=either(
             shapes(PARTS, "start: sum(C[:1]) size", end=END),
             *(
@@ -285,11 +253,11 @@ RULES: tuple[Rule, ...] = (
             ),
         ),
     ),
-    Rule(
+    equation(
         "slice(cat(parts, i), j) -> cat(slice(part, j), i)",
-        find=call(SLICE, cat(parts, axis), other, start, end),
-        replace=each_sliced,
         when=across,
+        find="slice(cat(parts, axis), other, start, end)",
+        put=each_sliced,
         draw=either(
             *(
                 shapes(f"parts: {parts}; axis: C of parts; other: D of parts", CUT)
@@ -297,53 +265,52 @@ RULES: tuple[Rule, ...] = (
             )
         ),
     ),
-    Rule(
+    equation(
         "select(stack(parts, i), i, k) -> parts[k]",
-        find=call(SELECT, call("aten.stack.default", parts, axis), other, index),
-        replace=the_part,
         when=stacked_parts,
+        find="select(stack(parts, axis), other, index)",
+        put=the_part,
         draw=shapes(
             "parts: A.. B.. several; axis: N of A.. N B..; other: N of A.. N B..",
             "index: count index",
             PARTS=(1, 2, 3, 4),
         ),
     ),
-    Rule(
+    equation(
         "x[a:b][start:end] -> x[a + start:a + end]",
-        find=call(SLICE, call(SLICE, x, axis, a, b), other, start, end),
-        replace=one_slice,
         when=inside,
+        find="slice(slice(x, axis, a, b), other, start, end)",
+        put=one_slice,
         draw=shapes(
             "x: A.. N B..; axis: N of x; other: N of x",
             dict.fromkeys(("a", "b", "start", "end"), OneOf(None, 0, 1, 2, -1, -2, 5, END)),
         ),
     ),
-    Rule(
+    equation(
         "split(x, size, i) -> x[:, 0:size], x[:, size:2*size]",
-        find=call("aten.split.Tensor", x, size, axis),
-        replace=cut_apart,
+        find="split(x, size, axis)",
+        put=cut_apart,
         draw=shapes("x: A.. N B..; axis: N of x; size: N upto", N=range(1, 28)),
     ),
-    Rule(
+    equation(
         "split(x, sizes, i) -> x[:, 0:a], x[:, a:b]",
-        find=call("aten.split_with_sizes.default", x, size, axis),
-        replace=cut_apart,
+        find="split_with_sizes(x, size, axis)",
+        put=cut_apart,
         draw=shapes("x: A.. sum(P) B..; axis: sum(P) of x; size: [P] size", PARTS=(1, 2, 3, 4)),
     ),
-    Rule(
+    equation(
         "unbind(x, i) -> x[:, 0], x[:, 1]",
-        find=call("aten.unbind.int", x, axis),
-        replace=taken_apart,
+        find="unbind(x, axis)",
+        put=taken_apart,
         draw=shapes("x: A.. N B..; axis: N of x", N=range(1, 28)),
     ),
     *(neighbours(n, i) for n in range(2, MOST_PARTS + 1) for i in range(n - 1)),
     *(
-        Rule(
+        equation(
             f"{name}(cat(parts), cat(others)) -> cat({name}(part, other))",
-            find=call(f"aten.{name}.Tensor", cat(parts, axis), cat(others, other)),
-            replace=by_parts(f"aten.{name}.Tensor"),
-            when=_taken,
-            draw=shapes(PARTS, "others: A.. [C] B.."),
+            shapes(PARTS, "others: A.. [C] B..; other: C of others"),
+            find=f"{name}(cat(parts, axis), cat(others, other))",
+            put=by_parts(f"aten.{name}.Tensor"),
         )
         for name in ("add", "sub", "mul")
     ),

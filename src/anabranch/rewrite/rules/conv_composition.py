@@ -17,13 +17,14 @@ from math import prod
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.rewrite.apply import drawn_until_it_applies
-from anabranch.rewrite.pattern_ops import call, convolution, reshape, transpose
+from anabranch.rewrite.pattern_ops import call, reshape, transpose
 from anabranch.rewrite.rules.conv_windows import ConvWindow, convolve, results, rimmed, window
 from anabranch.rewrite.rules.draws import SIZES
+from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import made, not_constant, refuses
 from anabranch.rewrite.rules.shapes import GROUPED, ONE_TAP, WindowChoices, either, ends, shapes
 
-x, w, v, b, c, pad = wild("x w v b c pad")
+x, w, v, b, c = wild("x w v b c")
 
 MOST_GROWTH = 64
 """How many times the numbers of both weights their product may have."""
@@ -72,20 +73,8 @@ def sides_of(match: Match, axes: int) -> list[tuple[int, int]] | Refused:
     return list(zip(ends[-2::-2], ends[::-2], strict=True))
 
 
-def followed_by_1x1(match: Match) -> Refused | None:
-    """Whether a plain 1x1 convolution follows, and their common weight is not much larger than
-    both."""
-    inner, outer = window(match), window(match, "outer")
-    if set(match.v.shape[2:]) != {1}:
-        return Refused("the second convolution is not 1x1")
-    if not outer.plain or outer.groups > 1:
-        return Refused("the 1x1 convolution has a stride, padding or groups")
-    if inner.transposed:
-        return Refused("it is transposed")
-    if inner.groups > 1 and not inner.groups == match.w.shape[0] == match.x.shape[1]:
-        return Refused(f"it has {inner.groups} groups")
-    if why := not_constant(match, "w", "v", "b", "c"):
-        return why
+def not_much_larger(match: Match) -> Refused | None:
+    """Whether their common weight is not much larger than both."""
     size = match.v.shape[0] * match.x.shape[1] * prod(match.w.shape[2:])
     times = size // (prod(match.w.shape) + prod(match.v.shape))
     return Refused.unless(
@@ -106,14 +95,9 @@ def as_one(match: Match) -> Call:
     return convolve(x, weight, bias, replace(window(match), groups=1))
 
 
-def strided_1x1(match: Match) -> Refused | None:
-    """Whether it is a 1x1 convolution with a stride: it reads every second pixel and no other."""
-    by = window(match)
-    if set(match.w.shape[2:]) != {1} or set(by.stride) == {1}:
-        return Refused("it is not 1x1, or has no stride")
-    if by.transposed or set(by.padding) != {0}:
-        return Refused("it is transposed or padded")
-    return None
+def strided(match: Match) -> Refused | None:
+    """Whether a 1x1 convolution has a stride: it reads every second pixel and no other."""
+    return Refused.unless(set(window(match).stride) != {1}, "it has no stride")
 
 
 def of_every_second(match: Match) -> Call:
@@ -130,20 +114,17 @@ BEFORE_1X1 = {"window": WindowChoices(), "v": "N M ones const", "c": "N const?",
 
 RULES: tuple[Rule, ...] = (
     drawn_until_it_applies(
-        Rule(
+        equation(
             "conv(pad(x), w, b) -> conv(x, pad(w), b) with padding of its own",
-            find=convolution(call("aten.constant_pad_nd.default", x, pad), w, b, rest="window"),
-            replace=made(without_pad),
             when=refuses(without_pad),
+            find="conv(pad(x, pad), w, b, *window)",
+            put=made(without_pad),
             draw=shapes(GROUPED, pad=ends(-1, 0, 0, 1, 2)),
         )
     ),
-    Rule(
+    equation(
         "conv1x1(conv(x, w, b), v, c) -> conv(x, v @ w, v @ b + c)",
-        find=convolution(convolution(x, w, b, rest="window"), v, c, rest="outer"),
-        replace=as_one,
-        when=followed_by_1x1,
-        draw=either(
+        either(
             shapes("x: B C room image; w: M C taps const; b: M const?", BEFORE_1X1),
             shapes(
                 "x: B G room image; w: G 1 taps const; b: G const?",
@@ -152,16 +133,19 @@ RULES: tuple[Rule, ...] = (
                 G=SIZES,
             ),
         ),
+        not_much_larger,
+        find="conv(conv(x, w, b, *window), v, c, *outer)",
+        put=as_one,
     ),
-    Rule(
+    equation(
         "conv1x1(x, w, b) of stride s -> conv1x1(x[::s, ::s], w, b)",
-        find=convolution(x, w, b, rest="window"),
-        replace=of_every_second,
-        when=strided_1x1,
-        draw=shapes(
+        shapes(
             GROUPED,
-            "w: G*N C taps maybe",
+            "w: G*N C ones maybe; b: G*N maybe?",
             window=replace(ONE_TAP, stride=((2,), (1, 2, 3), (1, 2, 3))),
         ),
+        strided,
+        find="conv(x, w, b, *window)",
+        put=of_every_second,
     ),
 )

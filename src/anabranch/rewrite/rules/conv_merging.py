@@ -27,8 +27,8 @@ import torch
 
 from anabranch.ir.graph import Ref
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, wild
-from anabranch.rewrite.pattern_ops import call, cat, convolution
+from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
+from anabranch.rewrite.pattern_ops import call, cat
 from anabranch.rewrite.rules.activations import ACTIVATIONS, Activation
 from anabranch.rewrite.rules.conv_windows import (
     ConvWindow,
@@ -38,19 +38,18 @@ from anabranch.rewrite.rules.conv_windows import (
     rimmed,
     together,
 )
-from anabranch.rewrite.rules.pattern_parts import computed, made, refuses, slice_of
+from anabranch.rewrite.rules.notation import equation
+from anabranch.rewrite.rules.pattern_parts import made, refuses, slice_of
 from anabranch.rewrite.rules.shapes import (
     CONVOLUTION,
     GROUPED,
     TRANSPOSED,
     TWO_WINDOWS,
     either,
-    joined,
     shapes,
 )
 
-x, y, w, v, b, c, axis = wild("x y w v b c axis")
-FIRST = convolution(x, w, b, rest="window")
+(x,) = wild("x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,39 +100,25 @@ class Merge:
     def rules(self) -> tuple[Rule, Rule]:
         """With slices, and with a concatenation."""
         other = "window" if self.windows == "one" else "other"
-        pair = (self._after(FIRST), self._after(convolution(x, v, c, rest=other)))
+        pair = [self._found("w, b, *window"), self._found(f"v, c, *{other}")]
         first, second = (self._around(f"conv(x, {sides})") for sides in ("w, b", "v, c"))
         after = self._around(self.text)
-        both = f"{first}, {second} -> slices of {after}"
+        sliced = f"{first}, {second} -> slices of {after}"
+        whole = f"cat({first}, {second}) -> {after}"
+        two = CONVOLUTION | {"v": "M C taps const", "c": "M const?"}
+        told = {} if self.activation is None else self.activation.drawn()
+        given, when = (two if self.windows == "one" else TWO_WINDOWS) | told, refuses(self.merged)
+        joined = f"cat([{', '.join(pair)}], axis)"
         return (
-            Rule(both, pair, self.parts, refuses(self.merged), self._drawn()),
-            Rule(
-                f"cat({first}, {second}) -> {after}",
-                cat(pair, axis),
-                made(self.merged),
-                self.in_channels,
-                self._drawn(cat=True),
+            equation(sliced, shapes(given), when, find=", ".join(pair), put=self.parts),
+            equation(
+                whole, shapes(given, axis="C of B C taps"), when, find=joined, put=made(self.merged)
             ),
         )
-
-    def in_channels(self, match: Match) -> Refused | None:
-        """The same, of members of a concatenation along channels."""
-        if match.axis.arg not in (1, 1 - len(match.root.type.shape)):
-            return Refused("it is not of channels")
-        return refuses(self.merged)(match)
 
     def merged(self, match: Match) -> Call | Refused:
         """The one convolution, and the activation behind it; or why there is none."""
         members = _members(match)
-        if any(member.window.transposed for member in members):
-            return Refused("one is transposed")
-        counts = sorted({member.window.groups for member in members})
-        if len(counts) > 1:
-            return Refused(f"they have {' and '.join(map(str, counts))} groups")
-        if counts[0] > 1:
-            return Refused(f"it has {counts[0]} groups")
-        if why := computed(match, *(ref for m in members for ref in (m.weight, m.bias))):
-            return why
         kinds = {(member.window, member.shape[2:]) for member in members}
         if (len(kinds) == 1) != (self.windows == "one"):
             return Refused("their windows are alike" if len(kinds) == 1 else "their windows differ")
@@ -146,16 +131,16 @@ class Merge:
         ends = accumulate(counts, initial=0)
         return tuple(slice_of(value, 1, start, end) for start, end in pairwise(ends))
 
+    def _found(self, sides: str) -> str:
+        """One convolution of x as text, and the activation behind it."""
+        one = f"conv(x, {sides})"
+        return one if self.activation is None else self.activation.of(one)
+
     def _after(self, one: Call) -> Call:
         return one if self.activation is None else self.activation(one)
 
     def _around(self, text: str) -> str:
         return f"{self.behind}({text})" if self.behind else text
-
-    def _drawn(self, cat: bool = False) -> Draw:
-        told = shapes({} if self.activation is None else self.activation.drawn())
-        draw = TWO if self.windows == "one" else shapes(TWO_WINDOWS)
-        return joined(draw, told, shapes({"axis": 1} if cat else {}))
 
 
 def _members(match: Match) -> tuple[Member, Member]:
@@ -171,41 +156,27 @@ def _members(match: Match) -> tuple[Member, Member]:
     return member("w", "b", "window"), member("v", "c", other)
 
 
-TWO = shapes(CONVOLUTION, "v: M C taps const; c: M const?")
+def two_inputs(match: Match) -> Refused | None:
+    """Whether two inputs are convolved, and not one twice."""
+    return Refused.unless(match.x.arg != match.y.arg, "it is one convolution twice")
 
 
-def batches(match: Match) -> Refused | None:
-    """Two inputs that differ in their number of images only; the weights may be anything."""
-    if match.x.arg == match.y.arg:
-        return Refused("it is one convolution twice")
-    if match.x.shape[1:] != match.y.shape[1:]:
-        return Refused(f"the inputs are {match.x.shape} and {match.y.shape}")
-    images = len(match.x.shape) == len(match.w.shape)
-    return Refused.unless(images, "the inputs have no axis of images")
-
-
-def one_batch(match: Match) -> tuple[Pattern, ...]:
-    """convolution(x, w, b), convolution(y, w, b) -> slices of convolution(cat(x, y), w, b)"""
-    n, m = match.x.shape[0], match.y.shape[0]
-    both = convolution(cat((x, y)), w, b, rest="window")
-    return slice_of(both, 0, 0, n), slice_of(both, 0, n, n + m)
-
-
+OTHER = "y: D G*C room image"
 ONE_WINDOW = Merge("one", "conv(x, cat(w, v), cat(b, c))")
 PADDED = Merge("two", "conv(x, cat(pad(w), pad(v)), cat(b, c))")
 
 RULES: tuple[Rule, ...] = (
     *(merge.rules()[0] for merge in (ONE_WINDOW, PADDED)),
-    Rule(
-        "conv(x, w, b), conv(y, w, b) -> slices of conv(cat(x, y), w, b)",
-        find=(FIRST, convolution(y, w, b, rest="window")),
-        replace=one_batch,
-        when=batches,
-        draw=either(
-            shapes(GROUPED, "y: D G*C room image; w: G*N C taps maybe"),
-            shapes(GROUPED, "y: D G*C room image; w: G*N C taps maybe"),
-            shapes(TRANSPOSED, "y: D G*C room image; w: G*C N taps maybe"),
+    equation(
+        "conv(x, w, b, *window), conv(y, w, b, *window) -> slices of conv(cat(x, y), w, b)",
+        either(
+            shapes(GROUPED, OTHER, "w: G*N C taps maybe; b: G*N maybe?"),
+            shapes(GROUPED, OTHER, "w: G*N C taps maybe; b: G*N maybe?"),
+            shapes(TRANSPOSED, OTHER, "w: G*C N taps maybe; b: G*N maybe?"),
         ),
+        two_inputs,
+        put="slice(conv(cat([x, y], 0), w, b, *window), 0, 0, B),"
+        " slice(conv(cat([x, y], 0), w, b, *window), 0, B, B + D)",
     ),
 )
 BEHIND = [

@@ -11,34 +11,22 @@ stands for all spellings. Rules that might help.
 from __future__ import annotations
 
 import re
+from functools import reduce
 
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, wild
-from anabranch.rewrite.pattern_ops import call, pattern
+from anabranch.ir.rule import Match, Pattern, Rule, wild
+from anabranch.rewrite.pattern_ops import call
 from anabranch.rewrite.rules.algebra_conditions import (
-    alike,
-    equations,
-    every,
     floating,
     folded,
-    number,
     values,
 )
+from anabranch.rewrite.rules.notation import equation, equations
 from anabranch.rewrite.rules.shapes import OneOf, shapes
 
-x, s, parts, axis, dims = wild("x s parts axis dims")
+x, axis, dims = wild("x axis dims")
 MOST_TERMS = 8
 """Terms of a sum that is balanced at once; a longer one is balanced in parts."""
-
-
-def plus(one: Operand, two: Operand) -> Call:
-    """The sum of two operands as a pattern; either may be a number."""
-    return call("aten.add.Tensor", one, two)
-
-
-def broadcast(*names: str, **more: object) -> Draw:
-    """Tensors of one shape, but of size one along some axes."""
-    return shapes(dict.fromkeys(names, "N ... broadcast"), more)
 
 
 NUMBERS = OneOf(2, -3, 0.5, 1)
@@ -49,25 +37,17 @@ def laws(*texts: str) -> list[Rule]:
     rules: list[Rule] = []
     for text in texts:
         names = dict.fromkeys(re.findall("[a-z]", text))
-        tensors, numbers = [n for n in names if n != "s"], [n for n in names if n == "s"]
-        when = every(floating(*tensors), *map(number, numbers))
-        draw = broadcast(*tensors, **dict.fromkeys(numbers, NUMBERS))
-        rules += equations(text, when=when, draw=draw)
+        tensors = {name: "N ... broadcast" for name in names if name != "s"}
+        rules += equations(text, shapes=shapes(tensors, {"s": NUMBERS} if "s" in names else {}))
     return rules
 
 
 def balanced(terms: int) -> Rule:
     """A chain of sums as a tree."""
-    leaves = wild(" ".join("abcdefgh"[:terms]))
-    names = [leaf.name for leaf in leaves]
-    chain = " + ".join(names)
-    return Rule(
-        f"{chain} -> balanced",
-        find=pattern(chain),
-        replace=folded(plus, list(leaves)),
-        when=floating(*names),
-        draw=broadcast(*names),
-    )
+    leaves = list("abcdefgh"[:terms])
+    given = shapes(dict.fromkeys(leaves, "N ... broadcast"))
+    tree = folded(lambda one, two: f"({one} + {two})", leaves)
+    return equation(f"{' + '.join(leaves)} -> balanced", given, put=tree)
 
 
 def one_more(match: Match) -> Pattern:
@@ -93,24 +73,21 @@ def over_the_stack(match: Match) -> Refused | None:
 def one_by_one(match: Match) -> Pattern:
     """The sum of the parts, which is a chain that other rules put in another order."""
     first, second, *more = values(match, "parts")
-    total = plus(first, second)
-    for part in more:
-        total = plus(total, part)
-    return total
+    return reduce(lambda total, part: total + part, more, call("aten.add.Tensor", first, second))
 
 
 RULES: tuple[Rule, ...] = (
     *laws("(a + b) + c -> a + (b + c)"),
-    Rule(
+    equation(
         "sum(stack([a, b, ...], i), i) -> a + b + ...",
-        find=call("aten.sum.dim_IntList", call("aten.stack.default", parts, axis), dims),
-        replace=one_by_one,
-        when=over_the_stack,
-        draw=shapes(
+        shapes(
             "parts: A.. B.. several; axis: N of A.. N B..",
             PARTS=range(2, 7),
             dims=("N of A.. N B..",),
         ),
+        over_the_stack,
+        find="sum(stack(parts, axis), dims)",
+        put=one_by_one,
     ),
     *laws("(a * b) * c -> a * (b * c)"),
     *map(balanced, range(4, MOST_TERMS + 1)),
@@ -127,17 +104,7 @@ RULES: tuple[Rule, ...] = (
         "(x*y)*s = (x*s)*y",
         "x + x = x*2",
     ),
-    Rule(
-        "x*s + x -> x*(s + 1)",
-        find=x * s + x,
-        replace=one_more,
-        when=every(floating("x"), number("s")),
-        draw=broadcast("x", s=NUMBERS),
-    ),
+    equation("x*s + x -> x*(s + 1)", shapes("x: N ... broadcast", s=NUMBERS), put=one_more),
     *laws("x - x*y -> x*(1 - y)"),
-    *equations(
-        "x*s + y*(1 - s) = y + s*(x - y)",
-        when=alike("x", "y", "s"),
-        draw=shapes("x: N ...; y: N ...; s: N ..."),
-    ),
+    *equations("x*s + y*(1 - s) = y + s*(x - y)", shapes="x: N ...; y: N ...; s: N ..."),
 )

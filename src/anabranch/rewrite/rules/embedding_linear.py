@@ -38,25 +38,25 @@ import torch
 
 from anabranch.ir.graph import Ref
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Draw, Each, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat, linear, permute, reshape
 from anabranch.rewrite.rules.algebra_conditions import floating, values
 from anabranch.rewrite.rules.embedding_merging import looked_up
+from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import slice_of
 from anabranch.rewrite.rules.shapes import OneOf, each, shapes
 
 Together = Literal["stack", "cat"]
 Beside = Literal["", "x", "x * v"]
 
-tables, ids, x, v, w, b = wild("tables ids x v w b")
-axis, along, shape = wild("axis along shape")
+tables, x, v, w, b = wild("tables x v w b")
+(axis,) = wild("axis")
 
 EMBEDDING = "aten.embedding.default"
 STACK, SUM = "aten.stack.default", "aten.sum.dim_IntList"
-LOOKUP = call(EMBEDDING, tables, ids, rest="rest")
+LOOKUP = "embedding(tables, ids, *rest)"
 RESTS = ((-1, False, False), (1, True, False))
 """What a lookup is told beside its indices."""
-INDEX_DTYPES = (torch.int32, torch.int64)
 
 MOST_BYTES = 512 << 20
 """Bytes of all products of tables: they are memory beside the model's own."""
@@ -97,11 +97,11 @@ class EmbeddingLinearForm:
 
     def rule(self) -> Rule:
         """The rule for lookups put together in this form, of global scope."""
-        return Rule(
+        return equation(
             self._name(),
-            find=linear(self._read(), w, b),
-            replace=self.put,
             when=self.able,
+            find=f"linear({self._read()}, w, b)",
+            put=self.put,
             draw=self.draw(),
             scope="first",
         )
@@ -188,14 +188,14 @@ class EmbeddingLinearForm:
         last = "linear(x, w, b)" if self.beside == "x" else "b"
         return f"linear({left}, w, b) -> sum({after}) + {last}"
 
-    def _read(self) -> Call:
+    def _read(self) -> str:
         """What the linear reads, as it is found."""
         if self.together == "cat":
-            return cat(self._placed(Each(LOOKUP), x), along)
-        found = call(STACK, (Each(LOOKUP),), axis)
+            return f"cat([{', '.join(self._placed(f'*{LOOKUP}', 'x'))}], along)"
+        found = f"stack([*{LOOKUP}], axis)"
         if self.beside:
-            found = cat(self._placed(found, x * v), along)
-        return reshape(found, shape)
+            found = f"cat([{', '.join(self._placed(found, 'x * v'))}], along)"
+        return f"reshape({found}, shape)"
 
     def _placed(self, lookups: P, beside: P) -> tuple[P, ...]:
         """Both in order, or the lookups alone."""
@@ -290,11 +290,11 @@ ONE_BY_ONE = (
 )
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    equation(
         "linear(embedding(t, i), w, b) -> embedding(linear(t, w, b), i)",
-        find=linear(LOOKUP, w, b),
-        replace=call(EMBEDDING, linear(tables, w, b), ids),
         when=_one,
+        find=f"linear({LOOKUP}, w, b)",
+        put="embedding(linear(tables, w, b), ids)",
         draw=shapes(
             "tables: H K const; w: N K const; b: N const?",
             ids=OneOf("... int64", "... int32"),

@@ -40,17 +40,18 @@ import torch
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Ref
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Draw, Each, Known, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.rule import Call, Draw, Known, Match, Operand, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat, permute, reshape
 from anabranch.rewrite.rules.algebra_conditions import values
+from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import slice_of
 from anabranch.rewrite.rules.shapes import Drawing, OneOf, each, either, shapes
 from anabranch.rewrite.value_slices import ValueSlice, slice_of_value
 
 INTEGERS = ("int64", "int32")
 
-tables, ids, x, axis, dims = wild("tables ids x axis dims")
+(x,) = wild("x")
 
 EMBEDDING, INDEX = "aten.embedding.default", "aten.index.Tensor"
 STACK, CAT = "aten.stack.default", "aten.cat.default"
@@ -59,8 +60,7 @@ ORDERED |= {"aten._unsafe_view.default", "aten.squeeze.dim", "aten.flatten.using
 """What leaves numbers in their order."""
 TO, SUM = "aten._to_copy.default", "aten.sum.dim_IntList"
 
-LOOKUP = call(EMBEDDING, tables, ids, rest="rest")
-LOOKUPS, BAGS = Each(LOOKUP), Each(call(SUM, LOOKUP, dims))
+LOOKUP = "embedding(tables, ids, *rest)"
 
 MOST_BYTES = 1 << 30
 """Bytes of a joined table: it is memory beside the model's own."""
@@ -87,13 +87,13 @@ class EmbeddingMergeForm:
         items = [*["x"] * before, f"{each}, ...", *["x"] * behind]
         merged = f"cat([{', '.join([*['x'] * before, one, *['x'] * behind])}])"
         right = merged if before or behind else one
-        several = BAGS if self.bags else LOOKUPS
-        parts: tuple[Operand, ...] = (*[x] * before, several, *[x] * behind)
-        return Rule(
+        several = f"*sum({LOOKUP}, dims)" if self.bags else f"*{LOOKUP}"
+        parts = ", ".join([*["x"] * before, several, *["x"] * behind])
+        return equation(
             f"{self.left.format(', '.join(items))} -> {right}",
-            find=call(self.op, parts, axis),
-            replace=lambda match: self.put(match, before, behind),
             when=self.able,
+            find=f"{ops.packet_name(self.op).removeprefix('aten.')}([{parts}], axis)",
+            put=lambda match: self.put(match, before, behind),
             draw=self.draw(before or behind),
             scope="first",
         )

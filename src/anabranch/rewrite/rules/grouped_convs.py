@@ -21,12 +21,13 @@ from dataclasses import replace
 
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
-from anabranch.rewrite.pattern_ops import call, cat, convolution, reshape
+from anabranch.rewrite.pattern_ops import call, cat, reshape
 from anabranch.rewrite.rules.conv_windows import convolve, window
-from anabranch.rewrite.rules.pattern_parts import joined_bias, not_constant, slice_of
+from anabranch.rewrite.rules.notation import equation
+from anabranch.rewrite.rules.pattern_parts import joined_bias, slice_of
 from anabranch.rewrite.rules.shapes import GROUPED, either, shapes
 
-x, y, w, v, b, c, parts, axis = wild("x y w v b c parts axis")
+x, y, w, v, b, c = wild("x y w v b c")
 
 MOST_GROWTH = 64
 """How many times larger a weight may become by zeros."""
@@ -34,35 +35,21 @@ TILE_CHANNELS = 16
 """Channels that tensor cores multiply at once."""
 
 
-def grouped(match: Match) -> Refused | None:
-    """Why it is no convolution with groups and a constant weight."""
-    by = window(match)
-    if by.transposed:
-        return Refused("it is transposed")
-    if by.groups == 1:
-        return Refused("it has one group")
-    return not_constant(match, "w", "b")
-
-
 def in_pairs(match: Match) -> Refused | None:
     """Whether there is an even number of groups, which may join two by two."""
     groups = window(match).groups
-    return grouped(match) or Refused.unless(groups % 2 == 0, f"its {groups} groups do not pair")
+    return Refused.unless(groups % 2 == 0, f"its {groups} groups do not pair")
 
 
 def in_one(match: Match) -> Refused | None:
     """Whether one weight for all groups, mostly zeros, is not too large."""
     groups = window(match).groups
-    return grouped(match) or Refused.unless(
-        groups <= MOST_GROWTH, f"its weight would be {groups} times as large"
-    )
+    return Refused.unless(groups <= MOST_GROWTH, f"its weight would be {groups} times as large")
 
 
 def in_tiles(match: Match) -> Refused | None:
     """Whether several groups fill a tile; two of them are a pair."""
     groups, channels = window(match).groups, match.w.shape[1]
-    if why := grouped(match):
-        return why
     if channels == 1:
         return Refused("its groups have one channel each: it is depthwise")
     if TILE_CHANNELS // channels <= 2 or TILE_CHANNELS % channels:
@@ -107,9 +94,7 @@ def halves(match: Match) -> Call:
 
 def many_groups(match: Match) -> Refused | None:
     """Whether there are more than two groups: two come apart by another rule."""
-    return grouped(match) or Refused.unless(
-        window(match).groups > 2, "it has two groups: they come apart"
-    )
+    return Refused.unless(window(match).groups > 2, "it has two groups: they come apart")
 
 
 def _some(match: Match, start: int, end: int) -> Call:
@@ -121,16 +106,10 @@ def _some(match: Match, start: int, end: int) -> Call:
     return convolve(part, weight, bias, replace(by, groups=end - start))
 
 
-def two_of_one_shape(match: Match) -> Refused | None:
-    """Whether two convolutions of two inputs can be groups of one."""
-    if match.x.arg == match.y.arg:
-        return Refused("they read one input: it need not be concatenated")
-    if window(match).transposed:
-        return Refused("they are transposed")
-    for one, two in ((match.x, match.y), (match.w, match.v)):
-        if one.shape != two.shape:
-            return Refused(f"they read {one.shape} and {two.shape}")
-    return not_constant(match, "w", "v", "b", "c")
+def two_inputs(match: Match) -> Refused | None:
+    """Whether two inputs are convolved, and not one twice."""
+    other = match.x.arg != match.y.arg
+    return Refused.unless(other, "they read one input: it need not be concatenated")
 
 
 def side_by_side(match: Match) -> Call:
@@ -150,30 +129,30 @@ def both_results(match: Match) -> tuple[Pattern, ...]:
 SMALL_GROUPS = {**GROUPED, "N": (1, 1, 2, 3), "C": (1, 1, 2, 3)}
 """Channels of each group."""
 
-PAIRED = Rule(
+TWO = shapes(SMALL_GROUPS, "y: B G*C room; v: G*N C taps const; c: G*N const?")
+FOUND = "conv(x, w, b, *window)"
+
+PAIRED = equation(
     "conv(x, w, b) of g groups -> conv(x, w in pairs, b) of g/2 groups",
-    find=convolution(x, w, b, rest="window"),
-    replace=pairs,
-    when=in_pairs,
-    draw=shapes(SMALL_GROUPS, G=(2, 4, 6, 8)),
+    shapes(SMALL_GROUPS, G=(2, 4, 6, 8)),
+    in_pairs,
+    find=FOUND,
+    put=pairs,
 )
 
-CONCATENATED = Rule(
+CONCATENATED = equation(
     "cat(conv(x, w, b), conv(y, v, c)) -> conv(cat(x, y), cat(w, v), cat(b, c)) in groups",
-    find=cat((convolution(x, w, b, rest="window"), convolution(y, v, c, rest="window")), 1),
-    replace=side_by_side,
-    when=two_of_one_shape,
-    draw=shapes(SMALL_GROUPS, "y: B G*C room; v: G*N C taps const; c: G*N const?"),
+    TWO,
+    two_inputs,
+    find="cat([conv(x, w, b, *window), conv(y, v, c, *window)], 1)",
+    put=side_by_side,
 )
 
 RULES: tuple[Rule, ...] = (
     PAIRED,
-    Rule(
+    equation(
         "conv(x, w, b) of small groups -> conv(x, w on the diagonal, b) of groups of 16 channels",
-        find=convolution(x, w, b, rest="window"),
-        replace=tiles,
-        when=in_tiles,
-        draw=either(
+        either(
             *(
                 shapes(
                     SMALL_GROUPS,
@@ -183,27 +162,30 @@ RULES: tuple[Rule, ...] = (
                 for n in (2, 4)
             )
         ),
+        in_tiles,
+        find=FOUND,
+        put=tiles,
     ),
-    Rule(
+    equation(
         "conv(x, w, b) of g groups -> conv(x, w on the diagonal, b) of one group",
-        find=convolution(x, w, b, rest="window"),
-        replace=dense,
-        when=in_one,
-        draw=shapes(SMALL_GROUPS, G=(2, 3, 4, 5, 6, 8)),
+        shapes(SMALL_GROUPS, G=(2, 3, 4, 5, 6, 8)),
+        in_one,
+        find=FOUND,
+        put=dense,
     ),
-    Rule(
+    equation(
         "conv(x, w, b) of g groups -> cat of two convs of g/2 groups",
-        find=convolution(x, w, b, rest="window"),
-        replace=halves,
-        when=many_groups,
-        draw=shapes(SMALL_GROUPS, G=(3, 4, 5, 6, 8)),
+        shapes(SMALL_GROUPS, G=(3, 4, 5, 6, 8)),
+        many_groups,
+        find=FOUND,
+        put=halves,
     ),
-    Rule(
-        "conv(x, w, b), conv(y, v, c) -> slices of conv(cat(x, y), cat(w, v), cat(b, c)) in groups",
-        find=(convolution(x, w, b, rest="window"), convolution(y, v, c, rest="window")),
-        replace=both_results,
-        when=two_of_one_shape,
-        draw=shapes(SMALL_GROUPS, "y: B G*C room; v: G*N C taps const; c: G*N const?"),
+    equation(
+        "conv(x, w, b, *window), conv(y, v, c, *window)"
+        " -> slices of conv(cat(x, y), cat(w, v), cat(b, c)) in groups",
+        TWO,
+        two_inputs,
+        put=both_results,
     ),
     CONCATENATED,
 )

@@ -14,21 +14,22 @@ joined and cut when constants are folded, so they must be constant.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from anabranch.ir.refused import Refused
+from anabranch.ir.refused import Refused, unless
 from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
-from anabranch.rewrite.pattern_ops import call, cat, convolution, linear, reshape
-from anabranch.rewrite.rules.algebra_conditions import alike, values
-from anabranch.rewrite.rules.conv_windows import ConvWindow, convolve, rimmed, two_windows, window
-from anabranch.rewrite.rules.pattern_parts import bound, made, not_constant, refuses, slice_of
+from anabranch.rewrite.pattern_ops import cat, linear
+from anabranch.rewrite.rules.algebra_conditions import values
+from anabranch.rewrite.rules.conv_windows import convolve, rimmed, two_windows, window
+from anabranch.rewrite.rules.notation import equation
+from anabranch.rewrite.rules.pattern_parts import bound, made, refuses, slice_of
 from anabranch.rewrite.rules.shapes import (
     CONVOLUTION,
     END,
     GROUPED,
     LINEAR,
+    TRANSPOSED,
     TWO_WINDOWS,
     OneOf,
     WindowChoices,
@@ -36,11 +37,10 @@ from anabranch.rewrite.rules.shapes import (
     shapes,
 )
 
-x, y, w, v, b, c, parts, axis = wild("x y w v b c parts axis")
-start, end, step = wild("start end step")
+x, y, w, v, b, c = wild("x y w v b c")
+
 MOST_PARTS = 8
 """Parts of a concatenation that are worth a launch each."""
-SLICE = "aten.slice.Tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +51,13 @@ class LayerKind:
     name: str
     axis: int
 
-    def of(self, x: Operand, w: Operand, b: Operand, rest: str = "window") -> Call:
-        """As it is found, and put with the window that was found."""
-        return linear(x, w, b) if self.axis < 0 else convolution(x, w, b, rest=rest)
+    def of(self, x: str, w: str, b: str, rest: str = "window") -> str:
+        """As text, with the window that was found."""
+        return f"{self.name}({x}, {w}, {b}{'' if self.axis < 0 else f', *{rest}'})"
 
     def put(self, match: Match, x: Operand, w: Operand, b: Operand) -> Call:
         """With the window of the match."""
         return linear(x, w, b) if self.axis < 0 else convolve(x, w, b, window(match))
-
-    def plain(self, match: Match, *names: str, rest: str = "window") -> Refused | None:
-        """Why a weight's rows are not the channels of the result, its columns those of the input,
-        or one of these is no constant."""
-        if self.axis < 0 and len(match.w.shape) != 2:
-            return Refused("the weight is a vector")
-        by = ConvWindow((), (), ()) if self.axis < 0 else window(match, rest)
-        if by.transposed:
-            return Refused("it is transposed")
-        if by.groups > 1:
-            return Refused(f"it has {by.groups} groups, and a group does not read all channels")
-        return not_constant(match, *names)
-
-    def along(self, match: Match, rank: int) -> Refused | None:
-        """Why the axis of the match is not that of channels, of a tensor of so many axes."""
-        at = match.axis.arg
-        if self.axis > 0 and rank != len(match.w.shape):
-            return Refused("it has no axis of images")
-        held = isinstance(at, int) and at % rank == self.axis % rank
-        return Refused.unless(held, "it goes along another axis than that of the channels")
 
 
 LINEARS, CONVOLUTIONS = LayerKind("linear", -1), LayerKind("conv", 1)
@@ -92,40 +72,34 @@ def total_bias(match: Match) -> Operand:
 def of_parts(layer: LayerKind) -> Rule:
     """Of a concatenation: a layer of each part, the bias in the first."""
 
-    def sizes(match: Match) -> list[int]:
-        refs = values(match, "parts")
-        return [match.known.types[ref.name].shape[layer.axis] for ref in refs]
-
     def when(match: Match) -> Refused | None:
-        first, *more = values(match, "parts")
-        rank = len(match.known.types[first.name].shape)
-        if why := layer.along(match, rank) or layer.plain(match, "w"):
-            return why
-        if not more:
+        count = len(values(match, "parts"))
+        if count == 1:
             return Refused("its input has one part")
-        few = len(more) < MOST_PARTS
-        return Refused.unless(few, f"its input has {len(more) + 1} parts: too many launches")
+        few = count <= MOST_PARTS
+        return Refused.unless(few, f"its input has {count} parts: too many launches")
 
     def put(match: Match) -> Pattern:
-        refs, ends = values(match, "parts"), pairwise(accumulate(sizes(match), initial=0))
-        weights = [slice_of(w, 1, *span) for span in ends]
+        refs = values(match, "parts")
+        sizes = (match.known.types[ref.name].shape[layer.axis] for ref in refs)
+        weights = [slice_of(w, 1, *span) for span in pairwise(accumulate(sizes, initial=0))]
         total = layer.put(match, refs[0], weights[0], b)
         for part, weight in zip(refs[1:], weights[1:], strict=True):
             total = total + layer.put(match, part, weight, None)
         return total
 
     one = layer.name
-    return Rule(
+    return equation(
         f"{one}(cat(x, y), w, b) -> {one}(x, w[:, :x], b) + {one}(y, w[:, x:])",
-        find=layer.of(cat(parts, axis), w, b),
-        replace=put,
-        when=when,
-        draw=shapes("parts: ... [K]; axis: K of parts; w: N sum(K) const; b: N const?")
+        shapes("parts: ... [K]; axis: K of parts; w: N sum(K) const; b: N maybe?")
         if layer.axis < 0
         else shapes(
-            "parts: B [C] room; axis: C of parts; w: N sum(C) taps const; b: N const?",
+            "parts: B [C] room; axis: C of parts; w: N sum(C) taps const; b: N maybe?",
             window=WindowChoices(),
         ),
+        when,
+        find=layer.of("cat(parts, axis)", "w", "b"),
+        put=put,
     )
 
 
@@ -135,12 +109,6 @@ def of_sum(layer: LayerKind) -> Rule:
     def put(match: Match) -> Call | Refused:
         if match.x.arg == match.y.arg:
             return Refused("they read one input: their weights can be added")
-        one, two = (list(side.shape) for side in (match.x, match.y))
-        del one[layer.axis], two[layer.axis]
-        if one != two:
-            return Refused(f"the inputs are {match.x.shape} and {match.y.shape}")
-        if why := layer.plain(match, "w", "v", "b", "c"):
-            return why
         both = cat((x, y), layer.axis % len(match.x.shape))
         if layer.axis < 0:
             return linear(both, cat((w, v), 1), total_bias(match))
@@ -153,123 +121,101 @@ def of_sum(layer: LayerKind) -> Rule:
     other, given = "y: B D room image; v: N D wider const; c: N const?", TWO_WINDOWS
     same = shapes(given, other, RIM=(0,))
     one = layer.name
-    return Rule(
+    return equation(
         f"{one}(x, w, b) + {one}(y, v, c) -> {one}(cat(x, y), cat(w, v), b + c)",
-        find=layer.of(x, w, b) + layer.of(y, v, c, rest="other"),
-        replace=made(put),
-        when=refuses(put),
-        draw=shapes(LINEAR, "y: ... L; v: N L const; c: N const?")
+        shapes(LINEAR, "y: ... L; v: N L const; c: N const?")
         if layer.axis < 0
         else either(same, shapes(given, other)),
+        refuses(put),
+        find=f"{layer.of('x', 'w', 'b')} + {layer.of('y', 'v', 'c', 'other')}",
+        put=made(put),
     )
 
 
 def in_halves(layer: LayerKind) -> Rule:
     """Two of the same input, the first with as many channels as the second or one more."""
-
-    def when(match: Match) -> Refused | None:
-        what = "column" if layer.axis < 0 else "channel"
-        why = layer.plain(match, "w", "b")
-        return why or Refused.unless(match.w.shape[0] > 1, f"it has one {what} only")
-
-    def put(match: Match) -> Pattern:
-        n = match.w.shape[0]
-        sides = ((0, (n + 1) // 2), ((n + 1) // 2, n))
-        return cat(tuple(layer.put(match, x, *rows(match, *ends)) for ends in sides), layer.axis)
-
-    one = layer.name
-    return Rule(
+    spans = "0, (N + 1) / 2", "(N + 1) / 2, N"
+    sides = (layer.of("x", f"slice(w, 0, {of})", f"slice(b, 0, {of})") for of in spans)
+    what, one = "column" if layer.axis < 0 else "channel", layer.name
+    return equation(
         f"{one}(x, w, b) -> cat({one}(x, w[:half], b[:half]), {one}(x, w[half:], b[half:]))",
-        find=layer.of(x, w, b),
-        replace=put,
-        when=when,
-        draw=shapes(LINEAR if layer.axis < 0 else CONVOLUTION, N=(2, 3, 4, 5, 7, 8)),
+        shapes(LINEAR if layer.axis < 0 else CONVOLUTION, N=(2, 3, 4, 5, 7, 8)),
+        unless(f"it has one {what} only", lambda match: match.w.shape[0] > 1),
+        find=layer.of("x", "w", "b"),
+        put=f"cat([{', '.join(sides)}], {layer.axis})",
     )
-
-
-def rows(match: Match, *span: Operand) -> tuple[Call, Operand]:
-    """These rows of the weight, and what belongs to them of the bias."""
-    bias = None if match.b.type is None else call(SLICE, b, 0, *span)
-    return call(SLICE, w, 0, *span), bias
 
 
 def cut(layer: LayerKind, what: str) -> Rule:
     """Only the channels that are read."""
-
-    def when(match: Match) -> Refused | None:
-        rank = len(match.root.type.shape)
-        return layer.along(match, rank) or layer.plain(match, "w", "b")
-
-    one = layer.name
-    return Rule(
+    one, rows = layer.name, "0, start, end, step"
+    return equation(
         f"slice({one}(x, w, b), {what}) -> {one}(x, slice(w), slice(b))",
-        find=call(SLICE, layer.of(x, w, b), axis, start, end, step),
-        replace=lambda match: layer.put(match, x, *rows(match, start, end, step)),
-        when=when,
-        draw=shapes(
-            {"x": "... K O", "w": "N O const", "b": "N const?", "axis": "O of x", "MORE": (0, 1)}
+        shapes(
+            LINEAR | {"axis": "K of x", "MORE": (0, 1, 2)}
             if layer.axis < 0
             else CONVOLUTION | {"axis": "C of x"},
             start=OneOf(0, None, "N/2 size"),
             end=OneOf("N size", END),
             step=OneOf(1, 1, 2),
         ),
+        find=f"slice({layer.of('x', 'w', 'b')}, axis, start, end, step)",
+        put=layer.of("x", f"slice(w, {rows})", f"slice(b, {rows})"),
     )
 
 
 def of_inputs(layer: LayerKind) -> list[Rule]:
     """Two inputs of one layer: their biases are two, and of one layer of a sum one."""
-    given: Mapping[str, object] = (
-        LINEAR | {"y": "... K", "w": "N K maybe"}
+    given = (
+        shapes("x: ... K; y: ... K; w: N K maybe; b: N maybe?; c: N maybe?")
         if layer.axis < 0
-        else GROUPED | {"y": "B G*C room image", "w": "G*N C taps maybe"}
+        else either(
+            shapes(
+                *(GROUPED, "y: B G*C room image; w: G*N C taps maybe"),
+                "b: G*N maybe?; c: G*N maybe?",
+            ),
+            shapes(
+                *(TRANSPOSED, "y: B G*C room image; w: G*C N taps maybe"),
+                "b: G*N maybe?; c: G*N maybe?",
+            ),
+        )
     )
-    one, plus, minus = layer.name, layer.of(x + y, w, b), layer.of(x - y, w, None)
-    bias = {"c": given["b"]}
+    one, first = layer.name, layer.of("x", "w", "b")
     return [
-        Rule(
+        equation(
             f"{one}(x, w, b) + {one}(y, w, c) -> {one}(x + y, w, b + c)",
-            find=layer.of(x, w, b) + layer.of(y, w, c),
-            replace=lambda match: layer.of(x + y, w, total_bias(match)),
-            when=alike("x", "y"),
-            draw=shapes(given, bias),
+            given,
+            find=f"{first} + {layer.of('y', 'w', 'c')}",
+            put=layer.of("x + y", "w", "b + c"),
         ),
-        Rule(
+        equation(
             f"{one}(x + y, w, b) -> {one}(x, w, b) + {one}(y, w)",
-            find=plus,
-            replace=layer.of(x, w, b) + layer.of(y, w, None),
-            when=alike("x", "y"),
-            draw=shapes(given),
+            given,
+            find=layer.of("x + y", "w", "b"),
+            put=f"{first} + {layer.of('y', 'w', 'None')}",
         ),
-        Rule(
+        equation(
             f"{one}(x, w, b) - {one}(y, w, b) -> {one}(x - y, w)",
-            find=layer.of(x, w, b) - layer.of(y, w, b),
-            replace=minus,
-            when=alike("x", "y"),
-            draw=shapes(given),
+            given,
+            find=f"{first} - {layer.of('y', 'w', 'b')}",
+            put=layer.of("x - y", "w", "None"),
         ),
     ]
 
 
 def bias_apart(layer: LayerKind) -> Rule:
     """The bias by itself."""
-
-    def put(match: Match) -> Pattern:
-        ones = (1,) * (len(match.w.shape) - 2)
-        return layer.of(x, w, None) + reshape(b, (1, -1, *ones))
-
-    def when(match: Match) -> Refused | None:
-        return Refused.unless(match.b.type is not None, "it has no bias")
-
-    one = layer.name
-    return Rule(
+    one, bias = layer.name, "b" if layer.axis < 0 else "reshape(b, [1, -1, *ones])"
+    return equation(
         f"{one}(x, w, b) -> {one}(x, w) + b",
-        find=layer.of(x, w, b),
-        replace=layer.of(x, w, None) + b if layer.axis < 0 else put,
-        when=when,
-        draw=shapes("x: ... K; w: N K maybe; b: N maybe")
+        shapes("x: ... K; w: N K maybe; b: N maybe")
         if layer.axis < 0
-        else shapes(GROUPED, "b: G*N maybe"),
+        else either(
+            shapes(GROUPED, "w: G*N C taps maybe; b: G*N maybe"),
+            shapes(TRANSPOSED, "w: G*C N taps maybe; b: G*N maybe"),
+        ),
+        find=layer.of("x", "w", "b"),
+        put=f"{layer.of('x', 'w', 'None')} + {bias}",
     )
 
 

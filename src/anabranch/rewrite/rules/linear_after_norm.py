@@ -27,17 +27,15 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, linear, reshape
-from anabranch.rewrite.rules.pattern_parts import bound, not_constant
+from anabranch.rewrite.rules.notation import equation
+from anabranch.rewrite.rules.pattern_parts import bound
 from anabranch.rewrite.rules.shapes import LINEAR, OneOf, shapes
 
-x, w, b, g, d, shape, eps, fast, narrow = wild("x w b g d shape eps fast narrow")
+x, w, b, g, d, eps = wild("x w b g d eps")
 
-NORM = call("aten.layer_norm.default", x, shape, g, d, eps, fast)
-RMS_NORM = call("aten.rms_norm.default", x, shape, g, eps)
 HALF_TYPES = (torch.float16, torch.bfloat16)
 SHORTEST_PART, MOST_PARTS = 32, 64
 """Numbers of a part of a row at least, and parts of a row at most."""
-IN_FP32 = call("aten._to_copy.default", x, torch.float32)
 
 
 def widened(value: Pattern, type: TensorType) -> Pattern:
@@ -45,12 +43,6 @@ def widened(value: Pattern, type: TensorType) -> Pattern:
     return (
         call("aten._to_copy.default", value, torch.float32) if type.dtype in HALF_TYPES else value
     )
-
-
-def written_out(wide: Pattern) -> Call:
-    """A norm by squares as models of language write it, of rows that are in fp32."""
-    square = call("aten.pow.Tensor_Scalar", wide, 2)
-    return wide * call("aten.rsqrt.default", mean(square) + eps)
 
 
 def mean(value: Pattern, keep: bool = True) -> Call:
@@ -91,46 +83,22 @@ def squares(type: TensorType) -> Pattern:
     return mean(mean(parts * parts, keep=False))
 
 
-def of_one_type(match: Match) -> Refused | None:
-    """Whether rows, weights and results are of one floating type, the weights constant, and whether
-    rows can be cut into parts where they are."""
-    x_type = match.x.type
-    if len(match.w.shape) != 2:
-        return Refused("the weight is a vector")
-    if x_type is None or not part(x_type.shape[-1]):
-        return Refused("its rows cannot be cut into parts")
-    given = [name for name in "wbgd" if name in match.bound]
-    types = [getattr(match, name).type for name in ("x", *given)]
-    kinds = {type.dtype for type in (match.root.type, *types) if type is not None}
-    kinds |= {match.narrow.arg} if "narrow" in match.bound else set()
-    if len(kinds) > 1 or not match.root.type.dtype.is_floating_point:
-        return Refused("its weights are of another type than its rows")
-    return not_constant(match, *given)
-
-
 def may(match: Match) -> Refused | None:
-    """Whether the last axis alone is normalised, in one type and by constants."""
-    sizes = match.shape.arg
-    if not isinstance(sizes, tuple) or len(sizes) != 1:
+    """Whether the last axis alone is normalised, and can be cut into parts."""
+    sizes = match.bound.get("shape", ())
+    if "shape" in match.bound and not (isinstance(sizes, tuple) and len(sizes) == 1):
         return Refused("it normalises more than rows")
-    return of_one_type(match)
+    if "narrow" in match.bound and match.narrow.arg != match.root.type.dtype:
+        return Refused("its weights are of another type than its rows")
+    return Refused.unless(part(match.x.shape[-1]) > 0, "its rows cannot be cut into parts")
 
 
 def may_in_halves(match: Match) -> Refused | None:
     """The same, of a half type: the product of a row that hardly varies is a small difference of
     large numbers, which fp32 has more digits of than results of half types show."""
-    if match.x.type is None or match.x.type.dtype not in HALF_TYPES:
+    if match.root.type.dtype not in HALF_TYPES:
         return Refused("a row that hardly varies would lose digits that its type has")
     return may(match)
-
-
-def may_written_out(match: Match) -> Refused | None:
-    """The same, of a norm that is written out."""
-    if not isinstance(match.eps.arg, float) or match.x.type is None:
-        return Refused("what is added is no number")
-    if match.g.type is None or match.g.shape != match.x.shape[-1:]:
-        return Refused("it has no weight for each number of a row")
-    return of_one_type(match)
 
 
 def after_layer_norm(match: Match) -> tuple[Pattern, ...]:
@@ -193,45 +161,48 @@ def _rounded(result: Call, type: TensorType) -> Call:
     return call("aten._to_copy.default", result, type.dtype) if type.dtype in HALF_TYPES else result
 
 
-LONG_ROWS = {
-    "K": tuple(SHORTEST_PART * parts for parts in range(2, 9)),
-    "eps": OneOf(1e-5, 1e-12, 0.1),
-}
-ROWS = LINEAR | LONG_ROWS | {"shape": "K sizes", "g": "K const?"}
-WRITTEN = LINEAR | LONG_ROWS | {"g": "K const"}
+LONG = LINEAR | {"K": tuple(SHORTEST_PART * parts for parts in range(2, 9))}
+EPS = {"eps": OneOf(1e-5, 1e-12, 0.1)}
+ROWS = LONG | {"shape": "K sizes", "g": "K const?"}
+WRITTEN = LONG | EPS | {"g": "K const"}
 """A norm that is written out has a weight."""
 
+NORM = "layer_norm(x, shape, g, d, eps, fast)"
+SQUARED = "{0} * rsqrt(mean(pow({0}, 2), [-1], True) + eps)"
+"""A norm by squares as models of language write it."""
+
 RULES: tuple[Rule, ...] = (
-    Rule(
+    equation(
         "linear(n, w, b), n = layer_norm(x) -> (linear(x, v) - m sum(v)) r + w d + b, n of m, r",
-        find=(linear(NORM, w, b), NORM),
-        replace=after_layer_norm,
-        when=may_in_halves,
-        draw=shapes(ROWS, "d: K const?", fast=OneOf(True, False), DTYPE=torch.float16),
+        shapes(ROWS, EPS, "d: K const?", fast=OneOf(True, False), DTYPE=torch.float16),
+        may_in_halves,
+        find=f"linear({NORM}, w, b), {NORM}",
+        put=after_layer_norm,
         scope="last",
     ),
-    Rule(
+    equation(
         "linear(rms_norm(x), w, b) -> linear(x, w g) r + b",
-        find=linear(RMS_NORM, w, b),
-        replace=after_rms_norm,
-        when=may,
-        draw=shapes(ROWS),
+        shapes(ROWS),
+        may,
+        draw=shapes(ROWS, EPS),
+        find="linear(rms_norm(x, shape, g, eps), w, b)",
+        put=after_rms_norm,
         scope="last",
     ),
-    Rule(
+    equation(
         "linear(x / sqrt(mean(x x) + e) g, w, b) -> linear(x, w g) r + b",
-        find=linear(g * written_out(x), w, b),
-        replace=after_rms_norm,
-        when=may_written_out,
-        draw=shapes(WRITTEN),
+        shapes(WRITTEN),
+        may,
+        find=f"linear(g * ({SQUARED.format('x')}), w, b)",
+        put=after_rms_norm,
         scope="last",
     ),
-    Rule(
+    equation(
         "linear(x / sqrt(mean(x x) + e) g, w, b), x in fp32 -> linear(x, w g) r + b",
-        find=linear(g * call("aten._to_copy.default", written_out(IN_FP32), narrow), w, b),
-        replace=after_rms_norm,
-        when=may_written_out,
-        draw=shapes(WRITTEN, narrow=torch.float16, DTYPE=torch.float16),
+        shapes(WRITTEN, narrow=torch.float16, DTYPE=torch.float16),
+        may,
+        find=f"linear(g * to({SQUARED.format('to(x, torch.float32)')}, narrow), w, b)",
+        put=after_rms_norm,
         scope="last",
     ),
 )

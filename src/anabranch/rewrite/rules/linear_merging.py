@@ -16,11 +16,11 @@ from anabranch.ir.rule import Match, Pattern, Rule, Wild, wild
 from anabranch.rewrite.pattern_ops import call, cat, linear, reshape, transpose
 from anabranch.rewrite.rules import layers
 from anabranch.rewrite.rules.matmul_merging import Put, as_rows, row_axis, slices
+from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import (
     bias_of,
     bound,
     joined_bias,
-    not_constant,
     refuses,
 )
 from anabranch.rewrite.rules.shapes import LINEAR, shapes
@@ -41,24 +41,10 @@ def stacked(*sides: tuple[Wild, Wild]) -> Put:
     return put
 
 
-def constant(match: Match) -> Refused | None:
-    """Whether all weights and biases are constants, and the weights matrices."""
-    names = [name for name in match.bound if name in "wvubcd"]
-    return not_constant(match, *names) or Refused.unless(
-        len(match.w.shape) == 2, "the weight is a vector"
-    )
-
-
-def of_one_shape(match: Match) -> Refused | None:
-    """Whether two linears of two inputs can be a batch of products."""
-    for one, two in ((match.x, match.y), (match.w, match.v)):
-        if one.shape != two.shape:
-            return Refused(f"they read {one.shape} and {two.shape}")
-    if match.x.arg == match.y.arg:
-        return Refused("they read one input: it need not be stacked")
-    if len(match.x.shape) < 2 or len(match.w.shape) != 2:
-        return Refused("they are no products of matrices")
-    return not_constant(match, "w", "v", "b", "c")
+def two_inputs(match: Match) -> Refused | None:
+    """Whether two inputs are multiplied, and not one twice."""
+    other = match.x.arg != match.y.arg
+    return Refused.unless(other, "they read one input: it need not be stacked")
 
 
 def as_batch(match: Match) -> tuple[Pattern, ...]:
@@ -76,33 +62,27 @@ def as_batch(match: Match) -> tuple[Pattern, ...]:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    equation(
         "linear(x, w, b), linear(x, v, c) -> slices of linear(x, cat(w, v), cat(b, c))",
-        find=(linear(x, w, b), linear(x, v, c)),
-        replace=stacked((w, b), (v, c)),
-        when=constant,
-        draw=shapes(LINEAR, "v: M K const; c: M const?"),
+        shapes(LINEAR, "v: M K const; c: M const?"),
+        put=stacked((w, b), (v, c)),
     ),
-    Rule(
+    equation(
         "linear(x, w, b), linear(x, v, c), linear(x, u, d) -> slices of linear(x, cat(w, v, u))",
-        find=(linear(x, w, b), linear(x, v, c), linear(x, u, d)),
-        replace=stacked((w, b), (v, c), (u, d)),
-        when=constant,
-        draw=shapes(LINEAR, "v: M K const; c: M const?; u: L K const; d: L const?"),
+        shapes(LINEAR, "v: M K const; c: M const?; u: L K const; d: L const?"),
+        put=stacked((w, b), (v, c), (u, d)),
     ),
-    Rule(
+    equation(
         "linear(x, w, b), linear(y, w, b) -> slices of linear(cat(x, y), w, b)",
-        find=(linear(x, w, b), linear(y, w, b)),
-        replace=as_rows(lambda left: linear(left, w, b)),
         when=refuses(row_axis),
+        put=as_rows(lambda left: linear(left, w, b)),
         draw=shapes("x: A.. N B.. K; y: A.. M B.. K; w: O K maybe; b: O const?"),
     ),
-    Rule(
+    equation(
         "linear(x, w, b), linear(y, v, c) -> parts of baddbmm([b, c], [x, y], [w, v])",
-        find=(linear(x, w, b), linear(y, v, c)),
-        replace=as_batch,
-        when=of_one_shape,
-        draw=shapes("x: ... M K; w: N K const; b: N const?; y: ... M K; v: N K const; c: N const?"),
+        shapes("x: ... M K; w: N K const; b: N const?; y: ... M K; v: N K const; c: N const?"),
+        two_inputs,
+        put=as_batch,
     ),
     *(make(layers.LINEARS) for make in (layers.in_halves, layers.of_parts, layers.of_sum)),
 )

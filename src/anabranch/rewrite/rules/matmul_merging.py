@@ -19,14 +19,13 @@ from itertools import accumulate, pairwise
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, When, Wild, wild
 from anabranch.rewrite.pattern_ops import call, cat
+from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import bound, made, refuses, slice_of
 from anabranch.rewrite.rules.shapes import OneOf, either, shapes
 
 Put = Callable[[Match], tuple[Pattern, ...]]
 
 x, y, w, v, b, c = wild("x y w v b c")
-
-MATMUL, MM, BMM, ADDMM = (f"aten.{name}.default" for name in ("matmul", "mm", "bmm", "addmm"))
 
 
 def slices(whole: Call, axis: int, sizes: list[int]) -> tuple[Pattern, ...]:
@@ -62,15 +61,6 @@ def as_rows(product: Callable[[Operand], Call]) -> Put:
     return put
 
 
-def columns(match: Match) -> Refused | None:
-    """Whether both right sides are batches of matrices of one height, so that they stand side by
-    side."""
-    one, two = match.w.shape, match.v.shape
-    if min(len(one), len(two)) < 2:
-        return Refused("a right side is a vector")
-    return Refused.unless(one[:-1] == two[:-1], f"the right sides are {one} and {two}")
-
-
 def as_columns(op: str) -> Put:
     """The results as slices of the product of x with w and v together."""
 
@@ -82,15 +72,6 @@ def as_columns(op: str) -> Put:
     return put
 
 
-def sums(match: Match) -> Refused | None:
-    """Whether both biases of addmm can be joined along the columns."""
-    if refused := columns(match):
-        return refused
-    one, two = match.b.shape, match.c.shape
-    wide = (one[-1:], two[-1:]) == ((match.w.shape[1],), (match.v.shape[1],))
-    return Refused.unless(wide and one[:-1] == two[:-1], f"what is added is {one} and {two}")
-
-
 def as_sum(match: Match) -> tuple[Pattern, ...]:
     """addmm(b, x, w), addmm(c, x, v) -> slices of addmm(cat(b, c), x, cat(w, v))"""
     bias = cat((b, c), len(match.b.shape) - 1)
@@ -98,27 +79,45 @@ def as_sum(match: Match) -> tuple[Pattern, ...]:
     return slices(whole, 1, [match.w.shape[1], match.v.shape[1]])
 
 
-def shared_left(op: str, name: str, more: Sequence[int]) -> Rule:
-    """op(x, w) and op(x, v) as one; `more`: how many axes the sides may have besides two."""
-    left = OneOf("... M K", "K") if op == MATMUL else "... M K"
-    return Rule(
+def shared_left(name: str, more: Sequence[int]) -> Rule:
+    """One product of x for two; `more`: how many axes the sides may have besides two."""
+    left = "... M K any"
+    return equation(
         f"{name}(x, w), {name}(x, v) -> slices of {name}(x, cat(w, v))",
-        find=(call(op, x, w), call(op, x, v)),
-        replace=as_columns(op),
-        when=columns,
-        draw=shapes("w: ... K N maybe; v: ... K P maybe", x=left, MORE=more),
+        shapes(
+            "w: ... K N maybe; v: ... K P maybe",
+            x=OneOf(left, "K any") if name == "matmul" else left,
+            MORE=more,
+        ),
+        put=as_columns(f"aten.{name}.default"),
     )
 
 
-def shared_right(op: str, name: str, draw: Draw) -> Rule:
-    """op(x, w) and op(y, w) as one."""
-    return Rule(
+def shared_right(name: str, draw: Draw) -> Rule:
+    """One product with w for two."""
+    return equation(
         f"{name}(x, w), {name}(y, w) -> slices of {name}(cat(x, y), w)",
-        find=(call(op, x, w), call(op, y, w)),
-        replace=as_rows(lambda left: call(op, left, w)),
         when=refuses(row_axis),
+        put=as_rows(lambda left: call(f"aten.{name}.default", left, w)),
         draw=draw,
     )
+
+
+def halves(name: str, more: Sequence[int]) -> list[Rule]:
+    """Two products for one, of half of the rows each, or of half of the columns: the first has as
+    many as the second or one more."""
+    few = "L.. K N" if name == "matmul" else "... L.. K N"
+    given = shapes(
+        "x: ... L.. M K", HALVABLE, w=few, MORE=more, L=range(3) if name == "matmul" else (0,)
+    )
+    rows = f"{name}(x, w) -> cat({name}(x[:half], w), {name}(x[half:], w))"
+    columns = f"{name}(x, w) -> cat({name}(x, w[:, :half]), {name}(x, w[:, half:]))"
+    return [
+        equation(
+            text, when=in_halves(side), find=f"{name}(x, w)", put=halved(name, side), draw=given
+        )
+        for side, text in ((x, rows), (w, columns))
+    ]
 
 
 def in_halves(side: Wild) -> When:
@@ -133,8 +132,8 @@ def in_halves(side: Wild) -> When:
     return when
 
 
-def halved(op: str, side: Wild) -> Callable[[Match], Call]:
-    """Both halves of the result, the first of as many rows or columns as the second or one more."""
+def halved(name: str, side: Wild) -> Callable[[Match], Call]:
+    """Both halves of the result."""
 
     def put(match: Match) -> Call:
         shape = bound(match, side).shape
@@ -142,7 +141,7 @@ def halved(op: str, side: Wild) -> Callable[[Match], Call]:
         half = (shape[at] + 1) // 2
         cuts = [slice_of(side, at, *ends) for ends in ((0, half), (half, shape[at]))]
         sides = [(cut, w) if side is x else (x, cut) for cut in cuts]
-        return cat(tuple(call(op, *pair) for pair in sides), _free(side))
+        return cat(tuple(call(f"aten.{name}.default", *pair) for pair in sides), _free(side))
 
     return put
 
@@ -150,19 +149,6 @@ def halved(op: str, side: Wild) -> Callable[[Match], Call]:
 def _free(side: Wild) -> int:
     """The axis of this side that is one of the result."""
     return -2 if side is x else -1
-
-
-def halves(op: str, name: str, more: Sequence[int]) -> list[Rule]:
-    """op(x, w) as two, of half of the rows each, or of half of the columns."""
-    find, few = call(op, x, w), "L.. K N" if op == MATMUL else "... L.. K N"
-    draw = shapes(
-        "x: ... L.. M K", HALVABLE, w=few, MORE=more, L=range(3) if op == MATMUL else (0,)
-    )
-    texts = (
-        (x, f"{name}(x, w) -> cat({name}(x[:half], w), {name}(x[half:], w))"),
-        (w, f"{name}(x, w) -> cat({name}(x, w[:, :half]), {name}(x, w[:, half:]))"),
-    )
-    return [Rule(text, find, halved(op, side), in_halves(side), draw) for side, text in texts]
 
 
 HALVABLE = {"M": (2, 3, 4, 5, 6), "N": (2, 3, 4, 5, 6)}
@@ -173,15 +159,13 @@ OF_MATRICES = shapes("x: N K; y: M K; w: K O maybe")
 OF_BATCH = shapes("x: B N K; y: B M K; w: B K O maybe")
 
 RULES: tuple[Rule, ...] = (
-    shared_left(MATMUL, "matmul", more=(0, 1, 2)),
-    shared_left(MM, "mm", more=(0,)),
-    shared_left(BMM, "bmm", more=(1,)),
-    Rule(
-        "addmm(b, x, w), addmm(c, x, v) -> slices of addmm(cat(b, c), x, cat(w, v))",
-        find=(Call(ADDMM, (b, x, w), "scale"), Call(ADDMM, (c, x, v), "scale")),
-        replace=as_sum,
-        when=sums,
-        draw=either(
+    shared_left("matmul", more=(0, 1, 2)),
+    shared_left("mm", more=(0,)),
+    shared_left("bmm", more=(1,)),
+    equation(
+        "addmm(b, x, w, *scale), addmm(c, x, v, *scale)"
+        " -> slices of addmm(cat(b, c), x, cat(w, v))",
+        either(
             *(
                 shapes(
                     "x: M K; w: K N maybe; v: K P maybe",
@@ -193,11 +177,12 @@ RULES: tuple[Rule, ...] = (
                 for scale in ((1, 1), (2, 3))
             )
         ),
+        put=as_sum,
     ),
-    shared_right(MATMUL, "matmul", either(OF_MATRIX, OF_BATCH)),
-    shared_right(MM, "mm", OF_MATRICES),
-    shared_right(BMM, "bmm", OF_BATCH),
-    *halves(MATMUL, "matmul", more=(0, 1)),
-    *halves(MM, "mm", more=(0,)),
-    *halves(BMM, "bmm", more=(1,)),
+    shared_right("matmul", either(OF_MATRIX, OF_BATCH)),
+    shared_right("mm", OF_MATRICES),
+    shared_right("bmm", OF_BATCH),
+    *halves("matmul", more=(0, 1)),
+    *halves("mm", more=(0,)),
+    *halves("bmm", more=(1,)),
 )

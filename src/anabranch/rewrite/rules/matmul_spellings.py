@@ -18,27 +18,17 @@ from math import prod
 
 from anabranch.ir.axis_order import axis_order
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Match, Rule, When, wild
-from anabranch.rewrite.pattern_ops import call, convolution, linear, permute, reshape, t, transpose
-from anabranch.rewrite.rules.algebra_conditions import equations
-from anabranch.rewrite.rules.conv_windows import ConvWindow, convolve, window
+from anabranch.ir.rule import Call, Match, Rule, wild
+from anabranch.rewrite.pattern_ops import call, linear, permute, reshape, transpose
+from anabranch.rewrite.rules.conv_windows import ConvWindow, convolve
 from anabranch.rewrite.rules.linear_after_norm import HALF_TYPES, widened
+from anabranch.rewrite.rules.notation import equation, equations
 from anabranch.rewrite.rules.shapes import CONVOLUTION, ONE_TAP, OneOf, either, shapes
 
-x, w, a, b, p, q = wild("x w a b p q")
+x, w, a, b = wild("x w a b")
 
 MOST_TERMS = 128
 """Terms of a sum that a product with a vector becomes, at most."""
-
-
-def pointwise(match: Match) -> Refused | None:
-    """Whether each result is a product with one place of the input."""
-    by = window(match)
-    if set(match.w.shape[2:]) != {1}:
-        return Refused("it is not 1x1")
-    if by.groups > 1:
-        return Refused(f"it has {by.groups} groups")
-    return Refused.unless(by.plain, "it has a stride or padding, or is transposed")
 
 
 def as_linear(match: Match) -> Call:
@@ -89,7 +79,7 @@ def as_convolution(match: Match) -> Call:
 def along_space(match: Match) -> Refused | None:
     """Whether a matrix meets each image with its space in one axis, and space comes back."""
     rank = len(match.x.shape)
-    if not 3 <= rank <= 5 or len(match.w.shape) != 2:
+    if not 3 <= rank <= 5:
         return Refused("it is no matrix that meets images")
     n, k, *size = match.x.shape
     inner = next(node for node in match.nodes[1:] if node.op == "aten.reshape.default")
@@ -101,45 +91,12 @@ def along_space(match: Match) -> Refused | None:
     )
 
 
-def matrix(name: str) -> When:
-    """Whether what is bound is a matrix."""
-
-    def when(match: Match) -> Refused | None:
-        rank = len(getattr(match, name).shape)
-        return Refused.unless(rank == 2, f"it has {rank} axes, not two")
-
-    return when
-
-
-def transposed_layer(match: Match) -> Call:
-    """linear(x, w, b) -> x @ t(w) + b"""
-    return x @ t(w) if match.b.type is None else (x @ t(w)) + b
-
-
-def with_a_row(match: Match) -> Refused | None:
-    """Whether what is added to a product is a row of its dtype, as the bias of a linear is."""
-    if match.b.type is None or match.b.shape != match.a.shape[-1:]:
-        return Refused("what is added is no row")
-    if match.b.type.dtype != match.root.type.dtype:
-        return Refused(f"what is added is {match.b.type.text}")
-    return matrix("a")(match)
-
-
-def of_vectors(side: str) -> When:
-    """Whether each matrix of a batch meets one vector, on this side, and few terms are added up."""
-
-    def when(match: Match) -> Refused | None:
-        count = match.a.shape[2] if side == "right" else match.x.shape[1]
-        terms = match.a.shape[1]
-        if count != 1:
-            return Refused(f"it makes {count} rows or columns, not one")
-        if not match.root.type.dtype.is_floating_point:
-            return Refused(f"sums of {match.root.type.text} are of another type")
-        return Refused.unless(
-            0 < terms <= MOST_TERMS, f"it adds up {terms} terms, not 1 to {MOST_TERMS}"
-        )
-
-    return when
+def few_terms(match: Match) -> Refused | None:
+    """Whether few terms are added up."""
+    terms = match.a.shape[1]
+    return Refused.unless(
+        0 < terms <= MOST_TERMS, f"it adds up {terms} terms, not 1 to {MOST_TERMS}"
+    )
 
 
 def summed(match: Match) -> Call:
@@ -154,28 +111,26 @@ def summed(match: Match) -> Call:
     return call("aten._to_copy.default", whole, type.dtype) if narrow else whole
 
 
-BMM = "aten.bmm.default"
+POINTWISE = shapes(CONVOLUTION, "w: N C ones maybe; b: N maybe?", window=ONE_TAP)
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    equation(
         "conv1x1(x, w, b) -> linear(x, w, b), channels last",
-        find=convolution(x, w, b, rest="window"),
-        replace=as_linear,
-        when=pointwise,
-        draw=shapes(CONVOLUTION, "w: N C ones maybe", window=ONE_TAP),
+        POINTWISE,
+        find="conv(x, w, b, *window)",
+        put=as_linear,
     ),
-    Rule(
+    equation(
         "conv1x1(x, w, b) -> w @ x + b, space in one axis",
-        find=convolution(x, w, b, rest="window"),
-        replace=as_product,
-        when=pointwise,
-        draw=shapes(CONVOLUTION, "w: N C ones maybe", window=ONE_TAP),
+        POINTWISE,
+        find="conv(x, w, b, *window)",
+        put=as_product,
     ),
-    Rule(
+    equation(
         "linear(x, w, b), channels last -> conv1x1(x, w, b)",
-        find=permute(linear(permute(x, p), w, b), q),
-        replace=as_convolution,
         when=between_permutations,
+        find="permute(linear(permute(x, p), w, b), q)",
+        put=as_convolution,
         draw=either(
             *(
                 shapes(
@@ -188,44 +143,34 @@ RULES: tuple[Rule, ...] = (
             )
         ),
     ),
-    Rule(
+    equation(
         "w @ x, space in one axis -> conv1x1(x, w)",
-        find=reshape(w @ reshape(x, p), q),
-        replace=as_convolution,
-        when=along_space,
-        draw=shapes(
+        shapes(
             "x: B K S.. image; w: N K maybe; q: B N S.. sizes",
             S=(1, 2, 3),
             p=OneOf("B K prod(S..) sizes", "B K -1 sizes"),
         ),
+        along_space,
+        find="reshape(w @ reshape(x, p), q)",
+        put=as_convolution,
     ),
-    Rule(
-        "linear(x, w, b) -> x @ t(w) + b",
-        find=linear(x, w, b),
-        replace=transposed_layer,
-        when=matrix("w"),
-        draw=shapes("x: ... K; w: N K maybe; b: N const?"),
-    ),
-    *equations("x @ a -> linear(x, t(a))", when=matrix("a"), draw=shapes("x: ... K; a: K N maybe")),
-    *equations(
-        "x @ a + b -> linear(x, t(a), b)",
-        when=with_a_row,
-        draw=shapes("x: ... K; a: K N maybe; b: N maybe"),
-    ),
+    equation("linear(x, w, b) -> x @ t(w) + b", "x: ... K; w: N K maybe; b: N maybe?"),
+    equation("x @ a -> linear(x, t(a))", "x: ... K; a: K N maybe"),
+    equation("x @ a + b -> linear(x, t(a), b)", "x: ... K; a: K N maybe; b: N maybe"),
     *equations("mm(x, a) -> x @ a", draw=shapes("x: M K; a: K N maybe")),
     *equations("bmm(x, a) -> x @ a", draw=shapes("x: B M K; a: B K N maybe")),
     *(
-        Rule(
+        equation(
             name,
-            find=call(BMM, x, a),
-            replace=summed,
-            when=of_vectors(side),
-            draw=shapes("x: B M K; a: B K N", {"N" if side == "right" else "M": (1,)}),
+            f"x: B {rows} K; a: B K {columns}",
+            few_terms,
+            find="bmm(x, a)",
+            put=summed,
             scope="first",
         )
-        for side, name in (
-            ("right", "bmm(x, column) -> sum(x * t(column), 2)"),
-            ("left", "bmm(row, a) -> sum(t(row) * a, 1)"),
+        for rows, columns, name in (
+            ("M", "1", "bmm(x, column) -> sum(x * t(column), 2)"),
+            ("1", "N", "bmm(row, a) -> sum(t(row) * a, 1)"),
         )
     ),
     *equations("addmm(b, x, a) -> x @ a + b", draw=shapes("x: M K; a: K N maybe; b: N maybe")),

@@ -14,13 +14,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, wild
-from anabranch.rewrite.pattern_ops import call, cat
+from anabranch.ir.rule import Match, Pattern, Rule, Wild
+from anabranch.rewrite.pattern_ops import cat
 from anabranch.rewrite.rules.activations import ACTIVATIONS
-from anabranch.rewrite.rules.algebra_conditions import alike, both, every, floating, number, values
-from anabranch.rewrite.rules.shapes import Drawing, OneOf, shapes
-
-x, y, s, how, axis, parts = wild("x y s how axis parts")
+from anabranch.rewrite.rules.algebra_conditions import values
+from anabranch.rewrite.rules.notation import equation, equations
+from anabranch.rewrite.rules.shapes import Drawing, OneOf, Shapes, shapes
 
 MOST_PARTS = 6
 """Parts of a concatenation in the largest rule."""
@@ -62,63 +61,55 @@ class Move:
     """An operator that only moves elements; `draw`: its further arguments for a shape."""
 
     name: str
-    op: str
     draw: Callable[[random.Random, tuple[int, ...]], tuple[object, ...]]
 
-    def __call__(self, value: Operand) -> Call:
-        """The pattern that moves a value; where it moves it is the wildcard `how`."""
-        return Call(self.op, (value,), how.name)
+    def of(self, value: str) -> str:
+        """The move of a value, as text; where it moves it is the wildcard `how`."""
+        return f"{self.name}({value}, *how)"
 
-    def drawn(self, names: str, **more: object) -> Draw:
+    def shapes(self, names: str, **more: object) -> Shapes:
         """Tensors of one shape, and how they are moved."""
 
         def moved(given: Drawing) -> tuple[object, ...]:
             return self.draw(given.dice, given.sizes(["..."]))
 
         tensors = dict.fromkeys(names.split(), "...")
-        return shapes(tensors, {how.name: moved}, more, MORE=(1, 2, 3, 4))
+        return shapes(tensors, {"how": moved}, more, MORE=(1, 2, 3, 4))
 
 
-SLICE = Move("slice", "aten.slice.Tensor", _sliced)
+SLICE = Move("slice", _sliced)
 MOVES = (
-    Move("transpose", "aten.transpose.int", _transposed),
-    Move("permute", "aten.permute.default", _permuted),
-    Move("reshape", "aten.reshape.default", _reshaped),
+    Move("transpose", _transposed),
+    Move("permute", _permuted),
+    Move("reshape", _reshaped),
     SLICE,
-    Move("select", "aten.select.int", _selected),
-    Move("expand", "aten.expand.default", _expanded),
+    Move("select", _selected),
+    Move("expand", _expanded),
 )
 WITH_HEADS = ("relu", "sigmoid", "tanh", "gelu")
 """What stands among transposes and reshapes of heads and gates; all others among images, of which
 slices are taken alone."""
-BINARY: dict[str, Callable[[Operand, Operand], Call]] = {
-    name: lambda one, two, name=name: call(f"aten.{name}.Tensor", one, two)  # type: ignore[misc]
-    for name in ("add", "sub", "mul")
-}
+BINARY = ("add", "sub", "mul")
 
 
 def past_unary(name: str, move: Move) -> list[Rule]:
     """Both directions of f(move(x)) = move(f(x)) for an activation by name."""
     f = ACTIVATIONS[name]
-    texts = f"{name}({move.name}(x))", f"{move.name}({name}(x))"
-    return both(*texts, (f(move(x)), move(f(x))), floating("x"), move.drawn("x", **f.drawn()))
+    text = f"{f.of(move.of('x'))} = {move.of(f.of('x'))}"
+    return equations(text, shapes=move.shapes("x", **f.drawn()))
 
 
 def past_binary(name: str, move: Move) -> list[Rule]:
     """Both directions of f(move(x), move(y)) = move(f(x, y)), for x and y of one shape and
     dtype."""
-    f = BINARY[name]
-    texts = f"{name}({move.name}(x), {move.name}(y))", f"{move.name}({name}(x, y))"
-    return both(*texts, (f(move(x), move(y)), move(f(x, y))), alike("x", "y"), move.drawn("x y"))
+    text = f"{name}({move.of('x')}, {move.of('y')}) = {move.of(f'{name}(x, y)')}"
+    return equations(text, shapes=move.shapes("x y"))
 
 
 def past_number(move: Move) -> list[Rule]:
     """Both directions of move(x) * s = move(x * s), for a number s."""
-    condition = every(floating("x"), number("s"))
-    draw = move.drawn("x", s=OneOf(2, -0.5))
-    return both(
-        f"{move.name}(x) * s", f"{move.name}(x * s)", (move(x) * s, move(x * s)), condition, draw
-    )
+    text = f"{move.of('x')} * s = {move.of('x * s')}"
+    return equations(text, shapes=move.shapes("x", s=OneOf(2, -0.5)))
 
 
 def past_cat(name: str) -> list[Rule]:
@@ -126,30 +117,26 @@ def past_cat(name: str) -> list[Rule]:
     f = ACTIVATIONS[name]
 
     def together(count: int) -> Rule:
-        leaves = wild(" ".join("abcdef"[:count]))
-        names = [leaf.name for leaf in leaves]
-
-        draw = shapes(
-            {leaf: f"A.. {leaf.upper()}0 B.." for leaf in names}, f.drawn(), axis="C of A.. C B.."
+        leaves = "abcdef"[:count]
+        given = shapes(
+            {leaf: f"A.. {leaf.upper()}0 B.." for leaf in leaves}, f.drawn(), axis="C of A.. C B.."
         )
-        calls = ", ".join(f"{name}({leaf})" for leaf in names)
-        return Rule(
-            f"cat({calls}) -> {name}(cat({', '.join(names)}))",
-            find=cat(tuple(f(leaf) for leaf in leaves), axis),
-            replace=f(cat(tuple(leaves), axis)),
-            when=floating(*names),
-            draw=draw,
+        return equation(
+            f"cat({', '.join(f'{name}({leaf})' for leaf in leaves)})"
+            f" -> {name}(cat({', '.join(leaves)}))",
+            given,
+            find=f"cat([{', '.join(map(f.of, leaves))}], axis)",
+            put=f.of(f"cat([{', '.join(leaves)}], axis)"),
         )
 
     def apart(match: Match) -> Pattern:
-        return cat(tuple(f(part) for part in values(match, "parts")), axis)
+        return cat(tuple(f(part) for part in values(match, "parts")), Wild("axis"))
 
-    whole = Rule(
+    whole = equation(
         f"{name}(cat(parts)) -> cat({name}(part))",
-        find=f(cat(parts, axis)),
-        replace=apart,
-        when=floating("parts"),
-        draw=shapes("parts: A.. [C] B..; axis: C of parts", f.drawn(), PARTS=(1, 2, 3, 4, 5)),
+        shapes("parts: A.. [C] B..; axis: C of parts", f.drawn(), PARTS=(1, 2, 3, 4, 5)),
+        find=f.of("cat(parts, axis)"),
+        put=apart,
         # Whoever makes a part then makes it as it is needed, and where it is needed: what that
         # saves is the launch of the concatenation, for all that waited for it.
         scope="first",

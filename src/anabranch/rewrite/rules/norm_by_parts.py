@@ -18,17 +18,15 @@ import math
 import torch
 
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Draw, Match, Pattern, Result, Rule, wild
+from anabranch.ir.rule import Match, Pattern, Result, Rule, wild
 from anabranch.rewrite.pattern_ops import call, reshape
 from anabranch.rewrite.rules.linear_after_norm import HALF_TYPES, widened
+from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import bound
-from anabranch.rewrite.rules.shapes import OneOf, either, shapes
+from anabranch.rewrite.rules.shapes import EitherShapes, OneOf, either, shapes
 
-x, groups, g, d, shape, eps, fast, momentum = wild("x groups g d shape eps fast momentum")
+x, g, d, eps = wild("x g d eps")
 
-GROUP_NORM = call("aten.group_norm.default", x, groups, g, d, eps, fast)
-INSTANCE_NORM = call("aten.instance_norm.default", x, g, d, None, None, True, momentum, eps, fast)
-LAYER_NORM = call("aten.layer_norm.default", x, shape, g, d, eps, fast)
 PART_LENGTH = 4096
 """Numbers of a part, which one CTA holds, if the row can be cut so."""
 MOST_ROWS, MOST_PARTS = 128, 64
@@ -123,7 +121,7 @@ def variance_and_mean(x: Pattern, axes: tuple[int, ...]) -> tuple[Result, Result
 SIZES = ((64, 80), (96, 65), (40, 113), (130, 44))
 
 
-def large(text: str, **more: object) -> Draw:
+def large(text: str, **more: object) -> EitherShapes:
     """Large images, R by Q, and what is added to their variance."""
     given = {"eps": OneOf(1e-5, 1e-3), "fast": OneOf(True, False), "B": (1, 2), "C": (1, 3)}
     given |= {"G": (1, 2, 3)} if "G" in text else {}
@@ -131,24 +129,24 @@ def large(text: str, **more: object) -> Draw:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
+    equation(
         "group_norm(x, g, d) -> (x - m) r g + d, m and r of parts of few long groups",
-        find=GROUP_NORM,
-        replace=by_parts,
+        find="group_norm(x, groups, g, d, eps, fast)",
+        put=by_parts,
         when=may,
         draw=large("x: B G*C R Q image; g: G*C const?; d: G*C const?; groups: G size", C=(1, 2, 5)),
     ),
-    Rule(
+    equation(
         "instance_norm(x, g, d) -> (x - m) r g + d, m and r of parts of few large channels",
-        find=INSTANCE_NORM,
-        replace=by_parts,
+        find="instance_norm(x, g, d, None, None, True, momentum, eps, fast)",
+        put=by_parts,
         when=may,
         draw=large("x: B C R Q image; g: C const?; d: C const?", momentum=0.1, C=(1, 3)),
     ),
-    Rule(
+    equation(
         "layer_norm(x, g, d) -> (x - m) r g + d, m and r of parts of few long rows",
-        find=LAYER_NORM,
-        replace=by_parts,
+        find="layer_norm(x, shape, g, d, eps, fast)",
+        put=by_parts,
         when=may,
         draw=either(
             *(

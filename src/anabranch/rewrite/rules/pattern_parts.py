@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from anabranch.ir.axis_order import axis_order
 from anabranch.ir.graph import Arg, Ref
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Binding, Call, Match, Operand, Pattern, When, Wild
@@ -53,14 +52,6 @@ def computed(match: Match, *args: Arg) -> Refused | None:
         if isinstance(arg, Ref) and arg.name not in match.known.constant:
             return Refused(f"%{arg.name} is no constant: to join it would cost a copy each time")
     return None
-
-
-def swaps_last_two(match: Match) -> Refused | None:
-    """Whether the last two axes of x are swapped by i and j, and no others."""
-    rank = len(match.x.shape)
-    order = axis_order({"dim0": match.i.arg, "dim1": match.j.arg}, rank)
-    wanted = (*range(rank - 2), rank - 1, rank - 2)
-    return Refused.unless(order == wanted, "other axes are swapped than the last two")
 
 
 def refuses(make: Callable[[Match], T | Refused]) -> When:

@@ -19,33 +19,26 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Rule, Wild, wild
 from anabranch.rewrite.apply import drawn_until_it_applies
 from anabranch.rewrite.pattern_ops import call
-from anabranch.rewrite.rules.algebra_conditions import both
 from anabranch.rewrite.rules.average_pooling import Average, average, pooled, steps
 from anabranch.rewrite.rules.conv_composition import sides_of
 from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes, results, spread
+from anabranch.rewrite.rules.notation import equation, equations
 from anabranch.rewrite.rules.pattern_parts import made, refuses
 from anabranch.rewrite.rules.shapes import OneOf, WindowChoices, ends, shapes
 
-x, pad, lowest = wild("x pad lowest")
+(x,) = wild("x")
 
-MAXIMUM, AVERAGE, PAD = (
-    f"aten.{name}.default" for name in ("max_pool2d", "avg_pool2d", "constant_pad_nd")
-)
+MAXIMUM = "aten.max_pool2d.default"
 LOWEST = float("-inf")
-RISING = ("aten.relu.default", "aten.sigmoid.default", "aten.tanh.default", "aten.hardtanh.default")
+RISING = ("relu", "sigmoid", "tanh", "hardtanh")
 """Functions that never fall, of any further arguments."""
 
 
-def rising(op: str) -> list[Rule]:
+def rising(name: str) -> list[Rule]:
     """Both directions; further arguments are captured."""
-    name = op.split(".")[1]
-    inside = Call(op, (Call(MAXIMUM, (x,), "pool"),), "limits")
-    outside = Call(MAXIMUM, (Call(op, (x,), "limits"),), "pool")
-    texts, told = (f"{name}(max_pool(x))", f"max_pool({name}(x))"), LIMITS.get(op, ())
-    return [
-        drawn_until_it_applies(rule)
-        for rule in both(*texts, (inside, outside), sees_some, shapes(ANY, limits=told))
-    ]
+    text = f"{name}(max_pool(x, *pool), *limits) = max_pool({name}(x, *limits), *pool)"
+    draw = shapes(ANY, limits=(0, 6) if name == "hardtanh" else ())
+    return [drawn_until_it_applies(rule) for rule in equations(text, when=sees_some, draw=draw)]
 
 
 def sees_some(match: Match) -> Refused | None:
@@ -142,7 +135,6 @@ def mean(match: Match) -> Call | Refused:
     return pooled(x, Average(by.kernel, by.stride, padding, ceil, True, divisor))
 
 
-LIMITS = {"aten.hardtanh.default": (0, 6)}
 IMAGES: dict[str, object] = {
     **{"WALK": WindowChoices((2,), (1, 2, 3, 5), (1, 2, 3), half=True), "x": "B C H W image"},
     **{"H": range(2, 9), "W": range(2, 9)},
@@ -155,31 +147,31 @@ ANY = IMAGES | {
 PADDED = IMAGES | {"pad": ends(0, 0, 1, 2)}
 
 RULES: tuple[Rule, ...] = (
-    *(rule for op in RISING for rule in rising(op)),
+    *(rule for name in RISING for rule in rising(name)),
     drawn_until_it_applies(
-        Rule(
+        equation(
             "max_pool(pad(x, -inf)) -> max_pool(x) with padding of its own",
-            find=Call(MAXIMUM, (call(PAD, x, pad, lowest),), "pool"),
-            replace=made(largest),
             when=refuses(largest),
+            find="max_pool(pad(x, pad, lowest), *pool)",
+            put=made(largest),
             draw=shapes(PADDED, pool=(*POOL, (1, 1), False), lowest=LOWEST),
         )
     ),
     drawn_until_it_applies(
-        Rule(
+        equation(
             "avg_pool(pad(x)) -> avg_pool(x) with padding of its own",
-            find=Call(AVERAGE, (call(PAD, x, pad),), "pool"),
-            replace=made(mean),
             when=refuses(mean),
+            find="avg_pool(pad(x, pad), *pool)",
+            put=made(mean),
             draw=shapes(PADDED, pool=(*POOL, False, True, OneOf(None, 7))),
         )
     ),
-    Rule(
+    equation(
         "avg_pool(x) of one place -> x[::s, ::s]",
-        call(AVERAGE, x, rest="pool"),
-        every_second,
-        at_steps,
-        shapes(
+        when=at_steps,
+        find="avg_pool(x, *pool)",
+        put=every_second,
+        draw=shapes(
             x=OneOf("B C H W", "C H W"),
             pool=(
                 *((1, 1), OneOf((2, 2), (2,), (3, 1), (1, 2)), (0, 0)),

@@ -26,9 +26,10 @@ from functools import partial
 from anabranch.ir.graph import Node, Ref
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Draw, Known, Match, Operand, Pattern, Patterns, Rule, wild
-from anabranch.rewrite.pattern_ops import call, cat, linear
+from anabranch.rewrite.pattern_ops import call, linear
 from anabranch.rewrite.rules.algebra_conditions import values
-from anabranch.rewrite.rules.embedding_merging import CAT, STACK
+from anabranch.rewrite.rules.embedding_merging import CAT
+from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import made, refuses
 from anabranch.rewrite.rules.recurrence_columns import ADDCMUL, FEWEST_STEPS, FLIP, Column, Columns
 from anabranch.rewrite.rules.recurrence_values import (
@@ -41,7 +42,7 @@ from anabranch.rewrite.rules.recurrence_values import (
 )
 from anabranch.rewrite.rules.shapes import Drawing, OneOf, either, shapes
 
-parts, axis = wild("parts axis")
+(parts,) = wild("parts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,23 +182,15 @@ def _drawn(joins: bool) -> Draw:
     )
 
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "stack([f[0] * c + u[0], ...]) -> recurrence(u, f, c)",
-        find=call(STACK, parts, axis),
-        replace=_put,
+RULES: tuple[Rule, ...] = tuple(
+    equation(
+        f"{join}([f[0] * c + u[0], ...]) -> recurrence(u, f, c)",
         when=refuses(rolled),
+        find=f"{join}(parts, axis)",
+        put=_put,
         also=_ends,
-        draw=_drawn(joins=False),
+        draw=_drawn(joins=join == "cat"),
         scope="first",
-    ),
-    Rule(
-        "cat([f[0] * c + u[0], ...]) -> recurrence(u, f, c)",
-        find=cat(parts, axis),
-        replace=_put,
-        when=refuses(rolled),
-        also=_ends,
-        draw=_drawn(joins=True),
-        scope="first",
-    ),
+    )
+    for join in ("stack", "cat")
 )

@@ -1,4 +1,5 @@
-"""How instances of a rule are drawn, from the shapes of what it finds. A rule needs no code for it:
+"""The shapes of what a rule finds, as text: they say where it applies, and instances are drawn of
+them. A rule needs no code for either:
 
     linear(x, w, b)              shapes(x="... K", w="N K maybe", b="N const?")
     convolution(x, w, b, *by)    shapes(x="B C room image", w="N C taps const", by=WindowChoices())
@@ -24,7 +25,7 @@ once are
 and the last word says what is drawn (`KINDS`), a computed tensor where there is none; with
 `several` behind it, it is drawn once for all `count` of them. `K of x` is
 the axis of x that K stands at, from either end. What is no text stands for itself, a tuple for what
-is in it, and `OneOf` for one of several.
+is in it, and `OneOf` for one of several. `rules.fitting` says what of it is a condition.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ import random
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 
 import torch
 
@@ -43,6 +43,17 @@ from anabranch.ir.rule import Draw
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes
+from anabranch.rewrite.rules.fitting import (
+    WALKED,
+    AnyOf,
+    Axis,
+    Fitting,
+    Wanted,
+    Window,
+    calculated,
+    is_further,
+    is_several,
+)
 
 Ways = Sequence[int] | Sequence[Sequence[int]]
 DrawnSizes = dict[str, int | Sizes]
@@ -50,9 +61,11 @@ DrawnSizes = dict[str, int | Sizes]
 
 KINDS: Mapping[str, str] = {
     "image": "a tensor, its channels side by side now and then",
+    "any": "a tensor, and no condition of its shape",
     "const": "a constant",
     "const?": "a constant or None",
     "maybe": "a constant or a tensor",
+    "maybe?": "a constant, a tensor or None",
     "int64": "a tensor of whole numbers",
     "int32": "a tensor of whole numbers",
     "broadcast": "a tensor of size one along some of its axes",
@@ -78,7 +91,6 @@ NUMBERS: Mapping[str, Callable[[random.Random, int], int]] = {
     "index": lambda dice, size: dice.randrange(-size, size),
     "upto": lambda dice, size: dice.randint(1, size),
 }
-WALKED = ("taps", "room", "whole", "wider", "ones", "strides", "paddings")
 OWN_SIZE = re.compile(r"\[(\w+)\]")
 SEVERAL = " several"
 END = 2**63 - 1
@@ -128,18 +140,83 @@ ONE_TAP = WindowChoices(kernel=(1,), stride=(1,), padding=(0,), dilation=(1,))
 UNPADDED = WindowChoices(padding=(0,))
 
 
-def shapes(*given: str | Mapping[str, object], **more: object) -> Draw:
-    """Draws a value for each lower-case name; upper-case names are the ranges of letters. Entries
-    may be given as one text (`"x: ... K; w: N K const"`), or be those of others; what is said last
-    holds."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Shapes:
+    """What is said of the wildcards by their names, and of letters; `letters`: sizes that the
+    pattern has as arguments. Called, it draws a value for each."""
+
+    entries: Mapping[str, object]
+    letters: tuple[str, ...] = ()
+
+    def __call__(self, dice: random.Random) -> Mapping[str, object]:
+        """Random arguments of these shapes."""
+        given = Drawing(dice, self.entries)
+        return given.all() | {letter: given.size(letter) for letter in self.letters}
+
+    def fitting(self, names: Collection[str]) -> Fitting:
+        """The condition that wildcards of these names have these shapes."""
+        told = {name: entry for name, entry in self.entries.items() if name in names}
+        tensors = (_wanted(name, entry) for name, entry in told.items())
+        axes = (self._axis(name, entry) for name, entry in told.items())
+        windows = (self._window(name, entry) for name, entry in told.items())
+        return Fitting(
+            tuple(tensor for tensor in tensors if tensor),
+            tuple(axis for axis in axes if axis),
+            tuple(window for window in windows if window),
+            tuple(name for name, entry in told.items() if _is_number(entry)),
+            tuple(name for name, entry in told.items() if entry is None),
+            self.letters,
+        )
+
+    def _axis(self, name: str, entry: object) -> Axis | None:
+        if not isinstance(entry, str) or " of " not in entry:
+            return None
+        letter, _, shape = entry.partition(" of ")
+        text = self.entries.get(shape, shape)
+        tokens = tuple(token for token in str(text).split() if token not in (*KINDS, "several"))
+        return Axis(name, letter, tokens, shape if shape in self.entries else "")
+
+    def _window(self, name: str, entry: object) -> Window | None:
+        told = self.entries.get(GROUPS, ())
+        groups = 0 if told == () else 2 if isinstance(told, tuple) and min(told) > 1 else 1
+        if entry == "plain":
+            return Window(name, 0, 1, 0, None)
+        if entry == "widened":
+            return Window(name, groups, None, None, None)
+        if not isinstance(entry, WindowChoices) or entry.transposed:
+            return None
+        padding = None if entry.half else _only(entry.padding)
+        # Of one tap any dilation says the same.
+        dilation = None if _only(entry.kernel) == 1 else _only(entry.dilation)
+        return Window(name, groups, _only(entry.stride), padding, dilation)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EitherShapes:
+    """One of several, each of which may be such a choice again."""
+
+    ways: tuple[AnyShapes, ...]
+
+    def __call__(self, dice: random.Random) -> Mapping[str, object]:
+        """Random arguments of one of them."""
+        return dice.choice(self.ways)(dice)
+
+    def fitting(self, names: Collection[str]) -> Fitting | AnyOf:
+        """The condition that one of them fits."""
+        conditions = tuple(dict.fromkeys(way.fitting(names) for way in self.ways))
+        return conditions[0] if len(conditions) == 1 else AnyOf(conditions)
+
+
+AnyShapes = Shapes | EitherShapes
+
+
+def shapes(*given: str | Mapping[str, object], **more: object) -> Shapes:
+    """Of each lower-case name; upper-case names are the ranges of letters. Entries may be given as
+    one text (`"x: ... K; w: N K const"`), or be those of others; what is said last holds."""
     entries: dict[str, object] = {}
     for one in (*given, more):
         entries |= written(one) if isinstance(one, str) else one
-
-    def draw(dice: random.Random) -> Mapping[str, object]:
-        return Drawing(dice, entries).all()
-
-    return draw
+    return Shapes(entries)
 
 
 def written(text: str) -> dict[str, object]:
@@ -148,9 +225,33 @@ def written(text: str) -> dict[str, object]:
     return {name.strip(): shape.strip() for name, _, shape in pairs}
 
 
-def either(*drawings: Draw) -> Draw:
+def either(*ways: AnyShapes) -> EitherShapes:
     """As one of these."""
-    return lambda dice: dice.choice(drawings)(dice)
+    return EitherShapes(ways)
+
+
+def _wanted(name: str, entry: object) -> Wanted | None:
+    """What the entry says of a tensor, or of several; None if it is of none."""
+    if not isinstance(entry, str) or " of " in entry:
+        return None
+    several = entry.endswith(SEVERAL)
+    tokens = entry.removesuffix(SEVERAL).split()
+    kind = tokens.pop() if tokens and tokens[-1] in KINDS else ""
+    if kind in (*NUMBERS, "sizes", "plain", "widened"):
+        return None
+    many = several or any(OWN_SIZE.fullmatch(token) for token in tokens)
+    return Wanted(name, tuple(tokens), kind, many)
+
+
+def _is_number(entry: object) -> bool:
+    choices = entry.choices if isinstance(entry, OneOf) else ()
+    return bool(choices) and all(type(choice) in (int, float) for choice in choices)
+
+
+def _only(ways: Ways) -> int | None:
+    """The one number along all axes; None where there are several, or none."""
+    found = {n for way in ways for n in (way if isinstance(way, Sequence) else (way,))}
+    return found.pop() if len(found) == 1 else None
 
 
 def ends(*sizes: int) -> Callable[[Drawing], object]:
@@ -165,7 +266,9 @@ def each(*choices: object) -> Callable[[Drawing], object]:
     )
 
 
-def pools(rest: tuple[object, ...], *given: str | Mapping[str, object], **more: object) -> Draw:
+def pools(
+    rest: tuple[object, ...], *given: str | Mapping[str, object], **more: object
+) -> EitherShapes:
     """Of a pooling along two axes, whose arguments behind its padding these are (`pool`); its
     strides may be left out, or be one number."""
     ways = (((1, 1, 2, 3), "strides sizes"), ((), ()), ((2,), (2,)))
@@ -256,6 +359,7 @@ class Drawing:
             "const": (constant,),
             "const?": (constant, None),
             "maybe": (constant, computed),
+            "maybe?": (constant, computed, None),
             "int64": (TensorType(sizes, torch.int64),),
             "int32": (TensorType(sizes, torch.int32),),
         }
@@ -266,7 +370,7 @@ class Drawing:
         text = self.entries.get(shape, shape)
         assert isinstance(text, str)
         tokens = [token for token in text.split() if token not in KINDS]
-        counts = [len(self._several(token)) if _is_several(token) else 1 for token in tokens]
+        counts = [len(self._several(token)) if is_several(token) else 1 for token in tokens]
         at = sum(counts[: [token.strip("[]") for token in tokens].index(letter)])
         return self.dice.choice((at, at - sum(counts)))
 
@@ -274,7 +378,7 @@ class Drawing:
         """What these stand for, one after the other."""
         found: list[int] = []
         for token in tokens:
-            found += self._several(token) if _is_several(token) else [self.size(token)]
+            found += self._several(token) if is_several(token) else [self.size(token)]
         return tuple(found)
 
     def _several(self, token: str) -> Sizes:
@@ -314,7 +418,7 @@ class Drawing:
         if not self._counts:
             left = self.dice.randint(0, MOST_FURTHER_AXES)
             texts = " ".join(_texts(tuple(self.entries.values())))
-            names = list(dict.fromkeys(filter(_is_further, texts.split())))
+            names = list(dict.fromkeys(filter(is_further, texts.split())))
             for other in (one for one in names if one.removesuffix("..") not in self.entries):
                 self._counts[other] = left if other == names[-1] else self.dice.randint(0, left)
                 left -= self._counts[other]
@@ -322,30 +426,20 @@ class Drawing:
 
     def size(self, text: str) -> int:
         """A number, a letter, or what is calculated of them."""
-        for sign, together in (("+", sum), ("*", prod)):
-            if sign in text:
-                return together(map(self.size, text.split(sign)))
-        if text.endswith("/2"):
-            return self.size(text[:-2]) // 2
-        if text == "count":
-            return len(self._several(PARTS))
-        if text.startswith("sum("):
-            letter, _, end = text[4:-1].partition("[:")
-            return sum(self._several(f"[{letter}]")[: int(end[:-1]) if end else None])
-        if text.startswith("prod("):
-            return prod(self._several(text[5:-1]))
-        if "." in text:
-            several, _, at = text.partition(".")
-            return self._several(several)[int(at)]
-        if text.lstrip("-").isdigit():
-            return int(text)
-        if not text.isupper():
-            raise ValueError(f"{text!r} is no size, and no kind of {', '.join(KINDS)}")
-        if text not in self.known:
-            self.known[text] = self._fresh(text)
-        found = self.known[text]
-        assert isinstance(found, int)
+        found = calculated(text, self._known)
+        assert found is not None, text
         return found
+
+    def _known(self, name: str) -> int | Sizes:
+        if name == "count":
+            return len(self._several(PARTS))
+        if is_several(name) or name.startswith("["):
+            return self._several(name)
+        if not name.isupper():
+            raise ValueError(f"{name!r} is no size, and no kind of {', '.join(KINDS)}")
+        if name not in self.known:
+            self.known[name] = self._fresh(name)
+        return self.known[name]
 
     def _fresh(self, letter: str) -> int:
         told = self.entries.get(letter)
@@ -433,11 +527,3 @@ def _texts(entry: object) -> Iterator[str]:
     items = entry.choices if isinstance(entry, OneOf) else entry
     if isinstance(items, tuple):
         yield from (text for item in items for text in _texts(item))
-
-
-def _is_further(name: str) -> bool:
-    return name.endswith("..")
-
-
-def _is_several(token: str) -> bool:
-    return _is_further(token) or token in WALKED

@@ -17,9 +17,9 @@ from dataclasses import replace
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.rewrite.apply import drawn_until_it_applies
-from anabranch.rewrite.pattern_ops import call, convolution
+from anabranch.rewrite.pattern_ops import call
 from anabranch.rewrite.rules.conv_windows import Sizes, convolve, results, window
-from anabranch.rewrite.rules.pattern_parts import not_constant
+from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.shapes import CONVOLUTION, WindowChoices, either, shapes
 
 x, w, b = wild("x w b")
@@ -31,8 +31,6 @@ MOST_CHANNELS = 4
 def of_squares(match: Match) -> Refused | None:
     """Why the window does not walk from square to square, or need not."""
     by, kernel = window(match), match.w.shape[2:]
-    if by.transposed or by.groups != 1:
-        return Refused("it is transposed or has groups")
     if len(kernel) != 2 or set(by.dilation) != {1}:
         return Refused(f"{len(kernel)} axes of space, dilation {by.dilation}")
     if by.stride[0] == 1 or len(set(by.stride)) != 1:
@@ -41,9 +39,7 @@ def of_squares(match: Match) -> Refused | None:
         return Refused(f"it reads {match.x.shape[1]} channels")
     if min(kernel) < by.stride[0]:
         return Refused(f"{kernel} taps do not reach through a square")
-    if min(behind(match)) < 0:
-        return Refused("it leaves out rows at the end")
-    return not_constant(match, "w", "b")
+    return Refused.unless(min(behind(match)) >= 0, "it leaves out rows at the end")
 
 
 def behind(match: Match) -> Sizes:
@@ -76,11 +72,12 @@ WINDOWS = [WindowChoices((2,), (3, 3, 4, 5), (step,), dilation=(1,)) for step in
 
 RULES: tuple[Rule, ...] = (
     drawn_until_it_applies(
-        Rule(
+        equation(
             "conv(x, w, b) of stride s -> conv(x in squares of s, w in squares of s, b)",
-            find=convolution(x, w, b, rest="window"),
-            replace=squares,
-            when=of_squares,
+            shapes(CONVOLUTION),
+            of_squares,
+            find="conv(x, w, b, *window)",
+            put=squares,
             draw=either(*(shapes(CONVOLUTION, C=(1, 2, 3, 4), window=by) for by in WINDOWS)),
         )
     ),

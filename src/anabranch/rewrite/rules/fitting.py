@@ -1,0 +1,480 @@
+"""Whether a match has the shapes that a rule says: the text of `rules.shapes` as a condition.
+
+    x: ... N K; w: ... K M const        x is f32[2,5,7], w f32[2,7,3]: ... is 2, N 5, K 7, M 3
+                                        w is f32[2,6,3]: refused, K is 7 elsewhere
+
+A letter is one size wherever it stands, and a name of several axes (`...`, `A..`, `room`) the same
+sizes. Where two such names stand in one shape, an axis says where the first one ends: `axis: K of
+x`. What is calculated (`K+P`) is compared once its letters are known. Ranges of letters are what is
+drawn, and no condition; of a window it is one where all draws have it: no transposition, one group
+where `G` is not said and several where no range of `G` has one, `padding=(0,)`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+
+import torch
+
+from anabranch.ir.graph import Arg, Ref
+from anabranch.ir.refused import Refused
+from anabranch.ir.rule import Call, Match, Operand, Wild, said_by
+from anabranch.ir.text import text_arg
+from anabranch.rewrite.rules.conv_windows import Sizes
+from anabranch.rewrite.rules.pattern_parts import computed
+
+Tokens = tuple[str, ...]
+BoundSizes = dict[str, int | Sizes]
+"""What the letters and the names of several axes stand for."""
+
+WALKED = ("taps", "room", "whole", "wider", "ones", "strides", "paddings")
+"""Names of an axis of space each."""
+FREE = ("whole", "wider", "strides", "paddings")
+"""Those of them that are other sizes wherever they stand."""
+ANY = ("any", "broadcast")
+"""Kinds of tensors whose shape is no condition."""
+OF_SEVERAL = re.compile(r"(sum|prod)\(([\w.]+)(?:\[:(\d+)\])?\)")
+"""What is calculated of all sizes of one name, or of the first of them."""
+GROUPS, SPACE = "G", "space"
+"""The groups of a window, and how many axes of space there are, of all of `WALKED`."""
+ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
+    "aten.add.Tensor": lambda a, b: a + b,
+    "aten.sub.Tensor": lambda a, b: a - b,
+    "aten.mul.Tensor": lambda a, b: a * b,
+    "aten.div.Tensor": lambda a, b: a // b,
+}
+
+
+ADD = "aten.add.Tensor"
+OF_NONE = {"aten.mul.Tensor": 2, "aten.div.Tensor": 2, "aten.mv.default": 2}
+OF_NONE |= {"aten.reshape.default": 1, "aten.slice.Tensor": 1}
+"""How many operands these operators of a bias have: what they make of none is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is said of one wildcard that stands for a tensor, or for `many`. `kind`: the last word
+    of its text."""
+
+    name: str
+    tokens: Tokens
+    kind: str
+    many: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A wildcard that stands for the axis where a letter stands in a shape, that of the wildcard
+    `of` if one has that name."""
+
+    name: str
+    letter: str
+    tokens: Tokens
+    of: str
+
+    @property
+    def place(self) -> int:
+        """Which of the tokens it is."""
+        return _letters(self.tokens).index(self.letter)
+
+    def splits(self, wanted: Wanted) -> bool:
+        """Whether it says where names of several axes end in this shape, for both have the same."""
+        pairs = zip(self.tokens, wanted.tokens, strict=False)
+        same = all(a == b for a, b in pairs if is_several(a) or is_several(b))
+        return self.of == wanted.name or (same and len(self.tokens) == len(wanted.tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What all windows have that may stand for a wildcard. `groups`: 0 for one group, 1 for
+    any number of them, 2 for several."""
+
+    name: str
+    groups: int
+    stride: int | None
+    padding: int | None
+    dilation: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """The condition of a rule's shapes. `numbers`: wildcards that stand for one each, and `absent`
+    for None; `letters`: sizes that its pattern binds itself, as the end of a slice."""
+
+    tensors: tuple[Wanted, ...]
+    axes: tuple[Axis, ...]
+    windows: tuple[Window, ...]
+    numbers: tuple[str, ...]
+    absent: tuple[str, ...]
+    letters: tuple[str, ...] = ()
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """The wildcards that may stand for None."""
+        tensors = (one.name for one in self.tensors if one.kind.endswith("?"))
+        return frozenset((*tensors, *self.absent))
+
+    @property
+    def text(self) -> str:
+        """What is said of tensors and of axes."""
+        said = [f"{one.name}: {' '.join((*one.tokens, one.kind)).strip()}" for one in self.tensors]
+        said += [f"{a.name}: {a.letter} of {a.of or ' '.join(a.tokens)}" for a in self.axes]
+        return "; ".join(said)
+
+    def __call__(self, match: Match) -> Refused | None:
+        """Why the match has other shapes than these; None if it has them."""
+        found = self.sizes(match)
+        return found if isinstance(found, Refused) else None
+
+    def sizes(self, match: Match) -> BoundSizes | Refused:
+        """What the letters stand for in the match, or why it does not fit."""
+        for name in self.numbers:
+            arg = match.bound[name]
+            if not isinstance(arg, int | float) or isinstance(arg, bool):
+                return Refused(f"{name} is {text_arg(arg)} and no number")
+        for name in self.absent:
+            if match.bound[name] is not None:
+                return Refused(f"{name} is {text_arg(match.bound[name])} and not left out")
+        bound: BoundSizes = {}
+        for window in self.windows:
+            args = match.bound[window.name]
+            if not isinstance(args, tuple):
+                return Refused(f"{window.name} is no window")
+            if why := _walks_otherwise(window, args):
+                return why
+            if window.groups and isinstance(args[5], int):
+                bound.setdefault(GROUPS, args[5])
+        values = _values(match, self.tensors)
+        if isinstance(values, Refused):
+            return values
+        later: list[tuple[str, Tokens, Sizes]] = []
+        for wanted in self.tensors:
+            if wanted.name not in values or wanted.kind in ANY:
+                continue
+            axis = next((axis for axis in self.axes if axis.splits(wanted)), None)
+            at = match.bound[axis.name] if axis is not None else None
+            name, tokens, shapes = wanted.name, wanted.tokens, values[wanted.name]
+            if wanted.many and bound.setdefault("count", len(shapes)) != len(shapes):
+                return Refused(f"{name} are {len(shapes)}, and others {bound['count']}")
+            for i, shape in enumerate(shapes):
+                own = _own(tokens, i) if wanted.many else tokens
+                if why := _unify(name, own, shape, bound, later, axis, at):
+                    return why
+            if wanted.many:
+                _gather(wanted, len(shapes), bound)
+        return (
+            _other_axes(self.axes, match, bound)
+            or _unify_later(later, bound)
+            or _other_axes(self.axes, match, bound)
+            or _other_sizes(self.letters, match, bound)
+            or bound
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """That one of several holds; the refusal is that of the last."""
+
+    conditions: tuple[Fitting | AnyOf, ...]
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """The wildcards that may stand for None."""
+        return frozenset(name for one in self.conditions for name in one.optional)
+
+    @property
+    def text(self) -> str:
+        """What each of them says."""
+        return " | ".join(map(said_by, self.conditions))
+
+    def __call__(self, match: Match) -> Refused | None:
+        """Why none of them holds; None if one does."""
+        found = self.sizes(match)
+        return found if isinstance(found, Refused) else None
+
+    def sizes(self, match: Match) -> BoundSizes | Refused:
+        """What the letters stand for by the first that holds."""
+        found: BoundSizes | Refused = {}
+        for condition in self.conditions:
+            if not isinstance(found := condition.sizes(match), Refused):
+                break
+        return found
+
+
+def unify(shapes: Mapping[str, Tokens], found: Mapping[str, Sizes]) -> BoundSizes | Refused:
+    """What the letters stand for if these are the tensors' shapes; or which shape is no instance of
+    its letters."""
+    bound: BoundSizes = {}
+    later: list[tuple[str, Tokens, Sizes]] = []
+    for name, shape in found.items():
+        if why := _unify(name, shapes[name], shape, bound, later, None, None):
+            return why
+    return _unify_later(later, bound) or bound
+
+
+def fill(pattern: Operand, values: Mapping[str, Operand]) -> Operand:
+    """The pattern with these wildcards replaced, `*taps` by several sizes. Arithmetic of sizes is
+    done. Where a value is None, what is added to it stands alone, and what else is made of it is
+    None."""
+    if isinstance(pattern, Wild):
+        return values.get(pattern.name, pattern)
+    if isinstance(pattern, tuple):
+        return tuple(filled for item in pattern for filled in _items(item, values))
+    if not isinstance(pattern, Call):
+        return pattern
+    args = tuple(fill(arg, values) for arg in pattern.args)
+    if pattern.op in ARITHMETIC and all(isinstance(arg, int) for arg in args):
+        one, two = (arg for arg in args if isinstance(arg, int))
+        return ARITHMETIC[pattern.op](one, two)
+    if pattern.op == ADD and None in args:
+        return next((arg for arg in args if arg is not None), None)
+    if None in args[: OF_NONE.get(pattern.op, 0)]:
+        return None
+    return Call(pattern.op, args, pattern.rest)
+
+
+def _items(item: Operand, values: Mapping[str, Operand]) -> tuple[Operand, ...]:
+    """The item filled, or all sizes that it stands for."""
+    if isinstance(item, Wild) and item.name.startswith("*"):
+        several = values[item.name[1:]]
+        return several if isinstance(several, tuple) else (several,)
+    return (fill(item, values),)
+
+
+def _values(match: Match, tensors: Sequence[Wanted]) -> dict[str, list[Sizes]] | Refused:
+    """The shapes of each, which are tensors of one floating dtype, and constant where they must
+    be."""
+    shapes: dict[str, list[Sizes]] = {}
+    dtypes: dict[torch.dtype, str] = {}
+    for wanted in tensors:
+        arg = match.bound[wanted.name]
+        if arg is None and wanted.kind.endswith("?"):
+            continue
+        if isinstance(arg, tuple) != wanted.many:
+            return Refused(f"{wanted.name} is {text_arg(arg)} and no tensor")
+        shapes[wanted.name] = []
+        for item in arg if isinstance(arg, tuple) else (arg,):
+            if not isinstance(item, Ref):
+                return Refused(f"{wanted.name} is {text_arg(item)} and no tensor")
+            if wanted.kind.startswith("const") and (why := computed(match, item)):
+                return why
+            type = match.known.types[item.name]
+            shapes[wanted.name].append(type.shape)
+            if wanted.kind not in ("int64", "int32"):
+                dtypes.setdefault(type.dtype, wanted.name)
+    if len(dtypes) > 1:
+        return Refused(f"{', '.join(dtypes.values())} are of several dtypes")
+    if any(not dtype.is_floating_point for dtype in dtypes):
+        return Refused(f"{', '.join(shapes)} are whole numbers")
+    return shapes
+
+
+def _unify(
+    name: str,
+    tokens: Tokens,
+    shape: Sizes,
+    bound: BoundSizes,
+    later: list[tuple[str, Tokens, Sizes]],
+    axis: Axis | None,
+    at: Arg,
+) -> Refused | None:
+    """Why this is no instance of these tokens; what it binds is added. What cannot be told yet is
+    for later."""
+    several = _several(tokens)
+    lengths = {i: _length(tokens[i], bound) for i in several}
+    unknown = [i for i, length in lengths.items() if length is None]
+    if len(unknown) > 1:
+        if axis is not None and isinstance(at, int):
+            place, at = axis.place, at % max(1, len(shape))
+            return _unify(name, tokens[:place], shape[:at], bound, later, None, None) or _unify(
+                name, tokens[place:], shape[at:], bound, later, None, None
+            )
+        if len(shape) < len(tokens) - len(several):
+            return Refused(f"{name} has {_axes(shape)}")
+        later.append((name, tokens, shape))
+        return None
+    free = len(shape) - (len(tokens) - len(several)) - sum(n or 0 for n in lengths.values())
+    if free < 0 or (free and not unknown):
+        return Refused(f"{name} has {_axes(shape)}")
+    place = 0
+    for i, token in enumerate(tokens):
+        part: int | Sizes
+        if i in lengths:
+            length = free if (known := lengths[i]) is None else known
+            part = shape[place : place + length]
+            place += length
+            if token in WALKED:
+                bound[SPACE], bound["ones"] = length, (1,) * length
+                if token in FREE:
+                    continue
+        else:
+            part = shape[place]
+            place += 1
+            if not token.isalnum():
+                later.append((name, (token,), (part,)))
+                continue
+            if token.isdigit():
+                if part != int(token):
+                    return Refused(f"{name} is {shape}, and not of size {token} along an axis")
+                continue
+        if bound.setdefault(token, part) != part:
+            return Refused(f"{name} is {shape}, and {token} is {bound[token]} elsewhere")
+    return None
+
+
+def _unify_later(later: Sequence[tuple[str, Tokens, Sizes]], bound: BoundSizes) -> Refused | None:
+    for name, tokens, shape in later:
+        if len(tokens) == 1 and not is_several(tokens[0]):
+            if why := _calculated_otherwise(name, tokens[0], shape[0], bound):
+                return why
+            continue
+        again: list[tuple[str, Tokens, Sizes]] = []
+        if why := _unify(name, tokens, shape, bound, again, None, None):
+            return why
+        if len(again) == 1 and again[0][1] == tokens:
+            continue  # two names of several axes, and nothing says where one of them ends
+        if why := _unify_later(again, bound):
+            return why
+    return None
+
+
+def _calculated_otherwise(name: str, text: str, size: int, bound: BoundSizes) -> Refused | None:
+    """Why the size is not what a text says; of a product with one letter that is not known yet the
+    letter is bound."""
+    wanted = calculated(text, bound.get)
+    if wanted is None:
+        sizes = {part: calculated(part, bound.get) for part in text.split("*")}
+        unknown = [part for part, known in sizes.items() if known is None]
+        if len(unknown) == 1 and unknown[0].isalnum():
+            bound[unknown[0]] = size // max(1, prod(known or 1 for known in sizes.values()))
+            wanted = calculated(text, bound.get)
+    if wanted is None or wanted == size:
+        return None
+    return Refused(f"{name} has {size} where {text} is {wanted}")
+
+
+def calculated(text: str, known: Callable[[str], int | Sizes | None]) -> int | None:
+    """The size that a text says, `G*C` or `sum(K)`; None where one of its letters is not known."""
+    if text.isalpha():
+        size = known(text)
+        return size if isinstance(size, int) else None
+    sign, parts = _terms(text)
+    if sign:
+        total = 0 if sign == "+" else 1
+        for part in parts:
+            size = calculated(part, known)
+            if size is None:
+                return None
+            total = total + size if sign == "+" else total * size
+        return total
+    if text.lstrip("-").isdigit():
+        return int(text)
+    if text.endswith("/2"):
+        half = calculated(text[:-2], known)
+        return None if half is None else half // 2
+    if found := OF_SEVERAL.fullmatch(text):
+        several, end = known(f"[{found[2]}]" if found[1] == "sum" else found[2]), found[3]
+        together = sum if found[1] == "sum" else prod
+        return (
+            together(several[: int(end) if end else None]) if isinstance(several, tuple) else None
+        )
+    name, _, at = text.partition(".")
+    size = known(name if at else text)
+    if isinstance(size, tuple):
+        return size[int(at)] if at else None
+    return size
+
+
+@cache
+def _terms(text: str) -> tuple[str, tuple[str, ...]]:
+    """What is added up or multiplied, and its sign; of one term no sign."""
+    sign = "+" if "+" in text else "*" if "*" in text else ""
+    return sign, tuple(text.split(sign)) if sign else (text,)
+
+
+def _own(tokens: Tokens, part: int) -> Tokens:
+    """With the letters of one of several tensors."""
+    return tuple(f"{token.strip('[]')}No{part}" if token[0] == "[" else token for token in tokens)
+
+
+def _gather(wanted: Wanted, count: int, bound: BoundSizes) -> None:
+    """The own sizes of several tensors, as one tuple each."""
+    for token in wanted.tokens:
+        if token[0] == "[":
+            sizes = [bound.get(f"{token.strip('[]')}No{i}") for i in range(count)]
+            bound[token] = tuple(size for size in sizes if isinstance(size, int))
+
+
+def _other_axes(axes: Sequence[Axis], match: Match, bound: BoundSizes) -> Refused | None:
+    """Which of these stands for another axis than that of its letter."""
+    for axis in axes:
+        arg = match.bound[axis.name]
+        lengths = [_length(t, bound) if is_several(t) else 1 for t in axis.tokens]
+        known = [length for length in lengths if length is not None]
+        if not isinstance(arg, int):
+            return Refused(f"{axis.name} is {text_arg(arg)} and no axis")
+        if len(known) < len(lengths):
+            continue
+        place = sum(known[: axis.place])
+        if arg % max(1, sum(known)) != place:
+            return Refused(f"{axis.name} is {arg}, another axis than that of {axis.letter}")
+    return None
+
+
+def _other_sizes(names: Sequence[str], match: Match, bound: BoundSizes) -> Refused | None:
+    """Which of the sizes that the pattern says is another than the tensors have."""
+    for name in names:
+        if match.bound[name] != bound.get(name):
+            return Refused(f"{name} is {text_arg(match.bound[name])}, and not {bound.get(name)}")
+    return None
+
+
+def _walks_otherwise(window: Window, args: tuple[Arg, ...]) -> Refused | None:
+    """Why these arguments of a convolution are no such window."""
+    if args[3] is not False:
+        return Refused("it is transposed")
+    if window.groups > 1 and args[5] == 1:
+        return Refused("it has one group")
+    if not window.groups and args[5] != 1:
+        return Refused(f"it has {args[5]} groups, and a group does not read all channels")
+    wanted = {"stride": window.stride, "padding": window.padding, "dilation": window.dilation}
+    for (what, one), given in zip(wanted.items(), args, strict=False):
+        sizes = given if isinstance(given, tuple) else (given,)
+        if one is not None and any(size != one for size in sizes):
+            return Refused(f"its {what} is {text_arg(given)}, and not {one}")
+    return None
+
+
+def _length(token: str, bound: Mapping[str, int | Sizes]) -> int | None:
+    """How many axes this name stands for; None if nothing says it yet."""
+    found = bound.get(SPACE if token in WALKED else token)
+    return len(found) if isinstance(found, tuple) else found
+
+
+def _letters(tokens: Collection[str]) -> list[str]:
+    """Without what marks a part of several, or which of them it is."""
+    return [token.strip("[]").partition("No")[0] for token in tokens]
+
+
+def _axes(shape: Sizes) -> str:
+    return "one axis: it is a vector" if len(shape) == 1 else f"{len(shape)} axes"
+
+
+@cache
+def _several(tokens: Tokens) -> tuple[int, ...]:
+    """Which of them stand for several axes."""
+    return tuple(i for i, token in enumerate(tokens) if is_several(token))
+
+
+def is_further(name: str) -> bool:
+    """Whether the name stands for any further axes."""
+    return name.endswith("..")
+
+
+def is_several(token: str) -> bool:
+    """Whether the token stands for several axes at once."""
+    return is_further(token) or token in WALKED
