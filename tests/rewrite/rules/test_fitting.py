@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.rewrite.test_rules_refusals import conv, graph
 
-from anabranch.ir.rule import Call, Rule, Wild, text_pattern
+from anabranch.ir.rule import Call, Operand, Rule, Wild, text_pattern
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.rules.fitting import fill
@@ -103,7 +103,8 @@ def test_capital_letters_are_the_sizes_of_the_match() -> None:
 
 def test_what_is_made_of_no_bias_is_none() -> None:
     b, c, s = map(Wild, "bcs")
-    nothing, whole = {"b": None}, Call("aten.add.Tensor", (Call("aten.mul.Tensor", (b, s)), c))
+    nothing: dict[str, Operand] = {"b": None}
+    whole = Call("aten.add.Tensor", (Call("aten.mul.Tensor", (b, s)), c))
     assert fill(whole, nothing) == c
     assert fill(whole, {"b": None, "c": None}) is None
     assert fill(Call("aten.slice.Tensor", (b, 0, None, 4)), nothing) is None
@@ -112,7 +113,7 @@ def test_what_is_made_of_no_bias_is_none() -> None:
 
 
 def test_sizes_are_calculated_and_several_spread() -> None:
-    sizes = {"N": 5, "taps": (3, 1)}
+    sizes: dict[str, Operand] = {"N": 5, "taps": (3, 1)}
     half = Call("aten.div.Tensor", (Call("aten.add.Tensor", (Wild("N"), 1)), 2))
     reshaped = Call("aten.reshape.default", (Wild("w"), (half, -1, Wild("*taps"))))
     assert text_pattern(fill(reshaped, sizes)) == "aten.reshape.default(w, [3, -1, 3, 1])"
