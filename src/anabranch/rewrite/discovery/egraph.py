@@ -19,8 +19,8 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import COMMUTATIVE, Call, Operand, Wild
 from anabranch.rewrite.discovery.settings import SIZES
 from anabranch.rewrite.discovery.terms import Side, TermEvaluator, fingerprint, size
-from anabranch.rewrite.rules.fitting import unify
 from anabranch.rewrite.rules.found import MORE, Shapes, letters
+from anabranch.rewrite.rules.shapes_condition import unify
 
 Child = int | tuple[int, ...]
 """A class by its number, or several in brackets."""

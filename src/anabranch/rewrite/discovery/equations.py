@@ -21,8 +21,8 @@ from anabranch.rewrite.discovery.implied import directions
 from anabranch.rewrite.discovery.terms import Side, calls, size
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.prove import different, unlike
-from anabranch.rewrite.rules.fitting import fill
 from anabranch.rewrite.rules.found import MORE, Equation, Shape, Shapes, letters, rule
+from anabranch.rewrite.rules.shapes_condition import fill
 
 DRAWS = 25
 """Random shapes on which an equation has to hold before it is kept: as many as every rule is tested

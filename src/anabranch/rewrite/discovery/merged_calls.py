@@ -19,8 +19,8 @@ from anabranch.ir.rule import Call, Operand, Wild, text_pattern, wildcards
 from anabranch.rewrite.discovery.equations import ordered_names, short, survives, widest
 from anabranch.rewrite.discovery.settings import OPERATORS, Operator, Setting
 from anabranch.rewrite.discovery.terms import Tensors, TermEvaluator, fingerprint
-from anabranch.rewrite.rules.fitting import fill
 from anabranch.rewrite.rules.found import Equation, Shapes
+from anabranch.rewrite.rules.shapes_condition import fill
 
 Pair = tuple[Call, Call]
 

@@ -27,8 +27,8 @@ from anabranch.rewrite.rules import notation
 from anabranch.rewrite.rules import shapes as rule_shapes
 from anabranch.rewrite.rules.algebra_conditions import every
 from anabranch.rewrite.rules.conv_windows import spread
-from anabranch.rewrite.rules.fitting import BoundSizes
 from anabranch.rewrite.rules.shapes import OneOf, WindowChoices
+from anabranch.rewrite.rules.shapes_condition import BoundSizes
 
 FILE = Path(__file__).with_name("found.json")
 
@@ -125,7 +125,7 @@ WALKED |= {letter: f"room.{axis}" for axis, pair in enumerate(("HI", "WJ")) for 
 """Letters for the kernel of a window, and for an input that has room for it."""
 
 
-def _drawing(shapes: Shapes, told: set[str]) -> rule_shapes.Shapes:
+def _drawing(shapes: Shapes, told: set[str]) -> rule_shapes.RuleShapes:
     bound = sorted(told & letters(shapes))
     numbers = told - {*shapes, *bound, *WALKS}
     entries: dict[str, object] = {
@@ -136,7 +136,7 @@ def _drawing(shapes: Shapes, told: set[str]) -> rule_shapes.Shapes:
     entries |= WALKED if told & WALKS.keys() else {}
     entries |= {"POOL": POOL} if told & {AVERAGED, LARGEST} else {}
     entries["MORE"] = range(1 if (MORE,) in shapes.values() else 0, 3)
-    return rule_shapes.Shapes(entries, tuple(bound))
+    return rule_shapes.RuleShapes(entries, tuple(bound))
 
 
 def tensor(shape: Shape, known: BoundSizes) -> TensorType:

@@ -161,10 +161,10 @@ def _rounded(result: Call, type: TensorType) -> Call:
     return call("aten._to_copy.default", result, type.dtype) if type.dtype in HALF_TYPES else result
 
 
-LONG = LINEAR | {"K": tuple(SHORTEST_PART * parts for parts in range(2, 9))}
+LONG_ROWS = LINEAR | {"K": tuple(SHORTEST_PART * parts for parts in range(2, 9))}
 EPS = {"eps": OneOf(1e-5, 1e-12, 0.1)}
-ROWS = LONG | {"shape": "K sizes", "g": "K const?"}
-WRITTEN = LONG | EPS | {"g": "K const"}
+ROWS = LONG_ROWS | {"shape": "K sizes", "g": "K const?"}
+WRITTEN = LONG_ROWS | EPS | {"g": "K const"}
 """A norm that is written out has a weight."""
 
 NORM = "layer_norm(x, shape, g, d, eps, fast)"

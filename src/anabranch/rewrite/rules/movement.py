@@ -19,7 +19,7 @@ from anabranch.rewrite.pattern_ops import cat
 from anabranch.rewrite.rules.activations import ACTIVATIONS
 from anabranch.rewrite.rules.algebra_conditions import values
 from anabranch.rewrite.rules.notation import equation, equations
-from anabranch.rewrite.rules.shapes import Drawing, OneOf, Shapes, shapes
+from anabranch.rewrite.rules.shapes import Drawing, OneOf, RuleShapes, shapes
 
 MOST_PARTS = 6
 """Parts of a concatenation in the largest rule."""
@@ -67,7 +67,7 @@ class Move:
         """The move of a value, as text; where it moves it is the wildcard `how`."""
         return f"{self.name}({value}, *how)"
 
-    def shapes(self, names: str, **more: object) -> Shapes:
+    def shapes(self, names: str, **more: object) -> RuleShapes:
         """Tensors of one shape, and how they are moved."""
 
         def moved(given: Drawing) -> tuple[object, ...]:

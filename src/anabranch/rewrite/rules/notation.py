@@ -41,24 +41,23 @@ from anabranch.ir.rule import (
 from anabranch.ir.rule_text import parse_pattern
 from anabranch.rewrite.pattern_ops import WORDS
 from anabranch.rewrite.rules.algebra_conditions import Conditions
-from anabranch.rewrite.rules.fitting import AnyOf, Fitting, fill
 from anabranch.rewrite.rules.shapes import AnyShapes
 from anabranch.rewrite.rules.shapes import shapes as written
+from anabranch.rewrite.rules.shapes_condition import AnyCondition, ShapesCondition, fill
 
 __all__ = ["equation", "equations", "text_rule"]
 
-Put = Callable[[Match], Patterns]
 CAPTURED = re.compile(r", \*\w+")
 """Arguments that are captured as a whole: a name of a rule says nothing of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
+class SizedReplacement:
     """A replacement with letters in it, for the sizes of a match, or with values that may be
     None."""
 
     pattern: Patterns
-    fitting: Fitting | AnyOf
+    fitting: ShapesCondition | AnyCondition
 
     @property
     def text(self) -> str:
@@ -81,7 +80,7 @@ def equation(
     *,
     draw: Draw | None = None,
     find: str | Call | tuple[Call, ...] = "",
-    put: str | Patterns | Put = "",
+    put: str | Patterns | Callable[[Match], Patterns] = "",
     words: Mapping[str, str] = WORDS,
     scope: GlobalScope = "",
     also: Callable[[Match], tuple[Node, ...]] | None = None,
@@ -103,7 +102,7 @@ def equation(
         put_names = {*wildcards(said)}
         assert fitting or put_names <= bound, f"{name}: nothing says what {put_names - bound} are"
         if fitting and (put_names - bound or put_names & fitting.optional):
-            said = Sized(said, fitting)
+            said = SizedReplacement(said, fitting)
     return Rule(
         name if find else CAPTURED.sub("", name),
         *(found, said, Conditions(conditions) if conditions else None, draw or held),

@@ -25,7 +25,7 @@ once are
 and the last word says what is drawn (`KINDS`), a computed tensor where there is none; with
 `several` behind it, it is drawn once for all `count` of them. `K of x` is
 the axis of x that K stands at, from either end. What is no text stands for itself, a tuple for what
-is in it, and `OneOf` for one of several. `rules.fitting` says what of it is a condition.
+is in it, and `OneOf` for one of several. `rules.shapes_condition` says what of it is a condition.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from anabranch.ir.rule import Draw
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes
-from anabranch.rewrite.rules.fitting import (
+from anabranch.rewrite.rules.shapes_condition import (
     WALKED,
-    AnyOf,
-    Axis,
-    Fitting,
-    Wanted,
-    Window,
+    AnyCondition,
+    AxisCondition,
+    ShapesCondition,
+    TensorCondition,
+    WindowCondition,
     calculated,
     is_further,
     is_several,
@@ -141,7 +141,7 @@ UNPADDED = WindowChoices(padding=(0,))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shapes:
+class RuleShapes:
     """What is said of the wildcards by their names, and of letters; `letters`: sizes that the
     pattern has as arguments. Called, it draws a value for each."""
 
@@ -153,13 +153,13 @@ class Shapes:
         given = Drawing(dice, self.entries)
         return given.all() | {letter: given.size(letter) for letter in self.letters}
 
-    def fitting(self, names: Collection[str]) -> Fitting:
+    def fitting(self, names: Collection[str]) -> ShapesCondition:
         """The condition that wildcards of these names have these shapes."""
         told = {name: entry for name, entry in self.entries.items() if name in names}
         tensors = (_wanted(name, entry) for name, entry in told.items())
         axes = (self._axis(name, entry) for name, entry in told.items())
         windows = (self._window(name, entry) for name, entry in told.items())
-        return Fitting(
+        return ShapesCondition(
             tuple(tensor for tensor in tensors if tensor),
             tuple(axis for axis in axes if axis),
             tuple(window for window in windows if window),
@@ -168,27 +168,27 @@ class Shapes:
             self.letters,
         )
 
-    def _axis(self, name: str, entry: object) -> Axis | None:
+    def _axis(self, name: str, entry: object) -> AxisCondition | None:
         if not isinstance(entry, str) or " of " not in entry:
             return None
         letter, _, shape = entry.partition(" of ")
         text = self.entries.get(shape, shape)
         tokens = tuple(token for token in str(text).split() if token not in (*KINDS, "several"))
-        return Axis(name, letter, tokens, shape if shape in self.entries else "")
+        return AxisCondition(name, letter, tokens, shape if shape in self.entries else "")
 
-    def _window(self, name: str, entry: object) -> Window | None:
+    def _window(self, name: str, entry: object) -> WindowCondition | None:
         told = self.entries.get(GROUPS, ())
         groups = 0 if told == () else 2 if isinstance(told, tuple) and min(told) > 1 else 1
         if entry == "plain":
-            return Window(name, 0, 1, 0, None)
+            return WindowCondition(name, 0, 1, 0, None)
         if entry == "widened":
-            return Window(name, groups, None, None, None)
+            return WindowCondition(name, groups, None, None, None)
         if not isinstance(entry, WindowChoices) or entry.transposed:
             return None
         padding = None if entry.half else _only(entry.padding)
         # Of one tap any dilation says the same.
         dilation = None if _only(entry.kernel) == 1 else _only(entry.dilation)
-        return Window(name, groups, _only(entry.stride), padding, dilation)
+        return WindowCondition(name, groups, _only(entry.stride), padding, dilation)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,22 +201,22 @@ class EitherShapes:
         """Random arguments of one of them."""
         return dice.choice(self.ways)(dice)
 
-    def fitting(self, names: Collection[str]) -> Fitting | AnyOf:
+    def fitting(self, names: Collection[str]) -> ShapesCondition | AnyCondition:
         """The condition that one of them fits."""
         conditions = tuple(dict.fromkeys(way.fitting(names) for way in self.ways))
-        return conditions[0] if len(conditions) == 1 else AnyOf(conditions)
+        return conditions[0] if len(conditions) == 1 else AnyCondition(conditions)
 
 
-AnyShapes = Shapes | EitherShapes
+AnyShapes = RuleShapes | EitherShapes
 
 
-def shapes(*given: str | Mapping[str, object], **more: object) -> Shapes:
+def shapes(*given: str | Mapping[str, object], **more: object) -> RuleShapes:
     """Of each lower-case name; upper-case names are the ranges of letters. Entries may be given as
     one text (`"x: ... K; w: N K const"`), or be those of others; what is said last holds."""
     entries: dict[str, object] = {}
     for one in (*given, more):
         entries |= written(one) if isinstance(one, str) else one
-    return Shapes(entries)
+    return RuleShapes(entries)
 
 
 def written(text: str) -> dict[str, object]:
@@ -230,7 +230,7 @@ def either(*ways: AnyShapes) -> EitherShapes:
     return EitherShapes(ways)
 
 
-def _wanted(name: str, entry: object) -> Wanted | None:
+def _wanted(name: str, entry: object) -> TensorCondition | None:
     """What the entry says of a tensor, or of several; None if it is of none."""
     if not isinstance(entry, str) or " of " in entry:
         return None
@@ -240,7 +240,7 @@ def _wanted(name: str, entry: object) -> Wanted | None:
     if kind in (*NUMBERS, "sizes", "plain", "widened"):
         return None
     many = several or any(OWN_SIZE.fullmatch(token) for token in tokens)
-    return Wanted(name, tuple(tokens), kind, many)
+    return TensorCondition(name, tuple(tokens), kind, many)
 
 
 def _is_number(entry: object) -> bool:

@@ -56,7 +56,7 @@ OF_NONE |= {"aten.reshape.default": 1, "aten.slice.Tensor": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TensorCondition:
     """What is said of one wildcard that stands for a tensor, or for `many`. `kind`: the last word
     of its text."""
 
@@ -67,7 +67,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class AxisCondition:
     """A wildcard that stands for the axis where a letter stands in a shape, that of the wildcard
     `of` if one has that name."""
 
@@ -81,7 +81,7 @@ class Axis:
         """Which of the tokens it is."""
         return _letters(self.tokens).index(self.letter)
 
-    def splits(self, wanted: Wanted) -> bool:
+    def splits(self, wanted: TensorCondition) -> bool:
         """Whether it says where names of several axes end in this shape, for both have the same."""
         pairs = zip(self.tokens, wanted.tokens, strict=False)
         same = all(a == b for a, b in pairs if is_several(a) or is_several(b))
@@ -89,7 +89,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WindowCondition:
     """What all windows have that may stand for a wildcard. `groups`: 0 for one group, 1 for
     any number of them, 2 for several."""
 
@@ -101,13 +101,13 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitting:
+class ShapesCondition:
     """The condition of a rule's shapes. `numbers`: wildcards that stand for one each, and `absent`
     for None; `letters`: sizes that its pattern binds itself, as the end of a slice."""
 
-    tensors: tuple[Wanted, ...]
-    axes: tuple[Axis, ...]
-    windows: tuple[Window, ...]
+    tensors: tuple[TensorCondition, ...]
+    axes: tuple[AxisCondition, ...]
+    windows: tuple[WindowCondition, ...]
     numbers: tuple[str, ...]
     absent: tuple[str, ...]
     letters: tuple[str, ...] = ()
@@ -176,10 +176,10 @@ class Fitting:
 
 
 @dataclass(frozen=True, slots=True)
-class AnyOf:
+class AnyCondition:
     """That one of several holds; the refusal is that of the last."""
 
-    conditions: tuple[Fitting | AnyOf, ...]
+    conditions: tuple[ShapesCondition | AnyCondition, ...]
 
     @property
     def optional(self) -> frozenset[str]:
@@ -245,7 +245,7 @@ def _items(item: Operand, values: Mapping[str, Operand]) -> tuple[Operand, ...]:
     return (fill(item, values),)
 
 
-def _values(match: Match, tensors: Sequence[Wanted]) -> dict[str, list[Sizes]] | Refused:
+def _values(match: Match, tensors: Sequence[TensorCondition]) -> dict[str, list[Sizes]] | Refused:
     """The shapes of each, which are tensors of one floating dtype, and constant where they must
     be."""
     shapes: dict[str, list[Sizes]] = {}
@@ -279,7 +279,7 @@ def _unify(
     shape: Sizes,
     bound: BoundSizes,
     later: list[tuple[str, Tokens, Sizes]],
-    axis: Axis | None,
+    axis: AxisCondition | None,
     at: Arg,
 ) -> Refused | None:
     """Why this is no instance of these tokens; what it binds is added. What cannot be told yet is
@@ -401,7 +401,7 @@ def _own(tokens: Tokens, part: int) -> Tokens:
     return tuple(f"{token.strip('[]')}No{part}" if token[0] == "[" else token for token in tokens)
 
 
-def _gather(wanted: Wanted, count: int, bound: BoundSizes) -> None:
+def _gather(wanted: TensorCondition, count: int, bound: BoundSizes) -> None:
     """The own sizes of several tensors, as one tuple each."""
     for token in wanted.tokens:
         if token[0] == "[":
@@ -409,7 +409,7 @@ def _gather(wanted: Wanted, count: int, bound: BoundSizes) -> None:
             bound[token] = tuple(size for size in sizes if isinstance(size, int))
 
 
-def _other_axes(axes: Sequence[Axis], match: Match, bound: BoundSizes) -> Refused | None:
+def _other_axes(axes: Sequence[AxisCondition], match: Match, bound: BoundSizes) -> Refused | None:
     """Which of these stands for another axis than that of its letter."""
     for axis in axes:
         arg = match.bound[axis.name]
@@ -433,7 +433,7 @@ def _other_sizes(names: Sequence[str], match: Match, bound: BoundSizes) -> Refus
     return None
 
 
-def _walks_otherwise(window: Window, args: tuple[Arg, ...]) -> Refused | None:
+def _walks_otherwise(window: WindowCondition, args: tuple[Arg, ...]) -> Refused | None:
     """Why these arguments of a convolution are no such window."""
     if args[3] is not False:
         return Refused("it is transposed")

@@ -8,9 +8,9 @@ from tests.rewrite.test_rules_refusals import conv, graph
 from anabranch.ir.rule import Call, Operand, Rule, Wild, text_pattern
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
-from anabranch.rewrite.rules.fitting import fill
 from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.shapes import GROUPED, OneOf, shapes
+from anabranch.rewrite.rules.shapes_condition import fill
 
 SHAPES = [
     ("x: 2,3; y: 3,4", "x: N K; y: K M", ""),
