@@ -47,6 +47,25 @@ class OptionError(AnabranchError, ValueError):
     """An option, a name or a command line that does not mean anything."""
 
 
+class MemoryLimitError(OptionError):
+    """A plan takes more than `memory_limit` leaves. `takes`: bytes of its values; `may`: what they
+    may take; `least`: the fewest bytes of a plan that was made so far, weights and inputs too;
+    `counted`: bytes of values that live at once in its graph, None where nobody counted."""
+
+    def __init__(
+        self,
+        what: str,
+        why: str,
+        next: str,
+        takes: int = 0,
+        may: int = 0,
+        least: int = 0,
+        counted: int | None = None,
+    ) -> None:
+        super().__init__(what, why, next)
+        self.takes, self.may, self.least, self.counted = takes, may, least, counted
+
+
 class CaptureError(AnabranchError):
     """The model could not be turned into a graph."""
 

@@ -1,5 +1,6 @@
-"""Where a plan computes something else: the next attempt, which does less.
+"""Where a plan computes something else, or does not fit: the next attempt, which does less.
 
+    as asked --does not fit--> values computed again, fewer and fewer bytes live at once
     as asked --wrong--> nothing recalled --wrong--> no search --> library kernels --> as captured
                    +--not a number elsewhere--> exact=True --wrong---^
 
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 from anabranch.compiler.plan_cache import KnownError
 from anabranch.compiler.stage_runner import StageRunner
 from anabranch.deadline import TIME
-from anabranch.errors import NumericsError
+from anabranch.errors import MemoryLimitError, NumericsError
 from anabranch.frontend.captured import Captured
 from anabranch.options import Options
 from anabranch.trace import RECALLED, Event
@@ -39,6 +40,8 @@ CAREFUL = {
 }
 """Where an optimisation went wrong: options under which less and less is done, at last nothing."""
 SPECIAL = "without the rules that change what NaN, infinities or signs of zero give"
+LESS = 0.97
+"""Of the bytes that lived at once in a plan that did not fit, the most that may in the next."""
 LAUNCHED: dict[str, Any] = {"cuda_graph": False, "scheduler": "sequential", "pdl": "off"}
 BY_EACH_CALL = "launched by each call, for operators that are not torch's may not be captured"
 """Some launch on the default stream, whatever the current one is: no capture sees that."""
@@ -56,6 +59,10 @@ def with_fallback(
             return attempt(job, stages)
         except NumericsError as wrong:
             again = _again(job, wrong, stages)
+            if again is None:
+                raise
+        except MemoryLimitError as over:
+            again = _with_less(job, over)
             if again is None:
                 raise
         # Out here, nothing holds what the failed attempt has loaded.
@@ -85,6 +92,21 @@ def _again(job: Job, wrong: NumericsError, stages: StageRunner) -> Job | None:
     how, options = careful
     job.trace.add("fallback", "verify", name, f"{wrong.what}: compiled {how}")
     return replace(job, options=options, wanted=job.wanted or job.options)
+
+
+def _with_less(job: Job, over: MemoryLimitError) -> Job | None:
+    """The next attempt where a plan did not fit: one in which fewer bytes live at once. None where
+    nothing is left for values, or no more can be computed again."""
+    if over is job.over:
+        return None
+    live = over.may
+    if over.counted is not None:
+        live = min(int(over.counted * over.may / max(1, over.takes)), int(LESS * over.counted))
+    if live <= 0:
+        return None
+    why = f"{over.why}: values are computed again, {live:,} B may live at once"
+    job.trace.add("fallback", "memory", type(job.model).__name__, why)
+    return replace(job, live_bytes=live, over=over)
 
 
 def more_careful(

@@ -1,7 +1,7 @@
 """The pipeline: from a model to a loaded plan, one line per stage, in order.
 
-    capture -> rewrite -> recall -> fusion -> tuning -> probe -> schedule -> search
-                                      ^------------------------------------------'
+    capture -> rewrite -> recompute -> recall -> fusion -> tuning -> probe -> schedule -> search
+                                                   ^------------------------------------------'
         -> horizontal_fusion -> memory -> load -> verify -> eager
 
 `_stages` is the only place that knows the order. A stage is a function of nouns. What stands around
@@ -31,6 +31,7 @@ from anabranch.compiler.stages import (
     memory,
     prove,
     recall,
+    recompute,
     refuse_known_wrong,
     search,
 )
@@ -52,6 +53,7 @@ from anabranch.tuning.sandbox.process import SandboxProcess
 NOUNS: Mapping[str, Callable[[Any], Any]] = {
     "capture": itemgetter(0),
     "rewrite": lambda graph: graph,
+    "recompute": itemgetter(1),
     "recall": lambda known: known.decided and known.decided.found,
     "fusion": itemgetter(-1),
     "tuning": attrgetter("selection"),
@@ -109,6 +111,7 @@ def _stages(job: Job, stage: StageRunner) -> Compilation:
     here = with_samples(job, captured, captured.graph)
     ask, whole = stage.recall_answers, not stage.wants(*INSIDE)
     graph = stage("rewrite", simplified_or_recalled, here, captured.graph, ask, pause_gc=True)
+    here, graph = stage("recompute", recompute, here, graph)
     known = stage("recall", recall, here, captured, graph, ask, whole, pause_gc=True)
 
     def decide(here: Job) -> Decided:

@@ -42,6 +42,7 @@ OPTIONS = (
     "scheduler",
     "kernels",
     "deterministic",
+    "memory_limit",
     "fusion",
     "max_streams",
     "max_group_size",

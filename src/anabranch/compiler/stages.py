@@ -1,6 +1,7 @@
 """The stages that are not rooms of their own: what the compiler itself does at each.
 
 capture   the model -> its graph
+recompute the graph -> one in which values are computed again, where fewer bytes may live at once
 recall    the graph -> what an earlier process decided of it
 fusion    the graph -> its cuts into tasks, while the process that tries kernels starts
 search    a built graph -> the fastest equal one
@@ -14,25 +15,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
 from anabranch.artifact.owned_constants import owned
 from anabranch.artifact.recipe import with_recipe
+from anabranch.cache import Table
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.fallback import anything_recalled
 from anabranch.compiler.plan_cache import CompiledGraph, PlanCache, key_of
-from anabranch.errors import NumericsError, OptionError, TargetError
+from anabranch.costs import Roofline
+from anabranch.errors import NumericsError, TargetError
 from anabranch.frontend.capture_cache import capture_model
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.memory import check_example
 from anabranch.frontend.observe import Observed
+from anabranch.fusion.partition import singly
+from anabranch.ir.codec import nouns
 from anabranch.ir.graph import Graph
-from anabranch.ir.plan import Plan
+from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.tolerances import Errors
 from anabranch.options import Options
+from anabranch.rewrite.remat import remat
 from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.search.driver import goes_on, known_path, run_search
 from anabranch.search.result import Path
@@ -40,8 +47,16 @@ from anabranch.targets.places import kept, places_of
 from anabranch.trace import Event, Trace
 from anabranch.tuning.build import BuiltPlan, fuse, launched, simplified_or_recalled, tuner_of
 from anabranch.tuning.job import Job, calling_of
+from anabranch.tuning.room import check_room, takes, told
 from anabranch.tuning.verify.calls import verify_calls
 from anabranch.tuning.verify.plan import WRONG_CAPTURE, verify, verify_capture
+
+RECOMPUTING: dict[str, Any] = {"search": "none", "horizontal_fusion": "none"}
+"""Options where values are computed again. A search would compute once what is equal, and a launch
+for several tasks would compute both at once."""
+NO_SIGNATURE = Signature("", (), "", ())
+LIVE_BYTES: Table[int] = Table("plans", "live bytes 1", nouns(int))
+"""Of a graph for which there was so much room: what its values may take at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +101,35 @@ def refuse_known_wrong(job: Job, captured: Captured) -> None:
         raise wrong
 
 
+def recompute(job: Job, graph: Graph) -> tuple[Job, Graph]:
+    """The graph in which as much is computed again as the job's `live_bytes` ask for, and the job
+    that goes on with it. MemoryLimitError where no more can be computed again than was before."""
+    key = _live_key(job, graph) if job.room is not None and job.cache is not None else ""
+    if job.live_bytes is None and key and not job.anew:
+        job = replace(job, live_bytes=LIVE_BYTES.get(job.cache, key))
+    if job.live_bytes is None:
+        return job, graph
+    roofline = Roofline(job.target.spec)
+    us = {task.body.nodes[-1].name: roofline.task(task).us for task in singly(graph).tasks}
+    found = remat(graph, job.live_bytes, us)
+    if job.over is not None and found.nbytes >= (job.over.counted or found.before):
+        raise job.over
+    if key:
+        LIVE_BYTES.put(job.cache, key, job.live_bytes)
+    why = f"{len(found.nodes)} values computed again, {found.us:.1f} us of {sum(us.values()):.1f}"
+    sizes = {"nbytes": found.nbytes, "before": found.before, "values": len(found.nodes)}
+    names = ", ".join(found.nodes)
+    job.trace.add("applied", "recompute", graph.name, why, us=found.us, names=names, **sizes)
+    options = job.options.model_copy(update=RECOMPUTING)
+    job = replace(job, options=options, wanted=job.wanted or job.options)
+    return replace(job, counted=found.nbytes, late=found.late), found.graph
+
+
+def _live_key(job: Job, graph: Graph) -> str:
+    plans = _plans(job)
+    return LIVE_BYTES.key(str(job.room), key_of(plans.parts(graph, NO_SIGNATURE, ())))
+
+
 def recall(
     job: Job, captured: Captured, graph: Graph, unknown: Callable[[], object], whole: bool
 ) -> EarlierFindings:
@@ -96,6 +140,8 @@ def recall(
     begin = simplified_or_recalled(job, improved, unknown) if improved else graph
     ended = job.options.search == "none" or (path is not None and not goes_on(path, job.options))
     found = _known_outcome(job, captured, begin) if whole and ended else None
+    if found is not None and job.room is not None:
+        found = found if sum(takes(job, found.plan).values()) <= job.room else None
     return EarlierFindings(begin, path, Decided(found, path) if found is not None else None)
 
 
@@ -115,7 +161,9 @@ def search(
     span: tuple[int, int],
 ) -> tuple[BuiltPlan, Path | None]:
     """The fastest equal graph that was found, and the way to it. `span`: the events of `first`,
-    which those of the graph found replace."""
+    which those of the graph found replace. MemoryLimitError where even the sequential plan takes
+    more than there is room for."""
+    check_room(job, first.sequential)
     if job.options.search == "none" or (path is not None and not goes_on(path, job.options)):
         return first, path
     made, path = run_search(job, captured, graph, first, path)
@@ -151,6 +199,9 @@ def load(
 ) -> tuple[CompiledGraph, Executable | None]:
     """The plan with constants of its own, and what runs it, None on a simulated target. `graphs`:
     those on the way to the plan's."""
+    taken = takes(job, found.plan)
+    why = f"takes {told(taken)} beside what there is"
+    job.trace.add("chosen", "load", found.plan.tasks.name, why, **taken)
     check_room(job, found.plan)
     theirs = [c.value for c in captured.graph.constants if c.value is not None]
     device = None if job.target.spec.simulated else job.target.device
@@ -166,27 +217,6 @@ def load(
         run = job.target.load(plan, beside=job.beside, states=places or None)
         fell_back(run, job.options, job.trace)
     return replace(found, plan=plan), run
-
-
-def check_room(job: Job, plan: Plan) -> None:
-    """Say what the plan takes before it is taken. OptionError where that is more than it may."""
-    tasks = plan.tasks
-    weights = {(c.digest, c.type): c.type.nbytes for c in tasks.constants}
-    known = job.beside.arena.numel() if job.beside is not None else 0
-    takes = {
-        "weights": sum(count for key, count in weights.items() if key not in job.shared),
-        "inputs": sum(value.type.nbytes for value in tasks.given),
-        "arena": max(0, plan.arena_bytes - known),
-        "pool": plan.pool_bytes,
-    }
-    told = ", ".join(f"{kind} {count:,} B" for kind, count in takes.items())
-    job.trace.add("chosen", "load", tasks.name, f"takes {told} beside what there is", **takes)
-    if job.room is not None and sum(takes.values()) > job.room:
-        raise OptionError(
-            f"{tasks.name} does not fit memory_limit",
-            f"it takes {told}, and {max(0, job.room):,} B are left",
-            "raise memory_limit, or compile for smaller inputs",
-        )
 
 
 def _tell_places(job: Job, plan: Plan, places: Mapping[str, Tensor]) -> None:

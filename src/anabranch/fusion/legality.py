@@ -74,7 +74,8 @@ LIBRARY_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 class FusionFacts:
     """What legality asks of a graph: types, readers, makers, what is returned, what is constant,
     for each node the mask of the nodes it depends on, with the position of each, and the nodes
-    that shall be `alone`."""
+    that shall be `alone`. `late`: nodes that no cluster holds with others, for they are to run when
+    fewer bytes live."""
 
     types: dict[str, TensorType]
     readers: dict[str, list[Node]]
@@ -84,9 +85,10 @@ class FusionFacts:
     position: dict[str, int]
     ancestors: tuple[int, ...]
     alone: Collection[str] = ()
+    late: Collection[str] = ()
 
     @staticmethod
-    def of(graph: Graph, alone: Collection[str] = ()) -> FusionFacts:
+    def of(graph: Graph, alone: Collection[str] = (), late: Collection[str] = ()) -> FusionFacts:
         """What legality asks of the graph, found out once. `alone`: names of nodes that shall share
         no launch; so are those that write over the value of a state, in its place."""
         makers, masks = producers(graph), list[int]()
@@ -101,7 +103,7 @@ class FusionFacts:
         returned = frozenset(ref.name for ref in graph.outputs)
         constants = frozenset(constant.name for constant in graph.constants)
         known = types(graph), users(graph), makers, returned, constants
-        return FusionFacts(*known, position, tuple(masks), {*alone, *overwriting(graph)})
+        return FusionFacts(*known, position, tuple(masks), {*alone, *overwriting(graph)}, late)
 
     def depends(self, node: Node, value: str) -> bool:
         """Whether the node can run only when the value is there anyway."""

@@ -38,6 +38,7 @@ def partition(
     unwritten: Unwritten = why_not_written,
     alone: Collection[str] = (),
     loops: Sequence[NodeGroup] = (),
+    late: Collection[str] = (),
 ) -> TaskGraph:
     """The graph as tasks without kernels, for a machine like `spec`; strict nodes are marked, so
     that a task knows what others decide by it. `pointwise`: also groups that only a kernel
@@ -45,9 +46,9 @@ def partition(
     `chain_rounds`: those with two contractions, or with light work before one or behind, in so many
     rounds. `unwritten` may remember what it answered for a group.
     What is `alone` is a task of its own: a concatenation that may come to cost nothing, say; and so
-    is each of the `loops`."""
+    is each of the `loops`. `late`: nodes that no cluster holds with others."""
     graph = marked(graph)
-    groups = grow(graph, trace, pointwise, several, unwritten, alone, loops)
+    groups = grow(graph, trace, pointwise, several, unwritten, alone, loops, late)
     if chain_rounds:
         groups = with_gemm_chains(groups, FusionFacts.of(graph), spec, trace, chain_rounds)
     tasks = cut(graph, groups)

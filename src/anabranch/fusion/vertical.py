@@ -62,13 +62,14 @@ def grow(
     unwritten: Unwritten = why_not_written,
     alone: Collection[str] = (),
     loops: Sequence[NodeGroup] = (),
+    late: Collection[str] = (),
 ) -> list[NodeGroup]:
     """Every node that is no view in exactly one group, its anchor the first contraction or else
     the first node. Groups come in an order in which they can run, nodes in graph order. `several`:
     groups with several results too, which hold the views they read through. What is `alone` is a
-    group of its own, and so is each of the `loops`."""
+    group of its own, and so is each of the `loops`. `late`: as in FusionFacts."""
     looped = {node.name: loop for loop in loops for node in loop}
-    facts = FusionFacts.of(graph, {*alone, *looped})
+    facts = FusionFacts.of(graph, {*alone, *looped}, late)
     nodes = [node for node in graph.nodes if not ops.is_view(node, facts.types)]
     deepest = [node for node in _by_depth(nodes, facts)[::-1] if node.name not in looped]
     home: dict[str, list[Node]] = {}

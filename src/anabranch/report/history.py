@@ -104,8 +104,13 @@ class Change:
 
 
 def last_attempt(events: Sequence[Event]) -> Sequence[Event]:
-    """Those since an attempt was given up, because its plan computed something else."""
-    given_up = [i for i, e in enumerate(events) if (e.kind, e.where) == ("fallback", "verify")]
+    """Those since an attempt was given up, because its plan computed something else, or took more
+    memory than it may."""
+    given_up = [
+        i
+        for i, event in enumerate(events)
+        if event.kind == "fallback" and event.where in ("verify", "memory")
+    ]
     return events[given_up[-1] + 1 :] if given_up else events
 
 

@@ -24,6 +24,7 @@ from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.memory import pack
 from anabranch.memory.packer import Packer
+from anabranch.memory.task_order import frugal
 from anabranch.options import Options
 from anabranch.rewrite import simplify
 from anabranch.rewrite.simplify_cache import simplify_or_known
@@ -37,6 +38,7 @@ from anabranch.tuning.cut_choice import SelectionVariant
 from anabranch.tuning.job import Job, limits_of, with_samples
 from anabranch.tuning.launch.decide import near, with_launch_settings
 from anabranch.tuning.launch.pdl import USUAL, WAITED, compiling, launched_in, supports_pdl
+from anabranch.tuning.room import arena_room
 from anabranch.tuning.sandbox.client import compile_ahead
 from anabranch.tuning.select import MOST_KERNELS, Selection
 from anabranch.tuning.state_stores import stored_in_place
@@ -85,7 +87,8 @@ class BuiltPlan:
 
 def tuner_of(job: Job, most: int = MOST_KERNELS) -> Tuner:
     """The tuner of the job; `most`: how many generated kernels are tried at once."""
-    return Tuner(job.target, job.options, job.cache, job.deadline, most, job.sandbox)
+    own = job.target, job.options, job.cache, job.deadline
+    return Tuner(*own, most, job.sandbox, job.late)
 
 
 def simplified(job: Job, graph: Graph) -> Graph:
@@ -144,7 +147,8 @@ def tune(job: Job, captured: Captured, graph: Graph, cuts: Sequence[TaskGraph]) 
 
 def probe(job: Job, captured: Captured, tuned: Tuned) -> Tuned:
     """The stage `probe`: tasks with what a GPU's profiler says of their kernels, without copies to
-    states that these can do without; and convolutions merged where a scheduler merges them."""
+    states that these can do without; where memory is limited, in an order in which few bytes
+    live; and convolutions merged where a scheduler merges them."""
     graph, selection = tuned.graph, with_probes(tuned.selection, tuned.costs)
     if job.options.scheduler in MERGING and job.options.exact:
         why = "a smaller window is padded with zeros, which infinities are multiplied by"
@@ -154,6 +158,8 @@ def probe(job: Job, captured: Captured, tuned: Tuned) -> Tuned:
         graph, selection = tuner.merged(graph, selection, tuned.costs, limits_of(job))
     signature = renamed(captured, graph)
     tasks = stored_in_place(selection.tasks, signature, job.trace)
+    if job.room is not None:
+        tasks = frugal(tasks, job.target.spec)
     return Tuned(graph, signature, replace(selection, tasks=tasks), tuned.costs)
 
 
@@ -294,6 +300,8 @@ def bounded_costs(
     plain = in_a_row(tasks)
     sequential = pack(tasks, plain, spec, signature)
     most = largest_arena(sequential.arena_bytes, job.options.arena_ratio)
+    room = arena_room(job, sequential)
+    most = most if room is None else min(room, room if most is None else most)
     packer = Packer(tasks, spec, signature, most)
 
     def prepare(asked: TaskGraph, schedule: Schedule) -> Plan:

@@ -12,6 +12,7 @@ from torch import Tensor
 from anabranch.artifact.owned_constants import Shared
 from anabranch.cache import Cache
 from anabranch.deadline import ENDLESS, Deadline
+from anabranch.errors import MemoryLimitError
 from anabranch.frontend.capture_cache import Calling
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.structure import flatten_call
@@ -34,7 +35,9 @@ class Job:
     used if it is large enough. `room`: bytes that the plan may take on the device. `found`: torch's
     switches, under which the model is captured and called. `anew`: what the cache has of this model
     is not trusted. `wanted`: the options as they were given, where a further attempt does less.
-    `places`: where states lie already, by what the model calls them."""
+    `places`: where states lie already, by what the model calls them. `live_bytes`: what values may
+    take at once, so that some are computed again; `over`: why; `counted`: what they take, as
+    `rewrite.remat` counts; `late`: nodes that are to run when fewer bytes live."""
 
     model: Any
     args: tuple[Any, ...]
@@ -54,6 +57,10 @@ class Job:
     anew: bool = False
     wanted: Options | None = None
     places: Mapping[str, Tensor] = field(default_factory=dict)
+    live_bytes: int | None = None
+    over: MemoryLimitError | None = None
+    counted: int | None = None
+    late: frozenset[str] = frozenset()
 
     @property
     def taken(self) -> float:

@@ -17,7 +17,7 @@ all are measured side by side, and the winner is compared with the task's body
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -79,7 +79,7 @@ class Tuner:
     """Finds kernels on one target; what was found is in the cache. `until`: when it is
     over, no further kernel is tried. `most`: how many generated kernels are tried at once; where
     they are fewer than usual, decisions are not kept. `sandbox`: the process in which kernels run
-    first, where one serves all stages."""
+    first, where one serves all stages. `late`: nodes that no cluster holds with others."""
 
     target: Target
     options: Options
@@ -87,6 +87,7 @@ class Tuner:
     until: Deadline = ENDLESS
     most: int = MOST_KERNELS
     sandbox: SandboxProcess | None = None
+    late: Collection[str] = ()
 
     @property
     def generates(self) -> bool:
@@ -115,16 +116,18 @@ class Tuner:
         each of them alone."""
         if self.uses_deepcuts:
             return [singly(graph)]
-        found: list[TaskGraph] = []
+        found, spec = list[TaskGraph](), self.target.spec
         loops = recurrences(graph, trace) if self.generates else []
         for larger in CUTS if self.generates else CUTS[:1]:
-            cut = partition(graph, trace, self.target.spec, *larger, loops=loops)
+            cut = partition(graph, trace, spec, *larger, loops=loops, late=self.late)
             if cut not in found:
                 found.append(cut)
         alone = _fused(found[-1]).intersection(fitting(found[0], Trace(quiet=True)))
         if alone and self.generates:
-            last = partition(graph, trace, self.target.spec, *CUTS[-1], alone=alone, loops=loops)
-            found.append(last)
+            apart = partition(
+                graph, trace, spec, *CUTS[-1], alone=alone, loops=loops, late=self.late
+            )
+            found.append(apart)
         return found
 
     def kernels(

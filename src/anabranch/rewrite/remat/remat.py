@@ -1,0 +1,166 @@
+"""Rematerialisation: a graph, a limit of bytes, times of nodes -> the graph in which enough is
+computed again.
+
+Of all that is proposed (`propose`) and keeps to the limit, what takes least time runs again; then
+the dearest of it is kept after all, one by one, as long as the limit is kept. Where nothing keeps
+to it, what comes nearest. Where the peak moves, the same again for the new one.
+
+Which bytes live at once is counted in graph order (`live_bytes`): fused tasks keep fewer, streams
+more. Whoever asks measures what came of it, and asks for less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph, Node, rename
+from anabranch.ir.state import settled
+from anabranch.rewrite.remat.live_bytes import LiveBytes
+from anabranch.rewrite.remat.propose import by_price, minimum_cut, segments
+
+FORWARD, PHASE = "(forward)", "(recompute)"
+"""What an origin ends with in a training step, and of what runs again."""
+AGAIN = "_again"
+ROUNDS = 4
+"""Peaks that are lowered one after another."""
+MOST_KEPT_AFTER_ALL = 200
+"""Values that are tried to be kept after all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputed:
+    """`graph`: with what is computed again; the one that was given if that is nothing. `nbytes`:
+    the most that live at once; `before`: in the graph that was given. `us`: what it takes;
+    `nodes`: what is computed again; `late`: all that runs behind the border."""
+
+    graph: Graph
+    nbytes: int
+    before: int
+    us: float = 0.0
+    nodes: tuple[str, ...] = ()
+    late: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    again: frozenset[int]
+    border: int
+    nbytes: int
+    peak_at: int
+    us: float
+
+
+def remat(graph: Graph, limit_bytes: int, us: Mapping[str, float]) -> Recomputed:
+    """The graph with as little computed again as keeps to the limit, or comes nearest to it. `us`:
+    what each node takes, by its name; a copy takes the same."""
+    before = _whole(LiveBytes.of(graph)).nbytes
+    found = Recomputed(graph, before, before)
+    times = dict(us)
+    for _ in range(ROUNDS):
+        if found.nbytes <= limit_bytes:
+            break
+        live = LiveBytes.of(found.graph)
+        each = [times.get(node.name, 0.0) for node in found.graph.nodes]
+        choice = _best(found.graph, live, each, limit_bytes)
+        if choice.nbytes >= found.nbytes:
+            break
+        made, copies = _with_copies(found.graph, live, choice)
+        if not settled(made):
+            break
+        times.update({copy: times.get(name, 0.0) for copy, name in copies.items()})
+        taken = found.us + choice.us
+        names = (*found.nodes, *copies.values())
+        early = {node.name for node in found.graph.nodes[: choice.border + 1]}
+        late = frozenset(node.name for node in made.nodes) - early
+        found = Recomputed(made, choice.nbytes, before, taken, names, late)
+    return found
+
+
+def _whole(live: LiveBytes) -> _Choice:
+    """Everything kept."""
+    return _measured(live, frozenset(), len(live.reads) - 1, [0.0] * len(live.reads))
+
+
+def _measured(live: LiveBytes, again: Collection[int], border: int, us: Sequence[float]) -> _Choice:
+    chosen = frozenset(again)
+    runs, renewed = live.order(chosen, border), live.renewed(chosen, border)
+    most, where = live.peak(runs, renewed, border)
+    taken = sum(us[i] for i, copy in runs if copy and live.roots[i] == i)
+    return _Choice(chosen, border, most, runs[where][0] if runs else 0, taken)
+
+
+def _best(graph: Graph, live: LiveBytes, us: Sequence[float], limit_bytes: int) -> _Choice:
+    """The cheapest that keeps to the limit, else the one of fewest bytes."""
+    found = [_whole(live)]
+    heavy = {
+        i for i, node in enumerate(graph.nodes) if ops.info(node.op).kind in ("contract", "opaque")
+    }
+    for border in _borders(graph, found[0].peak_at):
+
+        def measured(again: Collection[int], border: int = border) -> _Choice:
+            return _measured(live, again, border, us)
+
+        def fits(again: Collection[int], border: int = border) -> bool:
+            return _measured(live, again, border, us).nbytes <= limit_bytes
+
+        sets = [by_price(live, border, us, fits), minimum_cut(live, border, heavy)]
+        found += [measured(again) for again in (*sets, *segments(live, border))]
+    fitting = [one for one in found if one.nbytes <= limit_bytes]
+    if not fitting:
+        return min(found, key=lambda one: (one.nbytes, one.us))
+    return _kept_after_all(
+        live, min(fitting, key=lambda one: (one.us, one.nbytes)), us, limit_bytes
+    )
+
+
+def _borders(graph: Graph, peak_at: int) -> list[int]:
+    """Behind which nodes values may be others: where most bytes live, and where the forward pass
+    of a training step ends."""
+    forward = [i for i, node in enumerate(graph.nodes) if node.origin.endswith(FORWARD)]
+    return sorted({peak_at, *forward[-1:]})
+
+
+def _kept_after_all(
+    live: LiveBytes, choice: _Choice, us: Sequence[float], limit_bytes: int
+) -> _Choice:
+    dearest = sorted(choice.again, key=lambda i: (-us[i], i))
+    for i in dearest[:MOST_KEPT_AFTER_ALL]:
+        kept = _measured(live, choice.again - {i}, choice.border, us)
+        if kept.nbytes <= limit_bytes and kept.us <= choice.us:
+            choice = kept
+    return choice
+
+
+def _with_copies(graph: Graph, live: LiveBytes, choice: _Choice) -> tuple[Graph, dict[str, str]]:
+    """The graph with what runs again where it runs, and of each copy what it is of."""
+    taken = {node.name for node in graph.nodes} | {value.name for value in graph.inputs}
+    taken |= {constant.name for constant in graph.constants}
+    other: dict[str, str] = {}
+    nodes, copies = list[Node](), dict[str, str]()
+    for i, again in live.order(choice.again, choice.border):
+        node = graph.nodes[i]
+        if not again and i <= choice.border:
+            nodes.append(node)
+            continue
+        args = tuple(rename(arg, other) for arg in node.args)
+        kwargs = tuple((key, rename(arg, other)) for key, arg in node.kwargs)
+        name = _free(node.name + AGAIN, taken) if again else node.name
+        origin = node.origin
+        if again and origin.endswith(FORWARD):
+            origin = origin.removesuffix(FORWARD) + PHASE
+        made = Node(name, node.op, args, kwargs, node.types, origin, node.strict)
+        nodes.append(made)
+        if again:
+            taken.add(name)
+            other.update(zip(node.results, made.results, strict=True))
+            if live.roots[i] == i:
+                copies[name] = node.name
+    return replace(graph, nodes=tuple(nodes)), copies
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
