@@ -50,7 +50,8 @@ class OptionError(AnabranchError, ValueError):
 class MemoryLimitError(OptionError):
     """A plan takes more than `memory_limit` leaves. `takes`: bytes of its values; `may`: what they
     may take; `least`: the fewest bytes of a plan that was made so far, weights and inputs too;
-    `counted`: bytes of values that live at once in its graph, None where nobody counted."""
+    `counted`: bytes of values that live at once in its graph, None where nobody counted; `again`:
+    what it computes again."""
 
     def __init__(
         self,
@@ -61,9 +62,11 @@ class MemoryLimitError(OptionError):
         may: int = 0,
         least: int = 0,
         counted: int | None = None,
+        again: tuple[str, ...] = (),
     ) -> None:
         super().__init__(what, why, next)
-        self.takes, self.may, self.least, self.counted = takes, may, least, counted
+        self.takes, self.may, self.least = takes, may, least
+        self.counted, self.again = counted, again
 
 
 class CaptureError(AnabranchError):

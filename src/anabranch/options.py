@@ -125,9 +125,11 @@ class Options(BaseModel):
     memory_limit: int | None = Field(
         default=None,
         gt=0,
-        description='Bytes that all plans may hold on the device, also as text ("2GiB"). Of sizes '
-        "that vary fewer are compiled; a plan that does not fit is refused before it is loaded. "
-        "What tuning takes for a while does not count.",
+        description='Bytes that all plans may hold on the device, also as text ("2GiB"). What does '
+        "not fit is made to by computing values again that are read late, as a backward pass reads "
+        "them; of sizes that vary fewer are compiled. What cannot be made to fit is refused before "
+        "it is loaded, with the fewest bytes that can. What tuning takes for a while does not "
+        "count.",
     )
     fullgraph: bool = Field(
         default=False,

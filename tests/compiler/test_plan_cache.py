@@ -193,6 +193,7 @@ def test_the_question_says_what_decides(cache: Cache, monkeypatch: pytest.Monkey
         "scheduler": "ios",
         "kernels": "library",
         "deterministic": True,
+        "memory_limit": 1 << 30,
         "fusion": "deepcuts",
         "max_streams": 3,
         "max_group_size": 2,

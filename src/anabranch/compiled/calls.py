@@ -232,7 +232,7 @@ class Compiled(Plans):
         self._buckets[:] = grouped(self.entries, self._answers)
 
     def _job(self, asked: PlanRequest, cache: Cache | None) -> Job:
-        limit = self.options.memory_limit
+        limit, held = self.options.memory_limit, self.memory()
         return Job(
             self.model,
             asked.args,
@@ -246,7 +246,7 @@ class Compiled(Plans):
             shared=asked.shared if asked.shared is not None else self.owned(),
             beside=widest(self.entries),
             places=self._states.places,
-            room=None if limit is None else limit - self.memory().total,
+            room=None if limit is None else limit - (held.total - held.states),
             found=asked.around,
         )
 

@@ -38,8 +38,8 @@ from anabranch.report.lines import WIDTH
 from anabranch.report.task_rows import task_rows
 from anabranch.trace import Trace
 
-PHASES = ("forward", "backward", "update")
-"""What capturing writes as the place of a task."""
+PHASES = ("forward", "recompute", "backward", "update")
+"""What capturing, and computing again, write as the place of a task."""
 
 
 class TrainingStep:
@@ -92,11 +92,21 @@ class TrainingStep:
             Compiled(eager, self.target, self.options, self.trace) for _, eager in captured
         ]
         for compiled, (graph, _) in zip(self._plans, captured, strict=True):
+            compiled.options = self._options_beside(compiled)
             compiled.add((*given, self._rates), captured=graph, stop=stop)
         fixed = {path for graph, _ in captured for _, path in graph.sources}
         written = {state.path for graph, _ in captured for state in graph.graph.states}
         self._held, self._bound = held, BoundTensors.of(self.training, held, fixed, written)
         return self
+
+    def _options_beside(self, compiled: Compiled) -> Options:
+        """Those of one of the plans, which has the memory that the others leave."""
+        limit, others = self.options.memory_limit, 0
+        for one in self._plans:
+            held = one.memory()
+            others += held.total - held.states if one is not compiled else 0
+        left = None if limit is None else max(1, limit - others)
+        return self.options.model_copy(update={"memory_limit": left})
 
     def __call__(self, *batch: Any) -> Any:
         """One step.
@@ -187,9 +197,9 @@ class TrainingStep:
         return self._plans[-1].executable()
 
     def phases(self) -> dict[str, float]:
-        """Microseconds of the tasks of each phase (`forward`, `backward`, `update`; `other`: no
-        phase is known, as of copies to states) one after the other, each alone, as it was measured
-        or estimated."""
+        """Microseconds of the tasks of each phase (`forward`, `recompute`, `backward`, `update`;
+        `other`: no phase is known, as of copies to states) one after the other, each alone, as it
+        was measured or estimated."""
         entry = self._plans[-1].entries[-1]
         assert entry.compilation is not None
         found = entry.compilation.found

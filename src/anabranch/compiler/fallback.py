@@ -95,15 +95,14 @@ def _again(job: Job, wrong: NumericsError, stages: StageRunner) -> Job | None:
 
 
 def _with_less(job: Job, over: MemoryLimitError) -> Job | None:
-    """The next attempt where a plan did not fit: one in which fewer bytes live at once. None where
-    nothing is left for values, or no more can be computed again."""
+    """The next attempt where a plan did not fit: one in which fewer bytes live at once, or as few
+    as can where even those are too many. None where nothing more can be computed again."""
     if over is job.over:
         return None
     live = over.may
     if over.counted is not None:
         live = min(int(over.counted * over.may / max(1, over.takes)), int(LESS * over.counted))
-    if live <= 0:
-        return None
+    live = max(1, live)
     why = f"{over.why}: values are computed again, {live:,} B may live at once"
     job.trace.add("fallback", "memory", type(job.model).__name__, why)
     return replace(job, live_bytes=live, over=over)

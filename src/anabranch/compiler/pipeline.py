@@ -53,7 +53,7 @@ from anabranch.tuning.sandbox.process import SandboxProcess
 NOUNS: Mapping[str, Callable[[Any], Any]] = {
     "capture": itemgetter(0),
     "rewrite": lambda graph: graph,
-    "recompute": itemgetter(1),
+    "recompute": lambda made: made[1] if made[0].again else None,
     "recall": lambda known: known.decided and known.decided.found,
     "fusion": itemgetter(-1),
     "tuning": attrgetter("selection"),

@@ -47,7 +47,7 @@ from anabranch.targets.places import kept, places_of
 from anabranch.trace import Event, Trace
 from anabranch.tuning.build import BuiltPlan, fuse, launched, simplified_or_recalled, tuner_of
 from anabranch.tuning.job import Job, calling_of
-from anabranch.tuning.room import check_room, takes, told
+from anabranch.tuning.room import check_room, fits, takes, told
 from anabranch.tuning.verify.calls import verify_calls
 from anabranch.tuning.verify.plan import WRONG_CAPTURE, verify, verify_capture
 
@@ -112,7 +112,7 @@ def recompute(job: Job, graph: Graph) -> tuple[Job, Graph]:
     roofline = Roofline(job.target.spec)
     us = {task.body.nodes[-1].name: roofline.task(task).us for task in singly(graph).tasks}
     found = remat(graph, job.live_bytes, us)
-    if job.over is not None and found.nbytes >= (job.over.counted or found.before):
+    if job.over is not None and found.nodes == job.over.again:
         raise job.over
     if key:
         LIVE_BYTES.put(job.cache, key, job.live_bytes)
@@ -122,7 +122,8 @@ def recompute(job: Job, graph: Graph) -> tuple[Job, Graph]:
     job.trace.add("applied", "recompute", graph.name, why, us=found.us, names=names, **sizes)
     options = job.options.model_copy(update=RECOMPUTING)
     job = replace(job, options=options, wanted=job.wanted or job.options)
-    return replace(job, counted=found.nbytes, late=found.late), found.graph
+    job = replace(job, counted=found.nbytes, again=found.nodes, late=found.late)
+    return job, found.graph
 
 
 def _live_key(job: Job, graph: Graph) -> str:
@@ -140,8 +141,7 @@ def recall(
     begin = simplified_or_recalled(job, improved, unknown) if improved else graph
     ended = job.options.search == "none" or (path is not None and not goes_on(path, job.options))
     found = _known_outcome(job, captured, begin) if whole and ended else None
-    if found is not None and job.room is not None:
-        found = found if sum(takes(job, found.plan).values()) <= job.room else None
+    found = found if found is not None and fits(job, found.plan) else None
     return EarlierFindings(begin, path, Decided(found, path) if found is not None else None)
 
 

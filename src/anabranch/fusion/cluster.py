@@ -166,7 +166,7 @@ class _ClusterSearch:
     def _why_not(self, nodes: list[Node], halves: tuple[list[Node], ...]) -> Refused | None:
         if any(self._stays_apart(node) for half in halves for node in half):
             return Refused("not all nodes can be part of a cluster")
-        if len({node.name in self.facts.late for node in nodes}) > 1:
+        if len({self.facts.late.get(node.name, 0) for node in nodes}) > 1:
             return Refused("it would compute now what is to be computed when fewer bytes live")
         if not any(map(_reduces, halves)):
             return why_no_cluster(nodes, self.paths, self.facts, self.shapes)

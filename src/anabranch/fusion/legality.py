@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -74,8 +75,8 @@ LIBRARY_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 class FusionFacts:
     """What legality asks of a graph: types, readers, makers, what is returned, what is constant,
     for each node the mask of the nodes it depends on, with the position of each, and the nodes
-    that shall be `alone`. `late`: nodes that no cluster holds with others, for they are to run when
-    fewer bytes live."""
+    that shall be `alone`. `late`: by name a number; no cluster holds nodes of several, for
+    these are to run when fewer bytes live."""
 
     types: dict[str, TensorType]
     readers: dict[str, list[Node]]
@@ -85,10 +86,12 @@ class FusionFacts:
     position: dict[str, int]
     ancestors: tuple[int, ...]
     alone: Collection[str] = ()
-    late: Collection[str] = ()
+    late: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(graph: Graph, alone: Collection[str] = (), late: Collection[str] = ()) -> FusionFacts:
+    def of(
+        graph: Graph, alone: Collection[str] = (), late: Mapping[str, int] = MappingProxyType({})
+    ) -> FusionFacts:
         """What legality asks of the graph, found out once. `alone`: names of nodes that shall share
         no launch; so are those that write over the value of a state, in its place."""
         makers, masks = producers(graph), list[int]()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from anabranch.fusion.gemm_chain import with_gemm_chains
 from anabranch.fusion.legality import FusionFacts, Unwritten, why_not_written
@@ -38,7 +39,7 @@ def partition(
     unwritten: Unwritten = why_not_written,
     alone: Collection[str] = (),
     loops: Sequence[NodeGroup] = (),
-    late: Collection[str] = (),
+    late: Mapping[str, int] = MappingProxyType({}),
 ) -> TaskGraph:
     """The graph as tasks without kernels, for a machine like `spec`; strict nodes are marked, so
     that a task knows what others decide by it. `pointwise`: also groups that only a kernel
@@ -46,7 +47,7 @@ def partition(
     `chain_rounds`: those with two contractions, or with light work before one or behind, in so many
     rounds. `unwritten` may remember what it answered for a group.
     What is `alone` is a task of its own: a concatenation that may come to cost nothing, say; and so
-    is each of the `loops`. `late`: nodes that no cluster holds with others."""
+    is each of the `loops`. `late`: as in FusionFacts."""
     graph = marked(graph)
     groups = grow(graph, trace, pointwise, several, unwritten, alone, loops, late)
     if chain_rounds:

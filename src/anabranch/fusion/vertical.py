@@ -18,7 +18,8 @@ reduction or a depthwise convolution, one of these a group, and sums of the rows
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
+from types import MappingProxyType
 
 from anabranch.fusion.cluster import clusters, in_order
 from anabranch.fusion.legality import (
@@ -62,7 +63,7 @@ def grow(
     unwritten: Unwritten = why_not_written,
     alone: Collection[str] = (),
     loops: Sequence[NodeGroup] = (),
-    late: Collection[str] = (),
+    late: Mapping[str, int] = MappingProxyType({}),
 ) -> list[NodeGroup]:
     """Every node that is no view in exactly one group, its anchor the first contraction or else
     the first node. Groups come in an order in which they can run, nodes in graph order. `several`:

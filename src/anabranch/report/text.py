@@ -36,6 +36,7 @@ from anabranch.report.search_summary import searched_lines
 from anabranch.report.task_rows import TaskRow, rows
 from anabranch.report.units import count, duration, ratio, significant, size
 from anabranch.rewrite.rules.special import PASSES
+from anabranch.trace import Event
 
 SLOWEST = 20
 GROUPS = 12
@@ -62,6 +63,7 @@ def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts
         deferred_decisions(parts["events"], parts["plan"].spec, DEFERRED_LINES),
         _chosen(found),
         _any_order(found, parts["plan"].spec.kind),
+        _recomputed(parts["events"], found),
         _schedules(parts),
         _launch_modes(parts),
         _timelines(parts),
@@ -199,6 +201,21 @@ def _any_order(found: Sequence[TaskRow], kind: str) -> list[str]:
     lines = [line for name, why in named[:GROUPS] for line in wrapped(f"{name}: {why}")]
     rest = [f"  and {len(named) - GROUPS} more"] if len(named) > GROUPS else []
     return [*wrapped(head, ""), *lines, *rest]
+
+
+def _recomputed(events: Sequence[Event], found: Sequence[TaskRow]) -> list[str]:
+    """Which values are computed again for want of memory, and what that takes."""
+    made = [
+        e for e in history.last_attempt(events) if (e.kind, e.where) == ("applied", "recompute")
+    ]
+    if not made:
+        return []
+    known = dict(made[-1].data)
+    taken = sum(row.us or 0.0 for row in found if row.place == "recompute")
+    head = f"Recomputed: {count(int(known['values']), 'value')}, {duration(taken)} in tasks of "
+    head += f"their own; at most {size(int(known['nbytes']))} live at once, "
+    head += f"{size(int(known['before']))} if all were kept (counted before fusing)"
+    return [*wrapped(head, ""), *wrapped(str(known["names"]))]
 
 
 def _schedules(parts: ReportParts) -> list[str]:

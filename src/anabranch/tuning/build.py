@@ -38,7 +38,7 @@ from anabranch.tuning.cut_choice import SelectionVariant
 from anabranch.tuning.job import Job, limits_of, with_samples
 from anabranch.tuning.launch.decide import near, with_launch_settings
 from anabranch.tuning.launch.pdl import USUAL, WAITED, compiling, launched_in, supports_pdl
-from anabranch.tuning.room import arena_room
+from anabranch.tuning.room import arena_room, fits
 from anabranch.tuning.sandbox.client import compile_ahead
 from anabranch.tuning.select import MOST_KERNELS, Selection
 from anabranch.tuning.state_stores import stored_in_place
@@ -260,9 +260,23 @@ def _schedule(
     with aside as compiled:
         sequential, packer, costs = bounded_costs(job, tasks, signature, compiled)
         choice = remembered_best(tasks, costs, names, limits_of(job), job.cache)
+        choice = _fitting(job, choice, packer)
     safe = safe and costs.settled
     trace = job.trace
     return BuiltPlan(graph, signature, selection, choice, sequential, packer, costs, safe, trace)
+
+
+def _fitting(job: Job, choice: Choice, packer: Packer) -> Choice:
+    """The fastest schedule whose plan there is room for, where the fastest of all takes more; the
+    choice as it is where none fits."""
+    if fits(job, packer.plan(choice.schedule)):
+        return choice
+    for schedule, cost in choice.candidates:
+        if fits(job, packer.plan(schedule)):
+            why = f"{cost.us:.2f} us: those that are faster take more memory than there is"
+            job.trace.add("chosen", "schedule", schedule.scheduler, why)
+            return replace(choice, schedule=schedule)
+    return choice
 
 
 def rescheduled(job: Job, made: BuiltPlan, trial: bool = False) -> BuiltPlan:
@@ -285,6 +299,7 @@ def launched(job: Job, made: BuiltPlan, plan: Plan) -> tuple[Plan, Cost | None]:
     if options.scheduler == "best" and supports_pdl(plan.tasks, job.target):
         choice = made.choice
         others = [made.packer.plan(s) for s in near(choice.candidates, choice.schedule)]
+        others = [other for other in others if fits(job, other)]
     return with_launch_settings(plan, job.target, job.cache, job.trace, until, others)
 
 

@@ -37,7 +37,7 @@ class Job:
     is not trusted. `wanted`: the options as they were given, where a further attempt does less.
     `places`: where states lie already, by what the model calls them. `live_bytes`: what values may
     take at once, so that some are computed again; `over`: why; `counted`: what they take, as
-    `rewrite.remat` counts; `late`: nodes that are to run when fewer bytes live."""
+    `rewrite.remat` counts; `again`: what is computed again; `late`: as in FusionFacts."""
 
     model: Any
     args: tuple[Any, ...]
@@ -60,7 +60,8 @@ class Job:
     live_bytes: int | None = None
     over: MemoryLimitError | None = None
     counted: int | None = None
-    late: frozenset[str] = frozenset()
+    again: tuple[str, ...] = ()
+    late: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def taken(self) -> float:
@@ -97,12 +98,14 @@ def calling_of(job: Job) -> Calling:
 def limits_of(job: Job) -> Limits:
     """What schedulers may use."""
     options, usual = job.options, Options.model_fields["arena_ratio"].default
+    packing = "" if options.arena_ratio == usual else f"an arena of {options.arena_ratio}"
+    packing += f" in {job.room} B" if job.room is not None else ""
     return Limits(
         max_streams=options.max_streams or ANY_STREAMS,
         max_group_size=options.max_group_size,
         max_groups=options.max_groups,
         deadline=job.deadline,
         spec=job.target.spec,
-        packing="" if options.arena_ratio == usual else f"an arena of {options.arena_ratio}",
+        packing=packing,
         trace=job.trace,
     )

@@ -37,12 +37,17 @@ def arena_room(job: Job, plan: Plan) -> int | None:
     return max(0, plan.arena_bytes - (sum(takes(job, plan).values()) - job.room))
 
 
+def fits(job: Job, plan: Plan) -> bool:
+    """Whether there is room for the plan."""
+    return job.room is None or sum(takes(job, plan).values()) <= job.room
+
+
 def check_room(job: Job, plan: Plan) -> None:
     """MemoryLimitError where the plan takes more than there is room for."""
     taken = takes(job, plan)
-    over = sum(taken.values()) - job.room if job.room is not None else 0
-    if job.room is None or over <= 0:
+    if job.room is None or fits(job, plan):
         return
+    over = sum(taken.values()) - job.room
     limit, room = job.options.memory_limit, job.room
     values = taken["arena"] + taken["pool"]
     least = sum(taken.values())
@@ -58,4 +63,5 @@ def check_room(job: Job, plan: Plan) -> None:
         max(0, values - over),
         least,
         job.counted,
+        job.again,
     )

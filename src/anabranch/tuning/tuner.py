@@ -17,8 +17,8 @@ all are measured side by side, and the winner is compared with the task's body
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from anabranch.cache import Cache
@@ -79,7 +79,7 @@ class Tuner:
     """Finds kernels on one target; what was found is in the cache. `until`: when it is
     over, no further kernel is tried. `most`: how many generated kernels are tried at once; where
     they are fewer than usual, decisions are not kept. `sandbox`: the process in which kernels run
-    first, where one serves all stages. `late`: nodes that no cluster holds with others."""
+    first, where one serves all stages. `late`: as in FusionFacts."""
 
     target: Target
     options: Options
@@ -87,7 +87,7 @@ class Tuner:
     until: Deadline = ENDLESS
     most: int = MOST_KERNELS
     sandbox: SandboxProcess | None = None
-    late: Collection[str] = ()
+    late: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def generates(self) -> bool:

@@ -12,7 +12,7 @@ more. Whoever asks measures what came of it, and asks for less.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Node, rename
@@ -33,14 +33,15 @@ MOST_KEPT_AFTER_ALL = 200
 class Recomputed:
     """`graph`: with what is computed again; the one that was given if that is nothing. `nbytes`:
     the most that live at once; `before`: in the graph that was given. `us`: what it takes;
-    `nodes`: what is computed again; `late`: all that runs behind the border."""
+    `nodes`: what is computed again; `late`: of how many borders each
+    node runs behind, by name."""
 
     graph: Graph
     nbytes: int
     before: int
     us: float = 0.0
     nodes: tuple[str, ...] = ()
-    late: frozenset[str] = frozenset()
+    late: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,7 @@ def remat(graph: Graph, limit_bytes: int, us: Mapping[str, float]) -> Recomputed
         times.update({copy: times.get(name, 0.0) for copy, name in copies.items()})
         taken = found.us + choice.us
         names = (*found.nodes, *copies.values())
-        early = {node.name for node in found.graph.nodes[: choice.border + 1]}
-        late = frozenset(node.name for node in made.nodes) - early
+        late = _behind(found, made, choice.border)
         found = Recomputed(made, choice.nbytes, before, taken, names, late)
     return found
 
@@ -158,6 +158,17 @@ def _with_copies(graph: Graph, live: LiveBytes, choice: _Choice) -> tuple[Graph,
             if live.roots[i] == i:
                 copies[name] = node.name
     return replace(graph, nodes=tuple(nodes)), copies
+
+
+def _behind(before: Recomputed, made: Graph, border: int) -> dict[str, int]:
+    """Of how many borders each node runs behind; a copy as what it is made for, which follows."""
+    number = {node.name: i for i, node in enumerate(before.graph.nodes)}
+    late, following = dict[str, int](), 0
+    for node in reversed(made.nodes):
+        if node.name in number:
+            following = before.late.get(node.name, 0) + (number[node.name] > border)
+        late[node.name] = following
+    return late
 
 
 def _free(name: str, taken: Collection[str]) -> str:
