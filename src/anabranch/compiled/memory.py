@@ -23,11 +23,12 @@ class MemoryUse:
     call copies its inputs into. states: what calls read and write, the model's own tensors where
     they lie there, which `memory_limit` does not count. arena: values between kernels, and most
     results. pool: results of library kernels that allocate, in the private pool of the CUDA graph.
-    kernels: scratch memory of kernels outside the arena. libraries: what cuBLAS keeps for the streams that products were
-    captured on, for as long as the process lives, also when the model is gone. Results that a call
-    hands out as clones, and what the driver takes for code and contexts, are not in it. Of a
-    simulated target: as planned, `kernels` unknown. `buckets`: by the sizes of each plan, where
-    sizes vary, what it uses itself: of weights and of the arena the most is others' as well.
+    kernels: scratch memory of kernels outside the arena. libraries: what cuBLAS keeps for the
+    streams that products were captured on, for as long as the process lives, also when the model is
+    gone. Results that a call hands out as clones, and what the driver takes for code and contexts,
+    are not in it. Of a simulated target: as planned, `kernels` unknown. `buckets`: by the sizes of
+    each plan, where sizes vary, what it uses itself: of weights and of the arena the most is
+    others' as well.
     """
 
     weights: int
