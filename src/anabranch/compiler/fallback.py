@@ -40,7 +40,7 @@ CAREFUL = {
 }
 """Where an optimisation went wrong: options under which less and less is done, at last nothing."""
 SPECIAL = "without the rules that change what NaN, infinities or signs of zero give"
-LESS = 0.97
+SHRINK_RATIO = 0.97
 """Of the bytes that lived at once in a plan that did not fit, the most that may in the next."""
 LAUNCHED: dict[str, Any] = {"cuda_graph": False, "scheduler": "sequential", "pdl": "off"}
 BY_EACH_CALL = "launched by each call, for operators that are not torch's may not be captured"
@@ -101,7 +101,9 @@ def _with_less(job: Job, over: MemoryLimitError) -> Job | None:
         return None
     live = over.may
     if over.counted is not None:
-        live = min(int(over.counted * over.may / max(1, over.takes)), int(LESS * over.counted))
+        live = min(
+            int(over.counted * over.may / max(1, over.takes)), int(SHRINK_RATIO * over.counted)
+        )
     live = max(1, live)
     why = f"{over.why}: values are computed again, {live:,} B may live at once"
     job.trace.add("fallback", "memory", type(job.model).__name__, why)

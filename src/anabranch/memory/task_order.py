@@ -21,7 +21,7 @@ from anabranch.ir.task import TaskGraph
 from anabranch.memory.lifetime import Lifetime, lifetimes
 from anabranch.memory.planner import pack
 
-SMALL = 1 / 64
+SMALL_RATIO = 1 / 64
 """Of the largest value: bytes that are not worth a launch's waiting for."""
 
 
@@ -49,7 +49,7 @@ def _order(preds: Sequence[int], values: Sequence[Lifetime]) -> list[int]:
             if i < len(preds):  # the end is one more
                 touched[i].append(number)
 
-    small = SMALL * max((value.nbytes for value in values), default=0)
+    small = SMALL_RATIO * max((value.nbytes for value in values), default=0)
 
     def grows(i: int) -> bool:
         made = sum(values[v].nbytes for v in touched[i] if not written[v])

@@ -20,10 +20,10 @@ from anabranch.ir.state import settled
 from anabranch.rewrite.remat.live_bytes import LiveBytes
 from anabranch.rewrite.remat.propose import by_price, minimum_cut, segments
 
-FORWARD, PHASE = "(forward)", "(recompute)"
+FORWARD_SUFFIX, RECOMPUTE_SUFFIX = "(forward)", "(recompute)"
 """What an origin ends with in a training step, and of what runs again."""
-AGAIN = "_again"
-ROUNDS = 4
+COPY_SUFFIX = "_again"
+MOST_ROUNDS = 4
 """Peaks that are lowered one after another."""
 MOST_KEPT_AFTER_ALL = 200
 """Values that are tried to be kept after all."""
@@ -59,7 +59,7 @@ def remat(graph: Graph, limit_bytes: int, us: Mapping[str, float]) -> Recomputed
     before = _whole(LiveBytes.of(graph)).nbytes
     found = Recomputed(graph, before, before)
     times = dict(us)
-    for _ in range(ROUNDS):
+    for _ in range(MOST_ROUNDS):
         if found.nbytes <= limit_bytes:
             break
         live = LiveBytes.of(found.graph)
@@ -118,7 +118,7 @@ def _best(graph: Graph, live: LiveBytes, us: Sequence[float], limit_bytes: int) 
 def _borders(graph: Graph, peak_at: int) -> list[int]:
     """Behind which nodes values may be others: where most bytes live, and where the forward pass
     of a training step ends."""
-    forward = [i for i, node in enumerate(graph.nodes) if node.origin.endswith(FORWARD)]
+    forward = [i for i, node in enumerate(graph.nodes) if node.origin.endswith(FORWARD_SUFFIX)]
     return sorted({peak_at, *forward[-1:]})
 
 
@@ -146,10 +146,10 @@ def _with_copies(graph: Graph, live: LiveBytes, choice: _Choice) -> tuple[Graph,
             continue
         args = tuple(rename(arg, other) for arg in node.args)
         kwargs = tuple((key, rename(arg, other)) for key, arg in node.kwargs)
-        name = _free(node.name + AGAIN, taken) if again else node.name
+        name = _free(node.name + COPY_SUFFIX, taken) if again else node.name
         origin = node.origin
-        if again and origin.endswith(FORWARD):
-            origin = origin.removesuffix(FORWARD) + PHASE
+        if again and origin.endswith(FORWARD_SUFFIX):
+            origin = origin.removesuffix(FORWARD_SUFFIX) + RECOMPUTE_SUFFIX
         made = Node(name, node.op, args, kwargs, node.types, origin, node.strict)
         nodes.append(made)
         if again:
