@@ -17,6 +17,7 @@ b'[["a",1.5]]'
 from __future__ import annotations
 
 import functools
+import json
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -71,6 +72,16 @@ def values(kind: Any, forms: Forms | None = None, strict: bool = False) -> Codec
         return tools()[1].validate_json(data, context=beside)
 
     return Codec(write, read)
+
+
+def to_plain(codec: Codec[T], value: T) -> Any:
+    """The value as plain data of JSON, for a place among other facts."""
+    return json.loads(codec.write(value, None))
+
+
+def from_plain(codec: Codec[T], given: Any) -> T:
+    """What `to_plain` made. ValueError for what a strict codec does not read."""
+    return codec.read(json.dumps(given).encode(), None)
 
 
 def _schema(kind: Any, forms: Forms, config: CoreConfig) -> CoreSchema:

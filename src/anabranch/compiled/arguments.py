@@ -13,11 +13,13 @@ import inspect
 import math
 from collections.abc import Sequence
 from inspect import Parameter
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field, JsonValue, ValidationError
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from anabranch.cache.codec import Codec, from_plain, values
 from anabranch.errors import ArtifactError, InputError
 from anabranch.frontend.checks import LITERALS
 from anabranch.frontend.structure import same_literal
@@ -30,8 +32,15 @@ KINDS = (
 )
 MOST_ARGUMENTS = 1000
 """Arguments that a saved plan may name."""
-LONGEST = 200
-"""Characters of a name."""
+
+
+Name = Annotated[str, Field(max_length=200)]
+Kind = Annotated[int, Field(ge=0, lt=len(KINDS))]
+SavedArgument = (
+    tuple[Name, Kind] | tuple[Name, Kind, JsonValue] | tuple[Name, Kind, None, Literal["unknown"]]
+)
+"""An argument without a default, with one, or with one that only the model knows."""
+CODEC: Codec[tuple[SavedArgument, ...]] = values(tuple[SavedArgument, ...], strict=True)
 
 
 class _Default:
@@ -69,11 +78,15 @@ def read_back(given: Any) -> inspect.Signature | None:
     if given is None:
         return None
     try:
-        return inspect.Signature(list(map(_read, _listed(given))))
+        saved = from_plain(CODEC, given)
+        if len(saved) > MOST_ARGUMENTS:
+            raise ValueError(f"there are no more than {MOST_ARGUMENTS} arguments")
+        return inspect.Signature(list(map(_read, saved)))
     except (TypeError, ValueError) as wrong:
+        why = wrong.errors()[0]["msg"] if isinstance(wrong, ValidationError) else str(wrong)
         raise ArtifactError(
             "the file does not say the names of the model's arguments as a saved plan does",
-            str(wrong),
+            why,
             "save the plan again",
         ) from None
 
@@ -151,25 +164,9 @@ def _is_plain(value: Any) -> bool:
     return type(value) in LITERALS and not (type(value) is float and not math.isfinite(value))
 
 
-def _listed(given: Any) -> list[Any]:
-    if not isinstance(given, list) or len(given) > MOST_ARGUMENTS:
-        raise ValueError(f"there are no more than {MOST_ARGUMENTS} of them in a list")
-    return given
-
-
-def _read(one: Any) -> Parameter:
-    if not isinstance(one, list) or not 2 <= len(one) <= 4:
-        raise ValueError("each is a list of name, kind and default")
-    name, kind, *default = one
-    if not isinstance(name, str) or len(name) > LONGEST or not name.isidentifier():
-        raise ValueError("a name is not one that Python knows")
-    if type(kind) is not int or kind not in range(len(KINDS)):
-        raise ValueError("there is no such kind of argument")
-    value: Any = Parameter.empty
-    if len(default) == 2:
-        value = DEFAULT
-    elif default:
-        value = default[0]
-        if not _is_plain(value):
-            raise ValueError("a default is not plain")
+def _read(saved: SavedArgument) -> Parameter:
+    name, kind, *default = saved
+    value = DEFAULT if len(default) == 2 else default[0] if default else Parameter.empty
+    if not (value is DEFAULT or value is Parameter.empty or _is_plain(value)):
+        raise ValueError("a default is not plain")
     return Parameter(name, KINDS[kind], default=value)

@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.cache.codec import values
+from anabranch.cache.codec import from_plain, to_plain, values
 from anabranch.compiled.sized import SizedCalls
 from anabranch.frontend.dynamic_shapes import Dimension, DynamicShapes, Extent
 from anabranch.frontend.padding_proof import PaddingProof
@@ -41,7 +40,7 @@ def written(sized: SizedCalls | None, at: Sequence[int]) -> Any:
     if sized is None:
         return None
     saved = SavedSizes(sized.shapes.dimensions, sized.shapes.extents, sized.proofs, tuple(at))
-    return json.loads(CODEC.write(saved, None))
+    return to_plain(CODEC, saved)
 
 
 def read_back(
@@ -50,7 +49,7 @@ def read_back(
     """What `written` wrote of a plan whose tensors have so many axes, and which has so many leaves
     of results; nothing where it says something else."""
     try:
-        saved = CODEC.read(json.dumps(given).encode(), None)
+        saved = from_plain(CODEC, given)
     except ValueError:
         return None, ()
     if not _fits(saved, ranks, results):

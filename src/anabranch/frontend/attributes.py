@@ -19,12 +19,14 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from anabranch.cache.codec import Codec, from_plain, values
 from anabranch.frontend.fingerprint import HOOKS, PRIVATE
 from anabranch.frontend.state import unwrapped
 from anabranch.ir.key import digest_tensor, digest_text
 
 KEY = "attributes"
 """Under which name facts of a saved plan have them."""
+CODEC: Codec[dict[str, str]] = values(dict[str, str], strict=True)
 PLAIN_VALUES = (bool, int, float, complex, str, bytes, type(None), enum.Enum)
 NAMED = (torch.dtype, torch.device, torch.memory_format, type)
 IN_TRAINING = (
@@ -61,10 +63,10 @@ def other(model: Any, recorded: Mapping[str, str]) -> str | None:
 
 def read_attributes(given: Any) -> dict[str, str]:
     """What a saved plan says of its modules; empty if it says nothing that may be."""
-    if not isinstance(given, dict):
+    try:
+        return from_plain(CODEC, given)
+    except ValueError:
         return {}
-    texts = (text for pair in given.items() for text in pair)
-    return dict(given) if all(isinstance(text, str) for text in texts) else {}
 
 
 def _unread(kind: type) -> frozenset[str]:
