@@ -11,8 +11,8 @@ import torch
 
 from anabranch.artifact.bodies import check_bodies, check_nodes
 from anabranch.errors import VerifyError
-from anabranch.ir.graph import Constant, Graph, Input, Ref
-from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.graph import Constant, Graph, Input, Ref, State
+from anabranch.ir.task import GENERATED, Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph, parse_node, parse_type
 from anabranch.ir.types import TensorType
 
@@ -42,6 +42,7 @@ TAKEN = {
     "by a rule": "%y: f32[9] = aten.relu.default(%x)",
     "by torch": "%y: i64[9] = aten.add.Tensor(%i, 2)",
     "all of a value": "%y: f32[9] = " + STRIDED.format(9, 1, 0),
+    "less than a value": "%y: f32[4] = " + STRIDED.format(4, 1, 2),
     "to its end": "%y: f32[1] = " + STRIDED.format(1, 1, 8),
     "without offset": "%y: f32[9] = aten.as_strided.default(%x, [9], [1])",
     "every second": "%y: f32[5]{2} = " + STRIDED.format(5, 2, 0),
@@ -261,6 +262,18 @@ def test_a_kernel_reads_and_writes_what_its_task_does() -> None:
     check_bodies(replace(NET, tasks=(Task("a", BODY),)))
     node = replace(BODY.nodes[1], args=(Ref("x"), Ref("k")))
     check_bodies(kernel(inputs=BODY.inputs[:1], nodes=(node,)))
+
+
+def test_only_generated_kernels_are_asked_whether_they_may_write_over_what_they_read() -> None:
+    """A library's has results of its own, which a copy puts in place."""
+    body = replace(BODY, states=(State("x", 0),))
+    library, generated = (
+        replace(NET, tasks=(Task("a", body, Kernel(provider, "a", body)),))
+        for provider in ("aten", GENERATED)
+    )
+    check_bodies(library)
+    with pytest.raises(VerifyError, match="it may not write over what it reads: no template"):
+        check_bodies(generated)
 
 
 @pytest.mark.parametrize("said", PLANS)

@@ -221,12 +221,25 @@ def test_shapes_and_types_are_those_of_the_plain_model() -> None:
 def test_integers_are_those_of_the_plain_model_or_of_the_truth() -> None:
     own, truth = torch.tensor([1, 2, 3]), torch.tensor([1.0, 5.0, 3.0], dtype=F64)
     assert mistaken(torch.tensor([1, 5, 3]), own, truth) == "" == mistaken(own, own, truth)
+    assert mistaken(own.clone(), own, truth) == ""
+    assert "element [0] is 0" in mistaken(torch.tensor([0, 5, 3]), own, truth)
     assert mistaken(torch.tensor([1, 4, 3]), own, truth) == (
         "element [1] is 4 and not 2, 1 of 3 such"
     )
     assert mistaken(torch.tensor([1, 4, 3]), own, truth, torch.tensor([0.0, 0.5, 0.0])) == ""
     assert mistaken(torch.tensor([1, 2, 4]), own, truth, torch.tensor([0.0, 0.5, 0.0]))
     assert mistaken(torch.tensor([1, 2, 4]), own, truth, torch.zeros(3))
+
+
+def test_what_is_not_finite_is_no_error_of_the_plain_model() -> None:
+    """What others may be off by comes of the finite elements alone."""
+    plain, infinite = torch.tensor([1.0, 2.0]), torch.tensor([1.0, inf])
+    allowed = []
+    for own in (plain, infinite):
+        seen = screen([own], [own.double()], [None], False, False)
+        assert seen is not None
+        allowed.append(float(seen.allowed[0][0]))
+    assert allowed == pytest.approx([64 * 1e-5 * 2, 64 * 1e-5 * 1], rel=1e-6)
 
 
 KINDS = (inf, -inf, nan, 2.0)
