@@ -472,6 +472,43 @@ def test_load_state_dict_refits_and_state_dict_gives_what_plans_have(tmp_path: P
         again.load_state_dict({**want, "2.bias": torch.ones(5)})
 
 
+def test_a_state_dict_of_other_dtypes_is_cast_as_by_a_module() -> None:
+    model, x = made(Folds), image()
+    fast = compiled(model, x)
+    half = {
+        k: v.half() if v.is_floating_point() else v for k, v in made(Folds, 1).state_dict().items()
+    }
+    for each in (model, fast):
+        each.load_state_dict(half)
+    same(fast(x), model(x).detach())
+
+
+def test_a_state_dict_of_nothing_changes_nothing() -> None:
+    """One of the rest of a model around it, say, where weights that were folded are unknown."""
+    model, x = made(Folds), image()
+    fast = compiled(model, x)
+    fast.load_state_dict(made(Folds, 1).state_dict())
+    before = fast(x)
+    around = nn.ModuleDict({"fast": fast, "head": nn.Linear(2, 2)})
+    left = around.load_state_dict({"head.bias": torch.ones(2)}, strict=False)
+    assert "fast.conv.weight" in left.missing_keys
+    assert torch.equal(fast(x), before) and around["head"].bias.sum() == 2
+
+
+def test_what_a_state_dict_holds_of_a_models_code_is_no_weight() -> None:
+    class Counting(nn.Linear):
+        def get_extra_state(self) -> Any:
+            return {"calls": 3}
+
+        def set_extra_state(self, state: Any) -> None:
+            pass
+
+    model, new = (nn.Sequential(Counting(4, 4)).eval() for _ in range(2))
+    fast, x = compiled(model, torch.randn(2, 4)), torch.randn(2, 4)
+    fast.load_state_dict(new.state_dict())
+    same(fast(x), new(x).detach())
+
+
 def test_a_part_of_folded_weights_goes_with_those_of_the_unchanged_model() -> None:
     model, new, x = made(Folds), made(Folds, 1), image()
     fast, part = compiled(model, x), {"norm.weight": new.norm.weight.detach().clone()}

@@ -28,6 +28,7 @@ from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from torch.overrides import _get_current_function_mode_stack
 
 from anabranch.errors import AnabranchError, OptionError, TargetError
@@ -200,7 +201,8 @@ class Fixed(nn.Module):
             destination[prefix + name] = copies[place]
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
-        """Compute with these weights from now on, without compiling again."""
+        """Compute with these weights from now on, without compiling again. They are cast to the
+        model's dtypes, as a module's own are."""
         if assign:
             raise OptionError(
                 "load_state_dict(assign=True) was asked of a compiled model",
@@ -227,13 +229,18 @@ class Fixed(nn.Module):
             if key.startswith(prefix)
         }
         missing = [prefix + name for name in known if name not in given]
-        unexpected = [prefix + name for name in given if name not in known]
+        extra = _EXTRA_STATE_KEY_SUFFIX  # of the model's code, which a plan does not run
+        unexpected = [
+            prefix + name for name in given if name not in known and not name.endswith(extra)
+        ]
         missing_keys += missing
         unexpected_keys += unexpected
         wrong = _misfits(known, given, prefix)
         error_msgs += wrong
-        if not wrong:  # what fits is loaded; for all else torch raises, or not, as it was asked
-            self._refit({name: given[name] for name in known if name in given})
+        if wrong:  # for this and for what is missing torch raises, or not, as it was asked
+            return
+        if held := {name: given[name].to(known[name].dtype) for name in known if name in given}:
+            self._refit(held)
 
     def __copy__(self) -> Self:
         """Another object with the same plans."""
