@@ -424,6 +424,9 @@ DAMAGES: dict[str, Callable[[RecipeModel], dict[str, Any]]] = {
     "a condition of another kind": lambda r: {
         "conditions": (r.conditions[0].model_copy(update={"kind": "lucky"}), *r.conditions[1:])
     },
+    "weights that nobody holds": lambda r: {
+        "given": tuple(one.model_copy(update={"names": ("elsewhere",)}) for one in r.given)
+    },
     "a condition without its numbers": lambda r: {
         "conditions": (r.conditions[0].model_copy(update={"numbers": ()}), *r.conditions[1:])
     },
@@ -445,6 +448,29 @@ def test_a_recipe_that_is_none_is_not_read(how: str, heads: anabranch.Compiled) 
     text = told.model_copy(update={"recipe": recipe}).model_dump_json().encode()
     with pytest.raises((ValueError, LookupError)):
         reading.read(text, parts.sources, parts.tensors)
+
+
+class Turning(nn.Module):
+    """Computes constants of weights with complex numbers, and with nothing, that it just holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.turns = torch.polar(torch.ones(2), torch.arange(2.0))
+        self.none = torch.zeros(0, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        turned = torch.view_as_real(self.turns * 2).flatten() * self.linear.weight
+        return self.linear(x) @ turned, torch.cat([self.none, self.linear.weight]) * 2
+
+
+def test_a_loaded_plan_has_what_no_state_dict_brings(tmp_path: Path) -> None:
+    new, x = made(Turning, 1), torch.randn(2, 4)
+    compiled(made(Turning), x).save(tmp_path / "plan")
+    fast = anabranch.load(tmp_path / "plan", target="cpu")
+    fast.refit(new.state_dict())
+    for got, want in zip(fast(x), new(x), strict=True):
+        same(got, want.detach())
 
 
 def plain() -> nn.Module:
@@ -489,10 +515,11 @@ def test_a_state_dict_of_nothing_changes_nothing() -> None:
     fast = compiled(model, x)
     fast.load_state_dict(made(Folds, 1).state_dict())
     before = fast(x)
-    around = nn.ModuleDict({"fast": fast, "head": nn.Linear(2, 2)})
+    head = nn.Linear(2, 2)
+    around = nn.ModuleDict({"fast": fast, "head": head})
     left = around.load_state_dict({"head.bias": torch.ones(2)}, strict=False)
     assert "fast.conv.weight" in left.missing_keys
-    assert torch.equal(fast(x), before) and around["head"].bias.sum() == 2
+    assert torch.equal(fast(x), before) and float(head.bias.sum()) == 2
 
 
 def test_what_a_state_dict_holds_of_a_models_code_is_no_weight() -> None:

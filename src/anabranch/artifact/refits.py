@@ -11,7 +11,7 @@ reads only what is there before it, and what a constant is made by has the const
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -125,10 +125,11 @@ def _name(number: int) -> str:
 def _given(constant: Constant, recipe: Recipe, tensors: dict[str, torch.Tensor]) -> GivenModel:
     line = text_graph(Graph("g", (), (constant,), (), ())).splitlines()[1].strip()
     kept = recipe.kept.get(constant.name)
-    if kept is None or not kept.numel() or kept.dtype.is_complex:
+    if kept is None or not kept.numel():
         return GivenModel(constant=line, names=constant.source, type=None, tensor=None)
     name = f"kept{sum(one.startswith('kept') for one in tensors):05}"
-    tensors[name] = flatten(kept)
+    flat = flatten(kept)
+    tensors[name] = flat.view(torch.uint8) if kept.dtype.is_complex else flat
     return GivenModel(constant=line, names=constant.source, type=type_of(kept).text, tensor=name)
 
 
@@ -162,14 +163,16 @@ def read(
     for one in model.conditions:
         if one.kind not in KINDS or len(one.numbers) != KINDS[one.kind].numbers:
             raise ValueError(f"there is no condition {one.kind!r} of {len(one.numbers)} numbers")
+    kept = {
+        constant.name: _kept(one, constant, tensors, check_type)
+        for one, constant in zip(model.given, given, strict=True)
+        if one.tensor is not None or not constant.type.numel
+    }
+    _check_values(model, given, kept, constants)
     recipe = Recipe(
         tuple(ModelTensor(h.name, h.shape, DTYPES[h.dtype], h.persistent) for h in model.state),
         tuple(given),
-        {
-            constant.name: _kept(one, constant, tensors, check_type)
-            for one, constant in zip(model.given, given, strict=True)
-            if one.tensor is not None
-        },
+        kept,
         tuple(Condition(told[_name(i)], c.kind, c.numbers) for i, c in enumerate(model.conditions)),
     )
     return replace(plan, tasks=replace(plan.tasks, constants=constants), recipe=recipe)
@@ -187,13 +190,32 @@ def _type(text: str, check_type: Callable[[TensorType], None]) -> TensorType:
     return type
 
 
+def _check_values(
+    model: RecipeModel,
+    given: Sequence[Constant],
+    kept: Mapping[str, torch.Tensor],
+    constants: Sequence[Constant],
+) -> None:
+    """ValueError where new weights would be asked for something that is neither kept nor held by
+    the model, under whatever name."""
+    held, known = {one.name for one in model.state}, {(c.digest, c.type): c for c in given}
+    read = [c for c in given if c.name in model.read]
+    read += [known[c.digest, c.type] for c in constants if c.derived is None and c.source]
+    for constant in read:
+        if constant.name not in kept and held.isdisjoint(constant.source):
+            raise ValueError(f"nobody has the value of %{constant.name}")
+
+
 def _kept(
     one: GivenModel,
     constant: Constant,
     tensors: Mapping[str, torch.Tensor],
     check_type: Callable[[TensorType], None],
 ) -> torch.Tensor:
-    assert one.tensor is not None
+    if one.tensor is None:  # nothing of which there is nothing to keep
+        return torch.empty_strided(
+            constant.type.shape, constant.type.strides, dtype=constant.type.dtype
+        )
     type = _type(one.type or "", check_type)
     if (type.shape, type.dtype) != (constant.type.shape, constant.type.dtype):
         raise ValueError(f"%{constant.name} is kept as {type.text}")
