@@ -42,7 +42,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
         **{"fusion": "deepcuts", "pruning": "limit"},
         **{"scheduler": "sequential", **_ALONE, "search": "none"},
     },
-    "ios": {**_LIBRARY, **_UNBOUNDED, "scheduler": "ios-both"},
+    "ios": {**_LIBRARY, **_UNBOUNDED, "scheduler": "ios-paper"},
     "opara": {**_LIBRARY, **_UNBOUNDED, "scheduler": "opara-paper"},
     "nimble": {**_LIBRARY, **_NIMBLE},
     "taso": {"kernels": "library", "scheduler": "sequential", "search": "taso-paper"},

@@ -20,7 +20,7 @@ def test_schedulers_of_ios(cli: Callable[..., Any]) -> None:
     ran = cli("reproduce", "ios", "schedulers", *words, "--json", "-")
     assert ran.status == 0, ran.err
     names = [row["scheduler"] for row in ran.json["rows"]]
-    assert names == ["sequential", "greedy", "ios-merge", "ios-barrier", "ios-both"]
+    assert names == [*("sequential", "greedy", "ios-merge", "ios-barrier", "ios-both", "ios-paper")]
 
 
 def test_wrong_usage_says_what_there_is(cli: Callable[..., Any]) -> None:

@@ -20,6 +20,7 @@ from anabranch.models.zoo import ZOO
     [
         ("squeezenet_bypass", "paper", "ios-merge", 1, "library"),
         ("squeezenet_bypass", "tiny", "ios-both", 4, "all"),
+        ("squeezenet_bypass", "tiny", "ios-paper", 4, "library"),
         ("inception_v3", "tiny", "ios-merge", 1, "library"),
         ("inception_v3", "tiny", "ios-merge", 1, "all"),
         ("inception_v3", "tiny", "ios-both", 4, "library"),

@@ -81,7 +81,7 @@ def test_plans_without_races(
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in SCHEDULERS if n not in ("ios-barrier", "ios-measured")]
+    "name", [n for n in SCHEDULERS if n not in ("ios-barrier", "ios-measured", "ios-paper")]
 )
 def test_twelve_hundred_tasks(
     name: str, tasks_of: TasksOf, fake_costs: Callable[[], Costs]

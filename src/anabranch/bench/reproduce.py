@@ -90,7 +90,7 @@ REPRODUCTIONS: dict[str, dict[str, Reproduction]] = {
             "Section 6.1: sequential, greedy and IOS's schedules at batch 1",
             ScheduleMatrix(
                 IOS,
-                ("sequential", "greedy", "ios-merge", "ios-barrier", "ios-both"),
+                ("sequential", "greedy", "ios-merge", "ios-barrier", "ios-both", "ios-paper"),
                 FP32,
                 kernels="library",
             ),

@@ -29,6 +29,7 @@ SCHEDULERS: dict[str, Scheduler] = {
     "ios-measured": ios.schedule_measured,
     "ios-merge": merge_stages.schedule_merge,
     "ios-both": merge_stages.schedule_both,
+    "ios-paper": ios.schedule_paper,
 }
 
 

@@ -17,7 +17,8 @@ more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, islice
+from math import comb
 
 from anabranch.costs import Roofline
 from anabranch.fusion import partition
@@ -30,12 +31,15 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.rewrite.conv_merge import merge
 from anabranch.rewrite.conv_siblings import SiblingConv, siblings
-from anabranch.schedule.ios.merge_stages import Names, chosen
+from anabranch.schedule.ios.merge_stages import PAPER, Names, chosen
 from anabranch.trace import Trace
 from anabranch.tuning.select import Selection
 
 MEMBERS, SETS = 4, 64
 """The largest set that is offered, and how many of one family of siblings, the largest first."""
+SETS_AS_PUBLISHED = 256
+"""The same of a family where IOS is as published, which knows no largest set: all parts of eight
+siblings. Each needs kernels of its own, which are tried."""
 
 ALIGNMENT = 16
 """Bytes of the widest load of a GPU; cuDNN takes each tensor to begin at a multiple of it."""
@@ -50,7 +54,8 @@ def merged(
     """The graph in which is merged what the scheduler would; the same object if nothing is.
     `tasks`: the graph's, with kernels and probes."""
     trace = limits.trace
-    found = {_names(members): members for members in _sets(graph, tasks, trace)}
+    largest = (None, SETS_AS_PUBLISHED) if scheduler == PAPER else (MEMBERS, SETS)
+    found = {_names(members): members for members in _sets(graph, tasks, trace, *largest)}
     variants: dict[Names, TaskGraph] = {}
     for names, members in found.items():
         try:
@@ -74,7 +79,9 @@ def merged(
         return graph
 
 
-def _sets(graph: Graph, tasks: TaskGraph, trace: Trace) -> Iterator[Members]:
+def _sets(
+    graph: Graph, tasks: TaskGraph, trace: Trace, most_members: int | None, most: int
+) -> Iterator[Members]:
     """The parts of each family whose members run as tasks of their own."""
     bodies = {task.name: [node.name for node in task.body.nodes] for task in tasks.tasks}
     for family in siblings(graph, trace):
@@ -88,15 +95,12 @@ def _sets(graph: Graph, tasks: TaskGraph, trace: Trace) -> Iterator[Members]:
                 others = ", ".join(f"%{n}" for n in inside if n not in wanted) or "its relu apart"
                 why = f"its task is not it alone: {others}"
                 trace.add("refused", "schedule.merge", f"%{member.node.name}", why)
-        sets = [
-            members
-            for count in range(min(MEMBERS, len(able)), 1, -1)
-            for members in combinations(able, count)
-        ]
-        if len(sets) > SETS:
-            why = f"{len(able)} siblings have {len(sets)} parts, the {SETS} largest are offered"
+        counts = range(min(most_members or len(able), len(able)), 1, -1)
+        all_parts = sum(comb(len(able), count) for count in counts)
+        if all_parts > most:
+            why = f"{len(able)} siblings have {all_parts} parts, the {most} largest are offered"
             trace.add("refused", "schedule.merge", f"%{able[0].node.name} and others", why)
-        yield from sets[:SETS]
+        yield from islice((part for count in counts for part in combinations(able, count)), most)
 
 
 def _unaligned(variant: TaskGraph, tasks: TaskGraph) -> Refused | None:

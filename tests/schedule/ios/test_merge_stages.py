@@ -77,6 +77,8 @@ def test_both_merges_only_what_is_cheaper_than_side_by_side(
         offers = {frozenset({"n1", "n2", "n3"}): cost}
         assert bool(chosen("ios-both", tasks, costs, limits, offers)) == merges
         assert chosen("ios-merge", tasks, costs, limits, offers)
+        assert not chosen("ios-paper", tasks, costs, limits, offers), "measured, they take 4"
+    assert chosen("ios-paper", tasks, costs, limits, {frozenset({"n1", "n2", "n3"}): 3.9})
 
 
 def test_merge_agrees_with_brute_force(tasks_of: TasksOf, fake_costs: MakeCosts) -> None:

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 
 from anabranch.deadline import Deadline
-from anabranch.ir.dag import Dag, dag_of
+from anabranch.ir.dag import Dag, bits, dag_of
 from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import Schedule, happens_before, text_schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
+from anabranch.schedule.blocks import blocks
 from anabranch.schedule.ios import scheduler as ios
 from anabranch.schedule.ios.dynamic_programme import solve
 from anabranch.schedule.ios.scheduler import (
@@ -20,6 +22,7 @@ from anabranch.schedule.ios.scheduler import (
     schedule,
     schedule_barrier,
     schedule_measured,
+    schedule_paper,
     stage_measure,
 )
 from anabranch.schedule.ios.stage_cost import Groups, stage_estimate
@@ -215,3 +218,71 @@ def _masks(dag: Dag, found: Schedule) -> list[Groups]:
     place = {name: i for i, name in enumerate(dag.names)}
     stages = [tuple(sum(1 << place[t] for t in g) for g in stage) for stage in found.stages]
     return stages
+
+
+def endings_by_definition(dag: Dag, state: int, r: int, s: int) -> list[Groups]:
+    """What may be the last stage of a state: groups of one source each, all that follows it in the
+    state with it."""
+    below = [1 << v | mask for v, mask in enumerate(dag.descendants())]
+    groups = [below[v] & state for v in bits(state)]
+    groups = [group for group in groups if group.bit_count() <= r]
+    return [
+        chosen
+        for count in range(1, s + 1)
+        for chosen in combinations(groups, count)
+        if sum(group.bit_count() for group in chosen) == _union(chosen).bit_count()
+    ]
+
+
+def _union(masks: tuple[int, ...]) -> int:
+    found = 0
+    for mask in masks:
+        found |= mask
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("r", "s"), [(None, None), (1, 2), (2, 3)])
+def test_as_published_it_is_the_best_of_all_measured_stages(
+    seed: int, r: int | None, s: int | None, tasks_of: TasksOf, fake_costs: MakeCosts
+) -> None:
+    dice = random.Random(seed)
+    edges = [(u, v) for v in range(8) for u in range(v) if dice.random() < 0.25]
+    dag = Dag.of(tuple(f"n{i}" for i in range(8)), edges)
+    tasks, costs = tasks_of(dag), fake_costs()
+    measure = stage_measure(tasks, fake_costs(), {})
+    wanted = 0.0
+    for block in blocks(dag):
+        best = {0: 0.0}
+        for state in range(1, 1 << 8):
+            if state & ~block or any(dag.preds[v] & block & ~state for v in bits(state)):
+                continue
+            best[state] = min(
+                measure(groups) + best[state & ~_union(groups)]
+                for groups in endings_by_definition(dag, state, r or 3, s or 8)
+            )
+        wanted += best[block]
+    found = schedule_paper(tasks, costs, Limits(max_group_size=r, max_groups=s))
+    verify_schedule(found, dag)
+    place = {name: i for i, name in enumerate(dag.names)}
+    stages = [tuple(sum(1 << place[n] for n in group) for group in st) for st in found.stages]
+    assert sum(map(measure, stages)) == pytest.approx(wanted)
+    before, at = happens_before(found), {one.task: i for i, one in enumerate(found.launches)}
+    for earlier, later in pairwise(found.stages):
+        ends, begins = [group[-1] for group in earlier], [group[0] for group in later]
+        assert all(before[v] >> at[u] & 1 for u in ends for v in begins)
+
+
+def test_as_published_each_stage_is_measured_once(
+    googlenet: Dag, tasks_of: TasksOf, fake_costs: MakeCosts
+) -> None:
+    costs = fake_costs()
+    found = schedule_paper(tasks_of(googlenet), costs, Limits())
+    verify_schedule(found, googlenet)
+    texts = [text_schedule(asked) for asked in costs.asked]
+    assert len(texts) > len(found.stages)
+    quiet = fake_costs()
+    over = Limits(deadline=Deadline.after(0.0), trace=Trace(quiet=True))
+    schedule_paper(tasks_of(googlenet), quiet, over)
+    assert not quiet.asked
+    assert any("time is over" in event.why for event in over.trace.events)

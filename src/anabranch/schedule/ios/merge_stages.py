@@ -2,7 +2,8 @@
 
 "ios-both" takes for each stage the cheaper of its groups side by side and its nodes as one;
 "ios-merge" knows stages of one node and merged ones only. Both keep the paper's barriers and use
-r and s as the other IOS schedulers do (`ios.solve_block`).
+r and s as the other IOS schedulers do (`ios.solve_block`). "ios-paper" is "ios-both" with stages
+that were measured.
 
                   +--> b --+                    offered: {b, c} as one takes 5
     stages   a -->|        +--> d               b 4, c 4 side by side 6, one by one 8
@@ -34,7 +35,8 @@ from anabranch.schedule.ios.stage_cost import stage_estimate
 from anabranch.schedule.ios.stages import stage_schedule
 from anabranch.schedule.task_weights import shares, times
 
-MERGING = {"ios-merge": False, "ios-both": True}
+PAPER = "ios-paper"
+MERGING = {"ios-merge": False, "ios-both": True, PAPER: True}
 """The schedulers that want to be asked what to merge, and whether they run groups side by side."""
 
 Names = frozenset[str]
@@ -66,15 +68,20 @@ def chosen(
     masks = {sum(1 << place[task] for task in names): names for names in offers}
     by_mask = {mask: offers[names] for mask, names in masks.items()}
 
-    def solver(block: Block, most: int) -> Solution:
+    def estimated(block: Block, most: int) -> Solution:
         part = dag.restrict(sum(1 << v for v in block))
         inside = [us[v] for v in block], [share[v] for v in block]
         cost = stage_estimate(*inside, limits.spec.fork_us)
         return solve_block(Subproblem(part, cost, _inside(block, by_mask)), counted, most)
 
+    solver: ios.Solver = estimated
+    if name == PAPER:
+        solver = ios.paper_solver(tasks, costs, limits, lambda block: _inside(block, by_mask))
+
     def alike(block: Block) -> Hashable:
         merges = tuple(sorted(_inside(block, by_mask).items()))
-        return ios.signature(dag, us, share, block), merges
+        known = ios.texts(tasks)(block) if name == PAPER else ios.signature(dag, us, share, block)
+        return known, merges
 
     found: list[Names] = []
     for block, solution in ios.solved(dag, solver, alike, limits):

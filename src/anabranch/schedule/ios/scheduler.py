@@ -9,9 +9,11 @@ and blocks that are alike are solved once.
          +--> c --------+                        stage  e
 
 "ios" asks `estimate` for the cost of a stage, "ios-measured" the device, and both drop the
-barriers between stages, which a CUDA graph does not need; "ios-barrier" keeps them.
+barriers between stages, which a CUDA graph does not need; "ios-barrier" keeps them. "ios-paper" is
+the published one: the device is asked for every stage that the programme looks at, under the
+paper's r and s from the first, with barriers, and with merged stages (`merge_stages`).
 
-Differences from the paper. A block is solved without pruning where that looks at few enough
+The others differ from the paper. A block is solved without pruning where that looks at few enough
 transitions; else with chains of nodes taken as one; else with the paper's r and s; else in two
 halves (`ios.solve_block`). An r or s that is given (`max_group_size`, `max_groups`) holds from the
 first. Each step is an event and depends on counts only, never on the clock. With estimates, a last
@@ -28,7 +30,7 @@ far is kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -39,10 +41,15 @@ from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph, extract
 from anabranch.schedule.blocks import blocks
-from anabranch.schedule.ios.dynamic_programme import OutOfTime, Solution
+from anabranch.schedule.ios.dynamic_programme import (
+    NO_MERGES,
+    OutOfTime,
+    Solution,
+    check_clock,
+)
 from anabranch.schedule.ios.lower_bound import Loads
 from anabranch.schedule.ios.polish import polish
-from anabranch.schedule.ios.solve_block import Subproblem, solve_block
+from anabranch.schedule.ios.solve_block import GROUP_SIZE, GROUPS, Subproblem, solve_block
 from anabranch.schedule.ios.stage_cost import Groups, StageCost, stage_estimate
 from anabranch.schedule.ios.stages import Stage, stage_schedule
 from anabranch.schedule.task_weights import shares, times
@@ -92,10 +99,59 @@ def schedule_measured(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedul
         measure = stage_measure(_named(tasks, block), costs, known)
         return refined(part, estimate, measure, limits, most // 8)
 
-    def alike(block: Block) -> Hashable:
-        return tasks_text(_named(tasks, block))
+    return stage_schedule("ios-measured", dag, stages(dag, solver, texts(tasks), limits))
 
-    return stage_schedule("ios-measured", dag, stages(dag, solver, alike, limits))
+
+def schedule_paper(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+    """As published (section 4): all stages measured, r and s, barriers. Once the deadline is over,
+    stages that were not measured cost what is estimated, and an event says how many."""
+    dag = dag_of(tasks)
+    found = stages(dag, paper_solver(tasks, costs, limits), texts(tasks), pruned(limits))
+    return stage_schedule("ios-paper", dag, found, barrier=True)
+
+
+def paper_solver(
+    tasks: TaskGraph,
+    costs: Costs,
+    limits: Limits,
+    merges: Callable[[Block], Mapping[int, float]] = lambda block: NO_MERGES,
+) -> Solver:
+    """Solves blocks with measured stages, each distinct one measured once. `merges`: the sets of a
+    block that may run as one, as masks over positions in it, and what they then take."""
+    dag = dag_of(tasks)
+    us, share = times(tasks, costs), shares(tasks, limits.spec)
+    known: dict[Hashable, float] = {}
+    counted = replace(pruned(limits), deadline=ENDLESS)  # it ends measuring, not the programme
+
+    def solver(block: Block, most: int) -> Solution:
+        check_clock(limits.deadline)
+        part = dag.restrict(sum(1 << v for v in block))
+        estimate = stage_estimate(
+            [us[v] for v in block], [share[v] for v in block], limits.spec.fork_us
+        )
+        measure = stage_measure(_named(tasks, block), costs, known)
+        left = 0
+
+        def cost(groups: Groups) -> float:
+            nonlocal left
+            if limits.deadline.over():
+                left += 1
+                return estimate(groups)
+            return measure(groups)
+
+        found = solve_block(Subproblem(part, cost, merges(block)), counted, most)
+        if left:
+            why = f"time is over: {left} stages cost what is estimated"
+            limits.trace.add("fallback", "schedule.ios", part.names[0], why)
+        return found
+
+    return solver
+
+
+def pruned(limits: Limits) -> Limits:
+    """With the paper's r and s where none are given."""
+    r, s = limits.max_group_size or GROUP_SIZE, limits.max_groups or GROUPS
+    return replace(limits, max_group_size=r, max_groups=s)
 
 
 def plan(
@@ -237,6 +293,11 @@ def stage_measure(block: TaskGraph, costs: Costs, known: dict[Hashable, float]) 
 
 def _estimated(tasks: TaskGraph, dag: Dag, costs: Costs, limits: Limits) -> list[Stage]:
     return estimated_stages(dag, times(tasks, costs), shares(tasks, limits.spec), limits)
+
+
+def texts(tasks: TaskGraph) -> Callable[[Block], Hashable]:
+    """Blocks are alike when their tasks are the same but for names."""
+    return lambda block: tasks_text(_named(tasks, block))
 
 
 def _named(tasks: TaskGraph, block: Block) -> TaskGraph:
