@@ -79,6 +79,28 @@ def rows(sign: float = 1.0) -> Tensor:
     return torch.full((6, 8), sign) + 0.1 * torch.randn(6, 8)
 
 
+def test_equal_results_are_tensors_of_their_own() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.masked = Masked()
+
+        def forward(self, x: Tensor) -> Any:
+            y = self.masked(x)
+            return (y * 2).sin(), (z := (y * 2).sin(), z), (y * 2).sin()
+
+    model, x = Twice().eval(), torch.randn(4, 8)
+    fast = compiled(model, x)
+    with torch.no_grad():
+        first, (second, same), third = fast(x)
+        want = model(x)[0]
+    assert same is second
+    first.zero_()
+    second.add_(1)
+    torch.testing.assert_close(second, want + 1)
+    torch.testing.assert_close(third, want)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_models_are_equal_to_eager_whatever_the_values(name: str) -> None:
     model, drawn = made(name, True, CPU, torch.float32)

@@ -49,13 +49,18 @@ def _fill(graph: fx.Graph) -> None:
 
 
 def _merge(graph: fx.Graph) -> None:
-    """Compute and ask once what is computed or asked several times."""
+    """Compute and ask once what is computed or asked several times. Two that are returned stay two
+    tensors."""
     seen: dict[Any, fx.Node] = {}
+    handed = set[fx.Node]()
+    returned = set(graph.output_node().all_input_nodes)
     for node in list(graph.nodes):
         if node.op != "call_function" or has_effects(node):
             continue
         first = seen.setdefault((node.target, _key(node.args), _key(node.kwargs)), node)
-        if first is not node:
+        twice = node in returned and first in handed
+        handed.update([first] if node in returned else ())
+        if first is not node and not twice:
             node.replace_all_uses_with(first)
             graph.erase_node(node)
 
