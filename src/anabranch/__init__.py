@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anabranch.api import compile, compile_step, load
+    from anabranch.api import compile, compile_step, load, load_step
     from anabranch.compiled.calls import Compiled
     from anabranch.compiled.training_step import TrainingStep
     from anabranch.errors import (
@@ -52,6 +52,7 @@ __all__ = [
     "compile",
     "compile_step",
     "load",
+    "load_step",
     "warm",
 ]
 
@@ -62,6 +63,7 @@ _OF_OTHERS = {
     "compile": "api",
     "compile_step": "api",
     "load": "api",
+    "load_step": "api",
     "warm": "integrations.warming",
 }
 """Where names are that are no errors."""
@@ -76,7 +78,7 @@ if not TYPE_CHECKING:  # who checks types would take every name for one of these
         if name not in __all__:
             raise AttributeError(f"module 'anabranch' has no attribute {name!r}")
         found = getattr(_imported(_OF_OTHERS.get(name, "errors")), name)
-        if name in ("compile", "compile_step", "load"):
+        if name in ("compile", "compile_step", "load", "load_step"):
             _imported("integrations").name_backend()
         return found
 

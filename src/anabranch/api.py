@@ -24,8 +24,15 @@ from anabranch.artifact import file as artifact_file
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.cuts import CutModel
 from anabranch.compiled.progress import Progress, telling
+from anabranch.compiled.saved_step import check_no_step
 from anabranch.compiled.training_step import TrainingStep
-from anabranch.errors import ArtifactError, DataDependentError, TargetError
+from anabranch.errors import (
+    AnabranchError,
+    ArtifactError,
+    DataDependentError,
+    OptionError,
+    TargetError,
+)
 from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.checks import check_call
 from anabranch.frontend.program import opened
@@ -35,6 +42,8 @@ from anabranch.frontend.symbolic_shapes import program_shapes
 from anabranch.frontend.training import MOST_SEED, NO_DRAWS, Training, with_places
 from anabranch.frontend.training_checks import check_training
 from anabranch.ir.gc_pause import uncollected
+from anabranch.ir.plan import Plan
+from anabranch.ir.protocols import Target
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
@@ -180,6 +189,71 @@ def compile_step(
         )
 
 
+def load_step(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    loss_fn: Callable[..., Any] | None = None,
+    scaler: GradScaler | None = None,
+    target: str = "auto",
+    operators: Collection[str] = (),
+) -> TrainingStep:
+    """A saved training step, ready to run on this model and optimizer: nothing is compiled.
+
+    Args:
+        path: A file that `TrainingStep.save` wrote. What it has of states is written to the
+            tensors of model, optimizer and scaler, which are then as when it was saved.
+        model: Of the same parameters and buffers as the one that the step was compiled for.
+        optimizer: Of the same class and settings; its learning rates are those of the next call.
+        loss_fn: The loss, if it is a module with tensors of its own.
+        scaler: A scaler, if the step was compiled with one.
+        target: As in `load`.
+        operators: As in `load`; gradients that look up by indices are among these:
+            `["aten::max_pool2d_with_indices_backward"]`.
+
+    Returns:
+        The step, which goes on bit for bit. It has no history: `explain` and `report` refuse, and
+        no form of batches can be added.
+
+    Raises:
+        ArtifactError: The file is damaged, foreign or newer, or says more than a plan may say.
+        WeightsError: Model, optimizer or scaler have other tensors than the step.
+        InputError: The optimizer has other settings.
+        TargetError: The plan is sound and cannot run here.
+    """
+    model = unwrapped(model)
+    training = Training(model, loss_fn or _no_loss, optimizer, NO_DRAWS, scaler=scaler)
+    device = check_training(training, ())
+    training = replace(training, random=NO_DRAWS.clone().to(device))
+    with capture_lock(), uncollected(), neutral():
+        plans, opened = _plans_of(path, target, operators)
+        try:
+            return TrainingStep.loaded(path, plans, training, opened, Options.read())
+        except artifact_file.REFUSALS as failed:
+            if isinstance(failed, AnabranchError):
+                raise
+            raise artifact_file.unloadable(path, failed) from failed
+
+
+def _no_loss(model: nn.Module, *batch: Any) -> Any:
+    raise OptionError(
+        "the step was loaded from a file", "its loss is a part of it", "compile the step again"
+    )
+
+
+def _plans_of(
+    path: str | os.PathLike[str], target: str, operators: Collection[str]
+) -> tuple[list[tuple[Plan, dict[str, Any]]], Target]:
+    """The plans of a file, and the target that they are loaded on."""
+    plans = artifact_file.load_all(path, operators=operators)
+    opened = resolve(target, plans[-1][0].spec.tf32)
+    for plan, _ in plans:
+        artifact_file.check_signature(path, plan)
+        artifact_file.check_kind(path, plan, opened.spec)
+    return plans, opened
+
+
 def load(
     path: str | os.PathLike[str], target: str = "auto", *, operators: Collection[str] = ()
 ) -> Compiled:
@@ -202,11 +276,8 @@ def load(
         TargetError: The plan is sound and cannot run here.
     """
     with capture_lock(), uncollected(), neutral():
-        plans = artifact_file.load_all(path, operators=operators)
-        opened = resolve(target, plans[-1][0].spec.tf32)
-        for plan, _ in plans:
-            artifact_file.check_signature(path, plan)
-            artifact_file.check_kind(path, plan, opened.spec)
+        plans, opened = _plans_of(path, target, operators)
+        check_no_step(path, plans[-1][1])
         compiled = Compiled(None, opened, Options.read(), None)
         try:
             compiled.adopt_all(plans, str(path))

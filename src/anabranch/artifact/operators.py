@@ -9,7 +9,8 @@
 
 An operator is allowed if torch's schema says that it is functional, from tensors and plain values
 to tensors, and if a table here or in `ir.ops`, or torch's own tags (`core`, `pointwise`) know it.
-Gradients of operators are left out: several trust the indices that they are given.
+Of gradients only those are that compute each element by itself: several others trust the indices
+that they are given.
 """
 
 from __future__ import annotations
@@ -116,8 +117,10 @@ def _listed(op: str) -> bool:
     if op in custom_ops.ALL:
         return True
     packet = ops.packet_name(op)
-    if not packet.startswith("aten.") or packet in NEVER or packet.endswith("_backward"):
+    if not packet.startswith("aten.") or packet in NEVER:
         return False
+    if packet.endswith("_backward"):
+        return ops.info(op).kind == "pointwise"
     if packet in ops.OPS or packet in OPAQUE:
         return True
     try:

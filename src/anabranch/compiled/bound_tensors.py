@@ -101,7 +101,7 @@ class BoundTensors:
                         "the step again",
                     )
         if self.counts and _versions(self.counts) != self.versions:
-            self._check_counts()
+            self.check_counts()
 
     def stepped(self) -> None:
         """A call has written to these tensors. Have parameters show the gradients of the last
@@ -140,9 +140,10 @@ class BoundTensors:
                 if key in was:
                     group[key] = was[key]
         if self.counts:
-            self._check_counts()
+            self.check_counts()
 
-    def _check_counts(self) -> None:
+    def check_counts(self) -> None:
+        """WeightsError where counts are no longer equal of which the plan reads one."""
         for tensors in self.counts:
             values = {tensor.item() for tensor in tensors}
             if len(values) > 1:

@@ -95,7 +95,7 @@ class Compiled(Plans):
     ) -> None:
         super().__init__(model, target, options, trace)
         self._buckets: list[Buckets] = []
-        self._states = StateMemory()
+        self.states = StateMemory()
         self._sessions: list[weakref.ref[Compiled]] = [weakref.ref(self)]  # with the same weights
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class Compiled(Plans):
         return f"{type(self).__name__}({headline.one_line(self.known, entry.plan)}{plans})"
 
     def _stored(self) -> Any:
-        now = self._states.places
+        now = self.states.places
         return restored, stored.stored(self.entries, self.options, self.facts_of, now)
 
     def add_sizes(
@@ -211,7 +211,7 @@ class Compiled(Plans):
         return self
 
     def _adopt(self, plan: Plan, facts: Mapping[str, Any], source: str) -> None:
-        beside, held = widest(self.entries), self._states.places
+        beside, held = widest(self.entries), self.states.places
         with Cache.open(self.options.cache_dir) as cache:
             plan, run = loaded(
                 plan, self.target, cache, self.trace, source, self.owned(), beside, held
@@ -222,7 +222,7 @@ class Compiled(Plans):
 
     def _take(self, entry: Entry) -> None:
         """One more plan, from now on."""
-        self._states.learn(entry)
+        self.states.learn(entry)
         self.entries.append(entry)
         self._answers.append((entry.read, answering(entry, self.options)))
         self._buckets[:] = grouped(self.entries, self._answers)
@@ -245,7 +245,7 @@ class Compiled(Plans):
             Deadline(stop=asked.stop),
             shared=asked.shared if asked.shared is not None else self.owned(),
             beside=widest(self.entries),
-            places=self._states.places,
+            places=self.states.places,
             room=None if limit is None else limit - (held.total - held.states),
             found=asked.around,
         )
@@ -333,7 +333,7 @@ class Compiled(Plans):
         Raises:
             TargetError: The target is simulated, and nothing runs there.
         """
-        own = with_states(self.entries, self.target, self._states.first)
+        own = with_states(self.entries, self.target, self.states.first)
         made = Compiled(self.model, self.target, self.options, self.trace)
         made._refitted, made._sessions = self._refitted, self._sessions
         for entry in own:
@@ -344,7 +344,7 @@ class Compiled(Plans):
     def reset_state(self) -> Compiled:
         """Give all states the values that they had when the model was first compiled, or those of
         the file that it was loaded from; this object."""
-        states.write(self.entries, self._states, self._states.first)
+        states.write(self.entries, self.states, self.states.first)
         return self
 
     def save(self, path: str | os.PathLike[str], state: bool = True) -> None:
@@ -362,7 +362,7 @@ class Compiled(Plans):
         for entry in self.entries:
             check_saved(entry)
         newest = self.entries[-1]
-        held = self._states.places if state else self._states.first
+        held = self.states.places if state else self.states.first
         plans = [
             (states.with_values(e.plan, held), self.facts_of(e, eager=e is newest))
             for e in self.entries
@@ -398,7 +398,7 @@ class Compiled(Plans):
 
     def _weights(self) -> dict[str, Tensor]:
         found = weights_of(self.model, self.entries, self.fitted)
-        known, now = expected(self.entries), self._states.present()
+        known, now = expected(self.entries), self.states.present()
         return {**found, **{n: value for n, value in now.items() if n in known or n in found}}
 
     def _expected(self) -> dict[str, Tensor]:
@@ -437,7 +437,7 @@ class Compiled(Plans):
             refit.refit(self.entries, self.target, weights, check, self._answers.clear)
         recipe = self.entries[-1].plan.recipe
         assert recipe is not None, "what has none cannot be refitted"
-        given, paths = refit.tensors_by_name(weights, recipe), self._states.paths()
+        given, paths = refit.tensors_by_name(weights, recipe), self.states.paths()
         self.fitted = stamps_of({n: tensor for n, tensor in given.items() if n not in paths})
         if not self._answers:  # an earlier refit was cut off half way
             self._answer_all()
@@ -450,7 +450,7 @@ class Compiled(Plans):
         if self._expected().keys() - state.keys():
             with suppress(OptionError):
                 known = self._weights()
-        paths = self._states.paths()
+        paths = self.states.paths()
         self.refit({**known, **state})
         held = {paths[name]: value for name, value in state.items() if name in paths}
-        states.write(self.entries, self._states, held)
+        states.write(self.entries, self.states, held)

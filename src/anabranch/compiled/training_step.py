@@ -15,20 +15,35 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from anabranch.artifact import file as artifact_file
 from anabranch.compiled.bound_tensors import BoundTensors
 from anabranch.compiled.calls import Compiled
-from anabranch.compiled.history import Text
+from anabranch.compiled.history import Text, check_saved
 from anabranch.compiled.memory import MemoryUse
-from anabranch.errors import WeightsError
+from anabranch.compiled.saved_step import (
+    KEY,
+    SavedStep,
+    alike_in,
+    check_settings,
+    read_back,
+    settings_of,
+    state_places,
+    with_shared,
+    without_values,
+    written,
+)
+from anabranch.compiled.states import with_values
+from anabranch.errors import OptionError, WeightsError
 from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.optimizer import initialise
 from anabranch.frontend.surroundings import neutral, surroundings
-from anabranch.frontend.training import Held, Training, held_by
+from anabranch.frontend.training import Held, Training, held_by, with_places
 from anabranch.frontend.training_capture import capture_training
 from anabranch.frontend.training_checks import check_training
 from anabranch.ir.plan import Plan
@@ -123,9 +138,7 @@ class TrainingStep:
         assert self._bound is not None and self._held is not None
         self._bound.follow()
         if self._bound.refitted():
-            weights = dict(zip(self._held.names, self._held.tensors, strict=True))
-            for compiled in self._plans:
-                compiled.refit(weights)
+            self._refit()
         if self.training.rates() != self._read:
             self._take_rates()
         ends = (self._calls + 1) % self.training.accumulate == 0
@@ -135,6 +148,90 @@ class TrainingStep:
             self.training.optimizer._opt_called = True  # type: ignore[attr-defined]
         self._bound.stepped()
         return returned
+
+    def save(self, path: str | os.PathLike[str], state: bool = True) -> None:
+        """Write all plans to one file, which `anabranch.load_step` reads anywhere.
+
+        Args:
+            path: Where to write it.
+            state: With parameters, moments, statistics, the place in the random numbers and
+                gradients that are not applied yet, as they are now: a checkpoint, but for
+                schedules. Else plans alone, which go on from what model and optimizer have.
+
+        Raises:
+            WriteError: The file cannot be written.
+            OptionError: A class in a batch or in the results has no name in torch's pytree.
+        """
+        assert self._bound is not None and self._held is not None
+        self._bound.follow()
+        names, places = (
+            self._held.names,
+            dict(zip(self._held.names, self._held.tensors, strict=True)),
+        )
+        alike = tuple(tuple(names[i] for i in group) for group in self._held.alike)
+        settings = settings_of(self._bound.settings)
+        plans = []
+        for ends, compiled in zip(self._kinds, self._plans, strict=True):
+            said = SavedStep(
+                ends,
+                self.training.accumulate,
+                bool(self.training.gradients),
+                self._calls if state else 0,
+                alike,
+                settings,
+            )
+            for entry in compiled.entries:
+                check_saved(entry)
+                plan = with_values(entry.plan, places) if state else without_values(entry.plan)
+                plans.append((plan, {**compiled.facts_of(entry), KEY: written(said)}))
+        shared = with_shared([plan for plan, _ in plans])
+        facts = (known for _, known in plans)
+        artifact_file.save_all(list(zip(shared, facts, strict=True)), path)
+
+    @staticmethod
+    def loaded(
+        path: str | os.PathLike[str],
+        plans: Sequence[tuple[Plan, Mapping[str, Any]]],
+        training: Training,
+        target: Target,
+        options: Options,
+    ) -> TrainingStep:
+        """What `anabranch.load_step` returns, of the plans of a file. `training`: the model, the
+        optimizer and the scaler that it is for."""
+        saved = [read_back(path, facts) for _, facts in plans]
+        first = saved[-1]
+        initialise(training.optimizer)
+        training = with_places(replace(training, accumulate=first.accumulate), first.keep_grad)
+        step = TrainingStep(training, target, options, None)
+        held = alike_in(first, held_by(training))
+        step._take_rates()
+        step._plans = [Compiled(None, target, options, None) for _ in step._kinds]
+        for ends, compiled in zip(step._kinds, step._plans, strict=True):
+            mine = [one for one, said in zip(plans, saved, strict=True) if said.ends == ends]
+            for plan, _ in mine:
+                compiled.states.places.update(state_places(plan, held, target.device))
+            compiled.adopt_all(mine, str(path))
+        read = [plan.recipe for plan, _ in plans if plan.recipe is not None]
+        written_to = {state.path for plan, _ in plans for state in plan.tasks.states}
+        fixed = {name for recipe in read for one in recipe.given for name in one.source}
+        step._held, step._bound = held, BoundTensors.of(training, held, fixed, written_to)
+        check_settings(first, settings_of(step._bound.settings))
+        with torch.no_grad():
+            for plan, _ in plans:
+                for state in plan.tasks.states:
+                    if state.value is not None and not target.spec.simulated:
+                        step._plans[-1].states.places[state.path].copy_(state.value)
+        step._bound.check_counts()
+        step._calls = first.calls
+        step._refit()
+        return step
+
+    def _refit(self) -> None:
+        """Have plans read what model and optimizer have of what the step only reads."""
+        assert self._held is not None
+        weights = dict(zip(self._held.names, self._held.tensors, strict=True))
+        for compiled in self._plans:
+            compiled.refit(weights)
 
     def _take_rates(self) -> None:
         self._read = self.training.rates()
@@ -201,7 +298,12 @@ class TrainingStep:
         `other`: no phase is known, as of copies to states) one after the other, each alone, as it
         was measured or estimated."""
         entry = self._plans[-1].entries[-1]
-        assert entry.compilation is not None
+        if entry.compilation is None:
+            raise OptionError(
+                "the step was loaded from a file",
+                "what its tasks took when it was compiled is not in it",
+                "ask the step before it is saved",
+            )
         found = entry.compilation.found
         taken: dict[str, float] = {}
         for row in task_rows(entry.plan, found.selection.candidates, [("", found.timeline)]):

@@ -1,0 +1,164 @@
+"""What a saved training step says beside its plans: what it was compiled with <-> plain data, from
+anybody.
+
+{"ends": true, "accumulate": 1, "keep_grad": false, "calls": 20,
+ "alike": [["optimizer.0.weight.step", "optimizer.0.bias.step"]],
+ "settings": [[["betas", "(0.9, 0.999)"], ["weight_decay", "0.01"]]]}
+
+`ends`: whether a call of this plan ends with an update; `calls`: how many were made; `alike`: names
+of tensors of which the plan reads one, for they are equal; `settings`: of each group of the
+optimizer what the plan has as it was, as Python writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anabranch.cache.codec import values
+from anabranch.errors import ArtifactError, InputError, WeightsError
+from anabranch.frontend.training import Held
+from anabranch.ir.plan import Plan
+from anabranch.ir.types import type_of
+from anabranch.targets.places import ALIGNED
+
+KEY = "training"
+"""Under which name facts of a saved plan have it."""
+MOST_CALLS = 1 << 40
+
+Settings = tuple[tuple[tuple[str, str], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStep:
+    """One plan of a training step, as above."""
+
+    ends: bool
+    accumulate: int
+    keep_grad: bool
+    calls: int
+    alike: tuple[tuple[str, ...], ...]
+    settings: Settings
+
+
+CODEC = values(SavedStep, strict=True)
+
+
+def settings_of(groups: Sequence[Mapping[str, Any]]) -> Settings:
+    """What plans have of each group, as Python writes it."""
+    return tuple(tuple(sorted((k, repr(v)) for k, v in group.items())) for group in groups)
+
+
+def written(saved: SavedStep) -> Any:
+    """As JSON has it."""
+    return json.loads(CODEC.write(saved, None))
+
+
+def read_back(path: str | os.PathLike[str], facts: Mapping[str, Any]) -> SavedStep:
+    """What `written` wrote; ArtifactError where the file holds no training step."""
+    if KEY not in facts:
+        raise ArtifactError(
+            f"{path} holds no training step",
+            "it is a compiled model",
+            "load it with anabranch.load",
+        )
+    saved: SavedStep | None
+    try:
+        saved = CODEC.read(json.dumps(facts[KEY]).encode(), None)
+    except ValueError:
+        saved = None
+    if saved is None or saved.accumulate < 1 or not 0 <= saved.calls < MOST_CALLS:
+        raise ArtifactError(
+            f"{path} is damaged",
+            "what it says of its training step means nothing",
+            "save the step again",
+        )
+    return saved
+
+
+def check_no_step(path: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
+    """ArtifactError for a plan that is a training step's."""
+    if KEY in facts:
+        raise ArtifactError(
+            f"{path} holds a training step",
+            "it reads and writes the tensors of a model and an optimizer, which load is not given",
+            "load it with anabranch.load_step(path, model, optimizer)",
+        )
+
+
+def without_values(plan: Plan) -> Plan:
+    """The plan without what its states are."""
+    states = tuple(replace(state, value=None) for state in plan.tasks.states)
+    return replace(plan, tasks=replace(plan.tasks, states=states))
+
+
+def with_shared(plans: Sequence[Plan]) -> list[Plan]:
+    """The plans with one tensor for each constant that several have of one content: plans that end
+    with an update and those that do not have each their own."""
+    first: dict[tuple[str, str], Tensor] = {}
+    found = []
+    for plan in plans:
+        constants = []
+        for constant in plan.tasks.constants:
+            value = constant.value
+            if value is not None:
+                known = first.setdefault((constant.digest, constant.type.text), value)
+                value = known if torch.equal(known, value) else value
+            constants.append(replace(constant, value=value))
+        found.append(replace(plan, tasks=replace(plan.tasks, constants=tuple(constants))))
+    return found
+
+
+def check_settings(saved: SavedStep, now: Settings) -> None:
+    """InputError where the optimizer has other settings than the plan."""
+    if len(saved.settings) != len(now):
+        raise InputError(
+            f"the optimizer has {len(now)} groups of parameters",
+            f"the saved step was compiled for {len(saved.settings)}",
+            "make the optimizer as it was, or compile the step again",
+        )
+    for number, (was, found) in enumerate(zip(saved.settings, now, strict=True)):
+        mine, theirs = dict(found), dict(was)
+        for key in sorted({*mine, *theirs}):
+            if mine.get(key) != theirs.get(key):
+                raise InputError(
+                    f"{key} of group {number} was {theirs.get(key)} when the step was compiled, "
+                    f"and is {mine.get(key)}",
+                    "of the optimizer's settings a plan reads the learning rate alone anew",
+                    f"make the optimizer with {key}={theirs.get(key)}, or compile the step again",
+                )
+
+
+def state_places(plan: Plan, held: Held, device: torch.device) -> dict[str, Tensor]:
+    """By the names that the step has for them the tensors that the plan's states are. WeightsError
+    where model and optimizer have none, or another one, of a name."""
+    mine = dict(zip(held.names, held.tensors, strict=True))
+    types = {value.name: value.type for value in plan.tasks.inputs}
+    found = {}
+    for state in plan.tasks.states:
+        tensor, type = mine.get(state.path), types[state.name]
+        told = "nothing" if tensor is None else f"{type_of(tensor).text} on {tensor.device}"
+        if tensor is not None and tensor.data_ptr() % ALIGNED:
+            told += " at an odd address"
+        elif tensor is not None and type_of(tensor) == type and tensor.device == device:
+            found[state.path] = tensor.detach()
+            continue
+        raise WeightsError(
+            f"{state.path} is {told}",
+            f"the saved step reads and writes {type.text} on {device} there",
+            "make model, optimizer and scaler as they were when the step was saved",
+        )
+    return found
+
+
+def alike_in(saved: SavedStep, held: Held) -> Held:
+    """What is held, with those tensors alike that the saved step takes for one."""
+    place = {name: i for i, name in enumerate(held.names)}
+    groups = (tuple(place[name] for name in names if name in place) for names in saved.alike)
+    return replace(held, alike=tuple(group for group in groups if len(group) > 1))
