@@ -148,16 +148,17 @@ class ShapesCondition:
                 return why
             if window.groups and isinstance(args[5], int):
                 bound.setdefault(GROUPS, args[5])
-        values = _values(match, self.tensors)
-        if isinstance(values, Refused):
-            return values
         later: list[tuple[str, Tokens, Sizes]] = []
+        dtypes: dict[torch.dtype, str] = {}
         for wanted in self.tensors:
-            if wanted.name not in values or wanted.kind in ANY:
+            shapes = _shapes(match, wanted, dtypes)
+            if isinstance(shapes, Refused):
+                return shapes
+            if not shapes or wanted.kind in ANY:
                 continue
             axis = next((axis for axis in self.axes if axis.splits(wanted)), None)
             at = match.bound[axis.name] if axis is not None else None
-            name, tokens, shapes = wanted.name, wanted.tokens, values[wanted.name]
+            name, tokens = wanted.name, wanted.tokens
             if wanted.many and bound.setdefault("count", len(shapes)) != len(shapes):
                 return Refused(f"{name} are {len(shapes)}, and others {bound['count']}")
             for i, shape in enumerate(shapes):
@@ -166,6 +167,10 @@ class ShapesCondition:
                     return why
             if wanted.many:
                 _gather(wanted, len(shapes), bound)
+        if len(dtypes) > 1:
+            return Refused(f"{', '.join(dtypes.values())} are of several dtypes")
+        if any(not dtype.is_floating_point for dtype in dtypes):
+            return Refused(f"{', '.join(dtypes.values())} is of whole numbers")
         return (
             _other_axes(self.axes, match, bound)
             or _unify_later(later, bound)
@@ -245,31 +250,26 @@ def _items(item: Operand, values: Mapping[str, Operand]) -> tuple[Operand, ...]:
     return (fill(item, values),)
 
 
-def _values(match: Match, tensors: Sequence[TensorCondition]) -> dict[str, list[Sizes]] | Refused:
-    """The shapes of each, which are tensors of one floating dtype, and constant where they must
-    be."""
-    shapes: dict[str, list[Sizes]] = {}
-    dtypes: dict[torch.dtype, str] = {}
-    for wanted in tensors:
-        arg = match.bound[wanted.name]
-        if arg is None and wanted.kind.endswith("?"):
-            continue
-        if isinstance(arg, tuple) != wanted.many:
-            return Refused(f"{wanted.name} is {text_arg(arg)} and no tensor")
-        shapes[wanted.name] = []
-        for item in arg if isinstance(arg, tuple) else (arg,):
-            if not isinstance(item, Ref):
-                return Refused(f"{wanted.name} is {text_arg(item)} and no tensor")
-            if wanted.kind.startswith("const") and (why := computed(match, item)):
-                return why
-            type = match.known.types[item.name]
-            shapes[wanted.name].append(type.shape)
-            if wanted.kind not in ("int64", "int32"):
-                dtypes.setdefault(type.dtype, wanted.name)
-    if len(dtypes) > 1:
-        return Refused(f"{', '.join(dtypes.values())} are of several dtypes")
-    if any(not dtype.is_floating_point for dtype in dtypes):
-        return Refused(f"{', '.join(shapes)} are whole numbers")
+def _shapes(
+    match: Match, wanted: TensorCondition, dtypes: dict[torch.dtype, str]
+) -> list[Sizes] | Refused:
+    """The shapes of what the wildcard stands for, none where it may be None; constants where they
+    must be. Adds their dtypes, but for indices."""
+    arg = match.bound[wanted.name]
+    if arg is None and wanted.kind.endswith("?"):
+        return []
+    if isinstance(arg, tuple) != wanted.many:
+        return Refused(f"{wanted.name} is {text_arg(arg)} and no tensor")
+    shapes: list[Sizes] = []
+    for item in arg if isinstance(arg, tuple) else (arg,):
+        if not isinstance(item, Ref):
+            return Refused(f"{wanted.name} is {text_arg(item)} and no tensor")
+        if wanted.kind.startswith("const") and (why := computed(match, item)):
+            return why
+        type = match.known.types[item.name]
+        shapes.append(type.shape)
+        if wanted.kind not in ("int64", "int32"):
+            dtypes.setdefault(type.dtype, wanted.name)
     return shapes
 
 
