@@ -25,6 +25,7 @@ from anabranch.ir.task import Task
 from anabranch.ir.variant import PdlMode
 from anabranch.search.cost.estimator import Appraiser
 from anabranch.search.cost.task_cuts import TaskCutter
+from anabranch.search.operator_timing import OperatorTimes
 from anabranch.search.part_timing import time_parts
 from anabranch.search.protocols import Evaluators, PartEvaluators
 from anabranch.search.published import SEARCH_KINDS
@@ -57,6 +58,7 @@ class CandidateEvaluator:
         self._cuts = TaskCutter(job.target.spec, tuner_of(job).generates)
         self._learned: list[tuple[Task, Cost]] = []
         self._modes = PlanModes(first, self._found_mode)
+        self._measured = OperatorTimes(replace(job, deadline=until))
 
     def evaluators(self, alpha: float, machine: Calibration) -> Evaluators[BuiltPlan]:
         """`alpha`: what the critical path weighs; `machine`: what it costs there to run side by
@@ -124,7 +126,8 @@ class CandidateEvaluator:
         self, built: Sequence[BuiltPlan], alpha: float, machine: Calibration
     ) -> Appraiser:
         taken = [(task, one.costs.task(task)) for one in built for task in one.tasks.tasks]
-        return Appraiser((*self._learned, *taken), self._cuts, alpha, machine)
+        measure = self._measured if SEARCH_KINDS[self._job.options.search].timed else None
+        return Appraiser((*self._learned, *taken), self._cuts, alpha, machine, measure)
 
     def _time_parts(self, graphs: Sequence[Graph]) -> Sequence[Cost | None]:
         within = replace(self._job, deadline=self._until)

@@ -60,6 +60,7 @@ def settings_of(options: Options) -> Settings:
         dp=options.search_dp,
         partition=options.search_partition,
         between_cells=options.search_cell_boundaries and SEARCH_KINDS[options.search].cells,
+        distinct=SEARCH_KINDS[options.search].timed,
         seed=options.seed,
     )
 

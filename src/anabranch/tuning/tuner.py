@@ -233,17 +233,17 @@ class Tuner:
             found = select_some(whole, replace(config, providers=makers), trace)
             return replace(found, settled=config.memory.settled())
 
+    def alone(self, tasks: TaskGraph, costs: Costs) -> Selection:
+        """The fastest kernel of each of these tasks, which share nothing."""
+        return self.kernels([tasks], costs, Trace())[0].selection
+
     def merged(
         self, graph: Graph, selection: Selection, costs: Costs, limits: Limits
     ) -> tuple[Graph, Selection]:
         """With the convolutions merged that the scheduler would merge; its tasks with kernels and
         probes like all others."""
-
-        def alone(tasks: TaskGraph) -> Selection:
-            return self.kernels([tasks], costs, Trace())[0].selection
-
-        name = self.options.scheduler
-        after = merged(name, graph, selection.tasks, costs, limits, alone)
+        name, select = self.options.scheduler, partial(self.alone, costs=costs)
+        after = merged(name, graph, selection.tasks, costs, limits, select)
         if after is graph:
             return graph, selection
         found = self.kernels(self.cuts(after, Trace()), costs, Trace())[0].selection

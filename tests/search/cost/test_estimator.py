@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from tests.rewrite.graphs import read
 
@@ -13,7 +15,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.search.cost.estimator import Appraiser, Taken
-from anabranch.search.cost.task_cuts import TaskCutter, without_constants
+from anabranch.search.cost.task_cuts import TaskCutter, TaskPiece, without_constants
 from anabranch.trace import Trace
 
 SPEC = TargetSpec("cuda", "any", sms=132)
@@ -210,3 +212,22 @@ def test_small_groups_say_little_of_wide_ones() -> None:
     told = [*((small, slow) for _ in range(3)), *((one, known) for _ in range(3))]
     price = Appraiser(told, TaskCutter(SPEC, True), 0.0)
     assert times(16) < 2 and times(4) > 8
+
+
+def test_new_tasks_are_timed_once_where_they_can_be() -> None:
+    """Together for a graph; what a kernel takes is not what one in another layout takes; of what
+    cannot be timed it is estimated as ever."""
+    tasks, asked = partition(twins(16), Trace(), SPEC), list[list[str]]()
+
+    def measure(pieces: Sequence[TaskPiece]) -> dict[str, float]:
+        asked.append([piece.text for piece in pieces])
+        return {piece.text: 7.0 for piece in pieces if "[1,32" in piece.text}
+
+    price = Appraiser(taken(tasks), TaskCutter(SPEC, False), 0.0, measure=measure)
+    plain = Appraiser(taken(tasks), TaskCutter(SPEC, False), 0.0)
+    assert price(twins(16)) == plain(twins(16)) and not asked
+    assert price(twins(32)).us == 14.0
+    assert price(twins(24)) == plain(twins(24))
+    assert [len(texts) for texts in asked] == [1, 1]
+    price(twins(32)), price(twins(24))
+    assert len(asked) == 2

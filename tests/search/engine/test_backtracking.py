@@ -10,13 +10,14 @@ from tests.rewrite.searching import MERGE, MOVING, RULES, SHORTER, Plain, nodes,
 
 from anabranch.deadline import Deadline
 from anabranch.ir.graph import Graph
+from anabranch.ir.price import Price
 from anabranch.ir.rule import Rule, wild
 from anabranch.ir.verify import verify_graph
 from anabranch.rewrite.build import drop_dead
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.pattern_ops import relu
 from anabranch.rewrite.prove import different
-from anabranch.search.engine.backtracking import GROWTH, ROOM, Budget, backtrack
+from anabranch.search.engine.backtracking import GROWTH, ROOM, Budget, Found, backtrack, best_of
 from anabranch.search.engine.neighbours import Neighbours
 from anabranch.trace import Trace
 
@@ -140,3 +141,14 @@ def test_each_rule_may_show_what_it_does_alone() -> None:
         "neg(neg(x)) -> x",
         "relu(relu(x)) -> relu(x)",
     }
+
+
+def test_graphs_of_one_price_are_one_where_they_are_to_differ() -> None:
+    """However the price was added up; the first given stays whatever it takes."""
+    graph = read("graph g {\n  input %x: f32[2]\n  return %x\n}")
+    sums = (9.0, 0.1 + 0.2 + 0.3, 0.6, 0.3 + 0.3, 0.7)
+    found = [Found(graph, Price(us, 0.0)) for us in sums]
+    assert best_of(found, 3) == (*sorted(found[1:4], key=lambda one: one.price.us), found[0])
+    assert [one.price.us for one in best_of(found, 3, distinct=True)] == pytest.approx(
+        [0.6, 0.7, 9]
+    )

@@ -7,11 +7,14 @@ A task of a graph that was tried takes what was found for it there. All others a
 what the estimates of the known tasks most like it are off by (`Scale`): so a merged convolution is
 compared with the two it replaces in numbers of one scale, and a convolution that loses its relu
 does not get faster for no longer being known.
+
+Published searches have their operators timed instead (`Measure`): each new one once, of the graph
+that is priced all together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from statistics import median
 
 from anabranch.costs.alpha_cost import WITHOUT_OVERLAP_COST, mixed_price
@@ -28,11 +31,14 @@ from anabranch.search.cost.task_cuts import MainOperator, TaskCutter, TaskPiece
 
 Taken = Sequence[tuple[Task, Cost]]
 """Tasks with what each takes alone."""
+Measure = Callable[[Sequence[TaskPiece]], Mapping[str, float]]
+"""Times pieces: their microseconds by their text, of those that run and that there is time for."""
 
 
 class Appraiser:
     """The price of graphs. `taken`: tasks, and what each takes; `alpha`: what the
-    longest path weighs; `machine`: what it costs to run side by side, nothing in the paper."""
+    longest path weighs; `machine`: what it costs to run side by side, nothing in the paper;
+    `measure`: times what nobody has run, where it would inherit the time of what differs little."""
 
     def __init__(
         self,
@@ -40,8 +46,10 @@ class Appraiser:
         cuts: TaskCutter,
         alpha: float,
         machine: Calibration = WITHOUT_OVERLAP_COST,
+        measure: Measure | None = None,
     ) -> None:
         self._cuts, self._alpha, self._machine = cuts, alpha, machine
+        self._measure, self._measured = measure, dict[str, float | None]()
         pieces = [(cuts.piece(task), cost.us) for task, cost in taken]
         self._tasks = {p.text: task for (p, _), (task, _) in zip(pieces, taken, strict=True)}
         self._works: dict[str, Work] = {}
@@ -57,6 +65,7 @@ class Appraiser:
     def __call__(self, graph: Graph) -> Price:
         """The sum of its tasks and alpha times the longest path, with copies between layouts."""
         cut = self._cuts.of(graph, self._arranged)
+        self._time((*cut.pieces, *cut.leaving))
         copies = sum(map(self.us, cut.leaving))
         times = [self.us(piece) for piece in cut.pieces]
         return mixed_price(times, cut.preds, self._alpha, self._machine, copies)
@@ -91,11 +100,28 @@ class Appraiser:
         """Microseconds that it takes alone."""
         entry = self._us.get(id(piece))
         if entry is None:
-            us = self._times.of(piece)
+            us = self._known(piece)
             if us is None:
                 us = 0.0 if piece.free else piece.rough_us * self._scale.of(piece)
             entry = self._us[id(piece)] = piece, us
         return entry[1]
+
+    def _known(self, piece: TaskPiece) -> float | None:
+        """What it takes as far as it has run."""
+        self._time((piece,))
+        us = self._times.exactly(piece)
+        us = self._measured.get(piece.text) if us is None else us
+        return self._times.of(piece) if us is None else us
+
+    def _time(self, pieces: Sequence[TaskPiece]) -> None:
+        """Has those timed that nobody has run, each once."""
+        if self._measure is not None:
+            known = self._measured
+            new = {p.text: p for p in pieces if not p.free and p.text not in known}
+            new = {text: p for text, p in new.items() if self._times.exactly(p) is None}
+            if new:
+                found = self._measure(list(new.values()))
+                known.update({text: found.get(text) for text in new})
 
 
 class Times:
@@ -108,9 +134,13 @@ class Times:
         for piece, us in taken:
             self._loose[piece.anywhere] = max(us, self._loose.get(piece.anywhere, 0.0))
 
+    def exactly(self, piece: TaskPiece) -> float | None:
+        """Microseconds that the piece takes, None if no task of its structure has run."""
+        return self._exact.get(piece.text)
+
     def of(self, piece: TaskPiece) -> float | None:
-        """Microseconds that the piece takes, None if no task like it has run."""
-        found = self._exact.get(piece.text)
+        """The same, or what one like it takes; None if no task like it has run."""
+        found = self.exactly(piece)
         return self._loose.get(piece.anywhere) if found is None else found
 
 

@@ -105,13 +105,15 @@ class Found:
 class Budget:
     """`threshold`: how much dearer than the best a graph may be and still be followed; `pops`: how
     many graphs are looked at; `prices`: how many are priced; `keep`: how many are answered, and if
-    `kinds`, for each rule the cheapest to which it leads alone as well."""
+    `kinds`, for each rule the cheapest to which it leads alone as well; `distinct`: of those of one
+    price, which have the same tasks as a rule, one."""
 
     threshold: float
     pops: int
     prices: int
     keep: int
     kinds: bool = False
+    distinct: bool = False
 
 
 Labels = Mapping[str, frozenset[int]]
@@ -196,7 +198,7 @@ class _Backtracking:
                 self._look(parent, one)
                 if self._priced >= self._budget.prices or until.over():
                     break
-        best = best_of(self._answers, self._budget.keep)
+        best = best_of(self._answers, self._budget.keep, self._budget.distinct)
         return with_kinds(best, self._answers) if self._budget.kinds else best
 
     def _filter(self, parent: QueuedGraph) -> NeighbourFilter:
@@ -259,11 +261,19 @@ def _sources(labels: Labels, names: Iterable[str]) -> frozenset[int]:
     return none.union(*(labels.get(name, none) for name in names))
 
 
-def best_of(found: Sequence[Found], keep: int) -> tuple[Found, ...]:
-    """The cheapest, best first, and the first of the given even if it is dearer."""
+def best_of(found: Sequence[Found], keep: int, distinct: bool = False) -> tuple[Found, ...]:
+    """The cheapest, best first, and the first of the given even if it is dearer. `distinct`: of
+    those of one price that with the fewest steps."""
     ranked = sorted(found, key=lambda one: (one.price.us, len(one.steps)))
+    if distinct:
+        ranked = list({told_apart(one.price.us): one for one in reversed(ranked)}.values())[::-1]
     kept = ranked[:keep]
     return tuple(kept if any(one is found[0] for one in kept) else [*kept, found[0]])
+
+
+def told_apart(us: float) -> float:
+    """The same for prices that differ by how they were added up alone."""
+    return float(f"{us:.9g}")
 
 
 def with_kinds(best: tuple[Found, ...], found: Sequence[Found]) -> tuple[Found, ...]:

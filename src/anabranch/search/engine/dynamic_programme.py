@@ -40,6 +40,7 @@ from anabranch.search.engine.backtracking import (
     Found,
     RewriteStep,
     best_of,
+    told_apart,
 )
 from anabranch.search.engine.intervals import Solver, Survey, Trail, gain, trail
 from anabranch.search.engine.min_cut import parts
@@ -64,8 +65,8 @@ class Settings:
     `size_l`: a part has fewer nodes. `size_u`: so has what is searched at once. `threshold`, `pops`
     and `keep`: the budget of each search, and how many graphs are kept all along; `prices`: how
     many graphs are priced in all searches together. `dp`: also search parts together; `partition`:
-    cut at all; `between_cells`: between cells first. `seed`: in which order rules are tried, 0 as
-    given.
+    cut at all; `between_cells`: between cells first; `distinct`: of graphs of one price one is
+    kept. `seed`: in which order rules are tried, 0 as given.
     """
 
     # About half a cell of NASNet or a module of Inception: what rules see fits, and a graph looked
@@ -86,6 +87,7 @@ class Settings:
     dp: bool = True
     partition: bool = True
     between_cells: bool = True
+    distinct: bool = False
     seed: int = 0
 
 
@@ -171,7 +173,7 @@ class _PrefixSearch:
     def run(self, progress: Progress) -> tuple[Found, ...]:
         graph = self._wiring.graph
         cut, s = self._survey.parts, self._settings
-        budget = Budget(s.threshold, s.pops, s.prices, s.keep)
+        budget = Budget(s.threshold, s.pops, s.prices, s.keep, distinct=s.distinct)
         solver = Solver(self._survey, self._price, budget, self._refuse, self._until)
         price = self._price(graph)
         heads: list[list[Head]] = [[Head(Sewn(), price - price, (), declared(graph))]]
@@ -205,6 +207,8 @@ class _PrefixSearch:
             for head, account in zip(heads, accounts, strict=True)
         ]
         ranked = sorted(priced[1:], key=lambda head: (-head.gain.us, len(head.steps)))
+        if self._settings.distinct:
+            ranked = list({told_apart(h.gain.us): h for h in reversed(ranked)}.values())[::-1]
         return [priced[0], *ranked[: self._settings.keep]]
 
     def _distinct(self, ways: Sequence[PrefixExtension], outputs: Sequence[Ref]) -> list[Head]:
@@ -247,7 +251,7 @@ class _PrefixSearch:
                     continue
                 found.append(Found(whole, self._price(whole), head.steps, head.exchanges))
         cheap = [one for one in found if one.price.us <= unchanged.price.us]
-        return best_of(cheap, self._settings.keep)
+        return best_of(cheap, self._settings.keep, self._settings.distinct)
 
 
 def put_together(wiring: Wiring, sewn: Sewn) -> Graph:
