@@ -10,6 +10,7 @@ each, and a state dict brings `flat` alone. New weights under which the two diff
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -40,10 +41,17 @@ def with_shared(
     graph does not read becomes a constant of it, which nothing reads."""
     read = list(_held_of(graph, tensors))
     known = {name for _, constant in read for name in constant.source}
-    unread = (
-        (tensor, Constant(name, type_of(tensor), "", source=tuple(names[name])))
+    rest = [
+        (name, tensor)
         for name, tensor in tensors.items()
         if name not in known and names[name][0] == name and has_memory(tensor)
+    ]
+    lie = Counter(_storage(tensor) for tensor in (*(t for t, _ in read), *(t for _, t in rest)))
+    read = [held for held in read if lie[_storage(held[0])] > 1]
+    unread = (
+        (tensor, Constant(name, type_of(tensor), "", source=tuple(names[name])))
+        for name, tensor in rest
+        if lie[_storage(tensor)] > 1
     )
     found, first = [*read, *unread], len(read)
     pairs = [
@@ -64,11 +72,18 @@ def with_shared(
     )
 
 
+def _storage(tensor: Tensor) -> int:
+    number: int = tensor.untyped_storage()._cdata
+    return number
+
+
 def hides_shared(graph: Graph, tensors: Mapping[str, Tensor]) -> bool:
     """Whether a constant without a name shares memory with what the model holds by name: stored
     and read again it would lie elsewhere."""
     nameless = [tensor for tensor, constant in _held_of(graph, {}) if not constant.source]
-    return any(share(one, tensor) for one in nameless for tensor in tensors.values())
+    lie = set(map(_storage, nameless))
+    near = [t for t in tensors.values() if has_memory(t) and _storage(t) in lie] if lie else []
+    return any(share(one, tensor) for one in nameless for tensor in near)
 
 
 def _held_of(graph: Graph, tensors: Mapping[str, Tensor]) -> Iterator[Held]:
