@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -368,6 +369,37 @@ def test_what_gives_other_bits_is_named_or_refused() -> None:
     assert "aten.max_unpool2d works in any order on a CPU" in str(refused.value)
 
 
+def checkpointed(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+    y = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+    return nn.functional.cross_entropy(y, t)
+
+
+def penalised(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+    x = x.detach().requires_grad_()
+    loss = loss_of(model, x, t)
+    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+    return loss + gradient.square().sum()
+
+
+def doubled(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+    y = model(x)
+    y.register_hook(lambda gradient: 2 * gradient)
+    return nn.functional.cross_entropy(y, t)
+
+
+@pytest.mark.parametrize("loss_fn", [checkpointed, penalised, doubled])
+def test_what_losses_do_with_autograd(loss_fn: Callable[..., Tensor]) -> None:
+    model, optimizer, other, theirs = twins(lambda p: torch.optim.SGD(p, lr=0.1), linear)
+    step = step_of(model, optimizer, loss_fn=loss_fn, verify=False)
+    for batch in batches(3):
+        loss = loss_fn(other, *batch)
+        assert step(*batch).item() == pytest.approx(loss.item(), abs=2e-6)
+        backward(loss)
+        theirs.step()
+        theirs.zero_grad()
+    assert apart(model, other) < 1e-5
+
+
 class Scaled(nn.Module):
     """Two scalars, whose moments are scalars and equal at first."""
 
@@ -411,6 +443,20 @@ def test_phases_are_told() -> None:
         assert re.search(rf"\b{phase}\)?$", told, re.MULTILINE), phase
 
 
+def decides(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+    loss = loss_of(model, x, t)
+    return 2 * loss if loss > 1 else loss
+
+
+def reads(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+    loss = loss_of(model, x, t)
+    return loss * float(loss.detach().item() > 1)
+
+
+def picks(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model(x)[t > 1], t[t > 1])
+
+
 class Wrapper(nn.Module):
     """Named as torch's, which needs several processes to be made."""
 
@@ -441,6 +487,9 @@ def sparse() -> nn.Module:
         (Perceptron, torch.optim.LBFGS, {}, "the optimizer is LBFGS"),
         (Perceptron, torch.optim.SGD, {"accumulate": 0}, "accumulate is 0"),
         (Perceptron, torch.optim.SGD, {"loss_fn": 3}, "loss_fn is a int"),
+        (Perceptron, torch.optim.SGD, {"loss_fn": decides}, "(?s)asks for the value.*torch.where"),
+        (Perceptron, torch.optim.SGD, {"loss_fn": reads}, "(?s)asks for the value.* in reads"),
+        (Perceptron, torch.optim.SGD, {"loss_fn": picks}, "(?s)weigh by a mask"),
         (
             *(Perceptron, torch.optim.SGD),
             *({"loss_fn": lambda m, x, t: m(x)}, r"the loss is a tensor of shape \[4, 5\]"),

@@ -14,6 +14,7 @@ Nothing of the model, the optimizer or torch's global state is changed.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,13 +24,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.func import functionalize
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
-from anabranch.errors import CaptureError
+from anabranch.errors import CaptureError, DataDependentError
 from anabranch.frontend import numbers
 from anabranch.frontend.backward import prepared, training_decompositions
 from anabranch.frontend.capture_warnings import warn_of_changes
@@ -61,6 +64,14 @@ from anabranch.trace import Trace
 
 AUTOGRAD: Any = torch.autograd
 COPY: Any = torch.ops.aten.copy_.default
+OF_VALUES = (
+    "the training step asks for the value of a tensor",
+    "a step is one graph, which goes the same way whatever the values are",
+    "compute both ways and choose by torch.where, or decide outside of loss_fn and the optimizer",
+)
+OF_ONE_SHAPE = (
+    "give the result a fixed size: weigh by a mask in place of boolean indexing or nonzero()"
+)
 
 
 @dataclass(frozen=True)
@@ -123,7 +134,11 @@ def capture_training(
     _unite(graph, held)
     graph.eliminate_dead_code()
     eager = EagerStep(training, found, ends, seen[0].draws, seen[0].assigns)
-    return _translate(training, held, graph, call, constants, seen[0].returned), eager
+    try:
+        captured = _translate(training, held, graph, call, constants, seen[0].returned)
+    except DataDependentError as error:  # a step is not cut into several plans
+        raise CaptureError(error.what, error.why, OF_ONE_SHAPE, error.source) from error
+    return captured, eager
 
 
 @contextmanager
@@ -256,6 +271,8 @@ def _made(
     except (CaptureError, AttentionDropoutError):
         raise
     except Exception as error:
+        if _asks_for_a_value(error):
+            raise CaptureError(*OF_VALUES, raised_at(error)) from error
         first = (str(error).strip().splitlines() or [""])[0]
         raise CaptureError(
             "the training step could not be captured",
@@ -264,6 +281,16 @@ def _made(
             raised_at(error),
         ) from error
     return made
+
+
+def _asks_for_a_value(error: Exception) -> bool:
+    """Whether Python code wanted a number of a tensor, which has none while it is captured."""
+    if isinstance(error, GuardOnDataDependentSymNode | DataDependentOutputException):
+        return True
+    return (
+        isinstance(error, TypeError)
+        and re.search(r"\bSym(Bool|Int|Float)\b", str(error)) is not None
+    )
 
 
 def _closed_over(recorded: fx.GraphModule) -> list[Tensor]:
