@@ -154,6 +154,17 @@ def test_a_public_class_name_means_one_class() -> None:
     assert named_by_us["Graph"] == ["ir/graph.py"]
     twice = {name: files for name, files in named_by_us.items() if len(files) > 1}
     assert twice == {}
+    assert [place for name, place in aliases() if name in named_by_us] == []
+
+
+def aliases() -> Iterator[tuple[str, str]]:
+    """Names of types that are no classes, such as `Arg = int | Ref`, and where they stand."""
+    for file, tree in sources():
+        for node in tree.body:
+            match node:
+                case ast.Assign(targets=[ast.Name(name)]) if not name.isupper():
+                    if name[0].isupper():
+                        yield name, f"{file}: {name}"
 
 
 def test_a_refusal_is_a_value() -> None:

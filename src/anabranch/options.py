@@ -57,7 +57,7 @@ nothing, and does no work twice. Published schedulers get no waits that bound me
 limit on streams. With Nimble's streams TASO's graph is the same: chosen for its sum,
 whatever streams make of it."""
 
-Pruning = Literal["time", "limit"]
+PruningName = Literal["time", "limit"]
 SearchName = Literal["autograph", "autograph-paper", "taso", "taso-paper", "none"]
 SEARCHES: tuple[str, ...] = get_args(SearchName)
 SEEDS = 2**63
@@ -159,7 +159,7 @@ class Options(BaseModel):
         '"deepcuts" merges consecutive operators while that is faster, as DeepCuts does, by '
         "measurement; not where a scheduler merges convolutions.",
     )
-    pruning: Pruning = Field(
+    pruning: PruningName = Field(
         default="time",
         description="Which of the hundreds of tiles of a product are tried: those with the "
         'shortest "time" by a fitted estimate, or those with the highest performance upper '

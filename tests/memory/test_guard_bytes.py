@@ -14,7 +14,7 @@ from anabranch.memory import pack
 from anabranch.memory.guard_bytes import FENCE, fence
 from anabranch.memory.race_check import check_plan
 from anabranch.targets.cpu import target as cpu
-from anabranch.targets.loading import Call, run_aten
+from anabranch.targets.loading import LaunchCall, run_aten
 from anabranch.tuning.verify.kernel import verify_kernel
 
 BODY = """\
@@ -64,7 +64,7 @@ def test_a_kernel_that_writes_beside_its_place_is_refused(
 ) -> None:
     """Its results are right; one byte is not its own."""
 
-    def careless(task: Task, values: dict[str, torch.Tensor], workspace: Any) -> Call:
+    def careless(task: Task, values: dict[str, torch.Tensor], workspace: Any) -> LaunchCall:
         right = run_aten(task, values, workspace)
 
         def call() -> None:

@@ -13,7 +13,7 @@ from tests.fusion.elided_concats import CPU, forced, networks
 from anabranch.errors import VerifyError
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Graph
-from anabranch.ir.plan import Plan, Space
+from anabranch.ir.plan import Plan, SpaceName
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.text import parse_graph
 from anabranch.memory import pack
@@ -66,7 +66,7 @@ def waits(task: str, *names: str, stream: int | None = None) -> Callable[[Plan],
     return mutate
 
 
-def space(value: str, name: Space) -> Callable[[Plan], Plan]:
+def space(value: str, name: SpaceName) -> Callable[[Plan], Plan]:
     def mutate(plan: Plan) -> Plan:
         slots = (replace(s, space=name) if s.value == value else s for s in plan.slots)
         return replace(plan, slots=tuple(slots))

@@ -28,7 +28,7 @@ from anabranch.rewrite.discovery.generalise import generalised
 from anabranch.rewrite.discovery.implied import Theory, implied, prune
 from anabranch.rewrite.discovery.merged_calls import pairs
 from anabranch.rewrite.discovery.settings import OPERATORS, SETTINGS, Setting
-from anabranch.rewrite.discovery.terms import Side, TermEvaluator, enumerate_terms
+from anabranch.rewrite.discovery.terms import EquationSide, TermEvaluator, enumerate_terms
 from anabranch.rewrite.discovery.written import written_as
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.rules import elementwise_algebra, found, linear_merging
@@ -49,7 +49,7 @@ def small() -> Discovery:
     return discover(SMALL, seed=0, tables=elementwise_algebra.RULES)
 
 
-def side(text: str) -> Side:
+def side(text: str) -> EquationSide:
     """A pattern, from the short form that names of rules are in."""
     ops = {"add": "Tensor", "mul": "Tensor", "sub": "Tensor", "maximum": "default"}
     ops |= dict.fromkeys(("relu", "matmul", "cat", "t", "avg_pool2d", "max_pool2d"), "default")

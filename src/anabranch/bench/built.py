@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from anabranch.bench.deadline import Expired, within
-from anabranch.bench.machine import Call, Machine
+from anabranch.bench.machine import Machine, TimedCall
 from anabranch.bench.result_rows import CALL, BenchmarkMatrix, named
 from anabranch.bench.rivals import RIVALS
 from anabranch.bench.sandbox import NATIVE, try_in_sandbox
@@ -70,7 +70,7 @@ class System:
     bound its memory; it gets no row of its own."""
 
     name: str
-    call: Call | None
+    call: TimedCall | None
     compile_s: float | None = None
     peak_bytes: int | None = None
     difference: float | None = None

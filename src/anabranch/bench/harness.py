@@ -35,7 +35,7 @@ VERSION = 2
 Save = Callable[[dict[str, Any]], None]
 Cell = tuple[str, str, int]
 """A model, its dtype and its batch."""
-Rows = Sequence[Any]
+ResultRows = Sequence[Any]
 """Of dataclasses, all of one class."""
 Told = Sequence[Mapping[str, Any]]
 """Rows as a record has them."""
@@ -51,11 +51,11 @@ def run(
     target: str,
     settings: Mapping[str, Any],
     cells: Sequence[Cell],
-    rows_of: Callable[[Cell], Rows],
+    rows_of: Callable[[Cell], ResultRows],
     trace: Trace,
     save: Save | None = None,
     summary: Callable[[Told], Mapping[str, Any]] = lambda rows: {},
-    cut_short: Callable[[Rows], str] = lambda rows: "",
+    cut_short: Callable[[ResultRows], str] = lambda rows: "",
 ) -> dict[str, Any]:
     """The record. `settings`: what was asked for; `save` gets the record anew after
     every cell; `summary`: what it says of all its rows; `cut_short`: of the rows of the last cell,

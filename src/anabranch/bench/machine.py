@@ -20,10 +20,10 @@ from anabranch.errors import OptionError, TargetError
 from anabranch.targets import cuda, resolve
 from anabranch.targets.cuda import callables, sharing
 
-Call = Callable[[], Any]
+TimedCall = Callable[[], Any]
 
 
-Capture = Callable[[Callable[..., Any], tuple[Any, ...]], tuple[Call, int]]
+Capture = Callable[[Callable[..., Any], tuple[Any, ...]], tuple[TimedCall, int]]
 """Of calls with these arguments: a replay of them as one CUDA graph, and its bytes."""
 
 
@@ -37,8 +37,8 @@ class Machine:
 
     target: str
     device: torch.device
-    sample: Callable[[Sequence[Call], float, Collection[int]], list[list[float]]]
-    peak_of: Callable[[Call], int | None]
+    sample: Callable[[Sequence[TimedCall], float, Collection[int]], list[list[float]]]
+    peak_of: Callable[[TimedCall], int | None]
     synchronize: Callable[[], None]
     release: Callable[[], None]
     survey: Callable[[], dict[str, str | int | float]]
@@ -109,12 +109,12 @@ MACHINES: dict[str, Callable[[], Machine]] = {
 
 
 def _clock(
-    calls: Sequence[Call], seconds: float, replays: Collection[int] = ()
+    calls: Sequence[TimedCall], seconds: float, replays: Collection[int] = ()
 ) -> list[list[float]]:
     return [[us / 1e3 for us in taken] for taken in by_turns(calls, seconds)]
 
 
-def _unknown(call: Call) -> None:
+def _unknown(call: TimedCall) -> None:
     call()
 
 

@@ -27,7 +27,7 @@ from anabranch.bench.recorder import ObservationRecorder, Subject
 from anabranch.cache import Cache
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs.measured import Measured
-from anabranch.costs.observed import Kernels, Observations
+from anabranch.costs.observed import KernelSource, Observations
 from anabranch.costs.recorded import timing_key
 from anabranch.errors import AnabranchError, OptionError
 from anabranch.ir.protocols import Limits, Target
@@ -56,7 +56,7 @@ def observe(
     trace: Trace | None = None,
     into: Observations | None = None,
     target: str = "cuda",
-    kernels: Kernels = "library",
+    kernels: KernelSource = "library",
     save: Save | None = None,
 ) -> Observations:
     """The observations of these networks, after what `into` holds of the same machine; networks
@@ -101,7 +101,7 @@ def observe(
     return found
 
 
-def _holds(found: Observations, name: str, dtype: str, batch: int, kernels: Kernels) -> bool:
+def _holds(found: Observations, name: str, dtype: str, batch: int, kernels: KernelSource) -> bool:
     wanted = (name, dtype, batch, kernels)
     return any((g.name, g.dtype, g.batch, g.kernels) == wanted for g in found.graphs)
 

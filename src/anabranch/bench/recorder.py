@@ -15,7 +15,7 @@ from anabranch.bench.record import label
 from anabranch.costs.measured import Measured
 from anabranch.costs.observed import (
     GraphKind,
-    Kernels,
+    KernelSource,
     Observations,
     ObservedGraph,
     ObservedRun,
@@ -45,7 +45,7 @@ class Subject:
     tasks: TaskGraph
     originals: Sequence[Task]
     of: str = ""
-    kernels: Kernels = "library"
+    kernels: KernelSource = "library"
 
 
 class ObservationRecorder:

@@ -24,7 +24,7 @@ from anabranch.bench.rivals import forget_compiled
 from anabranch.bench.statistics import summary
 from anabranch.compiled.calls import Compiled
 from anabranch.errors import OptionError
-from anabranch.models.load import Loaded, batch_of
+from anabranch.models.load import ModelAndArgs, batch_of
 
 SECONDS = 1.0
 """Of timing, for each of them."""
@@ -44,7 +44,7 @@ def time_rivals(
     compiled: Compiled,
     name: str,
     dtype: str,
-    loaded: Loaded,
+    loaded: ModelAndArgs,
     rivals: Sequence[str],
     trust: bool = False,
 ) -> dict[str, Any]:

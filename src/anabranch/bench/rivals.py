@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.backends import cudnn
 from torch.utils import _pytree as pytree
 
-from anabranch.bench.machine import Call, Capture, Machine
+from anabranch.bench.machine import Capture, Machine, TimedCall
 from anabranch.errors import TargetError
 
 CALLS = 3
@@ -50,7 +50,7 @@ class Prepared:
     """Ready to time. `peak_bytes`: what its graph holds; None: ask for that of a call. `note`: for
     whoever reads the numbers. `replayed`: `call` replays a graph on inputs that lie there."""
 
-    call: Call
+    call: TimedCall
     peak_bytes: int | None = None
     note: str = ""
     replayed: bool = False
@@ -181,7 +181,7 @@ def in_turns(machine: Machine) -> Iterator[None]:
 
     time = benchmarker.benchmark_gpu
 
-    def timed(candidate: Call, *args: Any, **kwargs: Any) -> float:
+    def timed(candidate: TimedCall, *args: Any, **kwargs: Any) -> float:
         candidate()
         with machine.turn():
             return time(candidate, *args, **kwargs)
@@ -231,7 +231,7 @@ def capture_of(machine: Machine) -> Capture:
     return machine.capture
 
 
-def warm(call: Call) -> Call:
+def warm(call: TimedCall) -> TimedCall:
     """The call, after those that do not count."""
     for _ in range(CALLS):
         call()

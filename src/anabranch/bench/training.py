@@ -41,7 +41,7 @@ from anabranch.bench import harness
 from anabranch.bench.built import KEPT_FACTS, System, reason, told_apart
 from anabranch.bench.deadline import Expired, within
 from anabranch.bench.harness import Cell, Save, cells_of
-from anabranch.bench.machine import Call, Machine, machine
+from anabranch.bench.machine import Machine, TimedCall, machine
 from anabranch.bench.result_rows import (
     CALL,
     BenchmarkMatrix,
@@ -199,7 +199,7 @@ def _eager_losses(network: Trainable, dtype: str, here: Machine) -> tuple[float,
     return losses(loop.step, partial(rewind, network, loop.model, loop.optimizer))
 
 
-def losses(step: Call, from_start: Call) -> tuple[float, ...]:
+def losses(step: TimedCall, from_start: TimedCall) -> tuple[float, ...]:
     """Those of the first steps."""
     from_start()
     return tuple(float(step()) for _ in range(STEPS))
@@ -371,7 +371,7 @@ def _without_caches(cold: bool) -> Iterator[None]:
         yield
 
 
-def _check(case: TrainingCase, step: Call, from_start: Call) -> Compared:
+def _check(case: TrainingCase, step: TimedCall, from_start: TimedCall) -> Compared:
     return compared(losses(step, from_start), case)
 
 

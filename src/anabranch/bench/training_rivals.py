@@ -27,9 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from anabranch.bench.machine import Call, Machine
+from anabranch.bench.machine import Machine, TimedCall
 from anabranch.bench.rivals import capture_of, in_turns, own_copy, quiet, timed_algorithms, warm
-from anabranch.models.training_recipes import OPTIMIZERS, Loss, Trainable
+from anabranch.models.training_recipes import OPTIMIZERS, LossFunction, Trainable
 
 FIRST_STEPS = 3
 """Before a compiled step is captured: it compiles, compiles once more for an optimizer that has its
@@ -42,7 +42,7 @@ class Loop:
 
     model: nn.Module
     optimizer: Optimizer
-    step: Call
+    step: TimedCall
     peak_bytes: int | None = None
     note: str = ""
     replayed: bool = False
@@ -89,7 +89,9 @@ AUTOCAST = {"bf16": torch.bfloat16}
 """By the name of a dtype what the forward pass is cast to; with all others nothing is."""
 
 
-def loss_in(dtype: str, loss: Loss, device: torch.device, kept_casts: bool = False) -> Loss:
+def loss_in(
+    dtype: str, loss: LossFunction, device: torch.device, kept_casts: bool = False
+) -> LossFunction:
     """The loss with its forward pass in this dtype. `kept_casts`: a weight that is read twice is
     cast once, which a graph of the step must not do."""
     if dtype not in AUTOCAST:
@@ -143,7 +145,7 @@ def _own(case: Trainable) -> tuple[nn.Module, tuple[Any, ...], str]:
     return model, batch, note
 
 
-def _step(forward: Call, optimizer: Optimizer, update: Call) -> Call:
+def _step(forward: TimedCall, optimizer: Optimizer, update: TimedCall) -> TimedCall:
     def step() -> Tensor:
         with timed_algorithms():
             loss: Tensor = forward()

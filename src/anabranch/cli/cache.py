@@ -18,7 +18,7 @@ from anabranch.report import units
 KEY_WIDTH = 100
 
 app = typer.Typer(help="Show or clear what is remembered between processes.", no_args_is_help=True)
-Table = Annotated[str | None, typer.Argument(help=f"One of {', '.join(TABLES)}; all if none.")]
+TableName = Annotated[str | None, typer.Argument(help=f"One of {', '.join(TABLES)}; all if none.")]
 
 
 @app.command("path")
@@ -53,7 +53,7 @@ def stats(json: flags.Json = None) -> None:
 
 @app.command("ls")
 def ls(
-    table: Table = None,
+    table: TableName = None,
     limit: Annotated[int, typer.Option(help="Entries shown; 0 for all.", min=0)] = 50,
     json: flags.Json = None,
 ) -> None:
@@ -71,7 +71,7 @@ def ls(
 
 
 @app.command("clear")
-def clear(table: Table = None, json: flags.Json = None) -> None:
+def clear(table: TableName = None, json: flags.Json = None) -> None:
     """Forget one table, or everything."""
     _check(table)
     with _opened() as cache:

@@ -43,20 +43,20 @@ TOP = 8
 
 def run(
     model: flags.Model,
-    batch: flags.Batch = None,
+    batch: flags.BatchOption = None,
     dtype: flags.Dtype = None,
     target: flags.TargetOption = "auto",
-    system: flags.System = "anabranch",
+    system: flags.SystemOption = "anabranch",
     scheduler: flags.SchedulerOption = None,
     search: flags.SearchOption = None,
-    budget: flags.Budget = None,
+    budget: flags.BudgetOption = None,
     max_group_size: Annotated[
         int | None, typer.Option(help="IOS: most operators of a group.", min=1)
     ] = None,
     max_groups: Annotated[
         int | None, typer.Option(help="IOS: most groups of a stage.", min=1)
     ] = None,
-    settings: flags.Settings = None,
+    settings: flags.OptionFields = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Save the plan here.", metavar="FILE")
     ] = None,

@@ -24,7 +24,7 @@ from anabranch.rewrite.rules import CANDIDATES, always
 LARGEST = 4
 """Operators of a graph: one more takes hours."""
 
-Settings = Annotated[
+SettingNames = Annotated[
     list[str] | None, typer.Argument(help=f"Among {', '.join(SETTINGS)}; all if none is given.")
 ]
 SizeOption = Annotated[
@@ -40,7 +40,7 @@ Output = Annotated[
 
 
 def run(
-    settings: Settings = None,
+    settings: SettingNames = None,
     size: SizeOption = None,
     seed: Seed = 0,
     output: Output = None,

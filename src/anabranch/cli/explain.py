@@ -27,14 +27,14 @@ from anabranch.report.kernel import kernel_facts, kernel_text
 
 def run(
     model: flags.Model,
-    batch: flags.Batch = None,
+    batch: flags.BatchOption = None,
     dtype: flags.Dtype = None,
     target: flags.TargetOption = "auto",
-    system: flags.System = "anabranch",
+    system: flags.SystemOption = "anabranch",
     scheduler: flags.SchedulerOption = None,
     search: flags.SearchOption = None,
-    budget: flags.Budget = None,
-    settings: flags.Settings = None,
+    budget: flags.BudgetOption = None,
+    settings: flags.OptionFields = None,
     task: Annotated[
         str | None,
         typer.Option(help="One task, as the list of kernels names it: all that is known of it."),

@@ -14,13 +14,13 @@ from anabranch.options import SEEDS, SYSTEMS, Options
 T = TypeVar("T")
 
 Model = Annotated[str, typer.Argument(help=f"{FORMS}.", show_default=False, metavar="MODEL")]
-Batch = Annotated[int | None, typer.Option(help="Inputs per call.", show_default="1", min=1)]
+BatchOption = Annotated[int | None, typer.Option(help="Inputs per call.", show_default="1", min=1)]
 Dtype = Annotated[str | None, typer.Option(help="fp32, tf32, fp16 or bf16.", show_default="fp32")]
 TargetOption = Annotated[str, typer.Option(help="auto, cuda, cpu, sim:h200 or sim:FILE.json.")]
 SchedulerOption = Annotated[
     str | None, typer.Option(help="best, or the name of one.", show_default="best")
 ]
-System = Annotated[
+SystemOption = Annotated[
     str, typer.Option(help=f"Whom to decide as, ours or published: {', '.join(SYSTEMS)}.")
 ]
 SearchOption = Annotated[
@@ -30,7 +30,9 @@ SearchOption = Annotated[
         show_default="autograph",
     ),
 ]
-Budget = Annotated[float | None, typer.Option(help="Seconds that search and measurement may take.")]
+BudgetOption = Annotated[
+    float | None, typer.Option(help="Seconds that search and measurement may take.")
+]
 Json = Annotated[
     str | None,
     typer.Option("--json", help="Write what the screen says; - is stdout.", metavar="FILE"),
@@ -47,7 +49,7 @@ Seed = Annotated[
         max=SEEDS - 1,
     ),
 ]
-Settings = Annotated[
+OptionFields = Annotated[
     list[str] | None,
     typer.Option(
         "-O",

@@ -20,7 +20,7 @@ from anabranch.cli import flags, screen
 from anabranch.cli.compile import check_folders
 from anabranch.cli.progress_display import ProgressDisplay
 from anabranch.costs.kernel_model import save_kernel_model
-from anabranch.costs.observed import Kernels, load_observations, merged, save_observations
+from anabranch.costs.observed import KernelSource, load_observations, merged, save_observations
 from anabranch.costs.recorded import load_profile, save_profile
 from anabranch.errors import OptionError
 from anabranch.options import SEARCHES
@@ -177,8 +177,8 @@ def _schedules(
     )
 
 
-def _kernels(name: str) -> Kernels:
-    known: dict[str, Kernels] = {"library": "library", "all": "all"}
+def _kernels(name: str) -> KernelSource:
+    known: dict[str, KernelSource] = {"library": "library", "all": "all"}
     if name in known:
         return known[name]
     raise OptionError(f"--kernels cannot be {name!r}", "no such choice", "one of: library, all")

@@ -92,7 +92,7 @@ def run(
     budget: Annotated[
         float | None, typer.Option(help="Seconds that --solve may take, of all blocks together.")
     ] = None,
-    batch: flags.Batch = None,
+    batch: flags.BatchOption = None,
     target: Annotated[
         str, typer.Option(help="Whose tasks: sim:h200, sim:FILE.json, cuda, cpu or auto.")
     ] = "sim:h200",

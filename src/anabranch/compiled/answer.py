@@ -23,7 +23,7 @@ from anabranch.frontend.plain import Reader
 from anabranch.ir.task import alias_roots, value_types
 from anabranch.options import Options
 
-Answer = tuple[Reader, Callable[[Sequence[Tensor]], Any]]
+CallAnswer = tuple[Reader, Callable[[Sequence[Tensor]], Any]]
 """How a call is read, and answered."""
 
 

@@ -35,9 +35,11 @@ MOST_ARGUMENTS = 1000
 
 
 Name = Annotated[str, Field(max_length=200)]
-Kind = Annotated[int, Field(ge=0, lt=len(KINDS))]
+KindNumber = Annotated[int, Field(ge=0, lt=len(KINDS))]
 SavedArgument = (
-    tuple[Name, Kind] | tuple[Name, Kind, JsonValue] | tuple[Name, Kind, None, Literal["unknown"]]
+    tuple[Name, KindNumber]
+    | tuple[Name, KindNumber, JsonValue]
+    | tuple[Name, KindNumber, None, Literal["unknown"]]
 )
 """An argument without a default, with one, or with one that only the model knows."""
 CODEC: Codec[tuple[SavedArgument, ...]] = values(tuple[SavedArgument, ...], strict=True)

@@ -25,7 +25,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.tolerances import relative_error
 from anabranch.tuning.verify.plan import EAGER_TOLERANCE
 
-Values = dict[str, Any]
+CutValues = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def run(paths: Sequence[CutPath], tensors: Sequence[Tensor]) -> tuple[CutPath, l
     with that one before it began with, too, is not run again. Unseen where it goes none."""
     unseen: Unseen | None = None
     before: CutPath | None = None
-    values: Values = {}
+    values: CutValues = {}
     came = 0
     with torch.no_grad(), without_autocast():
         for path in paths:

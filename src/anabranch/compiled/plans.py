@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.modules import module as hooks
 
 from anabranch.artifact.owned_constants import Shared, shared_of
-from anabranch.compiled.answer import Answer
+from anabranch.compiled.answer import CallAnswer
 from anabranch.compiled.entry import Entry
 from anabranch.compiled.history import no_model
 from anabranch.compiled.memory import MemoryUse, memory_of
@@ -54,7 +54,7 @@ class Plans(Fixed):
         self.target, self.options = target, options
         self.trace = trace or Trace(level=options.debug)
         self.entries: list[Entry] = []
-        self._answers: list[Answer] = []
+        self._answers: list[CallAnswer] = []
         self._refitted: list[Stamps] = []  # a list, which copies with the same plans have, too
 
     def _add(self, asked: PlanRequest) -> None:

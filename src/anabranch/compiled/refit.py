@@ -49,7 +49,7 @@ EXTRA = "_extra_state"
 
 HALF = "refit again, or compile again: until then no call is answered"
 
-Call = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+RunInputs = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 def refit(
@@ -114,7 +114,7 @@ def half_way() -> WeightsError:
     )
 
 
-def _held(held: contextlib.ExitStack, entry: Entry) -> Call | None:
+def _held(held: contextlib.ExitStack, entry: Entry) -> RunInputs | None:
     return None if entry.run is None else held.enter_context(entry.run.writing())
 
 
@@ -170,7 +170,7 @@ def tensors_by_name(given: Any, recipe: Recipe) -> dict[str, Tensor]:
     return {name: value for name, value in given.items() if name not in extra}
 
 
-def _check(entry: Entry, call: Call, values: Moved, target: Target) -> None:
+def _check(entry: Entry, call: RunInputs, values: Moved, target: Target) -> None:
     """The plan beside the graph that it stands for, with the new weights: one run of each."""
     plan = entry.plan
     graph = _whole(plan)
@@ -195,7 +195,7 @@ def _check(entry: Entry, call: Call, values: Moved, target: Target) -> None:
             )
 
 
-def _check_model(entry: Entry, call: Call, model: nn.Module) -> None:
+def _check_model(entry: Entry, call: RunInputs, model: nn.Module) -> None:
     """The plan beside the model that the weights are from, in eval mode: it may go another way than
     the one that was captured."""
     if entry.job is None or entry.compilation is None:

@@ -32,7 +32,7 @@ KEY = "training"
 """Under which name facts of a saved plan have it."""
 MOST_CALLS = 1 << 40
 
-Settings = tuple[tuple[tuple[str, str], ...], ...]
+GroupSettings = tuple[tuple[tuple[str, str], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class SavedStep:
     keep_grad: bool
     calls: int
     alike: tuple[tuple[str, ...], ...]
-    settings: Settings
+    settings: GroupSettings
 
 
 CODEC = values(SavedStep, strict=True)
 
 
-def settings_of(groups: Sequence[Mapping[str, Any]]) -> Settings:
+def settings_of(groups: Sequence[Mapping[str, Any]]) -> GroupSettings:
     """What plans have of each group, as Python writes it."""
     return tuple(tuple(sorted((k, repr(v)) for k, v in group.items())) for group in groups)
 
@@ -115,7 +115,7 @@ def with_shared(plans: Sequence[Plan]) -> list[Plan]:
     return found
 
 
-def check_settings(saved: SavedStep, now: Settings) -> None:
+def check_settings(saved: SavedStep, now: GroupSettings) -> None:
     """InputError where the optimizer has other settings than the plan."""
     if len(saved.settings) != len(now):
         raise InputError(

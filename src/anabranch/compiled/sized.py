@@ -30,7 +30,7 @@ from anabranch.frontend.dynamic_shapes import (
 )
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.padded_tensors import padded, without_padding
-from anabranch.frontend.padding_proof import PaddingProof, Rows, UnprovenError, padding_proof
+from anabranch.frontend.padding_proof import PaddingProof, RowAxis, UnprovenError, padding_proof
 from anabranch.frontend.symbolic_shapes import read_dynamic_shapes
 from anabranch.ir.refused import Refused
 from anabranch.ir.tolerances import relative_error
@@ -246,7 +246,7 @@ def _of_all_sizes(proofs: Sequence[PaddingProof]) -> PaddingProof:
     return replace(first, results=results, least=least, apart=apart)
 
 
-def _of_both(one: Rows, other: Rows) -> Rows:
+def _of_both(one: RowAxis, other: RowAxis) -> RowAxis:
     axis, outer, inner = one
     if outer != other[1] and inner != other[2]:
         raise UnprovenError("a result has its rows between those of two other dimensions")

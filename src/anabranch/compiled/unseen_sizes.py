@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from anabranch.compiled.answer import Answer
+from anabranch.compiled.answer import CallAnswer
 from anabranch.compiled.binding import bind, names_of
 from anabranch.compiled.entry import Entry, signature_of
 from anabranch.compiled.sized import SizedCalls
@@ -35,10 +35,10 @@ class Buckets:
 
     sized: SizedCalls
     entries: list[Entry] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[CallAnswer] = field(default_factory=list)
     read: Reader = field(init=False)
 
-    def add(self, entry: Entry, answer: Answer) -> None:
+    def add(self, entry: Entry, answer: CallAnswer) -> None:
         """One more size."""
         if not self.entries:
             signature, inputs = signature_of(entry), entry.plan.tasks.given
@@ -172,7 +172,7 @@ class Buckets:
         return True, pytree.tree_unflatten(_joined(made, proof), tree)
 
 
-def grouped(entries: Sequence[Entry], answers: Sequence[Answer]) -> list[Buckets]:
+def grouped(entries: Sequence[Entry], answers: Sequence[CallAnswer]) -> list[Buckets]:
     """The plans whose sizes vary, with those that answer calls of one form together."""
     groups: list[Buckets] = []
     for entry, answer in zip(entries, answers, strict=True):

@@ -25,7 +25,7 @@ from anabranch.ir.task import Task
 FEWEST_TASKS = 3
 """Known tasks that say something of those that are like them in little."""
 
-Timed = tuple[float, float]
+TimedAndEstimated = tuple[float, float]
 """Microseconds that a task takes, and that it was estimated to take."""
 
 
@@ -33,8 +33,8 @@ class Corrected:
     """`known`: tasks, what each takes, and what it was estimated to take."""
 
     def __init__(self, known: Sequence[tuple[Task, Cost, Cost]]) -> None:
-        self._known: dict[Hashable, list[Timed]] = {}
-        each: dict[tuple[Timed, tuple[Hashable, ...]], None] = {}
+        self._known: dict[Hashable, list[TimedAndEstimated]] = {}
+        each: dict[tuple[TimedAndEstimated, tuple[Hashable, ...]], None] = {}
         for task, cost, guess in known:
             if guess.us and cost.us:
                 timed, likenesses = (cost.us, guess.us), tuple(_likenesses(task))
@@ -65,7 +65,7 @@ class Corrected:
                 found.append(abs(own[0] / (own[1] * ratio) - 1))
         return sorted(found)[len(found) * 3 // 4] if len(found) >= FEWEST_TASKS else 0.0
 
-    def _by_others(self, own: Timed, likenesses: Sequence[Hashable]) -> float | None:
+    def _by_others(self, own: TimedAndEstimated, likenesses: Sequence[Hashable]) -> float | None:
         """By how much the estimate of a task would be changed if it were not known, None if none
         of the others tells. Those that take just as long are the same task somewhere else."""
         for likeness in likenesses:
@@ -75,7 +75,7 @@ class Corrected:
         return None
 
 
-def _off(found: Sequence[Timed]) -> float:
+def _off(found: Sequence[TimedAndEstimated]) -> float:
     return median(us / guess for us, guess in found)
 
 

@@ -46,7 +46,7 @@ START = "one"
 TENTH = 1.2816
 """Standard deviations from the median of a normal distribution to its tenth percentile."""
 
-Columns = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 Factors = dict[str, dict[str, float]]
 
 
@@ -175,7 +175,7 @@ def _connected(lists: Iterable[Sequence[str]]) -> dict[str, str]:
     return {name: root(name) for name in above}
 
 
-def _robust(rows: Columns, us: Columns) -> Columns:
+def _robust(rows: FloatArray, us: FloatArray) -> FloatArray:
     """Factors that are not negative, so that rows times factors are near `us`, in parts of it."""
     scaled = rows / us[:, None]
     weights = np.ones(len(us))
@@ -187,7 +187,7 @@ def _robust(rows: Columns, us: Columns) -> Columns:
     return factors
 
 
-def _not_negative(rows: Columns, wanted: Columns) -> Columns:
+def _not_negative(rows: FloatArray, wanted: FloatArray) -> FloatArray:
     """Least squares with factors that are not negative (Lawson and Hanson, 1974)."""
     sizes = np.sqrt((rows * rows).sum(axis=0))
     sizes[sizes == 0] = 1.0
@@ -211,7 +211,7 @@ def _not_negative(rows: Columns, wanted: Columns) -> Columns:
             found = found + step * (tried - found)
             free &= found > 1e-12
             found[~free] = 0.0
-    factors: Columns = found / sizes
+    factors: FloatArray = found / sizes
     return factors
 
 

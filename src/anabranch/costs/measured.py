@@ -29,7 +29,7 @@ from anabranch.costs.repeats import medians
 from anabranch.costs.resource_demand import ROW
 from anabranch.costs.roofline import Roofline
 from anabranch.costs.significance import comparable
-from anabranch.costs.stopwatch import Answers, Stopwatch, Trial
+from anabranch.costs.stopwatch import MaybeCosts, Stopwatch, Trial
 from anabranch.costs.work import work
 from anabranch.deadline import ENDLESS, TIME, Deadline
 from anabranch.ir.codec import nouns
@@ -37,7 +37,7 @@ from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Ref
 from anabranch.ir.key import digest_text, task_text, tasks_text
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Costs, Plans, Probe, Target
+from anabranch.ir.protocols import Cost, Costs, Probe, ScheduledGraphs, Target
 from anabranch.ir.schedule import Launch, Schedule, Timeline, sequential_launches, text_schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph, runs_body
@@ -85,7 +85,7 @@ class Measured:
         self._keys = Memo(lambda task: TIMINGS.key(self._machine, "task", task_text(task)))
         self._digests = Memo(lambda task: digest_text(self._keys(task)))
         self._work = Memo(lambda task: work(task, target.spec))
-        self._known: dict[str, Answers] = {}
+        self._known: dict[str, MaybeCosts] = {}
 
     @property
     def settled(self) -> bool:
@@ -170,7 +170,7 @@ class Measured:
         what = f"schedules\n{tasks_text(tasks)}"
         return self._side_by_side(what, texts, plans, least=FEWEST_RANKED)
 
-    def race(self, plans: Plans, in_a_row: int = 1, captures: int = 1) -> list[Cost]:
+    def race(self, plans: ScheduledGraphs, in_a_row: int = 1, captures: int = 1) -> list[Cost]:
         """As `rank`, for schedules of several graphs."""
         texts = [f"{tasks_text(tasks)}\n{canonical_schedule(tasks, s)}" for tasks, s in plans]
         what = "plans" if in_a_row == 1 else f"plans, {in_a_row} in a row"
@@ -191,7 +191,7 @@ class Measured:
         self,
         what: str,
         texts: Sequence[str],
-        plans: Plans,
+        plans: ScheduledGraphs,
         in_a_row: int = 1,
         least: int | None = None,
         captures: int = 1,
@@ -220,7 +220,7 @@ class Measured:
             self._known[digest_text(key)] = list(costs)
         return [key for key in missing if digest_text(key) not in self._known]
 
-    def _remember(self, found: Mapping[str, Answers]) -> None:
+    def _remember(self, found: Mapping[str, MaybeCosts]) -> None:
         """Failures and estimates are remembered here only: the next process may do better."""
         self._known.update((digest_text(key), costs) for key, costs in found.items())
         good = {

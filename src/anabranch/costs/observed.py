@@ -37,7 +37,7 @@ from anabranch.ir.task import Resources
 
 VERSION = 1
 GraphKind = Literal["network", "copies", "pair", "steps"]
-Kernels = Literal["library", "all"]
+KernelSource = Literal["library", "all"]
 
 
 class _ObservationModel(BaseModel):
@@ -80,7 +80,7 @@ class ObservedGraph(_ObservationModel):
     batch: int = 1
     dtype: str = ""
     of: str = ""
-    kernels: Kernels = "library"
+    kernels: KernelSource = "library"
     session: int = 0
     tasks: tuple[int, ...]
     preds: tuple[tuple[int, ...], ...]

@@ -15,19 +15,19 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Resources
 
-Limits = tuple[float, float]
-SIZES: dict[str, Limits] = {
+SizeLimits = tuple[float, float]
+SIZES: dict[str, SizeLimits] = {
     **{"sms": (1, 1 << 14), "threads_per_sm": (1, 1 << 16), "registers_per_sm": (1, 1 << 24)},
     **{"shared_per_sm": (0, 1 << 30), "ctas_per_sm": (1, 1 << 12), "bandwidth": (1.0, 1e18)},
     **{"l2_bytes": (0, 1 << 50), "memory_bytes": (0, 1 << 60)},
     **{"launch_us": (0.0, 1e6), "fork_us": (0.0, 1e6)},
 }
-PEAK: Limits = (1.0, 1e24)
-VERSION: Limits = (0, 1000)
-CALIBRATED: Limits = (0.0, 1e6)
+PEAK: SizeLimits = (1.0, 1e24)
+VERSION: SizeLimits = (0, 1000)
+CALIBRATED: SizeLimits = (0.0, 1e6)
 SHARES = ("bandwidth", "arithmetic")
 """Of a calibration, what is divided by."""
-TAKEN: Limits = (0, 1 << 50)
+TAKEN: SizeLimits = (0, 1 << 50)
 LARGEST_NUMBER = 1e308
 """What can be told of a number: integers may be larger than floats."""
 LONGEST_NAME = 300
@@ -53,7 +53,9 @@ def disbelieved(spec: TargetSpec, taken: dict[str, Resources]) -> Refused | None
     return None
 
 
-def _numbers(spec: TargetSpec, taken: dict[str, Resources]) -> Iterator[tuple[str, float, Limits]]:
+def _numbers(
+    spec: TargetSpec, taken: dict[str, Resources]
+) -> Iterator[tuple[str, float, SizeLimits]]:
     for name, limits in SIZES.items():
         yield f"spec.{name}", getattr(spec, name), limits
     yield from (("spec.peak_flops", rate, PEAK) for _, rate in spec.peak_flops)

@@ -29,7 +29,7 @@ from anabranch.costs.significance import comparable
 from anabranch.costs.work import contracts_in_f32, work
 from anabranch.errors import TargetError
 from anabranch.ir.key import digest_text, structure_text, task_text
-from anabranch.ir.protocols import Cost, Plans, Probe
+from anabranch.ir.protocols import Cost, Probe, ScheduledGraphs
 from anabranch.ir.schedule import Schedule, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
@@ -241,7 +241,7 @@ class Recorded:
         """The predicted cost of each schedule, in their order."""
         return [self.schedule(tasks, schedule) for schedule in schedules]
 
-    def race(self, plans: Plans, in_a_row: int = 1, captures: int = 1) -> list[Cost]:
+    def race(self, plans: ScheduledGraphs, in_a_row: int = 1, captures: int = 1) -> list[Cost]:
         """A task that was not recorded is estimated as those of these plans that were came out:
         numbers of two scales do not say which plan is faster. By how much it is faster or slower
         than the first one may change with all of these estimates, which may be off (`Corrected`):

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from anabranch.costs.forecast import begun, forecast
 from anabranch.costs.per_task import Memo
 from anabranch.costs.work import Work, work
-from anabranch.ir.protocols import Cost, Plans, Probe
+from anabranch.ir.protocols import Cost, Probe, ScheduledGraphs
 from anabranch.ir.schedule import Schedule, Timeline
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
@@ -68,7 +68,7 @@ class Roofline:
         """The estimated cost of each schedule, in their order."""
         return [self.schedule(tasks, schedule) for schedule in schedules]
 
-    def race(self, plans: Plans, in_a_row: int = 1, captures: int = 1) -> list[Cost]:
+    def race(self, plans: ScheduledGraphs, in_a_row: int = 1, captures: int = 1) -> list[Cost]:
         """The estimated latency of each plan; `in_a_row`: without the start of a graph, for it
         counts once. `captures` change nothing: estimates have no noise."""
         spec = begun(self.spec) if in_a_row > 1 else self.spec

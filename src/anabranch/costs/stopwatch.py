@@ -18,7 +18,7 @@ from anabranch.errors import VerifyError
 from anabranch.ir.protocols import Cost, Executable, Target
 from anabranch.trace import Trace
 
-Answers = list[Cost | None]
+MaybeCosts = list[Cost | None]
 T = TypeVar("T")
 
 
@@ -44,7 +44,7 @@ class Stopwatch:
         self._target, self._trace, self._each = target, trace, each
         self._told = False
 
-    def measure(self, trials: Sequence[Trial], least: int = 0) -> Answers:
+    def measure(self, trials: Sequence[Trial], least: int = 0) -> MaybeCosts:
         """One cost for each trial, None where it failed; estimates if no time is left. `least`: of
         those that are compared, so many are measured all the same, the first among them; the others
         have None where the time ends."""
@@ -72,7 +72,7 @@ class Stopwatch:
                 runs[i] = self.attempt(trials[i], trials[i].build)
         return runs
 
-    def _time(self, trials: Sequence[Trial], runs: Sequence[Executable | None]) -> Answers:
+    def _time(self, trials: Sequence[Trial], runs: Sequence[Executable | None]) -> MaybeCosts:
         """All runs interleaved; if that fails, one by one, to see which is to blame."""
         good = [run for run in runs if run is not None]
         if not good:

@@ -21,7 +21,7 @@ from torch.export.graph_signature import InputKind
 
 from anabranch.frontend.operators import decompositions
 
-Table = dict[Any, Callable[..., Any]]
+DecompositionTable = dict[Any, Callable[..., Any]]
 
 SPLIT = "_split_decomp_table_to_cia_and_python_decomp"
 """Torch's function from a table to the composites that it prepares, and the rest of the table."""
@@ -67,14 +67,18 @@ def _few_prepared(program: ExportedProgram) -> Iterator[None]:
         setattr(exported_program, SPLIT, split)
 
 
-def _whole(split: Callable[[Table], tuple[Table, Table]]) -> tuple[Table, Table]:
+def _whole(
+    split: Callable[[DecompositionTable], tuple[DecompositionTable, DecompositionTable]],
+) -> tuple[DecompositionTable, DecompositionTable]:
     """What `split` makes of our table, without the composites that are taken apart."""
     whole, rest = _asked(split)
     return dict(whole), dict(rest)
 
 
 @functools.cache
-def _asked(split: Callable[[Table], tuple[Table, Table]]) -> tuple[Table, Table]:
+def _asked(
+    split: Callable[[DecompositionTable], tuple[DecompositionTable, DecompositionTable]],
+) -> tuple[DecompositionTable, DecompositionTable]:
     composites, rest = split(dict(decompositions()))
     own = (op for op in composites if op.namespace == "aten" and op not in decompositions())
     return {op: composites[op] for op in own}, rest

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from anabranch.frontend.padding_proof import Rows
+from anabranch.frontend.padding_proof import RowAxis
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class DynamicShapes:
             return None
         return int(expression.subs(free))
 
-    def rows(self, dimension: int) -> list[list[Rows]] | None:
+    def rows(self, dimension: int) -> list[list[RowAxis]] | None:
         """For each tensor where it has rows of a dimension; None if some of its axes have more."""
         if any(one.plus for at in self.extents for one in at if one.dimension == dimension):
             return None

@@ -22,7 +22,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import name_of_leaf
 from anabranch.frontend.python_state import same
 
-Given = tuple[tuple[Any, ...], Mapping[str, Any]]
+CallInputs = tuple[tuple[Any, ...], Mapping[str, Any]]
 """The inputs of a call, by position and by name."""
 Leaves = Mapping[str, Any]
 """Inputs by the names that a person has for them."""
@@ -47,7 +47,7 @@ def replaced(model: Any, before: Mapping[str, Tensor]) -> tuple[str, ...]:
     return tuple(name for name, now in model.named_buffers() if now is not before.get(name))
 
 
-def check_writes(captured: Captured, given: Given, written: Mapping[str, Tensor]) -> None:
+def check_writes(captured: Captured, given: CallInputs, written: Mapping[str, Tensor]) -> None:
     """CaptureError where the graph writes to an input that the model does not write to. `written`:
     the inputs that a call of the model wrote to, by name."""
     for names in mutated(captured, given):
@@ -59,7 +59,7 @@ def check_writes(captured: Captured, given: Given, written: Mapping[str, Tensor]
             )
 
 
-def check_values(captured: Captured, given: Given, after: Mapping[str, Tensor]) -> None:
+def check_values(captured: Captured, given: CallInputs, after: Mapping[str, Tensor]) -> None:
     """CaptureError where the model changes an input that the graph leaves as it is. `after`: the
     inputs that a call of the model wrote to, as it left them."""
     before, known = leaves_of(*given), set[str]().union(*mutated(captured, given))
@@ -72,7 +72,7 @@ def check_values(captured: Captured, given: Given, after: Mapping[str, Tensor]) 
             )
 
 
-def mutated(captured: Captured, given: Given) -> list[frozenset[str]]:
+def mutated(captured: Captured, given: CallInputs) -> list[frozenset[str]]:
     """The inputs that the graph writes to: a tensor that is given twice has two names."""
     names: dict[int, list[str]] = {}
     for name, leaf in leaves_of(*given).items():

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from anabranch.errors import CaptureError
 from anabranch.frontend.captured import Captured
-from anabranch.frontend.effects import Given, leaves_of
+from anabranch.frontend.effects import CallInputs, leaves_of
 from anabranch.frontend.source import is_users
 from anabranch.ir.input_guards import InputGuard, What, answer_of, why_broken
 
@@ -149,7 +149,7 @@ class InputQuestions(TorchFunctionMode):
 
 
 def answered(
-    captured: Captured, given: Given, exported: Given, questions: Sequence[Question]
+    captured: Captured, given: CallInputs, exported: CallInputs, questions: Sequence[Question]
 ) -> tuple[InputGuard, ...]:
     """The questions with the answers that the graph was captured for, those of the tensors that
     were `exported`. CaptureError where those that the user has given answer otherwise."""

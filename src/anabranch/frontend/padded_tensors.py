@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from anabranch.frontend.padding_proof import Rows
+from anabranch.frontend.padding_proof import RowAxis
 
 
-def padded(tensor: Tensor, rows: Rows, size: int, full: int, zeros: bool = False) -> Tensor:
+def padded(tensor: Tensor, rows: RowAxis, size: int, full: int, zeros: bool = False) -> Tensor:
     """The tensor with `full` rows where it has `size`: zeros, or copies of its last row, for those
     are sure to be such as the model takes."""
     axis, outer, inner = rows
@@ -30,7 +30,7 @@ def padded(tensor: Tensor, rows: Rows, size: int, full: int, zeros: bool = False
     return whole.flatten(axis, axis + 2) if outer > 1 else whole
 
 
-def without_padding(tensor: Tensor, rows: Rows, size: int, full: int) -> Tensor:
+def without_padding(tensor: Tensor, rows: RowAxis, size: int, full: int) -> Tensor:
     """The first `size` of `full` rows."""
     axis, outer, inner = rows
     outer = outer or tensor.shape[axis] // (full * inner)

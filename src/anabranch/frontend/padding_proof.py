@@ -45,7 +45,7 @@ from anabranch.ir.ops import arguments, packet_name
 from anabranch.ir.types import TensorType
 
 Shapes = dict[str, tuple[int, ...]]
-Rows = tuple[int, int, int]
+RowAxis = tuple[int, int, int]
 """Where a tensor has rows: the axis, and of its indices `[outer, size, inner]` outer and inner. One
 of the two is 0 where it depends on other dimensions, and follows from how long the axis is."""
 COPYING_OPS = (*CARRIED, *POINTWISE, "aten.cat", "aten.stack", "aten.index")
@@ -71,13 +71,13 @@ class PaddingProof:
     none depends on its number, so a call may also be answered in pieces."""
 
     zeros: tuple[bool, ...]
-    results: tuple[tuple[Rows, ...], ...]
+    results: tuple[tuple[RowAxis, ...], ...]
     least: int = 1
     apart: bool = False
 
 
 def padding_proof(
-    one: Captured, other: Captured, sizes: tuple[int, int], rows: Sequence[Sequence[Rows]]
+    one: Captured, other: Captured, sizes: tuple[int, int], rows: Sequence[Sequence[RowAxis]]
 ) -> PaddingProof:
     """That calls may be padded along the axis that has these two `sizes` in the two captures.
     `rows`: for each tensor of a call where it has rows. Masks are padded with zeros where copies
@@ -96,7 +96,7 @@ def padding_proof(
 
 
 def _paddings(
-    types: Sequence[TensorType], rows: Sequence[Sequence[Rows]]
+    types: Sequence[TensorType], rows: Sequence[Sequence[RowAxis]]
 ) -> Iterator[tuple[bool, ...]]:
     """Which inputs are padded with zeros: none, truth values, also integers, all."""
     kinds = [
@@ -125,7 +125,7 @@ class _PaddingWalk:
     def __post_init__(self) -> None:
         self.numbers = PaddingNumbers(self.axes, self.types, self.shapes)
 
-    def proof(self, rows: Sequence[Sequence[Rows]], zeros: tuple[bool, ...]) -> PaddingProof:
+    def proof(self, rows: Sequence[Sequence[RowAxis]], zeros: tuple[bool, ...]) -> PaddingProof:
         graph, twin = self.one.graph, self.other.graph
         if self.one.signature.mutations:
             raise UnprovenError("the model writes to its inputs, and padding would be written, too")

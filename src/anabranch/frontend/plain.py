@@ -28,7 +28,7 @@ from anabranch.ir.plan import Leaf, Signature
 
 Reader = Callable[[tuple[Any, ...], Mapping[str, Any]], Sequence[Tensor] | None]
 Assembler = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]
-Part = Callable[[Sequence[Tensor]], Any]
+ReadPart = Callable[[Sequence[Tensor]], Any]
 
 
 def reader(
@@ -178,12 +178,12 @@ def _gather(like: Any, given: Any, leaves: list[Any]) -> bool:
     return True
 
 
-def _leaf(leaf: Leaf, place_of: Callable[[str, int], int]) -> Part:
+def _leaf(leaf: Leaf, place_of: Callable[[str, int], int]) -> ReadPart:
     literal, ref = leaf.literal, leaf.ref
     return (lambda values: literal) if ref is None else itemgetter(place_of(ref.name, leaf.number))
 
 
-def _part(like: Any, leaves: Sequence[Part]) -> Part:
+def _part(like: Any, leaves: Sequence[ReadPart]) -> ReadPart:
     """What makes a value of this structure."""
     if type(like) is int:
         return leaves[like]

@@ -29,7 +29,7 @@ from anabranch.ir.types import type_of
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By the bytes of an element what it is compared as: NaN is equal to itself, and 0.0 not to -0.0.
 """
-Held = tuple[Tensor, Constant]
+WeightConstant = tuple[Tensor, Constant]
 """A tensor of the model, and the constant that it is."""
 
 
@@ -86,7 +86,7 @@ def hides_shared(graph: Graph, tensors: Mapping[str, Tensor]) -> bool:
     return any(share(one, tensor) for one in nameless for tensor in near)
 
 
-def _held_of(graph: Graph, tensors: Mapping[str, Tensor]) -> Iterator[Held]:
+def _held_of(graph: Graph, tensors: Mapping[str, Tensor]) -> Iterator[WeightConstant]:
     """The graph's constants with the tensors that they are: the model's, or those that its code
     closes over."""
     for constant in graph.constants:
@@ -118,7 +118,7 @@ def _content(tensor: Tensor, constant: Constant, graph: Graph, place: int) -> Co
     return replace(constant, name=name, digest=digest, value=value)
 
 
-def _condition(one: Held, other: Held) -> Condition:
+def _condition(one: WeightConstant, other: WeightConstant) -> Condition:
     """The smaller of two tensors is the part of the larger one that it is now. What cannot be told
     so is a condition that no new weights meet."""
     part, whole = sorted((one, other), key=lambda held: held[0].nbytes)
@@ -129,7 +129,7 @@ def _condition(one: Held, other: Held) -> Condition:
     return Condition(bare(named), "alone")
 
 
-def _part_of(part: Held, whole: Held) -> Condition | None:
+def _part_of(part: WeightConstant, whole: WeightConstant) -> Condition | None:
     """The condition that the first is a part of the second; None where it cannot be told."""
     tensor, held = part
     around, constant = whole

@@ -57,7 +57,7 @@ Pair = tuple[int, int]
 
 Evaluate = Callable[[Sequence[Task]], Sequence[Cost | None]]
 """What tasks take with their fastest kernels; None for one that no kernel runs in one launch."""
-Total = Callable[[TaskGraph, Callable[[Task], float]], float]
+CutTotal = Callable[[TaskGraph, Callable[[Task], float]], float]
 """What a cut takes, by what its tasks take alone."""
 
 
@@ -66,7 +66,7 @@ def deepcuts_partition(
     evaluate: Evaluate,
     trace: Trace,
     unwritten: Unwritten = why_not_one_kernel,
-    total: Total | None = None,
+    total: CutTotal | None = None,
 ) -> TaskGraph:
     """The graph as tasks without kernels. `evaluate` is asked once for each structure, in batches;
     `unwritten` says what cannot be one launch and need not be asked for. `total`: None for the sum
@@ -193,7 +193,7 @@ class _SubsetTable:
     it takes."""
 
     def __init__(
-        self, graph: Graph, evaluate: Evaluate, unwritten: Unwritten, total: Total | None
+        self, graph: Graph, evaluate: Evaluate, unwritten: Unwritten, total: CutTotal | None
     ) -> None:
         self.graph, self.facts = graph, FusionFacts.of(graph)
         self.paths = Paths.of(self.facts)

@@ -25,10 +25,10 @@ MOST_STATES = 512
 MOST_CHOICES = 64
 """With other subsets left out of circles; of the last one, circles are taken apart."""
 
-Choice = tuple[int, ...]
+SubsetIndices = tuple[int, ...]
 
 
-def best_disjoint(gains: Mapping[int, float], preds: Sequence[int]) -> Choice:
+def best_disjoint(gains: Mapping[int, float], preds: Sequence[int]) -> SubsetIndices:
     """The masks that gain most together, in order of their first nodes. `preds`: for each node the
     mask of those that it reads. The best there are, up to `MOST_STATES` and `MOST_CHOICES`."""
     number = count()
@@ -51,7 +51,7 @@ def best_disjoint(gains: Mapping[int, float], preds: Sequence[int]) -> Choice:
                 heapq.heappush(heap, (-gain, next(number), fewer, found))
 
 
-def in_circle(masks: Sequence[int], preds: Sequence[int]) -> Choice:
+def in_circle(masks: Sequence[int], preds: Sequence[int]) -> SubsetIndices:
     """The masks of one circle in which launches of these nodes, and of all others alone, would wait
     for each other; empty if there is none."""
     home = {v: mask for mask in masks for v in bits(mask)}
@@ -81,7 +81,7 @@ def in_circle(masks: Sequence[int], preds: Sequence[int]) -> Choice:
     return ()
 
 
-def _packed(gains: Mapping[int, float], nodes: int) -> tuple[float, Choice]:
+def _packed(gains: Mapping[int, float], nodes: int) -> tuple[float, SubsetIndices]:
     """The masks that share no node and gain most, whether or not they wait for each other."""
     begins: dict[int, list[int]] = defaultdict(list)
     for mask in gains:
@@ -113,7 +113,9 @@ def _packed(gains: Mapping[int, float], nodes: int) -> tuple[float, Choice]:
     return gain, tuple(reversed(choice))
 
 
-def _without_circles(choice: Choice, gains: Mapping[int, float], preds: Sequence[int]) -> Choice:
+def _without_circles(
+    choice: SubsetIndices, gains: Mapping[int, float], preds: Sequence[int]
+) -> SubsetIndices:
     """The choice without the mask that gains least of each circle."""
     while circle := in_circle(choice, preds):
         least = min(circle, key=lambda mask: gains[mask])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from anabranch.fuzz.drawing import DrawnModel, Form, Given
+from anabranch.fuzz.drawing import DrawnModel, Given, ReturnForm
 from anabranch.fuzz.kinds import KINDS
 from anabranch.fuzz.program_builder import Rejected, Sheet
 
@@ -38,7 +38,7 @@ def draw(seed: int) -> DrawnModel:
                 break
             except Rejected:
                 continue
-    form: Form = sheet.one(get_args(Form))
+    form: ReturnForm = sheet.one(get_args(ReturnForm))
     outputs = _outputs(sheet)
     return DrawnModel(
         seed, tuple(sheet.inputs), tuple(sheet.layers), tuple(sheet.steps), outputs, form

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from anabranch.fuzz import script_prelude
 
-Form = Literal["tuple", "list", "dict", "one", "nested"]
+ReturnForm = Literal["tuple", "list", "dict", "one", "nested"]
 VALUE = re.compile(r"\b[vx]\d+\b")
 LAYER = re.compile(r"\bself\.(w\d+)\b")
 
@@ -83,7 +83,7 @@ class DrawnModel:
     layers: tuple[DrawnLayer, ...]
     steps: tuple[DrawnStep, ...]
     outputs: tuple[str, ...]
-    form: Form = "tuple"
+    form: ReturnForm = "tuple"
 
 
 def model_text(drawing: DrawnModel) -> str:

@@ -175,7 +175,7 @@ def twin(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     return other if dtype is None else other.to(dtype)
 
 
-Part = Callable[[Tensor], Tensor]
+LayerFunction = Callable[[Tensor], Tensor]
 
 
 def _results(returned: Any) -> list[Tensor]:

@@ -25,7 +25,7 @@ from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import TaskGraph
 
-Space = Literal["input", "state", "constant", "arena", "pool", "alias", "part"]
+SpaceName = Literal["input", "state", "constant", "arena", "pool", "alias", "part"]
 ALIGNMENT = 512
 """Bytes: what the GPU allocator guarantees and cuDNN's fastest kernels ask for."""
 
@@ -37,7 +37,7 @@ class Slot:
     or is held to the end (None)."""
 
     value: str
-    space: Space
+    space: SpaceName
     offset: int = 0
     nbytes: int = 0
     release: str | None = None

@@ -42,7 +42,7 @@ class Probe:
     resources: Resources | None
 
 
-Plans = Sequence[tuple[TaskGraph, Schedule]]
+ScheduledGraphs = Sequence[tuple[TaskGraph, Schedule]]
 """Graphs of tasks, each with a schedule."""
 
 
@@ -72,7 +72,7 @@ class Costs(Protocol):
         """Costs of several schedules of one graph, comparable with each other: measured costs
         are taken side by side, interleaved."""
 
-    def race(self, plans: Plans, in_a_row: int = 1, captures: int = 1) -> list[Cost]:
+    def race(self, plans: ScheduledGraphs, in_a_row: int = 1, captures: int = 1) -> list[Cost]:
         """As `rank`, of plans of several graphs. `in_a_row`: how often each is run to be timed
         once; more than once where it stands for a part of a graph, which begins as others end.
         `captures`: how often each is captured anew, where that has a say; the median counts then,

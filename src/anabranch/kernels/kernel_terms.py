@@ -53,7 +53,7 @@ from anabranch.kernels.triton.contraction_axes import Contraction
 from anabranch.kernels.triton.k_loop import FLAT_DEPTH_RATIO
 from anabranch.kernels.triton.program import KernelCall
 
-Table = Mapping[str, TensorType]
+TypeTable = Mapping[str, TensorType]
 WARPS_OF_SM = 64
 LIBRARY_SIDE, LIBRARY_DEPTH = 64, 32
 """Of the tiles of libraries, about."""
@@ -81,14 +81,14 @@ def terms_of(task: Task, spec: TargetSpec) -> tuple[LaunchTerms, ...]:
     return (_product_call(contracts[0], table, spec, own, nodes, _border(kernel.body, table)),)
 
 
-def _border(body: Graph, table: Table) -> int:
+def _border(body: Graph, table: TypeTable) -> int:
     """Bytes that it reads and writes."""
     moved = sum(value.type.nbytes for value in body.inputs)
     moved += sum(constant.type.nbytes for constant in body.constants)
     return moved + sum(table[ref.name].nbytes for ref in body.outputs)
 
 
-def _called(node: Node, table: Table, spec: TargetSpec) -> LaunchTerms:
+def _called(node: Node, table: TypeTable, spec: TargetSpec) -> LaunchTerms:
     """An operator that ATen runs."""
     moved, kind = ops.traffic(node, table), ops.info(node.op).kind
     if kind == "contract":
@@ -110,7 +110,7 @@ def _called(node: Node, table: Table, spec: TargetSpec) -> LaunchTerms:
 
 
 def _product_call(
-    node: Node, table: Table, spec: TargetSpec, own: str, nodes: Sequence[Node], moved: int
+    node: Node, table: TypeTable, spec: TargetSpec, own: str, nodes: Sequence[Node], moved: int
 ) -> LaunchTerms:
     """A call of a library that multiplies; `nodes`: its epilogue, too."""
     m, n, k, batches, shape = _product(node, table)
@@ -137,7 +137,7 @@ def _kept(terms: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
     return tuple((name, value) for name, value in terms.items() if value)
 
 
-def _product(node: Node, table: Table) -> tuple[int, int, int, int, str]:
+def _product(node: Node, table: TypeTable) -> tuple[int, int, int, int, str]:
     """Rows, columns, depth, how many, and which sort of product it is."""
     out = node.type
     deep = max(1, ops.flops(node, table) // (2 * max(1, out.numel)))
@@ -218,7 +218,7 @@ def _ranked_us(body: Graph, tile: PartTile, spec: TargetSpec) -> float | None:
     return None
 
 
-def _shared(call: KernelCall, body: Graph, table: Table, spec: TargetSpec) -> dict[str, float]:
+def _shared(call: KernelCall, body: Graph, table: TypeTable, spec: TargetSpec) -> dict[str, float]:
     return {
         "one": 1.0,
         "ctas": call.ctas / spec.sms,
@@ -228,7 +228,7 @@ def _shared(call: KernelCall, body: Graph, table: Table, spec: TargetSpec) -> di
 
 
 def _contraction(
-    found: Contraction, tile: ContractionTile, body: Graph, table: Table, spec: TargetSpec
+    found: Contraction, tile: ContractionTile, body: Graph, table: TypeTable, spec: TargetSpec
 ) -> dict[str, float]:
     block = contraction_tiles.work_of(found, tile, spec)
     peak = peak_of(found.dtype, spec)
@@ -294,7 +294,7 @@ def _before_product(body: Graph, nodes: Sequence[Node]) -> tuple[int, int]:
 
 
 def _light(
-    body: Graph, tile: PartTile, call: KernelCall, table: Table, spec: TargetSpec
+    body: Graph, tile: PartTile, call: KernelCall, table: TypeTable, spec: TargetSpec
 ) -> dict[str, float]:
     nodes = [n for n in body.nodes if not ops.is_view(n, table)]
     written = sum(table[ref.name].numel for ref in body.outputs)

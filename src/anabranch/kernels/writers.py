@@ -24,7 +24,7 @@ from anabranch.ir.graph import Node
 from anabranch.ir.types import TensorType
 
 aten = torch.ops.aten
-Result = Tensor | torch.dtype
+ResultOrDtype = Tensor | torch.dtype
 Writer = Callable[..., None]
 """Called with the result tensors (the dtype of a result that nobody reads), then the operator's
 own arguments."""
@@ -111,7 +111,7 @@ def overwriter(node: Node) -> Writer:
 
 
 def _call_out(
-    overload: torch._ops.OpOverload, results: Sequence[Result], *args: Any, **kwargs: Any
+    overload: torch._ops.OpOverload, results: Sequence[ResultOrDtype], *args: Any, **kwargs: Any
 ) -> None:
     names = [a.name for a in overload._schema.arguments if a.is_out]
     example = next(result for result in results if isinstance(result, Tensor))
@@ -182,7 +182,7 @@ def _embedding(results: Sequence[Tensor], table: Tensor, indices: Tensor, *_: An
     aten.index_select.out(table, 0, indices.reshape(-1), out=out)
 
 
-def _max_pool(results: Sequence[Result], x: Tensor, *args: Any) -> None:
+def _max_pool(results: Sequence[ResultOrDtype], x: Tensor, *args: Any) -> None:
     values, indices = (*results, torch.int64)[:2]
     if not isinstance(values, Tensor):
         assert isinstance(indices, Tensor), "a call nobody reads"

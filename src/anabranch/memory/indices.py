@@ -21,7 +21,7 @@ from anabranch.ir.task import TaskGraph
 
 MOST_ELEMENTS = 1 << 26
 """Elements of a view of a constant that is looked at; of a larger one all that it is a view of."""
-Values = Mapping[str, torch.Tensor]
+TensorValues = Mapping[str, torch.Tensor]
 
 
 def check_indices(tasks: TaskGraph) -> None:
@@ -36,7 +36,7 @@ def check_indices(tasks: TaskGraph) -> None:
             _check(body, {**values, **own}, {**aliases, **producers(body)})
 
 
-def _check(body: Graph, values: Values, makers: Mapping[str, Node]) -> None:
+def _check(body: Graph, values: TensorValues, makers: Mapping[str, Node]) -> None:
     table = types(body)
     for node in body.nodes:
         if ops.packet_name(node.op) in CLASSES:
@@ -52,7 +52,7 @@ def _check(body: Graph, values: Values, makers: Mapping[str, Node]) -> None:
                 )
 
 
-def _constant(name: str, values: Values, makers: Mapping[str, Node]) -> torch.Tensor | None:
+def _constant(name: str, values: TensorValues, makers: Mapping[str, Node]) -> torch.Tensor | None:
     """The numbers of a value that is a constant, or that only renames elements of one."""
     steps: list[Node] = []
     while name not in values:

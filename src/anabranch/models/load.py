@@ -53,7 +53,7 @@ SAMPLES = 8
 """Inputs of which networks with random weights have the statistics. Of two, a channel of one number
 may have hardly any variance: ReXNet in fp32 was off by 2e-3 of its results then, now by 3e-6."""
 
-Loaded = tuple[nn.Module, tuple[Any, ...]]
+ModelAndArgs = tuple[nn.Module, tuple[Any, ...]]
 
 
 def load_model(
@@ -63,7 +63,7 @@ def load_model(
     device: torch.device | str = "cpu",
     seed: int = 0,
     trust: bool = False,
-) -> Loaded:
+) -> ModelAndArgs:
     """The model of this name on `device`, and arguments for one call of it.
 
     batch, dtype: None for 1 and fp32, or for what the archive holds. Floating-point weights and
@@ -97,7 +97,7 @@ def batch_of(name: str, args: tuple[Any, ...], batch: int | None) -> int | None:
     return sizes[0] if sizes else batch
 
 
-def _zoo(name: str, batch: int) -> Loaded:
+def _zoo(name: str, batch: int) -> ModelAndArgs:
     name, slash, size = name.partition("/")
     if name not in ZOO:
         raise _unknown("network of the zoo", name, ZOO)
@@ -107,7 +107,7 @@ def _zoo(name: str, batch: int) -> Loaded:
     return ZOO[name].build(size), ZOO[name].inputs(size, batch)
 
 
-def _torchvision(name: str, batch: int) -> Loaded:
+def _torchvision(name: str, batch: int) -> ModelAndArgs:
     models = _package("torchvision.models")
     if name not in models.list_models():
         raise _unknown("network of torchvision", name, models.list_models())
@@ -117,7 +117,7 @@ def _torchvision(name: str, batch: int) -> Loaded:
     return _with_statistics(model, torch.randn(batch, 3, side, side))
 
 
-def _timm(name: str, batch: int) -> Loaded:
+def _timm(name: str, batch: int) -> ModelAndArgs:
     timm = _package("timm")
     if not timm.is_model(name):
         raise _unknown("network of timm", name, timm.list_models())
@@ -125,7 +125,7 @@ def _timm(name: str, batch: int) -> Loaded:
     return _with_statistics(model, torch.randn(batch, *model.default_cfg["input_size"]))
 
 
-def _with_statistics(model: nn.Module, x: Tensor) -> Loaded:
+def _with_statistics(model: nn.Module, x: Tensor) -> ModelAndArgs:
     """The model with batch norms as they are once a batch has passed, x among it, and those that
     begin by giving nothing switched on. As it is built, what it computes of x fades to zero along
     the way or grows beyond what fp16 holds, and comparing results would say nothing."""
@@ -148,14 +148,14 @@ def _with_statistics(model: nn.Module, x: Tensor) -> Loaded:
     return model.eval(), (x,)
 
 
-SOURCES: dict[str, Callable[[str, int], Loaded]] = {
+SOURCES: dict[str, Callable[[str, int], ModelAndArgs]] = {
     "zoo": _zoo,
     "torchvision": _torchvision,
     "timm": _timm,
 }
 
 
-def _callable(place: str, name: str, batch: int | None) -> Loaded:
+def _callable(place: str, name: str, batch: int | None) -> ModelAndArgs:
     """What the callable of a module or a Python file returns; it gets nothing but the batch."""
     try:
         module = _from_file(Path(place)) if place.endswith(".py") else _from_here(place)
@@ -226,7 +226,7 @@ def _from_file(path: Path) -> ModuleType:
 
 def _archive(
     name: str, batch: int | None, dtype: str | None, device: torch.device, trust: bool
-) -> Loaded:
+) -> ModelAndArgs:
     """The module and inputs of a torch.export archive; its shapes and dtypes are its own."""
     if not Path(name).is_file():
         raise OptionError(f"there is no file {name}", "a name in .pt2 is a file", "check the path")
@@ -290,7 +290,7 @@ def _same_batch(name: str, args: tuple[Any, ...], batch: int | None, made: str) 
 
 def _placed(
     model: nn.Module, args: tuple[Any, ...], dtype: torch.dtype, device: torch.device
-) -> Loaded:
+) -> ModelAndArgs:
     def move(tensor: Tensor) -> Tensor:
         return tensor.to(device, dtype if tensor.dtype.is_floating_point else None)
 

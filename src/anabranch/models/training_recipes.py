@@ -34,7 +34,7 @@ IGNORED = -100
 """The target of a token that is not asked for, as torch's cross entropy has it."""
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
-Loss = Callable[..., Tensor]
+LossFunction = Callable[..., Tensor]
 """Called as `loss(model, *batch)`."""
 
 
@@ -49,7 +49,7 @@ class Trainable:
     optimizer: str
 
     @property
-    def loss(self) -> Loss:
+    def loss(self) -> LossFunction:
         """The function."""
         return LOSSES[self.kind]
 
@@ -94,7 +94,7 @@ def sum_of_results(model: nn.Module, *batch: Any) -> Tensor:
     return torch.stack(sums).sum()
 
 
-LOSSES: dict[str, Loss] = {
+LOSSES: dict[str, LossFunction] = {
     "cross entropy": classes,
     "cross entropy of the next token": next_tokens,
     "cross entropy of masked tokens": masked_tokens,

@@ -27,7 +27,7 @@ IN_ORDER = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class HeadsOperand:
     """The value to read, in which shape it is seen, whether its matrices are transposed then, and a
     number that it was multiplied by since."""
 
@@ -50,7 +50,7 @@ class HeadLayout:
     """How attention of so many batches and heads reads its operands and its masks; how many of the
     operands are `kept` as the products read them."""
 
-    operands: tuple[Operand, Operand, Operand]
+    operands: tuple[HeadsOperand, HeadsOperand, HeadsOperand]
     masks: tuple[Mask, ...]
     kept: int
 
@@ -140,17 +140,17 @@ def _earlier(name: str, known: Known, scales: bool = True) -> list[tuple[str, fl
     return found
 
 
-def _operand(name: str, shape: tuple[int, ...], known: Known, scales: bool = True) -> Operand:
+def _operand(name: str, shape: tuple[int, ...], known: Known, scales: bool = True) -> HeadsOperand:
     """The first of the same values that a view shows so, or else the value itself. `scales`: what
     it is a multiple of will do, since scores have a factor anyway."""
-    best = Operand(name, shape)
+    best = HeadsOperand(name, shape)
     for earlier, factor in _earlier(name, known, scales):
         if seen_as(known.types[earlier], shape):
-            best = Operand(earlier, shape, scale=factor)
+            best = HeadsOperand(earlier, shape, scale=factor)
     return best
 
 
-def _key(transposed: str, stack: Stack, known: Known) -> Operand:
+def _key(transposed: str, stack: Stack, known: Known) -> HeadsOperand:
     """The matrices before they were transposed, if they can be seen so; else they are transposed
     back, which is no copy either."""
     depth, rows = _matrix(transposed, known)
@@ -162,9 +162,9 @@ def _key(transposed: str, stack: Stack, known: Known) -> Operand:
         if tuple(n for n in source.shape if n > 1)[-2:] == (rows, depth):
             found = _operand(node.uses[0], (*stack, rows, depth), known)
             if seen_as(known.types[found.name], found.shape):
-                return Operand(found.name, found.shape, scale=factor * found.scale)
+                return HeadsOperand(found.name, found.shape, scale=factor * found.scale)
     found = _operand(transposed, (*stack, depth, rows), known)
-    return Operand(found.name, found.shape, True, found.scale)
+    return HeadsOperand(found.name, found.shape, True, found.scale)
 
 
 def _matrix(name: str, known: Known) -> tuple[int, int]:

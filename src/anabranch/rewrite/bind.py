@@ -18,12 +18,12 @@ from anabranch.ir.rule import COMMUTATIVE, Call, Each, Operand, Pattern, Wild, w
 Bindings = Mapping[str, Arg]
 Makers = Mapping[str, Node]
 """The node that makes each value."""
-Found = Iterator[tuple[Bindings, tuple[Node, ...]]]
+FoundMatches = Iterator[tuple[Bindings, tuple[Node, ...]]]
 
 
 def bindings(
     pattern: Call, node: Node, bound: Bindings, makers: Makers, nodes: tuple[Node, ...] = ()
-) -> Found:
+) -> FoundMatches:
     """All ways in which the pattern stands for the node, given what is bound already; with the
     nodes that it stands for, after those given."""
     if node.op != pattern.op:
@@ -57,7 +57,7 @@ def _each(
     bound: Bindings,
     nodes: tuple[Node, ...],
     makers: Makers,
-) -> Found:
+) -> FoundMatches:
     if not patterns:
         yield bound, nodes
         return
@@ -67,7 +67,7 @@ def _each(
 
 def _operand(
     pattern: Operand, arg: Arg, bound: Bindings, nodes: tuple[Node, ...], makers: Makers
-) -> Found:
+) -> FoundMatches:
     if isinstance(pattern, Wild):
         merged = _bind(pattern.name, arg, bound)
         if merged is not None:
@@ -89,7 +89,7 @@ def _items(
     bound: Bindings,
     nodes: tuple[Node, ...],
     makers: Makers,
-) -> Found:
+) -> FoundMatches:
     """Items of a tuple, one of which may stand for several."""
     at = next((i for i, item in enumerate(patterns) if isinstance(item, Each)), None)
     if at is None:
@@ -110,7 +110,7 @@ def _items(
 
 def _several(
     pattern: Call, args: tuple[Arg, ...], nodes: tuple[Node, ...], makers: Makers
-) -> Found:
+) -> FoundMatches:
     """Calls of one pattern: what each of its names is in every one of them."""
     names, rows = tuple(wildcards(pattern)), list[Bindings]()
     for arg in args:

@@ -41,7 +41,7 @@ from anabranch.rewrite.discovery.settings import (
     SIZES,
     Setting,
 )
-from anabranch.rewrite.discovery.terms import Side, TermEvaluator, enumerate_terms, weight
+from anabranch.rewrite.discovery.terms import EquationSide, TermEvaluator, enumerate_terms, weight
 from anabranch.rewrite.discovery.written import written_as
 from anabranch.rewrite.rules.found import Equation, Shapes, letters
 
@@ -131,23 +131,25 @@ def _within(
     return kept, Counts(*sizes), refuted
 
 
-def refutation(one: Side, two: Side, shapes: Shapes) -> Refused | None:
+def refutation(one: EquationSide, two: EquationSide, shapes: Shapes) -> Refused | None:
     """Why the equation does not hold on other shapes, in some direction; None if it does."""
     made = ((each.name, survives(each)) for each in equations(one, two, shapes))
     return next((Refused(f"{name}: {why}") for name, why in made if why), None)
 
 
-def _helpful(one: Side, two: Side, shapes: Shapes) -> list[Equation]:
+def _helpful(one: EquationSide, two: EquationSide, shapes: Shapes) -> list[Equation]:
     """The equation in each direction that is no mere blow-up."""
     ways = directions(one, two, shapes)
     finds = {text_pattern(find) for find, put in ways if not blows_up(find, put)}
     return [each for each in equations(one, two, shapes) if each.find in finds]
 
 
-def _candidates(setting: Setting, equal: Iterable[tuple[Side, Side]]) -> list[tuple[Side, Side]]:
+def _candidates(
+    setting: Setting, equal: Iterable[tuple[EquationSide, EquationSide]]
+) -> list[tuple[EquationSide, EquationSide]]:
     """The equations that can be applied, each up to renaming once: small ones first, of those of
     one size the most general first."""
-    table: dict[tuple[int, int, str], tuple[Side, Side]] = {}
+    table: dict[tuple[int, int, str], tuple[EquationSide, EquationSide]] = {}
     for pair in equal:
         one, two = renamed(*pair, setting.inputs)
         if any(directions(one, two, setting.inputs)):

@@ -22,7 +22,7 @@ from dataclasses import replace
 from anabranch.ir.graph import Arg, Graph, Node, refs, users
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Known, Match, Rule
-from anabranch.rewrite.bind import Bindings, Found, bindings, together
+from anabranch.rewrite.bind import Bindings, FoundMatches, bindings, together
 from anabranch.rewrite.match_index import MatchIndex, RuleSignature
 
 CAT = "aten.cat.default"
@@ -79,7 +79,9 @@ def matches_at(
     yield from _accepted(rule, bindings(root, node, {}, known.producers), known, refuse)
 
 
-def _accepted(rule: Rule, found: Found, known: Known, refuse: Refuse | None) -> Iterator[Match]:
+def _accepted(
+    rule: Rule, found: FoundMatches, known: Known, refuse: Refuse | None
+) -> Iterator[Match]:
     """The matches that the rule's condition lets pass, each once."""
     seen: list[tuple[Bindings, tuple[Node, ...]]] = []
     width = len(rule.roots)
@@ -124,10 +126,12 @@ def _answer(rule: Rule, match: Match, heard: bool) -> Refused | None:
         return Refused(f"its condition cannot be told: {str(failed).partition(chr(10))[0]}")
 
 
-def _together(index: MatchIndex, signature: RuleSignature, first: Node, near: Near | None) -> Found:
+def _together(
+    index: MatchIndex, signature: RuleSignature, first: Node, near: Near | None
+) -> FoundMatches:
     """Bindings for all roots of the rule, `first` being its first."""
 
-    def others(at: int, roots: tuple[Node, ...], bound: Bindings) -> Found:
+    def others(at: int, roots: tuple[Node, ...], bound: Bindings) -> FoundMatches:
         if at == len(signature.roots):
             around = (index.near(root, signature.depth) for root in roots)
             if near is not None and not near(frozenset().union(*around)):

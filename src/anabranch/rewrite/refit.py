@@ -29,7 +29,7 @@ from anabranch.ir.types import TensorType, laid_out
 PART = 64 << 20
 """Bytes of constants that are computed together."""
 
-Entry = tuple[Node | TensorType, tuple[int, ...], tuple[int, ...]]
+RefitStep = tuple[Node | TensorType, tuple[int, ...], tuple[int, ...]]
 """A step: what it does, the numbers of what it reads and of what it makes."""
 
 Many = Callable[[list[list[Tensor]], tuple[Arg, ...]], Sequence[Tensor]]
@@ -162,7 +162,7 @@ def program(wanted: Sequence[Constant], given: Iterable[Constant]) -> RefitProgr
 def of_steps(steps: derive.Steps, sizes: Mapping[str, int]) -> RefitProgram:
     """The program of what is written down; `sizes`: bytes of each constant that is made."""
     sorts = derive.sorts_of(steps)
-    table: list[Entry] = []
+    table: list[RefitStep] = []
     maker: dict[int, int] = {}
     numbers = count()
     for i, (number, *reads) in enumerate(steps.steps):
@@ -181,7 +181,10 @@ def of_steps(steps: derive.Steps, sizes: Mapping[str, int]) -> RefitProgram:
 
 
 def _part(
-    table: Sequence[Entry], maker: Mapping[int, int], names: Sequence[str], made: Mapping[str, int]
+    table: Sequence[RefitStep],
+    maker: Mapping[int, int],
+    names: Sequence[str],
+    made: Mapping[str, int],
 ) -> ProgramPart:
     calls = tuple(_calls(table, maker, list(made.values())))
     read = {number for call, _ in calls for number in _reads(call)} | {*made.values()}
@@ -204,7 +207,7 @@ def _portions(made: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[st
 
 
 def _calls(
-    table: Sequence[Entry],
+    table: Sequence[RefitStep],
     maker: Mapping[int, int],
     wanted: Sequence[int],
 ) -> Iterator[tuple[Batch | Single | Laid, tuple[int, ...]]]:
@@ -267,7 +270,7 @@ OPERANDS = {
 
 
 def _grouped(
-    table: Sequence[Entry],
+    table: Sequence[RefitStep],
     steps: Sequence[int],
 ) -> Iterator[Batch | Single | Laid]:
     """Calls of one kind as one, where there are several."""
@@ -283,7 +286,7 @@ def _grouped(
         yield Batch(TOGETHER[sort.op], others, tuple(zip(*found, strict=True)), outs)
 
 
-def _operands(step: Entry) -> tuple[int, ...]:
+def _operands(step: RefitStep) -> tuple[int, ...]:
     """The numbers of what the call reads, one for each operand: one may be read twice."""
     sort, reads, _ = step
     assert isinstance(sort, Node)

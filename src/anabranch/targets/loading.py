@@ -35,7 +35,7 @@ from anabranch.ir.types import TensorType, copy_into, once, type_of
 from anabranch.kernels.writers import overwriter, writer, writes_there
 from anabranch.targets.calling import UserOperators
 
-Call = Callable[[], None]
+LaunchCall = Callable[[], None]
 CPU = torch.device("cpu")
 POISON = 0xFF
 """Every byte of a fresh arena: a floating-point value that nobody wrote reads as NaN."""
@@ -45,7 +45,9 @@ class Runner(Protocol):
     """Makes the call that runs a task with a kernel of one provider: it reads and writes `values`,
     and may use `workspace` (bytes, None if the kernel asked for none)."""
 
-    def __call__(self, task: Task, values: dict[str, Tensor], workspace: Tensor | None) -> Call:
+    def __call__(
+        self, task: Task, values: dict[str, Tensor], workspace: Tensor | None
+    ) -> LaunchCall:
         """A call without arguments that runs the task; TargetError if it cannot be made."""
 
 
@@ -58,8 +60,8 @@ class Placed:
     arena: Tensor
     values: dict[str, Tensor]
     inputs: tuple[Tensor, ...]
-    calls: dict[str, Call]
-    call: Callable[[Task], Call]
+    calls: dict[str, LaunchCall]
+    call: Callable[[Task], LaunchCall]
     operators: UserOperators
     states: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -173,7 +175,7 @@ def place(
     late = _aliases(tasks.aliases, alias_roots(tasks), pool, values, device)
     workspaces = {w.task: arena[w.offset : w.offset + w.nbytes] for w in plan.workspaces}
 
-    def call(task: Task) -> Call:
+    def call(task: Task) -> LaunchCall:
         assert task.kernel is not None, f"task {task.name} has no kernel"
         own = runners[task.kernel.provider](task, values, workspaces.get(task.name))
         renamed = [node for name in task.writes for node in late.get(name, ())]
@@ -238,7 +240,7 @@ def run_aten(
     values: dict[str, Tensor],
     workspace: Tensor | None,
     device: torch.device = CPU,
-) -> Call:
+) -> LaunchCall:
     """The runner of provider "aten": the kernel's body, operator by operator. `device`: where
     operators that read no tensor make theirs."""
     kernel = task.kernel
@@ -273,7 +275,7 @@ def _step(
     values: dict[str, Tensor],
     own: dict[str, Tensor],
     device: torch.device,
-) -> Call:
+) -> LaunchCall:
     given = kernel.writes_out and bool(set(writes) & set(node.results))
     direct = given and writes_there(node, types(kernel.body))
     write = writer(node.op) if direct else None
@@ -354,8 +356,8 @@ def _aliases(
 
 
 def _then_aliases(
-    call: Call, nodes: Sequence[Node], values: dict[str, Tensor], device: torch.device
-) -> Call:
+    call: LaunchCall, nodes: Sequence[Node], values: dict[str, Tensor], device: torch.device
+) -> LaunchCall:
     if not nodes:
         return call
 

@@ -23,11 +23,11 @@ FINALISTS = 4
 FAR = 1.3
 """A candidate this many times as slow as the fastest of its body, both roughly, is none of them."""
 
-Trial = Callable[[Sequence[Task]], Sequence[Cost | None]]
+TrialTimer = Callable[[Sequence[Task]], Sequence[Cost | None]]
 
 
 def successive_halving(
-    tasks: Sequence[Task], rough: Mapping[int, Cost], trial: Trial
+    tasks: Sequence[Task], rough: Mapping[int, Cost], trial: TrialTimer
 ) -> list[Cost | None]:
     """The costs of the tasks, with kernels; `rough`: of some, by position."""
     bodies: defaultdict[str, list[int]] = defaultdict(list)

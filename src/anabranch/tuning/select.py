@@ -28,7 +28,7 @@ from anabranch.ir.task import IN_ORDER, PLAIN_VARIANT, Kernel, Task, TaskGraph, 
 from anabranch.ir.text import text_kernel
 from anabranch.trace import Trace
 from anabranch.tuning.decisions import NOWHERE, Candidate, Decision, Memory, known, store
-from anabranch.tuning.halving import Trial
+from anabranch.tuning.halving import TrialTimer
 from anabranch.tuning.verdict import Verdict
 
 Check = Callable[[Task], Refused | None]
@@ -65,7 +65,7 @@ class SelectionConfig:
 
     spec: TargetSpec
     providers: Sequence[Provider]
-    trial: Trial
+    trial: TrialTimer
     check: Check
     memory: Memory = NOWHERE
     most: int = MOST_KERNELS

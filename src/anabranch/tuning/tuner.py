@@ -26,7 +26,7 @@ from anabranch.costs import name_of
 from anabranch.deadline import ENDLESS, Deadline
 from anabranch.fusion import partition
 from anabranch.fusion.concat_elision import CAT, fitting
-from anabranch.fusion.deepcuts import Total, deepcuts_partition
+from anabranch.fusion.deepcuts import CutTotal, deepcuts_partition
 from anabranch.fusion.gemm_chain import why_not_one_kernel
 from anabranch.fusion.legality import FusionFacts
 from anabranch.fusion.merge_cuts import computed
@@ -180,7 +180,7 @@ class Tuner:
         found = select_known(tasks, decisions, config, trace)
         return replace(found, settled=config.memory.settled())
 
-    def _total(self) -> Total | None:
+    def _total(self) -> CutTotal | None:
         """What a cut takes: as scheduled, or where one kernel runs after another their sum."""
         options, spec = self.options, self.target.spec
         if options.scheduler == "sequential":

@@ -17,7 +17,15 @@ from anabranch.rewrite.passes.identities import identities
 from anabranch.rewrite.prove import different
 from anabranch.rewrite.rules.always import RULES
 from anabranch.search.engine.min_cut import parts
-from anabranch.search.engine.stitch import Part, Sewn, Wiring, extract, extracted, sew, sewn_graph
+from anabranch.search.engine.stitch import (
+    PartNames,
+    Sewn,
+    Wiring,
+    extract,
+    extracted,
+    sew,
+    sewn_graph,
+)
 from anabranch.trace import Trace
 
 SHARED = read("""graph g {
@@ -31,7 +39,7 @@ SHARED = read("""graph g {
 }""")
 
 
-def stitched(graph: Graph, replaced: Mapping[Part, Graph | None]) -> Graph:
+def stitched(graph: Graph, replaced: Mapping[PartNames, Graph | None]) -> Graph:
     """All parts of the graph, in an order in which they can run, put together; what is None stays
     as it is."""
     wiring, sewn = Wiring.of(graph), Sewn()
@@ -75,7 +83,7 @@ def test_a_part_says_what_it_reads_and_what_is_read_of_it() -> None:
 
 
 def test_constant_work_is_copied_into_every_part_and_is_one_again() -> None:
-    halves: tuple[Part, ...] = (("wt", "a"), ("b", "c"))
+    halves: tuple[PartNames, ...] = (("wt", "a"), ("b", "c"))
     replaced = {names: extract(SHARED, names) for names in halves}
     assert [kinds(part) for part in replaced.values()] == [["t", "mm"], ["t", "relu", "mm"]]
     assert kinds(stitched(SHARED, replaced)) == ["t", "mm", "relu", "mm"]

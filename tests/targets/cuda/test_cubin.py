@@ -12,8 +12,8 @@ import pytest
 from anabranch.deadline import TIME
 from anabranch.targets.cuda import cubin
 from anabranch.targets.cuda.cubin import (
-    Built,
     Cubin,
+    CubinOrReason,
     CubinRecipe,
     compiling,
     read_built,
@@ -29,7 +29,7 @@ def recipe(made: Any) -> CubinRecipe:
     return CubinRecipe(text, "add", ("*fp16",) * 3, (True,) * 3, 90, warps=4, stages=1)
 
 
-def compiled(*recipes: CubinRecipe) -> list[Built]:
+def compiled(*recipes: CubinRecipe) -> list[CubinOrReason]:
     with compiling(recipes) as ready:
         found = dict(ready)
     return [found[recipe] for recipe in recipes]

@@ -27,7 +27,7 @@ Markdown = Annotated[Path | None, typer.Option(help="Write a markdown table here
 EachBudget = Annotated[
     float | None, typer.Option("--budget", help="Seconds of each scheduler, for one model.")
 ]
-Kernels = Annotated[str, typer.Option(help="all, or library.")]
+KernelsOption = Annotated[str, typer.Option(help="all, or library.")]
 Rivals = Annotated[
     str | None,
     typer.Option(help=f"all, none, or some of {', '.join(RIVALS)}.", show_default="eager,inductor"),

@@ -29,7 +29,7 @@ def run(
     dtype: flags.Dtype = "fp16",
     scheduler: Annotated[str, typer.Option(help="best, or the name of one.")] = "best",
     target: arguments.TargetOption = "auto",
-    budget: flags.Budget = None,
+    budget: flags.BudgetOption = None,
     json: flags.Json = None,
     trust: flags.Trust = False,
 ) -> None:

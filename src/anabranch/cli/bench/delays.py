@@ -44,7 +44,7 @@ def run(
     batch: arguments.Batches = "1",
     dtype: arguments.Dtypes = "fp16",
     target: arguments.TargetOption = "auto",
-    kernels: arguments.Kernels = "all",
+    kernels: arguments.KernelsOption = "all",
     runs: Annotated[int, typer.Option(help="Of each plan.", min=1)] = RUNS,
     budget: Annotated[float | None, typer.Option(help="Seconds for one model.")] = None,
     json: flags.Json = None,

@@ -61,7 +61,7 @@ def run(
     batch: arguments.Batches = "1",
     dtype: arguments.Dtypes = "fp16",
     target: arguments.TargetOption = "auto",
-    kernels: arguments.Kernels = "all",
+    kernels: arguments.KernelsOption = "all",
     budget: arguments.EachBudget = None,
     json: flags.Json = None,
     trust: flags.Trust = False,

@@ -30,7 +30,7 @@ def run(
     seconds: arguments.Seconds = 1.0,
     rival_timeout: arguments.RivalTimeout = 540.0,
     cold: Annotated[bool, typer.Option("--cold", help="Compile ours with an empty cache.")] = False,
-    settings: flags.Settings = None,
+    settings: flags.OptionFields = None,
     json: flags.Json = None,
     markdown: arguments.Markdown = None,
     trust: flags.Trust = False,

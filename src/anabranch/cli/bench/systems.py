@@ -35,7 +35,7 @@ def run(
     without_ours: Annotated[
         bool, typer.Option("--without-ours", help="No row for what users get.")
     ] = False,
-    settings: flags.Settings = None,
+    settings: flags.OptionFields = None,
     json: flags.Json = None,
     markdown: arguments.Markdown = None,
     trust: flags.Trust = False,

@@ -48,7 +48,7 @@ def run(
     seconds: arguments.Seconds = 1.0,
     rival_timeout: arguments.RivalTimeout = 540.0,
     cold: Annotated[bool, typer.Option("--cold", help="Compile with empty caches.")] = False,
-    settings: flags.Settings = None,
+    settings: flags.OptionFields = None,
     json: flags.Json = None,
     markdown: arguments.Markdown = None,
     trust: flags.Trust = False,

@@ -270,16 +270,16 @@ def _chains(exprs: Sequence[Expr]) -> Iterator[Column]:
             return
 
 
-Path = tuple[tuple[int, object], ...]
+ArgumentPath = tuple[tuple[int, object], ...]
 """Which argument of what kind, one level down after the other."""
 
 
-def _path(last: Expr, kinds: dict[Expr, int]) -> Path:
+def _path(last: Expr, kinds: dict[Expr, int]) -> ArgumentPath:
     """The way to the one expression of this kind that it is made of, () where there are several,
     or none near by."""
     seen: dict[Expr, None] = {}
-    found: dict[Expr, Path] = {}
-    stack: list[tuple[Expr, Path]] = [(last, ())]
+    found: dict[Expr, ArgumentPath] = {}
+    stack: list[tuple[Expr, ArgumentPath]] = [(last, ())]
     while stack:
         part, path = stack.pop()
         for k, inner in enumerate(parts(part)):
@@ -294,7 +294,7 @@ def _path(last: Expr, kinds: dict[Expr, int]) -> Path:
     return next(iter(found.values())) if len(found) == 1 else ()
 
 
-def _followed(expr: Expr, path: Path) -> Expr | None:
+def _followed(expr: Expr, path: ArgumentPath) -> Expr | None:
     """What stands at the end of the way from there, if it is the same way."""
     for k, kind in path:
         inner = parts(expr)

@@ -37,7 +37,7 @@ from anabranch.kernels.dfg.expr import (
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis
 
 Number = float | int | bool
-Operand = Expr | Number
+ExprOrNumber = Expr | Number
 
 TESTS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 NEUTRAL: dict[str, float] = {"add": -0.0, "sub": 0.0, "mul": 1, "div": 1, "xor": 0, "or": 0}
@@ -66,7 +66,7 @@ def const(value: Number, dtype: torch.dtype) -> Const:
     return Const((int(value) - limits.min) % (1 << limits.bits) + limits.min, dtype)
 
 
-def arith(op: str, *given: Operand) -> Expr:
+def arith(op: str, *given: ExprOrNumber) -> Expr:
     """The operation; numbers take the type of the expressions beside them, the first of which
     gives the type of the result (truth for comparisons)."""
     among = given[1:] if op == "where" else given
@@ -116,7 +116,7 @@ def both(a: Within, b: Within) -> Within:
     return tuple(dict.fromkeys((*a, *b)))
 
 
-def choose(within: Within, then: Expr, otherwise: Operand) -> Expr:
+def choose(within: Within, then: Expr, otherwise: ExprOrNumber) -> Expr:
     """`then` inside the bounds; a masked load takes a number as what it fills in."""
     if not within:
         return then
@@ -201,8 +201,8 @@ def _zero_outside(expr: Expr, within: Within) -> bool:
 
 __all__ = [
     "FOLD_STARTS",
+    "ExprOrNumber",
     "KernelVariable",
-    "Operand",
     "arith",
     "both",
     "bounded",

@@ -38,10 +38,10 @@ from anabranch.kernels.dfg.index_expr import (
 )
 from anabranch.kernels.dfg.simplify import both, bounded, const
 
-Substitution = Mapping[Axis, Index]
+AxisIndices = Mapping[Axis, Index]
 
 
-def substitute(expr: Expr, place: Substitution) -> Expr:
+def substitute(expr: Expr, place: AxisIndices) -> Expr:
     """The expression with indices in place of axes. Loads that may now leave their tensor, because
     an index reaches beyond the axis it replaces, get the condition that they do not."""
     done: dict[Expr, Expr] = {}
@@ -50,14 +50,14 @@ def substitute(expr: Expr, place: Substitution) -> Expr:
     return done[expr]
 
 
-def substitute_index(index: Index, place: Substitution, get: Callable[[Expr], Expr]) -> Index:
+def substitute_index(index: Index, place: AxisIndices, get: Callable[[Expr], Expr]) -> Index:
     """The index with other indices in place of axes; `get` does the same for expressions in it."""
     return weighted(
         ((_placed(atom, place, get), factor) for atom, factor in index.terms), index.constant
     )
 
 
-def _placed(atom: Atom, place: Substitution, get: Callable[[Expr], Expr]) -> Index:
+def _placed(atom: Atom, place: AxisIndices, get: Callable[[Expr], Expr]) -> Index:
     match atom:
         case Axis():
             return place.get(atom) or Index(((atom, 1),), 0)
@@ -69,7 +69,7 @@ def _placed(atom: Atom, place: Substitution, get: Callable[[Expr], Expr]) -> Ind
             return gathered(get(atom.value), atom.extent)
 
 
-def substitute_stores(stores: Sequence[Store], place: Substitution) -> tuple[Store, ...]:
+def substitute_stores(stores: Sequence[Store], place: AxisIndices) -> tuple[Store, ...]:
     """All together, so that what they share is still one object: two equal ones would have to be
     compared part by part."""
     done: dict[Expr, Expr] = {}
@@ -85,7 +85,7 @@ def substitute_stores(stores: Sequence[Store], place: Substitution) -> tuple[Sto
     )
 
 
-def substitute_store(store: Store, place: Substitution) -> Store:
+def substitute_store(store: Store, place: AxisIndices) -> Store:
     """The store with other indices in place of axes."""
     return substitute_stores((store,), place)[0]
 
@@ -119,7 +119,7 @@ def loads(*exprs: Expr) -> list[Load]:
     return [part for part in all_parts(*exprs) if isinstance(part, Load)]
 
 
-def within_of(bounds: Within, place: Substitution, get: Callable[[Expr], Expr]) -> Within:
+def within_of(bounds: Within, place: AxisIndices, get: Callable[[Expr], Expr]) -> Within:
     """The bounds with other indices in place of axes; bounds that always hold are left out."""
     found: Within = ()
     for bound in bounds:
@@ -129,7 +129,7 @@ def within_of(bounds: Within, place: Substitution, get: Callable[[Expr], Expr]) 
     return found
 
 
-def _rebuilt(part: Expr, place: Substitution, get: Callable[[Expr], Expr]) -> Expr:
+def _rebuilt(part: Expr, place: AxisIndices, get: Callable[[Expr], Expr]) -> Expr:
     match part:
         case Load():
             index = tuple(substitute_index(i, place, get) for i in part.index)

@@ -42,7 +42,7 @@ from anabranch.kernels.triton.module_text import header, module
 from anabranch.kernels.triton.pdl import ASKED, EARLY, dependent
 from anabranch.kernels.triton.program import Program
 from anabranch.kernels.triton.statements import KernelTree
-from anabranch.options import Pruning
+from anabranch.options import PruningName
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def learn(body: Graph, variant: Variant | str, written: Program) -> None:
     LEARNED.setdefault((canonical(body, content=False), _read(variant)), written)
 
 
-def variants(body: Graph, spec: TargetSpec, pruning: Pruning = "time") -> list[Variant]:
+def variants(body: Graph, spec: TargetSpec, pruning: PruningName = "time") -> list[Variant]:
     """What all templates that fit the body offer. `pruning`: whether tiles are ranked by the time
     that they are expected to take, or by the part of the machine's peak that they may reach."""
     return list(_variants(canonical(body, content=False), spec, pruning))
@@ -170,11 +170,11 @@ def _tree(body: Graph, variant: Variant) -> KernelTree:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _variants(body: Graph, spec: TargetSpec, pruning: Pruning) -> tuple[Variant, ...]:
+def _variants(body: Graph, spec: TargetSpec, pruning: PruningName) -> tuple[Variant, ...]:
     return tuple(map(Variant, _tiles(body, spec, pruning)))
 
 
-def _tiles(body: Graph, spec: TargetSpec, pruning: Pruning) -> Sequence[Tile]:
+def _tiles(body: Graph, spec: TargetSpec, pruning: PruningName) -> Sequence[Tile]:
     by_limit = pruning == "limit"
     offers = ((by_limit and t.limited) or t.tiles for t in TEMPLATES.values())
     found = tuple(tile for offer in offers for tile in offer(body, spec))

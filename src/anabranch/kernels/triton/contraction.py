@@ -44,7 +44,7 @@ from anabranch.kernels.dfg.expr import Expr, Load, Reduce, parts
 from anabranch.kernels.dfg.index_expr import Axis, axes_of
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.simplify import bounded, const
-from anabranch.kernels.dfg.traversal import Substitution, loads, substitute
+from anabranch.kernels.dfg.traversal import AxisIndices, loads, substitute
 from anabranch.kernels.triton import split_k
 from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
@@ -176,7 +176,7 @@ class _Sums:
 
 
 def _factors(
-    found: Contraction, tile: ContractionTile, steps: KLoopSteps, place: Substitution
+    found: Contraction, tile: ContractionTile, steps: KLoopSteps, place: AxisIndices
 ) -> tuple[Expr, Expr]:
     """What is multiplied, in terms of the tile's rows, its columns and the place within a step."""
     right_steps = steps_of(found, tile.k, "deep_right")
@@ -304,7 +304,7 @@ def _factor(scope: Emission, expr: Expr, sums: _Sums) -> str:
     return write_factor(scope, expr, sums.found.dtype, rounds)
 
 
-def _write_few(out: Emission, found: Contraction, place: Substitution) -> None:
+def _write_few(out: Emission, found: Contraction, place: AxisIndices) -> None:
     """Reads, before the products, what short sums are of; they are written where they are used."""
     out.reduce = _write_short
     folds = [substitute(fold, place) for fold in found.short]

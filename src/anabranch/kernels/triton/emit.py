@@ -49,7 +49,7 @@ from anabranch.kernels.dfg.index_expr import (
     Remainder,
     axes_of,
 )
-from anabranch.kernels.triton.statements import Assign, For, Statement, Value, Write
+from anabranch.kernels.triton.statements import Assign, For, PlacedExpr, Statement, Write
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float16: "tl.float16",
@@ -185,7 +185,7 @@ class Emission:
         self.let(name, text)
         return name
 
-    def let(self, name: str, value: Value, by: str = "=") -> None:
+    def let(self, name: str, value: PlacedExpr, by: str = "=") -> None:
         """Gives the value this name, or adds it to what has the name."""
         self.statements.append(Assign((name,), value, by))
 

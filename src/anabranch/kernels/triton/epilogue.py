@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from anabranch.kernels.dfg.expr import Expr, KernelVariable, Store, all_parts, free_axes
 from anabranch.kernels.dfg.index_expr import Axis
 from anabranch.kernels.dfg.traversal import (
-    Substitution,
+    AxisIndices,
     loads,
     replace_parts,
     substitute,
@@ -37,12 +37,12 @@ class Results:
     of the tile, with the sum of products as `total`. `place`: what the axes are in these terms."""
 
     found: Contraction
-    place: Substitution
+    place: AxisIndices
     stores: dict[Store, Store]
     blocks: list[tuple[KernelVariable, Expr]]
 
     @staticmethod
-    def of(found: Contraction, place: Substitution) -> Results:
+    def of(found: Contraction, place: AxisIndices) -> Results:
         """What the contraction stores, with `total` in place of its sum of products."""
         held: dict[Expr, Expr] = {found.fold: KernelVariable("total", found.fold.dtype)}
         stores = {

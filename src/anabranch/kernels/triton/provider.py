@@ -19,7 +19,7 @@ from anabranch.ir.variant import Variant, parse_variant
 from anabranch.kernels import sources
 from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.in_place import why_not_in_place
-from anabranch.options import Pruning
+from anabranch.options import PruningName
 
 MOST_COPIED = 32
 """Elements of a state, at most, for whose copy to its place kernels are offered: counters, whose
@@ -34,7 +34,7 @@ class TritonProvider:
     """Every variant of every template that fits the task; `pruning`: of its many tiles, which."""
 
     name: str = "triton"
-    pruning: Pruning = "time"
+    pruning: PruningName = "time"
 
     @property
     def version(self) -> str:

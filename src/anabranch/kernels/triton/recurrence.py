@@ -46,7 +46,7 @@ from anabranch.kernels.dfg.index_expr import Axis, Index, axis, number
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.recurrence import LEAST_STEPS, NO_STEPS, Recurrence, recurrence_of
 from anabranch.kernels.dfg.traversal import (
-    Substitution,
+    AxisIndices,
     loads,
     replace_parts,
     substitute,
@@ -125,7 +125,7 @@ def write(body: Graph, tile: RecurrenceTile) -> KernelTree:
     return kernel_tree(body, found.dfg, "recurrence", out, grid, tile.warps)
 
 
-def _flat(found: Recurrence, place: Substitution) -> Recurrence:
+def _flat(found: Recurrence, place: AxisIndices) -> Recurrence:
     """The same in terms of the flat axis."""
 
     def moved(stores: Sequence[Store]) -> tuple[Store, ...]:
@@ -139,7 +139,7 @@ def _flat(found: Recurrence, place: Substitution) -> Recurrence:
     return replace(found, states=states, before=before, each=each, after=after)
 
 
-def _at(store: Store, place: Substitution) -> Store:
+def _at(store: Store, place: AxisIndices) -> Store:
     index = tuple(substitute_index(one, place, lambda expr: expr) for one in store.index)
     return replace(store, index=index, expr=substitute(store.expr, place))
 

@@ -38,7 +38,7 @@ from anabranch.kernels.dfg.expr import (
 from anabranch.kernels.dfg.index_expr import Axis, axis
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.traversal import (
-    Substitution,
+    AxisIndices,
     reductions,
     replace_parts,
     scans,
@@ -263,7 +263,7 @@ def _write_products(
     out: Emission,
     found: Layer,
     tile: SequenceTile,
-    place: Substitution,
+    place: AxisIndices,
     totals: Sequence[str],
     constants: frozenset[str],
     asked: int,
@@ -309,7 +309,7 @@ def _write_products(
 
 
 def _write_results(
-    out: Emission, found: Layer, place: Substitution, row: Axis, totals: Sequence[str]
+    out: Emission, found: Layer, place: AxisIndices, row: Axis, totals: Sequence[str]
 ) -> None:
     """What runs along the rows of the products, and what is stored."""
     points = tuple(axis(a.name, a.extent) for a in (*found.batch, *found.rows, *found.cols))

@@ -32,7 +32,7 @@ class GridPlace:
 
 Spelled = Callable[[GridPlace], str]
 """How a place is written."""
-Value = str | tuple[str | GridPlace, ...]
+PlacedExpr = str | tuple[str | GridPlace, ...]
 """An expression; of several pieces where it has places."""
 
 
@@ -41,7 +41,7 @@ class Assign:
     """The names take the value; `by`: "=", or "+=" for a name that has one already."""
 
     names: tuple[str, ...]
-    value: Value
+    value: PlacedExpr
     by: str = "="
 
 
@@ -141,7 +141,7 @@ def in_a_row(grid: tuple[int, int, int], cta: str) -> Spelled:
     return spelled
 
 
-def text_value(value: Value, spelled: Spelled = by_grid) -> str:
+def text_value(value: PlacedExpr, spelled: Spelled = by_grid) -> str:
     """The expression as text."""
     pieces = (value,) if isinstance(value, str) else value
     return "".join(spelled(one) if isinstance(one, GridPlace) else one for one in pieces)

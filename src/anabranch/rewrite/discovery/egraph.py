@@ -18,7 +18,7 @@ from typing import NamedTuple
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import COMMUTATIVE, Call, Operand, Wild
 from anabranch.rewrite.discovery.settings import SIZES
-from anabranch.rewrite.discovery.terms import Side, TermEvaluator, fingerprint, size
+from anabranch.rewrite.discovery.terms import EquationSide, TermEvaluator, fingerprint, size
 from anabranch.rewrite.rules.found import MORE, Shapes, letters
 from anabranch.rewrite.rules.shapes_condition import unify
 
@@ -32,7 +32,7 @@ class Directed:
     """find -> replace, for tensors of these shapes."""
 
     find: Call
-    replace: Side
+    replace: EquationSide
     shapes: Shapes
 
 

@@ -18,7 +18,7 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Operand, Wild, text_pattern, wildcards
 from anabranch.rewrite.apply import apply, instantiate
 from anabranch.rewrite.discovery.implied import directions
-from anabranch.rewrite.discovery.terms import Side, calls, size
+from anabranch.rewrite.discovery.terms import EquationSide, calls, size
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.prove import different, unlike
 from anabranch.rewrite.rules.found import MORE, Equation, Shape, Shapes, letters, rule
@@ -77,7 +77,9 @@ def special(equation: Equation) -> bool:
     return False
 
 
-def renamed(one: Side, two: Side, shapes: Shapes) -> tuple[Side, Side]:
+def renamed(
+    one: EquationSide, two: EquationSide, shapes: Shapes
+) -> tuple[EquationSide, EquationSide]:
     """With the inputs of one shape named in the order in which they appear."""
     table = ordered_names((one, two), shapes)
     left, right = fill(one, table), fill(two, table)
@@ -94,7 +96,7 @@ def ordered_names(sides: Operand, shapes: Shapes) -> dict[str, Operand]:
     return {name: Wild(free[shapes[name]].pop(0)) for name in found}
 
 
-def equations(one: Side, two: Side, shapes: Shapes) -> Iterator[Equation]:
+def equations(one: EquationSide, two: EquationSide, shapes: Shapes) -> Iterator[Equation]:
     """The equation in every direction that can be applied."""
     used = set(wildcards(one)) | set(wildcards(two))
     needed = {name: shape for name, shape in shapes.items() if name in used}
@@ -109,7 +111,7 @@ def short(pattern: Operand) -> str:
     return text.replace(str(2**63 - 1), "end")
 
 
-def widened(one: Side, two: Side, shapes: Shapes) -> Shapes:
+def widened(one: EquationSide, two: EquationSide, shapes: Shapes) -> Shapes:
     """The most general shapes of its inputs that the equation bears in every direction."""
     used = set(wildcards(one)) | set(wildcards(two))
     needed = {name: shape for name, shape in shapes.items() if name in used}
@@ -149,7 +151,7 @@ def _some_places(shapes: Shapes, letter: str) -> Iterator[set[tuple[str, int]]]:
         yield from map(set, itertools.combinations(every[1:], count))
 
 
-def blows_up(find: Call, replace: Side) -> bool:
+def blows_up(find: Call, replace: EquationSide) -> bool:
     """Whether the replacement is the left side and more: it holds it as a part, or all its
     operators and two more, or all its operators and is large: of small laws that rearrange calls
     others are instances, of large ones there is no end."""

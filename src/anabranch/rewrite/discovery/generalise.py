@@ -15,13 +15,15 @@ from collections.abc import Iterator
 
 from anabranch.ir.rule import Call, Operand, Wild, wildcards
 from anabranch.rewrite.discovery.settings import SPARE
-from anabranch.rewrite.discovery.terms import Side, TermEvaluator, fingerprint
+from anabranch.rewrite.discovery.terms import EquationSide, TermEvaluator, fingerprint
 
 MOST_PLACES = 6
 """Places of one input, on both sides together, that are looked at: their ways grow fast."""
 
 
-def generalised(one: Side, two: Side, run: TermEvaluator) -> tuple[Side, Side]:
+def generalised(
+    one: EquationSide, two: EquationSide, run: TermEvaluator
+) -> tuple[EquationSide, EquationSide]:
     """The equation with as many different inputs as it bears."""
     for name in run.setting.inputs:
         left, right = (list(wildcards(side)).count(name) for side in (one, two))
@@ -59,7 +61,7 @@ def _growing(places: int) -> Iterator[tuple[int, ...]]:
             stack += [(*way, each) for each in range(min(max(way) + 1, SPARE) + 1)]
 
 
-def _spread(side: Side, name: str, numbers: tuple[int, ...]) -> Side:
+def _spread(side: EquationSide, name: str, numbers: tuple[int, ...]) -> EquationSide:
     """The side with the places of the input numbered: 0 is the input itself."""
     left = iter(numbers)
 
@@ -76,7 +78,7 @@ def _spread(side: Side, name: str, numbers: tuple[int, ...]) -> Side:
     return found
 
 
-def _equal(one: Side, two: Side, run: TermEvaluator) -> bool:
+def _equal(one: EquationSide, two: EquationSide, run: TermEvaluator) -> bool:
     values = [run(side) for side in (one, two)]
     prints = [fingerprint(each) for each in values if each is not None]
     return len(prints) == 2 and prints[0] == prints[1]

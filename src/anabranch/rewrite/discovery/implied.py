@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from anabranch.ir.rule import Call, wildcards
 from anabranch.rewrite.discovery.egraph import Directed, EGraph
-from anabranch.rewrite.discovery.terms import Side, TermEvaluator, size
+from anabranch.rewrite.discovery.terms import EquationSide, TermEvaluator, size
 from anabranch.rewrite.rules.found import Shapes, letters
 
 
@@ -38,7 +38,7 @@ QUICK = Room(calls=1, nodes=250, steps=5)
 THOROUGH = Room(calls=2, nodes=1000, steps=8)
 """For what is kept."""
 
-KnownEquation = tuple[Side, Side, Shapes]
+KnownEquation = tuple[EquationSide, EquationSide, Shapes]
 """An equation between tensors of these shapes."""
 
 
@@ -49,14 +49,16 @@ class Theory:
     equations: list[KnownEquation] = field(default_factory=list)
     rules: dict[str, list[Directed]] = field(default_factory=dict)
 
-    def add(self, one: Side, two: Side, shapes: Shapes) -> None:
+    def add(self, one: EquationSide, two: EquationSide, shapes: Shapes) -> None:
         """The equation, in each direction in which nothing new appears out of nowhere."""
         self.equations.append((one, two, shapes))
         for find, replace in directions(one, two, shapes):
             self.rules.setdefault(find.op, []).append(Directed(find, replace, shapes))
 
 
-def directions(one: Side, two: Side, shapes: Shapes) -> Iterator[tuple[Call, Side]]:
+def directions(
+    one: EquationSide, two: EquationSide, shapes: Shapes
+) -> Iterator[tuple[Call, EquationSide]]:
     """Those whose left side is a call that binds all that the right side has; letters are sizes
     that shapes tell."""
     for find, replace in ((one, two), (two, one)):
@@ -68,7 +70,9 @@ def directions(one: Side, two: Side, shapes: Shapes) -> Iterator[tuple[Call, Sid
             yield find, replace
 
 
-def implied(one: Side, two: Side, theory: Theory, run: TermEvaluator, room: Room = QUICK) -> bool:
+def implied(
+    one: EquationSide, two: EquationSide, theory: Theory, run: TermEvaluator, room: Room = QUICK
+) -> bool:
     """Whether a few steps make one class of both sides."""
     graph = EGraph(run, max(size(one), size(two)) + room.calls, room.nodes)
     left, right = graph.add(one), graph.add(two)

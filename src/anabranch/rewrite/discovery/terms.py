@@ -34,7 +34,7 @@ from anabranch.rewrite.discovery.settings import (
 from anabranch.rewrite.prove import draw
 from anabranch.rewrite.rules.found import tensor
 
-Side = Call | Wild
+EquationSide = Call | Wild
 """Of an equation: a term."""
 
 Tensors = tuple[torch.Tensor, ...]
@@ -65,7 +65,7 @@ class Enumeration:
 
     enumerated: int = 0
     classes: int = 0
-    equal: list[tuple[Side, Side]] = field(default_factory=list)
+    equal: list[tuple[EquationSide, EquationSide]] = field(default_factory=list)
 
 
 class TermEvaluator:
@@ -120,7 +120,7 @@ class TermEvaluator:
 def enumerate_terms(setting: Setting, size: int, seed: int) -> Enumeration:
     """All terms of up to so many calls over one representative of each class of smaller ones."""
     run, found = TermEvaluator(setting, seed), Enumeration()
-    first: dict[bytes, Side] = {}
+    first: dict[bytes, EquationSide] = {}
     sizes: list[list[Term]] = [[]]
     for name in setting.inputs:
         values = run(Wild(name))

@@ -30,8 +30,8 @@ from anabranch.ir.ops import ATTENTION
 from anabranch.ir.rule import Known
 from anabranch.rewrite.attention_heads import (
     HeadLayout,
+    HeadsOperand,
     Mask,
-    Operand,
     Stack,
     heads_of,
     in_order,
@@ -352,7 +352,7 @@ def _stacks(query: str, scores: Scores, facts: AttentionFacts) -> list[Stack]:
     return list(dict.fromkeys(found))
 
 
-def _seen(builder: Builder, operand: Operand) -> Ref:
+def _seen(builder: Builder, operand: HeadsOperand) -> Ref:
     """The operand in the shape of heads."""
     ref = Ref(builder.substitute(operand.name))
     if builder.known.types[ref.name].shape != operand.shape:

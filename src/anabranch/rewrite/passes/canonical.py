@@ -25,7 +25,7 @@ from anabranch.rewrite.build import Builder, rewrite
 from anabranch.trace import Trace
 
 EXPAND = "aten.expand.default"
-Form = Callable[[Builder, Node], Ref | None]
+CanonicalForm = Callable[[Builder, Node], Ref | None]
 
 
 def canonical(graph: Graph, trace: Trace) -> Graph:
@@ -68,7 +68,7 @@ def _unexpanded(builder: Builder, node: Node) -> Ref | None:
     return builder.instead(node, node.op, *args, **kwargs)
 
 
-def _conv(spatial: int, transposed: bool = False) -> Form:
+def _conv(spatial: int, transposed: bool = False) -> CanonicalForm:
     def form(builder: Builder, node: Node) -> Ref | None:
         given = ops.arguments(node)
         x, w = given["input"], given["weight"]
@@ -186,7 +186,7 @@ def _contiguous(builder: Builder, node: Node) -> Ref | None:
     )
 
 
-def _filled(value: float | None = None) -> Form:
+def _filled(value: float | None = None) -> CanonicalForm:
     def form(builder: Builder, node: Node) -> Ref | None:
         if not node.type.contiguous:
             return None
@@ -209,7 +209,7 @@ def _with_number(builder: Builder, node: Node) -> Ref | None:
     return builder.instead(node, op, *args, **named)
 
 
-def _softmax(op: str) -> Form:
+def _softmax(op: str) -> CanonicalForm:
     def form(builder: Builder, node: Node) -> Ref | None:
         given = ops.arguments(node)
         x, wanted = given["self"], given["dtype"]
@@ -226,7 +226,7 @@ def _shape(builder: Builder, arg: Arg) -> tuple[int, ...]:
     return builder.known.types[arg.name].shape
 
 
-FORMS: dict[str, Form] = {
+FORMS: dict[str, CanonicalForm] = {
     "aten.conv1d.default": _conv(1),
     "aten.conv2d.default": _conv(2),
     "aten.conv3d.default": _conv(3),

@@ -36,7 +36,7 @@ RSUB = "aten.rsub.Scalar"
 STEPS = frozenset({ADD, SUB, MUL, DIV, NEG, RSUB, "aten.addcmul.default"})
 """What may stand between a constant and the layer that it is folded into."""
 LAYERS = frozenset({"aten.convolution.default", "aten.linear.default"})
-Form = Callable[[Builder, Node], Ref | None]
+OperandForm = Callable[[Builder, Node], Ref | None]
 
 
 def beside(graph: Graph, trace: Trace) -> Graph:
@@ -166,5 +166,5 @@ def _kept(builder: Builder, node: Node) -> Ref | None:
     return None
 
 
-FORMS: dict[str, Form] = {SUB: _sum, DIV: _factor, NEG: _sign, RSUB: _kept}
+FORMS: dict[str, OperandForm] = {SUB: _sum, DIV: _factor, NEG: _sign, RSUB: _kept}
 """What is spelled otherwise beside a layer, and how."""

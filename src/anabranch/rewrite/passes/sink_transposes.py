@@ -43,7 +43,7 @@ def sink(graph: Graph, trace: Trace) -> Graph:
     return builder.graph()
 
 
-Side = tuple[Arg, tuple[int, ...] | None]
+PermutedArg = tuple[Arg, tuple[int, ...] | None]
 """An argument, and the axes by which it is permuted back, None if it stays."""
 
 
@@ -61,7 +61,7 @@ def _of_product(permutation: Node, made: Mapping[str, Node], single: Collection[
     return False
 
 
-def _sides(builder: Builder, node: Node, permutation: Node) -> list[Side] | None:
+def _sides(builder: Builder, node: Node, permutation: Node) -> list[PermutedArg] | None:
     """What the node would read if it came first; None if its result would lie otherwise."""
     dims, table = _order(permutation), dict(builder.known.types)
     back = tuple(dims.index(d) for d in range(len(dims)))
@@ -70,7 +70,7 @@ def _sides(builder: Builder, node: Node, permutation: Node) -> list[Side] | None
     named = any(isinstance(arg, Ref) for arg in dict(given.kwargs).values())
     if node.type.shape != permutation.type.shape or len(node.types) > 1 or listed or named:
         return None
-    sides: list[Side] = []
+    sides: list[PermutedArg] = []
     args: list[Arg] = []
     for i, arg in enumerate(given.args):
         if node.args[i] == Ref(permutation.name):
@@ -93,7 +93,7 @@ def _sides(builder: Builder, node: Node, permutation: Node) -> list[Side] | None
     return sides if ops.same_layout(type, node.type) else None
 
 
-def _below(builder: Builder, node: Node, permutation: Node, sides: Sequence[Side]) -> Ref:
+def _below(builder: Builder, node: Node, permutation: Node, sides: Sequence[PermutedArg]) -> Ref:
     """What the node computes of what was permuted before it, permuted."""
     args: list[Arg] = []
     for arg, back in sides:

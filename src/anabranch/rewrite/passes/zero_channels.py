@@ -76,7 +76,7 @@ def _channels(node: Node) -> int:
     return node.type.shape[1]
 
 
-Seen = tuple[Constant, str, tuple[int | float, ...]]
+ReliedOn = tuple[Constant, str, tuple[int | float, ...]]
 """What is relied on of a constant, as `ir.conditions` has it."""
 
 Spans = tuple[tuple[int, int], ...]
@@ -105,7 +105,7 @@ class _ChannelWalk:
         self.whole: dict[str, _Whole] = {}
         self.placed = _placed(graph)
         self.constants = {constant.name: constant for constant in graph.constants}
-        self.seen: list[Seen] = []
+        self.seen: list[ReliedOn] = []
 
     def without_slices(self) -> Graph:
         for node in self.graph.nodes:
@@ -127,7 +127,7 @@ class _ChannelWalk:
         assert isinstance(source, Ref)
         type = self.builder.known.types[source.name]
         few = 0 < type.shape[1] - channels < vector(type.dtype)  # more are left out for a reason
-        seen = list[Seen]()
+        seen = list[ReliedOn]()
         if few and _of_zeros(source.name, channels, self.builder.known, self.constants, seen):
             self.seen += seen
             self.whole[node.name] = _Whole(((0, channels),), type.shape[1], lambda: source)
@@ -292,7 +292,7 @@ def _placed(graph: Graph) -> set[str]:
 
 
 def _of_zeros(
-    name: str, channels: int, known: Known, constants: Mapping[str, Constant], seen: list[Seen]
+    name: str, channels: int, known: Known, constants: Mapping[str, Constant], seen: list[ReliedOn]
 ) -> bool:
     """Whether what stands behind so many channels of a value comes of nothing but zeros, and of
     operators that make numbers of them. What that relies on is added to `seen`."""
@@ -318,7 +318,7 @@ def _of_zeros(
 
 
 def _ends_in_zeros(
-    name: str, rows: int, known: Known, constants: Mapping[str, Constant], seen: list[Seen]
+    name: str, rows: int, known: Known, constants: Mapping[str, Constant], seen: list[ReliedOn]
 ) -> bool:
     """Whether a weight or a bias has so many rows at the most before nothing but zeros: by its
     numbers, or by how it is made."""

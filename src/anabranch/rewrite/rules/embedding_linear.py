@@ -47,7 +47,7 @@ from anabranch.rewrite.rules.pattern_parts import slice_of
 from anabranch.rewrite.rules.shapes import OneOf, each, shapes
 
 Together = Literal["stack", "cat"]
-Beside = Literal["", "x", "x * v"]
+BesideLookup = Literal["", "x", "x * v"]
 
 tables, x, v, w, b = wild("tables x v w b")
 (axis,) = wild("axis")
@@ -92,7 +92,7 @@ class EmbeddingLinearForm:
     value, or with rows that are scaled by numbers; `before`: that stands before them."""
 
     together: Together
-    beside: Beside = ""
+    beside: BesideLookup = ""
     before: bool = False
 
     def rule(self) -> Rule:

@@ -29,7 +29,7 @@ from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.schedule.ios import scheduler as ios
 from anabranch.schedule.ios.dynamic_programme import Solution
-from anabranch.schedule.ios.scheduler import Block
+from anabranch.schedule.ios.scheduler import BlockNodes
 from anabranch.schedule.ios.solve_block import Subproblem, solve_block
 from anabranch.schedule.ios.stage_cost import stage_estimate
 from anabranch.schedule.ios.stages import stage_schedule
@@ -68,17 +68,17 @@ def chosen(
     masks = {sum(1 << place[task] for task in names): names for names in offers}
     by_mask = {mask: offers[names] for mask, names in masks.items()}
 
-    def estimated(block: Block, most: int) -> Solution:
+    def estimated(block: BlockNodes, most: int) -> Solution:
         part = dag.restrict(sum(1 << v for v in block))
         inside = [us[v] for v in block], [share[v] for v in block]
         cost = stage_estimate(*inside, limits.spec.fork_us)
         return solve_block(Subproblem(part, cost, _inside(block, by_mask)), counted, most)
 
-    solver: ios.Solver = estimated
+    solver: ios.BlockSolver = estimated
     if name == PAPER:
         solver = ios.paper_solver(tasks, costs, limits, lambda block: _inside(block, by_mask))
 
-    def alike(block: Block) -> Hashable:
+    def alike(block: BlockNodes) -> Hashable:
         merges = tuple(sorted(_inside(block, by_mask).items()))
         known = ios.texts(tasks)(block) if name == PAPER else ios.signature(dag, us, share, block)
         return known, merges
@@ -91,7 +91,7 @@ def chosen(
     return sorted(found, key=lambda names: min(place[task] for task in names))
 
 
-def _inside(block: Block, merges: Mapping[int, float]) -> dict[int, float]:
+def _inside(block: BlockNodes, merges: Mapping[int, float]) -> dict[int, float]:
     """The sets that lie in the block, as masks over positions in it."""
     place = {v: 1 << i for i, v in enumerate(block)}
     everything = sum(1 << v for v in block)

@@ -62,13 +62,13 @@ two. Twice as many brought RandWire and NASNet less than 1%."""
 WORK = 10_000_000
 """What the rounds of "ios-measured" may look at in one block: some twenty seconds."""
 
-Block = tuple[int, ...]
+BlockNodes = tuple[int, ...]
 """The nodes of a block."""
 
 SINGLE_NODE = Solution(((1,),), 0.0, 1, 1)
 """Of a block of one node nothing is asked."""
 
-Solver = Callable[[Block, int], Solution]
+BlockSolver = Callable[[BlockNodes, int], Solution]
 """Stages of a block, as masks over positions in it, looking at about so many transitions."""
 
 
@@ -91,7 +91,7 @@ def schedule_measured(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedul
     us, share = times(tasks, costs), shares(tasks, limits.spec)
     known: dict[Hashable, float] = {}
 
-    def solver(block: Block, most: int) -> Solution:
+    def solver(block: BlockNodes, most: int) -> Solution:
         part = dag.restrict(sum(1 << v for v in block))
         estimate = stage_estimate(
             [us[v] for v in block], [share[v] for v in block], limits.spec.fork_us
@@ -114,8 +114,8 @@ def paper_solver(
     tasks: TaskGraph,
     costs: Costs,
     limits: Limits,
-    merges: Callable[[Block], Mapping[int, float]] = lambda block: NO_MERGES,
-) -> Solver:
+    merges: Callable[[BlockNodes], Mapping[int, float]] = lambda block: NO_MERGES,
+) -> BlockSolver:
     """Solves blocks with measured stages, each distinct one measured once. `merges`: the sets of a
     block that may run as one, as masks over positions in it, and what they then take."""
     dag = dag_of(tasks)
@@ -123,7 +123,7 @@ def paper_solver(
     known: dict[Hashable, float] = {}
     counted = replace(pruned(limits), deadline=ENDLESS)  # it ends measuring, not the programme
 
-    def solver(block: Block, most: int) -> Solution:
+    def solver(block: BlockNodes, most: int) -> Solution:
         check_clock(limits.deadline)
         part = dag.restrict(sum(1 << v for v in block))
         estimate = stage_estimate(
@@ -166,7 +166,7 @@ def estimated_stages(dag: Dag, us: list[float], share: list[float], limits: Limi
     """Stages under `stage_estimate`, polished. Blocks are alike when they have the same edges,
     times and shares: that is all the programme sees, and cheaper to compare than texts."""
 
-    def solver(block: Block, most: int) -> Solution:
+    def solver(block: BlockNodes, most: int) -> Solution:
         part = dag.restrict(sum(1 << v for v in block))
         inside = [us[v] for v in block], [share[v] for v in block], limits.spec.fork_us
         cost, loads = stage_estimate(*inside), Loads.of(*inside)
@@ -181,7 +181,7 @@ def estimated_stages(dag: Dag, us: list[float], share: list[float], limits: Limi
     return [tuple(tuple(bits(group)) for group in groups) for groups in better]
 
 
-def signature(dag: Dag, us: list[float], share: list[float], block: Block) -> Hashable:
+def signature(dag: Dag, us: list[float], share: list[float], block: BlockNodes) -> Hashable:
     """A block's edges, times and shares."""
     place = {v: i for i, v in enumerate(block)}
     edges = tuple(tuple(place[u] for u in bits(dag.preds[v]) if u in place) for v in block)
@@ -189,7 +189,7 @@ def signature(dag: Dag, us: list[float], share: list[float], block: Block) -> Ha
 
 
 def stages(
-    dag: Dag, solver: Solver, alike: Callable[[Block], Hashable], limits: Limits
+    dag: Dag, solver: BlockSolver, alike: Callable[[BlockNodes], Hashable], limits: Limits
 ) -> list[Stage]:
     """The stages of a whole graph."""
     return [
@@ -200,8 +200,8 @@ def stages(
 
 
 def solved(
-    dag: Dag, solver: Solver, alike: Callable[[Block], Hashable], limits: Limits
-) -> list[tuple[Block, Solution]]:
+    dag: Dag, solver: BlockSolver, alike: Callable[[BlockNodes], Hashable], limits: Limits
+) -> list[tuple[BlockNodes, Solution]]:
     """The blocks of a graph, each with its solution. Blocks with equal `alike` get equal ones;
     small blocks are solved first and leave what they do not need to the others; blocks that no
     time is left for run in one stream."""
@@ -295,10 +295,10 @@ def _estimated(tasks: TaskGraph, dag: Dag, costs: Costs, limits: Limits) -> list
     return estimated_stages(dag, times(tasks, costs), shares(tasks, limits.spec), limits)
 
 
-def texts(tasks: TaskGraph) -> Callable[[Block], Hashable]:
+def texts(tasks: TaskGraph) -> Callable[[BlockNodes], Hashable]:
     """Blocks are alike when their tasks are the same but for names."""
     return lambda block: tasks_text(_named(tasks, block))
 
 
-def _named(tasks: TaskGraph, block: Block) -> TaskGraph:
+def _named(tasks: TaskGraph, block: BlockNodes) -> TaskGraph:
     return extract(tasks, [tasks.tasks[v].name for v in block])

@@ -43,11 +43,11 @@ MARGIN = 0.15
 """A published plan is left out whose forecast is worse than the best one by more: nine tenths of
 all forecasts are off by less."""
 
-Price = Callable[[Placing], float]
+PlacingTime = Callable[[Placing], float]
 
 
 def settled(
-    tasks: TaskGraph, dag: Dag, own: Placing, price: Price, costs: Costs, limits: Limits
+    tasks: TaskGraph, dag: Dag, own: Placing, price: PlacingTime, costs: Costs, limits: Limits
 ) -> Schedule:
     """Under the name "local", whosever it was. `price`: the model's word on a placing."""
     mine = schedule_of("local", dag, own)

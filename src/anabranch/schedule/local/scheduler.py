@@ -63,7 +63,7 @@ least."""
 KEPT_PLACINGS, KEPT_OF_LARGE, LARGE_TASKS = 5, 2, 160
 """Placings of a block that are run on the device; a block of more than 160 is nearly a network."""
 
-Block = tuple[int, ...]
+BlockNodes = tuple[int, ...]
 """The nodes of a block and, first, the one before it."""
 
 
@@ -110,13 +110,13 @@ class _PlacingSearch:
         self.measured = False
         self.until = limits.deadline
 
-    def solve(self, parts: Sequence[Block]) -> dict[Block, Placing]:
+    def solve(self, parts: Sequence[BlockNodes]) -> dict[BlockNodes, Placing]:
         """A placing for each block, over places in it; blocks of one signature share theirs."""
-        alike: dict[Hashable, list[Block]] = {}
+        alike: dict[Hashable, list[BlockNodes]] = {}
         for part in parts:
             alike.setdefault(self.evaluate.signature(part), []).append(part)
         total = sum(len(same[0]) for same in alike.values())
-        solved: dict[Block, Placing] = {}
+        solved: dict[BlockNodes, Placing] = {}
         trace, late = self.limits.trace, 0
         for done, same in enumerate(alike.values()):
             trace.progress("schedule", done, len(alike), "blocks searched")
@@ -133,7 +133,7 @@ class _PlacingSearch:
             trace.add("fallback", "schedule.local", self.tasks.name, why)
         return solved
 
-    def _candidates(self, part: Block, work: int) -> list[Placing]:
+    def _candidates(self, part: BlockNodes, work: int) -> list[Placing]:
         """The best placings of a block under both models, the fastest seed, and all in one line."""
         small = len(part) <= ANNEALED_NODES
         limits, weights = self.limits, self.weights.of(part)
@@ -156,7 +156,7 @@ class _PlacingSearch:
         kept = KEPT_PLACINGS if len(part) <= LARGE_TASKS else KEPT_OF_LARGE
         return list(dict.fromkeys((tidy, waiting, starts[0], line, *found, *starts)))[:kept]
 
-    def _heard(self, part: Block, work: int) -> LatencyOf:
+    def _heard(self, part: BlockNodes, work: int) -> LatencyOf:
         """The latency of nodes of a block; every window of a large one is progress."""
         windows = count()
         expected = max(1, work // (WINDOW_EVALUATIONS * (MOVE + 2 * STILL) + len(part)))
@@ -169,7 +169,7 @@ class _PlacingSearch:
 
         return latency_of
 
-    def _trial(self, part: Block, placings: Sequence[Placing]) -> Placing:
+    def _trial(self, part: BlockNodes, placings: Sequence[Placing]) -> Placing:
         """The one that runs fastest; of those that tie the one that the model prefers."""
         if len(placings) == 1 or self.until.over():
             return placings[0]
@@ -181,16 +181,18 @@ class _PlacingSearch:
         return placings[fastest(prices)]
 
 
-def _blocks(tasks: TaskGraph) -> list[Block]:
+def _blocks(tasks: TaskGraph) -> list[BlockNodes]:
     """The blocks in order, each after the last task of the one before."""
-    found: list[Block] = []
+    found: list[BlockNodes] = []
     for mask in blocks(dag_of(tasks), max_nodes=None):
         before = found[-1][-1:] if found else ()
         found.append((*before, *bits(mask)))
     return found
 
 
-def _joined(parts: Sequence[Block], found: dict[Block, Placing], rank: Sequence[float]) -> Placing:
+def _joined(
+    parts: Sequence[BlockNodes], found: dict[BlockNodes, Placing], rank: Sequence[float]
+) -> Placing:
     """The placings one after another. The stream of the task before a block goes on with the
     longest path from there: whoever begins on another stream may have two launches to wait for,
     that task and the last of its stream."""

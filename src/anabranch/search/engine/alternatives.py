@@ -22,7 +22,7 @@ from anabranch.ir.price import Gain
 from anabranch.rewrite.match import Refuse
 from anabranch.search.engine.backtracking import Budget, Found, Ran, RewriteStep
 from anabranch.search.engine.dynamic_programme import Settings, put_together
-from anabranch.search.engine.intervals import Interval, Solver, Span, Survey
+from anabranch.search.engine.intervals import Interval, PartRange, Solver, Survey
 from anabranch.search.engine.pricing import Pricer
 from anabranch.search.engine.stitch import Sewn, sew
 from anabranch.search.engine.transfer import renamed
@@ -82,7 +82,7 @@ def gathered(
     found: dict[str, dict[str, tuple[Found, float]]] = {key: {} for key in first}
     for price in prices:
         solver = Solver(survey, price, budget, refuse, until)
-        done: dict[Span, frozenset[Did]] = {}
+        done: dict[PartRange, frozenset[Did]] = {}
         for last in range(len(survey.parts)):
             for interval, found_here in solver.ending(last):
                 answers = [one for one in found_here if not _cut_short(survey, interval, one)]
@@ -117,7 +117,7 @@ def _did(found: Found) -> frozenset[Did]:
     return frozenset((step.rule, step.nodes) for step in found.steps)
 
 
-def _inside(done: Mapping[Span, frozenset[Did]], span: Span) -> frozenset[Did]:
+def _inside(done: Mapping[PartRange, frozenset[Did]], span: PartRange) -> frozenset[Did]:
     """What was done in shorter intervals: a form that does no more than that is made of theirs."""
     first, last = span
     if first == last:

@@ -54,7 +54,7 @@ SHORTLIST = 3
 """Times `keep`: so many continuations are stitched and priced as one graph at every part. The sums
 that rank them are wrong only by what is off the critical path."""
 
-Progress = Callable[[int, int, str], None]
+PartProgress = Callable[[int, int, str], None]
 """Hears how many of how many parts are done, and what was just searched."""
 
 
@@ -121,7 +121,7 @@ def search(
     price: Pricer,
     settings: Settings | None = None,
     refuse: Refuse | None = None,
-    progress: Progress | None = None,
+    progress: PartProgress | None = None,
     until: Deadline = ENDLESS,
     survey: Survey | None = None,
 ) -> tuple[Found, ...]:
@@ -170,7 +170,7 @@ class _PrefixSearch:
         self._settings, self._refuse, self._until = settings, refuse, until
         self._expressions = Expressions()
 
-    def run(self, progress: Progress) -> tuple[Found, ...]:
+    def run(self, progress: PartProgress) -> tuple[Found, ...]:
         graph = self._wiring.graph
         cut, s = self._survey.parts, self._settings
         budget = Budget(s.threshold, s.pops, s.prices, s.keep, distinct=s.distinct)

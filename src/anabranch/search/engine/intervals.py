@@ -30,15 +30,15 @@ from anabranch.search.engine.backtracking import (
 )
 from anabranch.search.engine.neighbours import Neighbours
 from anabranch.search.engine.pricing import Counted, Pricer
-from anabranch.search.engine.stitch import Part, Sewn, Wiring, extracted, sew
-from anabranch.search.engine.transfer import Moved, moved, renamed, signature
+from anabranch.search.engine.stitch import PartNames, Sewn, Wiring, extracted, sew
+from anabranch.search.engine.transfer import RenamedGraph, moved, renamed, signature
 
 SHARE_OF_ONE_PART = 4
 """How many times the share of the others a part alone has: all its matches are new."""
 
 Trail = tuple[tuple[str, tuple[str, ...]], ...]
 """Rules and where they were applied, sorted."""
-Span = tuple[int, int]
+PartRange = tuple[int, int]
 """The first and the last part of an interval."""
 
 
@@ -47,13 +47,13 @@ class Interval:
     """Neighbouring parts as one graph. `part_of`: the part of each of its own nodes that counts.
     `likeness`: equal for those that are searched alike."""
 
-    span: Span
+    span: PartRange
     graph: Graph
     part_of: Labels
     likeness: str
 
 
-def intervals(wiring: Wiring, cut: Sequence[Part], size_u: int) -> list[Interval]:
+def intervals(wiring: Wiring, cut: Sequence[PartNames], size_u: int) -> list[Interval]:
     """All runs of parts of fewer than `size_u` nodes, and each part alone, by their last part and
     then the shortest first."""
     return [
@@ -63,7 +63,7 @@ def intervals(wiring: Wiring, cut: Sequence[Part], size_u: int) -> list[Interval
     ]
 
 
-def _interval(wiring: Wiring, cut: Sequence[Part], first: int, last: int) -> Interval:
+def _interval(wiring: Wiring, cut: Sequence[PartNames], first: int, last: int) -> Interval:
     part_of = {
         name: frozenset({i})
         for i in range(first, last + 1)
@@ -75,7 +75,7 @@ def _interval(wiring: Wiring, cut: Sequence[Part], first: int, last: int) -> Int
     return Interval((first, last), graph, part_of, f"{cuts} {signature(graph)}")
 
 
-def _firsts(wiring: Wiring, cut: Sequence[Part], last: int, size_u: int) -> Iterator[int]:
+def _firsts(wiring: Wiring, cut: Sequence[PartNames], last: int, size_u: int) -> Iterator[int]:
     size = 0
     for first in range(last, -1, -1):
         size += wiring.size(cut[first])
@@ -93,14 +93,14 @@ class Survey:
     survey of the one before pays for little but prices."""
 
     def __init__(
-        self, wiring: Wiring, parts: Sequence[Part], size_u: int, neighbours: Neighbours
+        self, wiring: Wiring, parts: Sequence[PartNames], size_u: int, neighbours: Neighbours
     ) -> None:
         self.wiring, self.parts, self.neighbours = wiring, parts, neighbours
         self.intervals = intervals(wiring, parts, size_u)
-        self._moved: dict[tuple[int, Span], tuple[Graph, Moved]] = {}
-        self._joined: dict[tuple[Span, int, int], tuple[Halves, Graph, Labels]] = {}
+        self._moved: dict[tuple[int, PartRange], tuple[Graph, RenamedGraph]] = {}
+        self._joined: dict[tuple[PartRange, int, int], tuple[Halves, Graph, Labels]] = {}
 
-    def moved(self, found: Graph, like: Graph, interval: Interval) -> Moved:
+    def moved(self, found: Graph, like: Graph, interval: Interval) -> RenamedGraph:
         """What was found for `like`, for the interval."""
         key = id(found), interval.span
         if key not in self._moved:
@@ -150,7 +150,7 @@ class Solver:
         self._survey, self._wiring, self._price = survey, survey.wiring, price
         self._budget, self._refuse, self._until = budget, refuse, until
         self._solved: dict[str, tuple[Graph, tuple[Found, ...]]] = {}
-        self._found: dict[Span, tuple[Interval, tuple[Found, ...]]] = {}
+        self._found: dict[PartRange, tuple[Interval, tuple[Found, ...]]] = {}
         alike = {interval.likeness: interval for interval in survey.intervals}
         self._ahead = sum(map(_weight, alike.values()))
         self._left = budget.prices

@@ -41,7 +41,7 @@ from anabranch.ir.rule import Rule
 from anabranch.rewrite.match import matches_in
 from anabranch.rewrite.match_index import MatchIndex, RuleSignature
 from anabranch.search.engine.cell_cuts import cell_boundaries
-from anabranch.search.engine.stitch import Part, Wiring
+from anabranch.search.engine.stitch import PartNames, Wiring
 
 FORCED = 4
 """One in so many nodes is tied to the first side, and as many to the second."""
@@ -55,7 +55,7 @@ SOURCE, SINK = -1, -2
 
 def parts(
     graph: Graph, rules: Sequence[Rule], size_l: int, between_cells: bool = True
-) -> tuple[Part, ...]:
+) -> tuple[PartNames, ...]:
     """The names of all nodes, each once, in parts of fewer than `size_l` nodes (of at least one);
     nodes that depend on constants alone come on top. One after the other they are a topological
     order. `between_cells`: cut at cell boundaries before flows cut what is left."""

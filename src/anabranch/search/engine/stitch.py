@@ -33,7 +33,7 @@ from anabranch.ir.rule import Known, computable
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.passes.cse import expression
 
-Part = tuple[str, ...]
+PartNames = tuple[str, ...]
 """Names of nodes, in graph order."""
 
 
@@ -69,7 +69,7 @@ class Wiring:
         """Whether it does anything at run time that could not have been done before."""
         return not node.results or node.name not in self.fixed
 
-    def size(self, part: Part) -> int:
+    def size(self, part: PartNames) -> int:
         """How many of its nodes count."""
         return sum(self.counted(self.graph.nodes[self.place[name]]) for name in part)
 

@@ -29,11 +29,11 @@ def signature(graph: Graph) -> str:
     return text_graph(canonical(replace(graph, constants=numbered), content=True), origins=False)
 
 
-Moved = tuple[Graph, Mapping[str, str]]
+RenamedGraph = tuple[Graph, Mapping[str, str]]
 """A graph under other names, and the new name of each value."""
 
 
-def renamed(one: Found, moved: Moved) -> Found:
+def renamed(one: Found, moved: RenamedGraph) -> Found:
     """What was found, where it was moved."""
     graph, names = moved
     steps = (
@@ -43,7 +43,7 @@ def renamed(one: Found, moved: Moved) -> Found:
     return Found(graph, one.price, tuple(steps))
 
 
-def moved(found: Graph, like: Graph, graph: Graph) -> Moved:
+def moved(found: Graph, like: Graph, graph: Graph) -> RenamedGraph:
     """A graph equal to `like`, for a graph of the same signature. Names that the rewriting gave are
     kept where the graph has no such name."""
     if found is like:

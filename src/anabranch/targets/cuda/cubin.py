@@ -82,11 +82,11 @@ class Cubin:
     spilled: int = 0
 
 
-Built = Cubin | str
+CubinOrReason = Cubin | str
 """A cubin, or why there is none."""
 
 
-def write_built(built: Built) -> bytes:
+def write_built(built: CubinOrReason) -> bytes:
     """For the cache: a line of JSON, then the code. Refusals are kept too, lest they be tried
     again by every process."""
     if isinstance(built, str):
@@ -96,14 +96,14 @@ def write_built(built: Built) -> bytes:
     return json.dumps(facts).encode() + b"\n" + built.code
 
 
-def read_built(data: bytes) -> Built:
+def read_built(data: bytes) -> CubinOrReason:
     """The inverse of `write_built`."""
     head, _, code = data.partition(b"\n")
     facts = json.loads(head)
     return facts["refused"] if "refused" in facts else Cubin(code, **facts)
 
 
-CUBINS: Table[Built] = Table(
+CUBINS: Table[CubinOrReason] = Table(
     "kernels",
     "cubin 2",
     Codec(lambda built, _: write_built(built), lambda data, _: read_built(data)),
@@ -119,7 +119,7 @@ def workers(recipes: int) -> int:
 @contextmanager
 def compiling(
     recipes: Sequence[CubinRecipe], crew: Crew | None = None
-) -> Iterator[Iterator[tuple[CubinRecipe, Built]]]:
+) -> Iterator[Iterator[tuple[CubinRecipe, CubinOrReason]]]:
     """Compiles while the block runs; gives an iterator over what is ready, as it gets ready. What
     is not ready when the block is left is given up. `crew`: whose processes work, and stay."""
     own = crew or Crew()
@@ -147,7 +147,7 @@ class _Batch:
         self._busy: set[Process] = set()
         self._given_up = threading.Event()
 
-    def compile(self, recipe: CubinRecipe) -> Built:
+    def compile(self, recipe: CubinRecipe) -> CubinOrReason:
         with self._lock:
             if self._given_up.is_set():
                 return "compiling was interrupted"
@@ -163,7 +163,7 @@ class _Batch:
                 end([process])  # it is dying: the next text it got would be blamed for that
             self._crew.give(process)
 
-    def _answer(self, process: Process, recipe: CubinRecipe) -> Built:
+    def _answer(self, process: Process, recipe: CubinRecipe) -> CubinOrReason:
         late = threading.Event()
 
         def give_up() -> None:
@@ -192,7 +192,7 @@ class _Batch:
                 process.kill()
 
 
-def _built(answer: dict[str, Any], given: int) -> Built:
+def _built(answer: dict[str, Any], given: int) -> CubinOrReason:
     """The entry has more parameters than the text, how many depends on Triton's version: pointers
     to scratch memory, which may be null if unused."""
     if "refused" in answer:

@@ -48,12 +48,12 @@ _in_vain: set[str] = set()
 """Locks that this process has waited for in vain: a process that is stopped while it times holds
 its turn for ever, and a compilation asks for hundreds."""
 
-Offer = Callable[[], float]
+GiveTurn = Callable[[], float]
 """What to call now and then; seconds that others took."""
 
 
 @contextmanager
-def turn() -> Iterator[Offer]:
+def turn() -> Iterator[GiveTurn]:
     """A turn on the current GPU."""
     place, since = _place(), 0.0
     with ExitStack() as held:

@@ -42,14 +42,14 @@ from anabranch.targets.cuda.cubin import (
     CUBINS,
     KILLED,
     MOST_PROCESSES,
-    Built,
     Cubin,
+    CubinOrReason,
     CubinRecipe,
     compiling,
     workers,
 )
 from anabranch.targets.cuda.driver import Driver, LaunchConfig, open_driver
-from anabranch.targets.loading import Call
+from anabranch.targets.loading import LaunchCall
 from anabranch.trace import Trace
 
 Writer = Callable[[Graph, Variant | str], Program]
@@ -104,7 +104,7 @@ class Triton:
         self._write, self._open = write, driver
         self._driver: Driver | None = None
         self._crew = Crew()
-        self._built: dict[CubinRecipe, Built] = {}
+        self._built: dict[CubinRecipe, CubinOrReason] = {}
         self._loaded: dict[CubinRecipe, Loaded] = {}
         self._kept: set[tuple[CubinRecipe, int]] = set()
 
@@ -190,7 +190,7 @@ class Triton:
         built = self._built.get(self._recipe(self.program(kernel)))
         return Refused(built) if isinstance(built, str) else None
 
-    def runner(self, task: Task, values: dict[str, Tensor], workspace: Tensor | None) -> Call:
+    def runner(self, task: Task, values: dict[str, Tensor], workspace: Tensor | None) -> LaunchCall:
         """The call of a task whose kernel has provider "triton" (see `targets.loading.Runner`)."""
         kernel = task.kernel
         assert kernel is not None
@@ -335,7 +335,7 @@ def _agrees(task: Task, name: str, tensor: Tensor, declared: TensorType) -> None
         )
 
 
-def _tell(trace: Trace, name: str, built: Built) -> None:
+def _tell(trace: Trace, name: str, built: CubinOrReason) -> None:
     if isinstance(built, str):
         trace.add("refused", "tuning", name, f"not compiled: {' '.join(built.split())[:MOST_SAID]}")
     elif built.spilled:

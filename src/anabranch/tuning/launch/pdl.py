@@ -23,7 +23,7 @@ from anabranch.errors import TargetError
 from anabranch.ir.codec import nouns
 from anabranch.ir.key import tasks_text
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Executable, Plans, Target
+from anabranch.ir.protocols import Cost, Executable, ScheduledGraphs, Target
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import GENERATED, Kernel, Task, TaskGraph
 from anabranch.ir.threads import Pool
@@ -144,8 +144,8 @@ def in_their_modes(
 
 
 def launched_in(
-    mode: PdlMode | None, plans: Plans, target: Target, cache: Cache | None, trace: Trace
-) -> Plans:
+    mode: PdlMode | None, plans: ScheduledGraphs, target: Target, cache: Cache | None, trace: Trace
+) -> ScheduledGraphs:
     """Schedules of task graphs in this mode, None as they are, with their kernels compiled."""
     if mode is None:
         return plans

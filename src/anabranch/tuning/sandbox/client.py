@@ -35,7 +35,7 @@ from anabranch.ir.text import text_kernel
 from anabranch.targets.cuda.compile_pool import Process
 from anabranch.targets.sampled import values_of
 from anabranch.trace import Trace
-from anabranch.tuning.halving import Trial, successive_halving
+from anabranch.tuning.halving import TrialTimer, successive_halving
 from anabranch.tuning.sandbox.process import SandboxProcess
 from anabranch.tuning.sandbox.worker import BATCHES, TOLD, SandboxBatch, written
 from anabranch.tuning.verdict import Verdict
@@ -76,7 +76,7 @@ class SandboxClient:
         if not self._until.over():
             self._sandbox.start()
 
-    def before(self, trial: Trial) -> Trial:
+    def before(self, trial: TrialTimer) -> TrialTimer:
         """The trial, with None for generated kernels that failed in the sandbox, and in earnest
         for those of the others that may be the fastest of their task."""
 
