@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 import anabranch
 from anabranch.cache import Cache
+from anabranch.compiled.cuts import CutModel
 from anabranch.errors import NumericsError, OptionError
 from anabranch.kernels.triton import program_cache
 from anabranch.options import Options
@@ -562,3 +563,50 @@ def test_an_empty_cache_folder_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANABRANCH_CACHE_DIR", "")
     assert Options.read().cache_dir is None
     assert Options.read({"cache_dir": "x"}).cache_dir == Path("x")
+
+
+@pytest.mark.parametrize("name", ["stop", "trace"])
+def test_what_watches_a_compilation_is_looked_at_first(name: str) -> None:
+    with pytest.raises(OptionError, match=f"^{name} is a int\n"):
+        anabranch.compile(torch.relu, (torch.ones(2),), target="cpu", **{name: 5})
+
+
+def test_what_names_no_file_and_no_task_is_refused_in_words() -> None:
+    fast = anabranch.compile(torch.relu, (torch.ones(2),), target="cpu", search="none")
+    for call in (fast.save, fast.report, anabranch.load):
+        with pytest.raises(OptionError, match=r"^the path of a file is a int: 5\n"):
+            call(5)  # type: ignore[operator]
+    with pytest.raises(OptionError, match=r"^there is no task '3'\n"):
+        fast.explain(task=3)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"^stop is a int\n"):
+        fast.add((torch.ones(3),), stop=5)  # type: ignore[arg-type]
+
+
+def test_sizes_among_results_stay_sizes(tmp_path: Path) -> None:
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> dict[str, Any]:
+            return {"y": x.relu(), "shape": x.shape, "list": [x.size()], "nan": (x * x).shape}
+
+    x = torch.ones(2, 3)
+    fast = anabranch.compile(Model().eval(), (x,), target="cpu", search="none")
+    fast.save(tmp_path / "plan")
+    for one in (fast, anabranch.load(tmp_path / "plan", "cpu")):
+        found = one(x)
+        assert type(found["shape"]) is type(found["list"][0]) is torch.Size
+        assert found["shape"] == x.shape and type(found["list"]) is list
+
+
+def test_sizes_among_results_stay_sizes_in_models_that_are_cut() -> None:
+    def model(x: torch.Tensor) -> Any:
+        y = (x @ x).relu().softmax(0) @ x
+        return y / y.max().item(), y.shape
+
+    x = torch.ones(3, 3)
+    fast = anabranch.compile(model, (x,), target="cpu", search="none")
+    assert isinstance(fast, CutModel)
+    assert type(fast(x)[1]) is torch.Size and fast(x)[1] == (3, 3)
+
+
+def test_a_nan_among_results_is_refused_in_our_words() -> None:
+    with pytest.raises(anabranch.CaptureError, match="returns a NaN that is a Python number"):
+        anabranch.compile(lambda x: (x.relu(), float("nan")), (torch.ones(2),), target="cpu")

@@ -24,6 +24,7 @@ from anabranch.artifact import file as artifact_file
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.cuts import CutModel
 from anabranch.compiled.progress import Progress, telling
+from anabranch.compiled.request import check_stop
 from anabranch.compiled.saved_step import check_no_step
 from anabranch.compiled.training_step import TrainingStep
 from anabranch.errors import (
@@ -101,6 +102,7 @@ def compile(
         NumericsError: `strict` is set, and the plan's numbers differ from the model's.
     """
     chosen = Options.read(options)
+    _check_watchers(trace, stop)
     check_call(model, args, kwargs)
     given = (args,) if isinstance(args, Tensor) else tuple(args)
     if isinstance(model, ExportedProgram) and dynamic_shapes is None:
@@ -119,6 +121,17 @@ def compile(
             if chosen.fullgraph or dynamic_shapes is not None or sizes is not None:
                 raise
         return CutModel(module, place, chosen, listened).add(given, kwargs, stop=stop)
+
+
+def _check_watchers(trace: Any, stop: Any) -> None:
+    """OptionError for what cannot take events, or cannot be set."""
+    check_stop(stop)
+    if trace is not None and not isinstance(trace, Trace):
+        raise OptionError(
+            f"trace is a {type(trace).__name__}",
+            "events of the compilation go to a Trace",
+            "give anabranch.trace.Trace(), and read its events afterwards",
+        )
 
 
 def compile_step(
@@ -175,6 +188,7 @@ def compile_step(
         NumericsError: `strict` is set, and the plan's numbers differ from the step's.
     """
     chosen = Options.read(options)
+    _check_watchers(trace, stop)
     given = (batch,) if isinstance(batch, Tensor) else tuple(batch)
     model = unwrapped(model) if isinstance(model, nn.Module) else model
     training = Training(model, loss_fn, optimizer, NO_DRAWS, clip_norm, accumulate, scaler)

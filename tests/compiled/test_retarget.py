@@ -50,6 +50,19 @@ def test_kernels_of_the_library_stay(made: tuple[Plan, Target, torch.Tensor]) ->
     assert event.why == f"{here}; compile the model again to tune for this machine"
 
 
+def test_texts_of_a_file_neither_break_nor_fill_the_warning(
+    made: tuple[Plan, Target, torch.Tensor],
+) -> None:
+    plan, target, _ = made
+    foreign, trace = of_another(plan), Trace()
+    many = tuple((f"v{i}\n", "2\x1b[2J" + "9" * 10_000) for i in range(50))
+    spec = replace(foreign.spec, name="old\nwarning: all is well " + "x" * 10_000, versions=many)
+    resettled(replace(foreign, spec=spec), target, None, trace, "a file")
+    (event,) = trace.events
+    assert event.why.isprintable() and len(event.why) < 1500
+    assert "old?warning: all is well" in event.why and " more versions; compile" in event.why
+
+
 def test_a_kernel_that_does_not_run_here_gives_way(
     made: tuple[Plan, Target, torch.Tensor],
 ) -> None:

@@ -34,7 +34,7 @@ from anabranch.artifact.bounds import MAX_STEPS, check_source
 from anabranch.artifact.operators import named
 from anabranch.artifact.reading import Named, read
 from anabranch.artifact.schema import MAX_TEXT
-from anabranch.cache.whole_file import whole_file
+from anabranch.cache.whole_file import path_of, whole_file
 from anabranch.errors import AnabranchError, ArtifactError, InputError, VerifyError, unwritable
 from anabranch.ir.plan import Plan
 from anabranch.ir.target import TargetSpec
@@ -78,6 +78,7 @@ def save_all(
 ) -> None:
     """As `save`, of several plans, each with what is beside it. Weights that are one in memory are
     written once. ArtifactError for more plans than a file may have."""
+    target = path_of(path)
     if len(plans) > MAX_PLANS:
         raise ArtifactError(
             f"{len(plans)} plans are more than a file may hold",
@@ -99,7 +100,6 @@ def save_all(
         sha256={name: hashlib.sha256(data).hexdigest() for name, data in members.items()},
     )
     members = {"manifest.json": manifest.model_dump_json(indent=1).encode(), **members}
-    target = Path(path)
     try:
         _write(target, members)
     except OSError as failed:
@@ -135,11 +135,11 @@ def load_all(
     `plan.spec.fingerprint` and tune again. ArtifactError for a file that is damaged, foreign, from
     a newer version, or says something that no plan may say.
     """
-    asked = named(operators)
+    asked, path = named(operators), path_of(path)
     try:
-        members, manifest = _members(Path(path))
+        members, manifest = _members(path)
         with Pool(1, "anabranch-check") as aside:
-            whole = aside.submit(_check_whole, Path(path), members, manifest)
+            whole = aside.submit(_check_whole, path, members, manifest)
             try:
                 plans = _parsed(members, asked)
                 for plan, _ in plans:

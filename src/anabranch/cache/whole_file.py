@@ -10,7 +10,9 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from anabranch.errors import OptionError
 
 
 @contextmanager
@@ -31,3 +33,14 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def path_of(path: Any) -> Path:
+    """The path of a file as a user gives it; OptionError for what is none."""
+    if isinstance(path, (str, os.PathLike)):
+        return Path(path)
+    raise OptionError(
+        f"the path of a file is a {type(path).__name__}: {path!r:.80}",
+        "files are opened by their names",
+        "give a text or a pathlib.Path",
+    )

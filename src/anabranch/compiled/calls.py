@@ -25,6 +25,7 @@ from torch import Tensor
 
 from anabranch.artifact import file as artifact_file
 from anabranch.cache import Cache
+from anabranch.cache.whole_file import path_of
 from anabranch.compiled import arguments, gradients, refit, saved_sizes, sized, states, stored
 from anabranch.compiled.answer import answering
 from anabranch.compiled.binding import bind, refusal
@@ -320,7 +321,7 @@ class Compiled(Plans):
             OptionError: The plan was loaded from a file and has no history.
         """
         known = self._history()
-        page.write(Path(path), **{**known, "facts": {**known["facts"], **(more or {})}})
+        page.write(path_of(path), **{**known, "facts": {**known["facts"], **(more or {})}})
 
     def session(self) -> Compiled:
         """The same plans and weights with states of their own, which begin as they were when the

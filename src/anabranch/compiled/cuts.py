@@ -52,6 +52,7 @@ from anabranch.frontend.from_torch import check
 from anabranch.frontend.program import name_of
 from anabranch.frontend.state import tensors_of, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral
+from anabranch.ir.trees import with_shapes
 from anabranch.report.cuts import cuts_text
 from anabranch.report.lines import WIDTH
 
@@ -145,7 +146,7 @@ class CutModel(Compiled):
             return self._another_way(form, tensors, unseen.check)
         if torch.is_grad_enabled():
             results = self._sealed(tensors, results)
-        return pytree.tree_unflatten(results, path.out_tree)
+        return pytree.tree_unflatten(results, with_shapes(path.out_tree))
 
     def _another_way(self, form: CallForm, tensors: Sequence[Tensor], check: PathCheck) -> Any:
         """A call that goes a way that no example went."""

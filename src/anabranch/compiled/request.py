@@ -11,6 +11,7 @@ from torch import Tensor
 
 from anabranch.artifact.owned_constants import Shared
 from anabranch.compiled.sized import SizedCalls
+from anabranch.errors import OptionError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.surroundings import Surroundings, surroundings
 
@@ -44,7 +45,18 @@ def request(
 ) -> PlanRequest:
     """The request for inputs as users write them. A lone tensor is one argument; the switches are
     those of now, except for a graph of torch.compile, which has its casts in it."""
+    check_stop(stop)
     if around is None:
         around = surroundings() if captured is None else Surroundings()
     given = (args,) if isinstance(args, Tensor) else tuple(args)
     return PlanRequest(given, kwargs or {}, captured, stop, shared, sized, at, around)
+
+
+def check_stop(stop: Any) -> None:
+    """OptionError for what is no event that somebody can set."""
+    if stop is not None and not callable(getattr(stop, "is_set", None)):
+        raise OptionError(
+            f"stop is a {type(stop).__name__}",
+            "it is an event: once somebody sets it, searching and measuring end",
+            "give a threading.Event, or budget=SECONDS to end after some time",
+        )

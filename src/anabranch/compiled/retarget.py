@@ -31,14 +31,17 @@ from anabranch.ir.trees import read_tree, unknown_class, unregistered
 from anabranch.kernels import PROVIDERS
 from anabranch.kernels.triton import program_cache
 from anabranch.memory import pack
+from anabranch.report.lines import cut
 from anabranch.targets.places import places_of
 from anabranch.trace import Trace
 from anabranch.tuning.concat_trials import writing
 from anabranch.tuning.verify.kernel import verify_kernel
 
 COMPILE_AGAIN = "compile the model again to tune for this machine"
-LISTED = 3
-"""Kernels that are named in the warning."""
+LISTED, NAMED = 3, 6
+"""Kernels, and versions, that are named in the warning."""
+SHOWN, TOLD = 60, 400
+"""Characters of a text of the file, and of what is wrong with a kernel, in the warning."""
 
 
 def loaded(
@@ -79,7 +82,7 @@ def loaded_entry(
     signature = plan.signature
     assert signature is not None, "saved plans have signatures"
     for name in unregistered(signature.output_tree):
-        trace.add("warning", "load", source, unknown_class(name))
+        trace.add("warning", "load", source, unknown_class(cut(name, SHOWN)))
     trees = (read_tree(signature.input_tree), read_tree(signature.output_tree, plain=True))
     ranks = [len(value.type.shape) for value in plan.tasks.given]
     calls, at = saved_sizes.of_facts(facts, ranks, len(signature.outputs))
@@ -112,7 +115,10 @@ def resettled(plan: Plan, target: Target, cache: Cache | None, trace: Trace, sou
         why += f"; {count} compared with the operators it stands for"
     if wrong:
         plan = _with_library(plan, set(wrong), target)
-        named = [f"{name}: {' '.join(str(said).split())}" for name, said in wrong.items()][:LISTED]
+        named = [
+            f"{cut(name, SHOWN)}: {cut(' '.join(str(said).split()), TOLD)}"
+            for name, said in wrong.items()
+        ][:LISTED]
         more = f", and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
         why += f", {len(wrong)} gave way to the library's ({'; '.join(named)}{more})"
     trace.add("warning", "load", source, f"{why}; {COMPILE_AGAIN}")
@@ -123,12 +129,14 @@ def differences(made: TargetSpec, here: TargetSpec) -> str:
     """What the machine is that a plan was made on, and in what this one differs."""
     theirs, ours = dict(made.versions), dict(here.versions)
     differing = [
-        f"{name} {theirs.get(name, 'none')} (here {ours.get(name, 'none')})"
-        for name in dict.fromkeys((*theirs, *ours))
+        f"{cut(name, SHOWN)} {cut(theirs.get(name, 'none'), SHOWN)} (here {ours.get(name, 'none')})"
+        for name in dict.fromkeys((*ours, *theirs))
         if theirs.get(name) != ours.get(name)
     ]
-    name = made.name if made.name == here.name else f"{made.name} (here {here.name})"
-    return ", ".join([name, *differing])
+    if len(differing) > NAMED:
+        differing[NAMED:] = [f"and {len(differing) - NAMED} more versions"]
+    name = cut(made.name, SHOWN)
+    return ", ".join([name if made.name == here.name else f"{name} (here {here.name})", *differing])
 
 
 def _with_library(plan: Plan, names: set[str], target: Target) -> Plan:

@@ -27,6 +27,7 @@ from anabranch.frontend.padding_proof import PaddingProof
 from anabranch.frontend.plain import Reader, reader
 from anabranch.frontend.structure import same_literal
 from anabranch.ir.refused import Refused
+from anabranch.ir.trees import with_shapes
 
 
 @dataclass(slots=True)
@@ -139,7 +140,7 @@ class Buckets:
         if tuple(sizes) == full:
             return answer(tensors)
         leaves, tree = pytree.tree_flatten(answer(self.sized.padded(tensors, sizes, full)))
-        return pytree.tree_unflatten(self.sized.cut(leaves, sizes, full), tree)
+        return pytree.tree_unflatten(self.sized.cut(leaves, sizes, full), with_shapes(tree))
 
     def _in_pieces(self, tensors: Sequence[Tensor], sizes: tuple[int, ...]) -> tuple[bool, Any]:
         """A call with more rows than any plan has, along a dimension whose rows stay apart."""
@@ -169,7 +170,7 @@ class Buckets:
             leaves, tree = pytree.tree_flatten(result)
             made.append(leaves)
         assert tree is not None
-        return True, pytree.tree_unflatten(_joined(made, proof), tree)
+        return True, pytree.tree_unflatten(_joined(made, proof), with_shapes(tree))
 
 
 def grouped(entries: Sequence[Entry], answers: Sequence[CallAnswer]) -> list[Buckets]:

@@ -391,6 +391,13 @@ def _explained(error: Exception) -> CaptureError:
     """What went wrong in torch.export, in the user's terms."""
     source = raised_at(error)
     first = (str(error).strip().splitlines() or [""])[0]
+    if "User output nan is not" in str(error):
+        return CaptureError(
+            "the model returns a NaN that is a Python number",
+            "torch.export compares results with what it noted, and NaN is not equal to itself",
+            "return a tensor (torch.tensor(float('nan'))), or leave the number out",
+            source,
+        )
     if "Cannot access data pointer" in str(error) and not source:
         return CaptureError(
             "torch.export reads the memory of a tensor that has none",

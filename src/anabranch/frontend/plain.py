@@ -25,6 +25,7 @@ from anabranch.ir.ambient import holds
 from anabranch.ir.graph import Input
 from anabranch.ir.input_guards import guards_hold
 from anabranch.ir.plan import Leaf, Signature
+from anabranch.ir.trees import with_shapes
 
 Reader = Callable[[tuple[Any, ...], Mapping[str, Any]], Sequence[Tensor] | None]
 Assembler = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]
@@ -130,6 +131,7 @@ def assembler(
 
     leaves = [_leaf(leaf, place_of) for leaf in signature.outputs]
     apart = [(first, again) for _, first, again in copies.values()]
+    tree = with_shapes(tree)
     like = _numbered(tree)
     whole = _part(like, leaves) if _plain(like) else None
 

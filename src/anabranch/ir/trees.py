@@ -97,6 +97,31 @@ def _whole_record(values: Iterable[Any], context: Any) -> Record:
 pytree.register_pytree_node(Record, _flat_record, _whole_record)
 
 
+class _Shape:
+    """The node of a torch.Size in the structure of a result: torch's own makes a plain tuple."""
+
+
+pytree.register_pytree_node(_Shape, lambda _: ([], None), lambda sizes, _: torch.Size(sizes))
+
+
+def with_shapes(tree: TreeSpec) -> TreeSpec:
+    """The structure whose torch.Size stay some when values are put into it; the same object where
+    there are none.
+
+    >>> tree = pytree.tree_structure([torch.Size((2, 4))])
+    >>> pytree.tree_unflatten([2, 4], tree), pytree.tree_unflatten([2, 4], with_shapes(tree))
+    ([(2, 4)], [torch.Size([2, 4])])
+    """
+    if tree.is_leaf():
+        return tree
+    children = tree.children()
+    made = [with_shapes(child) for child in children]
+    if tree.type is torch.Size:
+        return TreeSpec(_Shape, None, made)
+    same = all(one is other for one, other in zip(children, made, strict=True))
+    return tree if same else TreeSpec(tree.type, tree.context, made)
+
+
 def tree_text(tree: TreeSpec) -> str:
     """The structure as text, "" if one of its classes has no name that another process knows."""
     with suppress(Unnamed, TypeError, ValueError, RecursionError), warnings.catch_warnings():

@@ -54,6 +54,7 @@ REPLACED = "chosen alone; the plan was given another kernel afterwards"
 def task_named(plan: Plan, name: str) -> Task:
     """The task of this name, as lists show it. OptionError with near names for any other."""
     tasks = plan.tasks.tasks
+    name = str(name)  # of what is no text there is no task, either
     found = [task for task in tasks if task.name == name]
     found = found or [task for task in tasks if cut(task.name, NAMED) == name]
     if len(found) == 1:
