@@ -484,3 +484,42 @@ def test_models_that_torch_captures_wrongly_are_told_why() -> None:
     with pytest.raises(CaptureError, match=r"torch\.func") as refused:
         anabranch.compile(cubes, (f(3),), **options)
     assert "data_ptr" not in str(refused.value)
+
+
+def _forked(x: torch.Tensor) -> torch.Tensor:
+    with torch.random.fork_rng():
+        return x + torch.randn(3)
+
+
+def _put_back(x: torch.Tensor) -> torch.Tensor:
+    state = torch.get_rng_state()
+    y = x + torch.randn(3)
+    torch.set_rng_state(state)
+    return y
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (lambda x: (torch.manual_seed(3), x + torch.randn(3))[1], "manual_seed"),
+        (
+            lambda x: (torch.default_generator.manual_seed(3), x + torch.randn(3))[1],
+            "default_generator.manual_seed",
+        ),
+        (_forked, "fork_rng"),
+        (_put_back, "set_rng_state"),
+    ],
+)
+def test_a_model_that_seeds_random_numbers_is_refused_with_its_line(model: Any, told: str) -> None:
+    """Each call of it draws the same numbers; a plan would go on with the next ones."""
+    with pytest.raises(CaptureError, match=rf"in forward: torch.{told}\(\)") as refused:
+        anabranch.compile(model, (torch.ones(3),), target="cpu", search="none")
+    assert refused.value.source.startswith("test_from_torch.py:")
+
+
+def test_a_generator_of_the_model_is_named_where_it_is_refused() -> None:
+    own = torch.Generator().manual_seed(3)
+    with pytest.raises(CaptureError, match=r"from a torch\.Generator of its own"):
+        anabranch.compile(
+            lambda x: x + torch.randn(3, generator=own), (torch.ones(3),), target="cpu"
+        )

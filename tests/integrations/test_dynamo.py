@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from anabranch.compiled.calls import Compiled
-from anabranch.errors import WeightsError
+from anabranch.errors import OptionError, WeightsError
 from anabranch.integrations import dynamo
 from anabranch.integrations.dynamo import anabranch_backend
 
@@ -278,3 +278,8 @@ def test_a_graph_that_counts_in_memory_has_a_plan_for_other_strides() -> None:
     with torch.no_grad():
         for x in (torch.randn(3, 4), torch.randn(4, 3).t(), torch.randn(3, 4)):
             torch.testing.assert_close(fast(x), window(x))
+
+
+def test_a_target_is_told_apart_from_the_options() -> None:
+    with pytest.raises(OptionError, match=r"^target is no option of torch\.compile"):
+        anabranch_backend(torch.fx.symbolic_trace(nn.ReLU()), [], options={"target": "cpu"})

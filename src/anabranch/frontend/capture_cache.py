@@ -35,7 +35,14 @@ from anabranch.frontend.input_queries import (
     answered,
     has_containers,
 )
-from anabranch.frontend.mode_queries import OTHER_WAY, as_exported, of_export, relied_on, unsettled
+from anabranch.frontend.mode_queries import (
+    OTHER_WAY,
+    as_exported,
+    of_export,
+    relied_on,
+    seeding,
+    unsettled,
+)
 from anabranch.frontend.observe import Observed, fails, observe
 from anabranch.frontend.program import name_of
 from anabranch.frontend.rebind import rebind
@@ -219,6 +226,14 @@ def _seen(
             return None
         except Exception as error:
             raise fails(model, error, calling.under) from error
+    if seeds := seeding(seen.asks):
+        called, _, place = seeds.partition(" at ")
+        raise CaptureError(
+            f"the model sets torch's random numbers in forward: {called}",
+            "a plan draws what comes next of them in each call, and would not begin anew",
+            "draw these numbers once and hold them in a buffer, or give them as an input",
+            place,
+        )
     questions = of_export(seen.asks)
     if trace is not None and questions and _goes_another_way(seen, call, calling):
         warn(trace, name_of(model), f"forward asks {', '.join(questions)}, {OTHER_WAY}")

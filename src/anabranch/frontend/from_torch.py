@@ -238,6 +238,12 @@ def _translate(
                     translation.bind_constant(node, value, spec.target, source=known)
             case InputKind.TOKEN:
                 translation.bind_literal(node, None)
+            case InputKind.CUSTOM_OBJ if _is_generator(program, spec.target):
+                raise CaptureError(
+                    "the model draws random numbers from a torch.Generator of its own",
+                    "a plan draws from torch's global generator, and would give other numbers",
+                    "leave generator= out, or draw these numbers outside and give them as an input",
+                )
             case _:
                 raise CaptureError(
                     f"the model holds {spec.target}, which is neither a tensor nor a number",
@@ -271,6 +277,11 @@ def _written(program: ExportedProgram) -> set[str]:
     """The names under which the model holds what it writes to."""
     specs = program.graph_signature.output_specs
     return {spec.target for spec in specs if spec.kind in MUTATED and spec.target is not None}
+
+
+def _is_generator(program: ExportedProgram, target: str | None) -> bool:
+    held = program.constants.get(target or "")
+    return isinstance(getattr(held, "real_obj", held), torch.Generator)
 
 
 def _outputs(

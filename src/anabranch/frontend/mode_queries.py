@@ -15,6 +15,8 @@ what the graph depends on.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,6 +31,9 @@ from anabranch.frontend.surroundings import Surroundings
 from anabranch.ir.ambient import SWITCHES, Ambient, name_of
 
 _COMPILER: Any = torch.compiler
+OWN = str(Path(torch.__file__).parent)
+WRAPPERS = (contextlib.__file__, f"{OWN}/_compile.py", f"{OWN}/_dynamo")
+"""Who stands between a function of torch's and the code that calls it."""
 FLAGS_IN = torch.backends.__path__[0]
 FLAGS = ("_is_compiling_flag", "_is_exporting_flag")
 ASKED = {name: getattr(_COMPILER, name).__code__ for name in ("is_compiling", "is_exporting")}
@@ -51,7 +56,12 @@ TF32: dict[Any, str] = {
 }
 UNSETTLED = (MATMUL_PRECISION, *TF32.values())
 """What is captured under a setting of ours, whatever the user's is."""
+SEEDED: dict[Any, str] = {
+    getattr(torch.default_generator, name): f"torch.default_generator.{name}()"
+    for name in ("manual_seed", "seed", "set_state")
+}
 BUILT_IN: dict[Any, str] = {
+    **SEEDED,
     torch.is_inference_mode_enabled: "torch.is_inference_mode_enabled()",
     torch.get_num_threads: "torch.get_num_threads()",
     **TF32,
@@ -59,8 +69,18 @@ BUILT_IN: dict[Any, str] = {
     torch.get_default_dtype: DEFAULT_DTYPE,
     torch._C._get_deterministic_algorithms: DETERMINISTIC,
 }
-FUNCTIONS = frozenset((*ASKED, *SWITCHED))
-"""The names of all functions in Python that are questions."""
+SEEDS: dict[str, CodeType] = {
+    function.__name__: inspect.unwrap(function).__code__
+    for function in (
+        torch.random.manual_seed,
+        torch.random.seed,
+        torch.random.set_rng_state,
+        torch.random.fork_rng,
+    )
+}
+"""What sets torch's random numbers, whose place a plan takes as each call finds it."""
+FUNCTIONS = frozenset((*ASKED, *SWITCHED, *SEEDS))
+"""The names of all functions in Python that are questions, or seed."""
 OTHER_WAY = (
     "and calls other operators for another answer: what is compiled goes the way for True, as "
     "torch.export does"
@@ -76,6 +96,10 @@ def mode_query(frame: FrameType, called: Any = None) -> str | None:
             frame = frame.f_back  # what is read as an attribute there calls a function
         return _at(frame, question) if question else None
     name, caller = frame.f_code.co_name, frame.f_back
+    if SEEDS.get(name) is frame.f_code:
+        while caller is not None and caller.f_code.co_filename.startswith(WRAPPERS):
+            caller = caller.f_back
+        return _at(caller, f"torch.{name}()") if caller is not None else None
     code, question = SWITCHED.get(name, (None, ""))
     if code is frame.f_code and caller is not None:
         return _at(caller, question)
@@ -93,6 +117,12 @@ def of_export(questions: Iterable[str]) -> list[str]:
         if not one.startswith((DEFAULT_DTYPE, DETERMINISTIC, *SWITCHES, *UNSETTLED)):
             first.setdefault(one.partition(" at ")[0], one)
     return list(first.values())
+
+
+def seeding(questions: Iterable[str]) -> str:
+    """Where the user's code first seeds torch's random numbers; "" if it does not."""
+    names = (*(f"torch.{name}()" for name in SEEDS), *SEEDED.values())
+    return next((one for one in questions if one.startswith(names)), "")
 
 
 def unsettled(questions: Iterable[str]) -> list[str]:

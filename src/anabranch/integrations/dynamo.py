@@ -83,6 +83,12 @@ def anabranch_backend(
         raise OptionError(
             f"unknown mode {mode!r}", "torch.compile has no such mode", f"one of {', '.join(MODES)}"
         )
+    if "target" in (options or {}):
+        raise OptionError(
+            "target is no option of torch.compile",
+            "a graph runs on the device that the model and its inputs are on",
+            "move both there with .to(device), or call anabranch.compile(model, inputs, target)",
+        )
     chosen = Options.read({**MODES[mode or "default"], **(options or {})})
 
     writes = [False]
