@@ -31,8 +31,8 @@ from anabranch.frontend.surroundings import Surroundings
 from anabranch.ir.ambient import SWITCHES, Ambient, name_of
 
 _COMPILER: Any = torch.compiler
-OWN = str(Path(torch.__file__).parent)
-WRAPPERS = (contextlib.__file__, f"{OWN}/_compile.py", f"{OWN}/_dynamo")
+TORCH_FOLDER = str(Path(torch.__file__).parent)
+WRAPPERS = (contextlib.__file__, f"{TORCH_FOLDER}/_compile.py", f"{TORCH_FOLDER}/_dynamo")
 """Who stands between a function of torch's and the code that calls it."""
 FLAGS_IN = torch.backends.__path__[0]
 FLAGS = ("_is_compiling_flag", "_is_exporting_flag")
