@@ -523,3 +523,16 @@ def test_a_generator_of_the_model_is_named_where_it_is_refused() -> None:
         anabranch.compile(
             lambda x: x + torch.randn(3, generator=own), (torch.ones(3),), target="cpu"
         )
+
+
+def test_checks_of_linalg_that_a_plan_does_not_make_are_told_of() -> None:
+    def model(x: Tensor, checked: bool) -> Any:
+        return torch.linalg.cholesky_ex(x) if checked else torch.linalg.cholesky(x)
+
+    x = torch.eye(3)
+    with pytest.warns(UserWarning, match="raises for a matrix that is singular or not positive"):
+        anabranch.compile(model, (x, False), target="cpu", search="none")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fast = anabranch.compile(model, (x, True), target="cpu", search="none")
+    assert fast(-x, True).info == 1

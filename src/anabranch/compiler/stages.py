@@ -28,6 +28,7 @@ from anabranch.compiler.plan_cache import CompiledGraph, PlanCache, key_of
 from anabranch.costs import Roofline
 from anabranch.errors import NumericsError, TargetError
 from anabranch.frontend.capture_cache import capture_model
+from anabranch.frontend.capture_warnings import warn_of_checks
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.frontend.memory import check_example
 from anabranch.frontend.observe import Observed
@@ -85,6 +86,7 @@ def capture(job: Job) -> tuple[Captured, Observed | None]:
     asked = job.model, job.args, job.kwargs, job.cache, job.trace
     captured, seen = capture_model(*asked, calling_of(job), partial(start_sandbox, job))
     check_example(captured, job.args, job.kwargs)
+    warn_of_checks(job.trace, captured.graph)
     return captured, seen
 
 
