@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests import fresh
 from torch import Tensor, nn
 
 import anabranch
+from anabranch.compiled.saved_step import KEY, SavedStep, read_back, written
 from anabranch.errors import AnabranchError, ArtifactError, InputError, WeightsError
 from anabranch.trace import Trace
 
@@ -116,3 +118,18 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     anabranch.compile(model.eval(), batch(0)[:1], **options).save(plan)
     with pytest.raises(ArtifactError, match="holds no training step"):
         anabranch.load_step(plan, *made()[:2], target="cpu")
+
+
+def test_what_a_stranger_wrote_is_not_shown() -> None:
+    """Words of a file stand in errors, so they have to be words; numbers have limits."""
+    saved = SavedStep(True, 1, False, 3, (("step", "other"),), ((("lr", "0.1"),),))
+    assert read_back("file", {KEY: written(saved)}) == saved
+    for damage in (
+        {"settings": ((("lr", "\x1b[2J"),),)},
+        {"settings": ((("l\nr", "0.1"),),)},
+        {"alike": (("step", "x" * 2000),)},
+        {"accumulate": 0},
+        {"calls": -1},
+    ):
+        with pytest.raises(ArtifactError, match="file is damaged"):
+            read_back("file", {KEY: written(replace(saved, **damage))})

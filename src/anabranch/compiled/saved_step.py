@@ -31,6 +31,8 @@ from anabranch.targets.places import ALIGNED
 KEY = "training"
 """Under which name facts of a saved plan have it."""
 MOST_CALLS = 1 << 40
+LONGEST_WORD = 1000
+"""Characters of a name or a setting that an error may show."""
 
 GroupSettings = tuple[tuple[tuple[str, str], ...], ...]
 
@@ -51,8 +53,11 @@ CODEC = values(SavedStep, strict=True)
 
 
 def settings_of(groups: Sequence[Mapping[str, Any]]) -> GroupSettings:
-    """What plans have of each group, as Python writes it."""
-    return tuple(tuple(sorted((k, repr(v)) for k, v in group.items())) for group in groups)
+    """What plans have of each group, as Python writes it, in one line."""
+    return tuple(
+        tuple(sorted((key, " ".join(repr(value).split())) for key, value in group.items()))
+        for group in groups
+    )
 
 
 def written(saved: SavedStep) -> Any:
@@ -73,13 +78,21 @@ def read_back(path: str | os.PathLike[str], facts: Mapping[str, Any]) -> SavedSt
         saved = CODEC.read(json.dumps(facts[KEY]).encode(), None)
     except ValueError:
         saved = None
-    if saved is None or saved.accumulate < 1 or not 0 <= saved.calls < MOST_CALLS:
+    if saved is None or not _makes_sense(saved):
         raise ArtifactError(
             f"{path} is damaged",
             "what it says of its training step means nothing",
             "save the step again",
         )
     return saved
+
+
+def _makes_sense(saved: SavedStep) -> bool:
+    """Whether its numbers are some that a step may have, and its words may be shown."""
+    words = [word for group in saved.settings for pair in group for word in pair]
+    words += [name for names in saved.alike for name in names]
+    shown = all(word.isprintable() and len(word) <= LONGEST_WORD for word in words)
+    return shown and saved.accumulate >= 1 and 0 <= saved.calls < MOST_CALLS
 
 
 def check_no_step(path: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
