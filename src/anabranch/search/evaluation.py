@@ -58,7 +58,8 @@ class CandidateEvaluator:
         self._cuts = TaskCutter(job.target.spec, tuner_of(job).generates)
         self._learned: list[tuple[Task, Cost]] = []
         self._modes = PlanModes(first, self._found_mode)
-        self._measured = OperatorTimes(replace(job, deadline=until))
+        timed = SEARCH_KINDS[job.options.search].timed
+        self._measure = OperatorTimes(replace(job, deadline=until)) if timed else None
 
     def evaluators(self, alpha: float, machine: Calibration) -> Evaluators[BuiltPlan]:
         """`alpha`: what the critical path weighs; `machine`: what it costs there to run side by
@@ -126,8 +127,7 @@ class CandidateEvaluator:
         self, built: Sequence[BuiltPlan], alpha: float, machine: Calibration
     ) -> Appraiser:
         taken = [(task, one.costs.task(task)) for one in built for task in one.tasks.tasks]
-        measure = self._measured if SEARCH_KINDS[self._job.options.search].timed else None
-        return Appraiser((*self._learned, *taken), self._cuts, alpha, machine, measure)
+        return Appraiser((*self._learned, *taken), self._cuts, alpha, machine, self._measure)
 
     def _time_parts(self, graphs: Sequence[Graph]) -> Sequence[Cost | None]:
         within = replace(self._job, deadline=self._until)

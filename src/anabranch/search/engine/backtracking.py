@@ -266,12 +266,12 @@ def best_of(found: Sequence[Found], keep: int, distinct: bool = False) -> tuple[
     those of one price that with the fewest steps."""
     ranked = sorted(found, key=lambda one: (one.price.us, len(one.steps)))
     if distinct:
-        ranked = list({told_apart(one.price.us): one for one in reversed(ranked)}.values())[::-1]
+        ranked = list({price_key(one.price.us): one for one in reversed(ranked)}.values())[::-1]
     kept = ranked[:keep]
     return tuple(kept if any(one is found[0] for one in kept) else [*kept, found[0]])
 
 
-def told_apart(us: float) -> float:
+def price_key(us: float) -> float:
     """The same for prices that differ by how they were added up alone."""
     return float(f"{us:.9g}")
 

@@ -40,7 +40,7 @@ from anabranch.search.engine.backtracking import (
     Found,
     RewriteStep,
     best_of,
-    told_apart,
+    price_key,
 )
 from anabranch.search.engine.intervals import Solver, Survey, Trail, gain, trail
 from anabranch.search.engine.min_cut import parts
@@ -208,7 +208,7 @@ class _PrefixSearch:
         ]
         ranked = sorted(priced[1:], key=lambda head: (-head.gain.us, len(head.steps)))
         if self._settings.distinct:
-            ranked = list({told_apart(h.gain.us): h for h in reversed(ranked)}.values())[::-1]
+            ranked = list({price_key(h.gain.us): h for h in reversed(ranked)}.values())[::-1]
         return [priced[0], *ranked[: self._settings.keep]]
 
     def _distinct(self, ways: Sequence[PrefixExtension], outputs: Sequence[Ref]) -> list[Head]:
