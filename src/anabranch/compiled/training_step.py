@@ -206,10 +206,12 @@ class TrainingStep:
         held = alike_in(first, held_by(training))
         step._take_rates()
         step._plans = [Compiled(None, target, options, None) for _ in step._kinds]
+        places: dict[str, Tensor] = {}
         for ends, compiled in zip(step._kinds, step._plans, strict=True):
             mine = [one for one, said in zip(plans, saved, strict=True) if said.ends == ends]
             for plan, _ in mine:
                 compiled.states.places.update(state_places(plan, held, target.device))
+            places.update(compiled.states.places)
             compiled.adopt_all(mine, str(path))
         read = [plan.recipe for plan, _ in plans if plan.recipe is not None]
         written_to = {state.path for plan, _ in plans for state in plan.tasks.states}
@@ -220,7 +222,7 @@ class TrainingStep:
             for plan, _ in plans:
                 for state in plan.tasks.states:
                     if state.value is not None and not target.spec.simulated:
-                        step._plans[-1].states.places[state.path].copy_(state.value)
+                        places[state.path].copy_(state.value)
         step._bound.check_counts()
         step._calls = first.calls
         step._refit()
