@@ -37,6 +37,7 @@ ALIKE = {
     **{"nasnet_large": "nasnet_ios", "nasnet_mobile": "nasnet_ios", "randwire": "randwire_ios"},
     **{"densenet121": "googlenet", "mobilenet_v2": "resnext50", "gpt2": "bert_base"},
     **{"mlp": "deepfm", "dlrm": "deepfm", "lstm": "sru", "gru": "sru", "attention_rnn": "sru"},
+    **{"t5": "bert_base", "deepspeech2": "sru", "nasnet_cell": "nasnet_ios"},
 }
 """Networks of the operators and blocks of another one, which stands for them here."""
 UNLIKE = tuple(name for name in ZOO if name not in ALIKE)

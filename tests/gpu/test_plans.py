@@ -52,7 +52,7 @@ BRANCHY = ("googlenet", "nasnet_mobile", "randwire", "sru")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 LIKE_OTHERS = (
     *("densenet121", "mobilenet_v2", "gpt2", "mlp", "dlrm", "lstm", "gru", "attention_rnn"),
-    *("nasnet_large", "nasnet_ios", "randwire_ios"),
+    *("nasnet_large", "nasnet_ios", "randwire_ios", "t5", "deepspeech2", "nasnet_cell"),
 )
 DISTINCT = tuple(name for name in ZOO if name not in LIKE_OTHERS)
 """Networks of operators, blocks or cells that no other network of the zoo has."""

@@ -29,6 +29,9 @@ PARAMETERS = {
     "attention_rnn": 4_738_058,  # pinned
     "mlp": 4_199_425,  # pinned
     "dlrm": 17_418_817,  # pinned
+    "t5": 222_903_552,
+    "deepspeech2": 41_187_968,  # pinned
+    "nasnet_cell": 650_832,  # pinned
 }
 
 # Entries of the state dict of the implementation whose weights load.
@@ -43,6 +46,7 @@ ENTRIES = {
     "densenet121": 727,
     "mobilenet_v2": 314,
     "gpt2": 148,
+    "t5": 257,
 }
 
 NAMES = sorted(ZOO)

@@ -11,6 +11,7 @@ from anabranch.models.zoo import (
     attention_rnn,
     bert_base,
     deepfm,
+    deepspeech2,
     densenet121,
     dlrm,
     googlenet,
@@ -20,6 +21,7 @@ from anabranch.models.zoo import (
     lstm,
     mlp,
     mobilenet_v2,
+    nasnet_cell,
     nasnet_ios,
     nasnet_large,
     nasnet_mobile,
@@ -30,6 +32,7 @@ from anabranch.models.zoo import (
     squeezenet,
     squeezenet_bypass,
     sru,
+    t5,
 )
 from anabranch.models.zoo.network import SIZES, Network
 
@@ -58,6 +61,9 @@ ZOO: dict[str, Network] = {
     "attention_rnn": Network("attention_rnn", attention_rnn.build, attention_rnn.inputs),
     "mlp": Network("mlp", mlp.build, mlp.inputs),
     "dlrm": Network("dlrm", dlrm.build, dlrm.inputs),
+    "t5": Network("t5", t5.build, t5.inputs),
+    "deepspeech2": Network("deepspeech2", deepspeech2.build, deepspeech2.inputs),
+    "nasnet_cell": Network("nasnet_cell", nasnet_cell.build, nasnet_cell.inputs),
 }
 
 __all__ = ["SIZES", "ZOO", "Network"]

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 SEED = 0
 
@@ -53,7 +54,7 @@ def integers(high: int, *shape: int) -> Tensor:
 
 
 def _fill(module: nn.Module, name: str, x: Tensor, gain: float, generator: torch.Generator) -> None:
-    is_norm = isinstance(module, (nn.BatchNorm2d, nn.LayerNorm))
+    is_norm = isinstance(module, (_BatchNorm, nn.LayerNorm, nn.RMSNorm))
     if name == "num_batches_tracked":
         x.zero_()
     elif name == "running_var" or (is_norm and name == "weight"):
