@@ -1,11 +1,11 @@
-"""T5-base: ids of a text and of its answer -> the decoder's hidden states. Raffel et al., 1910.10683.
+"""T5-base: ids of a text and of its answer -> the decoder's states. Raffel et al., arXiv 1910.10683.
 
 Twelve encoder and twelve decoder layers of 768, twelve heads, 128 tokens each. Parameter names and
 shapes are those of `T5Model` in transformers, so its weights load.
 
-    ids ----> embed --> (norm, attention, +)  (norm, relu of two linears, +)  x 12 --> norm --+
-                                                                                              |
-    answer -> embed --> (norm, causal attention, +)  (norm, attention to it, +)  (.., +)  x 12 --> norm
+    text ---> embed --> (norm, attention, +)  (norm, linear, relu, linear, +)  x 12 --> norm --+
+                                                                                               |
+    answer -> embed --> (norm, attention, +)  (norm, attention to it, +)  (the same)  x 12 --> norm
 
 Norms divide by the root mean square alone; attention is not scaled, and adds a learned number to
 each pair of positions, by their distance: exact below 8, then by logarithm up to 128. The first
@@ -120,7 +120,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention of several heads without scale or biases; `first`: with the numbers of distances."""
+    """Attention of several heads without scale or biases; `first`: with numbers of distances."""
 
     def __init__(self, channels: int, heads: int, width: int, first: bool) -> None:
         super().__init__()
