@@ -1,4 +1,4 @@
-"""Deep Speech 2: a spectrogram -> scores of 29 letters for each step. Amodei et al., arXiv 1512.02595.
+"""Deep Speech 2: a spectrogram -> scores of 29 letters a step. Amodei et al., arXiv 1512.02595.
 
 Two convolutions over frequency and time, five recurrent layers each way, a linear. 200 frames of
 161 frequencies are two seconds; the first convolution halves them to 100 steps.

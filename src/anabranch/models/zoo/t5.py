@@ -1,4 +1,4 @@
-"""T5-base: ids of a text and of its answer -> the decoder's states. Raffel et al., arXiv 1910.10683.
+"""T5-base: ids of text and answer -> the decoder's states. Raffel et al., arXiv 1910.10683.
 
 Twelve encoder and twelve decoder layers of 768, twelve heads, 128 tokens each. Parameter names and
 shapes are those of `T5Model` in transformers, so its weights load.
@@ -172,7 +172,8 @@ class Norm(nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         """The same shape and dtype."""
         scale = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + EPS)
-        return self.weight * (x * scale).to(x.dtype)
+        normed: Tensor = self.weight * (x * scale).to(x.dtype)
+        return normed
 
 
 def buckets(ahead: Tensor, both: bool) -> Tensor:
