@@ -152,12 +152,13 @@ class Options(BaseModel):
         "deterministic ones, and generated ones. A model of which one operator has neither is "
         "refused. `explain` names those that are used without.",
     )
-    fusion: Literal["cuts", "deepcuts"] = Field(
+    fusion: Literal["cuts", "deepcuts", "none"] = Field(
         default="cuts",
         description='How a graph is cut into launches. "cuts" compares a few cuts where they '
         "differ, with concatenations that cost nothing and cheap work that is done twice. "
         '"deepcuts" merges consecutive operators while that is faster, as DeepCuts does, by '
-        "measurement; not where a scheduler merges convolutions.",
+        'measurement; not where a scheduler merges convolutions. "none", for ablations: each '
+        "operator is a launch of its own.",
     )
     pruning: PruningName = Field(
         default="time",

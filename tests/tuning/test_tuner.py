@@ -226,13 +226,17 @@ def test_deepcuts_joins_nothing_and_computes_nothing_twice() -> None:
                 (torch.randn(1, 3, 32, 32),),
                 {},
                 resolve("sim:h200", False),
-                Options.read({**quick, "system": name}, False),
+                Options.read({**quick, **asked}, False),
                 None,
                 Trace(),
             ),
             stop_after="memory",
         )
-        for name in ("anabranch", "deepcuts")
+        for name, asked in {
+            "anabranch": {},
+            "deepcuts": {"system": "deepcuts"},
+            "not fused": {"system": "deepcuts", "fusion": "none"},
+        }.items()
     }
     assert plans["anabranch"].tasks.elided_concats
     ours = plans["deepcuts"].tasks
@@ -240,6 +244,10 @@ def test_deepcuts_joins_nothing_and_computes_nothing_twice() -> None:
     computed = [name for task in ours.tasks for name in computes(task)]
     assert len(computed) == len(set(computed))
     assert any(len(computes(task)) > 1 for task in ours.tasks)
+    apart = plans["not fused"].tasks
+    assert sorted(name for task in apart.tasks for name in computes(task)) == sorted(computed)
+    assert all(len(computes(task)) == 1 for task in apart.tasks)
+    assert any(task.kernel.provider == "triton" for task in apart.tasks if task.kernel)
 
 
 def test_merged_one_by_one_it_computes_what_the_model_does() -> None:
@@ -253,7 +261,9 @@ def test_a_scheduler_that_merges_convolutions_finds_each_of_them() -> None:
     for scheduler, cuts in (("ios-both", 1), ("sequential", 0)):
         options = Options.read({"fusion": "deepcuts", "scheduler": scheduler})
         one = Tuner(resolve("sim:h200", False), options, None)
-        assert one.uses_deepcuts == (not cuts) and (len(one.cuts(graph, Trace())) > 1) == bool(cuts)
+        assert one.begins_with_nodes == (not cuts) and (len(one.cuts(graph, Trace())) > 1) == bool(
+            cuts
+        )
 
 
 def test_what_is_merged_is_judged_as_it_will_be_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:

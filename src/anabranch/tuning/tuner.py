@@ -96,10 +96,11 @@ class Tuner:
         return self.target.spec.kind == "cuda" and self.options.kernels == "all"
 
     @property
-    def uses_deepcuts(self) -> bool:
-        """Whether nodes are merged one by one, as DeepCuts does. A scheduler that merges
-        convolutions wants each of them in a task that it can find."""
-        return self.options.fusion == "deepcuts" and self.options.scheduler not in MERGING
+    def begins_with_nodes(self) -> bool:
+        """Whether each node is a task at first, and nodes are merged one by one, as DeepCuts does,
+        or not at all. A scheduler that merges convolutions wants each of them in a task that it can
+        find."""
+        return self.options.fusion != "cuts" and self.options.scheduler not in MERGING
 
     @property
     def providers(self) -> Sequence[Provider]:
@@ -114,7 +115,7 @@ class Tuner:
         may be elided concats, where others fuse it with what makes its parts or reads it. Steps of
         which there are many are one task in all of them. Where nodes are to be merged one by one,
         each of them alone."""
-        if self.uses_deepcuts:
+        if self.begins_with_nodes:
             return [singly(graph)]
         found, spec = list[TaskGraph](), self.target.spec
         loops = recurrences(graph, trace) if self.generates else []
@@ -142,7 +143,7 @@ class Tuner:
             if self.generates:
                 sandboxed.start()
             config = self._config(sandboxed, costs)
-            if self.uses_deepcuts:
+            if self.begins_with_nodes:
                 told = trace.child()
                 return [SelectionVariant(self._deepcuts(cuts[0], config, told), told)]
             ways = select_all(cuts, config, trace)
@@ -167,7 +168,7 @@ class Tuner:
             ]
 
     def _deepcuts(self, alone: TaskGraph, config: SelectionConfig, trace: Trace) -> Selection:
-        """DeepCuts: merged while that is faster, from each node alone."""
+        """DeepCuts: merged while that is faster, from each node alone; without fusion these."""
         decisions: dict[str, Decision] = {}
 
         def evaluate(tasks: Sequence[Task]) -> list[Cost | None]:
@@ -176,7 +177,12 @@ class Tuner:
             each = zip(tasks, found, strict=True)
             return [_in_one_launch(task, made, config) if made else None for task, made in each]
 
-        tasks = deepcuts_partition(graph_of(alone), evaluate, trace, self._unwritten, self._total())
+        if self.options.fusion == "none":
+            tasks = alone
+            evaluate(alone.tasks)
+        else:
+            given = graph_of(alone), evaluate, trace, self._unwritten, self._total()
+            tasks = deepcuts_partition(*given)
         found = select_known(tasks, decisions, config, trace)
         return replace(found, settled=config.memory.settled())
 

@@ -138,9 +138,9 @@ class Attention(nn.Module):
             y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for y in (self.q(x), self.k(read), self.v(read))
         )
-        y = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
-        y = self.o(y.transpose(1, 2).flatten(2))
-        return y
+        x = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=1.0)
+        x = self.o(x.transpose(1, 2).flatten(2))
+        return x
 
     def bias(self, tokens: int, both: bool) -> Tensor:
         """What is added to each pair of positions, (1, heads, tokens, tokens); not `both`: minus
