@@ -39,6 +39,24 @@ def test_the_gradient_of_a_weight_is_that_of_convolution_backward(
     assert said == type_of(got) and ops.channels_last(said) == last
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_a_wide_product_is_not_rounded(dtype: torch.dtype) -> None:
+    a, b = torch.randn(5, 40).to(dtype), torch.randn(7, 40).to(dtype).t()
+    found = torch.ops.anabranch.wide_mm(a, b)
+    assert found.dtype == torch.promote_types(dtype, torch.float32)
+    torch.testing.assert_close(found.double(), a.double() @ b.double(), atol=1e-5, rtol=1e-5)
+    known = {"a": type_of(a), "b": type_of(b)}
+    (said,) = ops.infer(custom_ops.WIDE_MM, (Ref("a"), Ref("b")), (), known)
+    assert said == type_of(found)
+
+
+def test_what_no_product_is_of_is_refused() -> None:
+    a = torch.zeros(5, 4, dtype=torch.bfloat16)
+    for b in (a, a.t().float(), a[0]):
+        with pytest.raises(RuntimeError, match="no product"):
+            torch.ops.anabranch.wide_mm(a, b)
+
+
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 def test_sizes_that_no_convolution_has_are_refused(device: str) -> None:
     x, grad = torch.zeros(2, 4, 7, 6, device=device), torch.zeros(2, 8, 7, 6, device=device)

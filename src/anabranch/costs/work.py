@@ -27,9 +27,12 @@ CONTRACT_TILE = 64 * 32
 POINTWISE_TILE = 256 * 4
 """What a launch is taken to use where nobody has told: a middling tile of ours."""
 PRODUCTS = frozenset(
-    ("linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "_addmm_activation", "addmm_activation")
+    (
+        *("linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "wide_mm"),
+        *("_addmm_activation", "addmm_activation"),
+    )
 )
-"""ATen's matrix products, which cuBLAS runs."""
+"""Matrix products that cuBLAS runs."""
 WIDE = 16
 """Channels in a group that fill a tile of tensor cores: fewer cost as many."""
 NARROW_GROUP_SHARE = 0.15

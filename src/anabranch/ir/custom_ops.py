@@ -2,12 +2,14 @@
 
     anabranch.recurrence(x, factor, first, dim)     y[t] = factor[t] * y[t - 1] + x[t]
     anabranch.conv_weight_grad(grad, x, ...)        what convolution_backward says of the weight
+    anabranch.wide_mm(a, b)                         a product of half types in fp32, not rounded
     anabranch.uniform(random, number, shape)        random numbers in [0, 1), which are counted
     anabranch.scaled_dot_product_forward(q, ...)    attention and its backward (`attention_ops`)
 
 No model calls them: rewriting puts the first where a model spells the same out, step by step,
-`frontend.backward` the second where a training step has the backward of a convolution, and the
-last where it has attention, and `frontend.draws` the third where it draws.
+and the third in place of a sum of products; `frontend.backward` the second where a training step
+has the backward of a convolution, and the last where it has attention, and `frontend.draws` the
+fourth where it draws.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from anabranch.ir import attention_ops
 
 RECURRENCE = "anabranch.recurrence.default"
 CONV_WEIGHT_GRAD = "anabranch.conv_weight_grad.default"
+WIDE_MM = "anabranch.wide_mm.default"
 UNIFORM = "anabranch.uniform.default"
 ATTENTION, ATTENTION_BACKWARD = attention_ops.FORWARD, attention_ops.BACKWARD
-ALL = frozenset({RECURRENCE, CONV_WEIGHT_GRAD, UNIFORM, ATTENTION, ATTENTION_BACKWARD})
+ALL = frozenset({RECURRENCE, CONV_WEIGHT_GRAD, WIDE_MM, UNIFORM, ATTENTION, ATTENTION_BACKWARD})
 
 
 def recurrence(x: Tensor, factor: Tensor, first: Tensor | None, dim: int) -> Tensor:
@@ -118,6 +121,28 @@ def _channels_last(tensor: Tensor) -> bool:
     return last and not tensor.is_contiguous()
 
 
+def wide_mm(a: Tensor, b: Tensor) -> Tensor:
+    """The product of two matrices of one floating dtype, in fp32 at least: what tensor cores add up
+    of half types is returned as it is, and not rounded."""
+    _check_matrices(a, b)
+    wide = torch.promote_types(a.dtype, torch.float32)
+    return a.to(wide) @ b.to(wide)
+
+
+def _shape_of_wide_mm(a: Tensor, b: Tensor) -> Tensor:
+    _check_matrices(a, b)
+    wide = torch.promote_types(a.dtype, torch.float32)
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=wide)
+
+
+def _check_matrices(a: Tensor, b: Tensor) -> None:
+    fits = a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0]
+    if not fits or a.dtype != b.dtype or not a.dtype.is_floating_point:
+        raise RuntimeError(
+            f"no product of {a.dtype}{list(a.shape)} and {b.dtype}{list(b.shape)} is in fp32"
+        )
+
+
 WORD = (1 << 32) - 1
 PHILOX_ROUNDS = 10
 MULTIPLIERS, WEYL = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
@@ -158,12 +183,14 @@ SCHEMAS: tuple[str, ...] = (
     "recurrence(Tensor x, Tensor factor, Tensor? first, int dim) -> Tensor",
     "conv_weight_grad(Tensor grad, Tensor x, int[] size, int[] stride, int[] padding, "
     "int[] dilation, int groups) -> Tensor",
+    "wide_mm(Tensor a, Tensor b) -> Tensor",
     "uniform(Tensor random, int number, int[] shape) -> Tensor",
     *attention_ops.SCHEMAS,
 )
 IMPLEMENTED: dict[str, tuple[Any, Any]] = {
     "recurrence": (recurrence, _shape_of_recurrence),
     "conv_weight_grad": (conv_weight_grad, _shape_of_conv_weight_grad),
+    "wide_mm": (wide_mm, _shape_of_wide_mm),
     "uniform": (uniform, _shape_of_uniform),
     "scaled_dot_product_forward": (attention_ops.forward, attention_ops.shape_of_forward),
     "scaled_dot_product_backward": (attention_ops.backward, attention_ops.shape_of_backward),

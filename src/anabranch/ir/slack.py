@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from anabranch.ir import ops
+from anabranch.ir import custom_ops, ops
 from anabranch.ir.eval import run_node
 from anabranch.ir.graph import Graph, Node, types
 from anabranch.ir.rounding import EXACT_JUMPS
@@ -53,7 +53,7 @@ SAME = frozenset(
     )
 )
 """Operators with one right result for what they read, to the bit, in single precision and above."""
-LINEAR = frozenset(
+LINEAR = {ops.packet_name(custom_ops.WIDE_MM)} | frozenset(
     f"aten.{name}"
     for name in (
         *("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose3d"),

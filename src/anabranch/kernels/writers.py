@@ -177,6 +177,14 @@ def _linear(results: Sequence[Tensor], x: Tensor, w: Tensor, bias: Tensor | None
         aten.addmm.out(bias, flat, w.t(), out=out)
 
 
+def _wide_mm(results: Sequence[Tensor], a: Tensor, b: Tensor) -> None:
+    if a.is_cuda and a.dtype in (torch.float16, torch.bfloat16):
+        aten.mm.dtype_out(a, b, torch.float32, out=results[0])
+    else:
+        wide = results[0].dtype
+        aten.mm.out(a.to(wide), b.to(wide), out=results[0])
+
+
 def _embedding(results: Sequence[Tensor], table: Tensor, indices: Tensor, *_: Any) -> None:
     out = results[0].view(-1, table.shape[1])
     aten.index_select.out(table, 0, indices.reshape(-1), out=out)
@@ -231,6 +239,7 @@ WRITERS: dict[str, Writer] = {
     "aten._unsafe_view": _copy_reshaped,
     "aten.relu": _relu,
     "aten.linear": _linear,
+    "anabranch.wide_mm": _wide_mm,
     "aten.embedding": _embedding,
     "aten.max_pool2d": _max_pool,
     "aten.max_pool2d_with_indices": _max_pool,

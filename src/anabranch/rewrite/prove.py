@@ -30,7 +30,7 @@ stay far inside the 53 bits in which doubles are exact."""
 
 WILD = (float("inf"), float("-inf"), float("nan"), 0.0, -0.0)
 
-EXACT = {ops.packet_name(custom_ops.RECURRENCE)} | frozenset(
+EXACT = {ops.packet_name(op) for op in (custom_ops.RECURRENCE, custom_ops.WIDE_MM)} | frozenset(
     f"aten.{name}"
     for name in (
         *("add", "sub", "mul", "neg", "relu", "maximum", "minimum", "abs", "clone", "where"),

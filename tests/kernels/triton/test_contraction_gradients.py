@@ -56,6 +56,15 @@ def test_gradients_of_weights(given: dict[str, object]) -> None:
     check(graph, list(kinds.values()), tensors)
 
 
+def test_a_wide_product_of_half_types_is_added_up_by_tensor_cores_and_not_rounded() -> None:
+    grad, x = torch.randn(40, 48).half(), torch.randn(40, 24).half()
+    graph, tensors = body("anabranch.wide_mm.default", (grad.t(), x))
+    (variant, *_) = variants(graph, gpu(132))
+    check(graph, [variant], tensors)
+    text = program(graph, variant).text
+    assert "tl.dot(" in text and "ieee" not in text, "factors are halves"
+
+
 def test_the_depth_of_a_weight_gradient_is_every_pixel_of_every_image() -> None:
     graph, tensors = call(4, 16, 12, 12, to=16, kernel=3, padding=1, last=True)
     found = contraction_of(lower(graph))

@@ -130,7 +130,8 @@ def test_every_rule_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
       %j: f32[2,8] = aten.reshape.default(%i, [2, 8])
       %k: f32[2,3] = aten.linear.default(%j, %w)
       %l: f32[1,2,3] = aten.reshape.default(%k, [1, 2, 3])
-      return %l
+      %m: f32[1,2,3] = aten.sum.dim_IntList(%l, [0], True)
+      return %m
     }}""")
     applied, made = set[str](), apply.substitute
 

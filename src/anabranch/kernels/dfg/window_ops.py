@@ -350,6 +350,10 @@ def _mm(call: LoweringCall) -> tuple[At, ...]:
     return (dot(call, call.x, call.given["mat2"]),)
 
 
+def _wide_mm(call: LoweringCall) -> tuple[At, ...]:
+    return (dot(call, call.given["a"], call.given["b"]),)
+
+
 def _linear(call: LoweringCall) -> tuple[At, ...]:
     weight, bias = call.given["weight"], call.given.get("bias")
     if len(weight.shape) != 2 or not call.x.shape:
@@ -394,6 +398,7 @@ WINDOWS: dict[str, Lowering] = {
         for name in ("convolution", "conv1d", "conv2d", "conv3d", "_convolution")
     },
     ops.packet_name(custom_ops.CONV_WEIGHT_GRAD): _conv_weight_grad,
+    ops.packet_name(custom_ops.WIDE_MM): _wide_mm,
     **{"aten.mm": _mm, "aten.bmm": _mm, "aten.linear": _linear},
     **{"aten.addmm": _addmm("mat1", "mat2"), "aten.baddbmm": _addmm("batch1", "batch2")},
 }

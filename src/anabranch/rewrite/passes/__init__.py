@@ -19,6 +19,7 @@ from anabranch.rewrite.passes.functional import functional
 from anabranch.rewrite.passes.identities import identities
 from anabranch.rewrite.passes.matrix_transposes import matrix_transposes
 from anabranch.rewrite.passes.sink_transposes import sink
+from anabranch.rewrite.passes.sums_of_products import sums_of_products
 from anabranch.rewrite.passes.zero_channels import zeros
 from anabranch.trace import Trace
 
@@ -36,5 +37,6 @@ PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
     "zeros": zeros,
     "fold_constants": fold_constants,
     "cse": cse,
+    "sums_of_products": sums_of_products,
     "dead_code": dead_code,
 }

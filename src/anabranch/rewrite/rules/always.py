@@ -117,6 +117,7 @@ RULES: tuple[Rule, ...] = (
     identity("permute(x, in order) -> x", sized(p=in_order), "permute(x, p)"),
     identity("transpose(x, a, a) -> x", sized(a=0)),
     identity("cat([x]) -> x", sized(a=0), "cat([x], a)"),
+    identity("sum(x, axes of one) -> x", shapes("x: 1 N", a=(0,), N=(1, 3)), "sum(x, a, True)"),
     identity("t(t(x)) -> x", shapes("x: N M")),
     *(
         identity(

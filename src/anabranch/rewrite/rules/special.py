@@ -18,9 +18,10 @@ from anabranch.ir.rule import Rule
 
 FILE = Path(__file__).with_name("special.txt")
 SPECIAL = frozenset(FILE.read_text(encoding="utf-8").splitlines())
-PASSES = frozenset({"attention", "zeros"})
+PASSES = frozenset({"attention", "sums_of_products", "zeros"})
 """Passes that do: rows of attention that are masked as a whole are zeros or not a number, as the
-operator has it; channels of zeros are multiplied that nobody multiplied before."""
+operator has it; products with zeros are left out of sums; channels of zeros are multiplied that
+nobody multiplied before."""
 
 
 def flagged(rules: Iterable[Rule]) -> tuple[Rule, ...]:
