@@ -439,14 +439,17 @@ def test_forgotten_attributes_are_warned_of() -> None:
 
 
 def test_numbers_that_only_checks_read_are_left_out() -> None:
-    """As the checks are. A number that anything else reads is refused."""
+    """Checks read tensors in their place. A number that anything else reads is refused."""
 
     def checked(x: Tensor, lengths: Tensor) -> Tensor:
         torch._check(lengths.max().item() <= 7)  # type: ignore[no-untyped-call]
         return x * 2
 
-    graph = capture(checked, (f(3), torch.tensor([1, 2]))).graph
+    captured = capture(checked, (f(3), torch.tensor([1, 2])))
+    graph = captured.graph
     assert not any("scalar" in op for op in ops(graph))
+    (check,) = captured.signature.checks
+    assert check.ref == graph.outputs[1] and check.kind == "true"
     x = f(3)
     assert torch.equal(eval_graph(graph, (x, torch.tensor([3, 4])))[0], x * 2)
 
@@ -523,16 +526,3 @@ def test_a_generator_of_the_model_is_named_where_it_is_refused() -> None:
         anabranch.compile(
             lambda x: x + torch.randn(3, generator=own), (torch.ones(3),), target="cpu"
         )
-
-
-def test_checks_of_linalg_that_a_plan_does_not_make_are_told_of() -> None:
-    def model(x: Tensor, checked: bool) -> Any:
-        return torch.linalg.cholesky_ex(x) if checked else torch.linalg.cholesky(x)
-
-    x = torch.eye(3)
-    with pytest.warns(UserWarning, match="raises for a matrix that is singular or not positive"):
-        anabranch.compile(model, (x, False), target="cpu", search="none")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fast = anabranch.compile(model, (x, True), target="cpu", search="none")
-    assert fast(-x, True).info == 1

@@ -12,17 +12,18 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
+import torch
 from pydantic import JsonValue
 
 from anabranch.errors import VerifyError, shown
 from anabranch.ir import ops
 from anabranch.ir.ambient import SWITCHES
 from anabranch.ir.graph import types
-from anabranch.ir.plan import ALIGNMENT, Plan, Signature
+from anabranch.ir.plan import ALIGNMENT, Plan, Signature, ValueCheck
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph, value_types
@@ -177,7 +178,25 @@ def check_signature(signature: Signature, tasks: TaskGraph) -> None:
         old, new = inputs[name], table[ref.name]
         same = (old.shape, old.dtype) == (new.shape, new.dtype)
         _unless(same, f"it writes {new.text} to %{name}, which is {old.text}")
+    for check in signature.checks:
+        _check_check(check, inputs, outputs, table)
     _check_asked(signature)
+
+
+def _check_check(
+    check: ValueCheck,
+    inputs: Mapping[str, TensorType],
+    outputs: Collection[str],
+    table: Mapping[str, TensorType],
+) -> None:
+    """That a call can make the check: of a value that it has, of a dtype that torch takes."""
+    if check.ref is None:
+        return
+    name = check.ref.name
+    _unless(name in outputs or name in inputs, f"it checks %{name}, which is no output")
+    type = table[name]
+    told = type.dtype == torch.int32 if check.kind == "linalg" else type.numel == 1
+    _unless(told and not type.dtype.is_complex, f"it checks {type.text} by {check.kind}")
 
 
 def _check_asked(signature: Signature) -> None:

@@ -53,7 +53,8 @@ class Entry:
         read = reader(signature, tasks.given, self.trees[0], self.device)
         object.__setattr__(self, "read", read)
         object.__setattr__(self, "fit", functools.cache(functools.partial(fitting, self.plan)))
-        object.__setattr__(self, "assemble", assembler(signature, given, made, self.trees[1]))
+        assemble = assembler(signature, given, made, self.trees[1], bool(tasks.states))
+        object.__setattr__(self, "assemble", assemble)
 
 
 def signature_of(entry: Entry) -> Signature:

@@ -86,7 +86,7 @@ def capture(job: Job) -> tuple[Captured, Observed | None]:
     asked = job.model, job.args, job.kwargs, job.cache, job.trace
     captured, seen = capture_model(*asked, calling_of(job), partial(start_sandbox, job))
     check_example(captured, job.args, job.kwargs)
-    warn_of_checks(job.trace, captured.graph)
+    warn_of_checks(job.trace, captured.graph.name, captured.signature.checks)
     return captured, seen
 
 

@@ -94,7 +94,7 @@ class _StoredCapture:
     places: dict[str, str] = field(default_factory=dict)
 
 
-CAPTURED: Table[_StoredCapture] = Table("graphs", "captured 6", nouns(_StoredCapture))
+CAPTURED: Table[_StoredCapture] = Table("graphs", "captured 7", nouns(_StoredCapture))
 CONTENTS: Table[dict[str, torch.Tensor]] = Table(
     "graphs",
     "contents 5",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.ir.graph import Graph
-from anabranch.ir.ops import packet_name
+from anabranch.ir.plan import ValueCheck
 from anabranch.trace import Trace
 
 WHERE = "frontend"
@@ -15,15 +14,9 @@ NOT_CHANGED = (
     "what is compiled does not, and computes what the model's next call would; compiling left them "
     "as they were"
 )
-CHECKED = frozenset(
-    f"aten.{name}"
-    for name in ("linalg_cholesky_ex", "linalg_inv_ex", "_linalg_solve_ex", "linalg_lu_factor_ex")
-)
-"""Their last result says whether they failed."""
 UNCHECKED = (
-    "raises for a matrix that is singular or not positive definite, and a plan does not: it gives "
-    "numbers without meaning there; look at the matrices before, or return the info of the "
-    "operator's _ex form"
+    "raises for some values, and a plan does not: nobody knows how to make it after a call; check "
+    "outside of the model, or as a comparison of numbers (torch._check(x.item() <= 8))"
 )
 
 
@@ -43,13 +36,9 @@ def warn_of_changes(trace: Trace, model: str, changed: Sequence[str]) -> None:
         warn(trace, model, f"forward changes {told}: {NOT_CHANGED}")
 
 
-def warn_of_checks(trace: Trace, graph: Graph) -> None:
-    """What a plan does not look at: whether torch.linalg could do what it was asked for. Eager
-    waits for that answer and raises; the graph has the operators that give it, and nobody reads
-    it."""
-    read = {ref.name for ref in graph.outputs}.union(*(node.uses for node in graph.nodes))
-    for node in graph.nodes:
-        if packet_name(node.op) in CHECKED and node.results[-1] not in read:
-            name = packet_name(node.op).removeprefix("aten.").strip("_").removesuffix("_ex")
-            where = f" ({node.origin})" if node.origin else ""
-            warn(trace, graph.name, f"torch's {name}{where} {UNCHECKED}")
+def warn_of_checks(trace: Trace, model: str, checks: Sequence[ValueCheck]) -> None:
+    """The first of the checks that the model makes of values and a plan does not."""
+    for check in checks:
+        if check.ref is None:
+            where = f" ({check.origin})" if check.origin else ""
+            warn(trace, model, f"the check{where} {UNCHECKED}")

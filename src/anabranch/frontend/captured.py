@@ -52,4 +52,9 @@ def renamed(captured: Captured, graph: Graph) -> Signature:
             known.append(old)
         return Leaf(new, number=known.index(old))
 
-    return replace(was, outputs=tuple(map(named, was.outputs)), mutations=mutations)
+    checks = tuple(
+        check if check.ref is None else replace(check, ref=names.get(check.ref.name, check.ref))
+        for check in was.checks
+    )
+    outputs = tuple(map(named, was.outputs))
+    return replace(was, outputs=outputs, mutations=mutations, checks=checks)

@@ -27,6 +27,7 @@ from anabranch.frontend.cut_trace import CutTrace
 from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.operators import ATTENTION
 from anabranch.frontend.state import with_state
+from anabranch.frontend.value_checks import CHECKS
 from anabranch.ir import ops
 from anabranch.ir.ops import packet_name
 
@@ -121,6 +122,8 @@ def _static(node: fx.Node) -> bool:
         indices = [one.meta["val"] if isinstance(one, fx.Node) else one for one in node.args[1]]  # type: ignore[union-attr] # the schema says that these are a list
         if by_mask(indices):
             return False
+    if packet_name(str(node.target)) in CHECKS:
+        return all(map(_known, node.all_input_nodes))
     return all(map(_known, (node, *node.all_input_nodes)))
 
 

@@ -14,6 +14,8 @@ from torch import Tensor, fx
 
 from anabranch.frontend.cut_answers import TORCH_NAMESPACES
 from anabranch.frontend.operators import FILLS
+from anabranch.frontend.value_checks import CHECKS
+from anabranch.ir.ops import packet_name
 
 aten = torch.ops.aten
 
@@ -82,5 +84,7 @@ def has_effects(node: fx.Node) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     if node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags:
+        return True
+    if packet_name(str(node.target)) in CHECKS:
         return True
     return node.target.namespace not in TORCH_NAMESPACES

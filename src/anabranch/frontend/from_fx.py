@@ -72,6 +72,7 @@ def capture_fx(
             tree_text(out_tree),
             tuple(outputs),
             tuple(translation.mutations),
+            checks=translation.checks,
         ),
         tuple(translation.sources),
         (in_tree, out_tree),

@@ -267,6 +267,7 @@ def _translate(
             tuple(outputs),
             tuple(translation.mutations),
             found.ambient(device, translation.by_default),
+            checks=translation.checks,
         ),
         tuple(translation.sources),
         (in_tree, out_tree),

@@ -43,15 +43,12 @@ DROPPED = frozenset(
     f"aten.{name}"
     for name in (
         "_assert_tensor_metadata",
-        "_assert_async",
-        "_assert_scalar",
         "sym_constrain_range",
         "sym_constrain_range_for_size",
         "_print",
-        "_linalg_check_errors",
     )
 )
-"""Checks, most of what a static graph has already fixed. They have no result."""
+"""Checks of what a static graph has already fixed. They have no result."""
 
 COPIES = frozenset({"aten.clone", "aten._to_copy", "aten.lift_fresh_copy", "aten.contiguous"})
 """Operators that, where the type stays the same, return an equal tensor in memory of its own."""

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._pytree import TreeSpec
 
 from anabranch.frontend.structure import fits, lies_there, same_form, same_literal
+from anabranch.frontend.value_checks import checker
 from anabranch.ir.ambient import holds
 from anabranch.ir.graph import Input
 from anabranch.ir.input_guards import guards_hold
@@ -106,11 +107,17 @@ def reader(
 
 
 def assembler(
-    signature: Signature, inputs: Sequence[str], outputs: Sequence[str], tree: TreeSpec
+    signature: Signature,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    tree: TreeSpec,
+    stateful: bool = False,
 ) -> Assembler:
     """What makes the model's result out of the tensors of a call and those that a plan made of
     them; by their names `inputs` and `outputs`. What the model returns of its inputs is the
-    caller's own tensor; what it writes to its inputs is written to them."""
+    caller's own tensor; what it writes to its inputs is written to them, unless a check that the
+    model makes of values fails, which raises as the model does. `stateful`: the plan has written to
+    its states by then."""
     made: dict[str, list[int]] = {}
     for place, name in enumerate(outputs):
         made.setdefault(name, []).append(place)
@@ -134,9 +141,13 @@ def assembler(
     tree = with_shapes(tree)
     like = _numbered(tree)
     whole = _part(like, leaves) if _plain(like) else None
+    first_of = {name: places[0] for name, places in made.items()} | given
+    check = checker(signature.checks, first_of, stateful)
 
     def assemble(tensors: Sequence[Tensor], results: Sequence[Tensor]) -> Any:
         values = [*results, *tensors]
+        if check is not None:
+            check(values)
         for own, of in written:
             values[own].copy_(values[of])
         for first, again in apart:

@@ -402,7 +402,11 @@ def _translate(
             [leaf.ref for leaf in results if leaf.ref is not None],
         ),
         Signature(
-            tree_text(in_tree), translation.placed(leaves), tree_text(out_tree), tuple(results)
+            tree_text(in_tree),
+            translation.placed(leaves),
+            tree_text(out_tree),
+            tuple(results),
+            checks=translation.checks,
         ),
         tuple(translation.sources),
         (in_tree, out_tree),

@@ -1,7 +1,8 @@
 """FX nodes -> Graph nodes, one for one, shared by every front end.
 
-What goes away: tuples (results get names of their own), devices, checks, and operators that return
-what they were given:
+What goes away: tuples (results get names of their own), devices, checks of what is known, and
+operators that return what they were given. What the model checks of values becomes an output
+(`value_checks`).
 
     convolution = aten.convolution.default(x, p_w, ...)        %convolution = aten.convolution...
     split = aten.split.Tensor(convolution, 4, 1)               %split, %split.1 = aten.split...
@@ -27,17 +28,20 @@ from anabranch.frontend import strided
 from anabranch.frontend.default_dtype import declared, undeclared
 from anabranch.frontend.operators import ATTENTION, COPIES, DROPPED, FILLS, VIEWS
 from anabranch.frontend.source import origin
+from anabranch.frontend.value_checks import CHECKS, CheckedValues, called, is_ordered
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Constant, Graph, Input, Node, Ref, State
 from anabranch.ir.key import digest_source, digest_tensor
 from anabranch.ir.ops import packet_name
-from anabranch.ir.plan import Leaf
+from anabranch.ir.plan import Leaf, ValueCheck
 from anabranch.ir.rounding import loses
 from anabranch.ir.types import DTYPE_NAMES, TensorType
 
 NOT_STORED = frozenset({"device", "pin_memory", "non_blocking"})
 """Arguments about where and how to put a result; a graph runs where it is put."""
 
+NOT_HELD = DROPPED | CHECKS
+"""Operators without a result, which a graph does not hold."""
 _FULL = "aten.full.default"
 _TO = "aten._to_copy.default"
 OF_TENSORS = {
@@ -75,6 +79,7 @@ class Translation:
         self._borrowed: set[str] = set()
         self._handed: set[str] = set()
         """Values that are returned or written to an input: a copy of one is another tensor."""
+        self._checked = CheckedValues(self._values, self._step)
         self._default = torch.get_default_dtype()
         self.by_default = False
 
@@ -142,15 +147,17 @@ class Translation:
             assert isinstance(results, tuple)
             self._values[node] = results[index]
             return
-        if _is_ordered_check(node):
-            self._values[node] = (None,)
+        if (check := called(node)) is not None:
+            self._checked.add(node, *check)
+        if is_ordered(node) and packet_name(str(node.args[1])) in NOT_HELD:
+            self._values[node] = (None, None)  # the token of the next one, and no result
             return
         if _is_only_checked(node):
             return
         if not isinstance(target, torch._ops.OpOverload):
             raise _unsupported(node)
         name = str(target)
-        if packet_name(name) in DROPPED:
+        if packet_name(name) in NOT_HELD:
             return
         if name == "aten.copy_.default" and self._mutates_input(node):
             return
@@ -162,10 +169,12 @@ class Translation:
         self._add_call(node, VIEWS.get(name, name), returned)
 
     def finish(self, name: str, returned: list[Ref]) -> Graph:
-        """The graph of what was added. Its outputs are the values returned and those that inputs
-        and states are overwritten with, once each; states are its last inputs."""
+        """The graph of what was added. Its outputs are the values returned, those that inputs and
+        states are overwritten with, and those that are checked, once each; states are its last
+        inputs."""
         written = [*(ref for _, ref in self.mutations), *self.after.values()]
-        outputs = list(dict.fromkeys([*returned, *written]))
+        checked = [check.ref for check in self.checks if check.ref is not None]
+        outputs = list(dict.fromkeys([*returned, *written, *checked]))
         return Graph(
             re.sub(r"\W|^(?=\d)", "_", name),
             (*self._inputs, *(declared for declared, _, _ in self._states)),
@@ -177,6 +186,11 @@ class Translation:
                 for one, path, tensor in self._states
             ),
         )
+
+    @property
+    def checks(self) -> tuple[ValueCheck, ...]:
+        """What a call checks of values, as the model does."""
+        return tuple(self._checked.made)
 
     def becomes(self, state: fx.Node, value: Ref) -> None:
         """The state that the FX node stands for has this value after a call."""
@@ -278,11 +292,11 @@ class Translation:
         row = (self.types[source.name].numel,)
         return self._step(node, "aten.reshape.default", source, row)
 
-    def _step(self, node: fx.Node, op: str, source: Ref, *rest: Arg) -> Ref:
+    def _step(self, node: fx.Node, op: str, source: Ref, *rest: Arg, **named: Arg) -> Ref:
         """One more node on the way to what an FX node computes."""
-        made = ops.make_node(
-            self._unique(node.name), op, (source, *rest), self.types, origin=origin(node)
-        )
+        args, kwargs = (source, *rest), tuple(named.items())
+        name, line = self._unique(node.name), origin(node)
+        made = ops.make_node(name, op, args, self.types, kwargs, line)
         self._nodes.append(made)
         self.types[made.name] = made.type
         if source.name in self._borrowed and ops.is_view(made, self.types):
@@ -471,18 +485,11 @@ def _plain_attention(
     )
 
 
-def _is_ordered_check(node: fx.Node) -> bool:
-    """with_effects(token, check, ...): a check that must run between two others."""
-    if getattr(node.target, "__name__", "") != "with_effects":
-        return False
-    return packet_name(str(node.args[1])) in DROPPED
-
-
 def _is_only_checked(node: fx.Node) -> bool:
     """Whether it is a number that nothing but checks ask for: `lengths.max().item() <= 32`."""
     if not isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
         return False
-    return all(packet_name(str(u.target)) in DROPPED or _is_only_checked(u) for u in node.users)
+    return all(packet_name(str(u.target)) in NOT_HELD or _is_only_checked(u) for u in node.users)
 
 
 def _returns_tuple(node: fx.Node) -> bool:

@@ -43,6 +43,7 @@ from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.memory import sharing
 from anabranch.frontend.strided import STRIDED
 from anabranch.integrations.symbolic import SymbolicCalls
+from anabranch.integrations.tokens import without_tokens
 from anabranch.integrations.training_pass import TrainingPass
 from anabranch.integrations.views import results_of, return_origins, views_of_results, with_views
 from anabranch.integrations.warming import called, frame_of, is_closed
@@ -96,13 +97,16 @@ def anabranch_backend(
 
     def inference(graph: fx.GraphModule, fakes: Sequence[Any]) -> Boxed:
         writes[0] = _writes_to_inputs()
+        without_tokens(graph)
         return _Lazy(graph, _static_inputs(), chosen)
 
     def forward(graph: fx.GraphModule, fakes: Sequence[Any]) -> Boxed:
         writes[0] = _writes_to_inputs()
+        without_tokens(graph)
         return TrainingPass(graph, _static_inputs(), chosen)
 
     def backward(graph: fx.GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
+        without_tokens(graph)
         return TrainingPass(graph, (), chosen).boxed()
 
     compiled: Callable[..., Any] = aot_autograd(

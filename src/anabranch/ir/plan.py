@@ -67,13 +67,27 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueCheck:
+    """What must hold of a value, or a call raises as the model does. `linalg`: it is 0 everywhere,
+    which is how operators of torch.linalg say that they succeeded, `text` the name of the function;
+    `assert` and `true`: it is not 0, `text` what is said otherwise. They differ on a GPU, where the
+    device asserts the first and the call waits for the second. `ref` None: nobody knows how to make
+    the check, and no call does."""
+
+    kind: Literal["linalg", "assert", "true"]
+    ref: Ref | None
+    text: str = ""
+    origin: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
     """How calls look: the tree of (args, kwargs) and of the result as torch's pytree text, and
     their leaves in order. `mutations`: inputs that the model writes to, and the value they get.
     `ambient`: torch's switches that calls are made under; `asked`: what else of the inputs must be
     as it was, for the model asked; `distinct`: no two of them may be one tensor, for the model goes
     another way then; `exact`: it does, too, for a tuple in place of a list, or a dict in another
-    order."""
+    order; `checks`: what the model checks of values."""
 
     input_tree: str
     inputs: tuple[Leaf, ...]
@@ -84,6 +98,14 @@ class Signature:
     asked: tuple[InputGuard, ...] = ()
     distinct: bool = False
     exact: bool = False
+    checks: tuple[ValueCheck, ...] = ()
+
+    @property
+    def read(self) -> list[Ref]:
+        """The values that a call reads at its end: to write to inputs, to return, to check."""
+        refs = [ref for _, ref in self.mutations]
+        refs += [leaf.ref for leaf in self.outputs if leaf.ref is not None]
+        return [*refs, *(check.ref for check in self.checks if check.ref is not None)]
 
 
 @dataclass(frozen=True, slots=True)

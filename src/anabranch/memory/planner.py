@@ -88,9 +88,7 @@ def _held(signature: Signature | None) -> list[str]:
     """Values that the caller sees at the end beyond the graph's own outputs."""
     if signature is None:
         return []
-    refs = [ref for _, ref in signature.mutations]
-    refs += [leaf.ref for leaf in signature.outputs if leaf.ref is not None]
-    return [ref.name for ref in refs]
+    return [ref.name for ref in signature.read]
 
 
 def _scratch(task: Task) -> str:

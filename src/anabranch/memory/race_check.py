@@ -331,8 +331,7 @@ def _kept(plan: Plan, bases: dict[str, str]) -> list[str]:
     """The values that must be there at the end."""
     names = [ref.name for ref in plan.tasks.outputs]
     if plan.signature is not None:
-        names += [ref.name for _, ref in plan.signature.mutations]
-        names += [leaf.ref.name for leaf in plan.signature.outputs if leaf.ref is not None]
+        names += [ref.name for ref in plan.signature.read]
     return list(dict.fromkeys(bases.get(name, name) for name in names))
 
 

@@ -69,6 +69,4 @@ def _returned(plan: Plan) -> list[str]:
     """What the caller sees at the end, beside the graph's own outputs."""
     if plan.signature is None:
         return []
-    refs = [ref for _, ref in plan.signature.mutations]
-    refs += [leaf.ref for leaf in plan.signature.outputs if leaf.ref is not None]
-    return [ref.name for ref in refs]
+    return [ref.name for ref in plan.signature.read]

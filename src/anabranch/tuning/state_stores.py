@@ -75,8 +75,7 @@ def _read(tasks: TaskGraph, signature: Signature) -> set[str]:
     for its state alone is not among them."""
     names = {name for task in tasks.tasks for name in task.reads}
     names |= {name for node in (*tasks.aliases, *tasks.elided_concats) for name in node.uses}
-    names |= {ref.name for _, ref in signature.mutations}
-    return names | {leaf.ref.name for leaf in signature.outputs if leaf.ref is not None}
+    return names | {ref.name for ref in signature.read}
 
 
 def _may(task: Task, new: str, old: str, root: Callable[[str, str], str]) -> bool:

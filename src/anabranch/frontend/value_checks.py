@@ -1,0 +1,176 @@
+"""Checks that a model makes of values: how a graph holds them, and how a call makes them.
+
+    torch.linalg.inv(x)              linalg     %inv.1, what inv_ex says of how it went
+    torch._assert_async(c, "why")    assert     %c; F.one_hot has two: no class below 0 or too large
+    torch._check(x.sum().item() > 0) true       %gt, of tensors in the place of Python's numbers
+
+A check has no result, and a graph is functional: what is checked becomes an output of the graph
+that no caller gets. A call makes the checks once all kernels have run, before anything is written
+to inputs, with the operators of eager: it raises what the model raises. On a GPU it waits for the
+answer where eager does, and asserts on the device where eager does that.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from anabranch.frontend.source import origin
+from anabranch.ir.graph import Arg, Ref
+from anabranch.ir.ops import packet_name
+from anabranch.ir.plan import ValueCheck
+
+LINALG, ASSERT, SCALAR = "aten._linalg_check_errors", "aten._assert_async", "aten._assert_scalar"
+CHECKS = frozenset((LINALG, ASSERT, SCALAR))
+"""Operators that raise for some values, and give nothing."""
+ITEMS = frozenset(("aten._local_scalar_dense.default", "aten.item.default"))
+COMPUTED: dict[Any, tuple[str, str]] = {
+    operator.gt: ("gt.Scalar", "lt.Scalar"),
+    operator.lt: ("lt.Scalar", "gt.Scalar"),
+    operator.ge: ("ge.Scalar", "le.Scalar"),
+    operator.le: ("le.Scalar", "ge.Scalar"),
+    operator.eq: ("eq.Scalar", "eq.Scalar"),
+    operator.ne: ("ne.Scalar", "ne.Scalar"),
+    operator.add: ("add.Scalar", "add.Scalar"),
+    operator.mul: ("mul.Scalar", "mul.Scalar"),
+    operator.sub: ("sub.Scalar", "rsub.Scalar"),
+    operator.mod: ("remainder.Scalar", "remainder.Scalar_Tensor"),
+    operator.and_: ("logical_and", ""),
+    operator.or_: ("logical_or", ""),
+}
+"""By what Python does with two numbers, what ATen calls that with a number behind or before."""
+FAILS = "a check of the model fails"
+WRITTEN = (
+    "a plan checks once it has run: what the model writes to its buffers (and a training step to "
+    "its weights) has been written, and may be without meaning; go back by reset_state() or a "
+    "checkpoint"
+)
+
+Step = Callable[..., Ref]
+"""step(node, op, source, *rest, **kwargs): one more node of the graph under construction."""
+
+
+def called(node: fx.Node) -> tuple[str, tuple[Any, ...]] | None:
+    """The check that an FX node is, and what it is called with; None if it is none. One that must
+    run between two others is with_effects(token, check, ...)."""
+    ordered = is_ordered(node)
+    name = packet_name(str(node.args[1] if ordered else node.target))
+    return (name, node.args[2:] if ordered else node.args) if name in CHECKS else None
+
+
+def is_ordered(node: fx.Node) -> bool:
+    """Whether the node is a check, or another operator without a result, in the order of others."""
+    return getattr(node.target, "__name__", "") == "with_effects"
+
+
+@dataclass(slots=True)
+class CheckedValues:
+    """The checks of a graph under construction. `values`: what FX nodes became; `step` adds to the
+    graph; `numbers`: what stands for Python's numbers."""
+
+    values: Mapping[fx.Node, Arg]
+    step: Step
+    made: list[ValueCheck] = field(default_factory=list)
+    numbers: dict[fx.Node, Arg] = field(default_factory=dict)
+
+    def add(self, node: fx.Node, name: str, args: Sequence[Any]) -> None:
+        """One more check."""
+        subject, text = args[0], args[1] if len(args) > 1 else ""
+        if name == SCALAR:
+            found = self._number(subject)
+            if isinstance(found, (bool, int, float)):
+                return
+            self._keep(node, subject, "true", found)
+        else:
+            found = self.values.get(subject) if isinstance(subject, fx.Node) else None
+            self._keep(node, subject, "linalg" if name == LINALG else "assert", found, text)
+
+    def _keep(self, node: fx.Node, subject: Any, kind: Any, found: Arg, text: str = "") -> None:
+        known = found if isinstance(found, Ref) else None
+        line = origin(node) or (origin(subject) if isinstance(subject, fx.Node) else "")
+        check = ValueCheck(kind, known, text, line)
+        if known is None or check not in self.made:
+            self.made.append(check)
+
+    def _number(self, value: Any) -> Arg:
+        """What stands for a number of Python's in the graph: a scalar of float64, int64 or bool, or
+        the number itself; None where that is not known."""
+        if not isinstance(value, fx.Node):
+            return value if isinstance(value, (bool, int, float)) else None
+        if value not in self.numbers:
+            self.numbers[value] = self._computed(value)
+        return self.numbers[value]
+
+    def _computed(self, node: fx.Node) -> Arg:
+        if str(node.target) in ITEMS:
+            return self._item(node)
+        given = [self._number(arg) for arg in node.args]
+        if node.target is torch.sym_not and isinstance(given[0], Ref):
+            return self.step(node, "aten.logical_not.default", given[0])
+        if node.target is torch.sym_ite and given[1:] == [1, 0] and isinstance(given[0], Ref):
+            return self.step(node, "aten._to_copy.default", given[0], dtype=torch.int64)
+        if node.target not in COMPUTED or any(arg is None for arg in given):
+            return None
+        one, other = given
+        behind, before = COMPUTED[node.target]
+        packet = behind.partition(".")[0]
+        if isinstance(one, Ref) and isinstance(other, Ref):
+            kind = "default" if packet.startswith("logical") else "Tensor"
+            return self.step(node, f"aten.{packet}.{kind}", one, other)
+        if not before:
+            return None
+        if isinstance(one, Ref):
+            return self.step(node, f"aten.{behind}", one, other)
+        if before.endswith("Scalar_Tensor"):
+            return self.step(node, f"aten.{before}", one, other)
+        return self.step(node, f"aten.{before}", other, one)
+
+    def _item(self, node: fx.Node) -> Arg:
+        source = self.values.get(node.args[0]) if isinstance(node.args[0], fx.Node) else None
+        known = node.args[0].meta.get("val") if isinstance(node.args[0], fx.Node) else None
+        if not isinstance(source, Ref) or not isinstance(known, Tensor) or known.is_complex():
+            return None
+        if known.dim():
+            source = self.step(node, "aten.reshape.default", source, ())
+        wide = torch.float64 if known.is_floating_point() else torch.int64
+        if known.dtype not in (wide, torch.bool):
+            source = self.step(node, "aten._to_copy.default", source, dtype=wide)
+        return source
+
+
+def checker(
+    checks: Sequence[ValueCheck], places: Mapping[str, int], stateful: bool = False
+) -> Callable[[Sequence[Tensor]], None] | None:
+    """What makes the checks of a call, given its values in these places; None where there is
+    nothing to check. `stateful`: states have been written by then."""
+    told = [(check, places[check.ref.name]) for check in checks if check.ref is not None]
+    if not told:
+        return None
+
+    def check_all(values: Sequence[Tensor]) -> None:
+        for check, place in told:
+            try:
+                _make(check, values[place])
+            except RuntimeError as failed:
+                if check.origin:
+                    failed.add_note(f"in the model at {check.origin}")
+                if stateful:
+                    failed.add_note(WRITTEN)
+                raise
+
+    return check_all
+
+
+def _make(check: ValueCheck, value: Tensor) -> None:
+    aten: Any = torch.ops.aten
+    if check.kind == "linalg":
+        aten._linalg_check_errors(value, check.text, is_matrix=value.dim() == 0)
+    elif check.kind == "assert":
+        aten._assert_async.msg(value, check.text or FAILS)
+    elif not value.item():
+        raise RuntimeError(f"{FAILS} ({check.origin})" if check.origin else FAILS)
