@@ -494,6 +494,11 @@ def _forked(x: torch.Tensor) -> torch.Tensor:
         return x + torch.randn(3)
 
 
+def _seeded(seed: Any, x: torch.Tensor) -> torch.Tensor:
+    seed(3)
+    return x + torch.randn(3)
+
+
 def _put_back(x: torch.Tensor) -> torch.Tensor:
     state = torch.get_rng_state()
     y = x + torch.randn(3)
@@ -509,6 +514,8 @@ def _put_back(x: torch.Tensor) -> torch.Tensor:
             lambda x: (torch.default_generator.manual_seed(3), x + torch.randn(3))[1],
             "default_generator.manual_seed",
         ),
+        (lambda x: _seeded(torch.cuda.manual_seed, x), r"cuda\.manual_seed"),
+        (lambda x: _seeded(torch.cuda.manual_seed_all, x), r"cuda\.manual_seed_all"),
         (_forked, "fork_rng"),
         (_put_back, "set_rng_state"),
     ],

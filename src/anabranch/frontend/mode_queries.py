@@ -79,7 +79,11 @@ SEEDS: dict[str, CodeType] = {
     )
 }
 """What sets torch's random numbers, whose place a plan takes as each call finds it."""
-FUNCTIONS = frozenset((*ASKED, *SWITCHED, *SEEDS))
+DEVICE_SEEDS = frozenset(
+    ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all")
+)
+"""The same of one kind of device: functions of torch/cuda/random.py and its like."""
+FUNCTIONS = frozenset((*ASKED, *SWITCHED, *SEEDS, *DEVICE_SEEDS))
 """The names of all functions in Python that are questions, or seed."""
 OTHER_WAY = (
     "and calls other operators for another answer: what is compiled goes the way for True, as "
@@ -96,10 +100,10 @@ def mode_query(frame: FrameType, called: Any = None) -> str | None:
             frame = frame.f_back  # what is read as an attribute there calls a function
         return _at(frame, question) if question else None
     name, caller = frame.f_code.co_name, frame.f_back
-    if SEEDS.get(name) is frame.f_code:
+    if seeds := _seeds(frame.f_code):
         while caller is not None and caller.f_code.co_filename.startswith(WRAPPERS):
             caller = caller.f_back
-        return _at(caller, f"torch.{name}()") if caller is not None else None
+        return _at(caller, seeds) if caller is not None else None
     code, question = SWITCHED.get(name, (None, ""))
     if code is frame.f_code and caller is not None:
         return _at(caller, question)
@@ -108,6 +112,17 @@ def mode_query(frame: FrameType, called: Any = None) -> str | None:
     if caller.f_code.co_name == "is_compiling" and caller.f_back is not None:
         caller = caller.f_back  # torch._dynamo has a function of this name, which asks this one
     return _at(caller, f"torch.compiler.{name}()")
+
+
+def _seeds(code: CodeType) -> str:
+    """What the user calls a function that seeds; "" for any other."""
+    if SEEDS.get(code.co_name) is code:
+        return f"torch.{code.co_name}()"
+    if code.co_name not in DEVICE_SEEDS:
+        return ""
+    file = Path(code.co_filename)
+    of_device = file.name == "random.py" and str(file.parent.parent) == TORCH_FOLDER
+    return f"torch.{file.parent.name}.{code.co_name}()" if of_device else ""
 
 
 def of_export(questions: Iterable[str]) -> list[str]:
@@ -121,8 +136,12 @@ def of_export(questions: Iterable[str]) -> list[str]:
 
 def seeding(questions: Iterable[str]) -> str:
     """Where the user's code first seeds torch's random numbers; "" if it does not."""
-    names = (*(f"torch.{name}()" for name in SEEDS), *SEEDED.values())
-    return next((one for one in questions if one.startswith(names)), "")
+    names = {*(f"torch.{name}()" for name in SEEDS), *SEEDED.values()}
+    for one in questions:
+        called = one.partition(" at ")[0]
+        if called in names or called.rpartition(".")[2].removesuffix("()") in DEVICE_SEEDS:
+            return one
+    return ""
 
 
 def unsettled(questions: Iterable[str]) -> list[str]:
