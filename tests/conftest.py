@@ -52,9 +52,9 @@ CAPTURES = "CAPTURES_OF_TESTS"
 """The environment variable that names the folder where workers of a run keep captured networks."""
 
 # Hypothesis fails an example that takes over 0.2 s: here the first one often imports half of torch.
-# 40 examples, each with a random graph, find what 100 do: whoever needs more says so.
+# 25 examples, each with a random graph: whoever needs more says so, and campaigns draw thousands.
 if settings is not None:
-    settings.register_profile("anabranch", settings(), deadline=None, max_examples=40)
+    settings.register_profile("anabranch", settings(), deadline=None, max_examples=25)
     settings.load_profile("anabranch")
 
 

@@ -272,7 +272,7 @@ def steps(seed: int, size: int = 24) -> Graph:
 
 
 @given(st.integers(0, 100_000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_random_steps(seed: int) -> None:
     """A partition, convex (else `dag_of` finds a cycle), of the same value."""
     graph = steps(seed)

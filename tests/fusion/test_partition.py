@@ -89,7 +89,7 @@ tasks net {
 
 
 @given(st.integers(0, 10_000), st.sampled_from([(False, False), (True, False), (True, True)]))
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_tasks_of_random_graphs_compute_the_same(seed: int, larger: tuple[bool, bool]) -> None:
     graph = drawn(seed, size=20)
     tasks = cut(graph, *larger)

@@ -66,7 +66,7 @@ def _other(draw: st.DrawFn, numel: int) -> tuple[int, ...]:
 
 
 @given(moves())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_source_cut_is_what_the_moves_show(
     drawn: tuple[tuple[int, ...], list[tuple[Node, str]]],
 ) -> None:

@@ -94,9 +94,9 @@ def test_a_failing_scheduler_is_an_event(
 
 
 def test_the_order_of_names_does_not_matter(
-    randwire: Dag, tasks_of: TasksOf, fake_costs: MakeCosts
+    inception_e: Dag, tasks_of: TasksOf, fake_costs: MakeCosts
 ) -> None:
-    tasks = tasks_of(randwire)
+    tasks = tasks_of(inception_e)
     assert best(tasks, fake_costs(), BEST, Trace()) == best(
         tasks, fake_costs(), tuple(reversed(BEST)), Trace()
     )

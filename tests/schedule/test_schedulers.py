@@ -87,9 +87,9 @@ def test_twelve_hundred_tasks(
     name: str, tasks_of: TasksOf, fake_costs: Callable[[], Costs]
 ) -> None:
     """Edges among the forty nodes before. `local`, which counts its work and takes longest for what
-    it does before and after that, has a quarter; those that solve blocks one by one have half."""
-    halves = dict.fromkeys(("ios", "ios-merge", "ios-both"), 600)
-    dice, n = random.Random(0), {"local": 300, **halves}.get(name, 1200)
+    it does before and after that, has a sixth; those that solve blocks one by one have a third."""
+    halves = dict.fromkeys(("ios", "ios-merge", "ios-both"), 400)
+    dice, n = random.Random(0), {"local": 200, **halves}.get(name, 1200)
     edges = [(u, v) for v in range(n) for u in range(max(0, v - 40), v) if dice.random() < 0.05]
     dag = Dag.of(tuple(f"n{i}" for i in range(n)), edges)
     tasks, costs = tasks_of(dag), fake_costs()

@@ -26,7 +26,7 @@ from anabranch.kernels.triton.attention_tiles import TRIED_TILES, ranked
 from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.provider import TritonProvider
 
-SMALL = settings(max_examples=15, deadline=None)
+SMALL = settings(max_examples=8, deadline=None)
 TILES = ["attention:16x16.w4.s2", "attention:32x16.w4.s2", "attention:16x64.w4.s1"]
 
 
@@ -276,14 +276,15 @@ OFFERED: dict[str, tuple[tuple[Tensor, ...], bool]] = {
 }
 
 
-@pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize("name", OFFERED)
+@pytest.mark.parametrize(
+    ("name", "capability"), [("causal", 80), ("causal", 90), ("wide", 80), ("plain fp32", 90)]
+)
 def test_what_is_offered_compiles_without_spills(
     name: str, capability: int, tmp_path: Path
 ) -> None:
     tensors, causal = OFFERED[name]
     graph, _ = attend(*tensors, causal=causal)
-    for variant in variants(graph, gpu())[:3]:
+    for variant in variants(graph, gpu())[:2]:
         found = compiled(program(graph, variant), capability, tmp_path)
         stack, local = map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", found["usage"]))
         assert stack <= SPILLED and not local, f"{variant}: {found['usage']}"

@@ -168,7 +168,7 @@ def test_what_is_offered_fits_and_does_not_spill(
     body, spec = OFFERED[name], replace(GPUS[capability], tf32=True)
     offered = list(map(Variant, tiles(body, spec)))
     assert 1 <= len(offered) == len(set(offered)) <= TRIED_TILES
-    for variant in offered[:2]:
+    for variant in offered[:1]:
         found = compiled(program(body, variant), capability, tmp_path)
         stack, local = map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", found["usage"]))
         assert stack <= SPILLED and not local, f"{variant}: {found['usage']}"

@@ -61,8 +61,8 @@ def test_no_placing_beats_the_bound(given: Problem) -> None:
     assert found.gap >= 0
 
 
-@given(problems(10))
-@settings(max_examples=15, deadline=None)
+@given(problems(8))
+@settings(max_examples=10, deadline=None)
 def test_nobody_is_below_the_bound(given: Problem) -> None:
     found = exact(given, [in_line(given.dag)])
     own = local_search(given, [in_line(given.dag)], 16, 1000)
@@ -72,11 +72,11 @@ def test_nobody_is_below_the_bound(given: Problem) -> None:
 
 
 def test_the_local_search_is_near_the_optimum() -> None:
-    """On twelve random dags of up to twelve tasks it is within 0.5% on average, 2.5% at most; list
+    """On eight random dags of up to twelve tasks it is within 0.5% on average, 2.5% at most; list
     scheduling on the critical path is within 5% on average and 30% at most."""
     dice = random.Random(3)
     gaps = []
-    for _ in range(12):
+    for _ in range(8):
         n = dice.randint(3, 12)
         dag = random_dag(dice, n, 2 / n)
         us = [dice.choice([0.5, 1, 2, 3, 5, 8]) for _ in range(n)]
@@ -90,10 +90,11 @@ def test_the_local_search_is_near_the_optimum() -> None:
     assert max(gaps) < 0.04
 
 
-def test_the_same_answer_every_time(inception_e: Dag) -> None:
-    given = problem(inception_e, [2.0 + v % 4 for v in range(11)], [0.3] * 11, 0.5)
-    first = exact(given, [in_line(inception_e)])
-    assert first == exact(given, [in_line(inception_e)])
+def test_the_same_answer_every_time() -> None:
+    dag = random_dag(random.Random(5), 8, 0.25)
+    given = problem(dag, [2.0 + v % 4 for v in range(8)], [0.3] * 8, 0.5)
+    first = exact(given, [in_line(dag)])
+    assert first == exact(given, [in_line(dag)])
     assert first.gap < 0.03
 
 
@@ -119,7 +120,7 @@ def test_gaps_of_the_blocks_of_a_network(
     trace = Trace()
     names = ("sequential", "critical", "local")
     rows = list(
-        room.gaps(tasks_of(googlenet), fake_costs(), Limits(trace=trace), names, seconds=2.0)
+        room.gaps(tasks_of(googlenet), fake_costs(), Limits(trace=trace), names, seconds=0.5)
     )
     assert sum(row.times for row in rows) == 9
     for row in rows:

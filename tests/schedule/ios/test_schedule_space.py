@@ -46,12 +46,12 @@ def test_too_many_to_count() -> None:
 
 
 def test_a_long_chain_is_counted_in_seconds() -> None:
-    """Two thousand nodes: two million endings, each looked at once."""
-    n = 2000
+    """A thousand nodes: half a million endings, each looked at once."""
+    n = 1000
     dag = Dag.of(tuple(map(str, range(n))), [(i, i + 1) for i in range(n - 1)])
     start = time.process_time()
     assert space(dag) == Space(n, 1, (n + 2) * (n + 1) // 2, n, n * (n + 1) // 2, 2 ** (n - 1))
-    assert time.process_time() - start < 30
+    assert time.process_time() - start < 10
 
 
 def test_blocks_of_a_network(googlenet: Dag) -> None:

@@ -90,7 +90,7 @@ def test_what_the_model_rules_out_does_not_run(
 
 
 @given(data=st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_on_any_device_it_is_no_slower_than_what_ran(
     dags: SearchStrategy[Dag], tasks_of: TasksOf, fake_costs: MakeCosts, data: st.DataObject
 ) -> None:

@@ -71,7 +71,7 @@ def test_branches_shorter_than_a_fork_stay_in_line(
 
 
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_no_slower_than_any_other_under_its_model(
     dags: SearchStrategy[Dag], tasks_of: TasksOf, fake_costs: MakeCosts, data: st.DataObject
 ) -> None:
