@@ -533,3 +533,23 @@ def test_a_generator_of_the_model_is_named_where_it_is_refused() -> None:
         anabranch.compile(
             lambda x: x + torch.randn(3, generator=own), (torch.ones(3),), target="cpu"
         )
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda net, x: [part.add_(1) for part in net.layer(x).chunk(2)],
+        lambda net, x: [part.relu_() for part in net.layer(x).split([1, 1])],
+        lambda net, x: [row.mul_(row) for row in net.layer(x).unbind(0)],
+        lambda net, x: net.layer.weight[0].mul_(1.0) + x,
+    ],
+)
+def test_views_that_autograd_lets_nobody_write_to_are_written_to_without_gradients(
+    write: Any,
+) -> None:
+    """As eager does; torch.export has the model in grad mode, and autograd refuses it there."""
+    model, x = Net(write, layer=nn.Linear(3, 3)).eval(), f(2, 3)
+    with torch.no_grad():
+        fast = anabranch.compile(model, (x,), target="cpu", search="none", cache_dir=None)
+        for made, wanted in zip(fast(x), model(x), strict=True):
+            torch.testing.assert_close(made, wanted)

@@ -16,7 +16,7 @@ import itertools
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx, nn
@@ -47,11 +47,14 @@ from anabranch.ir.types import overlaps, type_of
 from anabranch.targets.tf32 import precision
 from anabranch.trace import Trace
 
+T = TypeVar("T")
 Model = nn.Module | ExportedProgram | Callable[..., Any]
 MUTATED = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 UNKNOWN_RESULT = re.compile(r"Found <class '([\w.]+)'> in output")
 """What torch.export says of a class that torch's pytree does not know."""
 
+REFUSED_BY_AUTOGRAD = re.compile(r"modified inplace|requires grad is being used in an in-place")
+"""What autograd says of writes into one of several views (chunk, unbind), or into a weight."""
 NO_FAKE = re.compile(
     r"no fake impl|UnsupportedOperator|DynamicOutputShape|could not run .* meta", re.I
 )
@@ -152,13 +155,29 @@ def _exported(
         as_in_eager(),
         last_states_shaped(),
     ):
-        try:
-            program: ExportedProgram = torch.export.export(
+
+        def export() -> ExportedProgram:
+            return torch.export.export(
                 module, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False
             )
+
+        try:
+            program = _whatever_autograd_says(export)
         except Exception as error:
             raise _explained(error) from error
         return program, state.changes()
+
+
+def _whatever_autograd_says(call: Callable[[], T]) -> T:
+    """What the call gives: a trace in grad mode, in which torch.export has models; without
+    gradients where autograd refuses what a model may do that nobody takes gradients of."""
+    try:
+        return call()
+    except RuntimeError as refused:
+        if not REFUSED_BY_AUTOGRAD.search(str(refused)):
+            raise
+    with torch.no_grad():
+        return call()
 
 
 def _own(module: nn.Module) -> Any:
@@ -199,7 +218,7 @@ def _moved(tensor: torch.Tensor) -> torch.Tensor:
 
 def _decompose(program: ExportedProgram) -> ExportedProgram:
     try:
-        return decompose(program)
+        return _whatever_autograd_says(lambda: decompose(program))
     except Exception as error:
         raise _explained(error) from error
 
