@@ -47,6 +47,21 @@ def test_a_schedule_of_other_tasks_is_a_failure(monkeypatch: pytest.MonkeyPatch)
     assert "no schedule for batch 2" in failures[2, 1]
 
 
+def test_schedules_made_for_another_device() -> None:
+    """They run here beside those made here; one that cannot be made is a row that says why."""
+    devices = ("sim:h200", "cpu")
+    small = ("zoo:squeezenet/tiny",)
+    matrix = BatchMatrix(small, (1,), "fp16", "critical", "sim:h200", devices=devices)
+    rows = json.loads(json.dumps(run(matrix)))["rows"]
+    assert [(row["batch"], row["made_for"], row["device"]) for row in rows] == [
+        *((1, 1, device) for device in ("", *devices))
+    ]
+    here, simulated, cpu = rows
+    assert here["own"] and not simulated["own"] and not cpu["own"]
+    assert simulated["us"] == here["us"] > 0 and simulated["tie"]
+    assert cpu["us"] or cpu["failure"]
+
+
 def test_one_batch_is_no_matrix() -> None:
     with pytest.raises(OptionError, match="one batch"):
         run(BatchMatrix(("zoo:squeezenet/tiny",), (4, 4)))

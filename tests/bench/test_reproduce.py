@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.bench.batches import BatchMatrix
+from anabranch.bench.jobs import ScheduleMatrix, scheduler_options
 from anabranch.bench.reproduce import REPRODUCTIONS, Reproduction, asked_as, reproduction
 from anabranch.bench.result_rows import BenchmarkMatrix, variant
 from anabranch.bench.rivals import RIVALS
@@ -26,7 +27,8 @@ def test_every_table_names_what_there_is(paper: str, table: str) -> None:
     elif isinstance(matrix, BatchMatrix):
         assert matrix.scheduler in SCHEDULERS and matrix.dtype in DTYPES
     else:
-        assert set(matrix.schedulers) <= set(SCHEDULERS) and matrix.kernels == "library"
+        named = {scheduler_options(name).scheduler for name in matrix.schedulers}
+        assert named <= set(SCHEDULERS) and matrix.kernels == "library"
 
 
 @pytest.mark.parametrize(("paper", "table"), TABLES)
@@ -35,6 +37,25 @@ def test_a_table_on_other_models(paper: str, table: str) -> None:
     assert matrix.models == ("zoo:sru",) and matrix.target == "sim:h200"
     dtypes = [matrix.dtype] if isinstance(matrix, BatchMatrix) else list(matrix.dtypes)
     assert dtypes == ["bf16"]
+
+
+def test_a_part_of_a_table() -> None:
+    """By batch and by row; of a table of devices, others."""
+    whole = reproduction("deepcuts", "inference").matrix
+    part = asked_as(whole, (), None, "cpu", (8,), ("xla", "deepcuts"))
+    assert isinstance(part, BenchmarkMatrix) and part.models == whole.models
+    assert (part.batches, part.rivals, part.systems) == ((8,), ("xla",), ("deepcuts",))
+    assert not part.ours
+    ours = asked_as(reproduction("ios", "frameworks").matrix, (), None, "cpu", (), ("anabranch",))
+    assert isinstance(ours, BenchmarkMatrix) and ours.ours and not ours.systems
+    pruned = "ios-paper+max_group_size=1+max_groups=3"
+    one = asked_as(reproduction("ios", "pruning").matrix, (), None, "cpu", (), (pruned,))
+    assert isinstance(one, ScheduleMatrix) and one.schedulers == (pruned,) and one.apart
+    profile = "sim:other.json"
+    other = asked_as(reproduction("ios", "devices").matrix, (), None, "cpu", (), (profile,))
+    assert isinstance(other, BatchMatrix) and other.devices == (profile,)
+    with pytest.raises(OptionError, match="taso"):
+        asked_as(whole, (), None, "cpu", (), ("taso",))
 
 
 def test_unknown_papers_and_tables() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,19 +15,21 @@ from tests.bench.small import SMALL
 from torch import Tensor
 
 import anabranch
-from anabranch.bench import schedulers
+from anabranch.bench import schedule_search, schedulers
 from anabranch.bench.jobs import ScheduleMatrix
 from anabranch.bench.schedulers import REPLAYS, must_agree, run
+from anabranch.bench.utilisation import FORECAST, STEPS, Utilisation
 from anabranch.bench.verdicts import LOCAL, PDL, VARIANTS
 from anabranch.compiler import stages
 from anabranch.errors import NumericsError, OptionError, ScheduleError
 from anabranch.frontend.capture_cache import capture_model
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Costs, Limits
+from anabranch.ir.protocols import Cost, Costs, Limits, Target
 from anabranch.ir.schedule import Schedule
-from anabranch.ir.task import TaskGraph
+from anabranch.ir.task import Resources, TaskGraph
 from anabranch.options import Options
 from anabranch.schedule import BEST, SCHEDULERS
+from anabranch.schedule.ios import scheduler as ios
 from anabranch.trace import Trace
 
 NAMES = ("sequential", "nimble", "local")
@@ -253,3 +256,63 @@ def test_unknown_scheduler() -> None:
     with pytest.raises(OptionError, match="fifo"):
         run(ScheduleMatrix(("zoo:deepfm/tiny",), ("fifo",), target="sim:h200"))
     assert LOCAL in SCHEDULERS
+
+
+def test_a_scheduler_with_options_searches_apart(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each asks for all stages itself, as if it were alone, and r = 1 for fewer of them than 3."""
+    monkeypatch.setenv("ANABRANCH_CACHE_DIR", str(tmp_path))
+    asked: list[int] = []
+    real = ios.stage_measure
+
+    def counted(*given: Any) -> Any:
+        measure = real(*given)
+
+        def cost(groups: Any) -> float:
+            asked[-1] += 1
+            return measure(groups)
+
+        return cost
+
+    monkeypatch.setattr(ios, "stage_measure", counted)
+    real_scheduler = schedule_search.scheduler
+
+    def noted(name: str) -> Any:
+        asked.append(0)
+        return real_scheduler(name)
+
+    monkeypatch.setattr(schedule_search, "scheduler", noted)
+    names = tuple(f"ios-paper+max_group_size={r}" for r in (1, 3))
+    matrix = ScheduleMatrix(
+        (f"{__file__}:small_fan",), names, target="sim:h200", kernels="library", apart=True
+    )
+    rows = run(matrix)["rows"]
+    assert [(row["scheduler"], row["failure"], row["note"]) for row in rows] == [
+        (name, "", "") for name in names
+    ]
+    assert 0 < asked[0] < asked[1]
+
+
+def test_what_plans_make_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the simulated GPU as forecast, where it is known what kernels take: side by side they keep
+    more of it busy."""
+    real, taken = schedulers.utilisation_of, Resources(33, 128, 32, 0)
+
+    def known(target: Target, plan: Plan, costs: Costs) -> Utilisation | None:
+        assert real(target, plan, costs) is None
+        tasks = [
+            replace(task, kernel=replace(task.kernel, resources=taken))
+            for task in plan.tasks.tasks
+            if task.kernel is not None
+        ]
+        return real(target, replace(plan, tasks=replace(plan.tasks, tasks=tuple(tasks))), costs)
+
+    monkeypatch.setattr(schedulers, "utilisation_of", known)
+    names = ("sequential", "nimble")
+    matrix = ScheduleMatrix((SMALL,), names, target="sim:h200", dtypes=("fp16",), utilisation=True)
+    plain, nimble = (row["utilisation"] for row in json.loads(json.dumps(run(matrix)))["rows"])
+    assert plain["how"] == nimble["how"] == FORECAST
+    assert 0 < plain["sm_efficiency"] < nimble["sm_efficiency"] <= 1
+    assert 0 < plain["warps"] < nimble["warps"] and plain["overlap"] == 0
+    assert len(plain["warps_over_time"]) == STEPS

@@ -19,7 +19,7 @@ import torch
 from tests.bench.small import SMALL
 from torch import Tensor, nn
 
-from anabranch.bench import rivals, speed, table
+from anabranch.bench import other_compilers, rivals, speed, table
 from anabranch.bench.machine import Machine, machine
 from anabranch.bench.provenance import commit, versions
 from anabranch.bench.result_rows import BenchmarkMatrix
@@ -331,6 +331,21 @@ def test_rivals_work_on_their_own_copy() -> None:
     assert model.weight is weight and weight.is_contiguous()
 
 
+@pytest.mark.parametrize(
+    ("name", "package"), [("xla", "jax"), ("tvm", "apache-tvm"), ("tensorrt", "torch-tensorrt")]
+)
+def test_a_compiler_that_is_not_installed_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, name: str, package: str
+) -> None:
+    def absent(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    monkeypatch.setattr(other_compilers.importlib, "import_module", absent)
+    with pytest.raises(TargetError, match=f"{package} cannot be used here") as refused:
+        rivals.RIVALS[name](nn.Linear(2, 2), (torch.ones(1, 2),), machine("cpu"))
+    assert f"pip install {package}" in refused.value.next
+
+
 def test_every_usual_rival_is_known() -> None:
     for names in rivals.USUAL.values():
         assert set(names) <= set(rivals.RIVALS)
@@ -392,6 +407,7 @@ def test_on_a_simulated_gpu_rows_are_forecasts() -> None:
         assert row["failure"] == "" and row["source"] in ("recorded", "estimated")
         assert row["median_ms"] > 0 and row["samples"] == 0 and row["difference"] is None
         assert len(row["against"]) == 2
+    assert 0 < rows["anabranch:nimble"]["facts"]["order_s"] < rows["anabranch:nimble"]["compile_s"]
     ratio = rows["anabranch:nimble"]["median_ms"] / rows["anabranch"]["median_ms"]
     assert rows["anabranch:nimble"]["ratio"] == pytest.approx(ratio)
 

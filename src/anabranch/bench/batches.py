@@ -5,19 +5,22 @@
     run at 32        0.391        0.362         0.365         on the kernels of that batch
     run at 128       1.244        1.190         1.187
 
-IOS, section 6.4 and its table of specialisation. Kernels are chosen for the batch at which they
-run; only streams, order and waits come from elsewhere. So a network must be cut into the same tasks
-at every batch, which it is with the library's kernels; a schedule of other tasks is a failure.
+IOS, section 6.4 and its tables of specialisation. `devices` are other targets, simulated ones
+mostly (sim:h200, sim:FILE.json): schedules made for them run here beside those made here. Kernels
+are chosen for the batch at which they run; only streams, order and waits come from elsewhere. So a
+network must be cut into the same tasks at every batch, which it is with the library's kernels; a
+schedule of other tasks is a failure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from anabranch.bench import harness
-from anabranch.bench.harness import Save
+from anabranch.bench.built import reason
+from anabranch.bench.harness import Cell, Save
 from anabranch.bench.jobs import captured_once, job_of
 from anabranch.cache import Cache
 from anabranch.compiler.pipeline import compile_model
@@ -39,7 +42,8 @@ from anabranch.tuning.job import Job
 
 @dataclass(frozen=True, slots=True)
 class BatchMatrix:
-    """What to compare. scheduler: who makes the schedules, "best" for the fastest of several."""
+    """What to compare. scheduler: who makes the schedules, "best" for the fastest of several;
+    devices: targets for which schedules are made beside those for the target itself."""
 
     models: Sequence[str]
     batches: Sequence[int]
@@ -48,18 +52,21 @@ class BatchMatrix:
     target: str = "cpu"
     budget: float | None = None
     trust: bool = False
+    devices: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
     """The schedule made for one batch, run at another; numbers are None where `failure` says why.
-    own: made for the batch it runs at. ratio: how many times as long as that one takes; tie: no
+    device: for which other target it was made, "" for the one it runs on. own: made for the batch
+    and the target it runs at. ratio: how many times as long as that one takes; tie: no
     difference."""
 
     model: str
     dtype: str
     batch: int
     made_for: int
+    device: str = ""
     scheduler: str = ""
     us: float | None = None
     spread: float | None = None
@@ -74,13 +81,15 @@ def run(
     matrix: BatchMatrix, trace: Trace | None = None, save: Save | None = None
 ) -> dict[str, Any]:
     """The record; `save` gets it anew after every model. OptionError for names that mean nothing,
-    and for fewer than two batches."""
-    if len(set(matrix.batches)) < 2:
+    and for fewer than two batches without other devices."""
+    if len(set(matrix.batches)) < 2 and not matrix.devices:
         raise OptionError(
             "one batch cannot be compared with itself",
             "a schedule is run at other batches than it was made for",
             "give several, such as --batch 1,32,128",
         )
+    for device in matrix.devices:
+        resolve(device)
     trace = trace or Trace()
     return harness.run(
         "batches",
@@ -94,30 +103,66 @@ def run(
 
 
 def _model(matrix: BatchMatrix, model: str, trace: Trace) -> list[BatchRow]:
-    """Compiled for each batch, and each schedule run at each batch."""
+    """Compiled for each batch here and for each other device, and each schedule run at each
+    batch; those for other devices at their own."""
     given = {"tf32": matrix.dtype == "tf32", "budget": matrix.budget, "search": "none"}
     options = Options.read({**given, "kernels": "library", "scheduler": matrix.scheduler})
-    target = resolve(matrix.target, options.tf32)
     rows: list[BatchRow] = []
     with Cache.open(options.cache_dir) as cache:
-        made: dict[int, tuple[Job, TaskGraph, Schedule]] = {}
-        for batch in matrix.batches:
+
+        def scheduled(batch: int, device: str) -> _Made:
+            target = resolve(device or matrix.target, options.tf32)
             asked = model, matrix.dtype, batch, target, options, cache, trace, matrix.trust
             job = captured_once(job_of(*asked))
             tasks: TaskGraph = compile_model(job, stop_after="probe")
             choice: Choice = compile_model(job, stop_after="schedule")
-            made[batch] = job, tasks, choice.schedule
-        schedules = {batch: schedule for batch, (_, _, schedule) in made.items()}
-        for batch, (job, tasks, _) in made.items():
-            _, _, costs = bounded_costs(job, tasks)
-            fitting = {b: s for b, s in schedules.items() if not _misfit(s, tasks)}
-            priced = dict(zip(fitting, costs.rank(tasks, [*fitting.values()]), strict=True))
-            for other, schedule in schedules.items():
-                why = _misfit(schedule, tasks)
-                cost = priced.get(other)
-                place = model, matrix.dtype, batch, other
-                rows.append(_row(place, schedule, cost, priced.get(batch), str(why or "")))
+            return _Made(job, tasks, choice.schedule)
+
+        made = {batch: _tried(scheduled, batch, "") for batch in matrix.batches}
+        for batch, here in made.items():
+            others = {(other, ""): one for other, one in made.items()}
+            others |= {(batch, name): _tried(scheduled, batch, name) for name in matrix.devices}
+            rows += _compared((model, matrix.dtype, batch), here, others)
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A network compiled for one batch and device."""
+
+    job: Job
+    tasks: TaskGraph
+    schedule: Schedule
+
+
+def _tried(scheduled: Callable[[int, str], _Made], batch: int, device: str) -> _Made | str:
+    """What was made, or why nothing could be."""
+    try:
+        return scheduled(batch, device)
+    except OptionError:
+        raise
+    except Exception as failed:
+        return failed.what if isinstance(failed, AnabranchError) else reason(failed)
+
+
+def _compared(
+    cell: Cell, here: _Made | str, others: Mapping[tuple[int, str], _Made | str]
+) -> list[BatchRow]:
+    """A row for each schedule, by batch and device it was made for, run where `here` was made."""
+    batch = cell[2]
+    why = {key: one for key, one in others.items() if isinstance(one, str)}
+    schedules = {key: one.schedule for key, one in others.items() if not isinstance(one, str)}
+    priced: dict[tuple[int, str], Cost] = {}
+    if not isinstance(here, str):
+        _, _, costs = bounded_costs(here.job, here.tasks)
+        why |= {key: str(no) for key, s in schedules.items() if (no := _misfit(s, here.tasks))}
+        fitting = {key: s for key, s in schedules.items() if key not in why}
+        priced = dict(zip(fitting, costs.rank(here.tasks, [*fitting.values()]), strict=True))
+    own = priced.get((batch, ""))
+    return [
+        _row((*cell, *key), schedules.get(key), priced.get(key), own, why.get(key, ""))
+        for key in others
+    ]
 
 
 def _misfit(schedule: Schedule, tasks: TaskGraph) -> Refused | None:
@@ -130,23 +175,25 @@ def _misfit(schedule: Schedule, tasks: TaskGraph) -> Refused | None:
 
 
 def _row(
-    place: tuple[str, str, int, int],
-    schedule: Schedule,
+    place: tuple[str, str, int, int, str],
+    schedule: Schedule | None,
     cost: Cost | None,
     own: Cost | None,
     why: str,
 ) -> BatchRow:
-    _, _, batch, made_for = place
+    _, _, batch, made_for, device = place
+    name = schedule.scheduler if schedule is not None else ""
     if cost is None or own is None:
         why = why or f"there is no schedule for batch {batch} to compare with"
-        return BatchRow(*place, schedule.scheduler, failure=why)
+        return BatchRow(*place, name, failure=why)
+    at_home = batch == made_for and not device
     return BatchRow(
         *place,
-        schedule.scheduler,
+        name,
         cost.us,
         cost.spread,
         cost.source,
-        batch == made_for,
+        at_home,
         cost.us / own.us if own.us else 1.0,
-        batch != made_for and tied(cost, own),
+        not at_home and tied(cost, own),
     )

@@ -121,6 +121,8 @@ def build_ours(
     facts["substitutions"] = list(_substitutions(events, "applied", "chosen"))
     facts["substitutions_refused"] = list(_substitutions(events, "refused"))
     peak, chosen = known.get("peak_bytes"), str(facts.get("scheduler", ""))
+    took = _ordering(events, chosen)
+    facts |= {} if took is None else {"order_s": took}
     wanted = asked.get("scheduler", chosen)
     fell = [f"fallback: {e.why}" for e in events if e.kind == "fallback"]
     note = "; ".join([chosen if chosen == wanted else f"{chosen} was faster", *fell])
@@ -135,6 +137,12 @@ def build_ours(
             yield _bounding(name, compiled, bounded)
     except Exception as failed:
         trace.add("warning", "bench", f"{cell.name} {name} with bounded memory", reason(failed))
+
+
+def _ordering(events: Sequence[Event], scheduler: str) -> float | None:
+    """The seconds that this scheduler took for the plan, None where that was recalled."""
+    asked = [e for e in events if (e.kind, e.where, e.what) == ("time", "schedule", scheduler)]
+    return float(dict(asked[-1].data)["seconds"]) if asked else None
 
 
 def bounded_plan(compiled: Any) -> Plan | None:

@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from anabranch.bench.harness import Cell
+from anabranch.bench.result_rows import variant
 from anabranch.cache import Cache
 from anabranch.compiler.pipeline import compile_model
 from anabranch.ir.protocols import Target
 from anabranch.models.load import load_model
 from anabranch.options import Options
+from anabranch.schedule import scheduler
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job
@@ -19,9 +21,12 @@ from anabranch.tuning.job import Job
 
 @dataclass(frozen=True, slots=True)
 class ScheduleMatrix:
-    """Schedulers, and networks x dtypes x batches whose tasks each of them plans. kernels: "all",
-    or "library" alone, chosen before in the time it takes. budget: the seconds after which a
-    scheduler (`bench.schedulers`) or a network's delayed runs (`bench.delays`) are ended."""
+    """Schedulers, and networks x dtypes x batches whose tasks each of them plans; a scheduler may
+    have options of its own, "ios-paper+max_groups=3". kernels: "all", or "library" alone, chosen
+    before in the time it takes. budget: the seconds after which a scheduler (`bench.schedulers`) or
+    a network's delayed runs (`bench.delays`) are ended. apart: no scheduler finds in the cache what
+    others have measured, so that its seconds are its own. utilisation: each plan is also run once
+    under a profiler, to see what it makes of the machine."""
 
     models: Sequence[str]
     schedulers: Sequence[str]
@@ -31,6 +36,19 @@ class ScheduleMatrix:
     kernels: str = "all"
     budget: float | None = None
     trust: bool = False
+    apart: bool = False
+    utilisation: bool = False
+
+
+def scheduler_options(name: str) -> Options:
+    """What "ios-paper+max_groups=3" stands for. OptionError if it means nothing.
+
+    >>> scheduler_options("ios-paper+max_groups=3").max_groups
+    3
+    """
+    options = Options.read(variant(name, "scheduler"), environment=False)
+    scheduler(options.scheduler)
+    return options
 
 
 @contextmanager

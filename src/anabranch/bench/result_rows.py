@@ -129,8 +129,9 @@ class BenchmarkRow:
     bounded: BoundedTime | None = None
 
 
-def variant(text: str) -> dict[str, str]:
-    """The options that "autograph+search_dp=false" stands for. OptionError if it means nothing."""
+def variant(text: str, kind: str = "system") -> dict[str, str]:
+    """The options that "autograph+search_dp=false" stands for; `kind`: of what the first word is
+    the name, a system or a scheduler. OptionError if it means nothing."""
     system, *more = text.split("+")
     pairs = [word.partition("=") for word in more]
     for word, (name, equals, _) in zip(more, pairs, strict=True):
@@ -138,9 +139,9 @@ def variant(text: str) -> dict[str, str]:
             raise OptionError(
                 f"{word!r} is no option",
                 f"{text!r} was given",
-                "write a system and options, such as anabranch+search=none",
+                f"write a {kind} and options, such as anabranch+search=none",
             )
-    asked = {"system": system, **{name: value for name, _, value in pairs}}
+    asked = {kind: system, **{name: value for name, _, value in pairs}}
     Options.read(asked, environment=False)
     return asked
 

@@ -10,6 +10,7 @@
 | inductor-default | torch.compile(), weights frozen |
 | inductor-max | torch.compile(mode="max-autotune"), weights frozen |
 | inductor-graph, inductor-max-graph | both without graphs of their own, captured as one |
+| xla, tvm, tensorrt | compilers of other houses, where they are installed: `other_compilers` |
 
 All get a copy of the model, inputs that stay where they are, and no gradients. Networks with
 4-dimensional inputs run channels_last, which is the faster layout for convolutions in half
@@ -36,6 +37,7 @@ from torch import Tensor, nn
 from torch.backends import cudnn
 from torch.utils import _pytree as pytree
 
+from anabranch.bench import other_compilers
 from anabranch.bench.machine import Capture, Machine, TimedCall
 from anabranch.errors import TargetError
 
@@ -114,6 +116,21 @@ def inductor_max_graph(model: nn.Module, args: Args, machine: Machine) -> Prepar
     return _captured(ready.call, (), machine, ready.note)
 
 
+def xla(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    """XLA, through jax and torchax."""
+    return _other(other_compilers.xla, model, args, machine)
+
+
+def tvm(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    """TVM, not tuned."""
+    return _other(other_compilers.tvm, model, args, machine)
+
+
+def tensorrt(model: nn.Module, args: Args, machine: Machine) -> Prepared:
+    """TensorRT, as a backend of torch.compile."""
+    return _other(other_compilers.tensorrt, model, args, machine)
+
+
 RIVALS: dict[str, Rival] = {
     "eager": eager,
     "torchscript": torchscript,
@@ -124,6 +141,9 @@ RIVALS: dict[str, Rival] = {
     "inductor-max": inductor_max,
     "inductor-graph": inductor_graph,
     "inductor-max-graph": inductor_max_graph,
+    "xla": xla,
+    "tvm": tvm,
+    "tensorrt": tensorrt,
 }
 
 CAPTURED = ("cudagraph", "cudagraph-tuned", "inductor-graph", "inductor-max-graph")
@@ -215,6 +235,16 @@ def timed_algorithms() -> Iterator[None]:
         yield
     finally:
         cudnn.benchmark = before
+
+
+def _other(
+    build: Callable[..., tuple[TimedCall, int | None]],
+    model: nn.Module,
+    args: Args,
+    machine: Machine,
+) -> Prepared:
+    call, peak = build(copy.deepcopy(model), args, machine)
+    return Prepared(warm(call), peak)
 
 
 def _captured(fn: Callable[..., Any], args: Args, machine: Machine, note: str) -> Prepared:

@@ -45,8 +45,11 @@ from torch import Tensor
 
 from anabranch.bench import harness
 from anabranch.bench.bits import same_bits
+from anabranch.bench.built import reason
 from anabranch.bench.harness import Cell, Save, cells_of, label
-from anabranch.bench.jobs import ScheduleMatrix, captured_once, schedule_job
+from anabranch.bench.jobs import ScheduleMatrix, captured_once, schedule_job, scheduler_options
+from anabranch.bench.schedule_search import Search
+from anabranch.bench.utilisation import Utilisation, utilisation_of
 from anabranch.bench.verdicts import LOCAL, OURS, PDL, summary
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
@@ -54,14 +57,12 @@ from anabranch.deadline import Deadline
 from anabranch.errors import AnabranchError, NumericsError, OptionError, VerifyError
 from anabranch.ir.dag import dag_of
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import ANY_STREAMS, Cost, Costs, Limits, Target
+from anabranch.ir.protocols import Cost, Costs, Target
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph
-from anabranch.ir.verify import verify_schedule
 from anabranch.memory import pack
 from anabranch.memory.packer import Packer
-from anabranch.schedule import BEST, scheduler
-from anabranch.schedule.ios.merge_stages import MERGING
+from anabranch.schedule import BEST
 from anabranch.schedule.refinements import refinements
 from anabranch.schedule.task_weights import times
 from anabranch.trace import Trace
@@ -73,18 +74,15 @@ from anabranch.tuning.verify.plan import fresh
 REPLAYS = 20
 """Of a plan whose kernels overlap, each compared: what is not ordered may come out right once."""
 
-PROBED = ("stage", "probe")
 STOPPED = "stopped before it was done"
 
-Own = Callable[[str], tuple[TaskGraph, float]]
-"""A scheduler that merges -> the tasks it plans, and the seconds that choosing the merges took."""
 Tried = Sequence[tuple[Schedule, Cost]]
 Launched = Callable[[Schedule, Tried], tuple[Plan | None, float]]
 """A schedule of ours, and all that are usually tried with what they take -> the plan that is
 fastest where kernels overlap, None if that gains nothing, and the seconds it took to find it."""
 
-UNCAPPED = ("nimble",)
-"""Nimble has a stream for each chain that is not joined to another, however many there are."""
+Used = Callable[[Plan, Costs], Utilisation | None]
+"""What a plan makes of the machine; `Costs`: what forecasts it where it cannot run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,9 @@ class PackedTime:
 class ScheduleRow:
     """One scheduler on one model; numbers are None where `failure` says why. `scheduled`: with the
     waits that the scheduler asks for, and as large an arena as it needs; `packed`: with the waits
-    that bound the arena; `counts`: which of both `us`, `spread` and `ratio` are of."""
+    that bound the arena; `counts`: which of both `us`, `spread` and `ratio` are of. `note`: what
+    was left undone for want of time. `utilisation`: what it makes of the machine, where that was
+    asked for and is known."""
 
     model: str
     dtype: str
@@ -116,17 +116,20 @@ class ScheduleRow:
     streams: int | None = None
     search_s: float | None = None
     ratio: float | None = None
+    note: str = ""
+    utilisation: Utilisation | None = None
     failure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A schedule's plans, as scheduled and within the bound on bytes, and the seconds it took to
-    find the schedule."""
+    """A schedule's plans, as scheduled and within the bound on bytes, the seconds it took to find
+    the schedule, and what was left undone for want of time."""
 
     scheduled: Plan
     packed: Plan
     seconds: float
+    note: str = ""
 
     @property
     def tasks(self) -> TaskGraph:
@@ -175,7 +178,7 @@ def run(
     is compared and no more is begun."""
     trace, deadline = trace or Trace(), Deadline(stop=stop)
     for name in matrix.schedulers:
-        scheduler(name)
+        scheduler_options(name)
     return harness.run(
         "schedulers",
         matrix.target,
@@ -201,24 +204,16 @@ def _cell(
             plans = _Plans(job, tasks, packer)
             side_by_side = costs_of(job.target, plans.prepare, None, trace, deadline)
             launched = partial(_launched, job, packer, matrix.budget)
-            asked = matrix.schedulers, launched, matrix.budget, partial(_merged, job)
-            rows = _compared(plans, side_by_side, tasks, costs, limits_of(job), *asked)
+            search = Search(job, tasks, costs, limits_of(job), matrix.budget, matrix.apart)
+            used = partial(utilisation_of, job.target) if matrix.utilisation else None
+            rows = _compared(plans, side_by_side, search, matrix.schedulers, launched, used)
     except OptionError:
         raise
-    except AnabranchError as failed:
-        trace.add("warning", "bench", label(cell), failed.what)
-        rows = [ScheduleRow("", "", 0, name, failure=failed.what) for name in matrix.schedulers]
+    except Exception as failed:
+        why = failed.what if isinstance(failed, AnabranchError) else reason(failed)
+        trace.add("warning", "bench", label(cell), why)
+        rows = [ScheduleRow("", "", 0, name, failure=why) for name in matrix.schedulers]
     return [replace(row, model=model, dtype=dtype, batch=batch) for row in rows]
-
-
-def _merged(job: Job, name: str) -> tuple[TaskGraph, float]:
-    """The tasks, with kernels, of the graph that this scheduler merges, and the seconds that it
-    took to choose the merges: choosing kernels is not its own work."""
-    options = job.options.model_copy(update={"scheduler": name})
-    trace = Trace()
-    tasks: TaskGraph = compile_model(replace(job, options=options, trace=trace), stop_after="probe")
-    spent = [dict(event.data) for event in trace.events if (event.kind, event.where) == PROBED]
-    return tasks, sum(float(data["seconds"]) for data in spent)
 
 
 def _launched(
@@ -279,21 +274,17 @@ def must_agree(
 def _compared(
     plans: _Plans,
     side_by_side: Costs,
-    tasks: TaskGraph,
-    costs: Costs,
-    limits: Limits,
+    search: Search,
     names: Sequence[str],
     launched: Launched,
-    seconds: float | None,
-    own: Own,
+    used: Used | None,
 ) -> list[ScheduleRow]:
     """A row for each of these schedulers on one task graph, of no model yet; with `LOCAL` one more
     for each of its refinements, and one for what `compile` would make of all that it tries, with
-    kernels `launched` as is best. `costs`: what schedulers ask; `side_by_side`: what times the
-    plans in the end; `seconds`: of each search; `own`: the tasks of those that merge."""
-    for task in tasks.tasks:  # nobody's search pays for what all need
-        costs.task(task)
-    found, failures = _planned(plans, tasks, costs, limits, names, seconds, own)
+    kernels `launched` as is best. `side_by_side`: what times the plans in the end; `used`: what
+    they make of the machine, where that is asked for."""
+    tasks, limits = search.tasks, search.limits
+    found, failures = _planned(plans, search, names)
     priced = _priced(found, side_by_side)
     ours = min(
         (name for name in OURS if name in found), key=lambda n: priced[n][1].us, default=None
@@ -310,7 +301,22 @@ def _compared(
     fastest = min((_counted(name, *priced[name]).us for name in found), default=0.0)
     more = dict.fromkeys(name for name in (*found, *failures) if name not in names)
     order = sorted([*names, *more], key=_place(names))
-    return [_row(name, found.get(name), priced.get(name), fastest, failures) for name in order]
+    rows = [_row(name, found.get(name), priced.get(name), fastest, failures) for name in order]
+    if used is None:
+        return rows
+    return [_with_use(row, found, side_by_side, used) for row in rows]
+
+
+def _with_use(
+    row: ScheduleRow, found: Mapping[str, _Made], costs: Costs, used: Used
+) -> ScheduleRow:
+    """With what the plan that counts makes of the machine."""
+    if row.us is None:
+        return row
+    made = found[row.scheduler]
+    return replace(
+        row, utilisation=used(made.packed if row.scheduler in OURS else made.scheduled, costs)
+    )
 
 
 def _priced(found: Mapping[str, _Made], costs: Costs) -> dict[str, tuple[Cost, Cost]]:
@@ -326,37 +332,24 @@ def _counted(name: str, scheduled: Cost, packed: Cost) -> Cost:
 
 
 def _planned(
-    plans: _Plans,
-    tasks: TaskGraph,
-    costs: Costs,
-    limits: Limits,
-    names: Sequence[str],
-    seconds: float | None,
-    own: Own,
+    plans: _Plans, search: Search, names: Sequence[str]
 ) -> tuple[dict[str, _Made], dict[str, str]]:
     """What these schedulers made, ours with its refinements, too; and why others made nothing. One
     that was stopped is not compared: it would have found more."""
     found: dict[str, _Made] = {}
     failures: dict[str, str] = {}
+    tasks, costs = search.tasks, search.costs
     for name in names:
-        if limits.deadline.stopped():
+        if search.limits.deadline.stopped():
             failures[name] = STOPPED
             continue
         try:
-            planned, spent = own(name) if name in MERGING else (tasks, 0.0)
-            for task in planned.tasks:
-                costs.task(task)
-            start = time.perf_counter()
-            within = replace(limits, deadline=limits.deadline.within(seconds))
-            if name in UNCAPPED:
-                within = replace(within, max_streams=ANY_STREAMS)
-            schedule = scheduler(name)(planned, costs, within)
-            verify_schedule(schedule, dag_of(planned))
-            if limits.deadline.stopped():
+            made = search.of(name)
+            if search.limits.deadline.stopped():
                 failures[name] = STOPPED
                 continue
-            took = spent + time.perf_counter() - start
-            found[name] = plans.made(planned, schedule, took)
+            both = plans.made(made.tasks, made.schedule, made.seconds)
+            found[name] = replace(both, note=made.note)
         except (AnabranchError, VerifyError) as failed:
             failures[name] = str(failed).partition("\n")[0]
     if LOCAL in found:
@@ -395,6 +388,7 @@ def _row(
         streams=made.scheduled.schedule.streams,
         search_s=made.seconds,
         ratio=cost.us / fastest if fastest else 1.0,
+        note=made.note,
     )
 
 

@@ -99,6 +99,16 @@ class Cache:
         cache._store.attempt(lambda connection: None, None)
         return cache
 
+    def copied(self, directory: Path) -> Cache:
+        """Another cache, in this folder, with all that is in this one now."""
+        copy = Cache.open(directory)
+
+        def work(db: sqlite3.Connection) -> None:
+            copy._store.attempt(db.backup, None)
+
+        self._store.attempt(work, None)
+        return copy
+
     @property
     def outlives(self) -> bool:
         """Whether what is stored is there for the next process: not where all is in memory."""

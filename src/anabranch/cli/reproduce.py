@@ -2,6 +2,8 @@
 
 anabranch reproduce                     which tables there are
 anabranch reproduce ios schedulers      sequential, greedy and IOS's schedules, on IOS's networks
+anabranch reproduce deepcuts inference --models zoo:dlrm --batch 1,256 --only cudagraph,deepcuts
+                                        a part of a table
 """
 
 from __future__ import annotations
@@ -30,7 +32,21 @@ def run(
     models: Annotated[
         str | None, typer.Option(help="One or more.", show_default="the paper's in the zoo")
     ] = None,
+    batch: Annotated[
+        str | None, typer.Option(help="One or more.", show_default="the paper's")
+    ] = None,
     dtype: Annotated[str | None, typer.Option(help="One.", show_default="the paper's")] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            help="Some of its systems, rivals and schedulers; of a table of devices, other ones.",
+            show_default="all",
+        ),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Seconds of each scheduler.", min=0.1, show_default="the table's"),
+    ] = None,
     target: arguments.TargetOption = "auto",
     search_seconds: arguments.SearchSeconds = None,
     json: flags.Json = None,
@@ -57,16 +73,27 @@ def run(
     check_folders(screen.file_of(json))
     found = reproduction(paper, table)
     flags.check_dtype(dtype)
-    matrix = asked_as(found.matrix, flags.words(models), dtype, place(target)[0])
+    matrix = asked_as(
+        found.matrix,
+        flags.words(models),
+        dtype,
+        place(target)[0],
+        () if batch is None else flags.numbers(batch, int, "--batch"),
+        flags.words(only),
+    )
     if isinstance(matrix, BenchmarkMatrix):
+        _limits_nothing("--budget", budget, f"{table} of {paper} is of systems, not of schedulers")
         system_rows.run(replace(matrix, search_seconds=search_seconds), json, None)
-    elif search_seconds is not None:
-        raise OptionError(
-            "--search-seconds limits nothing here",
-            f"no graph is searched for {table} of {paper}",
-            "leave it out",
-        )
-    elif isinstance(matrix, BatchMatrix):
+        return
+    why = f"no graph is searched for {table} of {paper}"
+    _limits_nothing("--search-seconds", search_seconds, why)
+    matrix = replace(matrix, budget=matrix.budget if budget is None else budget)
+    if isinstance(matrix, BatchMatrix):
         batches.compare(matrix, json)
     else:
         schedulers.compare(matrix, json)
+
+
+def _limits_nothing(flag: str, given: float | None, why: str) -> None:
+    if given is not None:
+        raise OptionError(f"{flag} limits nothing here", why, "leave it out")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -40,6 +40,19 @@ class Probe:
     temporary: int
     launches: int
     resources: Resources | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpan:
+    """One kernel, copy or fill of a run: the task that it belongs to, "" where that cannot be told;
+    start and end in microseconds; what it takes of the GPU, None for what is no kernel; whether its
+    task multiplies and accumulates, None where that is not known."""
+
+    task: str
+    start: float
+    end: float
+    resources: Resources | None
+    computes: bool | None
 
 
 ScheduledGraphs = Sequence[tuple[TaskGraph, Schedule]]
@@ -202,6 +215,14 @@ class Target(Protocol):
     def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
         """Within it no operator takes short cuts (tf32): for references. `lean`: none that takes
         much memory is run either, at the price of time."""
+
+
+@runtime_checkable
+class KernelProfiler(Protocol):
+    """A target that sees single kernels while a plan runs."""
+
+    def kernel_spans(self, run: Executable) -> tuple[str, tuple[KernelSpan, ...]]:
+        """How it was seen, and the kernels of one run, by their starts."""
 
 
 class Provider(Protocol):

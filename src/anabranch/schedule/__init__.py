@@ -21,6 +21,8 @@ SCHEDULERS: dict[str, Scheduler] = {
     "wavefront": wavefront.schedule,
     "nimble": nimble.schedule,
     "opara-paper": opara_paper.schedule,
+    "opara-traced": opara_paper.schedule_traced,
+    "opara-depth": opara_paper.schedule_depth,
     "opara": opara.schedule,
     "critical": list_scheduling.schedule,
     "local": local.schedule,

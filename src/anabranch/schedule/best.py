@@ -15,6 +15,7 @@ has passed returns at once what it has without a search.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -138,8 +139,11 @@ def _different(
 
 
 def _tried(name: str, tasks: TaskGraph, dag: Dag, costs: Costs, limits: Limits) -> Schedule | None:
+    start = time.perf_counter()
     try:
         schedule = scheduler(name)(tasks, costs, limits)
+        took = time.perf_counter() - start
+        limits.trace.add("time", "schedule", name, "to order launches", seconds=took)
         verify_schedule(schedule, dag)
         return schedule
     except ScheduleError as refusal:

@@ -154,8 +154,9 @@ def probe(job: Job, captured: Captured, tuned: Tuned) -> Tuned:
         why = "a smaller window is padded with zeros, which infinities are multiplied by"
         job.trace.add("refused", "tuning", "merged convolutions", why)
     elif job.options.scheduler in MERGING:
-        tuner = tuner_of(job)
-        graph, selection = tuner.merged(graph, selection, tuned.costs, limits_of(job))
+        limits = limits_of(job)
+        limits = replace(limits, deadline=limits.deadline.within(job.merge_s))
+        graph, selection = tuner_of(job).merged(graph, selection, tuned.costs, limits)
     signature = renamed(captured, graph)
     tasks = stored_in_place(selection.tasks, signature, job.trace)
     if job.room is not None:

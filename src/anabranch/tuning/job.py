@@ -37,7 +37,9 @@ class Job:
     is not trusted. `wanted`: the options as they were given, where a further attempt does less.
     `places`: where states lie already, by what the model calls them. `live_bytes`: what values may
     take at once, so that some are computed again; `over`: why; `counted`: what they take, as
-    `rewrite.remat` counts; `again`: what is computed again; `late`: as in FusionFacts."""
+    `rewrite.remat` counts; `again`: what is computed again; `late`: as in FusionFacts. `merge_s`:
+    seconds in which a scheduler is to say which convolutions it merges, None for as long as it
+    takes."""
 
     model: Any
     args: tuple[Any, ...]
@@ -62,6 +64,7 @@ class Job:
     counted: int | None = None
     again: tuple[str, ...] = ()
     late: Mapping[str, int] = field(default_factory=dict)
+    merge_s: float | None = None
 
     @property
     def taken(self) -> float:

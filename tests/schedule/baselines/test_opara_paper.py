@@ -13,7 +13,15 @@ from anabranch.ir.schedule import text_schedule
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.ir.verify import verify_schedule
 from anabranch.schedule.baselines import opara
-from anabranch.schedule.baselines.opara_paper import MEMORY, UNKNOWN, computes, demand, schedule
+from anabranch.schedule.baselines.opara_paper import (
+    MEMORY,
+    UNKNOWN,
+    computes,
+    demand,
+    schedule,
+    schedule_depth,
+    schedule_traced,
+)
 from anabranch.trace import Trace
 
 TasksOf = Callable[[Dag], TaskGraph]
@@ -29,6 +37,22 @@ def test_the_docstring(tasks_of: TasksOf, fake_costs: CostsOf) -> None:
     tasks = _changed(tasks_of(Dag.of(tuple("bcd"), [(0, 2), (1, 2)])), {"b": 9, "c": 2}, "bcd")
     found = schedule(tasks, fake_costs(), Limits())
     assert text_schedule(found) == ("schedule opara-paper {\n  c @0\n  b @1\n  d @1 after c\n}\n")
+
+
+def test_other_launch_orders_with_the_same_streams(tasks_of: TasksOf, fake_costs: CostsOf) -> None:
+    """
+    A --> b --+             traced    a c b d: in their own order
+              +--> d        depth     a b c d: what is behind a comes before c
+    c --------+
+    """
+    dag = Dag.of(tuple("acbd"), [(0, 2), (2, 3), (1, 3)])
+    tasks = _changed(tasks_of(dag), {}, "acbd")
+    orders = [made(tasks, fake_costs(), Limits()) for made in (schedule_traced, schedule_depth)]
+    assert [launch.task for launch in orders[0].launches] == list("acbd")
+    assert [launch.task for launch in orders[1].launches] == list("abcd")
+    for found in orders:
+        streams = {launch.task: launch.stream for launch in found.launches}
+        assert streams["a"] == streams["b"] != streams["c"]
 
 
 def test_the_turn_changes_with_every_launch() -> None:

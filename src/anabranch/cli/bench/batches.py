@@ -30,6 +30,9 @@ def run(
     scheduler: Annotated[str, typer.Option(help="best, or the name of one.")] = "best",
     target: arguments.TargetOption = "auto",
     budget: flags.BudgetOption = None,
+    devices: Annotated[
+        str, typer.Option(help="Other targets to make schedules for: sim:h200, sim:FILE.json.")
+    ] = "",
     json: flags.Json = None,
     trust: flags.Trust = False,
 ) -> None:
@@ -43,6 +46,7 @@ def run(
         target=place(target)[0],
         budget=budget,
         trust=trust,
+        devices=flags.words(devices),
     )
     compare(matrix, json)
 
@@ -51,9 +55,11 @@ def compare(matrix: BatchMatrix, json: str | None) -> None:
     """Compare, show, and write what was asked for."""
     with ProgressDisplay("batches", "bench") as watch:
         record = specialisation.run(matrix, Trace(watch), saver(json))
-    columns = ("<model", "run at", *(f"made for {batch}" for batch in matrix.batches))
+    made = [*((batch, "") for batch in matrix.batches), *((0, name) for name in matrix.devices)]
+    heads = (f"made for {device or batch}" for batch, device in made)
+    columns = ("<model", "run at", *heads)
     rows = [
-        [model, str(batch), *(_cell(record["rows"], model, batch, o) for o in matrix.batches)]
+        [model, str(batch), *(_cell(record["rows"], model, batch, b or batch, d) for b, d in made)]
         for model in matrix.models
         for batch in matrix.batches
     ]
@@ -62,10 +68,9 @@ def compare(matrix: BatchMatrix, json: str | None) -> None:
     screen.write_json(json, record)
 
 
-def _cell(rows: list[dict[str, Any]], model: str, batch: int, made_for: int) -> str:
-    row = next(
-        r for r in rows if (r["model"], r["batch"], r["made_for"]) == (model, batch, made_for)
-    )
+def _cell(rows: list[dict[str, Any]], model: str, batch: int, made_for: int, device: str) -> str:
+    place = model, batch, made_for, device
+    row = next(r for r in rows if (r["model"], r["batch"], r["made_for"], r["device"]) == place)
     if row["failure"]:
         return "-"
     if row["own"]:

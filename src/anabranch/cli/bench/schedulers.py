@@ -51,6 +51,11 @@ COLUMNS = (
     "/ fastest",
     "<note",
 )
+USE = (
+    *("<model", "<dtype", "batch", "<scheduler", "us seen", "active warps", "of the most"),
+    *("SM efficiency", "overlap", "<seen by"),
+)
+"""What plans make of the machine: see `bench.utilisation`."""
 
 
 def run(
@@ -81,6 +86,9 @@ def compare(matrix: ScheduleMatrix, json: str | None) -> None:
     console = screen.console(json)
     console.print(screen.table(COLUMNS, [_row(row) for row in record["rows"]]))
     show_summary(console, record)
+    used = [row for row in record["rows"] if row["utilisation"] is not None]
+    if used:
+        console.print(screen.table(USE, [_use(row) for row in used]))
     screen.write_json(json, record)
 
 
@@ -138,7 +146,22 @@ def _row(row: dict[str, Any]) -> list[str]:
         *_packed(row["packed"]),
         f"{row['search_s']:.2f}" if measured else "-",
         f"{row['ratio']:.3f}" if measured else "-",
-        row["failure"],
+        row["failure"] or row["note"],
+    ]
+
+
+def _use(row: dict[str, Any]) -> list[str]:
+    """What its plan makes of the machine."""
+    used = row["utilisation"]
+    return [
+        row["model"],
+        row["dtype"],
+        str(row["batch"]),
+        row["scheduler"],
+        f"{used['us']:.1f}",
+        f"{used['warps']:.0f}",
+        *(f"{100 * used[name]:.1f}%" for name in ("warps_share", "sm_efficiency", "overlap")),
+        used["how"],
     ]
 
 

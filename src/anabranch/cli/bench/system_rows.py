@@ -23,6 +23,7 @@ COLUMNS = (
     "p90",
     "/ ours",
     "built in s",
+    "ordered in ms",
     "peak",
     "bounded ms",
     "bounded peak",
@@ -61,10 +62,16 @@ def _row(row: dict[str, Any]) -> list[str]:
         screen.milliseconds(row["p90_ms"]),
         "" if ours else ratio,
         "-" if row["compile_s"] is None else f"{row['compile_s']:.1f}",
+        _milliseconds(row["facts"].get("order_s")),
         "-" if row["peak_bytes"] is None else units.size(row["peak_bytes"]),
         *_bounded(row.get("bounded")),
         row["failure"] or row["note"],
     ]
+
+
+def _milliseconds(seconds: float | None) -> str:
+    """What its scheduler took; empty for what has none, or was recalled."""
+    return "" if seconds is None else screen.milliseconds(1e3 * seconds)
 
 
 def _bounded(time: dict[str, Any] | None) -> list[str]:

@@ -21,6 +21,9 @@ Where this is not the code: ops are known by their ATen names, not by parts of n
 model, where "cat" is no "concat" and "to" is in "customer"; so what the code's table spells wrong
 counts as it is meant. Of several kernels the longest counts, not the first. Views are no ops here
 and take no turn.
+
+"opara-traced" and "opara-depth" are what its launch order is compared with: the same streams, for
+launches in the order of the trace, and one branch after another.
 """
 
 from __future__ import annotations
@@ -68,8 +71,34 @@ def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
     demands = [UNKNOWN] * first + [demand(task) for task in tasks.tasks]
     compute = [True] * first + [computes(task) for task in tasks.tasks]
     order = launch_order(dag, demands, compute, by_count=True)
+    return _allocated("opara-paper", dag, order, names, first)
+
+
+def schedule_traced(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+    """Opara's streams, tasks launched in their own order."""
+    dag, names = _with_inputs(tasks)
+    return _allocated("opara-traced", dag, range(len(dag.names)), names, len(tasks.inputs))
+
+
+def schedule_depth(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+    """Opara's streams, one branch launched to its end before the next one is."""
+    dag, names = _with_inputs(tasks)
+    missing = [preds.bit_count() for preds in dag.preds]
+    ready = [v for v, count in enumerate(missing) if not count][::-1]
+    order: list[int] = []
+    while ready:
+        v = ready.pop()
+        order.append(v)
+        for w in reversed(list(bits(dag.succs[v]))):
+            missing[w] -= 1
+            if not missing[w]:
+                ready.append(w)
+    return _allocated("opara-depth", dag, order, names, len(tasks.inputs))
+
+
+def _allocated(name: str, dag: Dag, order: Sequence[int], names: Names, first: int) -> Schedule:
     stream_of = allocate(dag, order, names)
-    return Schedule("opara-paper", tuple(_launches(dag, order, stream_of, first)))
+    return Schedule(name, tuple(_launches(dag, order, stream_of, first)))
 
 
 def demand(task: Task) -> float:

@@ -14,7 +14,7 @@ from anabranch.costs.samples import summarised
 from anabranch.errors import TargetError
 from anabranch.ir import ops
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Executable, Probe, Target
+from anabranch.ir.protocols import Cost, Executable, KernelSpan, Probe, Target
 from anabranch.ir.schedule import Timeline
 from anabranch.ir.task import Kernel
 from anabranch.targets.cuda import cudnn, profile, timing, triton
@@ -219,6 +219,13 @@ class CudaTarget:
         assert isinstance(run, CudaExecutable), "an executable of another target"
         with torch.cuda.device(self.device):
             return profile.timeline(run)
+
+    def kernel_spans(self, run: Executable) -> tuple[str, tuple[KernelSpan, ...]]:
+        """Under CUPTI, by torch's profiler: of a replay of the graph, or where none is seen of the
+        launches one by one."""
+        assert isinstance(run, CudaExecutable), "an executable of another target"
+        with torch.cuda.device(self.device):
+            return profile.kernel_spans(run)
 
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
         """The median from a call to the end of what it launched, the host's work in it: nothing is
