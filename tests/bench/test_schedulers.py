@@ -18,7 +18,7 @@ import anabranch
 from anabranch.bench import schedule_search, schedulers
 from anabranch.bench.jobs import ScheduleMatrix
 from anabranch.bench.schedulers import REPLAYS, must_agree, run
-from anabranch.bench.utilisation import FORECAST, STEPS, Utilisation
+from anabranch.bench.utilisation import FORECAST, STEPS, Utilisation, utilisation_of
 from anabranch.bench.verdicts import LOCAL, PDL, VARIANTS
 from anabranch.compiler import stages
 from anabranch.errors import NumericsError, OptionError, ScheduleError
@@ -28,7 +28,7 @@ from anabranch.ir.protocols import Cost, Costs, Limits, Target
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import Resources, TaskGraph
 from anabranch.options import Options
-from anabranch.schedule import BEST, SCHEDULERS
+from anabranch.schedule import BEST, SCHEDULERS, scheduler
 from anabranch.schedule.ios import scheduler as ios
 from anabranch.trace import Trace
 
@@ -276,11 +276,10 @@ def test_a_scheduler_with_options_searches_apart(
         return cost
 
     monkeypatch.setattr(ios, "stage_measure", counted)
-    real_scheduler = schedule_search.scheduler
 
     def noted(name: str) -> Any:
         asked.append(0)
-        return real_scheduler(name)
+        return scheduler(name)
 
     monkeypatch.setattr(schedule_search, "scheduler", noted)
     names = tuple(f"ios-paper+max_group_size={r}" for r in (1, 3))
@@ -297,16 +296,17 @@ def test_a_scheduler_with_options_searches_apart(
 def test_what_plans_make_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the simulated GPU as forecast, where it is known what kernels take: side by side they keep
     more of it busy."""
-    real, taken = schedulers.utilisation_of, Resources(33, 128, 32, 0)
+    taken = Resources(33, 128, 32, 0)
 
     def known(target: Target, plan: Plan, costs: Costs) -> Utilisation | None:
-        assert real(target, plan, costs) is None
+        assert utilisation_of(target, plan, costs) is None
         tasks = [
             replace(task, kernel=replace(task.kernel, resources=taken))
             for task in plan.tasks.tasks
             if task.kernel is not None
         ]
-        return real(target, replace(plan, tasks=replace(plan.tasks, tasks=tuple(tasks))), costs)
+        plan = replace(plan, tasks=replace(plan.tasks, tasks=tuple(tasks)))
+        return utilisation_of(target, plan, costs)
 
     monkeypatch.setattr(schedulers, "utilisation_of", known)
     names = ("sequential", "nimble")

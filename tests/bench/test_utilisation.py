@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from anabranch.bench.utilisation import STEPS, utilisation
 from anabranch.ir.protocols import KernelSpan
@@ -73,7 +74,7 @@ def test_kernels_of_a_replay_are_known_by_those_outside(monkeypatch: pytest.Monk
         plan=SimpleNamespace(tasks=SimpleNamespace(tasks=tasks)), replay=lambda: None
     )
     monkeypatch.setattr(profile, "_outside", lambda run: outside)
-    monkeypatch.setattr(profile.torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(profile, "_trace", lambda call: [*replay, {"cat": "cpu_op"}])
     how, spans = profile.kernel_spans(run)
     assert how == profile.IN_A_REPLAY

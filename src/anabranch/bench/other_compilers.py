@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,14 +24,13 @@ from torch.backends.cuda import matmul
 from torch.utils import _pytree as pytree
 from torch.utils.dlpack import from_dlpack
 
-from anabranch.bench.machine import Machine
+from anabranch.bench.machine import Machine, TimedCall
 from anabranch.errors import TargetError
 
 Args = tuple[Any, ...]
-Call = Callable[[], Any]
 
 
-def xla(model: nn.Module, args: Args, machine: Machine) -> tuple[Call, int]:
+def xla(model: nn.Module, args: Args, machine: Machine) -> tuple[TimedCall, int]:
     """A call compiled by XLA for jax's default device, and the bytes of its temporaries and
     results. Products in fp32 are tf32 where torch's are."""
     jax, torchax = _package("jax", "jax"), _package("torchax", "torchax")
@@ -59,7 +57,7 @@ def xla(model: nn.Module, args: Args, machine: Machine) -> tuple[Call, int]:
     return call, int(taken.temp_size_in_bytes + taken.output_size_in_bytes)
 
 
-def tvm(model: nn.Module, args: Args, machine: Machine) -> tuple[Call, None]:
+def tvm(model: nn.Module, args: Args, machine: Machine) -> tuple[TimedCall, None]:
     """A call compiled by TVM as it comes, for the machine's device."""
     tvm = _package("tvm", "apache-tvm")
     relax = importlib.import_module("tvm.relax")
@@ -86,7 +84,7 @@ def tvm(model: nn.Module, args: Args, machine: Machine) -> tuple[Call, None]:
     return call, None
 
 
-def tensorrt(model: nn.Module, args: Args, machine: Machine) -> tuple[Call, None]:
+def tensorrt(model: nn.Module, args: Args, machine: Machine) -> tuple[TimedCall, None]:
     """torch.compile with TensorRT's engines."""
     _package("torch_tensorrt", "torch-tensorrt")
     compiled = torch.compile(model, backend="tensorrt")

@@ -1,6 +1,6 @@
 """One scheduler and tasks -> its schedule, and the seconds that finding it took.
 
-    Search(job, tasks, ...).of("ios-paper+max_groups=3")  ->  Found(tasks, schedule, 12.3 s)
+    ScheduleSearch(job, ...).of("ios-paper+max_groups=3")  ->  FoundSchedule: 12.3 s, 4 streams, ...
 
 Schedulers that merge convolutions plan the tasks of the graph that they merged, with kernels chosen
 for these. Choosing kernels, and timing tasks alone, is not their own work. What they measure
@@ -38,7 +38,7 @@ UNCAPPED = ("nimble",)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundSchedule:
     """The tasks that a scheduler planned, its schedule of them, the seconds that it took, and what
     it left undone for want of time."""
 
@@ -49,7 +49,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class ScheduleSearch:
     """Searches of several schedulers on one task graph. costs: what they ask; seconds: of each;
     apart: whether none finds in the cache what others have measured."""
 
@@ -64,7 +64,7 @@ class Search:
         for task in self.tasks.tasks:  # nobody's search pays for what all need
             self.costs.task(task)
 
-    def of(self, name: str) -> Found:
+    def of(self, name: str) -> FoundSchedule:
         """The schedule of this scheduler. AnabranchError and VerifyError as it raises them."""
         options, told = scheduler_options(name), self.job.trace.child()
         with self._alone() as (job, costs):
@@ -81,7 +81,7 @@ class Search:
             took = spent + time.perf_counter() - start
         undone = [event.why for event in told.events if event.kind == "fallback"]
         self.job.trace.merge(told)
-        return Found(planned, replace(schedule, scheduler=name), took, "; ".join(undone))
+        return FoundSchedule(planned, replace(schedule, scheduler=name), took, "; ".join(undone))
 
     @contextmanager
     def _alone(self) -> Iterator[tuple[Job, Costs]]:

@@ -48,7 +48,7 @@ from anabranch.bench.bits import same_bits
 from anabranch.bench.built import reason
 from anabranch.bench.harness import Cell, Save, cells_of, label
 from anabranch.bench.jobs import ScheduleMatrix, captured_once, schedule_job, scheduler_options
-from anabranch.bench.schedule_search import Search
+from anabranch.bench.schedule_search import ScheduleSearch
 from anabranch.bench.utilisation import Utilisation, utilisation_of
 from anabranch.bench.verdicts import LOCAL, OURS, PDL, summary
 from anabranch.compiler.pipeline import compile_model
@@ -204,7 +204,7 @@ def _cell(
             plans = _Plans(job, tasks, packer)
             side_by_side = costs_of(job.target, plans.prepare, None, trace, deadline)
             launched = partial(_launched, job, packer, matrix.budget)
-            search = Search(job, tasks, costs, limits_of(job), matrix.budget, matrix.apart)
+            search = ScheduleSearch(job, tasks, costs, limits_of(job), matrix.budget, matrix.apart)
             used = partial(utilisation_of, job.target) if matrix.utilisation else None
             rows = _compared(plans, side_by_side, search, matrix.schedulers, launched, used)
     except OptionError:
@@ -274,7 +274,7 @@ def must_agree(
 def _compared(
     plans: _Plans,
     side_by_side: Costs,
-    search: Search,
+    search: ScheduleSearch,
     names: Sequence[str],
     launched: Launched,
     used: Used | None,
@@ -332,7 +332,7 @@ def _counted(name: str, scheduled: Cost, packed: Cost) -> Cost:
 
 
 def _planned(
-    plans: _Plans, search: Search, names: Sequence[str]
+    plans: _Plans, search: ScheduleSearch, names: Sequence[str]
 ) -> tuple[dict[str, _Made], dict[str, str]]:
     """What these schedulers made, ours with its refinements, too; and why others made nothing. One
     that was stopped is not compared: it would have found more."""
