@@ -434,8 +434,9 @@ def test_a_limit_for_the_searches_of_published_systems(
     compiler: Callable[..., Any], asked: list[dict[str, Any]]
 ) -> None:
     names = ("autograph", "anabranch+search=taso")
-    run(quick(systems=names, search_seconds=3.0), compile=compiler)
+    run(quick(systems=names, search_seconds=3.0, budget=9.0), compile=compiler)
     assert [options.get("search_seconds") for options in asked] == [None, 3.0, None]
+    assert [options.get("budget") for options in asked] == [None, 9.0, None]
     asked.clear()
     rows = run(quick(systems=names, ours=False), compile=compiler)["rows"]
     assert [row["system"] for row in rows] == [f"anabranch:{name}" for name in names]

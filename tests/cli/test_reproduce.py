@@ -30,7 +30,6 @@ def test_wrong_usage_says_what_there_is(cli: Callable[..., Any]) -> None:
         (("halide", "systems"), "autograph"),
         (("ios", "systems"), "schedulers, frameworks"),
         (("ios", "schedulers", "--search-seconds", "3"), "no graph is searched"),
-        (("opara", "systems", "--budget", "3"), "limits nothing"),
         (("ios", "batches", "--dtype", "fp12"), "fp12"),
     ):
         ran = cli("reproduce", *words)

@@ -66,7 +66,8 @@ class BenchmarkMatrix:
     building one. cold: ours starts with an empty cache, so that its compile time is that of a
     first compilation. ours: what users get is a row, too. options: of `anabranch.Options`, for ours
     but not for `systems`, which name their own; search_seconds: for published systems, whose
-    searches build whole networks alone."""
+    searches build whole networks alone; budget: seconds of all that each of them searches and
+    measures, unless it names its own."""
 
     models: Sequence[str]
     dtypes: Sequence[str] = ("fp16",)
@@ -81,6 +82,7 @@ class BenchmarkMatrix:
     ours: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
     search_seconds: float | None = None
+    budget: float | None = None
     trust: bool = False
 
 

@@ -48,7 +48,7 @@ from anabranch.bench.bits import same_bits
 from anabranch.bench.built import reason
 from anabranch.bench.harness import Cell, Save, cells_of, label
 from anabranch.bench.jobs import ScheduleMatrix, captured_once, schedule_job, scheduler_options
-from anabranch.bench.schedule_search import ScheduleSearch
+from anabranch.bench.schedule_search import STAGE_S, ScheduleSearch
 from anabranch.bench.utilisation import Utilisation, utilisation_of
 from anabranch.bench.verdicts import LOCAL, OURS, PDL, summary
 from anabranch.compiler.pipeline import compile_model
@@ -200,7 +200,7 @@ def _cell(
         with schedule_job(matrix, cell, trace) as opened:
             job = captured_once(replace(opened, deadline=deadline))
             tasks: TaskGraph = compile_model(job, stop_after="probe")
-            _, packer, costs = bounded_costs(job, tasks)
+            _, packer, costs = bounded_costs(job, tasks, each=STAGE_S)
             plans = _Plans(job, tasks, packer)
             side_by_side = costs_of(job.target, plans.prepare, None, trace, deadline)
             launched = partial(_launched, job, packer, matrix.budget)

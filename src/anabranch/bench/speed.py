@@ -126,6 +126,8 @@ def _built(
         limits: dict[str, Any] = {}
         if _published(asked) and matrix.search_seconds is not None:
             limits |= {"search_seconds": matrix.search_seconds}
+        if _published(asked) and matrix.budget is not None:
+            limits |= {"budget": matrix.budget}
         if "system" not in asked:
             limits |= matrix.options
         ours = build_ours(cell, here, {**options, **limits}, asked, compile, trace)

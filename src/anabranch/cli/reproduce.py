@@ -45,7 +45,11 @@ def run(
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option(help="Seconds of each scheduler.", min=0.1, show_default="the table's"),
+        typer.Option(
+            help="Seconds of each scheduler or published system.",
+            min=0.1,
+            show_default="the table's",
+        ),
     ] = None,
     target: arguments.TargetOption = "auto",
     search_seconds: arguments.SearchSeconds = None,
@@ -81,19 +85,16 @@ def run(
         () if batch is None else flags.numbers(batch, int, "--batch"),
         flags.words(only),
     )
-    if isinstance(matrix, BenchmarkMatrix):
-        _limits_nothing("--budget", budget, f"{table} of {paper} is of systems, not of schedulers")
-        system_rows.run(replace(matrix, search_seconds=search_seconds), json, None)
-        return
-    why = f"no graph is searched for {table} of {paper}"
-    _limits_nothing("--search-seconds", search_seconds, why)
     matrix = replace(matrix, budget=matrix.budget if budget is None else budget)
-    if isinstance(matrix, BatchMatrix):
+    if isinstance(matrix, BenchmarkMatrix):
+        system_rows.run(replace(matrix, search_seconds=search_seconds), json, None)
+    elif search_seconds is not None:
+        raise OptionError(
+            "--search-seconds limits nothing here",
+            f"no graph is searched for {table} of {paper}",
+            "leave it out",
+        )
+    elif isinstance(matrix, BatchMatrix):
         batches.compare(matrix, json)
     else:
         schedulers.compare(matrix, json)
-
-
-def _limits_nothing(flag: str, given: float | None, why: str) -> None:
-    if given is not None:
-        raise OptionError(f"{flag} limits nothing here", why, "leave it out")

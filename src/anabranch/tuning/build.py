@@ -309,9 +309,10 @@ def bounded_costs(
     tasks: TaskGraph,
     signature: Signature | None = None,
     quiet: Callable[[], None] = lambda: None,
+    each: float = TIME.schedule_s,
 ) -> tuple[Plan, Packer, Costs]:
     """The sequential plan, who packs others within the bytes that they may take, and costs of
-    those; `quiet`: waits until one may measure."""
+    those; `quiet`: waits until one may measure; `each`: seconds of one measurement."""
     spec = job.target.spec
     plain = in_a_row(tasks)
     sequential = pack(tasks, plain, spec, signature)
@@ -324,7 +325,7 @@ def bounded_costs(
         quiet()
         return packer.any(asked, schedule)
 
-    asked = job.target, prepare, job.cache, job.trace, job.deadline
+    asked = job.target, prepare, job.cache, job.trace, job.deadline, each
     return sequential, packer, costs_of(*asked, packing=limits_of(job).packing)
 
 
