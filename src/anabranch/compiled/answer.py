@@ -11,6 +11,7 @@ from torch import Tensor
 from anabranch.compiled.binding import names_of
 from anabranch.compiled.entry import Entry, signature_of
 from anabranch.compiled.gradients import reached, sealer, warn_of_inputs
+from anabranch.compiled.layouts import relaid
 from anabranch.errors import InputError, TargetError
 from anabranch.frontend.memory import (
     StateSpans,
@@ -29,13 +30,14 @@ CallAnswer = tuple[Reader, Callable[[Sequence[Tensor]], Any]]
 
 def answering(entry: Entry, options: Options) -> Callable[[Sequence[Tensor]], Any]:
     """What a call of this plan does once its tensors are read. It checks only what may go wrong:
-    memory where the plan writes to inputs, gradients in grad mode."""
+    memory where the plan writes to inputs, strides where results depend on those of inputs,
+    gradients in grad mode."""
     run, assemble = entry.run, entry.assemble
     if run is None:
         return _absent(entry)
     clone = options.outputs == "clone"
     check = _memory(entry, clone)
-    seal = _sealing(entry)
+    seal, relay = _sealing(entry), relaid(entry)
     grad_mode = torch.is_grad_enabled
     constants = [] if clone else _constants(entry)
 
@@ -46,6 +48,8 @@ def answering(entry: Entry, options: Options) -> Callable[[Sequence[Tensor]], An
             results: Sequence[Tensor] = run(tensors, clone)
         except RuntimeError as failed:
             raise _transformed(tensors, failed) or failed from None
+        if relay is not None:
+            results = relay(tensors, results)
         if constants:  # nobody may write to them
             results = [one.clone() if i in constants else one for i, one in enumerate(results)]
         if grad_mode():

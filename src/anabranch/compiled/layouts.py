@@ -1,0 +1,118 @@
+"""Results that lie in memory as eager's would: where inputs lie otherwise than the example's.
+
+    compiled with x in channels_last    results of the plan are channels_last, whatever a call gives
+    called with x contiguous            the model would return contiguous results
+
+A plan copies inputs into buffers that lie as the example did, so its results lie as the example's.
+How the model's would lie follows from the captured graph: the types of its values, inferred once
+for each way in which inputs lie. A result that would lie otherwise is copied. A loaded plan has no
+captured graph any more: it says once that strides may differ. Numbers are the same in any case.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from anabranch.compiled.entry import Entry
+from anabranch.ir import ops
+from anabranch.ir.graph import Graph, Node, types
+from anabranch.ir.task import value_types
+from anabranch.ir.types import TensorType
+
+Strides = tuple[int, ...]
+Relaid = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
+VIEW, RESHAPE = "aten.view.default", "aten.reshape.default"
+MOST_LAYOUTS = 64
+"""Ways in which inputs lie that are remembered; more are looked at each time."""
+OTHERWISE = (
+    "inputs lie in memory otherwise than those that {name} was compiled with, and its results lie "
+    "as they would for those: their numbers are right, their strides may not be the model's; call "
+    ".contiguous() on results whose strides matter, or compile it for such inputs"
+)
+
+
+def relaid(entry: Entry) -> Relaid | None:
+    """What gives results of a call the strides that the model's have; None where the strides of
+    inputs make no difference."""
+    tasks, table = entry.plan.tasks, value_types(entry.plan.tasks)
+    results = [table[ref.name] for ref in tasks.outputs]
+    kept = {state.output for state in tasks.states}
+    if not any(_wide(type) for i, type in enumerate(results) if i not in kept):
+        return None
+    watched = [(i, v.type.strides) for i, v in enumerate(tasks.given) if _wide(v.type)]
+    if not watched:
+        return None
+    compilation, known = entry.compilation, dict[tuple[Strides, ...], list[Strides | None]]()
+    graph = compilation.captured.graph if compilation is not None else None
+    told = [False]
+
+    def wanted(tensors: Sequence[Tensor]) -> list[Strides | None]:
+        key = tuple(tensor.stride() for tensor in tensors)
+        if key in known:
+            return known[key]
+        found = None if graph is None else model_strides(graph, key)
+        if found is None and not told[0]:
+            told[0] = True
+            warnings.warn(OTHERWISE.format(name=tasks.name), stacklevel=5)
+        made = [None if i in kept else one for i, one in enumerate(found or [None] * len(results))]
+        if len(known) < MOST_LAYOUTS:
+            known[key] = made
+        return made
+
+    def relay(tensors: Sequence[Tensor], made: Sequence[Tensor]) -> Sequence[Tensor]:
+        for place, strides in watched:
+            if tensors[place].stride() != strides:
+                break
+        else:
+            return made
+        changes = wanted(tensors)
+        if not any(changes):
+            return made
+        return [
+            one.detach() if strides is None else _as(one, strides)
+            for one, strides in zip(made, changes, strict=True)
+        ]
+
+    return relay
+
+
+def model_strides(graph: Graph, given: Sequence[Strides]) -> list[Strides | None] | None:
+    """The strides of the graph's outputs for inputs with these strides, None for an output that has
+    those that it has for the example's; None where they cannot be inferred."""
+    own, table = types(graph), types(graph)
+    for value, strides in zip(graph.given, given, strict=True):
+        table[value.name] = TensorType(value.type.shape, value.type.dtype, strides)
+    try:
+        for node in graph.nodes:
+            if any(table[name] != own[name] for name in node.uses):
+                table.update(zip(node.results, _inferred(node, table), strict=True))
+    except (RuntimeError, ValueError, TypeError, NotImplementedError):  # whatever torch says
+        return None
+    pairs = ((own[ref.name], table[ref.name]) for ref in graph.outputs)
+    return [None if ops.same_layout(one, new) else new.strides for one, new in pairs]
+
+
+def _inferred(node: Node, table: Mapping[str, TensorType]) -> Sequence[TensorType]:
+    """The types of its results. A view of what lies otherwise is a copy, as a reshape makes one."""
+    try:
+        return ops.infer(node.op, node.args, node.kwargs, table)
+    except RuntimeError:
+        if node.op != VIEW:
+            raise
+    return ops.infer(RESHAPE, node.args, node.kwargs, table)
+
+
+def _wide(type: TensorType) -> bool:
+    """Whether it has two axes that may lie in either order."""
+    return sum(size > 1 for size in type.shape) > 1
+
+
+def _as(tensor: Tensor, strides: Strides) -> Tensor:
+    made = torch.empty_strided(
+        tensor.shape, strides, dtype=tensor.dtype, device=tensor.device, requires_grad=False
+    )
+    return made.copy_(tensor.detach())

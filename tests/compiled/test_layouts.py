@@ -1,0 +1,73 @@
+"""Results lie in memory as eager's do, however inputs lie."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import anabranch
+from anabranch.compiled.layouts import relaid
+
+OPTIONS: dict[str, Any] = {"target": "cpu", "search": "none", "cache_dir": None}
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda x: x.contiguous(),
+    "channels_last": lambda x: x.to(memory_format=torch.channels_last),
+    "transposed": lambda x: x.mT.contiguous().mT,
+}
+
+
+class Several(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.SiLU())
+        self.calls = nn.Buffer(torch.zeros(2, 2))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        self.calls.add_(1)
+        flat = x.reshape(2, -1) + 1
+        return self.conv(x), F.max_pool2d(x, 2) * 2, x.mean((2, 3)), flat, x.softmax(1), x
+
+
+@pytest.mark.parametrize("compiled", LAYOUTS)
+@pytest.mark.parametrize("outputs", ["clone", "view"])
+def test_results_have_the_strides_that_the_model_gives_them(compiled: str, outputs: str) -> None:
+    torch.manual_seed(0)
+    model, x = Several().eval(), torch.randn(2, 3, 6, 6)
+    fast = anabranch.compile(model, (LAYOUTS[compiled](x),), outputs=outputs, **OPTIONS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for lay in (*LAYOUTS.values(), *LAYOUTS.values()):  # the second time it is remembered
+            given = lay(torch.randn(2, 3, 6, 6))
+            made, wanted = fast(given), model(given)
+            for one, other in zip(made, wanted, strict=True):
+                torch.testing.assert_close(one.detach(), other.detach())
+                assert one.stride() == other.stride()
+                assert one.requires_grad == other.requires_grad
+    with pytest.raises(RuntimeError, match="Anabranch"):
+        made[0].sum().backward()
+
+
+def test_a_loaded_plan_says_once_that_strides_may_differ(tmp_path: Path) -> None:
+    x = torch.randn(2, 3, 4, 4)
+    anabranch.compile(nn.ReLU().eval(), (x,), **OPTIONS).save(tmp_path / "plan")
+    loaded, other = anabranch.load(tmp_path / "plan"), LAYOUTS["channels_last"](x)
+    with pytest.warns(UserWarning, match="their numbers are right") as told:
+        made = loaded(other)
+    assert torch.equal(made, other.relu()) and told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert loaded(other).is_contiguous()
+
+
+def test_strides_of_inputs_are_not_asked_for_where_they_make_no_difference() -> None:
+    pooled = anabranch.compile(
+        nn.AdaptiveAvgPool2d(1).eval(), (torch.randn(1, 3, 4, 4),), **OPTIONS
+    )
+    assert relaid(pooled.entries[-1]) is None
