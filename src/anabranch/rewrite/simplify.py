@@ -1,6 +1,7 @@
 """Simplification: all that always helps, before anything is searched.
 
-captured -> retype -> [ PASSES until nothing changes ] -> layout -> [ PASSES again ] -> simplified
+captured -> retype -> [ PASSES until nothing changes ] -> layout -> [ PASSES again ]
+         -> sequence_pieces -> [ PASSES again ] -> simplified
 
 For a GPU that may multiply in tf32, constant factors are rounded to that at the end, which is the
 one step that changes values on purpose. Then the new values of states come to their places, which
@@ -25,6 +26,7 @@ from anabranch.rewrite.passes.layout import layout
 from anabranch.rewrite.passes.place_states import place_states
 from anabranch.rewrite.passes.retype import retype
 from anabranch.rewrite.passes.round_factors import ERROR, round_factors
+from anabranch.rewrite.passes.sequence_pieces import sequence_pieces
 from anabranch.rewrite.rules import special
 from anabranch.trace import Trace
 
@@ -52,6 +54,9 @@ def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu"
             graph = _until_still(arranged, stepper, options)
         if options.kernels == "all":
             graph = stepper.step(graph, "depthwise", partial(depthwise, trace=stepper.trace))
+    if kind == "cuda":
+        cut = stepper.step(graph, "sequence_pieces", partial(sequence_pieces, trace=stepper.trace))
+        graph = graph if cut is graph else _until_still(cut, stepper, options)
     if kind == "cuda" and options.tf32 and options.kernels == "all":
         rounds = partial(round_factors, trace=stepper.trace)
         graph = stepper.step(graph, "round_factors", rounds, tolerance=ROUNDING_GAIN * ERROR)
