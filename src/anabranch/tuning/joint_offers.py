@@ -26,7 +26,7 @@ from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.codegen import program
 from anabranch.kernels.triton.horizontal import joint_tiles
 from anabranch.tuning.decisions import Candidate
-from anabranch.tuning.joint_tasks import TaskGroup, joint, levelled, name_of
+from anabranch.tuning.joint_tasks import MOST_TASKS, TaskGroup, joint, levelled, name_of
 from anabranch.tuning.select import Selection
 
 SHORT = 12.0
@@ -35,7 +35,7 @@ SLOWER = 1.3
 """A task that a library runs may join in if a generated kernel takes no longer than this times
 as long."""
 EACH = 2
-"""Kernels that are offered for one group."""
+"""Kernels that are offered for one group; one for many leaves, which take long to compile."""
 Offers = Mapping[str, tuple[Variant, ...]]
 """Variants to try, by structure."""
 
@@ -126,7 +126,8 @@ def offers(
     """By structure of the whole the variants to try."""
     table: dict[str, tuple[Variant, ...]] = {}
     for group in groups:
-        tiles = joint_tiles([known[task.name].tiles for task in group])[:EACH]
+        each = EACH if len(group) <= MOST_TASKS else 1
+        tiles = joint_tiles([known[task.name].tiles for task in group])[:each]
         table.setdefault(structure_text(joint(group).body), tuple(map(Variant, tiles)))
     return table
 

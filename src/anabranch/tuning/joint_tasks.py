@@ -22,7 +22,7 @@ from anabranch.ir.key import structure_text
 from anabranch.ir.task import Task, TaskGraph
 
 MOST_TASKS = 4
-"""Tasks in a launch."""
+"""Tasks in a launch, but for leaves (`horizontal.leaves`)."""
 TaskGroup = tuple[Task, ...]
 Fits = Callable[[Sequence[Task]], bool]
 
@@ -56,7 +56,9 @@ def together(
 
 
 def name_of(group: TaskGroup) -> str:
-    """What the task of this group is called."""
+    """What the task of this group is called: by all of few tasks, by the first of many."""
+    if len(group) > MOST_TASKS:
+        return f"{group[0].name}_and_{len(group) - 1}_more"
     return "_and_".join(task.name for task in group)
 
 
@@ -97,7 +99,7 @@ def _groups(own: Sequence[Task], us: Mapping[str, float], fits: Fits) -> list[Ta
     groups: list[list[Task]] = []
     for task in ranked:
         for group in groups:
-            if len(group) < MOST_TASKS and not _share(group, task) and fits([*group, task]):
+            if len(group) < MOST_TASKS and not share(group, task) and fits([*group, task]):
                 group.append(task)
                 break
         else:
@@ -105,7 +107,7 @@ def _groups(own: Sequence[Task], us: Mapping[str, float], fits: Fits) -> list[Ta
     return [tuple(group) for group in groups if len(group) > 1]
 
 
-def _share(group: Sequence[Task], task: Task) -> bool:
+def share(group: Sequence[Task], task: Task) -> bool:
     """Whether both compute a node, a view say, or one of them what the other one reads."""
     own = _computed(task)
     return any(

@@ -14,6 +14,7 @@ that, where all results of a launch (of each part of it) have one shape.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -52,8 +53,7 @@ def why_not_in_place(kernel: Kernel, over: Mapping[str, str]) -> Refused | None:
 
 def why_text_not_in_place(written: Program, new: str, old: str) -> Refused | None:
     """Why this kernel may not write the result `new` over the input `old`; None if it may."""
-    module = ast.parse(written.text)
-    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    functions = _functions(written.text)
     entry = functions.get(written.entry)
     if entry is None:
         return Refused("its text has no kernel")
@@ -76,6 +76,13 @@ def why_text_not_in_place(written: Program, new: str, old: str) -> Refused | Non
     if any(access.line >= first.line for access in loads):
         return Refused(f"%{old} is read after %{new} is stored")
     return None
+
+
+@functools.lru_cache(maxsize=1 << 6)
+def _functions(text: str) -> Mapping[str, ast.FunctionDef]:
+    """The functions of a kernel's text; a launch of dozens of tasks is asked for each."""
+    module = ast.parse(text)
+    return {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
 """Proposals: which tasks might share a launch, and by which kernels: a plan -> offers.
 
     levels from the start, levels from the end --> groups --> structures, each once
+    leaves, which nobody waits for, dozens of them --'
       --> forecast of the plan with the groups of one structure in place of their parts
       --> kernels for the best of these, compiled, tried in the sandbox, timed --> offers
 
 Compiling is what this costs, so how many structures get kernels is bounded, by a number and by the
 time that is left. A forecast is too rough to decide by, and good enough to say what is tried.
+Launches of dozens of leaves are tried whatever it says: to it, a launch beside others is free.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ from anabranch.memory import pack
 from anabranch.schedule.regroup import adapted
 from anabranch.tuning.build import BuiltPlan, tuner_of
 from anabranch.tuning.decisions import Candidate
+from anabranch.tuning.horizontal.leaves import leaf_groups
 from anabranch.tuning.job import Job
 from anabranch.tuning.joint_offers import JointPart, grouped, joint_resources, offers, parts, sketch
-from anabranch.tuning.joint_tasks import TaskGroup, joint, name_of, together
+from anabranch.tuning.joint_tasks import MOST_TASKS, TaskGroup, joint, name_of, together
 
 FORECASTS, MOST_STRUCTURES = 60, 20
 """Structures that are tried in forecasts, and those that get kernels."""
@@ -83,15 +86,16 @@ def proposed(job: Job, made: BuiltPlan, until: Deadline) -> list[Offer]:
     """What is worth trying until then, what a forecast likes best first."""
     spec = job.target.spec
     known = parts(made.selection, spec)
+    leaves = leaf_groups(made.tasks, known)
     alike = sorted(grouped(made.tasks, known, spec), key=lambda groups: -_saved(groups, known))
-    if not alike:
+    if not alike and not leaves:
         return []
     base = made.costs.timeline(made.tasks, made.choice.schedule).latency
     works = Memo(lambda task: work(task, spec))
     predicted = partial(_predicted, made=made, known=known, works=works)
     lost = [predicted(groups) - base - UNTOLD * len(groups) for groups in alike[:FORECASTS]]
     ranked = sorted(range(len(lost)), key=lost.__getitem__)
-    likely = [alike[i] for i in ranked if lost[i] < 0]
+    likely = [*leaves, *(alike[i] for i in ranked if lost[i] < 0)]
     left = until.left()
     most = MOST_STRUCTURES
     if left < math.inf:
@@ -100,18 +104,19 @@ def proposed(job: Job, made: BuiltPlan, until: Deadline) -> list[Offer]:
     held = made.sequential.footprint.peak_bytes
     if spec.memory_bytes and held:  # so many plans are timed side by side
         most = min(most, int(MEMORY * spec.memory_bytes / held))
-    _tell(job, alike, likely, most)
+    _tell(job, [*leaves, *alike], likely, most)
     kept = _apart_first(likely)[:most]
-    if kept and job.options.horizontal_fusion == "likely" and len(made.tasks.tasks) > FEW_TASKS:
-        saved = base - together_us(kept, base, predicted)
+    others = [groups for groups in kept if groups not in leaves]
+    if others and job.options.horizontal_fusion == "likely" and len(made.tasks.tasks) > FEW_TASKS:
+        saved = base - together_us(others, base, predicted)
         if saved < LIKELY_GAIN * base:
             why = (
                 f"{max(saved, 0.0):.1f} us of {base:.1f} to be won by forecast, less than the noise"
             )
             job.trace.add(
-                "refused", "horizontal_fusion", f"{len(kept)} sets of independent tasks", why
+                "refused", "horizontal_fusion", f"{len(others)} sets of independent tasks", why
             )
-            return []
+            kept = [groups for groups in kept if groups in leaves]
     return _with_kernels(job, made, kept, known) if kept else []
 
 
@@ -242,7 +247,8 @@ def _held(task: Task, group: TaskGroup, known: Mapping[str, JointPart]) -> Task:
 
 
 def _hopeless(offer: Offer, apart: Costs, whole: Costs, rough: Costs) -> Refused | None:
-    """Why a plan cannot get faster by it, in a row or on streams; None if it may."""
+    """Why a plan cannot get faster by it, in a row or on streams; None if it may. Dozens of leaves
+    have no streams of their own anyway."""
     task, group = offer.tasks[0], offer.groups[0]
     together, parts = whole.task(task), list(map(apart.task, group))
     guessed = {cost.source == "estimated" for cost in (together, *parts)}
@@ -251,7 +257,8 @@ def _hopeless(offer: Offer, apart: Costs, whole: Costs, rough: Costs) -> Refused
     if True in guessed:  # numbers of two kinds tell nothing
         together, parts = rough.task(task), list(map(rough.task, group))
     us, each = together.us, [cost.us for cost in parts]
-    if us < min(sum(each), max(each) + FORK):
+    most = sum(each) if len(group) > MOST_TASKS else min(sum(each), max(each) + FORK)
+    if us < most:
         return None
     alone = f"{sum(each):.2f} in a row, the longest {max(each):.2f}"
     return Refused(f"{us:.2f} us in one launch, {alone}")
