@@ -316,3 +316,11 @@ def test_what_plans_make_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None
     assert 0 < plain["sm_efficiency"] < nimble["sm_efficiency"] <= 1
     assert 0 < plain["warps"] < nimble["warps"] and plain["overlap"] == 0
     assert len(plain["warps_over_time"]) == STEPS
+
+    def broken(target: Target, plan: Plan, costs: Costs) -> Utilisation | None:
+        raise RuntimeError("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")
+
+    monkeypatch.setattr(schedulers, "utilisation_of", broken)
+    for row in run(matrix)["rows"]:
+        assert row["us"] > 0 and row["utilisation"] is None
+        assert row["note"] == "no profiler: RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"

@@ -310,13 +310,17 @@ def _compared(
 def _with_use(
     row: ScheduleRow, found: Mapping[str, _Made], costs: Costs, used: Used
 ) -> ScheduleRow:
-    """With what the plan that counts makes of the machine."""
+    """With what the plan that counts makes of the machine, or why nobody saw it: times that were
+    taken stand all the same."""
     if row.us is None:
         return row
     made = found[row.scheduler]
-    return replace(
-        row, utilisation=used(made.packed if row.scheduler in OURS else made.scheduled, costs)
-    )
+    try:
+        plan = made.packed if row.scheduler in OURS else made.scheduled
+        return replace(row, utilisation=used(plan, costs))
+    except Exception as failed:
+        unseen = f"no profiler: {reason(failed)}"
+        return replace(row, note="; ".join(filter(None, [row.note, unseen])))
 
 
 def _priced(found: Mapping[str, _Made], costs: Costs) -> dict[str, tuple[Cost, Cost]]:
