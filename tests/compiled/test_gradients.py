@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,6 +32,18 @@ class Frozen(Net):
         return super().forward(x)
 
 
+class Cut(nn.Module):
+    """A plan, and eager steps behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layers(x)
+        return y[y.sum(-1) > -1e9]
+
+
 def compiled(model: Any, *args: Any) -> Compiled:
     quick: dict[str, Any] = {"search": "none", "horizontal_fusion": "none", "pdl": "off"}
     return anabranch.compile(model, args or (X,), target="cpu", cache_dir=None, **quick)
@@ -53,9 +66,7 @@ def test_results_require_gradients_where_the_models_do() -> None:
     for off in (torch.no_grad, torch.inference_mode):
         with off():
             assert not any(required(silently(fast, X)))
-    with pytest.raises(
-        RuntimeError, match=r"backward\(\) came to the result of a model compiled by"
-    ):
+    with pytest.raises(RuntimeError, match="gradients were asked for of a result of a model"):
         fast(X)[0].sum().backward()
     assert torch.equal(fast(X)[0], net(X)[0])
 
@@ -80,6 +91,66 @@ def test_an_input_that_requires_gradients_is_warned_about_once() -> None:
         results[3].sum().backward()
     with torch.no_grad():
         assert not any(required(silently(fast, x)))
+
+
+Ask = Callable[[Callable[[torch.Tensor], torch.Tensor], torch.Tensor], Any]
+functional: Any = torch.autograd.functional
+dual: Any = torch.autograd.forward_ad
+ASKED: dict[str, Ask] = {
+    "grad": lambda f, x: torch.autograd.grad(f(x).sum(), x),
+    "grad, unused": lambda f, x: torch.autograd.grad(f(x).sum(), x, allow_unused=True),
+    "backward of x": lambda f, x: torch.autograd.backward(f(x).sum(), inputs=[x]),
+    "jacobian": lambda f, x: functional.jacobian(f, x),
+    "vjp": lambda f, x: functional.vjp(f, x, torch.ones(2, 3)),
+    "jvp": lambda f, x: functional.jvp(f, x, torch.ones(2, 4)),
+    "hessian": lambda f, x: functional.hessian(lambda x: f(x).sum(), x),
+    "a layer before": lambda f, x: torch.autograd.grad(f(x * 1).sum(), x, allow_unused=True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:an input of a compiled model")
+@pytest.mark.parametrize("frozen", [False, True])
+def test_every_way_of_asking_for_gradients_of_an_input_is_refused(frozen: bool) -> None:
+    fast = compiled(nn.Linear(4, 3).eval().requires_grad_(not frozen))
+    cut = compiled(Cut().eval().requires_grad_(not frozen))
+    x = X.clone().requires_grad_()
+    for f in (fast, cut):
+        for name, ask in ASKED.items():
+            with pytest.raises(RuntimeError, match="compiled by Anabranch"):
+                ask(f, x)
+                pytest.fail(name)
+    assert x.grad is None
+
+
+def test_gradients_of_the_models_own_weights_are_refused() -> None:
+    net = Net().eval()
+    fast = compiled(net)
+    for unused in (False, True):
+        with pytest.raises(RuntimeError, match="compiled by Anabranch"):
+            torch.autograd.grad(fast(X)[0].sum(), [*net.parameters()], allow_unused=unused)
+    with pytest.raises(RuntimeError, match="compiled by Anabranch"):
+        fast(X)[0].sum().backward(inputs=[net.linear.bias])
+    net(X)[0].sum().backward()  # and the model itself has them, as ever
+    assert net.linear.bias.grad is not None
+
+
+@pytest.mark.filterwarnings("ignore:an input of a compiled model")
+def test_padded_calls_refuse_gradients_too() -> None:
+    fast = anabranch.compile(lambda x: x * 2, (X,), target="cpu", batch="pad", search="none")
+    x = X[:1].clone().requires_grad_()
+    with pytest.raises(RuntimeError, match="compiled by Anabranch"):
+        torch.autograd.grad(fast(x).sum(), x, allow_unused=True)
+
+
+def test_dual_numbers_are_refused() -> None:
+    fast = compiled(nn.Linear(4, 3).eval())
+    with dual.dual_level():
+        with pytest.raises(anabranch.InputError, match="has a tangent"):
+            fast(dual.make_dual(X, torch.ones_like(X)))
+        assert fast(X).shape == (2, 3)  # without one it is a call like any other
+    for transform in (torch.func.jacfwd(fast), torch.func.jacrev(fast), torch.vmap(fast)):
+        with pytest.raises(anabranch.InputError, match=r"inside of torch\.func"):
+            transform(X)
 
 
 def test_functions_have_the_weights_that_they_close_over() -> None:

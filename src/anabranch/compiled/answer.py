@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from anabranch.compiled.binding import names_of
 from anabranch.compiled.entry import Entry, signature_of
-from anabranch.compiled.gradients import reached, sealer, warn_of_inputs
+from anabranch.compiled.gradients import Seal, asked_of, reached, warn_of_inputs
 from anabranch.compiled.layouts import relaid
-from anabranch.errors import InputError, TargetError
+from anabranch.compiled.transforms import check_plain, functions
+from anabranch.errors import TargetError
 from anabranch.frontend.memory import (
     StateSpans,
     check_apart,
@@ -42,12 +44,12 @@ def answering(entry: Entry, options: Options) -> Callable[[Sequence[Tensor]], An
     constants = [] if clone else _constants(entry)
 
     def answer(tensors: Sequence[Tensor]) -> Any:
+        # As `transforming`, without a call of it: it is asked in every call.
+        if functions() is not None or forward_ad._current_level >= 0:
+            check_plain(tensors)
         if check is not None:
             check(tensors)
-        try:
-            results: Sequence[Tensor] = run(tensors, clone)
-        except RuntimeError as failed:
-            raise _transformed(tensors, failed) or failed from None
+        results: Sequence[Tensor] = run(tensors, clone)
         if relay is not None:
             results = relay(tensors, results)
         if constants:  # nobody may write to them
@@ -114,14 +116,15 @@ def _sealing(
     graph = made.captured.graph if made is not None else None
     inputs = frozenset(value.name for value in entry.plan.tasks.inputs)
     kept = {state.output for state in entry.plan.tasks.states}
-    trained = entry.trained - kept  # what is written to has no history
+    trained = entry.trained.places - kept  # what is written to has no history
     varied = trained | (reached(graph, inputs) if graph else frozenset(range(count))) - kept
-    always = sealer(sorted(trained), count) if trained else list
+    roots = entry.trained.roots if trained else ()
+    always = Seal(sorted(trained), count, roots)
     beforehand = getattr(entry.run, "seal", None)
     if trained and beforehand is not None:
         beforehand(always)
     first = min(trained, default=None)
-    asked = sealer(_floating(entry, varied), count)
+    asked = Seal(_floating(entry, varied), count, roots)
     warned = [False]
 
     def seal(tensors: Sequence[Tensor], results: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -130,7 +133,7 @@ def _sealing(
                 if not warned[0]:
                     warned[0] = True
                     warn_of_inputs()
-                return asked(results)
+                return asked(results, asked_of(tensors))
         if first is None or results[first].requires_grad:
             return results  # without gradients, or sealed by the executable
         return always(results)
@@ -144,15 +147,3 @@ def _floating(entry: Entry, places: frozenset[int]) -> list[int]:
     names = [ref.name for ref in entry.plan.tasks.outputs]
     kinds = {place: types[names[place]].dtype for place in sorted(places)}
     return [place for place, d in kinds.items() if d.is_floating_point or d.is_complex]
-
-
-def _transformed(tensors: Sequence[Tensor], failed: RuntimeError) -> InputError | None:
-    """What to say of a call inside of torch.func, whose tensors stand for many."""
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    if not any(map(wrapped, tensors)):
-        return None
-    return InputError(
-        "a compiled model was called inside of torch.func (vmap, grad, jvp)",
-        f"its kernels read memory, and such tensors have none ({str(failed).partition('. ')[0]})",
-        "give torch.func the original model, or compile a function that calls torch.func",
-    )

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from anabranch.artifact import file as artifact_file
 from anabranch.cache import Cache
@@ -38,6 +39,7 @@ from anabranch.compiled.sharing import waiting, widest, with_states
 from anabranch.compiled.sized import batched
 from anabranch.compiled.sources import sources
 from anabranch.compiled.states import StateMemory
+from anabranch.compiled.transforms import check_plain, transforming
 from anabranch.compiled.unseen_sizes import Buckets, answer_between, grouped, known_form
 from anabranch.compiled.weights import (
     check_alike,
@@ -383,6 +385,8 @@ class Compiled(Plans):
         what differs."""
         if len(self._answers) < len(self.entries):
             raise refit.half_way()
+        if transforming():
+            check_plain(pytree.tree_leaves((args, kwargs)))
         for entry, (_, answer) in zip(self.entries, self._answers, strict=True):
             with suppress(InputError):
                 found = bind(entry, args, kwargs)

@@ -33,11 +33,12 @@ from anabranch.compiled.cut_path import (
     same,
 )
 from anabranch.compiled.cut_plans import Sections
-from anabranch.compiled.gradients import sealed_results, warn_of_inputs
+from anabranch.compiled.gradients import roots_of, sealed_results, warn_of_inputs
 from anabranch.compiled.history import Text
 from anabranch.compiled.memory import MemoryUse
 from anabranch.compiled.request import PlanRequest
 from anabranch.compiled.sources import sources
+from anabranch.compiled.transforms import check_plain, transforming
 from anabranch.compiled.weights import Stamps, other_weights, stamps_of
 from anabranch.errors import (
     InputError,
@@ -74,8 +75,8 @@ class CutModel(Compiled):
         self.unseen_calls = 0
         self._forms: list[CallForm] = []
         self._model_is: dict[str, str] = {}
-        self._trained = False
-        """Whether the model would find gradients of its weights."""
+        self._roots: tuple[Tensor, ...] = ()
+        """What leads to the weights that the model would find gradients of."""
         self._stamps: Stamps = {}
         self._warned = False
         self._lock, self._process = threading.RLock(), os.getpid()
@@ -88,7 +89,7 @@ class CutModel(Compiled):
         trace = trace_cuts(self.model, asked.args, asked.kwargs, asked.around)
         if not self._forms:
             self._model_is, self._stamps = attributes(self.model), self._model_stamps()
-            self._trained = any(one.requires_grad for one in _parameters(self.model))
+            self._roots = roots_of(self.model)
         with neutral():
             path = self._sections.path(self.model, self._model_is, trace, asked.stop, self.owned)
             form = self._form(trace, asked.around, device)
@@ -137,6 +138,8 @@ class CutModel(Compiled):
             raise _simulated(self.target.spec.name)
         if len(self._answers) < len(self._forms):
             raise refit.half_way()
+        if transforming():
+            check_plain(tensors)
         if self._process != os.getpid():  # who held it stayed with the parent
             self._process, self._lock = os.getpid(), threading.RLock()
         try:
@@ -175,7 +178,7 @@ class CutModel(Compiled):
         if not self._warned and any(tensor.requires_grad for tensor in tensors):
             self._warned = True
             warn_of_inputs()
-        return sealed_results(tensors, results, self._trained)
+        return sealed_results(tensors, results, self._roots)
 
     def _explained(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A call of another form than at first sight, or one that was not compiled."""
@@ -287,7 +290,7 @@ class CutModel(Compiled):
         made = CutModel(None, self.target, self.options, self.trace)
         memo[id(self)] = made
         made._sections = self._sections.copied(memo)
-        made.entries, made._trained = made._sections.entries, self._trained
+        made.entries, made._roots = made._sections.entries, self._roots
         for form in self._forms:
             made._forms.append(replace(form, paths=list(map(made._sections.anew, form.paths))))
         made._answer_all()
@@ -361,10 +364,6 @@ class CutModel(Compiled):
         known = self._stamps if self.fitted is None else self.fitted
         now = self._model_stamps()
         return next((name for name, stamp in known.items() if now.get(name, stamp) != stamp), "")
-
-
-def _parameters(model: Any) -> list[nn.Parameter]:
-    return list(model.parameters()) if isinstance(model, nn.Module) else []
 
 
 def _simulated(name: str) -> TargetError:

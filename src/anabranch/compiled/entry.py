@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from anabranch.compiled.fitting import Fitting, fitting
+from anabranch.compiled.gradients import Trained
 from anabranch.compiled.sized import SizedCalls
 from anabranch.compiler.compilation import Compilation
 from anabranch.frontend.plain import Assembler, Reader, assembler, reader
@@ -24,8 +25,8 @@ from anabranch.tuning.job import Job
 class Entry:
     """One plan of a Compiled, loaded unless the target is simulated; facts are found on demand.
     `call`: the model's own signature, None where Python knows of none; `device`: where inputs are,
-    None where nothing runs; `trained`: places of results for which the model itself would find
-    gradients of its weights; `sized`: what varies in calls like those of this plan, and `at`: the
+    None where nothing runs; `trained`: the results for which the model itself would find gradients
+    of its weights; `sized`: what varies in calls like those of this plan, and `at`: the
     sizes that it has, None and () where nothing does; `attributes`: what the model's modules were,
     beside their tensors, as the plan was made; `job`: what it was
     compiled for, None for a loaded one."""
@@ -37,7 +38,7 @@ class Entry:
     compilation: Compilation | None = None
     call: inspect.Signature | None = None
     device: torch.device | None = None
-    trained: frozenset[int] = frozenset()
+    trained: Trained = field(default_factory=Trained)
     sized: SizedCalls | None = None
     at: tuple[int, ...] = ()
     attributes: Mapping[str, str] = field(default_factory=dict)

@@ -1,18 +1,22 @@
 """Gradients: a plan has none, and says so where they are asked for.
 
-    weights that require them    results require gradients, as the model's do; backward() is refused
+    weights that require them    results require gradients, as the model's do; asking for them is
+                                 refused: backward(), torch.autograd.grad, autograd.functional
     inputs that require them     the same, and one warning
     no gradients asked for       plain results, and no cost
 
-A result that silently required no gradients would leave weights untrained without a word.
+A result that silently required no gradients would leave weights untrained without a word. One whose
+history did not lead to the inputs and weights would have a gradient of None, or zeros, with regard
+to them: so the node that refuses hangs on these.
 """
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,19 +27,51 @@ from anabranch.ir.graph import Graph
 
 HOW = (
     "call it under torch.no_grad(), freeze the model with requires_grad_(False) before compiling, "
-    "detach() the result, or train the original model and load its weights"
+    "detach() the result, or take gradients of the original model (to train it, and load its "
+    "weights afterwards)"
 )
 REFUSED = (
-    "backward() came to the result of a model compiled by Anabranch\n"
+    "gradients were asked for of a result of a model compiled by Anabranch (backward(), grad)\n"
     "  why:  a plan computes results alone: gradients of its weights and inputs are not known\n"
     f"  next: {HOW}"
 )
 WARNING = (
     "an input of a compiled model requires gradients, and none will come: a plan computes results "
-    f"alone, and backward() of them is refused; {HOW}"
+    f"alone, and asking for gradients of them is refused; {HOW}"
 )
 DelayedError = torch._C._functions.DelayedError
-Seal = Callable[[Sequence[Tensor]], list[Tensor]]
+
+
+class Seal:
+    """What makes these of `count` results require gradients that are refused when they are asked
+    for: a node of autograd's own, which takes a microsecond or two."""
+
+    def __init__(self, places: Sequence[int], count: int, roots: Sequence[Tensor] = ()) -> None:
+        """`roots`: tensors that gradients could be asked of, beside those of each call."""
+        self._places = places
+        self._whole = len(places) == count
+        self._roots = tuple(roots)
+
+    def __call__(self, results: Sequence[Tensor], inputs: Sequence[Tensor] = ()) -> list[Tensor]:
+        """The results; `inputs`: those of the call that require gradients."""
+        begin = len(self._roots) + len(inputs)
+        sealed = DelayedError(REFUSED, begin + len(self._places))
+        if self._whole:
+            return list(sealed(*self._roots, *inputs, *results)[begin:])
+        changed = list(results)
+        made = sealed(*self._roots, *inputs, *[results[i] for i in self._places])[begin:]
+        for place, tensor in zip(self._places, made, strict=True):
+            changed[place] = tensor
+        return changed
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Places of results for which the model itself would find gradients of its weights. `roots`: a
+    tensor whose history leads to all of these weights; empty where there are none."""
+
+    places: frozenset[int] = frozenset()
+    roots: tuple[Tensor, ...] = field(default=(), repr=False, compare=False)
 
 
 def warn_of_inputs() -> None:
@@ -43,30 +79,17 @@ def warn_of_inputs() -> None:
     warnings.warn(WARNING, stacklevel=5)
 
 
-def sealer(places: Sequence[int], count: int) -> Seal:
-    """What makes these of `count` results require gradients that are refused when they are asked
-    for: a node of autograd's own, which takes a microsecond."""
-    token = torch.zeros((), requires_grad=True)
-    whole = len(places) == count
-
-    def seal(results: Sequence[Tensor]) -> list[Tensor]:
-        if whole:
-            sealed = DelayedError(REFUSED, count + 1)(token, *results)
-            return list(sealed[1:])
-        changed = list(results)
-        sealed = DelayedError(REFUSED, len(places) + 1)(token, *[results[i] for i in places])
-        for place, tensor in zip(places, sealed[1:], strict=True):
-            changed[place] = tensor
-        return changed
-
-    return seal
+def asked_of(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Those that gradients are asked of."""
+    return [tensor for tensor in tensors if tensor.requires_grad]
 
 
-def sealed_results(tensors: Sequence[Tensor], results: Sequence[Any], always: bool) -> list[Any]:
-    """Results that the model would have gradients of, of inputs or `always` of its weights, refuse
+def sealed_results(
+    tensors: Sequence[Tensor], results: Sequence[Any], roots: Sequence[Tensor]
+) -> list[Any]:
+    """Results that the model would have gradients of, of inputs or of its weights (`roots`), refuse
     to give them."""
-    if not always and not any(tensor.requires_grad for tensor in tensors):
-        return list(results)
+    inputs = asked_of(tensors)
     places = [
         place
         for place, result in enumerate(results)
@@ -74,17 +97,28 @@ def sealed_results(tensors: Sequence[Tensor], results: Sequence[Any], always: bo
         and _continuous(result.dtype)
         and not any(result is tensor for tensor in tensors)
     ]
-    seal = sealer(range(len(places)), len(places)) if places else list
-    sealed, changed = seal([results[place] for place in places]), list(results)
-    for place, result in zip(places, sealed, strict=True):
-        changed[place] = result
-    return changed
+    if not places or not (inputs or roots):
+        return list(results)
+    return Seal(places, len(results), roots)(results, inputs)
 
 
-def trained(model: Any, captured: Captured) -> frozenset[int]:
-    """Places of results for which the model itself would find gradients of its weights."""
+def roots_of(model: Any) -> tuple[Tensor, ...]:
+    """One tensor whose history leads to every parameter of the model that requires gradients, so
+    that a call costs the same for many; nothing where none does."""
+    found = {id(p): p for p in _parameters(model).values() if p.requires_grad}
+    if not found:
+        return ()
+    with torch.inference_mode(False), torch.enable_grad():
+        token = torch.zeros((), requires_grad=True)
+        # Subclasses may be anything beneath; nodes of inference tensors cannot be had.
+        plain = [p for p in found.values() if type(p) is nn.Parameter and not p.is_inference()]
+        return (DelayedError(REFUSED, len(plain) + 1)(token, *plain)[0],)
+
+
+def trained(model: Any, captured: Captured) -> Trained:
+    """The results for which the model itself would find gradients of its weights."""
     if _without_gradients(model):
-        return frozenset()
+        return Trained()
     weights = set()
     sources = dict(captured.sources)
     held = _parameters(model)
@@ -93,7 +127,8 @@ def trained(model: Any, captured: Captured) -> frozenset[int]:
         known = held.get(sources.get(constant.name, ""))
         if known.requires_grad if known is not None else unknown and constant.name not in sources:
             weights.add(constant.name)
-    return reached(captured.graph, frozenset(weights))
+    places = reached(captured.graph, frozenset(weights))
+    return Trained(places, roots_of(model)) if places else Trained()
 
 
 def reached(graph: Graph, names: frozenset[str]) -> frozenset[int]:
