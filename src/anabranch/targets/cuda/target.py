@@ -22,6 +22,7 @@ from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.targets.cuda.device import read_spec
 from anabranch.targets.cuda.model import beside_model
 from anabranch.targets.cuda.probe import probe
+from anabranch.targets.cuda.stream_places import stream_places
 from anabranch.targets.loading import (
     Runner,
     check_providers,
@@ -72,7 +73,6 @@ class CudaTarget:
         self.spec = read_spec(device, tf32)
         self._streams: list[torch.cuda.Stream] = []
         self._urgent: list[torch.cuda.Stream] = []
-        self._multiplying: set[tuple[int, bool]] = set()
         self._workspaces: dict[int, int] = {}
         """Bytes that cuBLAS keeps for each of our streams, by the stream's handle."""
         self._runners: dict[str, Runner] = {"aten": partial(run_aten, device=device)}
@@ -130,7 +130,11 @@ class CudaTarget:
                 stream = torch.cuda.Stream(self.device, URGENT)  # type: ignore[no-untyped-call]
                 self._urgent.append(stream)
         with torch.cuda.device(self.device), torch.no_grad(), precision(self.tf32):
-            self._own_workspaces(plan)
+            streams = (
+                self._placed(plan, self._streams, False),
+                self._placed(plan, self._urgent, True),
+            )
+            self._own_workspaces(plan, *streams)
             self.prepare([task.kernel for task in plan.tasks.tasks if task.kernel])
             before = torch.cuda.memory_allocated(self.device)
             shared = beside.arena if beside is not None else None
@@ -140,7 +144,6 @@ class CudaTarget:
             fresh = held_at(plan, placed, arena=together is None)
             own = max(0, taken - sum(sum(at.values()) for at in fresh.values()))
             later = not given and needs_values(plan)
-            streams = self._streams, self._urgent
             assert together is None or isinstance(together, CudaExecutable)
             run = CudaExecutable(
                 *(plan, placed, *streams, repeat),
@@ -158,7 +161,20 @@ class CudaTarget:
             self.prepare([task.kernel for task in run.unmade(plan) if task.kernel])
             return run.again(plan)
 
-    def _own_workspaces(self, plan: Plan) -> None:
+    def _placed(
+        self, plan: Plan, ours: Sequence[torch.cuda.Stream], urgent: bool
+    ) -> list[torch.cuda.Stream]:
+        """By stream of the plan which of ours it is; none where it launches none of the kind."""
+        if urgent and not any(launch.urgent for launch in plan.schedule.launches):
+            return []
+        return [ours[place] for place in stream_places(plan, _multiplies, urgent)]
+
+    def _own_workspaces(
+        self,
+        plan: Plan,
+        streams: Sequence[torch.cuda.Stream],
+        urgent: Sequence[torch.cuda.Stream],
+    ) -> None:
         """Have cuBLAS make the workspaces of the streams that multiply matrices in a pool of ours.
 
         cuBLAS keeps one per stream for the whole process, and torch.compile's CUDA graphs free all
@@ -168,11 +184,11 @@ class CudaTarget:
         kernels = {task.name: task.kernel for task in plan.tasks.tasks}
         for launch in plan.schedule.launches:
             kernel = kernels[launch.task]
-            place = launch.stream, launch.urgent
-            if place in self._multiplying or kernel is None or not _multiplies(kernel):
+            if kernel is None or not _multiplies(kernel):
                 continue
-            self._multiplying.add(place)
-            stream = (self._urgent if launch.urgent else self._streams)[launch.stream]
+            stream = (urgent if launch.urgent else streams)[launch.stream]
+            if stream.cuda_stream in self._workspaces:
+                continue
             before = torch.cuda.memory_allocated(self.device)
             with torch.cuda.use_mem_pool(_workspaces(self.device)), torch.cuda.stream(stream):
                 square = torch.zeros(16, 16, dtype=torch.float16, device=self.device)
