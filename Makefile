@@ -4,7 +4,7 @@
 # make test-gpu the tests that need a GPU, several at a time, with the Python at hand (PYTHON, JOBS,
 #               SHARD=1/2, LIMIT=600 seconds, OUT=folder): nothing is installed
 # make docs     the documentation as a site, build/site/index.html; a warning is an error
-# make benchmarks  docs/benchmarks.md and the README's table, from the records
+# make benchmarks  docs/benchmarks.md, docs/papers.md and the README's table, from the records
 # make cover    the tests, and which branches of the package they ran
 # make golden   accept the new texts of the golden tests (review the diff)
 # make size     lines per room
@@ -76,6 +76,7 @@ docs: setup
 
 benchmarks:
 	$(PYTHON) tools/tables.py
+	$(PYTHON) tools/papers.py
 	$(PYTHON) tools/rule_families.py
 
 golden: setup

@@ -18,6 +18,7 @@ from tests import fresh
 from tests.pages import BLOCK, blocks, run_page
 
 import anabranch
+from anabranch.bench.reproduce import REPRODUCTIONS
 from anabranch.bench.result_rows import ABLATIONS
 from anabranch.bench.rivals import RIVALS
 from anabranch.cli.app import app
@@ -248,6 +249,14 @@ def test_tables_are_made_from_the_records() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert page == tables["page"](), "docs/benchmarks.md is old: make benchmarks"
     assert readme == tables["with_table"](readme), "the README's table is old: make benchmarks"
+
+
+def test_numbers_of_papers_stand_beside_the_records() -> None:
+    papers = runpy.run_path(str(ROOT / "tools" / "papers.py"))
+    page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    assert page == papers["page"](), "docs/papers.md is old: make benchmarks"
+    commands = set(re.findall(r"`anabranch reproduce (\w+) (\w+)`", page))
+    assert commands == {(paper, table) for paper, own in REPRODUCTIONS.items() for table in own}
 
 
 def test_rule_families_are_those_of_the_tables_and_the_records() -> None:

@@ -1,0 +1,280 @@
+"""docs/papers.md: numbers of the four papers beside ours, in each paper's own terms.
+
+    python tools/papers.py          writes it (make benchmarks)
+
+The papers' numbers are in tools/papers.toml; ours come from the records in benchmarks/results,
+found by what their rows say, whatever a file is called. A row is one record, the newest that has
+what it takes; without one it says so. A test compares the page with the records.
+
+    [[paper.table.column]]         a ratio: how many times as long `over` takes as `under`
+    over, under = "anabranch:nimble", "anabranch:autograph"
+    paper = { sru = 1.26, "sru 16" = 1.1 }          by network, and batch where that is not 1
+
+    [[paper.table.column]]         or a number of a row, by the names on the way to it
+    system, path = "anabranch:opara", "facts order_s"
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+DATA = ROOT / "tools" / "papers.toml"
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "papers.md"
+
+NAMES = {
+    "attention_rnn": "Attention-RNN",
+    "bert_base": "BERT-base",
+    "deepfm": "DeepFM",
+    "deepspeech2": "Deep Speech 2",
+    "densenet121": "DenseNet-121",
+    "dlrm": "DLRM",
+    "googlenet": "GoogLeNet",
+    "inception_v3": "Inception-v3",
+    "mobilenet_v2": "MobileNet-v2",
+    "nasnet_cell": "a cell of NASNet-A",
+    "nasnet_ios": "NASNet of IOS's code",
+    "nasnet_large": "NASNet-A Large",
+    "nasnet_mobile": "NASNet-A Mobile",
+    "randwire_ios": "RandWire of IOS's code",
+    "resnet50": "ResNet-50",
+    "resnext50": "ResNeXt-50",
+    "squeezenet_bypass": "SqueezeNet with bypass",
+    "sru": "SRU",
+    "t5": "T5-base",
+}
+OLD = {"local-overlap": "local-pdl"}
+UNFAIR = "2026-11-27"
+"""Records of published systems from before this day are marked: they were taken with waits that
+bound memory, and with searches that estimated operators."""
+Place = tuple[str, int]
+"""A network and its batch."""
+SYSTEMS, SCHEDULERS, BATCHES = "systems", "schedulers", "batches"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One network in one record: what each system took, by name, and the rows themselves."""
+
+    kind: str
+    place: Place
+    dtype: str
+    day: str
+    gpu: str
+    took: Mapping[str, float]
+    rows: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def seen(self) -> str:
+        """Where and when."""
+        old = self.kind == SYSTEMS and self.day < UNFAIR
+        return f"{self.gpu}, {self.dtype}, {self.day}{' †' if old else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`over`, `under`: a ratio of times of two systems, or with `path` of numbers of their rows;
+    else `system`, `path`: one number, times `scale`. `paper`: what the paper has, by network and
+    batch. `digits`: behind the point."""
+
+    head: str
+    over: str = ""
+    under: str = ""
+    system: str = ""
+    path: str = ""
+    scale: float = 1.0
+    digits: int = 2
+    paper: Mapping[str, float] = field(default_factory=dict)
+
+    def told(self, place: Place) -> float | None:
+        """What the paper has."""
+        model, batch = place
+        return self.paper.get(model if batch == 1 else f"{model} {batch}")
+
+    def ours(self, run: Run) -> float | None:
+        """What a record has."""
+        if self.over:
+            over, under = self._of(run, self.over), self._of(run, self.under)
+            return over / under if over and under else None
+        found = self._of(run, self.system)
+        return None if found is None else found * self.scale
+
+    def _of(self, run: Run, system: str) -> float | None:
+        if not self.path:
+            return run.took.get(system)
+        found: Any = run.rows.get(system)
+        for name in self.path.split():
+            found = found.get(name) if isinstance(found, Mapping) else None
+        return None if found is None else float(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: `command` runs it; `says`: what its numbers are; `differs`: what stands between the
+    paper's and ours. `kind`: of which records."""
+
+    title: str
+    command: str
+    says: str
+    differs: str
+    places: tuple[Place, ...]
+    columns: tuple[Column, ...]
+    kind: str
+
+
+def tables_of(paper: Mapping[str, Any]) -> Iterator[Table]:
+    """Those of a paper, as the file has them."""
+    for given in paper["table"]:
+        columns = tuple(Column(**column) for column in given["column"])
+        batches = given.get("batches", [1])
+        found = tuple((model, batch) for model in given["models"] for batch in batches)
+        texts = {name: given[name].strip() for name in ("title", "command", "says", "differs")}
+        kind = given.get("kind", SYSTEMS)
+        yield Table(**texts, places=found, columns=columns, kind=kind)
+
+
+def page() -> str:
+    """docs/papers.md."""
+    parts = [HEAD]
+    for paper in tomllib.loads(DATA.read_text(encoding="utf-8"))["paper"]:
+        parts += [f"## {paper['title']}", "", paper["taken"], ""]
+        for table in tables_of(paper):
+            parts += [*_table(table), ""]
+        parts += ["### What Anabranch adds to it", "", paper["adds"], ""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+HEAD = """# The four papers, and ours beside them
+
+Made by `make benchmarks` from the records under `benchmarks/results`. Each cell has the paper's
+number and ours: "1.43 / 1.30". "-" is a number that the paper has not, or that we do not have from
+it; "not run" is a table of ours that no record holds yet: the command under its title runs it.
+Other GPUs, libraries and years stand between both, so ratios are compared and times are not.
+Papers run fp32; the record's dtype stands in its row. † marks records of published systems that
+were taken before 2026-11-27, with waits that bound their memory and searches that estimated
+operators; they are to be taken again.
+"""
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield f"### {table.title}"
+    yield ""
+    yield f"`anabranch reproduce {table.command}`. {table.says}"
+    yield ""
+    batched = len({batch for _, batch in table.places}) > 1
+    heads = ["network", *(["batch"] if batched else []), *(c.head for c in table.columns), "ours"]
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(heads) + "|"
+    pairs: list[tuple[float, float]] = []
+    for place in _worth_showing(table):
+        run = _newest(table, place)
+        cells = [_cell(column, place, run) for column in table.columns]
+        for column in table.columns:
+            told, ours = column.told(place), None if run is None else column.ours(run)
+            if column.over and told is not None and ours is not None:
+                pairs.append((told, ours))
+        name = NAMES.get(place[0], place[0])
+        own = [name, *([str(place[1])] if batched else []), *cells, run.seen if run else "not run"]
+        yield f"| {' | '.join(own)} |"
+    yield ""
+    if pairs:
+        above = sum(ours > told for told, ours in pairs)
+        told, ours = (_mean(values) for values in zip(*pairs, strict=True))
+        yield (
+            f"Ours is above the paper's in {above} of {len(pairs)} ratios; in geometric mean of "
+            f"these the paper's is {told:.2f} and ours {ours:.2f}. {table.differs}"
+        )
+    else:
+        yield table.differs
+
+
+def _worth_showing(table: Table) -> Iterator[Place]:
+    """Where a paper has numbers, places of which neither it nor a record has one are left out."""
+    some = any(column.paper for column in table.columns)
+    for place in table.places:
+        told = any(column.told(place) is not None for column in table.columns)
+        if told or not some or _newest(table, place) is not None:
+            yield place
+
+
+def _cell(column: Column, place: Place, run: Run | None) -> str:
+    told, ours = column.told(place), None if run is None else column.ours(run)
+    numbers = ("-" if value is None else f"{value:,.{column.digits}f}" for value in (told, ours))
+    theirs, own = numbers
+    return f"{theirs} / {'not run' if run is None else own}"
+
+
+def _newest(table: Table, place: Place) -> Run | None:
+    """Of the runs that have the table's first column the one with the most columns, of these the
+    newest."""
+    first, *_ = table.columns
+    runs = [run for run in _runs() if run.kind == table.kind and run.place == place]
+    known = [
+        (sum(column.ours(run) is not None for column in table.columns), run)
+        for run in runs
+        if first.ours(run) is not None
+    ]
+    return max(known, key=lambda pair: (pair[0], pair[1].day), default=(0, None))[1]
+
+
+@functools.cache
+def _runs() -> tuple[Run, ...]:
+    """All networks of all records that were measured on a GPU."""
+    found = []
+    for file in sorted(RESULTS.glob("*/*.json")):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(record, Mapping) and {"rows", "date"} <= record.keys():
+            found += list(_runs_of(record))
+    return tuple(found)
+
+
+def _runs_of(record: Mapping[str, Any]) -> Iterator[Run]:
+    here = record.get("machine", {})
+    device = str(record.get("device") or here.get("gpu") or here.get("device") or "")
+    target = str(here.get("target") or record.get("target") or "")
+    if target.startswith("sim") or "NVIDIA" not in device:
+        return
+    gpu, day = device.split(" ")[1], str(record["date"])[:10]
+    cells: dict[tuple[str, Place, str], dict[str, Mapping[str, Any]]] = {}
+    for row in record["rows"]:
+        kind, name = _named(record, row)
+        if kind:
+            place = str(row["model"]).rpartition(":")[2], int(row["batch"])
+            dtype = str(row.get("dtype") or record.get("settings", {}).get("dtype", ""))
+            cells.setdefault((kind, place, dtype), {})[name] = row
+    for (kind, place, dtype), rows in cells.items():
+        took = {name: value for name, row in rows.items() if (value := _took(row)) is not None}
+        yield Run(kind, place, dtype, day, gpu, took, rows)
+
+
+def _named(record: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, str]:
+    """Of what kind of record the row is, "" for none of these, and what it is called there."""
+    if "made_for" in row and "us" in row:
+        return BATCHES, str(row.get("device") or row["made_for"])
+    if "system" in row and "median_ms" in row:
+        return SYSTEMS, str(row["system"])
+    own = record.get("kind") == SCHEDULERS and record["settings"].get("kernels") == "library"
+    if own and "scheduler" in row:
+        return SCHEDULERS, OLD.get(row["scheduler"], str(row["scheduler"]))
+    return "", ""
+
+
+def _took(row: Mapping[str, Any]) -> float | None:
+    value = row.get("median_ms", row.get("us"))
+    return float(value) if value else None
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
