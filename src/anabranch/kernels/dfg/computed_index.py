@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from anabranch.kernels.dfg.expr import Expr, Within
+from anabranch.kernels.dfg.expr import Expr, Position, Within
 from anabranch.kernels.dfg.index_expr import Index, gathered
+from anabranch.kernels.dfg.lookups import looked_up
 from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, NotLowered, Point, Value
 from anabranch.kernels.dfg.movement import moved
 from anabranch.kernels.dfg.resample import RESAMPLING
@@ -159,8 +160,9 @@ def _gather(call: LoweringCall) -> tuple[At, ...]:
         raise NotLowered("a number has no places to gather from")
 
     def at(point: Point, within: Within) -> Expr:
-        row = gathered(index.at(point, within), call.x.shape[dim])
-        return call.x.at((*point[:dim], row, *point[dim + 1 :]), within)
+        rows = [(index.at(point, within), call.x.shape[dim])]
+        before, behind = point[:dim], point[dim + 1 :]
+        return looked_up(rows, lambda row: call.x.at((*before, *row, *behind), within))
 
     return (at,)
 
@@ -179,16 +181,20 @@ def _index(call: LoweringCall) -> tuple[At, ...]:
     def at(point: Point, within: Within) -> Expr:
         shared = point[first : first + rank]
         rows = [
-            _counted(value.spread(shared, within), call.x.shape[d]) for d, value in found.items()
+            (_counted(value.spread(shared, within), call.x.shape[d]), call.x.shape[d])
+            for d, value in found.items()
         ]
-        return call.x.at((*point[:first], *rows, *point[first + rank :]), within)
+        before, behind = point[:first], point[first + rank :]
+        return looked_up(rows, lambda row: call.x.at((*before, *row, *behind), within))
 
     return (at,)
 
 
-def _counted(row: Expr, size: int) -> Index:
+def _counted(row: Expr, size: int) -> Expr:
     """Negative numbers count from the end."""
-    return gathered(arith("where", arith("lt", row, 0), arith("add", row, size), row), size)
+    if isinstance(row, Position) and row.index.range[0] >= 0:
+        return row
+    return arith("where", arith("lt", row, 0), arith("add", row, size), row)
 
 
 def _nothing(call: LoweringCall) -> tuple[At, ...]:

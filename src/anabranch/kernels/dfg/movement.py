@@ -12,7 +12,8 @@ from typing import Any
 from anabranch.ir.axis_order import axis_order
 from anabranch.ir.types import contiguous_strides
 from anabranch.kernels.dfg.expr import Expr, Within
-from anabranch.kernels.dfg.index_expr import Index, gathered, number
+from anabranch.kernels.dfg.index_expr import Index, number
+from anabranch.kernels.dfg.lookups import looked_up
 from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, NotLowered, Point, Value
 from anabranch.kernels.dfg.simplify import arith, both, bounded, cast, choose, const, position
 
@@ -199,8 +200,8 @@ def _embedding(call: LoweringCall) -> tuple[At, ...]:
     table, indices = call.given["weight"], call.given["indices"]
 
     def at(point: Point, within: Within) -> Expr:
-        row = gathered(indices.at(point[:-1], within), table.shape[0])
-        return table.at((row, point[-1]), within)  # type: ignore[no-any-return]
+        rows = [(indices.at(point[:-1], within), table.shape[0])]
+        return looked_up(rows, lambda row: table.at((*row, point[-1]), within))
 
     return (at,)
 
@@ -209,8 +210,9 @@ def _index_select(call: LoweringCall) -> tuple[At, ...]:
     dim, index = call.dims("dim")[0], call.given["index"]
 
     def at(point: Point, within: Within) -> Expr:
-        row = gathered(index.spread((point[dim],), within), call.x.shape[dim])
-        return call.x.at((*point[:dim], row, *point[dim + 1 :]), within)
+        rows = [(index.spread((point[dim],), within), call.x.shape[dim])]
+        before, behind = point[:dim], point[dim + 1 :]
+        return looked_up(rows, lambda row: call.x.at((*before, *row, *behind), within))
 
     return (at,)
 
