@@ -12,6 +12,7 @@ import pytest
 import torch
 from benchmarks.cuts import CALLS, MODELS, alike, made
 from tests.compiled.cut_drawings import Drawn, inputs
+from tests.targets.test_cpu import in_child
 from torch import Tensor, nn
 
 import anabranch
@@ -291,6 +292,20 @@ def test_the_plans_own_their_weights() -> None:
     torch.testing.assert_close(fast(x), before)
     with pytest.raises(OptionError, match="refit"):
         fast.add((torch.randn(3, 8),))
+
+
+def test_a_forked_process_refits_while_the_parent_was_in_a_call() -> None:
+    model, other, x = net(Branching), net(Branching), rows(1.0)
+    fast = compiled(model, x)
+    want = other(x)
+
+    def refitted() -> bool:
+        with torch.no_grad():
+            return torch.allclose(fast.refit(other)(x), want, atol=1e-6)
+
+    with fast._lock:
+        assert in_child(refitted)
+    torch.testing.assert_close(fast(x), model(x))
 
 
 def test_a_model_with_other_weights_does_not_stand_in() -> None:

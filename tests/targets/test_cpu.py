@@ -211,6 +211,20 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
         torch.set_num_threads(threads)
 
 
+def test_a_forked_process_loads_plans_beside_one_that_was_in_a_call() -> None:
+    run, x = CpuTarget().load(plan_of(CpuTarget())), torch.ones(64, 64)
+    want = run([x], clone=True)
+
+    def beside() -> bool:
+        other = CpuTarget().load(run.plan, beside=run)
+        same = other.turn is run.turn
+        return same and all(map(torch.equal, (*other([x]), *run([x])), (*want, *want)))
+
+    with run.turn.lock:
+        assert in_child(beside)
+    assert beside()
+
+
 @pytest.mark.parametrize("task", ["left", "right"])
 def test_an_operator_that_calls_its_own_plan_is_refused(task: str) -> None:
     """On the caller's thread and on another, directly and by way of another plan."""

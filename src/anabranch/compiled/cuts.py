@@ -140,16 +140,21 @@ class CutModel(Compiled):
             raise refit.half_way()
         if transforming():
             check_plain(tensors)
-        if self._process != os.getpid():  # who held it stayed with the parent
-            self._process, self._lock = os.getpid(), threading.RLock()
         try:
-            with self._lock:
+            with self._alone():
                 path, results = run(form.paths, tensors)
         except Unseen as unseen:
             return self._another_way(form, tensors, unseen.check)
         if torch.is_grad_enabled():
             results = self._sealed(tensors, results)
         return pytree.tree_unflatten(results, with_shapes(path.out_tree))
+
+    def _alone(self) -> threading.RLock:
+        """What is held while plans run or are written to; in a forked process who held it stayed
+        with the parent."""
+        if self._process != os.getpid():
+            self._process, self._lock = os.getpid(), threading.RLock()
+        return self._lock
 
     def _another_way(self, form: CallForm, tensors: Sequence[Tensor], check: PathCheck) -> Any:
         """A call that goes a way that no example went."""
@@ -310,7 +315,7 @@ class CutModel(Compiled):
                 f"missing: {', '.join(missing[:3])}",
                 "give weights of the model that was compiled",
             )
-        with self._lock:
+        with self._alone():
             refit.refit(self.entries, self.target, weights, check, self._answers.clear)
             with torch.no_grad():
                 for path, value in self._sections.held.items():

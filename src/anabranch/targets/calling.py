@@ -87,9 +87,11 @@ class Turn:
         self._process = os.getpid()
 
     def after_fork(self) -> None:
-        """In a forked process, who held the lock stayed with the parent."""
+        """In a forked process, who held the lock, and who wrote, stayed with the parent: unless the
+        thread that forked did, which is this one."""
         if self._process != os.getpid():
             self._process, self.lock, self.left = os.getpid(), threading.Lock(), ()
+            self.writer = self.writer if self.writer == threading.get_ident() else 0
 
     @contextmanager
     def writing(self, name: str, wait: Callable[[], None]) -> Iterator[bool]:

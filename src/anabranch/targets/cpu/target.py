@@ -63,6 +63,7 @@ class CpuExecutable(LoadedPlan):
         self.plan, self.repeat, self.failure, self._placed = plan, repeat, "", placed
         self._process = self._loaded_by = os.getpid()
         self.turn = turn or Turn()
+        self.turn.after_fork()  # those whose turn it is may have been loaded by the parent
         numbers = dict.fromkeys(launch.stream for launch in plan.schedule.launches)
         self._lanes = [
             [launch for launch in plan.schedule.launches if launch.stream == number]
