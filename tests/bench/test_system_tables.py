@@ -108,6 +108,7 @@ def test_a_record_can_tell_by_its_name_what_a_rival_is(
 ) -> None:
     made = rivals.Prepared(lambda: torch.ones(1))
     monkeypatch.setattr(rivals, "_compiled", lambda *_: made)
+    monkeypatch.setattr(rivals, "_other", lambda *_: made)
     here = replace(machine("cpu"), capture=lambda fn, args: (lambda: fn(*args), 0))
     ready = rivals.RIVALS[name](torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),), here)
     assert ready.replayed == (name in rivals.CAPTURED)
