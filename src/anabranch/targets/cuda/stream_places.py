@@ -10,15 +10,13 @@ are only tried, take them from the same few.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from anabranch.ir.library_calls import multiplies
 from anabranch.ir.plan import Plan
-from anabranch.ir.task import Kernel
 
 
-def stream_places(plan: Plan, multiplies: Callable[[Kernel], bool], urgent: bool) -> list[int]:
+def stream_places(plan: Plan, urgent: bool) -> list[int]:
     """By stream of the plan its place among the target's; the first stays the first, but among
-    `urgent` ones, where no graph is captured from. `multiplies`: whether a kernel calls cuBLAS."""
+    `urgent` ones, where no graph is captured from."""
     kernels = {task.name: task.kernel for task in plan.tasks.tasks}
     launches = plan.schedule.launches
     count = 1 + max((launch.stream for launch in launches), default=0)

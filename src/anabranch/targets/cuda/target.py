@@ -12,7 +12,7 @@ import torch
 from anabranch.cache import Cache
 from anabranch.costs.samples import summarised
 from anabranch.errors import TargetError
-from anabranch.ir import ops
+from anabranch.ir.library_calls import multiplies
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, KernelSpan, Probe, Target
 from anabranch.ir.schedule import Timeline
@@ -167,7 +167,7 @@ class CudaTarget:
         """By stream of the plan which of ours it is; none where it launches none of the kind."""
         if urgent and not any(launch.urgent for launch in plan.schedule.launches):
             return []
-        return [ours[place] for place in stream_places(plan, _multiplies, urgent)]
+        return [ours[place] for place in stream_places(plan, urgent)]
 
     def _own_workspaces(
         self,
@@ -184,7 +184,7 @@ class CudaTarget:
         kernels = {task.name: task.kernel for task in plan.tasks.tasks}
         for launch in plan.schedule.launches:
             kernel = kernels[launch.task]
-            if kernel is None or not _multiplies(kernel):
+            if kernel is None or not multiplies(kernel):
                 continue
             stream = (urgent if launch.urgent else streams)[launch.stream]
             if stream.cuda_stream in self._workspaces:
@@ -285,13 +285,6 @@ def _workspaces(device: torch.device) -> torch.cuda.MemPool:
         pool = torch.cuda.MemPool()
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
     return pool
-
-
-def _multiplies(kernel: Kernel) -> bool:
-    """Whether it calls cuBLAS, as far as operators tell."""
-    return kernel.provider == "aten" and any(
-        ops.info(node.op).kind == "contract" and "conv" not in node.op for node in kernel.body.nodes
-    )
 
 
 def _drop(_: object) -> None:

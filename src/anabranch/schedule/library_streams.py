@@ -1,0 +1,53 @@
+"""Products that cuBLAS computes on few streams: a schedule -> one that does so.
+
+    mm1 @0   mm2 @1   mm3 @2   mm4 @5   relu @5 ->   mm1 @0   mm2 @1   mm3 @2   mm4 @1   relu @5
+
+cuBLAS keeps a workspace for each stream that it was called on, 32 MiB on Hopper, as long as the
+process lives: a transformer's training step on 16 streams would hold half a gibibyte for them.
+Four products at a time fill a GPU, or are so small that one behind another takes no longer than a
+launch. The streams with most products keep theirs; others send each of theirs to the one of these
+where it may start first, by what tasks take alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from anabranch.ir.dag import Dag, bits
+from anabranch.ir.library_calls import multiplies
+from anabranch.ir.schedule import Schedule
+from anabranch.ir.task import TaskGraph
+from anabranch.schedule.local.assignment import Placing, placing_of, schedule_of
+
+MOST_STREAMS = 4
+
+
+def on_few_streams(schedule: Schedule, tasks: TaskGraph, dag: Dag, us: Sequence[float]) -> Schedule:
+    """The schedule with its products on at most MOST_STREAMS streams; the very same where they are.
+    One that thinks in stages stays as it is. `us`: of each task, as in the dag."""
+    kernels = {task.name: task.kernel for task in tasks.tasks}
+    products = {
+        v
+        for v, name in enumerate(dag.names)
+        if (kernel := kernels[name]) is not None and multiplies(kernel)
+    }
+    placing = placing_of(schedule, dag)
+    counts = Counter(placing.stream_of[v] for v in sorted(products))
+    if len(counts) <= MOST_STREAMS or schedule.stages:
+        return schedule
+    kept = [stream for stream, _ in counts.most_common(MOST_STREAMS)]
+    streams, free, done = list(placing.stream_of), dict[int, float](), dict[int, float]()
+    for v in placing.order:
+        ready = max((done[before] for before in bits(dag.preds[v])), default=0.0)
+        if v in products and streams[v] not in kept:
+            start = {stream: max(ready, free.get(stream, 0.0)) for stream in kept}
+            streams[v] = min(kept, key=lambda s: (start[s], -free.get(s, 0.0)))
+        free[streams[v]] = done[v] = max(ready, free.get(streams[v], 0.0)) + us[v]
+    return schedule_of(schedule.scheduler, dag, Placing(placing.order, _in_use(streams)))
+
+
+def _in_use(streams: list[int]) -> tuple[int, ...]:
+    """Streams numbered anew without those on which nothing is left."""
+    number = {stream: i for i, stream in enumerate(sorted({*streams}))}
+    return tuple(number[stream] for stream in streams)

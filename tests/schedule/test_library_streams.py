@@ -1,0 +1,59 @@
+"""Products of cuBLAS share few streams, and everything still waits for what it reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.dag import dag_of
+from anabranch.ir.graph import Graph, Input, Ref
+from anabranch.ir.schedule import Launch, Schedule
+from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.types import TensorType
+from anabranch.ir.verify import verify_schedule
+from anabranch.schedule.library_streams import MOST_STREAMS, on_few_streams
+
+TYPE = TensorType((4, 4), torch.float32, (4, 1))
+BRANCHES = 7
+
+
+def branches(library: bool = True) -> TaskGraph:
+    """As many chains of a relu, a product and a relu as BRANCHES, of one input."""
+    x, tasks, known = Input("x", TYPE), list[Task](), {"x": TYPE}
+    for i in range(BRANCHES):
+        before = "x"
+        for name, op in ((f"a{i}", "relu"), (f"m{i}", "mm"), (f"z{i}", "relu")):
+            given = (Ref(before),) * (2 if op == "mm" else 1)
+            node = ops.make_node(name, f"aten.{op}.default", given, known)
+            body = Graph(name, (Input(before, TYPE),), (), (node,), (Ref(name),))
+            provider = "aten" if library else "triton"
+            tasks.append(Task(name, body, Kernel(provider, op, body)))
+            known[name], before = TYPE, name
+    outputs = tuple(Ref(f"z{i}") for i in range(BRANCHES))
+    return TaskGraph("branches", (x,), (), tuple(tasks), (), outputs)
+
+
+def side_by_side(tasks: TaskGraph) -> Schedule:
+    names = [task.name for task in tasks.tasks]
+    return Schedule("drawn", tuple(Launch(name, int(name[1:])) for name in names))
+
+
+def test_products_keep_to_few_streams() -> None:
+    tasks = branches()
+    dag, schedule = dag_of(tasks), side_by_side(tasks)
+    made = on_few_streams(schedule, tasks, dag, [2.0] * len(dag.names))
+    verify_schedule(made, dag)
+    streams = {launch.task: launch.stream for launch in made.launches}
+    products = [streams[f"m{i}"] for i in range(BRANCHES)]
+    assert len({*products}) == MOST_STREAMS == 4
+    assert max(products.count(stream) for stream in products) == 2, "none waits for long"
+    assert len({streams[f"a{i}"] for i in range(BRANCHES)}) == BRANCHES, "all else stays"
+
+
+def test_what_needs_no_library_or_has_stages_stays() -> None:
+    for tasks, stages in ((branches(library=False), ()), (branches(), ((("a0",),),))):
+        schedule = replace(side_by_side(tasks), stages=stages)
+        dag = dag_of(tasks)
+        assert on_few_streams(schedule, tasks, dag, [2.0] * len(dag.names)) is schedule
