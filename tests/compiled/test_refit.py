@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 import anabranch
 from anabranch.artifact import file as artifact_file
@@ -677,3 +678,21 @@ def test_refitting_leaves_the_mode_of_gradients() -> None:
     assert torch.is_grad_enabled()
     del steps
     assert torch.is_grad_enabled()
+
+
+class TwiceTheWeight(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight * 2
+
+
+def test_parametrized_weights_are_derived_also_where_torch_caches_them() -> None:
+    layer: Any = nn.Linear(3, 3)
+    parametrize.register_parametrization(layer, "weight", TwiceTheWeight())
+    model, x = nn.Sequential(layer).eval(), torch.randn(2, 3)
+    with parametrize.cached():
+        fast = anabranch.compile(model, (x,), target="cpu", search="none", cache_dir=None)
+        assert model(x).requires_grad, "the user's cache holds nothing of ours"
+    with torch.no_grad():
+        layer.parametrizations.weight.original.add_(1)
+    fast.refit(model)
+    torch.testing.assert_close(fast(x).detach(), model(x).detach())

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError
@@ -200,10 +201,24 @@ def unchanged(model: Any, *inputs: Any) -> Iterator[PythonState]:
     """Calls of the model within it change neither its attributes nor random numbers."""
     state = PythonState.of(model)
     try:
-        with random_state_kept(model, *inputs):
+        with random_state_kept(model, *inputs), _parametrizations_computed():
             yield state
     finally:
         state.restore()
+
+
+@contextmanager
+def _parametrizations_computed() -> Iterator[None]:
+    """Within it a parametrized weight is computed where it is read, also under torch's `cached()`:
+    what is held there would be a constant of which nobody knows the parameters, and what we
+    compute without gradients would be held for the user."""
+    module: Any = parametrize
+    was = module._cache_enabled
+    module._cache_enabled = 0
+    try:
+        yield
+    finally:
+        module._cache_enabled = was
 
 
 def generators_kept(device: torch.device) -> AbstractContextManager[None]:
