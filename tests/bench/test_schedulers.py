@@ -17,10 +17,11 @@ from torch import Tensor
 import anabranch
 from anabranch.bench import schedule_search, schedulers
 from anabranch.bench.jobs import ScheduleMatrix
+from anabranch.bench.machine_use import FORECAST, utilisation_of
 from anabranch.bench.schedulers import REPLAYS, must_agree, run
-from anabranch.bench.utilisation import FORECAST, STEPS, Utilisation, utilisation_of
 from anabranch.bench.verdicts import LOCAL, PDL, VARIANTS
 from anabranch.compiler import stages
+from anabranch.costs.utilisation import STEPS, Utilisation
 from anabranch.errors import NumericsError, OptionError, ScheduleError
 from anabranch.frontend.capture_cache import capture_model
 from anabranch.ir.plan import Plan

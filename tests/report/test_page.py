@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.report.conftest import HOSTILE, tiled
 
+from anabranch.costs.utilisation import STEPS
 from anabranch.ir.price import Price
 from anabranch.ir.protocols import Cost
 from anabranch.ir.text import text_node
@@ -252,3 +253,31 @@ def test_written_in_one_step(parts: Build, tmp_path: Path, monkeypatch: pytest.M
         write(file, **parts["modules"](1))
     assert file.read_text(encoding="utf-8") == render(**parts["small"]())
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_the_plan_makes_of_the_machine(parts: Build) -> None:
+    """A figure for each timeline, with a curve of as many steps as there are figures; nothing where
+    it is not known what kernels take, nor of a CPU."""
+    given = parts["small"]()
+    page = Reader(render(**given))
+    curves = [
+        value for tag, name, value in page.attributes if (tag, name) == ("polyline", "points")
+    ]
+    assert len(curves) == 2 * len(given["timelines"])
+    for curve in curves:
+        points = [tuple(map(float, point.split(","))) for point in curve.split()]
+        assert len(points) == 2 * STEPS
+        assert points[0][0] == 0 and points[-1][0] == 100
+        assert all(0 <= y <= 100 for _, y in points) and any(y < 100 for _, y in points)
+    assert "of multiprocessors" in page.text and "not from hardware counters" in page.text
+    plan = given["plan"]
+    unknown = [
+        replace(task, kernel=replace(task.kernel, resources=None))
+        for task in plan.tasks.tasks
+        if task.kernel is not None
+    ]
+    blind = replace(plan, tasks=replace(plan.tasks, tasks=tuple(unknown)))
+    cpu = replace(plan, spec=replace(plan.spec, kind="cpu"))
+    for other in (blind, cpu):
+        given["plan"] = other
+        assert "of multiprocessors" not in render(**given)

@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 
 from anabranch.costs import Roofline
+from anabranch.costs.work import computes
 from anabranch.errors import ScheduleError
 from anabranch.ir.dag import Dag
 from anabranch.ir.protocols import Cost, Limits
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Resources, Task, TaskGraph
 from anabranch.schedule import SCHEDULERS
-from anabranch.schedule.task_weights import computes, demand, shares, times
+from anabranch.schedule.task_weights import demand, shares, times
 
 SPEC = TargetSpec("cuda", "small", sms=2)
 

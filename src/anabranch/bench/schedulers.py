@@ -48,11 +48,12 @@ from anabranch.bench.bits import same_bits
 from anabranch.bench.built import reason
 from anabranch.bench.harness import Cell, Save, cells_of, label
 from anabranch.bench.jobs import ScheduleMatrix, captured_once, schedule_job, scheduler_options
+from anabranch.bench.machine_use import utilisation_of
 from anabranch.bench.schedule_search import STAGE_S, ScheduleSearch
-from anabranch.bench.utilisation import Utilisation, utilisation_of
 from anabranch.bench.verdicts import LOCAL, OURS, PDL, summary
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
+from anabranch.costs.utilisation import Utilisation
 from anabranch.deadline import Deadline
 from anabranch.errors import AnabranchError, NumericsError, OptionError, VerifyError
 from anabranch.ir.dag import dag_of

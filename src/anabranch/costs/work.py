@@ -145,6 +145,11 @@ def per_processor(resources: Resources, spec: TargetSpec) -> int:
     )
 
 
+def computes(task: Task) -> bool:
+    """Whether the task multiplies and accumulates; all others are bound by memory."""
+    return any(ops.info(node.op).kind == "contract" for node in task.body.nodes)
+
+
 def contracts_in_f32(task: Task) -> bool:
     """Whether its time depends on tf32 being allowed."""
     return any(

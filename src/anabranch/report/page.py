@@ -23,6 +23,7 @@ from anabranch.errors import unwritable
 from anabranch.report import embed, graph_diff, history, units
 from anabranch.report.flow import flow
 from anabranch.report.headline import headline
+from anabranch.report.machine_use import machine_uses
 from anabranch.report.modules import largest
 from anabranch.report.parts import ReportParts
 from anabranch.report.provenance import provenance
@@ -86,6 +87,7 @@ def render(**parts: Unpack[ReportParts]) -> str:
             ("rewritten", len(parts["rewritten"].nodes), embed.graph_text(parts["rewritten"])),
         ),
         timelines=parts["timelines"],
+        uses=machine_uses(parts["plan"], parts["timelines"]),
         data=Markup(embed.dump(embed.content(parts, found, streams))),
         facts=Markup(embed.dump(parts["facts"])),
         style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 
 from anabranch.errors import ScheduleError
-from anabranch.ir import ops
 from anabranch.ir.protocols import Costs
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
@@ -66,11 +65,6 @@ def tell_unknown(scheduler: str, tasks: TaskGraph, trace: Trace) -> None:
     if unknown:
         why = f"what {unknown} of {len(tasks.tasks)} kernels take is not known: first come, first"
         trace.add("refused", "schedule", f"{scheduler}: the least demand first", f"{why} served")
-
-
-def computes(task: Task) -> bool:
-    """Whether the task multiplies and accumulates; all others are bound by memory."""
-    return any(ops.info(node.op).kind == "contract" for node in task.body.nodes)
 
 
 def _guess(task: Task, spec: TargetSpec) -> float:

@@ -55,7 +55,7 @@ USE = (
     *("<model", "<dtype", "batch", "<scheduler", "us seen", "active warps", "of the most"),
     *("SM efficiency", "overlap", "<seen by"),
 )
-"""What plans make of the machine: see `bench.utilisation`."""
+"""What plans make of the machine: see `costs.utilisation`."""
 
 
 def run(

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anabranch.costs.work import computes
 from anabranch.ir.dag import Dag, bits, dag_of
 from anabranch.ir.protocols import Costs, Limits
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import TaskGraph, task_producers
 from anabranch.schedule.event_waits import launches
 from anabranch.schedule.streams import fewer
-from anabranch.schedule.task_weights import computes, demand, tell_unknown
+from anabranch.schedule.task_weights import demand, tell_unknown
 
 
 def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from anabranch.costs.significance import fastest
+from anabranch.costs.work import computes
 from anabranch.deadline import Deadline
 from anabranch.ir.dag import bits, dag_of
 from anabranch.ir.protocols import Costs, Limits
@@ -49,7 +50,7 @@ from anabranch.schedule.local.improve import (
 )
 from anabranch.schedule.local.occupancy_model import local_search, problem
 from anabranch.schedule.local.seeds import Weights, seeds
-from anabranch.schedule.task_weights import computes, demand, shares
+from anabranch.schedule.task_weights import demand, shares
 
 WORK = 500_000
 """Evaluations times nodes that one graph may take: about four seconds."""

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from anabranch.ir import ops
+from anabranch.costs.work import computes
 from anabranch.ir.protocols import KernelSpan
 from anabranch.ir.schedule import Span, Timeline
-from anabranch.ir.task import Resources, Task
+from anabranch.ir.task import Resources
 from anabranch.targets.cuda.capture import CudaExecutable
 
 PREFIX = "anabranch::"
@@ -91,13 +91,9 @@ def _spans(
     found = []
     for event, name in events:
         start = float(event["ts"]) - begin
-        kind = _computes(tasks[name]) if name in tasks else None
+        kind = computes(tasks[name]) if name in tasks else None
         found.append(KernelSpan(name, start, start + float(event["dur"]), _taken(event), kind))
     return tuple(sorted(found, key=lambda span: span.start))
-
-
-def _computes(task: Task) -> bool:
-    return any(ops.info(node.op).kind == "contract" for node in task.body.nodes)
 
 
 def _sort(event: dict[str, Any]) -> Hashable:

@@ -22,16 +22,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from anabranch.costs.work import per_processor
-from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Costs, KernelProfiler, KernelSpan, Target
+from anabranch.costs.work import computes, per_processor
+from anabranch.ir.protocols import KernelSpan
+from anabranch.ir.schedule import Timeline
 from anabranch.ir.target import TargetSpec
-from anabranch.schedule.task_weights import computes
+from anabranch.ir.task import TaskGraph
 
 STEPS = 64
 """Equal parts of the time of a run of which figures are given."""
 WARP = 32
-FORECAST = "forecast: starts and ends are simulated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +64,14 @@ class _Moment:
     both: bool
 
 
-def utilisation_of(target: Target, plan: Plan, costs: Costs) -> Utilisation | None:
-    """Of one run of the plan under a profiler, or as `costs` forecast it where nothing can run;
-    None where a target has neither."""
-    if target.spec.simulated:
-        return utilisation(_forecast(plan, costs), target.spec, FORECAST)
-    if not isinstance(target, KernelProfiler):
-        return None
-    how, spans = target.kernel_spans(target.load(plan))
-    return utilisation(spans, target.spec, how)
-
-
-def _forecast(plan: Plan, costs: Costs) -> list[KernelSpan]:
-    tasks = {task.name: task for task in plan.tasks.tasks}
+def kernels_in(tasks: TaskGraph, timeline: Timeline) -> list[KernelSpan]:
+    """Each task of a timeline as one kernel, with what that is known to take."""
+    known = {task.name: task for task in tasks.tasks}
     found = []
-    for span in costs.timeline(plan.tasks, plan.schedule).spans:
-        task = tasks[span.task]
+    for span in timeline.spans:
+        task = known.get(span.task)
+        if task is None:
+            continue
         taken = task.kernel.resources if task.kernel is not None else None
         found.append(KernelSpan(span.task, span.start, span.end, taken, computes(task)))
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from anabranch.bench.utilisation import STEPS, utilisation
+from anabranch.costs.utilisation import STEPS, utilisation
 from anabranch.ir.protocols import KernelSpan
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Resources
