@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anabranch.frontend.python_state import LOST
 from anabranch.ir.plan import ValueCheck
 from anabranch.trace import Trace
 
@@ -32,8 +33,14 @@ def warn(trace: Trace, model: str, why: str) -> None:
 def warn_of_changes(trace: Trace, model: str, changed: Sequence[str]) -> None:
     """What a call of the model changes beside its results, if anything."""
     if changed:
-        told = ", ".join(changed[:MOST_NAMED]) + (", ..." if len(changed) > MOST_NAMED else "")
-        warn(trace, model, f"forward changes {told}: {NOT_CHANGED}")
+        names = [name.removesuffix(LOST) for name in changed]
+        lost = [name.removesuffix(LOST) for name in changed if name.endswith(LOST)]
+        but = f", but for {_few(lost)}: nobody can put that back, set it anew" if lost else ""
+        warn(trace, model, f"forward changes {_few(names)}: {NOT_CHANGED}{but}")
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
 
 
 def warn_of_checks(trace: Trace, model: str, checks: Sequence[ValueCheck]) -> None:

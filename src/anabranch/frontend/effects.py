@@ -2,6 +2,7 @@
 
     def forward(self, pair, out):
         pair.append(pair[0] + 1)          changed    "args[0][1]": told, and not done by a plan
+        pair[0].seen = True               changed    "args[0][0].seen": the same
         out.add_(1)                       written    "args[1]": an output of the graph, too
         self.cos = torch.ones(8)          replaced   "cos": a buffer that torch.export has as it was
 
@@ -18,9 +19,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError
+from anabranch.frontend import held_tensors
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import name_of_leaf
-from anabranch.frontend.python_state import same
+from anabranch.frontend.held_containers import same
 
 CallInputs = tuple[tuple[Any, ...], Mapping[str, Any]]
 """The inputs of a call, by position and by name."""
@@ -38,6 +40,13 @@ def changed(before: Leaves, now: Leaves) -> list[str]:
     """Where containers among the inputs hold another thing than they did."""
     names = dict.fromkeys([*before, *now])
     return [n for n in names if n not in before or n not in now or not same(now[n], before[n])]
+
+
+def attributes_of(inputs: Mapping[str, Tensor], was: Mapping[str, Any]) -> list[str]:
+    """What of tensors among the inputs, as they `were` read, a call changed that no operator shows:
+    attributes, and whether they require gradients."""
+    told = [held_tensors.differences(tensor, name, was[name]) for name, tensor in inputs.items()]
+    return [name for names in told for name in names]
 
 
 def replaced(model: Any, before: Mapping[str, Tensor]) -> tuple[str, ...]:

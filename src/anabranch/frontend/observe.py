@@ -26,8 +26,9 @@ from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError
+from anabranch.frontend import held_tensors
 from anabranch.frontend.call_profiler import watched
-from anabranch.frontend.effects import changed, leaves_of, replaced
+from anabranch.frontend.effects import attributes_of, changed, leaves_of, replaced
 from anabranch.frontend.input_queries import (
     InputQuestions,
     Question,
@@ -35,6 +36,7 @@ from anabranch.frontend.input_queries import (
     first_of_type,
     in_other_containers,
 )
+from anabranch.frontend.process_state import switches, turn_back, turned
 from anabranch.frontend.python_state import PythonState
 from anabranch.frontend.recorder import CallRecorder
 from anabranch.frontend.source import raised_at
@@ -116,16 +118,18 @@ def observe(
                     in_other_containers(dict(kwargs)),
                 )
             recorder = CallRecorder(weights, given.values(), numbers, fake)
-            drawn = _drawn()
+            drawn, was = _drawn(), {name: held_tensors.read(t) for name, t in given.items()}
+            turns = switches()
             listed = recorder if record else nullcontext()
             listening = asking.about(given, weights) if asking is not None else nullcontext()
             heard = watched(reads, asks, names) if watch else nullcontext()
             with listening, listed, heard as recorder.listener:
                 results = model(*args, **kwargs)
             reads += _differs(drawn, _drawn())
+            switched = turned(turns)
             digest = recorder.digest(results) if record else None
-            inputs = changed(before, leaves_of(args, kwargs))
-            other = (*state.changes(), *inputs, *dict.fromkeys(recorder.written))
+            inputs = [*changed(before, leaves_of(args, kwargs)), *attributes_of(given, was)]
+            other = (*state.changes(), *switched, *inputs, *dict.fromkeys(recorder.written))
             inputs_named, told = list(given), record and not recorder.opaque
             written = {
                 inputs_named[i]: given[inputs_named[i]] for i in sorted(recorder.written_inputs)
@@ -189,22 +193,32 @@ def fails(model: Any, error: Exception, under: Surroundings) -> CaptureError:
 def own_inputs(
     args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs with tensors of our own: the model may write to them. A slice is one of a copy of its
-    memory, for the model may count from the start of that (`as_strided`)."""
+    """Inputs with tensors of our own, with the same attributes: the model may write to them. A
+    slice is one of a copy of its memory, for the model may count from the start of that
+    (`as_strided`)."""
     given: tuple[tuple[Any, ...], dict[str, Any]] = (args, dict(kwargs))
-    copied = pytree.tree_map_only(Tensor, _own, given)
+
+    def own(tensor: Tensor) -> Tensor:
+        made = _own(tensor)
+        if type(tensor) in held_tensors.PLAIN_CLASSES:
+            made.__dict__.update(tensor.__dict__)
+        return made
+
+    copied = pytree.tree_map_only(Tensor, own, given)
     return copied[0], copied[1]
 
 
 @contextmanager
 def unchanged(model: Any, *inputs: Any) -> Iterator[PythonState]:
-    """Calls of the model within it change neither its attributes nor random numbers."""
-    state = PythonState.of(model)
+    """Calls of the model within it change neither its attributes nor random numbers, nor torch's
+    switches and the environment."""
+    state, turns = PythonState.of(model), switches()
     try:
         with random_state_kept(model, *inputs), _parametrizations_computed():
             yield state
     finally:
         state.restore()
+        turn_back(turns)
 
 
 @contextmanager
