@@ -40,6 +40,24 @@ def test_each_is_timed_once() -> None:
     assert said == ["2 timed, each once", "4 timed, each once"]
 
 
+def test_what_is_to_be_computed_ahead_has_numbers_meanwhile() -> None:
+    """A weight that a rewrite made of another one: its values are computed when the plan is."""
+    graph: Graph = read(
+        "graph g {\n"
+        "  input %x: f32[4,8]\n"
+        "  const %w: f32[8,8] = w\n"
+        "  %t: f32[8,8] = aten.mul.Tensor(%w, 2.0)\n"
+        "  %y: f32[4,8] = aten.linear.default(%x, %t, None)\n"
+        "  return %y\n}"
+    )
+    cut = TaskCutter(resolve("cpu").spec, False).of(graph, False).pieces
+    (made,) = cut[0].task.body.constants
+    assert len(cut) == 1 and made.value is None
+    job = Job(None, (), {}, resolve("cpu"), Options(kernels="library"), None, Trace())
+    (us,) = OperatorTimes(job)(cut).values()
+    assert us > 0
+
+
 def test_nothing_is_timed_when_the_time_is_over() -> None:
     job = Job(None, (), {}, resolve("cpu"), Options(kernels="library"), None, Trace())
     assert OperatorTimes(replace(job, deadline=Deadline.after(0.0)))(pieces(8)) == {}

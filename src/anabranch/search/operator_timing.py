@@ -9,11 +9,17 @@ of a graph over measured operators (SOSP 2019, section 5; AAAI 2023, section 3.3
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+
+import torch
 
 from anabranch.costs import costs_of
 from anabranch.deadline import TIME
 from anabranch.errors import AnabranchError
+from anabranch.ir.domains import ANY, domains
+from anabranch.ir.graph import Graph
+from anabranch.ir.inputs import drawn
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.memory import pack
 from anabranch.search.cost.task_cuts import TaskPiece
@@ -47,7 +53,9 @@ class OperatorTimes:
 
     def _timed(self, new: Mapping[str, Task]) -> dict[str, float | None]:
         """Of these; None of one that has no kernel, or that nobody could measure."""
-        batch = [Task(f"operator{i}", task.body) for i, task in enumerate(new.values())]
+        device = self._job.target.device
+        bodies = [with_numbers(task.body, device) for task in new.values()]
+        batch = [Task(f"operator{i}", body) for i, body in enumerate(bodies)]
         tasks = TaskGraph(OPERATORS, (), (), tuple(batch), (), ())
         try:
             chosen = tuner_of(self._job).alone(tasks, self._costs).tasks.tasks
@@ -62,3 +70,16 @@ class OperatorTimes:
         """What it takes, None where that was not measured."""
         cost = self._costs.task(task)
         return None if cost.source == "estimated" else cost.us
+
+
+def with_numbers(body: Graph, device: torch.device | None) -> Graph:
+    """The body; what rewrites will compute ahead and nobody has computed yet has drawn numbers, by
+    which its kernels are checked and timed."""
+    bounds = domains(body)
+    held = tuple(
+        replace(one, value=drawn(one.type, seed, device, bounds.get(one.name, ANY)))
+        if one.value is None
+        else one
+        for seed, one in enumerate(body.constants)
+    )
+    return replace(body, constants=held)
