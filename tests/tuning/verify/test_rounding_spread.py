@@ -12,6 +12,7 @@ import torch
 import anabranch
 from anabranch.errors import NumericsError
 from anabranch.ir.text import parse_graph
+from anabranch.ir.tolerances import compare, relative_error
 from anabranch.targets import resolve
 from anabranch.tuning.verify.plan import verify_capture
 from anabranch.tuning.verify.rounding_spread import RoundingSpread
@@ -102,3 +103,46 @@ def test_small_whole_numbers_stay() -> None:
     x = torch.arange(64.0)
     near = RoundingSpread(graph, (x,), (2 * x.double(),), resolve("cpu", False))
     assert near.allowed(0) < 1e-4
+
+
+STEP = parse_graph(
+    """graph g {
+      input %x: f32[4,64]
+      input %p: f32[4]
+      %g: f32[4] = aten.sum.dim_IntList(%x, [1])
+      %s: f32[4] = aten.sign.default(%g)
+      %u: f32[4] = aten.mul.Tensor(%s, 0.1)
+      %n: f32[4] = aten.sub.Tensor(%p, %u)
+      return %n, %g
+    }"""
+)
+
+
+def step(deviations: float) -> tuple[RoundingSpread, torch.Tensor, torch.Tensor]:
+    """A step by the signs of sums, the first of which is so many times what rounding moves it; the
+    truth, and what the step is with the other sign there."""
+    x = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
+    x = torch.cat([x, -x], 1)
+    x[1:, 0] += 5.0
+    x[0, 0] += deviations * torch.finfo(torch.float32).eps * float(x[0].norm()) * math.sqrt(2 / 3)
+    total = x.double().sum(1)
+    truth = torch.ones(4).double() - 0.1 * total.sign()
+    near = RoundingSpread(STEP, (x, torch.ones(4)), (truth, total), resolve("cpu", False))
+    other = truth.float()
+    other[0] = 2.0 - other[0]
+    return near, truth, other
+
+
+def test_a_sign_that_rounding_rarely_decides_is_seen_in_more_draws() -> None:
+    near, truth, other = step(1.8)
+    error = relative_error(other, truth)
+    assert all(torch.equal(one[0] < 1, truth < 1) for one in near._results), "four see nothing"
+    assert error > 0.05 and near.allowed(0, error) >= error and near.explain(other, 0)
+
+
+def test_a_sign_that_is_certain_and_a_sum_are_allowed_no_more() -> None:
+    near, truth, other = step(12.0)
+    error = relative_error(other, truth)
+    assert near.allowed(0, error) < 1e-4 < error and not near.explain(other, 0)
+    most = max(compare([one[1]], [one[1]], [near._reference[1]])[0][1] for one in near._results)
+    assert near.allowed(1) == most, "no more than the draws of the whole graph"

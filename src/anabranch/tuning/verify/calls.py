@@ -62,7 +62,7 @@ def verify_calls(run: Executable, captured: Captured, job: Job) -> None:
         near, allowed = RoundingSpread(graph, inputs, reference, target), []
         for i, (error, ok) in enumerate(tolerances.compare(outs, own, reference, target.spec.tf32)):
             allowed.append(number * ok)
-            if not error <= ok and not error <= (ok := near.allowed(i)):
+            if not error <= ok and not error <= (ok := near.allowed(i, error)):
                 raise NumericsError(
                     f"after {number} calls in a row {_named(captured, i)} has relative error "
                     f"{error:.2e}",

@@ -81,7 +81,7 @@ def verify(run: Executable, captured: Captured, job: Job, seen: Observed | None 
         for i, (error, allowed) in enumerate(pairs):
             if i in anew:
                 continue
-            if not error <= allowed and (near is None or not error <= near.allowed(i)):
+            if not error <= allowed and (near is None or not error <= near.allowed(i, error)):
                 finite = math.isfinite(error) or not outs[i].dtype.is_floating_point
                 raise NumericsError(
                     f"output {i} has relative error {error:.2e}",

@@ -1,0 +1,126 @@
+"""Many results under rounding for the price of few: only what jumps is drawn again.
+
+    gradient  --by elements-->  update, moments, parameter
+    rounded differently 4 times      64 times, with as much noise as those 4 had
+
+An optimizer's first steps go by the sign of a gradient. Of thousands of elements one may be so near
+zero that its sign is rounding's, and that shows in one of ten evaluations: four of the whole graph
+easily miss it. But each element of a new state is computed of the same elements of sums that are
+continuous, so these are what a few evaluations tell well: where they lie, and how far rounding
+moves each. The rest is computed anew for as many draws of them as are asked for. The noise is that
+of the evaluations, and no more is allowed of what does not jump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from anabranch.ir import ops
+from anabranch.ir.eval import ELEMENTWISE, eval_graph
+from anabranch.ir.graph import Graph, Input, Ref, producers, types
+from anabranch.ir.protocols import Target
+from anabranch.rewrite.build import drop_dead
+
+MOST_DRAWS, FEWEST_DRAWS = 64, 4
+MOST_ELEMENTS = 1 << 26
+"""That are drawn in all, for one result: of a large one every draw has its rare elements."""
+
+Evaluated = Callable[[Graph, int | None], tuple[Tensor, ...]]
+"""A graph of the same inputs, with a seed moved by roundings, and without as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """Where a value lies, and how far rounding moves each of its elements, in quadratic mean."""
+
+    centre: Tensor
+    spread: Tensor
+
+
+class Resampling:
+    """Of a graph on these inputs. `evaluated`: what evaluates another graph of them, with these
+    `seeds`."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Sequence[Tensor],
+        target: Target,
+        evaluated: Evaluated,
+        seeds: Sequence[int],
+    ) -> None:
+        self._graph, self._inputs, self._target = graph, inputs, target
+        self._evaluated, self._seeds = evaluated, seeds
+
+    def results(self, output: int) -> Iterator[Tensor]:
+        """The result under more and more draws; none if it is itself such a sum."""
+        tail, names = _tail(self._graph, output)
+        if not tail.nodes or not set(names) & set(self._values):
+            return
+        numel = types(self._graph)[self._graph.outputs[output].name].numel
+        count = max(FEWEST_DRAWS, min(MOST_DRAWS, MOST_ELEMENTS // max(1, numel)))
+        device = self._target.device
+        given = [tensor.to(device) for tensor in self._inputs]
+        for number in range(count):
+            generator = torch.Generator(device).manual_seed(number)
+            drawn = [_drawn(self._values[name], generator) for name in names]
+            with self._target.own_precision():
+                yield eval_graph(tail, [*given, *drawn], device)[0]
+
+    @cached_property
+    def _values(self) -> dict[str, _Value]:
+        """All values that results are computed of element by element."""
+        outputs = range(len(self._graph.outputs))
+        names = dict.fromkeys(name for i in outputs for name in _tail(self._graph, i)[1])
+        if not names:
+            return {}
+        graph = drop_dead(replace(self._graph, outputs=tuple(map(Ref, names)), states=()))
+        centres = self._evaluated(graph, None)
+        squares = [torch.zeros_like(one, dtype=torch.float64) for one in centres]
+        for seed in self._seeds:
+            for total, one, centre in zip(
+                squares, self._evaluated(graph, seed), centres, strict=True
+            ):
+                total += (one.to(torch.float64) - centre.to(torch.float64)).square()
+        spreads = [(total / len(self._seeds)).sqrt() for total in squares]
+        return {
+            name: _Value(centre, spread)
+            for name, centre, spread in zip(names, centres, spreads, strict=True)
+        }
+
+
+def _drawn(value: _Value, generator: torch.Generator) -> Tensor:
+    """The value somewhere near; integers stay."""
+    centre = value.centre
+    if not centre.dtype.is_floating_point:
+        return centre
+    noise = torch.empty_like(value.spread).normal_(generator=generator)
+    return (centre.to(torch.float64) + noise * value.spread).to(centre.dtype)
+
+
+def _tail(graph: Graph, output: int) -> tuple[Graph, list[str]]:
+    """What computes the output element by element, as a graph that reads as further inputs the
+    values that others compute, and the names of these."""
+    made, table = producers(graph), types(graph)
+    name = graph.outputs[output].name
+    inside, before, stack = set[str](), dict[str, None](), [name]
+    while stack:
+        one = stack.pop()
+        node = made.get(one)
+        if node is None or node.name in inside or one in before:
+            continue
+        info = ops.info(node.op)
+        if info.kind in ELEMENTWISE and not info.random:
+            inside.add(node.name)
+            stack += node.uses
+        else:
+            before[one] = None
+    inputs = (*graph.inputs, *(Input(one, table[one]) for one in before))
+    nodes = tuple(node for node in graph.nodes if node.name in inside)
+    tail = Graph(graph.name, inputs, graph.constants, nodes, (Ref(name),))
+    return tail, list(before)
