@@ -20,7 +20,10 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_schedule_at_every_batch() -> None:
     matrix = BatchMatrix(("zoo:squeezenet/tiny",), (1, 8), target="sim:h200", scheduler="critical")
-    rows = json.loads(json.dumps(run(matrix)))["rows"]
+    saved: list[int] = []
+    record = run(matrix, save=lambda record: saved.append(len(record["rows"])))
+    rows = json.loads(json.dumps(record))["rows"]
+    assert saved == [4]
     assert [(row["batch"], row["made_for"]) for row in rows] == [(1, 1), (1, 8), (8, 1), (8, 8)]
     assert [row["own"] for row in rows] == [True, False, False, True]
     assert all(row["us"] > 0 and not row["failure"] for row in rows)

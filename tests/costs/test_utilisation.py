@@ -44,6 +44,9 @@ def test_what_comes_later_takes_what_is_left() -> None:
     used = utilisation(spans, SPEC, "")
     assert used is not None and used.us == 15.0
     assert used.overlap == pytest.approx(5 / 15)
+    fill = KernelSpan("", 0.0, 15.0, None, None)
+    beside = utilisation([*spans, fill], SPEC, "")
+    assert beside is not None and beside.overlap == used.overlap
     assert used.warps == pytest.approx((480 * 10 + 20 * 10) / 15)
     full = Resources(ctas=20, threads=1024, registers=32, shared=0)
     both = [KernelSpan("b", 0.0, 10.0, full, True), KernelSpan("a", 0.0, 10.0, SMALL, True)]

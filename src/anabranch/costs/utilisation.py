@@ -111,7 +111,7 @@ def _moments(spans: Sequence[KernelSpan], spec: TargetSpec) -> Iterator[_Moment]
     for start, end in itertools.pairwise(edges):
         running = [span for span in order if span.start <= start and span.end >= end]
         warps, busy = _active(running, spec)
-        both = {span.computes for span in running} == {True, False}
+        both = {True, False} <= {span.computes for span in running}
         yield _Moment(start, end, warps, busy, both)
 
 
