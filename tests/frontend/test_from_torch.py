@@ -553,3 +553,34 @@ def test_views_that_autograd_lets_nobody_write_to_are_written_to_without_gradien
         fast = anabranch.compile(model, (x,), target="cpu", search="none", cache_dir=None)
         for made, wanted in zip(fast(x), model(x), strict=True):
             torch.testing.assert_close(made, wanted)
+
+
+def _written_out(net: Any, x: Tensor) -> Tensor:
+    out = torch.empty(2, 3)
+    torch.mm(x, net.layer.weight, out=out)
+    return out
+
+
+def test_operators_that_write_to_out_are_captured_without_gradients() -> None:
+    model, x = Net(_written_out, layer=nn.Linear(3, 3)).eval(), f(2, 3)
+    with torch.no_grad():
+        fast = anabranch.compile(model, (x,), target="cpu", search="none", cache_dir=None)
+        torch.testing.assert_close(fast(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda net, x: net.layer(x) + torch.from_numpy(x.numpy()), "gives a tensor to NumPy"),
+        (lambda net, x: net.layer(x) + torch.tensor([x[0, 0], x[1, 1]]).sum(), "numbers of others"),
+        (lambda net, x: (net.layer.weight.data.mul_(1.0), net.layer(x))[1], "does not follow"),
+        (
+            lambda net, x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize(),
+            "makes a quantised tensor",
+        ),
+    ],
+)
+def test_what_goes_past_torch_export_is_refused_in_our_words(function: Any, told: str) -> None:
+    model = Net(function, layer=nn.Linear(3, 3)).eval()
+    with torch.no_grad(), pytest.raises(CaptureError, match=told):
+        anabranch.compile(model, (f(2, 3),), target="cpu", search="none", cache_dir=None)

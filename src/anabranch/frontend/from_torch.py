@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -24,21 +23,22 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from anabranch.errors import CaptureError, DataDependentError
+from anabranch.errors import CaptureError
 from anabranch.frontend.capture_warnings import warn_of_changes
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
 from anabranch.frontend.decompose import decompose
 from anabranch.frontend.direct import direct
+from anabranch.frontend.export_errors import explained
 from anabranch.frontend.export_patches import as_in_eager, brief, last_states_shaped, quiet
 from anabranch.frontend.memory import share
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING
 from anabranch.frontend.program import in_order, name_of, opened
-from anabranch.frontend.source import origin, raised_at
+from anabranch.frontend.source import origin
 from anabranch.frontend.state import attribute, unkept, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
-from anabranch.frontend.translate import CUT, Translation
+from anabranch.frontend.translate import Translation
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf, Signature
@@ -50,15 +50,11 @@ from anabranch.trace import Trace
 T = TypeVar("T")
 Model = nn.Module | ExportedProgram | Callable[..., Any]
 MUTATED = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
-UNKNOWN_RESULT = re.compile(r"Found <class '([\w.]+)'> in output")
-"""What torch.export says of a class that torch's pytree does not know."""
-
-REFUSED_BY_AUTOGRAD = re.compile(r"modified inplace|requires grad is being used in an in-place")
-"""What autograd says of writes into one of several views (chunk, unbind), or into a weight."""
-NO_FAKE = re.compile(
-    r"no fake impl|UnsupportedOperator|DynamicOutputShape|could not run .* meta", re.I
+REFUSED_BY_AUTOGRAD = re.compile(
+    r"modified inplace|requires grad is being used in an in-place|support automatic differentiation"
 )
-"""What torch says of an operator that nobody has told it the result of."""
+"""What autograd says of writes into one of several views (chunk, unbind), into a weight, and of
+operators that write to out=."""
 
 
 def capture(
@@ -164,7 +160,7 @@ def _exported(
         try:
             program = _whatever_autograd_says(export)
         except Exception as error:
-            raise _explained(error) from error
+            raise explained(error) from error
         return program, state.changes()
 
 
@@ -220,7 +216,7 @@ def _decompose(program: ExportedProgram) -> ExportedProgram:
     try:
         return _whatever_autograd_says(lambda: decompose(program))
     except Exception as error:
-        raise _explained(error) from error
+        raise explained(error) from error
 
 
 def _translate(
@@ -394,103 +390,3 @@ def _refuse_training(graph: Graph) -> None:
                 "training=self.training",
                 node.origin,
             )
-
-
-def _packs(error: BaseException) -> bool:
-    """Whether an error comes from sequences that torch packs, or from a layer that reads such."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code.co_name in ("pack_padded_sequence", "pad_packed_sequence"):
-            return True
-        layer = frame.f_globals.get("__name__") == "torch.nn.modules.rnn"
-        if layer and frame.f_locals.get("batch_sizes") is not None:
-            return True
-    return False
-
-
-def _control_flow(error: BaseException) -> str:
-    """The operator for conditions or loops in which torch.compile failed; "" if in none."""
-    if not type(error).__module__.startswith("torch._dynamo."):
-        return ""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        room, _, name = frame.f_globals.get("__name__", "").rpartition(".")
-        if room == "torch._higher_order_ops":
-            return str(name)
-    return ""
-
-
-def _explained(error: Exception) -> CaptureError:
-    """What went wrong in torch.export, in the user's terms."""
-    source = raised_at(error)
-    first = (str(error).strip().splitlines() or [""])[0]
-    if "User output nan is not" in str(error):
-        return CaptureError(
-            "the model returns a NaN that is a Python number",
-            "torch.export compares results with what it noted, and NaN is not equal to itself",
-            "return a tensor (torch.tensor(float('nan'))), or leave the number out",
-            source,
-        )
-    if "Cannot access data pointer" in str(error) and not source:
-        return CaptureError(
-            "torch.export reads the memory of a tensor that has none",
-            "it does so for models that call torch.func (grad, jvp), and keeps a value of its own "
-            "tracing as a constant",
-            "compute the derivative with torch.autograd.grad, or leave this part out",
-        )
-    if "Cannot access data pointer" in str(error):
-        return CaptureError(
-            "the model reads where a tensor lies in memory (data_ptr())",
-            "the next call's tensors lie elsewhere, and a graph is captured of tensors without "
-            "memory",
-            "do without the address, or put what needs it into an operator of its own "
-            "(torch.library.custom_op)",
-            source,
-        )
-    if name := _control_flow(error):
-        return CaptureError(
-            f"the model uses {name}, which runs a part of it under a condition or in a loop",
-            "a graph is a straight line of operators, the same for every call",
-            "unroll it, use torch.where, or compile the parts it chooses from separately",
-            source,
-        )
-    if _packs(error):
-        return CaptureError(
-            "the model packs sequences of several lengths",
-            "how many rows each step has depends on the lengths, and a graph has one shape",
-            "give the recurrent layer the padded sequence, and mask or pick results by the lengths",
-            source,
-        )
-    if NO_FAKE.search(f"{type(error).__name__} {error}"):
-        return DataDependentError(
-            "the model calls an operator of which torch does not know what it gives without values",
-            f"{type(error).__name__}: {first}",
-            f"register what it gives (torch.library.register_fake), or {CUT}",
-            source,
-        )
-    if any(
-        word in f"{type(error).__name__} {error}"
-        for word in ("DataDependent", "data-dependent", "Unbacked", "unbacked")
-    ):
-        return DataDependentError(
-            "the model's control flow, or a shape in it, depends on the values of a tensor",
-            f"one graph serves every input of these shapes ({first})",
-            "use torch.where or masks instead of `if tensor:`, .item() or boolean indexing, or "
-            f"{CUT}",
-            source,
-        )
-    if unknown := UNKNOWN_RESULT.search(str(error)):
-        return CaptureError(
-            f"the model returns an object of class {unknown[1]}",
-            "results are tensors, numbers, strings and None, in any nesting of tuples, lists, "
-            "dicts and registered classes",
-            "register its class with torch.export.register_dataclass or "
-            "torch.utils._pytree.register_pytree_node, or have the model return something else "
-            "(models of transformers: use_cache=False, return_dict=False)",
-            source,
-        )
-    return CaptureError(
-        "torch.export could not capture the model",
-        f"{type(error).__name__}: {first}",
-        "check that model(*args, **kwargs) runs with these inputs; if it does, compile a smaller "
-        "part of it, or use torch.compile(model, backend='anabranch')",
-        source,
-    )

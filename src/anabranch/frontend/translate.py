@@ -42,6 +42,14 @@ NOT_STORED = frozenset({"device", "pin_memory", "non_blocking"})
 
 NOT_HELD = DROPPED | CHECKS
 """Operators without a result, which a graph does not hold."""
+QUANTISING = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel"),
+        *("_empty_affine_quantized", "_empty_per_channel_affine_quantized"),
+    )
+)
+"""Operators whose results torch tells of as of plain numbers where there are no values."""
 _FULL = "aten.full.default"
 _TO = "aten._to_copy.default"
 OF_TENSORS = {
@@ -163,6 +171,14 @@ class Translation:
             return
         if target._schema.is_mutable:
             raise _mutable(node, name)
+        if packet_name(name) in QUANTISING:
+            raise CaptureError(
+                f"{name} makes a quantised tensor",
+                "only dense, strided tensors of numbers can be compiled",
+                "round by torch.fake_quantize_per_tensor_affine, or keep int8 numbers and their "
+                "scales in tensors",
+                origin(node),
+            )
         if name in strided.STRIDED:
             self._add_strided(node, name, returned)
             return

@@ -1,0 +1,145 @@
+"""What went wrong in torch.export, in the user's terms.
+
+An exception of torch goes in, a CaptureError comes out: what the model does, why it cannot be
+captured, what to do instead, and the line that did it, as far as that is known.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+
+from anabranch.errors import CaptureError, DataDependentError
+from anabranch.frontend.source import raised_at
+from anabranch.frontend.translate import CUT
+
+PAST_EXPORT = {
+    ".numpy() is not supported": (
+        "the model gives a tensor to NumPy",
+        "a graph holds operators of torch, and what NumPy computes is seen by none",
+        "compute it with torch, or put it into an operator of its own (torch.library.custom_op)",
+    ),
+    "its data is not allocated yet": (
+        "the model makes a tensor of the numbers of others, one by one: torch.tensor([x[0], x[1]])",
+        "Python reads these numbers, and a graph would have those of the example for ever",
+        "use torch.stack, torch.cat or indexing, which copy tensors",
+    ),
+    "fake tensor in the exported program constant's list": (
+        "the model computes with a tensor that torch.export does not follow",
+        "it goes by weight.data, by another thread, or takes gradients in forward of what reads "
+        "weights",
+        "leave out .data (under torch.no_grad() nobody needs it), and compile what gradients are "
+        "taken of, or the part behind it",
+    ),
+}
+"""By what torch says of it, what a model does past torch.export; why it cannot be; what to do."""
+UNKNOWN_RESULT = re.compile(r"Found <class '([\w.]+)'> in output")
+"""What torch.export says of a class that torch's pytree does not know."""
+
+NO_FAKE = re.compile(
+    r"no fake impl|UnsupportedOperator|DynamicOutputShape|could not run .* meta", re.I
+)
+"""What torch says of an operator that nobody has told it the result of."""
+
+
+def explained(error: Exception) -> CaptureError:
+    """What went wrong in torch.export, in the user's terms."""
+    source = raised_at(error)
+    first = (str(error).strip().splitlines() or [""])[0]
+    if "User output nan is not" in str(error):
+        return CaptureError(
+            "the model returns a NaN that is a Python number",
+            "torch.export compares results with what it noted, and NaN is not equal to itself",
+            "return a tensor (torch.tensor(float('nan'))), or leave the number out",
+            source,
+        )
+    if "Cannot access data pointer" in str(error) and not source:
+        return CaptureError(
+            "torch.export reads the memory of a tensor that has none",
+            "it does so for models that call torch.func (grad, jvp), and keeps a value of its own "
+            "tracing as a constant",
+            "compute the derivative with torch.autograd.grad, or leave this part out",
+        )
+    if "Cannot access data pointer" in str(error):
+        return CaptureError(
+            "the model reads where a tensor lies in memory (data_ptr())",
+            "the next call's tensors lie elsewhere, and a graph is captured of tensors without "
+            "memory",
+            "do without the address, or put what needs it into an operator of its own "
+            "(torch.library.custom_op)",
+            source,
+        )
+    for said, (what, why, next) in PAST_EXPORT.items():
+        if said in str(error):
+            return CaptureError(what, why, next, source)
+    if name := _control_flow(error):
+        return CaptureError(
+            f"the model uses {name}, which runs a part of it under a condition or in a loop",
+            "a graph is a straight line of operators, the same for every call",
+            "unroll it, use torch.where, or compile the parts it chooses from separately",
+            source,
+        )
+    if _packs(error):
+        return CaptureError(
+            "the model packs sequences of several lengths",
+            "how many rows each step has depends on the lengths, and a graph has one shape",
+            "give the recurrent layer the padded sequence, and mask or pick results by the lengths",
+            source,
+        )
+    if NO_FAKE.search(f"{type(error).__name__} {error}"):
+        return DataDependentError(
+            "the model calls an operator of which torch does not know what it gives without values",
+            f"{type(error).__name__}: {first}",
+            f"register what it gives (torch.library.register_fake), or {CUT}",
+            source,
+        )
+    if any(
+        word in f"{type(error).__name__} {error}"
+        for word in ("DataDependent", "data-dependent", "Unbacked", "unbacked")
+    ):
+        return DataDependentError(
+            "the model's control flow, or a shape in it, depends on the values of a tensor",
+            f"one graph serves every input of these shapes ({first})",
+            "use torch.where or masks instead of `if tensor:`, .item() or boolean indexing, or "
+            f"{CUT}",
+            source,
+        )
+    if unknown := UNKNOWN_RESULT.search(str(error)):
+        return CaptureError(
+            f"the model returns an object of class {unknown[1]}",
+            "results are tensors, numbers, strings and None, in any nesting of tuples, lists, "
+            "dicts and registered classes",
+            "register its class with torch.export.register_dataclass or "
+            "torch.utils._pytree.register_pytree_node, or have the model return something else "
+            "(models of transformers: use_cache=False, return_dict=False)",
+            source,
+        )
+    return CaptureError(
+        "torch.export could not capture the model",
+        f"{type(error).__name__}: {first}",
+        "check that model(*args, **kwargs) runs with these inputs; if it does, compile a smaller "
+        "part of it, or use torch.compile(model, backend='anabranch')",
+        source,
+    )
+
+
+def _control_flow(error: BaseException) -> str:
+    """The operator for conditions or loops in which torch.compile failed; "" if in none."""
+    if not type(error).__module__.startswith("torch._dynamo."):
+        return ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        room, _, name = frame.f_globals.get("__name__", "").rpartition(".")
+        if room == "torch._higher_order_ops":
+            return str(name)
+    return ""
+
+
+def _packs(error: BaseException) -> bool:
+    """Whether an error comes from sequences that torch packs, or from a layer that reads such."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name in ("pack_padded_sequence", "pad_packed_sequence"):
+            return True
+        layer = frame.f_globals.get("__name__") == "torch.nn.modules.rnn"
+        if layer and frame.f_locals.get("batch_sizes") is not None:
+            return True
+    return False
