@@ -129,15 +129,58 @@ def threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def warn_only() -> Iterator[None]:
+    torch._C._set_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch._C._set_deterministic_algorithms(False)
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch.initial_seed() + 1)
+        yield
+
+
 SETTINGS: dict[str, tuple[Callable[[], object], Callable[[], AbstractContextManager[Any]]]] = {
     "torch.is_inference_mode_enabled()": (torch.is_inference_mode_enabled, torch.inference_mode),
     "torch.get_default_device()": (torch.get_default_device, lambda: torch.device("meta")),
     "torch.get_num_threads()": (torch.get_num_threads, threads),
+    "torch.is_deterministic_algorithms_warn_only_enabled()": (
+        torch.is_deterministic_algorithms_warn_only_enabled,
+        warn_only,
+    ),
+    "torch.get_deterministic_debug_mode()": (torch.get_deterministic_debug_mode, warn_only),
+    "torch.initial_seed()": (torch.initial_seed, seeded),
+    "torch.is_anomaly_enabled()": (
+        torch.is_anomaly_enabled,
+        lambda: torch.autograd.set_detect_anomaly(True),
+    ),
+    "torch.backends.cudnn.deterministic": (
+        lambda: torch.backends.cudnn.deterministic,
+        lambda: torch.backends.cudnn.flags(deterministic=True),
+    ),
+    "torch.backends.cudnn.benchmark": (
+        lambda: torch.backends.cudnn.benchmark,
+        lambda: torch.backends.cudnn.flags(benchmark=True),
+    ),
+    "torch.backends.cuda.flash_sdp_enabled()": (
+        torch.backends.cuda.flash_sdp_enabled,
+        lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    ),
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("warm", [False, True])
+WARM = list(SETTINGS)[:3]
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize(
+    ("name", "warm"), [*((name, False) for name in SETTINGS), *((n, True) for n in WARM)]
+)
 def test_a_setting_that_is_asked_for_is_depended_on(name: str, warm: bool, tmp_path: Path) -> None:
     question, other = SETTINGS[name]
     usual = question()

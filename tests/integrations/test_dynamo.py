@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from anabranch.compiled.calls import Compiled
 from anabranch.errors import OptionError, WeightsError
@@ -45,6 +46,23 @@ def test_queries_may_have_more_heads_than_keys() -> None:
     fast = torch.compile(attend, backend=anabranch_backend)
     with torch.no_grad():
         torch.testing.assert_close(fast(q, k), attend(q, k), rtol=1e-4, atol=1e-5)
+
+
+class Doubles(TorchFunctionMode):
+    """Has linear layers give twice as much."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is nn.functional.linear else result
+
+
+def test_a_function_mode_is_in_the_graph() -> None:
+    net, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
+    fast = torch.compile(net, backend=anabranch_backend)
+    with torch.no_grad(), Doubles():
+        torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
 
 
 def test_new_weights_are_seen() -> None:

@@ -13,7 +13,7 @@ from anabranch.compiled.binding import names_of
 from anabranch.compiled.entry import Entry, signature_of
 from anabranch.compiled.gradients import Seal, asked_of, reached, warn_of_inputs
 from anabranch.compiled.layouts import relaid
-from anabranch.compiled.transforms import check_plain, functions
+from anabranch.compiled.transforms import check_plain, functions, modes
 from anabranch.errors import TargetError
 from anabranch.frontend.memory import (
     StateSpans,
@@ -41,11 +41,13 @@ def answering(entry: Entry, options: Options) -> Callable[[Sequence[Tensor]], An
     check = _memory(entry, clone)
     seal, relay = _sealing(entry), relaid(entry)
     grad_mode = torch.is_grad_enabled
+    # A graph that torch.compile made has in it what its caller's modes do.
+    watched = modes if signature_of(entry).ambient.device else _no_modes
     constants = [] if clone else _constants(entry)
 
     def answer(tensors: Sequence[Tensor]) -> Any:
         # As `transforming`, without a call of it: it is asked in every call.
-        if functions() is not None or forward_ad._current_level >= 0:
+        if functions() is not None or forward_ad._current_level >= 0 or watched():
             check_plain(tensors)
         if check is not None:
             check(tensors)
@@ -59,6 +61,10 @@ def answering(entry: Entry, options: Options) -> Callable[[Sequence[Tensor]], An
         return assemble(tensors, results)
 
     return answer
+
+
+def _no_modes() -> int:
+    return 0
 
 
 def _constants(entry: Entry) -> list[int]:

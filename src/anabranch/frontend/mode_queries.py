@@ -10,6 +10,7 @@ what the graph depends on.
     x.to(torch.get_default_dtype())                     calls under another default are refused
     if torch.are_deterministic_algorithms_enabled():    calls under the other setting are refused
     if torch.is_inference_mode_enabled():               the same
+    if torch.backends.cudnn.benchmark:                  the same
     if torch.backends.cuda.matmul.allow_tf32:           warned about: capturing turns it off
 """
 
@@ -28,7 +29,7 @@ import torch
 
 from anabranch.frontend.source import is_users
 from anabranch.frontend.surroundings import Surroundings
-from anabranch.ir.ambient import SWITCHES, Ambient, name_of
+from anabranch.ir.ambient import ANSWERED, SWITCHES, Ambient, name_of
 
 _COMPILER: Any = torch.compiler
 TORCH_FOLDER = str(Path(torch.__file__).parent)
@@ -45,9 +46,14 @@ SWITCHED: dict[str, tuple[CodeType, str]] = {
     function.__name__: (function.__code__, question)
     for function, question in (
         (torch.are_deterministic_algorithms_enabled, DETERMINISTIC),
-        (torch.get_deterministic_debug_mode, DETERMINISTIC),
+        (torch.get_deterministic_debug_mode, "torch.get_deterministic_debug_mode()"),
+        (
+            torch.is_deterministic_algorithms_warn_only_enabled,
+            "torch.is_deterministic_algorithms_warn_only_enabled()",
+        ),
         (torch.get_default_device, "torch.get_default_device()"),
         (torch.get_float32_matmul_precision, MATMUL_PRECISION),
+        (torch.initial_seed, "torch.initial_seed()"),
     )
 }
 TF32: dict[Any, str] = {
@@ -62,8 +68,7 @@ SEEDED: dict[Any, str] = {
 }
 BUILT_IN: dict[Any, str] = {
     **SEEDED,
-    torch.is_inference_mode_enabled: "torch.is_inference_mode_enabled()",
-    torch.get_num_threads: "torch.get_num_threads()",
+    **{answer: question for question, answer in ANSWERED.items()},
     **TF32,
     torch.is_grad_enabled: "torch.is_grad_enabled()",
     torch.get_default_dtype: DEFAULT_DTYPE,
@@ -152,6 +157,7 @@ def unsettled(questions: Iterable[str]) -> list[str]:
 def relied_on(ambient: Ambient, questions: Iterable[str], under: Surroundings) -> Ambient:
     """The ambient, with the switches that the model asked for as they were."""
     told = list(questions)
+    questions_of = {one.partition(" at ")[0] for one in told}
     if ambient.device and any(one.startswith(DEFAULT_DTYPE) for one in told):
         ambient = replace(ambient, default_dtype=name_of(under.dtype))
     if ambient.device and any(one.startswith(DETERMINISTIC) for one in told):
@@ -160,7 +166,7 @@ def relied_on(ambient: Ambient, questions: Iterable[str], under: Surroundings) -
         asked = tuple(
             (name, repr(answer()))
             for name, answer in SWITCHES.items()
-            if ambient.device and any(one.startswith(name) for one in told)
+            if ambient.device and name in questions_of
         )
     return replace(ambient, asked=asked)
 

@@ -21,7 +21,14 @@ from typing import Any
 
 import torch
 
-from anabranch.ir.ambient import Ambient, autocast_now, name_of, without_autocast
+from anabranch.errors import CaptureError
+from anabranch.ir.ambient import (
+    Ambient,
+    autocast_now,
+    foreign_modes,
+    name_of,
+    without_autocast,
+)
 from anabranch.targets.tf32 import precision
 
 KINDS = ("cpu", "cuda")
@@ -69,7 +76,14 @@ class Surroundings:
 
 
 def surroundings() -> Surroundings:
-    """Those of the calling thread."""
+    """Those of the calling thread. CaptureError for a function mode of the user's among them."""
+    if modes := foreign_modes():
+        raise CaptureError(
+            f"a model is compiled under a function mode (TorchFunctionMode): {', '.join(modes)}",
+            "it sees, and may change, every function of torch that the model calls: what it does "
+            "now would stay in the plan, and what it does later would not be seen",
+            "compile outside of it; have the model itself do what the mode does",
+        )
     autocast = ((kind, torch.get_autocast_dtype(kind)) for kind in KINDS if autocast_now(kind))
     return Surroundings(
         tuple(autocast),
