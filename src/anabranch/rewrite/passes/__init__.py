@@ -6,6 +6,7 @@ profit, and is not in the table; nor are `embedding_bags`, `depthwise`, `grouped
 from collections.abc import Callable
 
 from anabranch.ir.graph import Graph
+from anabranch.rewrite.passes.activation_results import activation_results
 from anabranch.rewrite.passes.attention import attention
 from anabranch.rewrite.passes.attention_copies import uncopied
 from anabranch.rewrite.passes.canonical import canonical
@@ -37,6 +38,7 @@ PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
     "zeros": zeros,
     "fold_constants": fold_constants,
     "cse": cse,
+    "activation_results": activation_results,
     "sums_of_products": sums_of_products,
     "dead_code": dead_code,
 }
