@@ -139,6 +139,37 @@ def test_torch_compile_raises_as_eager_does(name: str, grad: bool) -> None:
     assert also is kind and text in told
 
 
+class Solves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = INV(x) @ self.layer(x)
+        return made
+
+
+def test_weights_are_weights_also_where_torch_compile_orders_checks() -> None:
+    """AOTAutograd puts tokens before all inputs of a graph that checks."""
+    torch._dynamo.reset()
+    model = Solves().eval()
+    options: Any = {"cache_dir": None, "search": "none"}
+    fast: Any = torch.compile(model, backend="anabranch", options=options, dynamic=True)
+    with torch.no_grad():
+        anabranch.warm(fast, [(torch.stack([EYE] * n),) for n in (2, 3)])
+    for grad in (False, True, True):
+        x = torch.randn(2, 3, 3) + 3 * EYE
+        with torch.set_grad_enabled(grad):
+            torch.testing.assert_close(fast(x), model(x))
+            if grad:
+                mine, own = (
+                    torch.autograd.grad(f(x).sum(), model.layer.weight) for f in (fast, model)
+                )
+                torch.testing.assert_close(mine, own)
+        with torch.no_grad():
+            model.layer.weight.mul_(2)
+
+
 class Cut(nn.Module):
     def forward(self, x: Tensor, i: Tensor) -> Tensor:
         classes = F.one_hot(i, 4)

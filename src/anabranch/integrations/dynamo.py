@@ -43,7 +43,7 @@ from anabranch.frontend.from_fx import capture_fx
 from anabranch.frontend.memory import sharing
 from anabranch.frontend.strided import STRIDED
 from anabranch.integrations.symbolic import SymbolicCalls
-from anabranch.integrations.tokens import without_tokens
+from anabranch.integrations.tokens import beside_tokens, without_first_inputs, without_tokens
 from anabranch.integrations.training_pass import TrainingPass
 from anabranch.integrations.views import results_of, return_origins, views_of_results, with_views
 from anabranch.integrations.warming import called, frame_of, is_closed
@@ -97,13 +97,13 @@ def anabranch_backend(
 
     def inference(graph: fx.GraphModule, fakes: Sequence[Any]) -> Boxed:
         writes[0] = _writes_to_inputs()
-        without_tokens(graph)
-        return _Lazy(graph, _static_inputs(), chosen)
+        count, static = _without_tokens(graph)
+        return beside_tokens(_Lazy(graph, static, chosen), count)
 
     def forward(graph: fx.GraphModule, fakes: Sequence[Any]) -> Boxed:
         writes[0] = _writes_to_inputs()
-        without_tokens(graph)
-        return TrainingPass(graph, _static_inputs(), chosen)
+        count, static = _without_tokens(graph)
+        return beside_tokens(TrainingPass(graph, static, chosen), count)
 
     def backward(graph: fx.GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
         without_tokens(graph)
@@ -270,6 +270,16 @@ class _Lazy:
         return Compiled(eager, target, self.options, None).add(
             free, captured=captured, shared=shared
         )
+
+
+def _without_tokens(graph: fx.GraphModule) -> tuple[int, frozenset[int]]:
+    """How many tokens the graph had, which it has no more, and which of its inputs are parameters
+    and buffers."""
+    without_tokens(graph)
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    count = without_first_inputs(graph, len(metadata.tokens)) if metadata is not None else 0
+    return count, frozenset(i - count for i in _static_inputs())
 
 
 def _static_inputs() -> frozenset[int]:

@@ -4,17 +4,20 @@
     getitem = with_effects[0]        the token of the next one, and a result of the graph in the end
 
 A graph is called with None for its tokens, and nobody reads those that it returns. So the operators
-are called as they are, in the order in which they stand.
+are called as they are, in the order in which they stand, and the graph has no tokens.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import fx
 
 ORDERED = torch.ops.higher_order.with_effects
+Boxed = Callable[[list[Any]], Sequence[Any]]
 
 
 def without_tokens(graph: fx.GraphModule) -> None:
@@ -34,3 +37,37 @@ def without_tokens(graph: fx.GraphModule) -> None:
         graph.graph.erase_node(node)
     if found:
         graph.recompile()
+
+
+def without_first_inputs(graph: fx.GraphModule, count: int) -> int:
+    """Have the graph neither take nor return its first `count` tokens; how many these are: all of
+    them, or 0 where something else reads one."""
+    tokens = [node for node in graph.graph.nodes if node.op == "placeholder"][:count]
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    results = tuple(output.args[0])
+    alone = all(set(token.users) <= {output} for token in tokens)
+    if (
+        not alone
+        or not {*results[:count]} <= {*tokens}
+        or not {*results[count:]}.isdisjoint(tokens)
+    ):
+        return 0
+    output.args = (results[count:],)
+    for token in tokens:
+        graph.graph.erase_node(token)
+    graph.recompile()
+    return count
+
+
+def beside_tokens(call: Boxed, count: int) -> Boxed:
+    """The call of a graph without its tokens, as torch calls one with so many."""
+    if not count:
+        return call
+
+    def whole(inputs: list[Any]) -> Sequence[Any]:
+        given = inputs[count:]
+        inputs.clear()
+        return [*[None] * count, *call(given)]
+
+    whole._boxed_call = True  # type: ignore[attr-defined]
+    return whole
