@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Callable
 from itertools import combinations, pairwise
+from threading import Event
 
 import pytest
 
@@ -283,6 +284,11 @@ def test_as_published_each_stage_is_measured_once(
     assert len(texts) > len(found.stages)
     quiet = fake_costs()
     over = Limits(deadline=Deadline.after(0.0), trace=Trace(quiet=True))
-    schedule_paper(tasks_of(googlenet), quiet, over)
-    assert not quiet.asked
+    late = schedule_paper(tasks_of(googlenet), quiet, over)
+    assert not quiet.asked and late.streams > 1
+    verify_schedule(late, googlenet)
     assert any("time is over" in event.why for event in over.trace.events)
+    stopped = Event()
+    stopped.set()
+    halted = Limits(deadline=Deadline(stop=stopped), trace=Trace(quiet=True))
+    assert schedule_paper(tasks_of(googlenet), fake_costs(), halted).streams == 1

@@ -104,7 +104,8 @@ def schedule_measured(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedul
 
 def schedule_paper(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
     """As published (section 4): all stages measured, r and s, barriers. Once the deadline is over,
-    stages that were not measured cost what is estimated, and an event says how many."""
+    stages that were not measured cost what is estimated, and an event says how many; blocks that
+    were not begun are solved by estimates alone."""
     dag = dag_of(tasks)
     found = stages(dag, paper_solver(tasks, costs, limits), texts(tasks), pruned(limits))
     return stage_schedule("ios-paper", dag, found, barrier=True)
@@ -124,11 +125,16 @@ def paper_solver(
     counted = replace(pruned(limits), deadline=ENDLESS)  # it ends measuring, not the programme
 
     def solver(block: BlockNodes, most: int) -> Solution:
-        check_clock(limits.deadline)
-        part = dag.restrict(sum(1 << v for v in block))
-        estimate = stage_estimate(
-            [us[v] for v in block], [share[v] for v in block], limits.spec.fork_us
-        )
+        if limits.deadline.stopped():
+            check_clock(limits.deadline)
+        part, offered = dag.restrict(sum(1 << v for v in block)), merges(block)
+        inside = [us[v] for v in block], [share[v] for v in block], limits.spec.fork_us
+        estimate = stage_estimate(*inside)
+        if limits.deadline.over():
+            why = f"time is over: all stages of a block of {len(block)} cost what is estimated"
+            limits.trace.add("fallback", "schedule.ios", part.names[0], why)
+            loads = None if offered else Loads.of(*inside)
+            return solve_block(Subproblem(part, estimate, offered, loads), counted, most)
         measure = stage_measure(_named(tasks, block), costs, known)
         left = 0
 
@@ -139,7 +145,7 @@ def paper_solver(
                 return estimate(groups)
             return measure(groups)
 
-        found = solve_block(Subproblem(part, cost, merges(block)), counted, most)
+        found = solve_block(Subproblem(part, cost, offered), counted, most)
         if left:
             why = f"time is over: {left} stages cost what is estimated"
             limits.trace.add("fallback", "schedule.ios", part.names[0], why)
