@@ -12,6 +12,8 @@ Random testing proves for the shapes at hand; a rule is trusted because it was d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from anabranch.ir import custom_ops, ops
@@ -28,7 +30,11 @@ LARGEST_INTEGER = 3
 """Random integers are drawn from -3 to 3: products of five of them, summed over a million terms,
 stay far inside the 53 bits in which doubles are exact."""
 
-WILD = (float("inf"), float("-inf"), float("nan"), 0.0, -0.0)
+NOT_USUAL = {
+    "wild": (float("inf"), float("-inf"), float("nan"), 0.0, -0.0),
+    "large": (1e200, 1e-200),
+}
+"""Numbers that some equations do not hold for."""
 
 EXACT = {ops.packet_name(op) for op in (custom_ops.RECURRENCE, custom_ops.WIDE_MM)} | frozenset(
     f"aten.{name}"
@@ -71,16 +77,26 @@ def different(graph: Graph, other: Graph, seed: int = 0, trials: int = TRIALS) -
 
 def unlike(graph: Graph, other: Graph, seed: int = 0) -> Refused | None:
     """Where the graphs treat NaN, infinities or the sign of zero otherwise, None if nowhere: both
-    are run on normal numbers with a few of these among them, inputs and constants alike. Where the
-    sign of a zero is that of what was summed up in some order, it is nobody's."""
-    dice = torch.Generator().manual_seed(seed)
-    inputs = [_wild(draw(value.type, dice), dice) for value in graph.inputs]
-    held: dict[str, torch.Tensor] = {}
-    for side in (graph, other):
-        for constant in side.constants:
-            if constant.digest not in held:
-                held[constant.digest] = _wild(draw(constant.type, dice), dice)
-    sides = [with_values(side, held, dice, exact=False) for side in (graph, other)]
+    are run on normal numbers with a few of these among them, inputs and constants alike, and on
+    positive ones among which some are so large, or small, that products of two are infinities, or
+    zeros. Where the sign of a zero is that of what was summed up in some order, it is nobody's."""
+    for kind in NOT_USUAL:
+        dice = torch.Generator().manual_seed(seed)
+        inputs = [spoilt(draw(value.type, dice), dice, kind) for value in graph.inputs]
+        held: dict[str, torch.Tensor] = {}
+        for side in (graph, other):
+            for constant in side.constants:
+                if constant.digest not in held:
+                    held[constant.digest] = spoilt(draw(constant.type, dice), dice, kind)
+        one, another = (with_values(side, held, dice, exact=False) for side in (graph, other))
+        if why := unlike_for(one, another, inputs):
+            return why
+    return None
+
+
+def unlike_for(graph: Graph, other: Graph, inputs: Sequence[torch.Tensor]) -> Refused | None:
+    """As `unlike`, for these inputs, with the constants that the graphs have."""
+    sides = graph, other
     wanted, found = (eval_graph(side, inputs, precision=torch.float64) for side in sides)
     signs = not any(_adds_up(node) for side in sides for node in side.nodes)
     for i, (want, got) in enumerate(zip(wanted, found, strict=True)):
@@ -104,14 +120,14 @@ def _adds_up(node: Node) -> bool:
     return ops.info(node.op).kind in ("contract", "reduce", "opaque")
 
 
-def _wild(tensor: torch.Tensor, dice: torch.Generator) -> torch.Tensor:
-    """With one number of eight, and one at least, put in its place by one that is not finite, or by
-    a zero."""
+def spoilt(tensor: torch.Tensor, dice: torch.Generator, kind: str, share: int = 8) -> torch.Tensor:
+    """With one number of `share`, and one at least, put in its place by one of this kind; `large`
+    ones among positive numbers, whose sums are the same in any order."""
     if not tensor.is_floating_point() or not tensor.numel():
         return tensor
-    flat = tensor.flatten()
-    places = torch.randint(0, len(flat), (max(1, len(flat) // 8),), generator=dice)
-    table = torch.tensor(WILD, dtype=flat.dtype)
+    flat = tensor.flatten().abs() if kind == "large" else tensor.flatten()
+    places = torch.randint(0, len(flat), (max(1, len(flat) // share),), generator=dice)
+    table = torch.tensor(NOT_USUAL[kind], dtype=flat.dtype)
     flat[places] = table[torch.randint(0, len(table), places.shape, generator=dice)]
     return flat.view(tensor.shape)
 

@@ -10,7 +10,7 @@ is no choice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from anabranch.ir.graph import Graph
@@ -18,7 +18,7 @@ from anabranch.ir.pass_runner import Pass, Stepper
 from anabranch.options import Options
 from anabranch.rewrite.passes import PASSES
 from anabranch.rewrite.passes.depthwise import depthwise
-from anabranch.rewrite.passes.embedding_bags import bags
+from anabranch.rewrite.passes.embedding_bags import bags, largest_of_bags
 from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.rewrite.passes.grouped_heads import grouped_heads
 from anabranch.rewrite.passes.identities import identities
@@ -30,6 +30,13 @@ from anabranch.rewrite.passes.sequence_pieces import sequence_pieces
 from anabranch.rewrite.rules import special
 from anabranch.trace import Trace
 
+TracedPass = Callable[[Graph, Trace], Graph]
+FOR_GENERATED: dict[str, TracedPass] = {
+    "grouped_heads": grouped_heads,
+    "bags": bags,
+    "largest_of_bags": largest_of_bags,
+}
+"""What pays where kernels are generated, once."""
 ROUNDING_GAIN = 8
 """How many times its own error a rounding may change a result that many layers lie behind."""
 FIXED_POINT_ROUNDS = 10
@@ -43,8 +50,8 @@ def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu"
     graph = _until_still(graph, stepper, options)
     if kind == "cuda" and options.kernels == "all":
         before = graph
-        for name, run in (("grouped_heads", grouped_heads), ("bags", bags)):
-            graph = stepper.step(graph, name, partial(run, trace=stepper.trace))
+        for name, run in _allowed(FOR_GENERATED, options).items():
+            graph = stepper.step(graph, name, _heard(run, stepper.trace))
         graph = graph if graph is before else _until_still(graph, stepper, options)
     if kind == "cuda" and options.channels_last:
         arranged = stepper.step(
@@ -64,11 +71,9 @@ def simplify(graph: Graph, stepper: Stepper, options: Options, kind: str = "cpu"
 
 
 def _until_still(graph: Graph, stepper: Stepper, options: Options) -> Graph:
-    table: dict[str, Callable[[Graph, Trace], Graph]] = {
-        name: run for name, run in PASSES.items() if not (options.exact and name in special.PASSES)
-    }
-    table |= {"fold_batch_norm": partial(fold_batch_norm, exact=options.folding == "exact")}
-    table |= {"identities": partial(identities, exact=options.exact)}
+    rounded = {"fold_batch_norm": partial(fold_batch_norm, exact=options.folding == "exact")}
+    table = _allowed({**PASSES, **rounded}, options)
+    table["identities"] = partial(identities, exact=options.exact)
     passes = {name: _heard(run, stepper.trace) for name, run in table.items()}
     for _ in range(FIXED_POINT_ROUNDS):
         before = graph
@@ -81,6 +86,12 @@ def _until_still(graph: Graph, stepper: Stepper, options: Options) -> Graph:
     return graph
 
 
-def _heard(run: Callable[[Graph, Trace], Graph], trace: Trace) -> Pass:
+def _allowed(passes: Mapping[str, TracedPass], options: Options) -> dict[str, TracedPass]:
+    """Without those that change what special numbers give, where that is not to be."""
+    exact = options.exact
+    return {n: run for n, run in passes.items() if not (exact and n in special.PASSES)}
+
+
+def _heard(run: TracedPass, trace: Trace) -> Pass:
     """The pass, its events going to the trace."""
     return lambda graph: run(graph, trace)

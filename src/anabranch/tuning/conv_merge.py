@@ -31,6 +31,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.rewrite.conv_merge import merge
 from anabranch.rewrite.conv_siblings import SiblingConv, siblings
+from anabranch.rewrite.rules.special import MERGE_CONVOLUTIONS
 from anabranch.schedule.ios.merge_stages import PAPER, Names, chosen
 from anabranch.trace import Trace
 from anabranch.tuning.select import Selection
@@ -73,10 +74,14 @@ def merged(
     counts = f"{len(offers)} sets offered, {len(picked)} merged"
     trace.add("applied", "schedule.merge", graph.name, counts)
     try:
-        return merge(graph, [found[names] for names in picked])
+        made = merge(graph, [found[names] for names in picked])
     except ValueError as refusal:  # each alone was possible
         trace.add("fallback", "schedule.merge", graph.name, f"not merged after all: {refusal}")
         return graph
+    if made is not graph:
+        nodes = f"{len(graph.nodes)} -> {len(made.nodes)} nodes"
+        trace.add("applied", "rewrite", MERGE_CONVOLUTIONS, nodes)
+    return made
 
 
 def _sets(

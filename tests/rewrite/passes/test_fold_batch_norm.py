@@ -7,8 +7,9 @@ import torch
 from tests.rewrite.graphs import equal, kinds, read
 
 from anabranch.ir.eval import eval_graph
-from anabranch.ir.graph import Ref
+from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.text import parse_graph, text_graph
+from anabranch.rewrite.passes.affine_batch_norm import affine_batch_norm
 from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.trace import Trace
 
@@ -27,9 +28,14 @@ graph g {{
 }}"""  # noqa: E501
 
 
+def folded(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
+    """Both passes, as they stand one behind the other."""
+    return affine_batch_norm(fold_batch_norm(graph, trace, exact), trace)
+
+
 def test_one_graph_before_and_after() -> None:
     """Folded in single precision, cast back; the convolution keeps its name and both origins."""
-    after = equal(read(TEXT), fold_batch_norm(read(TEXT), Trace()), tolerance=2e-3)
+    after = equal(read(TEXT), folded(read(TEXT), Trace()), tolerance=2e-3)
     lines = [line.partition("    #")[0] for line in text_graph(after).splitlines()]
     assert lines[7:-2] == [
         "  %to_copy: f32[4] = aten._to_copy.default(%v, dtype=torch.float32)",
@@ -68,25 +74,25 @@ graph g {{
     held = (replace(c, value=v) for c, v in zip(graph.constants, values, strict=True))
     graph = replace(graph, constants=tuple(held))
     x = torch.full((2, 4, 1, 1), -0.0)
-    (before,), (after,) = (eval_graph(g, [x]) for g in (graph, fold_batch_norm(graph, Trace())))
+    (before,), (after,) = (eval_graph(g, [x]) for g in (graph, folded(graph, Trace())))
     assert not before.signbit().any() and not after.signbit().any()
 
 
 def test_exactly_no_weight_of_half_precision_changes() -> None:
     """The map is taken in single precision behind the convolution, whose weight is the model's."""
     trace = Trace()
-    after = equal(read(TEXT), fold_batch_norm(read(TEXT), trace, exact=True), tolerance=1e-12)
+    after = equal(read(TEXT), folded(read(TEXT), trace, exact=True), tolerance=1e-12)
     assert kinds(after)[0] == "convolution" and after.nodes[0].args[1] == Ref("w")
     assert kinds(after)[-2:] == ["addcmul", "_to_copy"]
     assert [node.type.dtype for node in after.nodes[-2:]] == [torch.float32, torch.float16]
     assert [event.why for event in trace.events] == ["a weight of half precision would be rounded"]
     wide = read(TEXT.replace("f16", "f32"))
-    assert fold_batch_norm(wide, Trace(), exact=True) == fold_batch_norm(wide, Trace())
+    assert folded(wide, Trace(), exact=True) == folded(wide, Trace())
 
 
 def refusals(text: str) -> tuple[list[str], list[str]]:
     trace = Trace()
-    after = fold_batch_norm(read(text), trace)
+    after = folded(read(text), trace)
     said = [f"{event.what}: {event.why}" for event in trace.events if event.kind == "refused"]
     return kinds(after), said
 
@@ -94,9 +100,9 @@ def refusals(text: str) -> tuple[list[str], list[str]]:
 def test_statistics_of_the_batch_and_inputs_stay() -> None:
     after, said = refusals(TEXT.replace("False, 0.1", "True, 0.1"))
     assert after == ["convolution", "batch_norm"]
-    assert said == ["fold %n: it normalises by the statistics of the batch"]
+    assert said == ["map %n by constants: it normalises by the statistics of the batch"]
     after, said = refusals(TEXT.replace("const %m: f16[4] = m", "input %m: f16[4]"))
-    assert said == ["fold %n: its running_mean %m is not constant"]
+    assert said == ["map %n by constants: its running_mean %m is not constant"]
 
 
 def test_a_weight_that_the_caller_gives_takes_no_factor() -> None:
@@ -108,7 +114,7 @@ def test_a_weight_that_the_caller_gives_takes_no_factor() -> None:
 def test_an_affine_map_of_its_own_is_rounded_once() -> None:
     """Factor and term stay in single precision: what rounds is the result, as in the model."""
     text = TEXT.replace("const %w: f16[4,4,1,1] = w", "input %w: f16[4,4,1,1]")
-    after = equal(read(text), fold_batch_norm(read(text), Trace()), tolerance=1e-12)
+    after = equal(read(text), folded(read(text), Trace()), tolerance=1e-12)
     assert [node.type.dtype for node in after.nodes[-2:]] == [torch.float32, torch.float16]
 
 
@@ -119,7 +125,7 @@ def test_a_value_joined_twice_takes_no_factor_twice() -> None:
         text = text.replace(f"%{name}: f16[4]", f"%{name}: f16[8]")
     _, said = refusals(text)
     assert said == ["fold %n into %k: it joins a value twice"]
-    equal(read(text), fold_batch_norm(read(text), Trace()), tolerance=2e-3)
+    equal(read(text), folded(read(text), Trace()), tolerance=2e-3)
 
 
 MOVED = """
@@ -190,7 +196,7 @@ OTHERWISE = {
 def test_through_what_moves_whole_channels(way: str) -> None:
     lines, shape = WAYS[way]
     text = MOVED.format("\n  ".join(lines), shape, shape)
-    after = equal(read(text), fold_batch_norm(read(text), Trace()), tolerance=1e-12)
+    after = equal(read(text), folded(read(text), Trace()), tolerance=1e-12)
     moves = kinds(read(text))[: len(lines)]
     assert [node.name for node in after.nodes[-len(lines) - 1 : -1]] == [
         line[1 : line.index(":")] for line in lines
@@ -207,7 +213,7 @@ def test_a_norm_behind_a_moved_norm() -> None:
         "%c: f32[2,4,2,3] = aten.reshape.default(%f, [2, 4, 2, 3])",
     )
     text = MOVED.format("\n  ".join(lines), "[2,4,2,3]", "[2,4,2,3]")
-    after = equal(read(text), fold_batch_norm(read(text), Trace()), tolerance=1e-12)
+    after = equal(read(text), folded(read(text), Trace()), tolerance=1e-12)
     assert "batch_norm" not in kinds(after)
     assert [kind for kind in kinds(after) if kind in ("convolution", "addcmul", "relu")] == [
         *("convolution", "addcmul", "relu")
@@ -222,7 +228,7 @@ def test_not_where_channels_are_not_those_of_the_weights(way: str) -> None:
     if way == "read as it was":
         text = text.replace("return %r", "return %r, %y")
     trace = Trace()
-    after = equal(read(text), fold_batch_norm(read(text), trace), tolerance=1e-12)
+    after = equal(read(text), folded(read(text), trace), tolerance=1e-12)
     assert kinds(after)[-2:] == ["addcmul", "relu"]
     said = [event.why for event in trace.events if event.kind == "refused"]
     assert said == [why] * bool(why)

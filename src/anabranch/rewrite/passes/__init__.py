@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from anabranch.ir.graph import Graph
 from anabranch.rewrite.passes.activation_results import activation_results
+from anabranch.rewrite.passes.affine_batch_norm import affine_batch_norm
 from anabranch.rewrite.passes.attention import attention
 from anabranch.rewrite.passes.attention_copies import uncopied
 from anabranch.rewrite.passes.canonical import canonical
@@ -34,6 +35,7 @@ PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
     "uncopied": uncopied,
     "sink": sink,
     "fold_batch_norm": fold_batch_norm,
+    "affine_batch_norm": affine_batch_norm,
     "flatten_cat": flatten_cat,
     "zeros": zeros,
     "fold_constants": fold_constants,

@@ -8,10 +8,13 @@ which a generated kernel does in one launch, together with what comes after, and
 row; the operator itself is a library's alone, and a dictionary of them, as recommenders have it, is
 as many launches. Where a padding is left out it is filled with zeros first, and a mean divides by
 how many are left. For graphs whose kernels may be generated: apart, the rows would be written to
-memory.
+memory. The largest row of a bag is a pass of its own, for NaN: the operator compares, and so may
+leave it out, where a maximum of the rows never does.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
@@ -33,8 +36,22 @@ class Ragged(Exception):
 
 
 def bags(graph: Graph, trace: Trace) -> Graph:
-    """The graph with embeddings and reductions in place of bags of one length."""
-    if not any(node.op in BAGS for node in graph.nodes):
+    """The graph with embeddings, sums and means in place of bags of one length."""
+    return _without(graph, trace, (SUM, MEAN))
+
+
+def largest_of_bags(graph: Graph, trace: Trace) -> Graph:
+    """The graph with embeddings and maxima in place of bags of one length."""
+    return _without(graph, trace, (MAX,))
+
+
+def _without(graph: Graph, trace: Trace, modes: Sequence[int]) -> Graph:
+    """The graph without the bags of one length of these modes."""
+
+    def wanted(node: Node) -> bool:
+        return node.op in BAGS and ops.arguments(node)["mode"] in modes
+
+    if not any(map(wanted, graph.nodes)):
         return graph
     constants = {c.name: c for c in graph.constants}
     contents = {c.name: c.value for c in graph.constants if c.value is not None}
@@ -42,7 +59,7 @@ def bags(graph: Graph, trace: Trace) -> Graph:
     needed = set(users(graph)) | {ref.name for ref in graph.outputs}
     builder = Builder(graph)
     for node in graph.nodes:
-        if node.op not in BAGS:
+        if not wanted(node):
             builder.keep(node)
             continue
         try:

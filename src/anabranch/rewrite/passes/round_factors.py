@@ -192,14 +192,17 @@ graph nearest {{
   %above: i32[] = aten.add.Tensor(%bits, {LOW // 2})
   %cut: i32[] = aten.bitwise_and.Scalar(%above, {-LOW})
   %rounded: f32[] = aten.view.dtype(%cut, torch.float32)
-  %finite: b1[] = aten.isfinite.default(%value)
+  %within: b1[] = aten.isfinite.default(%rounded)
+  %number: b1[] = aten.isfinite.default(%value)
+  %finite: b1[] = aten.logical_and.default(%within, %number)
   %nearest: f32[] = aten.where.self(%finite, %rounded, %value)
   return %nearest
 }}""")
 
 
 def nearest(value: torch.Tensor) -> torch.Tensor:
-    """The nearest numbers with ten bits behind the point, half way away from zero; strides stay."""
+    """The nearest numbers with ten bits behind the point, half way away from zero, except where
+    that would be an infinity; strides stay."""
     bits = value.detach().view(torch.int32)
     rounded = ((bits + LOW // 2) & -LOW).view(torch.float32)
-    return torch.where(value.isfinite(), rounded, value)
+    return torch.where(rounded.isfinite() & value.isfinite(), rounded, value)
