@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import anabranch
 from anabranch.compiled import arguments
@@ -156,3 +157,16 @@ def test_a_damaged_signature_is_refused(wrong: Any) -> None:
 
 def test_older_files_say_no_names(tmp_path: Path) -> None:
     assert arguments.read_back(None) is None
+
+
+def test_a_shape_may_stand_for_a_tuple_and_is_one_for_the_model() -> None:
+    """Torch's pytree makes a plain tuple of it."""
+    x, sizes = torch.arange(8.0).reshape(2, 4), torch.Size([8])
+    fast = compiled(lambda x, sizes: x.reshape(sizes), x, sizes)
+    for given in (sizes, (8,), [8], x.view(-1).shape):
+        assert torch.equal(fast(x, given), x.reshape(8))
+    counts = compiled(lambda x, sizes: x * sizes.numel(), x, x.shape)
+    assert torch.equal(counts(x, x.shape), x * 8)
+    with pytest.raises(InputError, match="is another thing, and no torch"):
+        counts(x, (2, 4))
+    assert type(pytree.tree_map(lambda n: n, sizes)) is tuple  # torch's again

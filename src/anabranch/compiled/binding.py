@@ -34,6 +34,7 @@ from anabranch.frontend.structure import (
 )
 from anabranch.ir.ambient import differs
 from anabranch.ir.input_guards import why_broken
+from anabranch.ir.trees import with_shapes
 from anabranch.ir.types import DTYPE_NAMES, TensorType
 
 TRACED = ("FakeTensor", "FunctionalTensor")
@@ -96,15 +97,21 @@ def bind(
 
 def _other_form(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
     """What is said of containers of another form, of a model that looks at that."""
-    tree = entry.trees[0]
+    tree = with_shapes(entry.trees[0])
     like = pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
     named, own = by_name(entry.call, *like), by_name(entry.call, args, dict(kwargs))
     return [
-        f"{name} has a list where a tuple was, or keys in another order than was compiled, which "
-        "the model looks at"
+        f"{name} {_form_of(named[name])} than was compiled, which the model looks at"
         for name in named
         if name in own and not same_form(((named[name],), {}), ((own[name],), {}))
     ]
+
+
+def _form_of(like: Any) -> str:
+    """What is another about a value that is not of this one's form."""
+    if type(like) is torch.Size:
+        return "is another thing, and no torch.Size,"
+    return "has a list where a tuple was, or keys in another order"
 
 
 def _one_in_two_places(places: Mapping[int, tuple[str, Any]]) -> list[str]:
@@ -168,6 +175,8 @@ def told(value: Any, device: torch.device | None = None) -> str:
         return _tensor(value, device)
     if value is DEFAULT or isinstance(value, (int, float, complex, str, type(None))):
         return repr(value) if len(repr(value)) <= 80 else f"{value!r:.77}..."
+    if isinstance(value, torch.Size):
+        return repr(value)
     if type(value) in (list, tuple) and len(value) <= 8:
         inside = ", ".join(map(told, value))
         return f"[{inside}]" if type(value) is list else f"({inside})"
@@ -208,8 +217,8 @@ def _as_given(
 ) -> dict[int, tuple[str, Any]] | None:
     try:
         leaves = entry.trees[0].flatten_up_to((tuple(args), dict(kwargs)))
-    except ValueError as mismatch:
-        wrong.append(str(mismatch).partition("\n")[0])
+    except ValueError:
+        wrong.append("its arguments are nested in another way than was compiled")
         return None
     return {number: (f"input {number}", leaf) for number, leaf in enumerate(leaves)}
 
@@ -259,7 +268,7 @@ def _match_class(
 
 
 def _row(value: Any) -> bool:
-    return type(value) in (list, tuple)
+    return type(value) in (list, tuple, torch.Size)
 
 
 def _returned(entry: Entry, like: Any) -> bool:

@@ -42,7 +42,7 @@ from anabranch.frontend.translate import Translation
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.ops import packet_name
 from anabranch.ir.plan import Leaf, Signature
-from anabranch.ir.trees import tree_text
+from anabranch.ir.trees import of_shapes, shapes_kept, tree_text
 from anabranch.ir.types import overlaps, type_of
 from anabranch.targets.tf32 import precision
 from anabranch.trace import Trace
@@ -147,6 +147,7 @@ def _exported(
         quiet(),
         brief(),
         agreed,
+        shapes_kept(),
         unchanged(_own(module), args, kwargs) as state,
         as_in_eager(),
         last_states_shaped(),
@@ -201,7 +202,8 @@ def apart(given: Any) -> Any:
         seen.append(tensor)
         return tensor
 
-    return pytree.tree_map_only(torch.Tensor, own, given)
+    with shapes_kept():
+        return pytree.tree_map_only(torch.Tensor, own, given)
 
 
 def _moved(tensor: torch.Tensor) -> torch.Tensor:
@@ -273,6 +275,7 @@ def _translate(
     outputs = _outputs(program, output, translation, held)
     in_tree, out_tree = program.call_spec.in_spec, program.call_spec.out_spec
     assert in_tree is not None and out_tree is not None
+    in_tree = of_shapes(in_tree)
     return Captured(
         translation.finish(name, [leaf.ref for leaf in outputs if leaf.ref is not None]),
         Signature(

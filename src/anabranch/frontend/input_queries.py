@@ -184,10 +184,11 @@ def first_of_type(tensors: Sequence[Tensor]) -> list[int]:
 
 
 def in_other_containers(value: Any) -> Any:
-    """The value with its dicts in reverse order, lists in place of tuples and tuples of lists."""
+    """The value with its dicts in reverse order, lists in place of tuples and shapes, and
+    tuples of lists."""
     if type(value) is dict:
         return {key: in_other_containers(value[key]) for key in reversed(value)}
-    if type(value) in (list, tuple):
+    if type(value) in (list, tuple, torch.Size):
         return (tuple if type(value) is list else list)(map(in_other_containers, value))
     return value
 
@@ -195,7 +196,7 @@ def in_other_containers(value: Any) -> Any:
 def has_containers(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether there is a container among the inputs that a call may give in another form, such as
     what `**more` gathers."""
-    if any(type(one) in (dict, list, tuple) for one in (*args, *kwargs.values())):
+    if any(type(one) in (dict, list, tuple, torch.Size) for one in (*args, *kwargs.values())):
         return True
     try:
         named = inspect.signature(getattr(model, "forward", model)).parameters

@@ -41,6 +41,7 @@ from anabranch.frontend.python_state import PythonState
 from anabranch.frontend.recorder import CallRecorder
 from anabranch.frontend.source import raised_at
 from anabranch.frontend.surroundings import Surroundings
+from anabranch.ir.trees import shapes_kept
 
 MOST_AROUND = 64
 """An input that is a slice of memory up to so many times its size is copied with all of it."""
@@ -103,7 +104,8 @@ def observe(
         ):
             args, kwargs = own_inputs(args, kwargs)
             if parameters:
-                args, kwargs = pytree.tree_map(as_parameter, (args, kwargs))
+                with shapes_kept():
+                    args, kwargs = pytree.tree_map(as_parameter, (args, kwargs))
             before, weights = leaves_of(args, kwargs), _weights(model)
             given = {name: leaf for name, leaf in before.items() if isinstance(leaf, Tensor)}
             numbers = None
@@ -204,7 +206,8 @@ def own_inputs(
             made.__dict__.update(tensor.__dict__)
         return made
 
-    copied = pytree.tree_map_only(Tensor, own, given)
+    with shapes_kept():
+        copied = pytree.tree_map_only(Tensor, own, given)
     return copied[0], copied[1]
 
 
@@ -295,7 +298,8 @@ def _as_one(
         id(tensor): tensors[number] if one or number == place else tensors[number].clone()
         for place, (tensor, number) in enumerate(zip(tensors, numbers, strict=True))
     }
-    made: tuple[Any, Any] = pytree.tree_map_only(Tensor, lambda x: first[id(x)], inputs)
+    with shapes_kept():
+        made: tuple[Any, Any] = pytree.tree_map_only(Tensor, lambda x: first[id(x)], inputs)
     return made
 
 

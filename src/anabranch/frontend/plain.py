@@ -66,6 +66,7 @@ def reader(
     numbers = list(accumulate((leaf.ref is not None for leaf in signature.inputs), initial=0))
     answers = guards_hold(signature.asked, numbers) if signature.asked else None
     distinct, exact = signature.distinct, signature.exact
+    form = _numbered(with_shapes(tree))
 
     def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Tensor] | None:
         leaves: Any = args
@@ -74,7 +75,7 @@ def reader(
         if not flat:
             leaves = []
             given = (args, kwargs)
-            if not _gather(like, given, leaves) or (exact and not same_form(like, given)):
+            if not _gather(like, given, leaves) or (exact and not same_form(form, given)):
                 return None
         elif kwargs or len(args) != count:
             return None
@@ -176,12 +177,15 @@ def _plain(like: Any) -> bool:
 
 
 def _gather(like: Any, given: Any, leaves: list[Any]) -> bool:
-    """Append the leaves of a value that has this structure; False if it has another."""
+    """Append the leaves of a value that has this structure; False if it has another. A torch.Size
+    is a tuple."""
     kind = type(like)
     if kind is int:
         leaves.append(given)
         return True
-    if type(given) is not kind or len(given) != len(like):
+    if type(given) is not kind and (kind is not tuple or type(given) is not torch.Size):
+        return False
+    if len(given) != len(like):
         return False
     if kind is dict and like.keys() != given.keys():
         return False

@@ -119,7 +119,7 @@ def same_form(like: Any, given: tuple[Sequence[Any], Mapping[str, Any]]) -> bool
 
 
 def _same_form(like: Any, given: Any) -> bool:
-    if type(like) not in (dict, list, tuple):
+    if type(like) not in (dict, list, tuple, torch.Size):
         return True
     if type(like) is not type(given) or len(like) != len(given):
         return False

@@ -18,7 +18,7 @@ import sys
 import warnings
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -104,6 +104,46 @@ class _Shape:
 pytree.register_pytree_node(_Shape, lambda _: ([], None), lambda sizes, _: torch.Size(sizes))
 
 
+def _shape_of(sizes: Iterable[Any], _: Any) -> Any:
+    """A torch.Size of numbers, and of what stands for numbers what becomes one later on."""
+    given = tuple(sizes)
+    return torch.Size(given) if all(type(size) is int for size in given) else _Sizes(given)
+
+
+class _Sizes(tuple[Any, ...]):
+    """In place of a torch.Size while torch.export has objects of its own for its numbers."""
+
+
+pytree.register_pytree_node(
+    _Sizes,
+    lambda sizes: (list(sizes), None),
+    _shape_of,
+    flatten_with_keys_fn=lambda sizes: (
+        [(pytree.SequenceKey(place), size) for place, size in enumerate(sizes)],
+        None,
+    ),
+)
+
+
+@contextmanager
+def shapes_kept() -> Iterator[None]:
+    """Within it pytree makes a torch.Size again where there was one: torch's own makes a plain
+    tuple, of which a model that is given a shape cannot ask `numel()`."""
+    nodes = pytree.SUPPORTED_NODES
+    before = nodes[torch.Size]
+    nodes[torch.Size] = before._replace(unflatten_fn=_shape_of)
+    try:
+        yield
+    finally:
+        nodes[torch.Size] = before
+
+
+def of_shapes(tree: TreeSpec) -> TreeSpec:
+    """The structure of arguments as the caller has them, of one that was seen `shapes_kept`; the
+    same object where it is."""
+    return _exchanged(tree, _Sizes, torch.Size)
+
+
 def with_shapes(tree: TreeSpec) -> TreeSpec:
     """The structure whose torch.Size stay some when values are put into it; the same object where
     there are none.
@@ -112,13 +152,18 @@ def with_shapes(tree: TreeSpec) -> TreeSpec:
     >>> pytree.tree_unflatten([2, 4], tree), pytree.tree_unflatten([2, 4], with_shapes(tree))
     ([(2, 4)], [torch.Size([2, 4])])
     """
+    return _exchanged(tree, torch.Size, _Shape)
+
+
+def _exchanged(tree: TreeSpec, one: type, other: type) -> TreeSpec:
+    """With nodes of the other type."""
     if tree.is_leaf():
         return tree
     children = tree.children()
-    made = [with_shapes(child) for child in children]
-    if tree.type is torch.Size:
-        return TreeSpec(_Shape, None, made)
-    same = all(one is other for one, other in zip(children, made, strict=True))
+    made = [_exchanged(child, one, other) for child in children]
+    if tree.type is one:
+        return TreeSpec(other, None, made)
+    same = all(old is new for old, new in zip(children, made, strict=True))
     return tree if same else TreeSpec(tree.type, tree.context, made)
 
 
