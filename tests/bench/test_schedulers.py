@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,17 +22,22 @@ from anabranch.bench.machine_use import FORECAST, utilisation_of
 from anabranch.bench.schedulers import REPLAYS, must_agree, run
 from anabranch.bench.verdicts import LOCAL, PDL, VARIANTS
 from anabranch.compiler import stages
+from anabranch.compiler.pipeline import compile_model
+from anabranch.costs import costs_of
 from anabranch.costs.utilisation import STEPS, Utilisation
 from anabranch.errors import NumericsError, OptionError, ScheduleError
 from anabranch.frontend.capture_cache import capture_model
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Costs, Limits, Target
+from anabranch.ir.protocols import Cost, Costs, KernelSpan, Limits, Target
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import Resources, TaskGraph
+from anabranch.memory import pack
 from anabranch.options import Options
 from anabranch.schedule import BEST, SCHEDULERS, scheduler
 from anabranch.schedule.ios import scheduler as ios
+from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.job import Job
 
 NAMES = ("sequential", "nimble", "local")
 
@@ -325,3 +331,31 @@ def test_what_plans_make_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None
     for row in run(matrix)["rows"]:
         assert row["us"] > 0 and row["utilisation"] is None
         assert row["note"] == "no profiler: RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"
+
+
+def test_what_no_profiler_shows_is_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the record says both."""
+    job = Job(*_linear(), {}, resolve("sim:h200"), Options(kernels="library"), None, Trace())
+    plan = compile_model(job, stop_after="memory")
+    taken = Resources(33, 128, 32, 0)
+    tasks = tuple(replace(t, kernel=replace(t.kernel, resources=taken)) for t in plan.tasks.tasks)
+    plan = replace(plan, tasks=replace(plan.tasks, tasks=tasks))
+    costs = costs_of(job.target, partial(pack, spec=job.target.spec), None, Trace())
+
+    class Blind:
+        spec = replace(job.target.spec, simulated=False)
+
+        def load(self, plan: Plan) -> None:
+            pass
+
+        def kernel_spans(self, run: object) -> tuple[str, tuple[KernelSpan, ...]]:
+            return "CUPTI shows 0 of 1 kernels of a replay", ()
+
+    blind: Any = Blind()
+    used = utilisation_of(blind, plan, costs)
+    assert used is not None and used.sm_efficiency > 0
+    assert used.how == f"{FORECAST}, of kernels timed alone; CUPTI shows 0 of 1 kernels of a replay"
+
+
+def _linear() -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
+    return torch.nn.Linear(8, 8).eval(), (torch.randn(2, 8),)

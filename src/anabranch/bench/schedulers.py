@@ -305,7 +305,7 @@ def _compared(
     rows = [_row(name, found.get(name), priced.get(name), fastest, failures) for name in order]
     if used is None:
         return rows
-    return [_with_use(row, found, side_by_side, used) for row in rows]
+    return [_with_use(row, found, search.costs, used) for row in rows]
 
 
 def _with_use(

@@ -222,7 +222,8 @@ class KernelProfiler(Protocol):
     """A target that sees single kernels while a plan runs."""
 
     def kernel_spans(self, run: Executable) -> tuple[str, tuple[KernelSpan, ...]]:
-        """How it was seen, and the kernels of one run, by their starts."""
+        """How it was seen, and the kernels of one run, by their starts; why they were not seen, and
+        none."""
 
 
 class Provider(Protocol):

@@ -237,8 +237,7 @@ class CudaTarget:
             return profile.timeline(run)
 
     def kernel_spans(self, run: Executable) -> tuple[str, tuple[KernelSpan, ...]]:
-        """Under CUPTI, by torch's profiler: of a replay of the graph, or where none is seen of the
-        launches one by one."""
+        """Of a replay of the graph under CUPTI, by torch's profiler; none where few are shown."""
         assert isinstance(run, CudaExecutable), "an executable of another target"
         with torch.cuda.device(self.device):
             return profile.kernel_spans(run)
