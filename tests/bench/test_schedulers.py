@@ -305,15 +305,15 @@ def test_what_plans_make_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None
     more of it busy."""
     taken = Resources(33, 128, 32, 0)
 
-    def known(target: Target, plan: Plan, costs: Costs) -> Utilisation | None:
-        assert utilisation_of(target, plan, costs) is None
+    def known(target: Target, plan: Plan, costs: Costs, us: float) -> Utilisation | None:
+        assert utilisation_of(target, plan, costs, us) is None
         tasks = [
             replace(task, kernel=replace(task.kernel, resources=taken))
             for task in plan.tasks.tasks
             if task.kernel is not None
         ]
         plan = replace(plan, tasks=replace(plan.tasks, tasks=tuple(tasks)))
-        return utilisation_of(target, plan, costs)
+        return utilisation_of(target, plan, costs, us)
 
     monkeypatch.setattr(schedulers, "utilisation_of", known)
     names = ("sequential", "nimble")
@@ -324,7 +324,7 @@ def test_what_plans_make_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None
     assert 0 < plain["warps"] < nimble["warps"] and plain["overlap"] == 0
     assert len(plain["warps_over_time"]) == STEPS
 
-    def broken(target: Target, plan: Plan, costs: Costs) -> Utilisation | None:
+    def broken(target: Target, plan: Plan, costs: Costs, us: float) -> Utilisation | None:
         raise RuntimeError("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")
 
     monkeypatch.setattr(schedulers, "utilisation_of", broken)
@@ -344,17 +344,26 @@ def test_what_no_profiler_shows_is_forecast(monkeypatch: pytest.MonkeyPatch) -> 
 
     class Blind:
         spec = replace(job.target.spec, simulated=False)
+        shown: tuple[KernelSpan, ...] = ()
 
         def load(self, plan: Plan) -> None:
             pass
 
         def kernel_spans(self, run: object) -> tuple[str, tuple[KernelSpan, ...]]:
-            return "CUPTI shows 0 of 1 kernels of a replay", ()
+            return (
+                "a replay" if self.shown else "CUPTI shows 0 of 1 kernels of a replay",
+                self.shown,
+            )
 
     blind: Any = Blind()
-    used = utilisation_of(blind, plan, costs)
+    used = utilisation_of(blind, plan, costs, 10.0)
     assert used is not None and used.sm_efficiency > 0
     assert used.how == f"{FORECAST}, of kernels timed alone; CUPTI shows 0 of 1 kernels of a replay"
+    blind.shown = (KernelSpan("a", 0.0, 12.0, taken, True),)
+    seen, slow = (utilisation_of(blind, plan, costs, us) for us in (10.0, 9.0))
+    assert seen is not None and (seen.how, seen.us) == ("a replay", 12.0)
+    assert slow is not None and slow.us == used.us
+    assert slow.how.endswith("under CUPTI it takes 12 us and 9 without")
 
 
 def _linear() -> tuple[torch.nn.Module, tuple[Tensor, ...]]:

@@ -82,8 +82,8 @@ Launched = Callable[[Schedule, Tried], tuple[Plan | None, float]]
 """A schedule of ours, and all that are usually tried with what they take -> the plan that is
 fastest where kernels overlap, None if that gains nothing, and the seconds it took to find it."""
 
-Used = Callable[[Plan, Costs], Utilisation | None]
-"""What a plan makes of the machine; `Costs`: what forecasts it where it cannot run."""
+Used = Callable[[Plan, Costs, float], Utilisation | None]
+"""What a plan that takes so many microseconds makes of the machine; `Costs`: what forecasts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +318,7 @@ def _with_use(
     made = found[row.scheduler]
     try:
         plan = made.packed if row.scheduler in OURS else made.scheduled
-        return replace(row, utilisation=used(plan, costs))
+        return replace(row, utilisation=used(plan, costs, row.us))
     except Exception as failed:
         unseen = f"no profiler: {reason(failed)}"
         return replace(row, note="; ".join(filter(None, [row.note, unseen])))
