@@ -325,9 +325,13 @@ def test_a_copy_has_plans_and_weights_of_its_own() -> None:
     model, other, x = net(Numbered), Numbered().eval(), rows()
     fast = compiled(model, x)
     copied = copy.deepcopy(fast)
+    assert copy.deepcopy(copied).state_dict().keys() == model.state_dict().keys()
     copied.refit(other)
     torch.testing.assert_close(copied(x), other(x))
     torch.testing.assert_close(fast(x), model(x))
+    for one in (copied, fast):
+        one.load_state_dict(other.state_dict())
+        torch.testing.assert_close(dict(one.state_dict()), dict(other.state_dict()))
     assert copy.copy(fast)(x).shape == model(x).shape
 
 

@@ -150,7 +150,7 @@ def test_devices_and_dtypes_stay(fast: Compiled) -> None:
         (lambda fast: setattr(fast, "config", {}), "'config' was assigned"),
         (
             lambda fast: torch.func.functional_call(fast, {"weight": X, "bias": X}, (X,)),
-            "'weight' was assigned",
+            "functional_call was asked to give",
         ),
         (lambda fast: make_fx(fast)(X), "while a graph is recorded"),
         (lambda fast: fast.register_buffer("b", X), "given a part 'b'"),
@@ -197,6 +197,47 @@ def test_hooks_run(fast: Compiled) -> None:
     assert len(seen) == 2
     fast(X)
     assert len(seen) == 2
+
+
+def test_hooks_of_state_dicts_run(net: Net) -> None:
+    fast: Any = anabranch.compile(net, (X,), **QUICK)
+    seen: list[str] = []
+    fast.register_load_state_dict_pre_hook(lambda *_: seen.append("load"))
+    fast._register_load_state_dict_pre_hook(lambda given, prefix, *_: seen.append(prefix))
+    fast.register_load_state_dict_post_hook(lambda *_: seen.append("loaded"))
+    fast.register_state_dict_pre_hook(lambda *_: seen.append("save"))
+    fast.register_state_dict_post_hook(lambda *_: seen.append("saved"))
+    around = nn.Sequential(fast)
+    around.load_state_dict(around.state_dict())
+    assert seen == ["save", "saved", "load", "0.", "loaded"]
+
+    def renamed(module: nn.Module, given: dict[str, Any], *_: Any) -> None:
+        given["linear.bias"] = given.pop("bias")
+
+    fast.register_load_state_dict_pre_hook(renamed)
+    state = net.state_dict()
+    fast.load_state_dict({**state, "bias": state.pop("linear.bias")})
+
+
+def test_global_backward_hooks_see_a_gradient_come_before_it_is_refused(net: Net) -> None:
+    fast, seen = anabranch.compile(net, (X,), **QUICK), list[nn.Module]()
+    hooks: Any = nn.modules.module
+    handle = hooks.register_module_full_backward_pre_hook(lambda module, _: seen.append(module))
+    try:
+        result = fast(X)
+        with pytest.raises(RuntimeError, match="compiled by Anabranch"):
+            result.sum().backward()
+    finally:
+        handle.remove()
+    assert seen == [fast]
+
+
+@pytest.mark.parametrize("name", ["weight", "linear.weight", "0.linear.weight"])
+def test_functional_call_is_refused(fast: Compiled, name: str) -> None:
+    module = nn.Sequential(fast) if name.startswith("0.") else fast
+    with pytest.raises(OptionError, match="give it other weights with load_state_dict"):
+        torch.func.functional_call(module, {name: torch.zeros(3, 4)}, (X,))
+    assert not hasattr(fast, "linear")
 
 
 def test_copies_are_plans_of_their_own(fast: Compiled) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -547,12 +548,40 @@ def test_a_part_of_folded_weights_goes_with_those_of_the_unchanged_model() -> No
     whole.load_state_dict(part, strict=False)
     with torch.no_grad():
         same(fast(x), whole(x))
-    with pytest.raises(OptionError, match="has other weights than the model it was compiled from"):
-        fast.state_dict()
-    with pytest.raises(WeightsError, match="missing"):
-        fast.load_state_dict({"last.bias": new.last.bias}, strict=False)
-    with torch.no_grad():
-        same(fast(x), whole(x))
+    more = {"last.bias": new.last.bias.detach()}
+    for given in (part, more):
+        fast.load_state_dict(given, strict=False)
+        whole.load_state_dict(given, strict=False)
+        have, want = fast.state_dict(), whole.state_dict()
+        assert have.keys() == want.keys() and all(torch.equal(have[k], want[k]) for k in want)
+        with torch.no_grad():
+            same(fast(x), whole(x))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda fast: pickle.loads(pickle.dumps(fast))])
+def test_copies_know_weights_that_were_folded(copied: Any) -> None:
+    model, new, x = made(Folds), made(Folds, 1), image()
+    own = copied(copied(compiled(model, x)))
+    for source in (model, new):
+        if source is new:
+            assert not own.load_state_dict(new.state_dict()).missing_keys
+        have, want = copied(own).state_dict(), source.state_dict()
+        assert have.keys() == want.keys() and all(torch.equal(have[k], want[k]) for k in want)
+        with torch.no_grad():
+            same(own(x), source(x))
+    kept = sum(value.nbytes for value in own._beside.values())
+    assert kept and own.memory().weights == kept + compiled(model, x).memory().weights
+    own.refit(model)
+    with pytest.raises(OptionError, match="not known by name"):
+        own.state_dict()
+
+
+def test_an_average_of_a_model_around_it_has_its_weights() -> None:
+    around = nn.Sequential(compiled(made(Folds), image()), nn.Linear(2, 2))
+    average = torch.optim.swa_utils.AveragedModel(around)
+    average.update_parameters(around)
+    have, want = average.module.state_dict(), around.state_dict()
+    assert have.keys() == want.keys() and all(torch.equal(have[k], want[k]) for k in want)
 
 
 def test_a_shallow_copy_knows_that_its_plans_were_refitted() -> None:

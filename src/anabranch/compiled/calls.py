@@ -32,6 +32,8 @@ from anabranch.compiled.answer import answering
 from anabranch.compiled.binding import bind, refusal
 from anabranch.compiled.entry import Entry
 from anabranch.compiled.history import Text, check_saved, history, no_model
+from anabranch.compiled.kept_weights import nbytes, on_device, on_host
+from anabranch.compiled.memory import MemoryUse
 from anabranch.compiled.plans import Plans, check_parts
 from anabranch.compiled.request import PlanRequest, request
 from anabranch.compiled.retarget import loaded, loaded_entry
@@ -70,13 +72,19 @@ from anabranch.trace import Trace
 from anabranch.tuning.job import Job
 
 
-def restored(kind: str, content: bytes, options: Mapping[str, Any]) -> Compiled:
-    """What `stored.stored` made bytes of."""
+def restored(
+    kind: str,
+    content: bytes,
+    options: Mapping[str, Any],
+    beside: Mapping[str, Tensor] | None = None,
+) -> Compiled:
+    """What `stored.stored` made bytes of. `beside`: weights that its plans lack."""
     made = Compiled(None, resolve(kind, False), Options.read(renamed(options)), None)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plans"
         path.write_bytes(content)
         made.adopt_all(artifact_file.load_all(path, made.target.spec), "a pickled plan")
+    made._beside.update(beside or {})
     return made
 
 
@@ -99,6 +107,9 @@ class Compiled(Plans):
         super().__init__(model, target, options, trace)
         self._buckets: list[Buckets] = []
         self.states = StateMemory()
+        self._beside: dict[str, Tensor] = {}
+        """Weights that plans have only what was computed of, and no model has; others with the same
+        plans have this very table."""
         self._sessions: list[weakref.ref[Compiled]] = [weakref.ref(self)]  # with the same weights
 
     def __repr__(self) -> str:
@@ -111,7 +122,35 @@ class Compiled(Plans):
 
     def _stored(self) -> Any:
         now = self.states.places
-        return restored, stored.stored(self.entries, self.options, self.facts_of, now)
+        kept = stored.stored(self.entries, self.options, self.facts_of, now)
+        return restored, (*kept, self._lacking())
+
+    def _lacking(self) -> dict[str, Tensor]:
+        """Copies of the weights that are known, and that plans have only what was computed of."""
+        try:
+            known = self._weights()
+        except OptionError:  # whoever asks the copy for them is told so
+            return {}
+        held = self._held_by_name()
+        return on_host({name: value for name, value in known.items() if name not in held})
+
+    def _keep(self, given: Mapping[str, Tensor]) -> None:
+        """Keep those of the given weights that neither plans nor the model have."""
+        try:
+            have = self._weights()
+        except OptionError:
+            have = self._held_by_name()
+        lost = [name for name in self._expected() if name not in have and name in given]
+        self._beside.update(on_host({name: given[name] for name in lost}))
+
+    def memory(self) -> MemoryUse:
+        """Bytes that all plans hold on the device, by kind; memory that two share counts once. On a
+        CPU weights that are kept beside plans are among them."""
+        return self._with_kept(super().memory())
+
+    def _with_kept(self, held: MemoryUse) -> MemoryUse:
+        here = self.target.device.type == "cpu" and not self.target.spec.simulated
+        return replace(held, weights=held.weights + (nbytes(self._beside) if here else 0))
 
     def add_sizes(
         self,
@@ -339,6 +378,7 @@ class Compiled(Plans):
         own = with_states(self.entries, self.target, self.states.first)
         made = Compiled(self.model, self.target, self.options, self.trace)
         made._refitted, made._sessions = self._refitted, self._sessions
+        made._beside = self._beside
         for entry in own:
             made._take(entry)
         self._sessions.append(weakref.ref(made))
@@ -401,8 +441,14 @@ class Compiled(Plans):
         more = "Add yours with .add(...)" if self.model is not None else "Compile the model for it"
         raise refusal(self.entries, args, kwargs, more, found)
 
+    def _held_by_name(self) -> dict[str, Tensor]:
+        """The weights that lie in memory of plans, and states."""
+        known, _ = sources(self.entries[-1].plan) if self.entries else ({}, ())
+        return {**known, **self.states.present()}
+
     def _weights(self) -> dict[str, Tensor]:
-        found = weights_of(self.model, self.entries, self.fitted)
+        beside = on_device(self._beside, self.target.device)
+        found = weights_of(self.model, self.entries, self.fitted, beside)
         known, now = expected(self.entries), self.states.present()
         return {**found, **{n: value for n, value in now.items() if n in known or n in found}}
 
@@ -440,6 +486,7 @@ class Compiled(Plans):
         others = [entry for one in sessions if one is not self for entry in one.entries]
         with waiting(others):
             refit.refit(self.entries, self.target, weights, check, self._answers.clear)
+        self._beside.clear()
         recipe = self.entries[-1].plan.recipe
         assert recipe is not None, "what has none cannot be refitted"
         given, paths = refit.tensors_by_name(weights, recipe), self.states.paths()
@@ -451,11 +498,12 @@ class Compiled(Plans):
     def _refit(self, state: dict[str, Tensor]) -> None:
         """`state`: weights by name. Of those that are missing, what the plan has stays: where that
         was only computed of them, they are its model's as long as it has the same."""
-        known, _ = sources(self.entries[-1].plan)
+        known = {**on_device(self._beside, self.target.device), **sources(self.entries[-1].plan)[0]}
         if self._expected().keys() - state.keys():
             with suppress(OptionError):
                 known = self._weights()
         paths = self.states.paths()
         self.refit({**known, **state})
+        self._keep({**known, **state})
         held = {paths[name]: value for name, value in state.items() if name in paths}
         states.write(self.entries, self.states, held)

@@ -35,6 +35,7 @@ from anabranch.compiled.cut_path import (
 from anabranch.compiled.cut_plans import Sections
 from anabranch.compiled.gradients import roots_of, sealed_results, warn_of_inputs
 from anabranch.compiled.history import Text
+from anabranch.compiled.kept_weights import on_device
 from anabranch.compiled.memory import MemoryUse
 from anabranch.compiled.request import PlanRequest
 from anabranch.compiled.sources import sources
@@ -117,7 +118,7 @@ class CutModel(Compiled):
     def memory(self) -> MemoryUse:
         """Bytes that all plans hold on the device, and the weights that eager steps read; memory
         that several share counts once."""
-        return self._sections.memory()
+        return self._with_kept(self._sections.memory())
 
     def _answer_all(self) -> None:
         self._answers[:] = [(f.read, functools.partial(self._answer, f)) for f in self._forms]
@@ -296,6 +297,7 @@ class CutModel(Compiled):
         memo[id(self)] = made
         made._sections = self._sections.copied(memo)
         made.entries, made._roots = made._sections.entries, self._roots
+        made._beside.update(self._lacking())
         for form in self._forms:
             made._forms.append(replace(form, paths=list(map(made._sections.anew, form.paths))))
         made._answer_all()
@@ -320,29 +322,31 @@ class CutModel(Compiled):
             with torch.no_grad():
                 for path, value in self._sections.held.items():
                     value.copy_(given[path])
+            self._beside.clear()
             self.fitted = stamps_of(given)
             if not self._answers:  # an earlier refit was cut off half way
                 self._answer_all()
         return self
 
     def _refit(self, state: dict[str, Tensor]) -> None:
-        known = self._held_by_name()
+        known = self._known_by_name()
         if self._expected().keys() - state.keys() and not self._other_weight():
             known = self._model_state()
         self.refit({**known, **state})
+        self._keep({**known, **state})
 
     def _weights(self) -> dict[str, Tensor]:
         changed = self._other_weight()
         if self.model is not None and not changed:
             return self._model_state()
-        known, wanted = self._held_by_name(), self._expected()
+        known, wanted = self._known_by_name(), self._expected()
         lost = [name for name in wanted if name not in known]
         if lost:
             raise OptionError(
                 "the weights of this compiled model are not known by name",
                 f"of {lost[0]} it has only what was computed of it, and the model has others",
-                "keep the state dict that it was given, or load that into the model, too, and call "
-                "refit(model)",
+                "give it them with load_state_dict, which keeps them, or load them into the model, "
+                "too, and call refit(model)",
             )
         return {name: known[name] for name in wanted}
 
@@ -352,6 +356,10 @@ class CutModel(Compiled):
         for entry in self.entries:
             found.update(sources(entry.plan)[0])
         return {**found, **self._sections.held}
+
+    def _known_by_name(self) -> dict[str, Tensor]:
+        """These, and those that are kept because plans lack them."""
+        return {**on_device(self._beside, self.target.device), **self._held_by_name()}
 
     def _model_state(self) -> dict[str, Tensor]:
         if not isinstance(self.model, nn.Module):

@@ -3,15 +3,16 @@
 | asked of it | answer |
 |---|---|
 | `model.backbone = fast` | it is a submodule like any other, without submodules of its own |
-| forward hooks, also global ones | run; a call without hooks pays nothing for them |
-| backward hooks, `requires_grad_(True)`, `compile()` | refused: there is no backward pass |
+| forward hooks, hooks of state dicts, global ones | run; calls without hooks pay nothing |
+| backward hooks of its own, `requires_grad_(True)`, `compile()` | refused: no backward pass |
+| global backward hooks | run as for any module, up to the refusal of gradients |
 | `eval()`, `train(False)`, `apply`, `zero_grad` | nothing changes |
 | `train()` | stays in eval mode and warns, so that a model around it can be trained |
 | `to`, `cuda`, `cpu`, `half`, ... | nothing, where device and dtype stay the same; else refused |
 | `state_dict` | copies of the weights by the model's own names; ties stay ties |
-| `load_state_dict` | computes with these weights from now on: refits |
+| `load_state_dict` | computes with these weights from now on: refits, and keeps what plans lack |
 | `parameters()`, `named_parameters()` | frozen copies of the weights, made one by one |
-| `deepcopy`, `pickle`, `torch.save` | a plan of its own, in the form of a saved one |
+| `deepcopy`, `pickle`, `torch.save` | a plan of its own, in the form of a saved one, with weights |
 | `fast.config` | plain data of the model; its methods, parts and tensors are at `fast.model` |
 | `fast.head = nn.Linear(8, 2)`, `fast.eps = 0.1` | refused: it would not be compiled in |
 | `torch.func.functional_call(fast, ...)` | refused: `load_state_dict` gives it other weights |
@@ -22,6 +23,7 @@ train. `state_dict()` of that module does.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Self
@@ -34,6 +36,8 @@ from torch.overrides import _get_current_function_mode_stack
 from anabranch.errors import AnabranchError, OptionError, TargetError
 
 COMPILE_AGAIN = "change the model it was compiled from, and compile that again"
+SWAPPING = "torch.nn.utils._named_member_accessor"
+"""The module in which torch.func.functional_call looks for parts of a model."""
 FROZEN = "a compiled model has no backward pass"
 TRAINING = (
     "a compiled model stays in eval mode: its plan computes what the model computed in eval mode, "
@@ -222,6 +226,16 @@ class Fixed(nn.Module):
         error_msgs: list[str],
     ) -> None:
         """Of a module around it, too: the keys that begin with `prefix` are ours."""
+        for hook in self._load_state_dict_pre_hooks.values():
+            hook(
+                state_dict,
+                prefix,
+                local_metadata,
+                strict,
+                missing_keys,
+                unexpected_keys,
+                error_msgs,
+            )
         known = self._expected()
         given = {
             key.removeprefix(prefix): value
@@ -264,6 +278,12 @@ class Fixed(nn.Module):
     def __getattr__(self, name: str) -> Any:
         """Plain data of the model; an AttributeError that says where to look for all else."""
         model = self.__dict__.get("model")
+        if sys._getframe(1).f_globals.get("__name__") == SWAPPING:
+            raise OptionError(
+                f"functional_call was asked to give a compiled model other weights, in {name!r}",
+                "its plan is decided, and has none of the model's parts",
+                "give it other weights with load_state_dict, or functional_call the original model",
+            )
         if name.startswith("_") or model is None:
             raise AttributeError(_absent(self, name, ""))
         try:

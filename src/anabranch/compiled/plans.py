@@ -35,6 +35,10 @@ from anabranch.trace import Trace
 
 _tracing = torch._C._get_tracing_state
 _proxied = torch._C._get_dispatch_mode
+_all_pre_hooks = hooks._global_forward_pre_hooks
+_all_hooks = hooks._global_forward_hooks
+_all_backward_pre_hooks = hooks._global_backward_pre_hooks
+_all_backward_hooks = hooks._global_backward_hooks
 PROXY = torch._C._TorchDispatchModeKey.PROXY
 """The mode under which make_fx records operators."""
 
@@ -91,8 +95,10 @@ class Plans(Fixed):
         if (
             self._forward_pre_hooks
             or self._forward_hooks
-            or hooks._global_forward_pre_hooks
-            or hooks._global_forward_hooks
+            or _all_pre_hooks
+            or _all_hooks
+            or _all_backward_pre_hooks
+            or _all_backward_hooks
             or _tracing()
             or _proxied(PROXY)
         ):

@@ -34,10 +34,14 @@ def _stamp(tensor: Tensor) -> tuple[int, int | None]:
 
 
 def weights_of(
-    model: Any, entries: Sequence[Entry], fitted: Stamps | None = None
+    model: Any,
+    entries: Sequence[Entry],
+    fitted: Stamps | None = None,
+    beside: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Weights by name. OptionError where they are not known, or not those of the plan any more.
-    `fitted`: what the plans were refitted with, None if they were not."""
+    `fitted`: what the plans were refitted with, None if they were not; `beside`: weights of theirs
+    that are kept because plans lack them."""
     if entries and not entries[-1].plan.tasks.constants and not isinstance(model, nn.Module):
         return {}
     state = _state(model) if isinstance(model, nn.Module) else {}
@@ -48,6 +52,8 @@ def weights_of(
         if not changed:
             return state
     known, unknown = sources(entries[-1].plan) if entries else ({}, ())
+    known = {**(beside or {}), **known}
+    unknown = tuple(name for name in unknown if name not in known)
     recipe = entries[-1].plan.recipe if entries else None
     names = [one.name for one in recipe.state if one.persistent] if recipe is not None else []
     if names and not unknown:
@@ -60,16 +66,16 @@ def weights_of(
         told = f", and of {unknown[0]} it has only what was computed of it" if unknown else ""
         raise OptionError(
             "the weights of this compiled model are not known by name",
-            f"it was loaded from a file, or compiled from a function{told}",
-            "ask the model that it was compiled from",
+            f"it was loaded from a file, compiled from a function, or copied from such a one{told}",
+            "ask the model that it was compiled from, or give it all weights with load_state_dict, "
+            "which keeps them",
         )
     if fitted is not None and unknown:
         raise OptionError(
             f"the compiled model has other weights than the model it was compiled from: {changed}",
-            f"it was given them by refit or load_state_dict, and of {unknown[0]} it has only what "
-            "was computed of it",
-            "keep the state dict that it was given, or load that into the model, too, and call "
-            "refit(model)",
+            f"it was given them by refit, and of {unknown[0]} it has only what was computed of it",
+            "give it them with load_state_dict, which keeps them, or load them into the model, "
+            "too, and call refit(model)",
         )
     raise OptionError(
         f"the weights of the model were changed after compiling: {changed}",
