@@ -19,6 +19,7 @@ from anabranch.rewrite.passes.fold_batch_norm import fold_batch_norm
 from anabranch.rewrite.passes.fold_constants import fold_constants
 from anabranch.rewrite.passes.functional import functional
 from anabranch.rewrite.passes.identities import identities
+from anabranch.rewrite.passes.log_softmax_parts import log_softmax_parts
 from anabranch.rewrite.passes.matrix_transposes import matrix_transposes
 from anabranch.rewrite.passes.sink_transposes import sink
 from anabranch.rewrite.passes.sums_of_products import sums_of_products
@@ -41,6 +42,7 @@ PASSES: dict[str, Callable[[Graph, Trace], Graph]] = {
     "fold_constants": fold_constants,
     "cse": cse,
     "activation_results": activation_results,
+    "log_softmax_parts": log_softmax_parts,
     "sums_of_products": sums_of_products,
     "dead_code": dead_code,
 }
