@@ -94,7 +94,7 @@ class _StoredCapture:
     places: dict[str, str] = field(default_factory=dict)
 
 
-CAPTURED: Table[_StoredCapture] = Table("graphs", "captured 7", nouns(_StoredCapture))
+CAPTURED: Table[_StoredCapture] = Table("graphs", "captured 8", nouns(_StoredCapture))
 CONTENTS: Table[dict[str, torch.Tensor]] = Table(
     "graphs",
     "contents 5",
@@ -188,6 +188,9 @@ def _with_answers(
     if seen.questions:
         exported = apart((args, dict(kwargs)))
         asked = answered(captured, (args, kwargs), exported, seen.questions)
+    known = {(one.leaf, one.what) for one in asked}
+    lie = [one for one in signature.asked if one.what == "layout"]  # writes need that
+    asked += tuple(one for one in lie if (one.leaf, one.what) not in known)
     ambient = relied_on(signature.ambient, seen.asks, under)
     signature = replace(signature, ambient=ambient, asked=asked)
     signature = replace(signature, distinct=seen.distinct, exact=seen.exact)

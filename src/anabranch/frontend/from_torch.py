@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -31,6 +32,7 @@ from anabranch.frontend.decompose import decompose
 from anabranch.frontend.direct import direct
 from anabranch.frontend.export_errors import explained
 from anabranch.frontend.export_patches import as_in_eager, brief, last_states_shaped, quiet
+from anabranch.frontend.layout_aliases import layout_guards, written_by_strides
 from anabranch.frontend.memory import share
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING
@@ -80,6 +82,7 @@ def capture(
     inference = any(tensor.is_inference() for tensor in _state(module))
     with neutral(), found.restored(), torch.inference_mode(inference):
         program, device, changed = _export(module, args, kwargs, trace, changed)
+        line = written_by_strides(program)
         with trace.stage("frontend.decompose"), quiet(), brief(), last_states_shaped():
             # Casts of autocast are part of the graph only once it is traced below autocast.
             graph = None if found.autocast else direct(program)
@@ -88,6 +91,9 @@ def capture(
                 graph = program.graph
         with trace.stage("frontend.translate"):
             captured = _translate(program, graph, name, device, module, found)
+            if line is not None:
+                lie = layout_guards(captured.graph.inputs, captured.signature.inputs, line)
+                captured = replace(captured, signature=replace(captured.signature, asked=lie))
     warn_of_changes(trace, name, unkept(captured.graph, module, changed))
     _refuse_training(captured.graph)
     return captured

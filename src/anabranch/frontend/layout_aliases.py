@@ -1,0 +1,107 @@
+"""Writes that reach other tensors in one layout of the inputs, and not in another.
+
+    y = x.reshape(-1)      a view of x where x lies in one row, else a copy
+    y.add_(1)              changes x, or does not
+    return x
+
+ATen decides by strides whether reshape, flatten and contiguous give a view. A graph has one of the
+two, which is that of the example: where a write makes a difference, other layouts are refused.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from anabranch.frontend.source import origin
+from anabranch.ir.graph import Input
+from anabranch.ir.input_guards import InputGuard, answer_of
+from anabranch.ir.ops import packet_name
+from anabranch.ir.plan import Leaf
+from anabranch.ir.types import meta
+
+BY_STRIDES = frozenset(
+    f"aten.{name}"
+    for name in ("reshape", "reshape_as", "contiguous", "flatten", "ravel", "_reshape_alias")
+)
+"""Operators that give a view or a copy, as strides have it."""
+AT_LEAST = 2
+"""Axes longer than one, with which a tensor may lie in several ways."""
+
+
+def layout_guards(
+    inputs: Sequence[Input], leaves: Sequence[Leaf], line: str
+) -> tuple[InputGuard, ...]:
+    """How the inputs of a graph must lie: as the example's did. `line`: of the write that asks."""
+    types = {value.name: value.type for value in inputs}
+    found = []
+    for place, leaf in enumerate(leaves):
+        type = types.get(leaf.ref.name) if leaf.ref is not None else None
+        if type is not None and sum(size > 1 for size in type.shape) >= AT_LEAST:
+            found.append(InputGuard(place, "layout", answer_of("layout", meta(type)), line))
+    return tuple(found)
+
+
+def written_by_strides(program: ExportedProgram) -> str | None:
+    """The line of the first write of an exported program that reaches a tensor in one layout of
+    its inputs and not in another, as far as others see that tensor; None where there is none.
+    Weights and buffers lie as they do."""
+    graph = program.graph
+    specs = program.graph_signature.input_specs
+    held = {spec.arg.name for spec in specs if spec.kind is not InputKind.USER_INPUT}
+    memory = dict[fx.Node, fx.Node]()
+    """By node the one whose memory it surely has."""
+    behind = dict[fx.Node, set[fx.Node]]()
+    """By node of `memory` those whose memory may be the same, for strides say so."""
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    last = {node: max((place[user] for user in node.users), default=-1) for node in graph.nodes}
+    for node in graph.nodes:
+        source = node.args[0] if node.args else None
+        memory[node] = node
+        if node.op != "call_function" or not isinstance(source, fx.Node):
+            continue
+        own = memory[source]
+        if packet_name(str(node.target)) in BY_STRIDES:
+            if own.name not in held:
+                _join(behind, node, own)
+            continue
+        if _writes(node) and any(
+            member.op == "placeholder" or last[member] > place[node]
+            for member, root in memory.items()
+            if root in behind.get(own, ())
+        ):
+            return origin(node)
+        if _is_alias(node):
+            memory[node] = own
+    return None
+
+
+def _join(behind: dict[fx.Node, set[fx.Node]], one: fx.Node, other: fx.Node) -> None:
+    """What may be the memory of one may be that of the other, and of all that was so before."""
+    group = {one, other, *behind.get(one, ()), *behind.get(other, ())}
+    for member in group:
+        behind[member] = group - {member}
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether it writes to its first argument."""
+    arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
+    written = arguments[0].alias_info if arguments else None
+    return written is not None and written.is_write
+
+
+def _is_alias(node: fx.Node) -> bool:
+    """Whether it gives its first argument, or a view of it."""
+    if node.target is operator.getitem:
+        return True
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return False
+    viewed = any(one.alias_info is not None for one in schema.returns)
+    composite = isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
+    return viewed or composite

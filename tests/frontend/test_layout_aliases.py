@@ -1,0 +1,84 @@
+"""Writes into what is a view in one layout of the inputs and a copy in another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import anabranch
+from anabranch.errors import InputError
+
+OPTIONS: dict[str, Any] = {"target": "cpu", "search": "none", "cache_dir": None}
+
+
+def flat(x: Tensor) -> Tensor:
+    x.reshape(-1).add_(1)
+    return x * 2
+
+
+def turned(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.mT.contiguous()
+    y.mul_(2)
+    return x + 1, y
+
+
+def of_a_value(x: Tensor) -> Tensor:
+    y = x * 2
+    y.flatten().neg_()
+    return y
+
+
+@pytest.mark.parametrize("model", [flat, turned, of_a_value])
+def test_another_layout_is_refused_where_a_write_would_reach_another_tensor(
+    model: Callable[[Tensor], Any],
+) -> None:
+    x = torch.randn(3, 4)
+    fast = anabranch.compile(model, (x.clone(),), **OPTIONS)
+    other = torch.randn(4, 3).mT
+    with pytest.raises(InputError, match="the strides of x"):
+        fast(other)
+    for given in (x.clone(), torch.randn(3, 4)):
+        same = given.clone()
+        made, wanted = fast(given), model(same)
+        assert torch.equal(given, same)
+        for one, right in zip(made, wanted, strict=True):
+            torch.testing.assert_close(one, right)
+    fast.add((other.clone(),))  # a plan of its own for such inputs
+    given, same = other.clone(), other.clone()
+    made, wanted = fast(given), model(same)
+    assert torch.equal(given, same)
+    for one, right in zip(made, wanted, strict=True):
+        torch.testing.assert_close(one, right)
+
+
+class Ordinary(nn.Module):
+    """Writes as models have them: nobody reads what was there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(64, 6)
+        self.seen = nn.Buffer(torch.zeros(2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = nn.functional.relu(self.conv(x), inplace=True).flatten(1)
+        y += 1
+        q, k = self.head(y).reshape(len(x), 2, 3).unbind(1)
+        q *= 0.5
+        self.seen.reshape(-1).add_(1)
+        made: Tensor = q * k + self.seen.sum()
+        return made
+
+
+def test_other_layouts_are_taken_where_writes_reach_the_same() -> None:
+    model, x = Ordinary().eval().requires_grad_(False), torch.randn(2, 3, 6, 6)
+    fast = anabranch.compile(model, (x,), **OPTIONS)
+    fast.reset_state()
+    last = x.to(memory_format=torch.channels_last)
+    model.seen.zero_()
+    made = fast(last)
+    model.seen.zero_()
+    torch.testing.assert_close(made, model(last))
