@@ -112,7 +112,8 @@ def roots_of(model: Any) -> tuple[Tensor, ...]:
         token = torch.zeros((), requires_grad=True)
         # Subclasses may be anything beneath; nodes of inference tensors cannot be had.
         plain = [p for p in found.values() if type(p) is nn.Parameter and not p.is_inference()]
-        return (DelayedError(REFUSED, len(plain) + 1)(token, *plain)[0],)
+        made: Any = DelayedError(REFUSED, len(plain) + 1)(token, *plain)
+        return (made if isinstance(made, Tensor) else made[0],)  # of one alone there is no tuple
 
 
 def trained(model: Any, captured: Captured) -> Trained:
