@@ -55,6 +55,10 @@ OLD = {"local-overlap": "local-pdl"}
 UNFAIR = "2026-11-27"
 """Records of published systems from before this day are marked: they were taken with waits that
 bound memory, and with searches that estimated operators."""
+SLOWER = 1.25
+"""What a run under a profiler may take longer than without."""
+USE = "utilisation"
+"""Where a row says what a plan makes of the machine."""
 Place = tuple[str, int]
 """A network and its batch."""
 SYSTEMS, SCHEDULERS, BATCHES = "systems", "schedulers", "batches"
@@ -67,7 +71,7 @@ class Run:
     kind: str
     place: Place
     dtype: str
-    day: str
+    date: str
     gpu: str
     took: Mapping[str, float]
     rows: Mapping[str, Mapping[str, Any]]
@@ -75,8 +79,8 @@ class Run:
     @property
     def seen(self) -> str:
         """Where and when."""
-        old = self.kind == SYSTEMS and self.day < UNFAIR
-        return f"{self.gpu}, {self.dtype}, {self.day}{' †' if old else ''}"
+        old = self.kind == SYSTEMS and self.date < UNFAIR
+        return f"{self.gpu}, {self.dtype}, {self.date[:10]}{' †' if old else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +115,17 @@ class Column:
         if not self.path:
             return run.took.get(system)
         found: Any = run.rows.get(system)
+        if self.path.startswith(USE) and _slowed(found):
+            return None
         for name in self.path.split():
             found = found.get(name) if isinstance(found, Mapping) else None
         return None if found is None else float(found)
+
+
+def _slowed(row: Mapping[str, Any] | None) -> bool:
+    """Whether a profiler made a plan so slow that what it saw says nothing of it."""
+    used = (row or {}).get("utilisation")
+    return bool(used and row and used["us"] > SLOWER * row["us"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +194,8 @@ def _table(table: Table) -> Iterator[str]:
             if column.over and told is not None and ours is not None:
                 pairs.append((told, ours))
         name = NAMES.get(place[0], place[0])
-        own = [name, *([str(place[1])] if batched else []), *cells, run.seen if run else "not run"]
+        seen = "not run" if run is None else run.seen + _how(table, run)
+        own = [name, *([str(place[1])] if batched else []), *cells, seen]
         yield f"| {' | '.join(own)} |"
     yield ""
     if pairs:
@@ -194,6 +207,17 @@ def _table(table: Table) -> Iterator[str]:
         )
     else:
         yield table.differs
+
+
+def _how(table: Table, run: Run) -> str:
+    """Of figures of utilisation, whether a profiler saw them."""
+    asked = {
+        n for c in table.columns if c.path.startswith(USE) for n in (c.system, c.over, c.under)
+    }
+    rows = [run.rows[name] for name in asked if name in run.rows]
+    used = [row.get(USE) for row in rows if not _slowed(row)]
+    hows = {"forecast" if one["how"].startswith("forecast") else "CUPTI" for one in used if one}
+    return f"; {' and '.join(sorted(hows))}" if hows else ""
 
 
 def _worth_showing(table: Table) -> Iterator[Place]:
@@ -222,7 +246,7 @@ def _newest(table: Table, place: Place) -> Run | None:
         for run in runs
         if first.ours(run) is not None
     ]
-    return max(known, key=lambda pair: (pair[0], pair[1].day), default=(0, None))[1]
+    return max(known, key=lambda pair: (pair[0], pair[1].date), default=(0, None))[1]
 
 
 @functools.cache
@@ -242,7 +266,7 @@ def _runs_of(record: Mapping[str, Any]) -> Iterator[Run]:
     target = str(here.get("target") or record.get("target") or "")
     if target.startswith("sim") or "NVIDIA" not in device:
         return
-    gpu, day = device.split(" ")[1], str(record["date"])[:10]
+    gpu, date = device.split(" ")[1], str(record["date"])
     cells: dict[tuple[str, Place, str], dict[str, Mapping[str, Any]]] = {}
     for row in record["rows"]:
         kind, name = _named(record, row)
@@ -252,7 +276,7 @@ def _runs_of(record: Mapping[str, Any]) -> Iterator[Run]:
             cells.setdefault((kind, place, dtype), {})[name] = row
     for (kind, place, dtype), rows in cells.items():
         took = {name: value for name, row in rows.items() if (value := _took(row)) is not None}
-        yield Run(kind, place, dtype, day, gpu, took, rows)
+        yield Run(kind, place, dtype, date, gpu, took, rows)
 
 
 def _named(record: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, str]:
