@@ -14,11 +14,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from anabranch.ir.eval import eval_graph
+from anabranch.fusion import partition
+from anabranch.ir.eval import eval_graph, eval_tasks
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_tensor
 from anabranch.ir.reference import eager_and_reference
+from anabranch.ir.target import TargetSpec
 from anabranch.ir.text import parse_graph
+from anabranch.trace import Trace
 
 LAYERS = 6
 SIDE = 64
@@ -72,6 +75,17 @@ def test_weights_are_raised_one_at_a_time() -> None:
     with Limited(4 * WEIGHT) as memory:
         found = eval_graph(graph, [x], precision=torch.float64)
     assert 2 * WEIGHT < memory.peak < 4 * WEIGHT < LAYERS * WEIGHT
+    assert all(map(torch.equal, found, want))
+
+
+def test_a_plans_tasks_raise_their_weights_one_at_a_time_too() -> None:
+    graph, x = chain(), torch.randn(4, SIDE)
+    tasks = partition(graph, Trace(), TargetSpec("cpu", "test"))
+    assert len(tasks.tasks) > LAYERS
+    want = eval_graph(graph, [x], precision=torch.float64)
+    with Limited(4 * WEIGHT) as memory:
+        found = eval_tasks(tasks, [x], precision=torch.float64)
+    assert 2 * WEIGHT < memory.peak < 4 * WEIGHT
     assert all(map(torch.equal, found, want))
 
 

@@ -473,7 +473,8 @@ class Compiled(Plans):
             weights: A model, a compiled model, or a state dict, with the names, shapes and ties of
                 the model that was compiled.
             check: Compare each plan with its graph once, as when it was compiled, and with the
-                model if one is given, which may go another way by now.
+                model if one is given, which may go another way by now. This takes a copy of the
+                weights, to go back to, and one layer's in a higher precision.
 
         Raises:
             WeightsError: They do not fit, or lack what a rewrite relied on.

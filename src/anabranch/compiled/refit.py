@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
@@ -39,7 +38,7 @@ from anabranch.ir.inputs import random_inputs
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Target
 from anabranch.ir.recipe import Recipe
-from anabranch.ir.reference import eager_and_reference
+from anabranch.ir.reference import Evaluate, eager_and_reference
 from anabranch.targets.places import kept
 from anabranch.tuning.job import example_of
 from anabranch.tuning.verify.plan import drawn_anew, unlike_model, without_fastpath
@@ -179,11 +178,8 @@ def _check(entry: Entry, call: RunInputs, values: Moved, target: Target) -> None
     inputs = random_inputs(graph, 0, target.device)
     if entry.compilation is not None:
         own, reference = eager_and_reference(graph, inputs, target)
-    else:
-        own, reference = (
-            eval_tasks(plan.tasks, inputs, target.device, precision)
-            for precision in (None, torch.float64)
-        )
+    else:  # in the order of its tasks, for a plan has no other
+        own, reference = eager_and_reference(graph, inputs, target, _evaluated(plan))
     pairs = tolerances.compare(call(inputs), own, reference, target.spec.tf32)
     drawn = any(ops.info(node.op).random for node in graph.nodes)
     for i, (error, allowed) in enumerate(pairs):
@@ -193,6 +189,13 @@ def _check(entry: Entry, call: RunInputs, values: Moved, target: Target) -> None
                 f"its dtype and the model's own rounding allow {allowed:.2e}",
                 "the old weights are in place; compile the model with its new weights",
             )
+
+
+def _evaluated(plan: Plan) -> Evaluate:
+    def evaluate(_: Graph, *given: Any) -> tuple[Tensor, ...]:
+        return eval_tasks(plan.tasks, *given)
+
+    return evaluate
 
 
 def _check_model(entry: Entry, call: RunInputs, model: nn.Module) -> None:

@@ -85,21 +85,25 @@ def eval_tasks(
     kernels: bool = False,
 ) -> tuple[torch.Tensor, ...]:
     """The outputs of a task graph: its bodies one after the other, or, with `kernels`, the bodies
-    of the kernels that were chosen. Arguments as for `eval_graph`."""
-    held = [c.value for c in tasks.constants if c.value is not None]
-    device = device or next((t.device for t in (*inputs, *held)), torch.device("cpu"))
+    of the kernels that were chosen. Arguments as for `eval_graph`; here, too, a constant is there
+    from the first task that reads it to the last, and so is every value."""
+    held = {c.name: c.value for c in tasks.constants if c.value is not None}
+    device = device or next((t.device for t in (*inputs, *held.values())), torch.device("cpu"))
     values: dict[str, torch.Tensor] = {}
     for declared, tensor in zip(tasks.inputs, inputs, strict=True):
         values[declared.name] = _raise(tensor.to(device), precision)
-    for constant in tasks.constants:
-        if constant.value is None:
-            raise KeyError(f"constant %{constant.name} of tasks {tasks.name} has no value")
-        values[constant.name] = _raise(constant.value.to(device), precision)
+    lost = [constant.name for constant in tasks.constants if constant.value is None]
+    if lost:
+        raise KeyError(f"constant %{lost[0]} of tasks {tasks.name} has no value")
     lazy = (*tasks.aliases, *tasks.elided_concats)
     aliases = {name: node for node in lazy for name in node.results}
+    bodies = [t.kernel.body if kernels and t.kernel is not None else t.body for t in tasks.tasks]
+    dropped = _dropped(tasks, bodies, aliases)
 
     def value(name: str) -> torch.Tensor:
-        if name not in values:
+        if name in held and name not in values:
+            values[name] = _raise(held[name].to(device), precision)
+        elif name not in values:
             node = aliases[name]
             for source in node.uses:
                 value(source)
@@ -107,12 +111,40 @@ def eval_tasks(
             values.update(zip(node.results, results, strict=True))
         return values[name]
 
-    for task in tasks.tasks:
-        body = task.kernel.body if kernels and task.kernel is not None else task.body
+    for i, (task, body) in enumerate(zip(tasks.tasks, bodies, strict=True)):
         read = [value(declared.name) for declared in body.inputs]
         results = eval_graph(body, read, device, precision)
         values.update(zip(task.writes, results, strict=True))
+        del read, results
+        for name in dropped.get(i, ()):
+            values.pop(name, None)
     return tuple(value(ref.name) for ref in tasks.outputs)
+
+
+def _dropped(
+    tasks: TaskGraph, bodies: Sequence[Graph], aliases: Mapping[str, Node]
+) -> dict[int, list[str]]:
+    """For each task the values that nobody reads after it, by itself or through views."""
+
+    def read(names: Iterable[str]) -> set[str]:
+        seen, todo = set[str](), list(names)
+        while todo:
+            name = todo.pop()
+            if name not in seen:
+                seen.add(name)
+                todo += aliases[name].uses if name in aliases else ()
+        return seen
+
+    last: dict[str, int] = {}
+    for i, (task, body) in enumerate(zip(tasks.tasks, bodies, strict=True)):
+        last.update(dict.fromkeys(task.writes, i))
+        last.update(dict.fromkeys(read(declared.name for declared in body.inputs), i))
+    for name in read(ref.name for ref in tasks.outputs):
+        last.pop(name, None)
+    found: dict[int, list[str]] = {}
+    for name, i in last.items():
+        found.setdefault(i, []).append(name)
+    return found
 
 
 def run_node(
