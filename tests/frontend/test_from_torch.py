@@ -478,15 +478,11 @@ def test_complex_numbers_are_constants(dtype: torch.dtype) -> None:
 
 
 def test_models_that_torch_captures_wrongly_are_told_why() -> None:
-    """torch.cond runs for us as it does for the user; neither reads where tensors lie."""
+    """torch.cond runs for us as it does for the user."""
     options: dict[str, Any] = {"target": "cpu", "cache_dir": None, "search": "none"}
     with pytest.raises(CaptureError, match="under a condition") as refused:
         anabranch.compile(Net(_cond).eval(), (f(3),), **options)
     assert "the model itself fails" not in str(refused.value)
-    cubes = Net(lambda net, x: torch.func.grad(lambda y: (y**3).sum())(x)).eval()
-    with pytest.raises(CaptureError, match=r"torch\.func") as refused:
-        anabranch.compile(cubes, (f(3),), **options)
-    assert "data_ptr" not in str(refused.value)
 
 
 def _forked(x: torch.Tensor) -> torch.Tensor:
@@ -568,12 +564,17 @@ def test_operators_that_write_to_out_are_captured_without_gradients() -> None:
         torch.testing.assert_close(fast(x), model(x))
 
 
+def _given_other_memory(layer: nn.Linear, x: Tensor) -> Tensor:
+    layer.weight.data = layer.weight.data * 2
+    return x
+
+
 @pytest.mark.parametrize(
     ("function", "told"),
     [
         (lambda net, x: net.layer(x) + torch.from_numpy(x.numpy()), "gives a tensor to NumPy"),
         (lambda net, x: net.layer(x) + torch.tensor([x[0, 0], x[1, 1]]).sum(), "numbers of others"),
-        (lambda net, x: (net.layer.weight.data.mul_(1.0), net.layer(x))[1], "does not follow"),
+        (lambda net, x: net.layer(_given_other_memory(net.layer, x)), "does not follow"),
         (
             lambda net, x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize(),
             "makes a quantised tensor",

@@ -128,7 +128,7 @@ def trained(model: Any, captured: Captured) -> Trained:
         known = held.get(sources.get(constant.name, ""))
         if known.requires_grad if known is not None else unknown and constant.name not in sources:
             weights.add(constant.name)
-    places = reached(captured.graph, frozenset(weights))
+    places = reached(captured.graph, frozenset(weights)) - frozenset(captured.detached or ())
     return Trained(places, roots_of(model)) if places else Trained()
 
 

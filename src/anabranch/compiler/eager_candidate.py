@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from anabranch.cache import Table
@@ -85,7 +86,12 @@ def _race(job: Job, made: Compilation) -> EagerComparison | None:
         why = "the eager model was not timed: it counts, and many calls may not be made in a row"
         job.trace.add("refused", "eager", name, why)
         return None
-    with unchanged(job.model, job.args, job.kwargs), job.found.restored(), kept(states):
+    with (
+        unchanged(job.model, job.args, job.kwargs),
+        job.found.restored(),
+        kept(states),
+        torch.set_grad_enabled(made.captured.takes_gradients),
+    ):
         try:
             return EagerComparison(
                 *job.target.beside_model(made.run, _call_of(job), TIME.eager_race_s)

@@ -92,6 +92,7 @@ class _StoredCapture:
     sources: tuple[tuple[str, str], ...]
     signature: Signature
     places: dict[str, str] = field(default_factory=dict)
+    detached: tuple[int, ...] | None = None
 
 
 CAPTURED: Table[_StoredCapture] = Table("graphs", "captured 8", nouns(_StoredCapture))
@@ -153,7 +154,8 @@ def capture_model(
         check_states(unwrapped(model), seen.changed)
     try:
         changed = seen.changed if seen else None
-        captured = capture(model, args, kwargs, trace, calling.under, changed)
+        gradients = seen is not None and seen.takes_gradients
+        captured = capture(model, args, kwargs, trace, calling.under, changed, gradients)
         if seen is not None:
             captured = _with_answers(captured, args, kwargs, seen, calling.under)
         if seen is not None and seen.written is not None:
@@ -194,6 +196,8 @@ def _with_answers(
     ambient = relied_on(signature.ambient, seen.asks, under)
     signature = replace(signature, ambient=ambient, asked=asked)
     signature = replace(signature, distinct=seen.distinct, exact=seen.exact)
+    if seen.takes_gradients and captured.detached is None:
+        captured = replace(captured, detached=())
     return replace(captured, signature=signature)
 
 
@@ -314,7 +318,7 @@ def _store(cache: Cache, name: str, captured: Captured, calls: str) -> None:
     CONTENTS.put(cache, CONTENTS.key(name), contents)
     graph = replace(captured.graph, conditions=())
     places = {state.name: state.path for state in graph.states}
-    stored = _StoredCapture(graph, calls, captured.sources, signature, places)
+    stored = _StoredCapture(graph, calls, captured.sources, signature, places, captured.detached)
     CAPTURED.put(cache, CAPTURED.key(name), stored)
 
 
@@ -330,7 +334,7 @@ def _bound(stored: _StoredCapture, name: str, cache: Cache, model: nn.Module) ->
         bound = rebind(graph, stored.sources, model, _on_device(kept, model))
         signature = stored.signature
         trees = (read_tree(signature.input_tree), read_tree(signature.output_tree))
-        return Captured(bound, signature, stored.sources, trees)
+        return Captured(bound, signature, stored.sources, trees, detached=stored.detached)
 
     return CONTENTS.find(cache, CONTENTS.key(name), bind)
 

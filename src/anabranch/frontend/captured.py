@@ -19,7 +19,9 @@ class Captured:
     that holds it; a constant without one (a tensor that the code makes) is content which a cache
     must store. `state`: all that the model holds by name. `trees` are the live structures of (args,
     kwargs) and of the result: a structure that cannot be written as text (a class that
-    pytree knows by no name) has "" in the signature, and works in this process only.
+    pytree knows by no name) has "" in the signature, and works in this process only. `detached`:
+    of a model that takes gradients in forward, the places of results of which autograd has no
+    history, though the graph computes them of weights.
     """
 
     graph: Graph
@@ -27,6 +29,12 @@ class Captured:
     sources: tuple[tuple[str, str], ...]
     trees: tuple[TreeSpec, TreeSpec] = field(compare=False, repr=False)
     state: tuple[ModelTensor, ...] = field(default=(), compare=False, repr=False)
+    detached: tuple[int, ...] | None = None
+
+    @property
+    def takes_gradients(self) -> bool:
+        """Whether the model is to be called in grad mode."""
+        return self.detached is not None
 
 
 def renamed(captured: Captured, graph: Graph) -> Signature:

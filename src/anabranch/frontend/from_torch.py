@@ -40,6 +40,7 @@ from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.source import origin
 from anabranch.frontend.state import attribute, unkept, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
+from anabranch.frontend.traced import takes_gradients, traced
 from anabranch.frontend.translate import Translation
 from anabranch.ir.graph import Graph, Ref
 from anabranch.ir.ops import packet_name
@@ -66,12 +67,14 @@ def capture(
     trace: Trace | None = None,
     found: Surroundings | None = None,
     changed: Sequence[str] | None = None,
+    gradients: bool = False,
 ) -> Captured:
     """The graph of `model(*args, **kwargs)` for these shapes, dtypes and Python values.
 
     An exported program brings its own example inputs where none are given. `found`: torch's
     switches that the model is captured under, those of this thread by default. `changed`: the
-    Python state that a call of the model changes, where that is known. Raises CaptureError.
+    Python state that a call of the model changes, where that is known. `gradients`: it is known
+    to take gradients in forward. Raises CaptureError.
     """
     trace, found = trace or Trace(), found or surroundings()
     model, args, kwargs = opened(model, args, kwargs)
@@ -81,16 +84,23 @@ def capture(
     # Weights that were made in inference mode can be exported in it alone.
     inference = any(tensor.is_inference() for tensor in _state(module))
     with neutral(), found.restored(), torch.inference_mode(inference):
-        program, device, changed = _export(module, args, kwargs, trace, changed)
+        program, device, detached, changed = _export(
+            module, args, kwargs, trace, changed, gradients
+        )
         line = written_by_strides(program)
-        with trace.stage("frontend.decompose"), quiet(), brief(), last_states_shaped():
-            # Casts of autocast are part of the graph only once it is traced below autocast.
-            graph = None if found.autocast else direct(program)
-            if graph is None:
-                program = _decompose(program)
-                graph = program.graph
+        with trace.stage("frontend.decompose"):
+            try:
+                program, graph = _functional(program, found)
+            except CaptureError as refused:
+                cause = refused.__cause__
+                below = _below(module, args, kwargs) if cause and takes_gradients(cause) else None
+                if below is None:
+                    raise
+                program, detached = below
+                program, graph = _functional(program, found)
         with trace.stage("frontend.translate"):
             captured = _translate(program, graph, name, device, module, found)
+            captured = replace(captured, detached=detached)
             if line is not None:
                 lie = layout_guards(captured.graph.inputs, captured.signature.inputs, line)
                 captured = replace(captured, signature=replace(captured.signature, asked=lie))
@@ -131,14 +141,18 @@ def _export(
     kwargs: Mapping[str, Any],
     trace: Trace,
     changed: Sequence[str] | None,
-) -> tuple[ExportedProgram, torch.device, Sequence[str]]:
-    """The program, the device of its weights and inputs, and what a call changes beside its
-    results."""
+    gradients: bool,
+) -> tuple[ExportedProgram, torch.device, tuple[int, ...] | None, Sequence[str]]:
+    """The program, the device of its weights and inputs, results without a history, and what a call
+    changes beside its results."""
     device = check(module, args, kwargs)
     args, kwargs = apart((args, dict(kwargs)))
     with trace.stage("frontend.export"):
-        program, seen = _exported(module, args, kwargs)
-    return program, device, seen if changed is None else changed
+        below = _below(module, args, kwargs) if gradients else None
+        if below is not None and changed is not None:
+            return below[0], device, below[1], changed
+        program, detached, seen = _exported(module, args, kwargs)
+    return program, device, detached, seen if changed is None else changed
 
 
 def _exported(
@@ -146,8 +160,9 @@ def _exported(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     dynamic_shapes: dict[str, Any] | None = None,
-) -> tuple[ExportedProgram, Sequence[str]]:
-    """The program, and the Python state that the export changed, which is as it was again."""
+) -> tuple[ExportedProgram, tuple[int, ...] | None, Sequence[str]]:
+    """The program, which of its results have no history though they are computed of weights, and
+    the Python state that the export changed, which is as it was again."""
     agreed = precision(tf32=False)  # torch.export reads switches, resets some, reads them again
     with (
         quiet(),
@@ -158,17 +173,42 @@ def _exported(
         as_in_eager(),
         last_states_shaped(),
     ):
-
-        def export() -> ExportedProgram:
-            return torch.export.export(
-                module, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False
-            )
-
         try:
-            program = _whatever_autograd_says(export)
+            program = _whatever_autograd_says(
+                lambda: torch.export.export(
+                    module, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False
+                )
+            )
         except Exception as error:
-            raise explained(error) from error
-        return program, state.changes()
+            below = _below(module, args, kwargs) if takes_gradients(error) else None
+            if below is None or dynamic_shapes is not None:
+                raise explained(error) from error
+            return *below, state.changes()
+        return program, None, state.changes()
+
+
+def _below(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[ExportedProgram, tuple[int, ...]] | None:
+    """The program of a model that takes gradients in forward, and which of its results have no
+    history; None where it cannot be had either."""
+    args, kwargs = apart((args, dict(kwargs)))
+    try:
+        with (
+            quiet(),
+            brief(),
+            precision(tf32=False),
+            shapes_kept(),
+            unchanged(_own(module), args, kwargs),
+            as_in_eager(),
+            last_states_shaped(),
+        ):
+            below = traced(module, args, kwargs)
+            if below is None:
+                return None
+            return torch.export.export(below, args, dict(kwargs), strict=False), below.detached
+    except Exception:  # the first error is of what the user wrote
+        return None
 
 
 def _whatever_autograd_says(call: Callable[[], T]) -> T:
@@ -218,6 +258,17 @@ def _moved(tensor: torch.Tensor) -> torch.Tensor:
     extent = begin + type.nbytes // tensor.element_size()
     memory = torch.empty(extent, dtype=tensor.dtype, device=tensor.device)
     return memory.as_strided(type.shape, type.strides, begin).copy_(tensor)
+
+
+def _functional(program: ExportedProgram, found: Surroundings) -> tuple[ExportedProgram, fx.Graph]:
+    """The program in functional ATen, and its graph."""
+    with quiet(), brief(), last_states_shaped():
+        # Casts of autocast are part of the graph only once it is traced below autocast.
+        graph = None if found.autocast else direct(program)
+        if graph is None:
+            program = _decompose(program)
+            graph = program.graph
+        return program, graph
 
 
 def _decompose(program: ExportedProgram) -> ExportedProgram:

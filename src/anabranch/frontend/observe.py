@@ -41,6 +41,7 @@ from anabranch.frontend.python_state import PythonState
 from anabranch.frontend.recorder import CallRecorder
 from anabranch.frontend.source import raised_at
 from anabranch.frontend.surroundings import Surroundings
+from anabranch.frontend.traced import NEEDS_GRADIENTS
 from anabranch.ir.trees import shapes_kept
 
 MOST_AROUND = 64
@@ -55,7 +56,8 @@ class Observed:
     call, `mentions`: which questions about tensors its lines may ask, where such were looked out
     for; `questions`: those about inputs that count; `distinct`: whether two inputs that are one
     tensor send it another way; `exact`: whether containers of another form do.
-    `states`: what the call left in tensors that somebody asked for."""
+    `states`: what the call left in tensors that somebody asked for; `takes_gradients`: whether it
+    had to be made in grad mode."""
 
     results: Any = field(repr=False)
     digest: str | None
@@ -69,6 +71,7 @@ class Observed:
     distinct: bool = False
     exact: bool = False
     states: tuple[Tensor, ...] = field(default=(), repr=False)
+    takes_gradients: bool = False
 
 
 def observe(
@@ -84,6 +87,7 @@ def observe(
     parameters: bool = False,
     united: Literal["", "names", "tensors"] = "",
     other_containers: bool = False,
+    grad: bool = False,
 ) -> Observed:
     """Call the model on tensors of its own, in the user's surroundings and without gradients.
 
@@ -91,13 +95,15 @@ def observe(
     and for questions about the call, too. record: list its operators. asking: takes down what is
     asked of tensors. parameters: give inputs as parameters. united: give inputs of one type the
     same values, and call them by one name in the list; or have them be one tensor.
-    other_containers: give containers in another form. Raises whatever the model raises.
+    other_containers: give containers in another form. grad: call it in grad mode, as is done where
+    it takes gradients in forward. Raises whatever the model raises.
     """
+    asked = dict(locals())
     recorder, reads, asks, names = None, list[str](), list[str](), set[str]()
     try:
         with (
             unchanged(model, args, kwargs) as state,
-            torch.no_grad(),
+            torch.set_grad_enabled(grad),
             FakeTensorMode(allow_non_fake_inputs=True) if fake else nullcontext(),
             under.restored(),
             precise(),
@@ -136,8 +142,9 @@ def observe(
             written = {
                 inputs_named[i]: given[inputs_named[i]] for i in sorted(recorder.written_inputs)
             }
+            results = recorder.of_its_own(results)
             return Observed(
-                recorder.of_its_own(results),
+                pytree.tree_map_only(Tensor, Tensor.detach, results) if grad else results,
                 digest,
                 other,
                 tuple(dict.fromkeys(reads)),
@@ -145,10 +152,15 @@ def observe(
                 replaced(model, weights),
                 tuple(dict.fromkeys(asks)),
                 frozenset(names),
+                takes_gradients=grad,
             )
+    except RuntimeError as refused:
+        if grad or not NEEDS_GRADIENTS.search(str(refused)):
+            raise
     finally:
         if recorder is not None:
             recorder.restore()
+    return observe(**{**asked, "grad": True})
 
 
 def from_states(

@@ -194,7 +194,7 @@ def _baselines(job: Job, made: Compilation, asked: bool) -> dict[str, float]:
         args, kwargs = own_inputs(job.args, job.kwargs)
 
         def eager() -> None:
-            with torch.no_grad():
+            with torch.set_grad_enabled(made.captured.takes_gradients):
                 job.model(*args, **kwargs)
 
         with (
