@@ -8,7 +8,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.dag import dag_of
-from anabranch.ir.graph import Graph, Input, Ref
+from anabranch.ir.graph import Graph, Input, Ref, State
 from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.types import TensorType
@@ -50,6 +50,16 @@ def test_products_keep_to_few_streams() -> None:
     assert len({*products}) == MOST_STREAMS == 4
     assert max(products.count(stream) for stream in products) == 2, "none waits for long"
     assert len({streams[f"a{i}"] for i in range(BRANCHES)}) == BRANCHES, "all else stays"
+
+
+def test_few_products_of_a_step_share_one_stream() -> None:
+    """The workspace of a second one would be more than all that the step computes."""
+    tasks = replace(branches(), states=(State("x", 0),))
+    dag, schedule = dag_of(tasks), side_by_side(tasks)
+    made = on_few_streams(schedule, tasks, dag, [2.0] * len(dag.names))
+    verify_schedule(made, dag)
+    streams = {launch.task: launch.stream for launch in made.launches}
+    assert len({streams[f"m{i}"] for i in range(BRANCHES)}) == 1
 
 
 def test_what_needs_no_library_or_has_stages_stays() -> None:

@@ -50,7 +50,7 @@ class Choice:
     candidates: Candidates
 
 
-MEASURED: Table[Candidates] = Table("plans", "choice 7", nouns(Candidates))
+MEASURED: Table[Candidates] = Table("plans", "choice 8", nouns(Candidates))
 
 
 def best(

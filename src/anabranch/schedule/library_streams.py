@@ -21,6 +21,9 @@ from anabranch.ir.task import TaskGraph
 from anabranch.schedule.local.assignment import Placing, placing_of, schedule_of
 
 MOST_STREAMS = 4
+EACH = 8
+"""Products of a stream of a plan with states, at least: a training step that calls the library a
+few times would keep more for that than for all its values."""
 
 
 def on_few_streams(schedule: Schedule, tasks: TaskGraph, dag: Dag, us: Sequence[float]) -> Schedule:
@@ -34,9 +37,10 @@ def on_few_streams(schedule: Schedule, tasks: TaskGraph, dag: Dag, us: Sequence[
     }
     placing = placing_of(schedule, dag)
     counts = Counter(placing.stream_of[v] for v in sorted(products))
-    if len(counts) <= MOST_STREAMS or schedule.stages:
+    most = min(MOST_STREAMS, -(-len(products) // EACH)) if tasks.states else MOST_STREAMS
+    if len(counts) <= most or schedule.stages:
         return schedule
-    kept = [stream for stream, _ in counts.most_common(MOST_STREAMS)]
+    kept = [stream for stream, _ in counts.most_common(most)]
     streams, free, done = list(placing.stream_of), dict[int, float](), dict[int, float]()
     for v in placing.order:
         ready = max((done[before] for before in bits(dag.preds[v])), default=0.0)
