@@ -107,6 +107,12 @@ class TimePolicy:
     eager_report_s: float = 0.5
     """The model as it was, for a report."""
 
+    # A saved plan on another machine.
+    retarget_s: float = 60.0
+    """Choosing kernels anew for those that do not run here: who loads a plan waits for it, once,
+    for what was decided is kept. A structure has some hundred kernels, which sixteen processors
+    compile and try in some ten seconds."""
+
     # Programmatic dependent launch.
     pdl_s: float = 0.4
     """A plan in all uniform modes together."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +12,23 @@ from tests.compiled.test_memory import QUICK, Layers, X
 
 import anabranch
 from anabranch.cache import Cache
+from anabranch.compiled import retarget
 from anabranch.compiled.retarget import resettled
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Target
+from anabranch.ir.text import text_kernel
+from anabranch.options import Options
+from anabranch.report.kernel import kernel_facts, kernel_text
 from anabranch.trace import Trace
+
+W = torch.randn(64, 256)
+
+
+class Wide(torch.nn.Module):
+    """What a generated kernel does in one launch, and the library in three."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * 2 + 1, -1).sin()
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +86,43 @@ def test_a_kernel_that_does_not_run_here_gives_way(
     trace = Trace()
     with Cache.open(None) as cache:
         found = resettled(foreign, target, cache, trace, "a file")
-    assert [task.kernel for task in found.tasks.tasks] == [t.kernel for t in plan.tasks.tasks]
+    kernels = [[text_kernel(t.kernel) for t in p.tasks.tasks if t.kernel] for p in (found, plan)]
+    assert kernels[0] == kernels[1]
     assert found.spec == target.spec and found.signature == plan.signature
     assert torch.equal(target.load(found)([X])[0], want)
-    (event,) = trace.events
+    chosen, event = trace.events
     name = plan.tasks.tasks[0].name
     assert "; one kernel was compared with the operators it stands for, 1 gave way to" in event.why
-    assert f"({name}: failed: task {name} needs kernels of provider 'triton')" in event.why
+    failed = f"failed: task {name} needs kernels of provider 'triton'"
+    assert f"({name}: {failed}), of which 1 chosen anew by time; compile" in event.why
+    assert (chosen.kind, chosen.where, chosen.what) == ("chosen", "retarget", name)
+    assert re.fullmatch(
+        rf"aten\.\S+ \([\d.]+ us, measured\) in .*, which here {failed}", chosen.why
+    )
+    told = kernel_text(kernel_facts(found, name, None, trace.events))
+    assert failed in " ".join(told.split())
+
+
+def test_in_want_of_time_it_is_the_librarys(
+    made: tuple[Plan, Target, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, target, want = made
+    foreign = of_another(plan, provider="triton", variant="rows:1.w4", source="no text of ours")
+    monkeypatch.setattr(retarget, "_chosen_anew", lambda *_: {})
+    trace = Trace()
+    found = resettled(foreign, target, None, trace, "a file")
+    assert torch.equal(target.load(found)([X])[0], want)
+    assert "(not timed) in place of" in trace.events[0].why
+    assert ", which nobody has timed; compile" in trace.events[1].why
+
+
+def test_kernels_are_chosen_anew_of_all_that_may_be_generated() -> None:
+    """For the machine at hand, which has a cost for each: here a simulated one."""
+    quick = {**QUICK, "kernels": "library"}
+    fast = anabranch.compile(Wide().eval(), (W,), target="sim:h200", cache_dir=None, **quick)
+    plan = fast.entries[0].plan
+    names = [task.name for task in plan.tasks.tasks]
+    found = retarget._chosen_anew(plan, names, fast.target, None, Options())
+    assert found.keys() == set(names)
+    assert any(kernel.provider == "triton" and kernel.source for kernel, _ in found.values())
+    assert all(cost.us > 0 for _, cost in found.values())

@@ -256,7 +256,15 @@ class Compiled(Plans):
         beside, held = widest(self.entries), self.states.places
         with Cache.open(self.options.cache_dir) as cache:
             plan, run = loaded(
-                plan, self.target, cache, self.trace, source, self.owned(), beside, held
+                plan,
+                self.target,
+                cache,
+                self.trace,
+                source,
+                self.owned(),
+                beside,
+                held,
+                self.options,
             )
         if run is not None:
             fell_back(run, self.options, self.trace)

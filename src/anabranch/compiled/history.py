@@ -28,7 +28,7 @@ def history(entry: Entry, facts: dict[str, Any], target: Target, trace: Trace) -
         raise OptionError(
             "a loaded plan has no history to explain",
             "the file holds the plan and its facts, not the search that led to it",
-            "look at `.facts`, or compile the model again",
+            "look at `.facts` and `explain(task)`, or compile the model again",
         )
     timelines = [("predicted", made.found.timeline)]
     run = made.run

@@ -2,15 +2,19 @@
 
     kernels that run the task's body as it is   stay: they are this machine's own operators
     others, compared with their body here       stay where they are right
-    the rest                                    give way to the library's, operator by operator
+    the rest                                    are chosen anew, by time, of all that a compilation
+                                                would try for the task; in want of time or of any,
+                                                the library's, operator by operator
 
-Generated kernels are compiled for the GPU at hand in any case. What was chosen by time (kernels,
-streams, order) is not chosen anew: that takes the model, and is what compiling again is for.
+Generated kernels are compiled for the GPU at hand in any case. What runs stays, though another may
+be faster here; so do streams, order and which operators share a task: these are found with the
+model, which is what compiling again is for. `explain(task)` says of each task that was changed what
+it had, why that gave way, and what it has now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,20 +25,27 @@ from anabranch.artifact.owned_constants import Shared, owned
 from anabranch.cache import Cache
 from anabranch.compiled import arguments, saved_sizes
 from anabranch.compiled.entry import Entry
+from anabranch.costs import costs_of
+from anabranch.deadline import TIME, Deadline
 from anabranch.errors import TargetError
 from anabranch.frontend.attributes import KEY, read_attributes
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Executable, Target
+from anabranch.ir.protocols import Cost, Executable, Target
+from anabranch.ir.refused import Refused
+from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Task, runs_body
+from anabranch.ir.task import Kernel, Task, TaskGraph, runs_body
+from anabranch.ir.text import text_kernel
 from anabranch.ir.trees import read_tree, unknown_class, unregistered
 from anabranch.kernels import PROVIDERS
 from anabranch.kernels.triton import program_cache
 from anabranch.memory import pack
+from anabranch.options import Options
 from anabranch.report.lines import cut
 from anabranch.targets.places import places_of
 from anabranch.trace import Trace
 from anabranch.tuning.concat_trials import writing
+from anabranch.tuning.tuner import Tuner
 from anabranch.tuning.verify.kernel import verify_kernel
 
 COMPILE_AGAIN = "compile the model again to tune for this machine"
@@ -53,11 +64,13 @@ def loaded(
     shared: Shared,
     beside: Executable | None,
     held: Mapping[str, Tensor],
+    options: Options,
 ) -> tuple[Plan, Executable | None]:
     """The plan with kernels that are right on this machine, and it loaded, unless the target is
     simulated. `shared`: constants that plans beside it own; `beside`: one of these, whose arena is
-    used; `held`: where states lie already, by what the model calls them."""
-    plan = resettled(plan, target, cache, trace, source)
+    used; `held`: where states lie already, by what the model calls them; `options`: which kernels
+    may be tried in the place of others."""
+    plan = resettled(plan, target, cache, trace, source, options)
     if target.spec.simulated:
         return plan, None
     plan = owned(plan, (), target.device, shared)
@@ -99,7 +112,14 @@ def loaded_entry(
     )
 
 
-def resettled(plan: Plan, target: Target, cache: Cache | None, trace: Trace, source: str) -> Plan:
+def resettled(
+    plan: Plan,
+    target: Target,
+    cache: Cache | None,
+    trace: Trace,
+    source: str,
+    options: Options | None = None,
+) -> Plan:
     """The plan with kernels that are right on this machine; the same object where it was made on
     one like it. Warns of what differs, and of what gave way. `source`: the plan's file."""
     if plan.spec.fingerprint == target.spec.fingerprint:
@@ -114,15 +134,44 @@ def resettled(plan: Plan, target: Target, cache: Cache | None, trace: Trace, sou
         count = "one kernel was" if len(foreign) == 1 else f"{len(foreign)} kernels were"
         why += f"; {count} compared with the operators it stands for"
     if wrong:
-        plan = _with_library(plan, set(wrong), target)
+        found = _chosen_anew(plan, wrong, target, cache, options or Options())
+        plan = _with_others(plan, wrong, found, target, trace)
         named = [
             f"{cut(name, SHOWN)}: {cut(' '.join(str(said).split()), TOLD)}"
             for name, said in wrong.items()
         ][:LISTED]
         more = f", and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
-        why += f", {len(wrong)} gave way to the library's ({'; '.join(named)}{more})"
+        why += f", {len(wrong)} gave way to others ({'; '.join(named)}{more})"
+        timed = sum(name in found for name in wrong)
+        why += f", of which {timed} chosen anew by time" if timed else ", which nobody has timed"
     trace.add("warning", "load", source, f"{why}; {COMPILE_AGAIN}")
     return plan
+
+
+def _chosen_anew(
+    plan: Plan, names: Collection[str], target: Target, cache: Cache | None, options: Options
+) -> dict[str, tuple[Kernel, Cost]]:
+    """The fastest kernel of each of these tasks here, and what it takes; of those that ran in the
+    time that there is."""
+    until = Deadline.after(TIME.retarget_s)
+
+    def prepare(tasks: TaskGraph, schedule: Schedule) -> Plan:
+        return pack(tasks, schedule, target.spec)
+
+    told = Trace(quiet=True)
+    costs = costs_of(target, prepare, cache, told, until, TIME.kernel_s)
+    tasks = [replace(task, kernel=None) for task in plan.tasks.tasks if task.name in names]
+    tuner = Tuner(target, options, cache, until)
+    try:
+        selection = tuner.in_place(tasks, plan.tasks, costs, told)
+    except TargetError:  # none runs: the library's is put in its place, or what is said then
+        return {}
+    found: dict[str, tuple[Kernel, Cost]] = {}
+    for task in selection.tasks.tasks:
+        won = next(one for one in selection.candidates[task.name] if one.verdict.chosen)
+        if task.kernel is not None and won.verdict.cost is not None:
+            found[task.name] = task.kernel, won.verdict.cost
+    return found
 
 
 def differences(made: TargetSpec, here: TargetSpec) -> str:
@@ -139,15 +188,22 @@ def differences(made: TargetSpec, here: TargetSpec) -> str:
     return ", ".join([name if made.name == here.name else f"{name} (here {here.name})", *differing])
 
 
-def _with_library(plan: Plan, names: set[str], target: Target) -> Plan:
-    """Packed anew: a library's kernel may want its results in other memory."""
+def _with_others(
+    plan: Plan,
+    wrong: Mapping[str, Refused],
+    found: Mapping[str, tuple[Kernel, Cost]],
+    target: Target,
+    trace: Trace,
+) -> Plan:
+    """The plan with other kernels for these tasks: those that were found, else the library's.
+    Packed anew: another kernel may want its results in other memory."""
     tasks = plan.tasks
     providers = writing(tasks.tasks, tasks, {}, PROVIDERS)
 
-    def library(task: Task) -> Task:
+    def library(task: Task) -> Kernel:
         for provider in providers:
             for kernel in provider.kernels(task, target.spec):
-                return replace(task, kernel=kernel)
+                return kernel
         raise TargetError(
             f"task {task.name} of plan {tasks.name} has no kernel that runs on this machine",
             "its own was made for another, and the library has none",
@@ -155,5 +211,14 @@ def _with_library(plan: Plan, names: set[str], target: Target) -> Plan:
             task.origin,
         )
 
-    chosen = tuple(library(task) if task.name in names else task for task in tasks.tasks)
+    def other(task: Task) -> Task:
+        kernel, cost = found.get(task.name) or (library(task), None)
+        took = f"{cost.us:.2f} us, {cost.source}" if cost is not None else "not timed"
+        had = text_kernel(task.kernel) if task.kernel is not None else "none"
+        why = cut(" ".join(str(wrong[task.name]).split()), TOLD)
+        said = f"{text_kernel(kernel)} ({took}) in place of {cut(had, SHOWN)}, which here {why}"
+        trace.add("chosen", "retarget", task.name, said)
+        return replace(task, kernel=kernel)
+
+    chosen = tuple(other(task) if task.name in wrong else task for task in tasks.tasks)
     return pack(replace(tasks, tasks=chosen), plan.schedule, target.spec, plan.signature)

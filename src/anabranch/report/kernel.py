@@ -43,7 +43,7 @@ from anabranch.tuning.why_lost import why_lost
 
 NAMED = 19
 """Characters of a task's name in the list of the slowest, whose cut names mean the task too."""
-ROOMS = ("fusion", "horizontal_fusion", "pdl", "l1_carveout", "merge")
+ROOMS = ("fusion", "horizontal_fusion", "pdl", "l1_carveout", "merge", "retarget")
 """Whose events tell why the task is what it is."""
 MOST_EVENTS = 24
 WARP = 32

@@ -45,7 +45,7 @@ from anabranch.schedule.ios.merge_stages import MERGING
 from anabranch.schedule.parallel_forecast import outlook_of
 from anabranch.trace import Trace
 from anabranch.tuning.concat_choice import selections_with_elided_concats
-from anabranch.tuning.concat_trials import with_elided_concats
+from anabranch.tuning.concat_trials import with_elided_concats, writing
 from anabranch.tuning.conv_merge import merged
 from anabranch.tuning.cut_choice import SelectionVariant, faster_of_two, fastest_cut
 from anabranch.tuning.decisions import Decision, Memory
@@ -238,6 +238,20 @@ class Tuner:
             whole = TaskGraph("horizontal_fusion", (), (), tuple(tasks), (), ())
             found = select_some(whole, replace(config, providers=makers), trace)
             return replace(found, settled=config.memory.settled())
+
+    def in_place(
+        self, tasks: Sequence[Task], whole: TaskGraph, costs: Costs, trace: Trace
+    ) -> Selection:
+        """Of these tasks of a plan, whose others stay as they are, those that a kernel runs, with
+        the fastest: what is a part of an elided concat is written where the plan has it."""
+        with self._sandboxed(trace) as sandboxed:
+            if self.generates:
+                sandboxed.start()
+            config = self._config(sandboxed, costs)
+            makers = writing(tasks, whole, {}, config.providers)
+            part = replace(whole, tasks=tuple(tasks))
+            found = select_some(part, replace(config, providers=makers), trace)
+        return with_probes(found, costs)
 
     def alone(self, tasks: TaskGraph, costs: Costs) -> Selection:
         """The fastest kernel of each of these tasks, which share nothing."""
