@@ -123,10 +123,11 @@ class CudaTarget:
             "the package that provides them is not installed here",
             "pip install 'anabranch[cuda]', or compile the model again on this machine",
         )
-        while len(self._streams) < plan.schedule.streams + 1:
+        count = 2 + max((launch.stream for launch in plan.schedule.launches), default=0)
+        while len(self._streams) < count:
             self._streams.append(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
         if any(launch.urgent for launch in plan.schedule.launches):
-            while len(self._urgent) < plan.schedule.streams + 1:
+            while len(self._urgent) < count:
                 stream = torch.cuda.Stream(self.device, URGENT)  # type: ignore[no-untyped-call]
                 self._urgent.append(stream)
         with torch.cuda.device(self.device), torch.no_grad(), precision(self.tf32):
