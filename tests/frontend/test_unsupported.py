@@ -99,6 +99,19 @@ def test_inputs(value: Any, words: str) -> None:
         compiled(lambda x: x, value())
 
 
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda x: (x, 3j), r"returns a complex number that is no tensor(.|\n)*torch\.tensor"),
+        (lambda x: torch.full((2,), 1 + 2j), r"aten\.full(.|\n)*number \(1\+2j\)(.|\n)*tensor\("),
+        (lambda x: torch.add(x + 0j, x, alpha=2j), r"aten\.add(.|\n)*2j(.|\n)*torch\.tensor\(2j"),
+    ],
+)
+def test_complex_numbers_that_a_graph_cannot_keep(function: Any, words: str) -> None:
+    with pytest.raises(CaptureError, match=words):
+        compiled(function, X)
+
+
 def test_sequences_packed_inside_are_named() -> None:
     with pytest.raises(CaptureError, match=r"the model packs sequences(.|\n)*test_unsupported\.py"):
         compiled(Packs(), torch.randn(2, 3, 4), torch.tensor([3, 2]))

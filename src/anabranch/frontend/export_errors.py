@@ -104,6 +104,13 @@ def explained(error: Exception) -> CaptureError:
             f"{CUT}",
             source,
         )
+    if (unknown := UNKNOWN_RESULT.search(str(error))) and unknown[1] == "complex":
+        return CaptureError(
+            "the model returns a complex number that is no tensor",
+            "a plan returns tensors, real numbers, strings and None; complex numbers in tensors",
+            "return torch.tensor(...) of it, or leave the number out",
+            source,
+        )
     if unknown := UNKNOWN_RESULT.search(str(error)):
         return CaptureError(
             f"the model returns an object of class {unknown[1]}",

@@ -389,6 +389,13 @@ class Translation:
             arg, (bool, int, float, str, torch.dtype, torch.layout, torch.memory_format)
         ):
             return arg
+        if isinstance(arg, complex):
+            raise CaptureError(
+                f"{node.target} is called with the complex number {arg!r}",
+                "a graph keeps complex numbers in tensors, and this operator takes a number there",
+                f"multiply or add a tensor: torch.tensor({arg!r})",
+                origin(node),
+            )
         number = isinstance(arg, torch.SymInt | torch.SymFloat | torch.SymBool)
         refusal = DataDependentError if number else CaptureError
         raise refusal(
