@@ -10,7 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -136,3 +136,35 @@ def brief() -> Iterator[None]:
     finally:
         if own is not None:
             holder.CapturedTraceback = own
+
+
+@contextmanager
+def attention_by_operators() -> Iterator[None]:
+    """Within it `flex_attention` is what eager makes of it, operator by operator: it has
+    torch.compile find that out, into which neither a list of operators nor torch.export looks."""
+    module: Any = sys.modules.get("torch.nn.attention.flex_attention")
+    if module is None:
+        yield
+        return
+    names = ("flex_attention_hop", "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG")
+    before = [getattr(module, name) for name in names]
+    dynamo: Any = sys.modules.get("torch._dynamo.config")
+    dense: Any = sys.modules["torch._higher_order_ops.flex_attention"]
+    for name, value in zip(names, (_dense_attention(dense), True), strict=True):
+        setattr(module, name, value)
+    try:
+        # A function that the user has had compiled runs as what it was made of.
+        with dynamo.patch(error_on_nested_fx_trace=False) if dynamo else nullcontext():
+            yield
+    finally:
+        for name, value in zip(names, before, strict=True):
+            setattr(module, name, value)
+
+
+def _dense_attention(module: Any) -> Any:
+    """Torch's own reference of the operator."""
+
+    def run(query: Any, key: Any, value: Any, score: Any, mask: Any, scale: float, _: Any) -> Any:
+        return module.sdpa_dense(query, key, value, score, mask, scale, {}, (), ())
+
+    return run

@@ -31,7 +31,13 @@ from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, che
 from anabranch.frontend.decompose import decompose
 from anabranch.frontend.direct import direct
 from anabranch.frontend.export_errors import explained
-from anabranch.frontend.export_patches import as_in_eager, brief, last_states_shaped, quiet
+from anabranch.frontend.export_patches import (
+    as_in_eager,
+    attention_by_operators,
+    brief,
+    last_states_shaped,
+    quiet,
+)
 from anabranch.frontend.layout_aliases import layout_guards, written_by_strides
 from anabranch.frontend.memory import share
 from anabranch.frontend.observe import unchanged
@@ -171,6 +177,7 @@ def _exported(
         shapes_kept(),
         unchanged(_own(module), args, kwargs) as state,
         as_in_eager(),
+        attention_by_operators(),
         last_states_shaped(),
     ):
         try:
@@ -201,6 +208,7 @@ def _below(
             shapes_kept(),
             unchanged(_own(module), args, kwargs),
             as_in_eager(),
+            attention_by_operators(),
             last_states_shaped(),
         ):
             below = traced(module, args, kwargs)

@@ -29,6 +29,7 @@ from anabranch.errors import CaptureError
 from anabranch.frontend import held_tensors
 from anabranch.frontend.call_profiler import watched
 from anabranch.frontend.effects import attributes_of, changed, leaves_of, replaced
+from anabranch.frontend.export_patches import attention_by_operators
 from anabranch.frontend.input_queries import (
     InputQuestions,
     Question,
@@ -107,6 +108,7 @@ def observe(
             FakeTensorMode(allow_non_fake_inputs=True) if fake else nullcontext(),
             under.restored(),
             precise(),
+            attention_by_operators(),
         ):
             args, kwargs = own_inputs(args, kwargs)
             if parameters:
