@@ -208,3 +208,25 @@ def test_switches_that_a_capture_sets_itself_are_warned_about() -> None:
     (text,) = [str(one.message) for one in told if "forward reads" in str(one.message)]
     for name in ("cuda.matmul.allow_tf32", "cudnn.allow_tf32", "get_float32_matmul_precision()"):
         assert f"{name} at test_mode_queries.py:" in text
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_tensors_that_a_model_makes_lie_where_they_did(named: bool, tmp_path: Path) -> None:
+    """A plan has them on the default device of compile time, if they name none."""
+
+    class Makes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            steps = torch.arange(3, device=x.device) if named else torch.arange(3)
+            return x + steps + torch.zeros_like(x)
+
+    for _ in range(2):  # the second one is recalled
+        fast = anabranch.compile(
+            Makes().eval(), (X,), target="cpu", search="none", cache_dir=tmp_path
+        )
+        assert torch.equal(fast(X), X + torch.arange(3))
+        with torch.device("meta"):
+            if named:
+                assert torch.equal(fast(X), X + torch.arange(3, device="cpu"))
+            else:
+                with pytest.raises(InputError, match=r"device\(type='meta'\)"):
+                    fast(X)

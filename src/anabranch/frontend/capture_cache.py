@@ -36,6 +36,8 @@ from anabranch.frontend.input_queries import (
     has_containers,
 )
 from anabranch.frontend.mode_queries import (
+    DEFAULT_DEVICE,
+    MAKES,
     OTHER_WAY,
     as_exported,
     of_export,
@@ -218,7 +220,11 @@ def _seen(
     """A call of the model; None where it fails for us. CaptureError where it fails for the user,
     too, if a `trace` is there to tell of what was seen."""
     call = partial(
-        observe, model, args, kwargs, calling.under, precise=calling.precise, fake=calling.fake
+        observe,
+        *(model, args, kwargs),
+        under=calling.under,
+        precise=calling.precise,
+        fake=calling.fake,
     )
     try:
         seen = call(watch=True)
@@ -241,6 +247,8 @@ def _seen(
             "draw these numbers once and hold them in a buffer, or give them as an input",
             place,
         )
+    if trace is not None and _made_by_default(seen, call, calling):
+        seen = replace(seen, asks=(*seen.asks, DEFAULT_DEVICE))
     questions = of_export(seen.asks)
     if trace is not None and questions and _goes_another_way(seen, call, calling):
         warn(trace, name_of(model), f"forward asks {', '.join(questions)}, {OTHER_WAY}")
@@ -255,6 +263,15 @@ def _seen(
     if trace is not None and reads:
         warn(trace, name_of(model), f"forward reads {', '.join(reads)}: {NOT_READ}")
     return seen
+
+
+def _made_by_default(seen: Observed, call: Callable[..., Observed], calling: Calling) -> bool:
+    """Whether tensors that the model makes lie on torch's default device. The model is called
+    where there are no numbers, only if it makes any."""
+    if not any(one.startswith(MAKES) for one in seen.asks):
+        return False
+    elsewhere = replace(calling.under, device=torch.device("meta"))
+    return _unlike(seen, lambda: call(under=elsewhere))
 
 
 def _asked_of_inputs(

@@ -26,6 +26,7 @@ from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any
 
 import torch
+from torch.utils._device import _device_constructors
 
 from anabranch.frontend.source import is_users
 from anabranch.frontend.surroundings import Surroundings
@@ -40,6 +41,12 @@ FLAGS = ("_is_compiling_flag", "_is_exporting_flag")
 ASKED = {name: getattr(_COMPILER, name).__code__ for name in ("is_compiling", "is_exporting")}
 """By name, for a code object takes as long to hash as it is long."""
 DEFAULT_DTYPE = "torch.get_default_dtype()"
+DEFAULT_DEVICE = "torch.get_default_device()"
+MAKES = "makes tensors"
+"""In the place of a question: what the model makes may lie on the default device."""
+MAKERS = frozenset(
+    function for function in _device_constructors() if isinstance(function, BuiltinFunctionType)
+)
 DETERMINISTIC = "torch.are_deterministic_algorithms_enabled()"
 MATMUL_PRECISION = "torch.get_float32_matmul_precision()"
 SWITCHED: dict[str, tuple[CodeType, str]] = {
@@ -51,7 +58,7 @@ SWITCHED: dict[str, tuple[CodeType, str]] = {
             torch.is_deterministic_algorithms_warn_only_enabled,
             "torch.is_deterministic_algorithms_warn_only_enabled()",
         ),
-        (torch.get_default_device, "torch.get_default_device()"),
+        (torch.get_default_device, DEFAULT_DEVICE),
         (torch.get_float32_matmul_precision, MATMUL_PRECISION),
         (torch.initial_seed, "torch.initial_seed()"),
     )
@@ -67,6 +74,7 @@ SEEDED: dict[Any, str] = {
     for name in ("manual_seed", "seed", "set_state")
 }
 BUILT_IN: dict[Any, str] = {
+    **dict.fromkeys(MAKERS, MAKES),
     **SEEDED,
     **{answer: question for question, answer in ANSWERED.items()},
     **TF32,
@@ -134,7 +142,7 @@ def of_export(questions: Iterable[str]) -> list[str]:
     """Those that torch.export answers in a way of its own, each with the first place of it."""
     first: dict[str, str] = {}
     for one in questions:
-        if not one.startswith((DEFAULT_DTYPE, DETERMINISTIC, *SWITCHES, *UNSETTLED)):
+        if not one.startswith((DEFAULT_DTYPE, DETERMINISTIC, MAKES, *SWITCHES, *UNSETTLED)):
             first.setdefault(one.partition(" at ")[0], one)
     return list(first.values())
 
@@ -156,7 +164,7 @@ def unsettled(questions: Iterable[str]) -> list[str]:
 
 def relied_on(ambient: Ambient, questions: Iterable[str], under: Surroundings) -> Ambient:
     """The ambient, with the switches that the model asked for as they were."""
-    told = list(questions)
+    told = [*questions, *(question for question, _ in ambient.asked if question == DEFAULT_DEVICE)]
     questions_of = {one.partition(" at ")[0] for one in told}
     if ambient.device and any(one.startswith(DEFAULT_DTYPE) for one in told):
         ambient = replace(ambient, default_dtype=name_of(under.dtype))

@@ -77,6 +77,9 @@ SWITCHES: Mapping[str, Callable[[], object]] = {
 }
 """All that a model may ask beside dtypes, and whether algorithms are deterministic."""
 
+ON_CPU = ("torch.get_default_device()", repr(torch.device("cpu")))
+"""What most models rely on that make tensors: without a mode there is no other default device."""
+_modes: Callable[[], int] = torch._C._len_torch_function_stack
 MODES_IN = ("torch", "anabranch")
 """Whose function modes change no numbers: default devices, and listeners."""
 
@@ -118,7 +121,9 @@ def holds(ambient: Ambient) -> Callable[[], bool]:
         return lambda: True
     if ambient.asked:
         told = [(SWITCHES[question], was) for question, was in ambient.asked]
-        other = holds(replace(ambient, asked=()))
+        other, on_cpu = holds(replace(ambient, asked=())), ON_CPU[1]
+        if ambient.asked == (ON_CPU,):
+            return lambda: other() and (not _modes() or repr(torch.get_default_device()) == on_cpu)
         return lambda: other() and all(repr(answer()) == was for answer, was in told)
     if ambient.default_dtype or ambient.asks_deterministic:
         return lambda: not differs(ambient)
