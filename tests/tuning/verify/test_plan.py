@@ -96,7 +96,7 @@ class Changes(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = itertools.count()
+        self.calls = (n for n in itertools.count())  # nobody can put a generator back
 
     def forward(self, x: Tensor) -> Tensor:
         return x * (3.0 if next(self.calls) == 0 else 2.0)
