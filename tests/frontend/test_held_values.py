@@ -11,6 +11,7 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,11 @@ def test_what_forward_does_to_it_is_named_and_undone(name: str) -> None:
     assert len(seen.changed) == 1 and seen.changed[0].startswith("held"), seen.changed
     assert not seen.changed[0].endswith(LOST)
     assert next_of(model.held) == next_of(make())
+
+
+def test_what_classes_of_pythons_keep_for_themselves_is_no_change() -> None:
+    model = Stateful(Path("folder") / "file", lambda path: (str(path), hash(path))).eval()
+    assert observe(model, (X,), {}, Surroundings()).changed == ()
 
 
 def test_what_only_looks_is_no_change() -> None:

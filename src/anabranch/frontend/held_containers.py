@@ -12,11 +12,14 @@ if they are equal, too.
 
 from __future__ import annotations
 
+import sys
 import types
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator
 from operator import is_
 from typing import Any
+
+from anabranch.frontend.source import is_users
 
 PLAIN_VALUES = (int, float, complex, bool, str, bytes, type(None))
 BUILT_IN = (OrderedDict, dict, list, deque, set)
@@ -138,11 +141,12 @@ def exchange(live: Any, one: Any, other: Any) -> bool:
 
 
 def slots_of(kind: type) -> tuple[tuple[str, Any], ...]:
-    """The slots that a class in Python and those that it derives from give their objects."""
+    """The slots that a class and those that it derives from give their objects. Classes of Python's
+    own keep in some of theirs what they have computed once: a path its text."""
     return tuple(
         (name, slot)
         for base in kind.__mro__
-        if "__slots__" in vars(base)
+        if "__slots__" in vars(base) and _is_in_code_of_users(base)
         for name, slot in vars(base).items()
         if isinstance(slot, types.MemberDescriptorType)
     )
@@ -158,3 +162,8 @@ def _slot(live: Any, slot: Any) -> Any:
 def _built_in(live: Any) -> Any:
     """Which of the built-in containers it is at heart; None if it is none."""
     return next((kind for kind in BUILT_IN if isinstance(live, kind)), None)
+
+
+def _is_in_code_of_users(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    return module is not None and is_users(getattr(module, "__file__", None) or "a prompt")
