@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import anabranch
+from anabranch.errors import CaptureError
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 QUICK: dict[str, Any] = {"target": "cpu", "search": "none"}
@@ -127,3 +128,12 @@ def test_it_is_captured_without_a_device_too() -> None:
         Energy(forces).eval(), (X,), target="sim:h200", search="none", cache_dir=None
     )
     assert fast.facts["latency_ms"] > 0
+
+
+def test_a_model_that_asks_for_values_as_well_is_told_so() -> None:
+    def asks(model: Energy, x: Tensor) -> Tensor:
+        return forces(model, x)["forces"] if x.sum() < 1000 else x
+
+    with pytest.raises(CaptureError, match="and takes gradients in forward") as refused:
+        anabranch.compile(Energy(asks).eval(), (X,), cache_dir=None, **QUICK)
+    assert "test_traced.py" in refused.value.source

@@ -21,8 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from anabranch.errors import CaptureError
 from anabranch.frontend.observe import own_inputs, unchanged
-from anabranch.frontend.source import running_at
+from anabranch.frontend.source import raised_at, running_at
 from anabranch.frontend.surroundings import Surroundings
+from anabranch.frontend.traced import NEEDS_GRADIENTS
 
 BY_VALUES = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output))
 PAST_OPERATORS = frozenset(
@@ -57,11 +58,21 @@ def answers_of(
     found: Surroundings,
 ) -> tuple[list[ValueAnswer], Any]:
     """What operators answer that may ask for values, in order, and the results of the call, which
-    is made on tensors of its own."""
+    is made on tensors of its own. CaptureError for a model that takes gradients in forward."""
     with unchanged(model, args, kwargs), torch.no_grad(), found.restored():
         args, kwargs = own_inputs(args, kwargs)
         with ByNumbers(refuse=False), _Noting() as noting:
-            results = model(*args, **kwargs)
+            try:
+                results = model(*args, **kwargs)
+            except RuntimeError as refused:
+                if not NEEDS_GRADIENTS.search(str(refused)):
+                    raise
+                raise CaptureError(
+                    "the model asks for values of its tensors, and takes gradients in forward",
+                    "it would be cut where it asks, and a gradient reaches over such a cut",
+                    "choose by torch.where, or compile the part that takes the gradients",
+                    raised_at(refused),
+                ) from refused
     return noting.answers, results
 
 
