@@ -18,7 +18,7 @@ from anabranch.ir.codec import UNTOLD, Beside, nouns
 from anabranch.ir.dag import Dag
 from anabranch.ir.graph import Condition, Graph, Ref, State
 from anabranch.ir.input_guards import InputGuard
-from anabranch.ir.plan import Footprint, Leaf, Signature, Slot, Workspace
+from anabranch.ir.plan import Footprint, Leaf, Signature, Slot, ValueCheck, Workspace
 from anabranch.ir.price import Gain, Price
 from anabranch.ir.protocols import Cost
 from anabranch.ir.recipe import ModelTensor
@@ -119,6 +119,7 @@ SAMPLES = (
     *(SLOTS[1], Workspace("t", 0, 512), Leaf(Ref("x"), offset=3), Footprint(4, 5)),
     *(SIGNATURE, SIGNATURE.ambient, ModelTensor("w", (8,), torch.float16, True)),
     InputGuard(0, "is_contiguous", "True"),
+    ValueCheck("linalg", Ref("info"), "linalg.inv"),
     *(MACHINE, Calibration(fork_us=0.26, origin="a GPU")),
     *(Cost(9.4, "measured", 0.1), Price(14.0, 1.0), Gain(1.0)),
     *(Dag.of(("a", "b"), [(0, 1)]), Refused("why")),
