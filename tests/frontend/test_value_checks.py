@@ -60,6 +60,8 @@ def said(model: Callable[..., Any], x: Tensor) -> tuple[type[Exception], str]:
 def case(
     request: pytest.FixtureRequest,
 ) -> Iterator[tuple[Callable[[Tensor], Any], Tensor, Tensor]]:
+    if str(request.param).startswith("check") and torch.__version__ < "2.12":
+        pytest.skip("torch.export 2.11 fails of a check of a number that it does not know")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing is warned of, for nothing is left out
         yield CASES[request.param]

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._C import DispatchKey
 
 from anabranch.frontend.source import origin
 from anabranch.ir.graph import Arg, Ref
@@ -51,6 +52,9 @@ WRITTEN = (
     "checkpoint"
 )
 
+torch.fx.has_side_effect(torch.ops.aten._linalg_check_errors.default)
+"""Torch 2.11 leaves this one out of a graph, for nothing reads what it gives."""
+
 Step = Callable[..., Ref]
 """step(node, op, source, *rest, **kwargs): one more node of the graph under construction."""
 
@@ -66,6 +70,22 @@ def called(node: fx.Node) -> tuple[str, tuple[Any, ...]] | None:
 def is_ordered(node: fx.Node) -> bool:
     """Whether the node is a check, or another operator without a result, in the order of others."""
     return getattr(node.target, "__name__", "") == "with_effects"
+
+
+def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+    """F.one_hot by operators, with the checks that eager makes, as torch 2.13 has it: before, it
+    lost them on its way into a graph."""
+    if num_classes == -1:
+        num_classes = int(x.max().item()) + 1
+    torch._assert_async((x >= 0).all(), "one_hot: Class values must be non-negative.")
+    few = "one_hot: Class values must be smaller than num_classes."
+    torch._assert_async((x < num_classes).all(), few)
+    classes = torch.arange(num_classes, dtype=x.dtype, device=x.device)
+    return (x.unsqueeze(-1) == classes).to(torch.int64)
+
+
+if DispatchKey.CompositeImplicitAutograd not in torch.ops.aten.one_hot.default.py_kernels:
+    torch.ops.aten.one_hot.default.py_impl(DispatchKey.CompositeImplicitAutograd)(one_hot)
 
 
 @dataclass(slots=True)
