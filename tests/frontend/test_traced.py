@@ -89,6 +89,8 @@ def tensors(results: Any) -> list[Tensor]:
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated")
 @pytest.mark.parametrize("name", TAKES)
 def test_the_plan_computes_what_the_model_computes(name: str, tmp_path: Path) -> None:
+    if name in ("torch.func.grad", "hessians") and torch.__version__ < "2.12":
+        pytest.skip("torch.export 2.11 loses track of what it traces in torch.func")
     model = Energy(TAKES[name]).eval()
     reference = tensors(copy.deepcopy(model)(X))
     for cache in (tmp_path, tmp_path) if name == "forces" else (None,):  # the second is recalled

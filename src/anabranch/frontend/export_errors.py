@@ -13,7 +13,24 @@ from anabranch.errors import CaptureError, DataDependentError
 from anabranch.frontend.source import raised_at
 from anabranch.frontend.translate import CUT
 
+OWN_GENERATOR = (
+    "the model draws random numbers from a torch.Generator of its own",
+    "a plan draws from torch's global generator, and would give other numbers",
+    "leave generator= out, or draw these numbers outside and give them as an input",
+)
 PAST_EXPORT = {
+    "argument of type: <class 'torch._C.Generator'>": OWN_GENERATOR,
+    "quantized nyi in meta tensors": (
+        "the model makes a quantised tensor",
+        "only dense, strided tensors of numbers can be compiled",
+        "round by torch.fake_quantize_per_tensor_affine, or keep int8 numbers and their scales in "
+        "tensors",
+    ),
+    "Expected FakeTensor, got": (
+        "the model takes derivatives of a function in forward (torch.func)",
+        "torch lost track of what it traces there: 2.11 does, 2.13 does not",
+        "take them by torch.autograd.grad, or use a newer torch",
+    ),
     ".numpy() is not supported": (
         "the model gives a tensor to NumPy",
         "a graph holds operators of torch, and what NumPy computes is seen by none",

@@ -30,7 +30,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
 from anabranch.frontend.decompose import decompose
 from anabranch.frontend.direct import direct
-from anabranch.frontend.export_errors import explained
+from anabranch.frontend.export_errors import OWN_GENERATOR, explained
 from anabranch.frontend.export_patches import (
     as_in_eager,
     attention_by_operators,
@@ -321,11 +321,7 @@ def _translate(
             case InputKind.TOKEN:
                 translation.bind_literal(node, None)
             case InputKind.CUSTOM_OBJ if _is_generator(program, spec.target):
-                raise CaptureError(
-                    "the model draws random numbers from a torch.Generator of its own",
-                    "a plan draws from torch's global generator, and would give other numbers",
-                    "leave generator= out, or draw these numbers outside and give them as an input",
-                )
+                raise CaptureError(*OWN_GENERATOR)
             case _:
                 raise CaptureError(
                     f"the model holds {spec.target}, which is neither a tensor nor a number",

@@ -67,7 +67,8 @@ COPY: Any = torch.ops.aten.copy_.default
 OF_VALUES = (
     "the training step asks for the value of a tensor",
     "a step is one graph, which goes the same way whatever the values are",
-    "compute both ways and choose by torch.where, or decide outside of loss_fn and the optimizer",
+    "compute both ways and choose by torch.where (weigh by a mask in place of boolean indexing), "
+    "or decide outside of loss_fn and the optimizer",
 )
 OF_ONE_SHAPE = (
     "give the result a fixed size: weigh by a mask in place of boolean indexing or nonzero()"
