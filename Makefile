@@ -3,6 +3,8 @@
 # make check    format, lint, types, architecture, tests: what CI runs
 # make test-gpu the tests that need a GPU, several at a time, with the Python at hand (PYTHON, JOBS,
 #               SHARD=1/2, LIMIT=600 seconds, OUT=folder): nothing is installed
+# make test-oldest  the tests with the oldest torch that is supported, in an environment of its own:
+#               several gigabytes, for only builds with CUDA's libraries have its Triton beside them
 # make docs     the documentation as a site, build/site/index.html; a warning is an error
 # make benchmarks  docs/benchmarks.md, docs/papers.md and the README's table, from the records
 # make cover    the tests, and which branches of the package they ran
@@ -13,6 +15,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+OLDEST := .venv-oldest
 READY := $(VENV)/.ready
 WORKERS ?= 2
 JOBS ?= 8
@@ -25,7 +28,7 @@ LIMIT ?= 0
 PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rfEs
 
 .DEFAULT_GOAL := check
-.PHONY: setup demo test check format lint types layers tests docs benchmarks test-gpu golden cover size replay clean
+.PHONY: setup demo test check format lint types layers tests docs benchmarks test-gpu test-oldest golden cover size replay clean
 
 setup: $(READY)
 
@@ -71,6 +74,13 @@ cover: setup
 test-gpu:
 	exec $(PYTHON) tools/gpu_tests.py --jobs $(JOBS) --shard $(SHARD) --limit $(LIMIT) $(if $(OUT),--out "$(OUT)")
 
+# The interpreter of its Triton makes Python's numbers of arrays of one, which later NumPys refuse.
+test-oldest:
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --disable-pip-version-check --no-compile --quiet \
+		--editable '.[dev]' 'torch==2.11.0' 'numpy<2.4'
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadgroup -rfEs tests
+
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
@@ -89,6 +99,6 @@ replay: setup
 	$(BIN)/python tools/replay.py
 
 clean:
-	rm -rf $(VENV) build dist out report.html report.json .mypy_cache .ruff_cache \
+	rm -rf $(VENV) $(OLDEST) build dist out report.html report.json .mypy_cache .ruff_cache \
 		.pytest_cache .import_linter_cache .hypothesis
 	find src tests tools -name __pycache__ -prune -exec rm -rf {} +
