@@ -52,8 +52,8 @@ WRITTEN = (
     "checkpoint"
 )
 
+# Torch 2.11 leaves this one out of a graph, for nothing reads what it gives.
 torch.fx.has_side_effect(torch.ops.aten._linalg_check_errors.default)
-"""Torch 2.11 leaves this one out of a graph, for nothing reads what it gives."""
 
 Step = Callable[..., Ref]
 """step(node, op, source, *rest, **kwargs): one more node of the graph under construction."""

@@ -4,9 +4,9 @@
 
 cuBLAS keeps a workspace for each stream that it was called on, 32 MiB on Hopper, as long as the
 process lives: a transformer's training step on 16 streams would hold half a gibibyte for them.
-Four products at a time fill a GPU, or are so small that one behind another takes no longer than a
-launch. The streams with most products keep theirs; others send each of theirs to the one of these
-where it may start first, by what tasks take alone.
+The streams with most products keep theirs; others send each of theirs to the one of these where it
+may start first, by what tasks take alone. On four streams a step of BERT-base takes 4% longer than
+on all sixteen, by forecast for an H200, and up to 390 MiB less.
 """
 
 from __future__ import annotations
