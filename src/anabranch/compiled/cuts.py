@@ -57,6 +57,7 @@ from anabranch.frontend.surroundings import Surroundings, neutral
 from anabranch.ir.trees import with_shapes
 from anabranch.report.cuts import cuts_text
 from anabranch.report.lines import WIDTH
+from anabranch.targets.forks import FORKS
 
 PLANS = "look at the plans one by one: fast.sections[0]"
 UNSEEN = (
@@ -80,7 +81,7 @@ class CutModel(Compiled):
         """What leads to the weights that the model would find gradients of."""
         self._stamps: Stamps = {}
         self._warned = False
-        self._lock, self._process = threading.RLock(), os.getpid()
+        self._lock, self._forks = threading.RLock(), FORKS.count
 
     def _add(self, asked: PlanRequest) -> None:
         if self._forms and (name := self._other_weight()):
@@ -153,8 +154,8 @@ class CutModel(Compiled):
     def _alone(self) -> threading.RLock:
         """What is held while plans run or are written to; in a forked process who held it stayed
         with the parent."""
-        if self._process != os.getpid():
-            self._process, self._lock = os.getpid(), threading.RLock()
+        if self._forks != FORKS.count:
+            self._forks, self._lock = FORKS.count, threading.RLock()
         return self._lock
 
     def _another_way(self, form: CallForm, tensors: Sequence[Tensor], check: PathCheck) -> Any:

@@ -17,7 +17,6 @@ of torch may take as long as they like.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +29,7 @@ import torch
 from anabranch.deadline import TIME
 from anabranch.errors import TargetError
 from anabranch.ir.task import Task
+from anabranch.targets.forks import FORKS
 
 _T = TypeVar("_T")
 
@@ -84,13 +84,13 @@ class Turn:
     def __init__(self) -> None:
         self.lock, self.writer = threading.Lock(), 0
         self.left: Sequence[Any] = ()
-        self._process = os.getpid()
+        self._forks = FORKS.count
 
     def after_fork(self) -> None:
         """In a forked process, who held the lock, and who wrote, stayed with the parent: unless the
         thread that forked did, which is this one."""
-        if self._process != os.getpid():
-            self._process, self.lock, self.left = os.getpid(), threading.Lock(), ()
+        if self._forks != FORKS.count:
+            self._forks, self.lock, self.left = FORKS.count, threading.Lock(), ()
             self.writer = self.writer if self.writer == threading.get_ident() else 0
 
     @contextmanager

@@ -55,7 +55,7 @@ def test_calls_compute(run: CudaExecutable) -> None:
 
 
 def test_a_forked_process_is_refused(run: CudaExecutable) -> None:
-    run._process -= 1
+    run._forks -= 1
     with pytest.raises(TargetError, match="cannot be called in this forked process"):
         run([torch.ones(64, 64)])
 

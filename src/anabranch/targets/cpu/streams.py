@@ -12,12 +12,13 @@ thread survives, new ones are started.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Literal
+
+from anabranch.targets.forks import FORKS
 
 Who = Literal["thread", "caller"]
 
@@ -79,15 +80,15 @@ class Workers:
     """Numbered threads, started when they are first needed."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._process = name, os.getpid()
+        self._name, self._forks = name, FORKS.count
         self._queues: list[SimpleQueue[StreamWork | None]] = []
         weakref.finalize(self, _dismiss, self._queues).atexit = False
 
     def ready(self, count: int) -> bool:
         """Whether so many threads run; False where the system gives no more."""
-        if self._process != os.getpid():
+        if self._forks != FORKS.count:
             self._queues.clear()
-            self._process = os.getpid()
+            self._forks = FORKS.count
         while len(self._queues) < count:
             queue: SimpleQueue[StreamWork | None] = SimpleQueue()
             name = f"{self._name}-{len(self._queues)}"

@@ -34,6 +34,7 @@ from anabranch.ir.task import Kernel
 from anabranch.ir.types import copy_into
 from anabranch.targets.calling import Turn, alone, without_gradients
 from anabranch.targets.cpu.streams import Flag, StreamWork, Workers
+from anabranch.targets.forks import FORKS
 from anabranch.targets.loading import (
     LoadedPlan,
     Placed,
@@ -61,7 +62,7 @@ class CpuExecutable(LoadedPlan):
     ) -> None:
         """`turn`: of other executables with the same arena."""
         self.plan, self.repeat, self.failure, self._placed = plan, repeat, "", placed
-        self._process = self._loaded_by = os.getpid()
+        self._forks = self._loaded_at = FORKS.count
         self.turn = turn or Turn()
         self.turn.after_fork()  # those whose turn it is may have been loaded by the parent
         numbers = dict.fromkeys(launch.stream for launch in plan.schedule.launches)
@@ -143,15 +144,15 @@ class CpuExecutable(LoadedPlan):
         return alone(self.turn, self.plan.tasks.name, entered)
 
     def _after_fork(self) -> None:
-        if self._process != os.getpid():
-            self._process = os.getpid()
+        if self._forks != FORKS.count:
+            self._forks = FORKS.count
             self.turn.after_fork()
             self._placed.operators.forget()
 
     def _here(self, call: Callable[[], _T]) -> _T:
         """On the caller's thread. In a forked process on one of our own: those that OpenMP had for
         the caller's stayed with the parent, and it would wait for them for ever."""
-        if self._process == self._loaded_by or torch.get_num_threads() == 1:
+        if self._forks == self._loaded_at or torch.get_num_threads() == 1:
             return call()
         if not self._own.ready(1):
             raise TargetError(

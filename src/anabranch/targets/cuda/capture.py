@@ -22,7 +22,6 @@ All kernels of the graph, a library's too, ask for one carve-out of L1
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -46,6 +45,7 @@ from anabranch.targets.cuda.call_order import Turns
 from anabranch.targets.cuda.capturing import captured
 from anabranch.targets.cuda.device_sleep import device_sleep
 from anabranch.targets.cuda.input_copies import filler
+from anabranch.targets.forks import FORKS
 from anabranch.targets.loading import LoadedPlan, Placed, copied, held_at
 
 WARM_UPS = 2
@@ -96,7 +96,7 @@ class CudaExecutable(LoadedPlan):
         self._replay_graph: Callable[[], None] | None = None
         self._pool_bytes, self._kernel_bytes = 0, kernel_bytes
         self.turn: Turn = Turn() if beside is None else beside.turn
-        self._process = os.getpid()
+        self._forks = FORKS.count
         self._device = placed.arena.device
         self.libraries: Mapping[int, int] = {}
         """Bytes that libraries keep for streams of the target, by the stream's handle."""
@@ -142,7 +142,7 @@ class CudaExecutable(LoadedPlan):
         """Inputs are copied in, the graph is replayed on the current stream, and results are copied
         out where `clone` asks for it. TargetError in a process that was forked after the plan was
         loaded."""
-        if self._process != os.getpid():
+        if self._forks != FORKS.count:
             raise _forked(self.plan)
         if self._graph is None:  # operators run in Python, and may call this very plan
             return alone(self.turn, self.plan.tasks.name, lambda: self._waited_for(inputs, clone))
