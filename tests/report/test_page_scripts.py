@@ -162,6 +162,32 @@ def test_nothing_is_cut_and_nothing_overlaps(open: Open, width: int, dark: bool)
     assert why and all(wide >= min(160, 5 * len(text)) for wide, text in why), why
 
 
+@pytest.mark.parametrize("name", ["modules", "small"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_word_of_a_table_is_broken(open: Open, name: str, width: int) -> None:
+    """A word of at most twelve letters stands in one line, whatever else its row holds."""
+    tab = open(name, width=width)
+    broken, seen = tab.value(BROKEN_WORDS)
+    assert seen > 20 and broken == []
+
+
+BROKEN_WORDS = """(() => {
+  const broken = []; let seen = 0;
+  for (const cell of document.querySelectorAll('.plain td, .plain th')) {
+    const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) for (const word of walker.currentNode.data.matchAll(/\\w{2,12}/g)) {
+      const range = document.createRange();
+      range.setStart(walker.currentNode, word.index);
+      range.setEnd(walker.currentNode, word.index + word[0].length);
+      if (range.getClientRects().length > 1) broken.push(word[0]);
+      seen += 1;
+    }
+  }
+  return [broken, seen];
+})()"""
+"""The words in tables that lie in several lines, and how many there are in all."""
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_map_stands_beside_the_streams(open: Open, width: int) -> None:
     tab = open("modules", width=width)
