@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import anabranch
 from anabranch.compiled.calls import Compiled
@@ -132,6 +133,25 @@ def test_gradients_of_the_models_own_weights_are_refused() -> None:
         fast(X)[0].sum().backward(inputs=[net.linear.bias])
     net(X)[0].sum().backward()  # and the model itself has them, as ever
     assert net.linear.bias.grad is not None
+
+
+@pytest.mark.parametrize("model", [Net, Cut])
+def test_what_is_unfrozen_later_is_as_if_it_had_been_at_first(model: type[nn.Module]) -> None:
+    net = model().eval().requires_grad_(False)
+    fast = compiled(net)
+    held = list(net.parameters())
+    assert not any(required(pytree.tree_leaves(silently(fast, X))))
+    for parameter in (held[-1], held[0]):  # the second while results have gradients already
+        parameter.requires_grad_()
+        with torch.no_grad():
+            assert not any(required(pytree.tree_leaves(silently(fast, X))))
+        made, wanted = map(pytree.tree_leaves, (silently(fast, X), net(X)))
+        assert required(made) == required(wanted) and torch.allclose(made[0], wanted[0])
+        with pytest.raises(RuntimeError, match="compiled by Anabranch"):
+            made[0].sum().backward()
+        with pytest.raises(RuntimeError, match="compiled by Anabranch"):
+            torch.autograd.grad(fast(X)[0].sum(), parameter, allow_unused=True)
+    assert all(parameter.grad is None for parameter in held)
 
 
 @pytest.mark.filterwarnings("ignore:an input of a compiled model")

@@ -31,8 +31,8 @@ class Several(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         self.calls.add_(1)
-        flat = x.reshape(2, -1) + 1
-        return self.conv(x), F.max_pool2d(x, 2) * 2, x.mean((2, 3)), flat, x.softmax(1), x
+        flat = x.reshape(2, -1) + 1, x.flatten(2) * 2
+        return self.conv(x), F.max_pool2d(x, 2) * 2, x.mean((2, 3)), *flat, x.softmax(1), x
 
 
 @pytest.mark.parametrize("compiled", LAYOUTS)
@@ -71,3 +71,28 @@ def test_strides_of_inputs_are_not_asked_for_where_they_make_no_difference() -> 
         nn.AdaptiveAvgPool2d(1).eval(), (torch.randn(1, 3, 4, 4),), **OPTIONS
     )
     assert relaid(pooled.entries[-1]) is None
+
+
+class Chosen(nn.Module):
+    """A plan, a step that runs as eager does, and what lies where inputs lie."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Conv2d(4, 4, 1))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        h = self.conv(x)
+        kept = h[h.sum((1, 2, 3)) > -1e9]
+        return h, kept, kept.flatten(1), x[x.sum((1, 2, 3)) > -1e9].flatten(2) * 2
+
+
+def test_results_of_cut_models_lie_as_the_models() -> None:
+    model, x = Chosen().eval(), torch.randn(2, 3, 6, 6)
+    for first in LAYOUTS.values():
+        fast = anabranch.compile(model, (first(x),), **OPTIONS)
+        assert len(fast.sections) >= 1
+        for lay in LAYOUTS.values():
+            made, wanted = fast(lay(x)), model(lay(x))
+            assert [one.stride() for one in made] == [one.stride() for one in wanted]
+            for one, other in zip(made, wanted, strict=True):
+                torch.testing.assert_close(one.detach(), other.detach())

@@ -147,6 +147,43 @@ def test_other_forms_of_batches_and_other_settings() -> None:
         step(x, t)
 
 
+def test_parameters_that_are_frozen_or_unfrozen_later_are_refused() -> None:
+    """A plan would go on training the one, and never train the other."""
+    model, optimizer, other, theirs = twins(lambda p: torch.optim.SGD(p, lr=1e-2))
+    for one in (model, other):
+        one.get_parameter("4.bias").requires_grad_(False)
+    step, (batch,) = step_of(model, optimizer), batches(1, 1)
+    for name, then in (("4.bias", False), ("0.weight", True)):
+        model.get_parameter(name).requires_grad_(not then)
+        with pytest.raises(WeightsError, match=rf"{name} requires .*gradients, and did"):
+            step(*batch)
+        model.get_parameter(name).requires_grad_(then)
+    assert step(*batch).item() == pytest.approx(eager(other, theirs, batch), abs=1e-6)
+    assert apart(model, other) < 1e-6
+
+
+def images(model: nn.Module, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    y = model(x)
+    return y.square().mean(), (y, y.flatten(2) * 2)
+
+
+def test_extras_lie_as_eagers_however_inputs_lie() -> None:
+    make = lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.Conv2d(4, 2, 1))  # noqa: E731
+    model, optimizer, other, theirs = twins(lambda p: torch.optim.SGD(p, lr=1e-2), make)
+    x = torch.randn(2, 3, 5, 5)
+    step = step_of(model, optimizer, loss_fn=images, batch=(x,))
+    for lay in (torch.channels_last, torch.contiguous_format):
+        given = x.contiguous(memory_format=lay)
+        loss, extras = step(given)
+        mine, wanted = images(other, given)
+        backward(mine)
+        theirs.step()
+        theirs.zero_grad()
+        assert [one.stride() for one in extras] == [one.stride() for one in wanted]
+        for one, want in zip((loss, *extras), (mine, *wanted), strict=True):
+            torch.testing.assert_close(one, want.detach())
+
+
 def test_gradients_are_added_up_and_clipped() -> None:
     model, optimizer, other, theirs = twins(lambda p: torch.optim.SGD(p, lr=0.5), linear)
     step = step_of(model, optimizer, accumulate=3, clip_norm=0.1)

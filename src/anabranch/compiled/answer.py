@@ -11,7 +11,15 @@ from torch.autograd import forward_ad
 
 from anabranch.compiled.binding import names_of
 from anabranch.compiled.entry import Entry, signature_of
-from anabranch.compiled.gradients import Seal, asked_of, reached, warn_of_inputs
+from anabranch.compiled.gradients import (
+    Seal,
+    Trained,
+    any_requires_grad,
+    asked_of,
+    reached,
+    trained,
+    warn_of_inputs,
+)
 from anabranch.compiled.layouts import relaid
 from anabranch.compiled.transforms import check_plain, functions, modes
 from anabranch.errors import TargetError
@@ -23,6 +31,7 @@ from anabranch.frontend.memory import (
     share,
 )
 from anabranch.frontend.plain import Reader
+from anabranch.ir.graph import Graph
 from anabranch.ir.task import alias_roots, value_types
 from anabranch.options import Options
 
@@ -117,27 +126,28 @@ def _sealing(
 ) -> Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]:
     """What is done to results in grad mode: those that the model would find gradients for require
     some, and refuse to give them."""
-    count = len(entry.plan.tasks.outputs)
-    made = entry.compilation
+    made, frozen = entry.compilation, entry.trained.frozen
     graph = made.captured.graph if made is not None else None
-    inputs = frozenset(value.name for value in entry.plan.tasks.inputs)
-    kept = {state.output for state in entry.plan.tasks.states}
-    trained = entry.trained.places - kept  # what is written to has no history
-    varied = trained | (reached(graph, inputs) if graph else frozenset(range(count))) - kept
-    roots = entry.trained.roots if trained else ()
-    always = Seal(sorted(trained), count, roots)
-    beforehand = getattr(entry.run, "seal", None)
-    if trained and beforehand is not None:
-        beforehand(always)
-    first = min(trained, default=None)
-    asked = Seal(_floating(entry, varied), count, roots)
-    warned = [False]
+    always, asked, first = _seals(entry, entry.trained, graph)
+    warned = False
+
+    def thawed() -> None:
+        """Parameters require gradients that did not."""
+        nonlocal always, asked, first, frozen
+        assert made is not None and entry.job is not None, "a loaded plan knows of no parameters"
+        now = trained(entry.job.model, made.captured)
+        frozen = now.frozen
+        always, asked, first = _seals(entry, now, graph)
 
     def seal(tensors: Sequence[Tensor], results: Sequence[Tensor]) -> Sequence[Tensor]:
+        nonlocal warned
+        if frozen and any_requires_grad(*frozen):
+            thawed()
+            results = [one.detach() if one.requires_grad else one for one in results]
         for tensor in tensors:
             if tensor.requires_grad:
-                if not warned[0]:
-                    warned[0] = True
+                if not warned:
+                    warned = True
                     warn_of_inputs()
                 return asked(results, asked_of(tensors))
         if first is None or results[first].requires_grad:
@@ -145,6 +155,22 @@ def _sealing(
         return always(results)
 
     return seal
+
+
+def _seals(entry: Entry, known: Trained, graph: Graph | None) -> tuple[Seal, Seal, int | None]:
+    """What seals results in every call, and in those whose inputs require gradients; the first
+    result that the model has gradients of weights for. The executable is told."""
+    count = len(entry.plan.tasks.outputs)
+    inputs = frozenset(value.name for value in entry.plan.tasks.inputs)
+    kept = {state.output for state in entry.plan.tasks.states}
+    places = known.places - kept  # what is written to has no history
+    varied = places | (reached(graph, inputs) if graph else frozenset(range(count))) - kept
+    roots = known.roots if places else ()
+    always = Seal(sorted(places), count, roots)
+    beforehand = getattr(entry.run, "seal", None)
+    if places and beforehand is not None:
+        beforehand(always)
+    return always, Seal(_floating(entry, varied), count, roots), min(places, default=None)
 
 
 def _floating(entry: Entry, places: frozenset[int]) -> list[int]:

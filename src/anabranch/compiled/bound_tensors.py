@@ -5,6 +5,7 @@ optimizer.load_state_dict(...)      makes new tensors: their values come to the 
 model.load_state_dict(...)          writes in place: nothing is to be done, but for what the step
                                     only reads, of which plans have copies: they are refitted
 model.to(...), another parameter    refused: the optimizer would not have it either
+parameter.requires_grad_(...)       refused: the plan trains those that it was compiled to train
 group["betas"] = ...                refused: the plan has the number it was compiled with
 group["lr"] = ...                   read by each call
 """
@@ -25,13 +26,15 @@ from anabranch.frontend.training import LR, Held, StatePlace, Training, places_o
 
 @dataclass(slots=True)
 class BoundTensors:
-    """`weights`: the places of the model's tensors, `moments` those of the optimizer's; `settings`:
+    """`weights`: the places of the model's tensors, and `trained` whether each requires gradients;
+    `moments`: the places of the optimizer's; `settings`:
     of each group what may not change. `counts`: tensors that are equal and stay so, with `versions`
     the sum of how often they had been written to; `fixed`: tensors that the step only reads, of
     which plans have copies, with `written` that sum."""
 
     training: Training
     weights: list[tuple[str, StatePlace]]
+    trained: list[bool]
     moments: list[StatePlace]
     state: Any
     groups: Any
@@ -59,9 +62,11 @@ class BoundTensors:
         ]
         alike = ([held.tensors[i] for i in places] for places in held.alike)
         counts = [[tensor for tensor in each if id(tensor) in moving] for each in alike]
+        weights = list(places_of(training))
         return BoundTensors(
             training,
-            list(places_of(training)),
+            weights,
+            [tensor.requires_grad for _, (_, _, tensor) in weights],
             moments,
             optimizer.state,
             optimizer.param_groups,
@@ -84,9 +89,11 @@ class BoundTensors:
         optimizer = self.training.optimizer
         if optimizer.state is not self.state or optimizer.param_groups is not self.groups:
             self._take_state()
-        for _, (mapping, key, tensor) in self.weights:
+        for (name, (mapping, key, tensor)), trained in zip(self.weights, self.trained, strict=True):
             if mapping.get(key) is not tensor:
                 self._refuse_exchanged()
+            if tensor.requires_grad is not trained:
+                raise _other_gradients(name, trained)
         for mapping, key, tensor in self.moments:
             if mapping.get(key) is not tensor:
                 self._take_state()
@@ -164,6 +171,15 @@ class BoundTensors:
                 "the plan updates the one it was compiled with, which the optimizer has",
                 "write into the tensor (load_state_dict without assign=True), or compile again",
             )
+
+
+def _other_gradients(name: str, trained: bool) -> WeightsError:
+    now, then = ("no gradients", "did") if trained else ("gradients", "did not")
+    return WeightsError(
+        f"{name} requires {now}, and {then} when the step was compiled",
+        "a plan trains the parameters that it was compiled to train, and leaves the others",
+        f"give it back with requires_grad_({trained}), or compile the step again",
+    )
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from anabranch.compiled.cut_path import (
     leaves_of,
 )
 from anabranch.compiled.entry import Entry
+from anabranch.compiled.layouts import relaid
 from anabranch.compiled.memory import MemoryUse, memory_of
 from anabranch.compiled.sharing import share_arena
 from anabranch.deadline import TIME
@@ -203,12 +204,15 @@ class Sections:
     def _planned(self, section: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
         """What a plan gives of the values that its section reads; two of them may be one tensor.
         A plan may be loaded anew, on the arena of another."""
-        entries = self.entries
+        entries, relay = self.entries, relaid(self.entries[section])
 
         def call(values: Sequence[Any]) -> Sequence[Any]:
             entry = entries[section]
             assert entry.run is not None, "plans for a simulated target are not called"
-            given: Sequence[Any] = entry.assemble(values, entry.run(values, clone=True))
+            results: Sequence[Tensor] = entry.run(values, clone=True)
+            if relay is not None:
+                results = relay(values, results)
+            given: Sequence[Any] = entry.assemble(values, results)
             return given
 
         return call

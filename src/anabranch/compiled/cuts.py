@@ -33,7 +33,13 @@ from anabranch.compiled.cut_path import (
     same,
 )
 from anabranch.compiled.cut_plans import Sections
-from anabranch.compiled.gradients import roots_of, sealed_results, warn_of_inputs
+from anabranch.compiled.gradients import (
+    any_requires_grad,
+    frozen_of,
+    roots_of,
+    sealed_results,
+    warn_of_inputs,
+)
 from anabranch.compiled.history import Text
 from anabranch.compiled.kept_weights import on_device
 from anabranch.compiled.memory import MemoryUse
@@ -79,6 +85,7 @@ class CutModel(Compiled):
         self._model_is: dict[str, str] = {}
         self._roots: tuple[Tensor, ...] = ()
         """What leads to the weights that the model would find gradients of."""
+        self._frozen: tuple[Tensor, ...] = ()
         self._stamps: Stamps = {}
         self._warned = False
         self._lock, self._forks = threading.RLock(), FORKS.count
@@ -91,7 +98,7 @@ class CutModel(Compiled):
         trace = trace_cuts(self.model, asked.args, asked.kwargs, asked.around)
         if not self._forms:
             self._model_is, self._stamps = attributes(self.model), self._model_stamps()
-            self._roots = roots_of(self.model)
+            self._roots, self._frozen = roots_of(self.model), frozen_of(self.model)
         with neutral():
             path = self._sections.path(self.model, self._model_is, trace, asked.stop, self.owned)
             form = self._form(trace, asked.around, device)
@@ -185,6 +192,8 @@ class CutModel(Compiled):
         if not self._warned and any(tensor.requires_grad for tensor in tensors):
             self._warned = True
             warn_of_inputs()
+        if self._frozen and any_requires_grad(*self._frozen):  # they did not until now
+            self._roots, self._frozen = roots_of(self.model), frozen_of(self.model)
         return sealed_results(tensors, results, self._roots)
 
     def _explained(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -4,6 +4,8 @@
                                  refused: backward(), torch.autograd.grad, autograd.functional
     inputs that require them     the same, and one warning
     no gradients asked for       plain results, and no cost
+    weights that require them    the same as if they had from the start: in grad mode each call
+    later (unfrozen)             looks at those that did not, once its results are on their way
 
 A result that silently required no gradients would leave weights untrained without a word. One whose
 history did not lead to the inputs and weights would have a gradient of None, or zeros, with regard
@@ -40,6 +42,8 @@ WARNING = (
     f"alone, and asking for gradients of them is refused; {HOW}"
 )
 DelayedError = torch._C._functions.DelayedError
+any_requires_grad = torch._C._any_requires_grad
+"""Whether any of these tensors requires gradients: 0.03 us for each."""
 
 
 class Seal:
@@ -68,10 +72,12 @@ class Seal:
 @dataclass(frozen=True, slots=True)
 class Trained:
     """Places of results for which the model itself would find gradients of its weights. `roots`: a
-    tensor whose history leads to all of these weights; empty where there are none."""
+    tensor whose history leads to all of these weights; empty where there are none. `frozen`: the
+    parameters that require no gradients yet."""
 
     places: frozenset[int] = frozenset()
     roots: tuple[Tensor, ...] = field(default=(), repr=False, compare=False)
+    frozen: tuple[Tensor, ...] = field(default=(), repr=False, compare=False)
 
 
 def warn_of_inputs() -> None:
@@ -116,6 +122,12 @@ def roots_of(model: Any) -> tuple[Tensor, ...]:
         return (made if isinstance(made, Tensor) else made[0],)  # of one alone there is no tuple
 
 
+def frozen_of(model: Any) -> tuple[Tensor, ...]:
+    """The parameters of the model that require no gradients, and may do so later."""
+    found = {id(p): p for p in _parameters(model).values() if not p.requires_grad}
+    return tuple(p for p in found.values() if _continuous(p.dtype) and not p.is_inference())
+
+
 def trained(model: Any, captured: Captured) -> Trained:
     """The results for which the model itself would find gradients of its weights."""
     if _without_gradients(model):
@@ -129,7 +141,7 @@ def trained(model: Any, captured: Captured) -> Trained:
         if known.requires_grad if known is not None else unknown and constant.name not in sources:
             weights.add(constant.name)
     places = reached(captured.graph, frozenset(weights)) - frozenset(captured.detached or ())
-    return Trained(places, roots_of(model)) if places else Trained()
+    return Trained(places, roots_of(model) if places else (), frozen_of(model))
 
 
 def reached(graph: Graph, names: frozenset[str]) -> frozenset[int]:

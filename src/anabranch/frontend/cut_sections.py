@@ -252,11 +252,23 @@ def _module(
         made[node].meta = dict(node.meta)
     for node in nodes:
         made[node] = graph.node_copy(node, made.__getitem__)
-        if kind == "eager" and node.target is torch.ops.aten.view.default:
-            # What is given with values may lie in memory in another way than without.
-            made[node].target = torch.ops.aten.reshape.default
     graph.output(tuple(made[node] for node in gives))
+    for node in list(graph.nodes) if kind == "eager" else ():
+        _reshape(graph, node)
     return fx.GraphModule(holder, graph)
+
+
+def _reshape(graph: fx.Graph, node: fx.Node) -> None:
+    """What is given may lie in memory in another way than in the trace: where that had a view, a
+    copy may be needed, and where it had a view of a copy, perhaps none."""
+    if node.target is torch.ops.aten.view.default:
+        node.target = torch.ops.aten.reshape.default
+    elif node.target is torch.ops.aten._unsafe_view.default:
+        copy: Any = node.args[0]
+        if copy.target is torch.ops.aten.clone.default:
+            node.target, node.args = torch.ops.aten.reshape.default, (copy.args[0], *node.args[1:])
+            if not copy.users:
+                graph.erase_node(copy)
 
 
 def captured_section(
