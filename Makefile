@@ -84,10 +84,10 @@ test-oldest:
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-benchmarks:
-	$(PYTHON) tools/tables.py
-	$(PYTHON) tools/papers.py
-	$(PYTHON) tools/rule_families.py
+benchmarks: setup
+	$(BIN)/python tools/tables.py
+	$(BIN)/python tools/papers.py
+	$(BIN)/python tools/rule_families.py
 
 golden: setup
 	$(PYTEST) tests --update-golden
