@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,6 +163,28 @@ def test_parameters_that_are_frozen_or_unfrozen_later_are_refused() -> None:
         model.get_parameter(name).requires_grad_(then)
     assert step(*batch).item() == pytest.approx(eager(other, theirs, batch), abs=1e-6)
     assert apart(model, other) < 1e-6
+
+
+def test_what_a_step_reads_and_writes_beside_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loss(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+        (tmp_path / "losses.txt").write_text("asked")
+        return loss_of(model, x, t) * float(os.environ["SCALE"])
+
+    monkeypatch.setenv("SCALE", "2")
+    model, optimizer, *_ = twins(lambda p: torch.optim.SGD(p, lr=0.1), linear)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        step = step_of(model, optimizer, loss_fn=loss)
+    told = [str(one.message) for one in said]
+    assert [one.partition(" at ")[0] for one in told] == [
+        "Linear: forward changes losses.txt (written to",
+        "Linear: forward reads os.environ['SCALE']",
+    ]
+    batch = batches(1)[0]
+    wanted = 2 * loss_of(copy.deepcopy(model), *batch).item()
+    assert step(*batch).item() == pytest.approx(wanted)
 
 
 def images(model: nn.Module, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
+import json
+import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +19,7 @@ import torch
 import typing_extensions
 from torch import Tensor, nn
 
+import anabranch
 from anabranch.frontend.call_profiler import TOOLS, unless_of_module
 from anabranch.frontend.observe import Observed, observe
 from anabranch.frontend.source import is_users
@@ -160,3 +165,73 @@ def test_where_all_tools_are_taken_it_listens_all_the_same() -> None:
 
 def test_what_stands_for_pythons_own_is_nobodys() -> None:
     assert not is_users(typing_extensions.__file__) and is_users(__file__)
+
+
+ENVIRONMENT: dict[str, Callable[[], Any]] = {
+    "item": lambda: os.environ["SCALE"],
+    "get": lambda: os.environ.get("SCALE", "1"),
+    "getenv": lambda: os.getenv("SCALE"),
+    "in": lambda: "SCALE" in os.environ,
+    "all": lambda: dict(os.environ),
+}
+
+
+@pytest.mark.parametrize("how", ENVIRONMENT)
+def test_variables_of_the_environment_that_are_read_are_named(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALE", "2")
+    reads = _seen(lambda x: x * float(bool(ENVIRONMENT[how]()))).reads
+    named = [one for one in reads if one.startswith("os.environ['SCALE'] at test_call_profiler.py")]
+    assert len(named) == 1 and (how == "all" or len(reads) == 1)
+    assert not _seen(lambda x: torch.nn.functional.relu(x) * 2).reads
+
+
+def _dumped(path: Path, opened: Any) -> None:
+    with path.open("w") as file:
+        json.dump({}, file)
+
+
+WRITES: dict[str, Callable[[Path, Any], Any]] = {
+    "open": lambda path, _: open(path, "a").close(),
+    "text": lambda path, _: path.write_text("x"),
+    "json": _dumped,
+    "save": lambda path, _: torch.save(1, path),
+    "low": lambda path, _: os.close(os.open(path, os.O_WRONLY | os.O_CREAT)),
+    "opened before": lambda _, opened: opened.write("x"),
+}
+
+
+@pytest.mark.parametrize("how", WRITES)
+def test_files_that_are_written_are_named(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    with path.open("w") as opened:
+        seen = _seen(lambda x: (WRITES[how](path, opened), x * 2)[1])
+    assert len(seen.changed) == 1
+    assert seen.changed[0].startswith("log.txt (written to at test_call_profiler.py:")
+    before = builtins.open, os.open
+    assert not _seen(lambda x: x * len((path.read_bytes(), print(end=""))[:1])).changed
+    assert (builtins.open, os.open) == before
+
+
+def test_what_a_model_reads_and_writes_is_told_also_where_it_is_recalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            with open(tmp_path / "log.txt", "a") as file:
+                file.write("called")
+            return x * float(os.environ["SCALE"])
+
+    monkeypatch.setenv("SCALE", "2")
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            fast = anabranch.compile(
+                Model().eval(), (torch.ones(3),), target="cpu", search="none", cache_dir=tmp_path
+            )
+        said = [str(one.message) for one in told if "forward " in str(one.message)]
+        assert len(said) == 2 and torch.equal(fast(torch.ones(3)), torch.full((3,), 2.0))
+        assert any("forward reads os.environ['SCALE'] at" in one for one in said)
+        assert any("forward changes log.txt (written to at" in one for one in said)
+        assert any("nobody can put that back" in one for one in said)

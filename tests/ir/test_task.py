@@ -6,6 +6,8 @@ x -> a -> (row of a) -> b -> d
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from anabranch.fusion import partition
@@ -43,6 +45,21 @@ def test_the_tasks_compute_the_graph() -> None:
     x = torch.randn(3, 4)
     for got, want in zip(eval_tasks(TASKS, [x]), eval_graph(GRAPH, [x]), strict=True):
         assert torch.equal(got, want)
+
+
+def test_states_that_are_left_out_are_as_the_tasks_hold_them() -> None:
+    counter = parse_graph("""graph counter {
+      input %x: f32[3]
+      state %n: f32[] -> %more
+      %more: f32[] = aten.add.Tensor(%n, 1)
+      %y: f32[3] = aten.mul.Tensor(%x, %more)
+      return %y, %more
+    }""")
+    held = replace(counter.states[0], value=torch.tensor(4.0))
+    tasks = partition(replace(counter, states=(held,)), Trace(), TargetSpec("cpu", "a CPU"))
+    x = torch.ones(3)
+    assert [out.tolist() for out in eval_tasks(tasks, [x])] == [[5.0] * 3, 5.0]
+    assert [out.tolist() for out in eval_tasks(tasks, [x, torch.tensor(1.0)])] == [[2.0] * 3, 2.0]
 
 
 def test_a_part_stands_alone() -> None:

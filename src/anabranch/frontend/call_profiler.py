@@ -1,11 +1,12 @@
-"""What the user's code asks for in a call that no list of operators shows: the time, and torch's
-answers about the call that it runs in.
+"""What the user's code asks for in a call that no list of operators shows: the time, the
+environment, and torch's answers about the call that it runs in; and the files that it writes.
 
-    with watched(reads, asks, names):
+    with watched(reads, asks, names, files):
         model(x)
-    reads      ["time.time() at model.py:7 in forward"]
+    reads      ["time.time() at model.py:7 in forward", "os.environ['STEP'] at ..."]
     asks       ["torch.is_grad_enabled() at model.py:9 in forward"]
     names      {"stride"}: questions about tensors that lines of the code that ran may ask
+    files      ["log.txt (written to at model.py:8 in forward)"]
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
 from typing import Any, Protocol
 
 from torch import nn
 
 from anabranch.frontend.input_queries import mentioned
 from anabranch.frontend.mode_queries import BUILT_IN, FLAGS_IN, FUNCTIONS, mode_query
-from anabranch.frontend.source import is_users
+from anabranch.frontend.process_state import VARIABLE
+from anabranch.frontend.source import is_python, is_users
+from anabranch.frontend.written_files import FILES, SAVES, opened_files, saved, written
 
 CLOCKS: dict[Any, str] = {
     **{
@@ -45,6 +48,7 @@ HEARD = frozenset((*CLOCKS, *BUILT_IN))
 
 IMPORT: CodeType = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 """What runs for each module that is imported."""
+TOLD = frozenset((VARIABLE.co_name, SAVES.co_name))
 LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"))
 READS = frozenset(("LOAD_ATTR", "LOAD_METHOD"))
 
@@ -66,7 +70,9 @@ class Listener(Protocol):
 
 
 @contextmanager
-def watched(reads: list[str], asks: list[str], names: set[str]) -> Iterator[Listener | None]:
+def watched(
+    reads: list[str], asks: list[str], names: set[str], files: list[str]
+) -> Iterator[Listener | None]:
     """Adds to these what the user's code asks for; not under a profiler of somebody else's. Gives
     what listens, that code which is none of the user's may run without. What the garbage collector
     runs meanwhile is nobody's call: callbacks, which often take the time, and finalizers. Nor are
@@ -75,14 +81,15 @@ def watched(reads: list[str], asks: list[str], names: set[str]) -> Iterator[List
     if sys.getprofile() is not None:
         yield None
         return
-    heard = _Heard(reads, asks, names)
-    tool = _free_tool()
+    heard = _Heard(reads, asks, names, files)
+    tool, importing = _free_tool(), _imports(sys._getframe())
     listener = _Profiler(heard) if tool is None else _Monitor(heard, tool)
     gc.callbacks.insert(0, heard.begins)
     gc.callbacks.append(heard.ends)
     listener.start()
     try:
-        yield listener
+        with opened_files(files, lambda frame: heard.collecting or _imports(frame) > importing):
+            yield listener
     finally:
         listener.stop()
         gc.callbacks.remove(heard.begins)
@@ -93,8 +100,10 @@ class _Heard:
     """What is made of functions that are entered and called. `collecting`: the garbage collector
     runs."""
 
-    def __init__(self, reads: list[str], asks: list[str], names: set[str]) -> None:
-        self._reads, self._asks, self._names = reads, asks, names
+    def __init__(
+        self, reads: list[str], asks: list[str], names: set[str], files: list[str]
+    ) -> None:
+        self._reads, self._asks, self._names, self._files = reads, asks, names, files
         self._seen: dict[int, CodeType] = {}
         self._of_tensors: dict[int, frozenset[str]] = {}
         self.collecting = False
@@ -120,13 +129,23 @@ class _Heard:
         if code.co_name in FUNCTIONS:
             question = mode_query(frame)
             self._asks.extend([question] if question is not None else ())
-        return id(code) in self._of_tensors or code.co_name in FUNCTIONS
+        if code is VARIABLE:
+            self._reads.extend(_variable(frame))
+        elif code is SAVES:
+            self._files.extend(saved(frame))
+        told = code is VARIABLE or code is SAVES
+        return id(code) in self._of_tensors or code.co_name in FUNCTIONS or told
 
     def calls(self, frame: FrameType, called: Any) -> None:
         """A built-in function is called that is one of `HEARD`."""
         question = mode_query(frame, called)
         self._asks.extend([question] if question is not None else ())
         self._reads.extend(_clock(frame, called))
+
+    def writes(self, frame: FrameType, file: Any) -> None:
+        """A built-in function is called with a file of `FILES`."""
+        if is_users(frame.f_code.co_filename):
+            self._files.extend(written(frame, file))
 
 
 class _Profiler:
@@ -150,8 +169,12 @@ class _Profiler:
     def _profile(self, frame: FrameType, event: str, called: Any) -> None:
         deaf = self._heard.collecting or self._imports
         if event == "c_call":
-            if type(called) is BuiltinFunctionType and called in HEARD and not deaf:
+            if type(called) is not BuiltinFunctionType or deaf:
+                return
+            if called in HEARD:
                 self._heard.calls(frame, called)
+            elif type(called.__self__) in FILES:
+                self._heard.writes(frame, called.__self__)
         elif event == "call":
             self._imports += frame.f_code is IMPORT
             if not (deaf or self._imports):
@@ -208,7 +231,7 @@ class _Monitor:
         users = is_users(code.co_filename)
         if users or code.co_filename.startswith(FLAGS_IN):
             self._listen_to_calls(code)
-        if not users and code.co_name not in FUNCTIONS:
+        if not users and code.co_name not in FUNCTIONS and code.co_name not in TOLD:
             return False
         return self._deaf(frame) or self._heard.enters(frame)
 
@@ -222,6 +245,13 @@ class _Monitor:
             frame = sys._getframe(1)
             if not self._deaf(frame):
                 self._heard.calls(frame, called)
+            return
+        bound = type(called) is BuiltinFunctionType
+        file = called.__self__ if bound else first if type(called) is MethodDescriptorType else None
+        if type(file) in FILES:
+            frame = sys._getframe(1)
+            if not self._deaf(frame):
+                self._heard.writes(frame, file)
 
     def _deaf(self, frame: FrameType) -> bool:
         """Whether what runs now is nobody's."""
@@ -269,6 +299,15 @@ def unless_of_module(code: CodeType) -> frozenset[str]:
 def _of_module(frame: FrameType) -> bool:
     first = frame.f_locals.get(frame.f_code.co_varnames[0])
     return isinstance(first, nn.Module)
+
+
+def _variable(frame: FrameType) -> Iterator[str]:
+    key, asking = frame.f_locals.get("key"), frame.f_back
+    while asking is not None and is_python(asking.f_code.co_filename):
+        asking = asking.f_back
+    if asking is not None and is_users(asking.f_code.co_filename):
+        place = f"{Path(asking.f_code.co_filename).name}:{asking.f_lineno}"
+        yield f"os.environ[{key!r}] at {place} in {asking.f_code.co_name}"
 
 
 def _clock(frame: FrameType, called: Any) -> Iterator[str]:

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from anabranch.cache import Cache, Codec, Table
 from anabranch.errors import CaptureError
-from anabranch.frontend.capture_warnings import warn, warn_of_changes
+from anabranch.frontend.capture_warnings import warn, warn_of_changes, warn_of_reads
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.effects import check_assigned, check_values, check_writes, rebuilt
 from anabranch.frontend.fingerprint import fingerprint
@@ -69,7 +69,6 @@ from anabranch.trace import Trace
 
 MOST_HELD = 64 << 20
 """Bytes of a model's results."""
-NOT_READ = "what is compiled does not, and has what was read when it was captured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +137,7 @@ def capture_model(
             assert seen is not None
             other = unkept(found.graph, unwrapped(model), seen.changed)
             warn_of_changes(trace, name_of(model), other)
+            warn_of_reads(trace, name_of(model), seen.reads)
             return with_state(_with_answers(found, args, kwargs, seen, calling.under), model), seen
         if stored is not None:
             why = "it computes something else than when it was captured, or that cannot be told"
@@ -145,6 +145,7 @@ def capture_model(
     unknown()
     check(model, args, kwargs)
     seen = _seen(calling, model, args, kwargs, trace)
+    warn_of_reads(trace, name_of(model), seen.reads if seen is not None else ())
     if seen is not None and HELD_TENSOR in seen.changed:
         raise CaptureError(
             "the model writes to a tensor that it holds, and that is none of its buffers",
@@ -260,9 +261,7 @@ def _seen(
         reads = (*reads, *more)
     if has_containers(model, args, kwargs):
         seen = replace(seen, exact=_unlike(seen, lambda: call(other_containers=True)))
-    if trace is not None and reads:
-        warn(trace, name_of(model), f"forward reads {', '.join(reads)}: {NOT_READ}")
-    return seen
+    return replace(seen, reads=reads)
 
 
 def _made_by_default(seen: Observed, call: Callable[..., Observed], calling: Calling) -> bool:

@@ -15,6 +15,7 @@ NOT_CHANGED = (
     "what is compiled does not, and computes what the model's next call would; compiling left them "
     "as they were"
 )
+NOT_READ = "what is compiled does not, and has what was read when it was captured"
 UNCHECKED = (
     "raises for some values, and a plan does not: nobody knows how to make it after a call; check "
     "outside of the model, or as a comparison of numbers (torch._check(x.item() <= 8))"
@@ -37,6 +38,12 @@ def warn_of_changes(trace: Trace, model: str, changed: Sequence[str]) -> None:
         lost = [name.removesuffix(LOST) for name in changed if name.endswith(LOST)]
         but = f", but for {_few(lost)}: nobody can put that back, set it anew" if lost else ""
         warn(trace, model, f"forward changes {_few(names)}: {NOT_CHANGED}{but}")
+
+
+def warn_of_reads(trace: Trace, model: str, reads: Sequence[str]) -> None:
+    """What a call of the model reads outside of it and its inputs, if anything."""
+    if reads:
+        warn(trace, model, f"forward reads {_few(reads)}: {NOT_READ}")
 
 
 def _few(names: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ from anabranch.frontend.input_queries import (
     in_other_containers,
 )
 from anabranch.frontend.process_state import switches, turn_back, turned
-from anabranch.frontend.python_state import PythonState
+from anabranch.frontend.python_state import LOST, PythonState
 from anabranch.frontend.recorder import CallRecorder
 from anabranch.frontend.source import raised_at
 from anabranch.frontend.surroundings import Surroundings
@@ -101,6 +101,7 @@ def observe(
     """
     asked = dict(locals())
     recorder, reads, asks, names = None, list[str](), list[str](), set[str]()
+    files = list[str]()
     try:
         with (
             unchanged(model, args, kwargs) as state,
@@ -132,7 +133,7 @@ def observe(
             turns = switches()
             listed = recorder if record else nullcontext()
             listening = asking.about(given, weights) if asking is not None else nullcontext()
-            heard = watched(reads, asks, names) if watch else nullcontext()
+            heard = watched(reads, asks, names, files) if watch else nullcontext()
             with listening, listed, heard as recorder.listener:
                 results = model(*args, **kwargs)
             reads += _differs(drawn, _drawn())
@@ -140,6 +141,7 @@ def observe(
             digest = recorder.digest(results) if record else None
             inputs = [*changed(before, leaves_of(args, kwargs)), *attributes_of(given, was)]
             other = (*state.changes(), *switched, *inputs, *dict.fromkeys(recorder.written))
+            other += tuple(f"{file}{LOST}" for file in dict.fromkeys(files))
             inputs_named, told = list(given), record and not recorder.opaque
             written = {
                 inputs_named[i]: given[inputs_named[i]] for i in sorted(recorder.written_inputs)

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
@@ -21,6 +22,9 @@ from anabranch.frontend.held_containers import ABSENT
 
 OF_COMPILERS = ("TORCH", "TRITON", "PYTORCH")
 """How variables of the environment begin that torch's own compilers set at their first use."""
+
+VARIABLE: CodeType = type(os.environ).__getitem__.__code__
+"""What runs for each variable of the environment that is asked for, in whatever way."""
 
 
 @dataclass(frozen=True, slots=True)

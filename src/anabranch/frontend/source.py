@@ -82,8 +82,13 @@ def is_users(file: str) -> bool:
     """Whether the file is the user's own, and none of Python's, torch's or this package's."""
     if file.startswith("<"):
         return False
-    library = file.startswith(_PYTHON) and "site-packages" not in file
-    return not library and not file.startswith((_TORCH, _ROOM, _TYPING))
+    return not is_python(file) and not file.startswith((_TORCH, _ROOM, _TYPING))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_python(file: str) -> bool:
+    """Whether the file is of Python's own library."""
+    return file.startswith("<frozen") or (file.startswith(_PYTHON) and "site-packages" not in file)
 
 
 def _line(file: str, number: int, function: str) -> str:

@@ -35,12 +35,14 @@ from torch.utils import _pytree as pytree
 from anabranch.errors import CaptureError, DataDependentError
 from anabranch.frontend import numbers
 from anabranch.frontend.backward import prepared, training_decompositions
-from anabranch.frontend.capture_warnings import warn_of_changes
+from anabranch.frontend.call_profiler import watched
+from anabranch.frontend.capture_warnings import warn_of_changes, warn_of_reads
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.draws import AttentionDropoutError, Draws, without_fused_dropout
 from anabranch.frontend.export_patches import brief
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.optimizer import step_on
+from anabranch.frontend.python_state import LOST
 from anabranch.frontend.source import raised_at, running_stack
 from anabranch.frontend.state import named, tensors_of
 from anabranch.frontend.surroundings import Surroundings
@@ -95,11 +97,14 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What `loss_fn` returned, and whether the step drew random numbers and assigned tensors."""
+    """What `loss_fn` returned, whether the step drew random numbers and assigned tensors, and what
+    it read and which files it wrote beside."""
 
     returned: Any
     draws: bool
     assigns: bool
+    reads: tuple[str, ...]
+    files: tuple[str, ...]
 
 
 def capture_training(
@@ -127,8 +132,9 @@ def capture_training(
 
     with unchanged(EagerStep(training, found)) as state, _recurrences_by_steps():
         recorded = without_fused_dropout(lambda: _made(step, flat))
-        changed = state.changes()
+        changed = [*state.changes(), *(f"{file}{LOST}" for file in seen[0].files)]
     warn_of_changes(trace, type(training.model).__name__, changed)
+    warn_of_reads(trace, type(training.model).__name__, seen[0].reads)
     constants = _closed_over(prepared(recorded))
     whole = functionalize(_Again(recorded).run, remove="mutations")
     graph = _made(whole, [*flat, *constants], training_decompositions()).graph
@@ -173,6 +179,7 @@ def _traced(
     def of(tensor: Tensor) -> Tensor:
         return tensors[held.place[id(tensor)]]
 
+    reads, files = list[str](), list[str]()
     on, random = roles(training, of), of(training.random)
     trained = [held.place[id(p)] for p in training.trained()]
     leaf = {i: tensors[i].detach().requires_grad_() for i in trained}
@@ -183,6 +190,7 @@ def _traced(
                 _exchanged(training, held, given),
                 found.restored(),
                 kept_in_place(training) as assigned,
+                watched(reads, [], set(), files),
             ):
                 returned = training.loss_fn(training.model, *batch)
             recording.phase = "backward"
@@ -193,7 +201,8 @@ def _traced(
                 random.add_(torch.tensor([0, 1], device=random.device))
             step = partial(step_on, training.optimizer, held, tensors, rates)
             update(training, on, gradients, step, ends)
-    return _Seen(detached(returned), bool(recording.count), bool(assigned))
+    told = tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(files))
+    return _Seen(detached(returned), bool(recording.count), bool(assigned), *told)
 
 
 class _Recording(Draws):  # type: ignore[no-untyped-call]

@@ -86,12 +86,15 @@ def eval_tasks(
 ) -> tuple[torch.Tensor, ...]:
     """The outputs of a task graph: its bodies one after the other, or, with `kernels`, the bodies
     of the kernels that were chosen. Arguments as for `eval_graph`; here, too, a constant is there
-    from the first task that reads it to the last, and so is every value."""
+    from the first task that reads it to the last, and so is every value. States that the
+    inputs leave out have the values that the tasks hold of them."""
     held = {c.name: c.value for c in tasks.constants if c.value is not None}
     device = device or next((t.device for t in (*inputs, *held.values())), torch.device("cpu"))
-    values: dict[str, torch.Tensor] = {}
-    for declared, tensor in zip(tasks.inputs, inputs, strict=True):
-        values[declared.name] = _raise(tensor.to(device), precision)
+    values = {state.name: state.value for state in tasks.states if state.value is not None}
+    left_out = len(inputs) < len(tasks.inputs)
+    for declared, tensor in zip(tasks.given if left_out else tasks.inputs, inputs, strict=True):
+        values[declared.name] = tensor
+    values = {name: _raise(tensor.to(device), precision) for name, tensor in values.items()}
     lost = [constant.name for constant in tasks.constants if constant.value is None]
     if lost:
         raise KeyError(f"constant %{lost[0]} of tasks {tasks.name} has no value")
