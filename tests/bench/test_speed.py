@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ import torch
 from tests.bench.small import SMALL
 from torch import Tensor, nn
 
-from anabranch.bench import rivals, speed, table
+from anabranch.bench import other_compilers, rivals, speed, table
 from anabranch.bench.machine import Machine, machine
 from anabranch.bench.provenance import commit, versions
 from anabranch.bench.result_rows import BenchmarkMatrix
@@ -344,6 +344,46 @@ def test_a_compiler_that_is_not_installed_says_what_to_install(
     with pytest.raises(TargetError, match=f"{package} cannot be used here") as refused:
         rivals.RIVALS[name](nn.Linear(2, 2), (torch.ones(1, 2),), machine("cpu"))
     assert f"pip install {package}" in refused.value.next
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_xla_runs_on_the_device_of_its_rivals(monkeypatch: pytest.MonkeyPatch, moves: bool) -> None:
+    """Arrays that come from tensors on a CPU stay there, and jax runs where its arguments are."""
+
+    class Array:
+        def __init__(self, place: str) -> None:
+            self.place = place
+
+        def devices(self) -> set[str]:
+            return {self.place}
+
+    class Compiled:
+        def __call__(self, *inputs: Array) -> list[Array]:
+            return [Array(one.place) for one in inputs]
+
+        def memory_analysis(self) -> SimpleNamespace:
+            return SimpleNamespace(temp_size_in_bytes=3, output_size_in_bytes=4)
+
+    lowered = SimpleNamespace(compile=Compiled)
+    jax = SimpleNamespace(
+        devices=lambda: ["gpu:0"],
+        default_backend=lambda: "gpu",
+        default_matmul_precision=lambda name: nullcontext(),
+        device_put=lambda x, place: Array(place) if moves else x,
+        jit=lambda function: SimpleNamespace(lower=lambda *inputs: lowered),
+        tree_util=SimpleNamespace(tree_leaves=list),
+        block_until_ready=lambda x: x,
+    )
+    modules = {
+        "jax": jax,
+        "torchax": SimpleNamespace(extract_jax=lambda model: ([], None)),
+        "torchax.ops.mappings": SimpleNamespace(t2j=lambda x: Array("cpu:0")),
+    }
+    monkeypatch.setattr("importlib.import_module", modules.__getitem__)
+    told = nullcontext() if moves else pytest.raises(TargetError, match="runs on cpu:0")
+    with told:
+        _, held = other_compilers.xla(nn.Linear(2, 2), (torch.ones(1, 2),), machine("cpu"))
+        assert held == 7
 
 
 def test_every_usual_rival_is_known() -> None:

@@ -46,7 +46,11 @@ def xla(model: nn.Module, args: Args, machine: Machine) -> tuple[TimedCall, int]
     with warnings.catch_warnings(), jax.default_matmul_precision(products):
         warnings.simplefilter("ignore")  # that int64 is int32 there
         weights, function = torchax.extract_jax(model)
-        inputs = [given(x) for x in args]
+        # An array that comes from a tensor on the CPU stays there, and XLA runs where its inputs
+        # are.
+        place = jax.devices()[0]
+        weights = jax.device_put(weights, place)
+        inputs = [jax.device_put(given(x), place) for x in args]
         compiled = jax.jit(lambda *xs: function(weights, xs)).lower(*inputs).compile()
     taken = compiled.memory_analysis()
 
@@ -54,6 +58,13 @@ def xla(model: nn.Module, args: Args, machine: Machine) -> tuple[TimedCall, int]
         found = jax.block_until_ready(compiled(*inputs))
         return [from_dlpack(x) for x in jax.tree_util.tree_leaves(found)]
 
+    off = {d for x in jax.tree_util.tree_leaves(compiled(*inputs)) for d in x.devices()} - {place}
+    if off:
+        raise TargetError(
+            f"XLA runs on {', '.join(map(str, sorted(off, key=str)))}, and not on {place}",
+            "it would be timed elsewhere than the systems beside it",
+            "report the model",
+        )
     return call, int(taken.temp_size_in_bytes + taken.output_size_in_bytes)
 
 
