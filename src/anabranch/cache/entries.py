@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from anabranch.cache.store import CacheFile, transaction
+from anabranch.cache.store import Store, transaction
 
 TABLES = ("timings", "kernels", "graphs", "plans")
 FILE_NAME = "cache.sqlite"
@@ -78,7 +78,7 @@ class Cache:
         patience: float | None = None,
     ) -> None:
         """Touches no disk until the first use; prefer `Cache.open`."""
-        self._store = CacheFile(path, patience)
+        self._store = Store(path, patience)
         self._max_bytes = max_bytes
         self._touched: set[tuple[str, bytes]] = set()
         self._unsummed = max_bytes  # bytes put since sizes were last added up; at first: unknown

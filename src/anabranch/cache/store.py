@@ -80,8 +80,9 @@ _log = logging.getLogger("anabranch.cache")
 _T = TypeVar("_T")
 
 
-class CacheFile:
-    """The file at `path`: connects late, notices forks and replacements, recovers from damage."""
+class Store:
+    """What entries are kept in, the file at `path` or memory: connects late, notices forks and
+    replacements, recovers from damage."""
 
     def __init__(self, path: Path | None, patience: float | None = None) -> None:
         """`patience`: seconds to wait for a writer; None for as long as usual."""

@@ -7,7 +7,7 @@ import torch
 from anabranch.ir.text import parse_graph
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg import Dfg, lower
-from anabranch.kernels.dfg.expr import Load
+from anabranch.kernels.dfg.expr import BufferLoad
 from anabranch.kernels.dfg.index_expr import axis
 from anabranch.kernels.dfg.lower import held
 from anabranch.kernels.triton.emit import emit, fresh, identifier
@@ -48,7 +48,7 @@ def test_an_epilogue_around_an_accumulator() -> None:
 
 def test_a_plain_value_is_one_statement() -> None:
     i = axis("i", 8)
-    plain = Load("x", TensorType((8,), torch.float32), (i,))
+    plain = BufferLoad("x", TensorType((8,), torch.float32), (i,))
     assert emit(plain, {i.terms[0][0]: "offset + lane"}) == (  # type: ignore[dict-item]
         [Assign(("x",), "tl.load(x_ptr + (offset + lane))")],
         "x",

@@ -72,7 +72,7 @@ Within = tuple[IndexBound, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Load(ExprMemo):
+class BufferLoad(ExprMemo):
     """One element of a value in memory, `fill` where `within` does not hold (then nothing is read).
 
     Its dtype is the one in memory: `Cast` widens it.
@@ -251,7 +251,7 @@ class Scan(ExprMemo):
         return self.arg.dtype
 
 
-Expr = Load | KernelVariable | Const | Position | Inside | Cast | Arith | Reduce | Scan
+Expr = BufferLoad | KernelVariable | Const | Position | Inside | Cast | Arith | Reduce | Scan
 
 REDUCTIONS = ("sum", "max", "min")
 SCANS = ("sum", "prod", "max", "min", "logaddexp", "step")
@@ -278,7 +278,7 @@ number of a seed, an offset, the number of a draw and a place."""
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class BufferStore:
     """One element of a result; the value is rounded to the result's dtype here, once."""
 
     value: str
@@ -297,7 +297,7 @@ class Dfg:
     """The index space and what is stored at each point of it."""
 
     axes: tuple[Axis, ...]
-    stores: tuple[Store, ...]
+    stores: tuple[BufferStore, ...]
 
     @property
     def points(self) -> int:
@@ -325,7 +325,7 @@ def parts(expr: Expr) -> tuple[Expr, ...]:
 
 def _parts(expr: Expr) -> tuple[Expr, ...]:
     match expr:
-        case Load() | KernelVariable() | Position() | Inside():
+        case BufferLoad() | KernelVariable() | Position() | Inside():
             return tuple(g for index in _indices(expr) for g in _gathers(index))
         case Cast(arg) | Reduce(arg=arg):
             return (arg,)
@@ -398,7 +398,7 @@ def _free(part: Expr, table: Mapping[Expr, Mapping[Axis, None]]) -> dict[Axis, N
     for inner in parts(part):
         found.update(table[inner])
     match part:
-        case Load() | KernelVariable() | Position() | Inside():
+        case BufferLoad() | KernelVariable() | Position() | Inside():
             found.update(dict.fromkeys(a for i in _indices(part) for a in axes_of(i)))
         case Reduce():
             found = {a: None for a in found if a not in part.axes}
@@ -410,10 +410,10 @@ def _free(part: Expr, table: Mapping[Expr, Mapping[Axis, None]]) -> dict[Axis, N
     return found
 
 
-def _indices(expr: Load | KernelVariable | Position | Inside) -> tuple[Index, ...]:
+def _indices(expr: BufferLoad | KernelVariable | Position | Inside) -> tuple[Index, ...]:
     """All indices in it, those that bounds are set to included."""
     match expr:
-        case Load():
+        case BufferLoad():
             return (*expr.index, *(bound.index for bound in expr.within))
         case KernelVariable():
             return expr.index

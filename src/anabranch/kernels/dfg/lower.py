@@ -31,12 +31,12 @@ from anabranch.kernels.dfg.draws import DRAWS
 from anabranch.kernels.dfg.expr import (
     COMPUTE,
     Arith,
+    BufferStore,
     Dfg,
     Expr,
     KernelVariable,
     Reduce,
     Scan,
-    Store,
     Within,
 )
 from anabranch.kernels.dfg.im2col import PATCHES
@@ -175,7 +175,9 @@ def _lowered(body: Graph, given: Mapping[str, At], most: int) -> Dfg:
         expr = cast(piece.value.at(own), type.dtype)
         if isinstance(expr, Arith) and expr.op == ROUNDED.get(type.dtype):
             (expr,) = expr.args  # storing it rounds
-        stores.append(Store(piece.name, type, piece.part.index(own) if piece.part else own, expr))
+        stores.append(
+            BufferStore(piece.name, type, piece.part.index(own) if piece.part else own, expr)
+        )
     return Dfg(axes, tuple(stores))
 
 

@@ -21,15 +21,15 @@ from dataclasses import dataclass, field, replace
 from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.expr import (
     Arith,
+    BufferLoad,
+    BufferStore,
     Cast,
     Const,
     Dfg,
     Expr,
     Inside,
     KernelVariable,
-    Load,
     Position,
-    Store,
     Within,
     all_parts,
     parts,
@@ -75,16 +75,16 @@ class Recurrence:
     dfg: Dfg
     step: Axis
     states: tuple[CarriedState, ...]
-    before: tuple[Store, ...]
-    each: tuple[Store, ...]
-    after: tuple[Store, ...]
+    before: tuple[BufferStore, ...]
+    each: tuple[BufferStore, ...]
+    after: tuple[BufferStore, ...]
 
 
 def recurrence_of(dfg: Dfg | Refused) -> Recurrence | Refused:
     """The loop that a graph was unrolled from, or why there is none."""
     if isinstance(dfg, Refused):
         return dfg
-    by_value: dict[str, list[Store]] = {}
+    by_value: dict[str, list[BufferStore]] = {}
     for store in dfg.stores:
         by_value.setdefault(store.value, []).append(store)
     joined = [stores for stores in by_value.values() if len(stores) >= LEAST_STEPS]
@@ -102,7 +102,9 @@ def recurrence_of(dfg: Dfg | Refused) -> Recurrence | Refused:
     return why
 
 
-def _tries(joined: Sequence[Sequence[Store]], single: Sequence[Store]) -> Iterator[_Try]:
+def _tries(
+    joined: Sequence[Sequence[BufferStore]], single: Sequence[BufferStore]
+) -> Iterator[_Try]:
     """What may be steps of a loop: results that are joined of parts, from the first to the last or
     from the last to the first; else what the last result is made of."""
     if not joined:
@@ -124,9 +126,9 @@ class _Try:
     """One way to see steps in a graph: stores in front of the loop, columns of stores, those behind
     it, and, where there are no columns of stores, the expression that each step computes."""
 
-    before: tuple[Store, ...]
-    each: tuple[tuple[Store, ...], ...]
-    after: tuple[Store, ...]
+    before: tuple[BufferStore, ...]
+    each: tuple[tuple[BufferStore, ...], ...]
+    after: tuple[BufferStore, ...]
     chain: Column = ()
     step: Index = field(init=False)
     known: dict[Column, Expr] = field(default_factory=dict)
@@ -150,7 +152,7 @@ class _Try:
             raise NotLowered("a result is of a step that is neither the first nor the last")
         return Recurrence(dfg, Axis("step", steps), states, self.before, each, after)
 
-    def _ended(self, steps: int) -> tuple[Store, ...]:
+    def _ended(self, steps: int) -> tuple[BufferStore, ...]:
         """What is stored behind the loop, in terms of the states as the last step leaves them:
         those that are found so far, and, while that is too much, others."""
         after = self._left()
@@ -162,11 +164,11 @@ class _Try:
                 break
         return after
 
-    def _left(self) -> tuple[Store, ...]:
+    def _left(self) -> tuple[BufferStore, ...]:
         last: dict[Expr, Expr] = {c[-1]: held for (c, _), held in self.carried.items()}
         return tuple(replace(store, expr=replace_parts(store.expr, last)) for store in self.after)
 
-    def _stores(self, column: tuple[Store, ...]) -> Store:
+    def _stores(self, column: tuple[BufferStore, ...]) -> BufferStore:
         index = tuple(map(self._index, zip(*(store.index for store in column), strict=True)))
         return replace(column[0], index=index, expr=self._roll(tuple(s.expr for s in column)))
 
@@ -203,11 +205,11 @@ class _Try:
 
     def _rebuilt(self, first: Expr, column: Column) -> Expr:
         match first:
-            case Load():
-                loads = [one for one in column if isinstance(one, Load)]
+            case BufferLoad():
+                loads = [one for one in column if isinstance(one, BufferLoad)]
                 index = tuple(map(self._index, zip(*(one.index for one in loads), strict=True)))
                 within = self._within([one.within for one in loads])
-                return Load(first.value, first.type, index, within, first.fill)
+                return BufferLoad(first.value, first.type, index, within, first.fill)
             case Position():
                 at = self._index([one.index for one in column if isinstance(one, Position)])
                 return Position(at, first.dtype)
@@ -304,7 +306,7 @@ def _followed(expr: Expr, path: ArgumentPath) -> Expr | None:
     return expr
 
 
-def _exprs(stores: Sequence[Store]) -> list[Expr]:
+def _exprs(stores: Sequence[BufferStore]) -> list[Expr]:
     return [store.expr for store in stores]
 
 
@@ -321,7 +323,7 @@ def _same(one: Expr, other: Expr) -> bool:
 def _kind(expr: Expr) -> tuple[object, ...]:
     """What two expressions have in common that may be the same at two steps."""
     match expr:
-        case Load():
+        case BufferLoad():
             return ("load", expr.value, expr.type, expr.exact)
         case Const():
             return ("const", expr.exact, expr.dtype)

@@ -22,13 +22,13 @@ from anabranch.kernels.dfg.expr import (
     COMPUTE,
     REDUCTIONS,
     Arith,
+    BufferLoad,
     Cast,
     Const,
     Expr,
     IndexBound,
     Inside,
     KernelVariable,
-    Load,
     Position,
     Reduce,
     Scan,
@@ -97,7 +97,7 @@ def load(value: str, type: TensorType, index: tuple[Index, ...], within: Within)
     """A read where the bounds hold; where no index can leave the tensor, it is always read."""
     ranges = (i.range for i in index)
     safe = all(low >= 0 and high < n for (low, high), n in zip(ranges, type.shape, strict=True))
-    return cast(Load(value, type, index, () if safe else within), type.dtype)
+    return cast(BufferLoad(value, type, index, () if safe else within), type.dtype)
 
 
 def position(index: Index, dtype: torch.dtype) -> Expr:
@@ -121,12 +121,16 @@ def choose(within: Within, then: Expr, otherwise: ExprOrNumber) -> Expr:
     if not within:
         return then
     if isinstance(otherwise, float | int):
-        if isinstance(then, Cast) and isinstance(then.arg, Load) and then.dtype.is_floating_point:
+        if (
+            isinstance(then, Cast)
+            and isinstance(then.arg, BufferLoad)
+            and then.dtype.is_floating_point
+        ):
             if _holds(then.arg.dtype, otherwise):
                 return cast(choose(within, then.arg, otherwise), then.dtype)
-        elif isinstance(then, Load) and set(within) == set(then.within):
+        elif isinstance(then, BufferLoad) and set(within) == set(then.within):
             fill = const(otherwise, then.dtype).value
-            return Load(then.value, then.type, then.index, then.within, fill)
+            return BufferLoad(then.value, then.type, then.index, then.within, fill)
         if _is_zero(otherwise) and _zero_outside(then, within):
             return then
     return arith("where", Inside(within), then, otherwise)
@@ -183,7 +187,7 @@ def _is_zero(value: Number) -> bool:
 def _zero_outside(expr: Expr, within: Within) -> bool:
     """Whether it is 0, and not -0.0, anyway wherever the bounds do not hold."""
     match expr:
-        case Load():
+        case BufferLoad():
             return _is_zero(expr.fill) and set(within) <= set(expr.within)
         case Cast(arg):
             return _zero_outside(arg, within)

@@ -19,17 +19,17 @@ from collections import Counter
 from anabranch.ir.types import DTYPE_NAMES
 from anabranch.kernels.dfg.expr import (
     Arith,
+    BufferLoad,
+    BufferStore,
     Cast,
     Const,
     Dfg,
     Expr,
     Inside,
     KernelVariable,
-    Load,
     Position,
     Reduce,
     Scan,
-    Store,
     Within,
     all_parts,
     parts,
@@ -71,7 +71,7 @@ def text_expr(expr: Expr, names: dict[Expr, str] | None = None) -> str:
         return text_expr(part, names)
 
     match expr:
-        case Load():
+        case BufferLoad():
             inside = f" if {text_within(expr.within)} else {expr.fill}" if expr.within else ""
             return f"({_read(expr)}{inside})" if inside else _read(expr)
         case KernelVariable():
@@ -102,11 +102,11 @@ def text_within(within: Within) -> str:
     return " and ".join(f"{b.low} <= {b.index.text} < {b.high}" for b in within)
 
 
-def _read(load: Load) -> str:
+def _read(load: BufferLoad) -> str:
     return f"{load.value}{_at(load.index)}"
 
 
-def _typed(store: Store, right: str) -> str:
+def _typed(store: BufferStore, right: str) -> str:
     dtype = store.type.dtype
     return right if store.expr.dtype == dtype else f"{DTYPE_NAMES[dtype]}({right})"
 

@@ -12,15 +12,15 @@ import torch
 
 from anabranch.kernels.dfg.expr import (
     Arith,
+    BufferLoad,
+    BufferStore,
     Cast,
     Expr,
     Inside,
     KernelVariable,
-    Load,
     Position,
     Reduce,
     Scan,
-    Store,
     Within,
     all_parts,
     parts,
@@ -69,7 +69,7 @@ def _placed(atom: Atom, place: AxisIndices, get: Callable[[Expr], Expr]) -> Inde
             return gathered(get(atom.value), atom.extent)
 
 
-def substitute_stores(stores: Sequence[Store], place: AxisIndices) -> tuple[Store, ...]:
+def substitute_stores(stores: Sequence[BufferStore], place: AxisIndices) -> tuple[BufferStore, ...]:
     """All together, so that what they share is still one object: two equal ones would have to be
     compared part by part."""
     done: dict[Expr, Expr] = {}
@@ -85,7 +85,7 @@ def substitute_stores(stores: Sequence[Store], place: AxisIndices) -> tuple[Stor
     )
 
 
-def substitute_store(store: Store, place: AxisIndices) -> Store:
+def substitute_store(store: BufferStore, place: AxisIndices) -> BufferStore:
     """The store with other indices in place of axes."""
     return substitute_stores((store,), place)[0]
 
@@ -114,9 +114,9 @@ def scans(*exprs: Expr) -> list[Scan]:
     return [part for part in all_parts(*exprs) if isinstance(part, Scan)]
 
 
-def loads(*exprs: Expr) -> list[Load]:
+def loads(*exprs: Expr) -> list[BufferLoad]:
     """All loads in these expressions, each once."""
-    return [part for part in all_parts(*exprs) if isinstance(part, Load)]
+    return [part for part in all_parts(*exprs) if isinstance(part, BufferLoad)]
 
 
 def within_of(bounds: Within, place: AxisIndices, get: Callable[[Expr], Expr]) -> Within:
@@ -131,12 +131,12 @@ def within_of(bounds: Within, place: AxisIndices, get: Callable[[Expr], Expr]) -
 
 def _rebuilt(part: Expr, place: AxisIndices, get: Callable[[Expr], Expr]) -> Expr:
     match part:
-        case Load():
+        case BufferLoad():
             index = tuple(substitute_index(i, place, get) for i in part.index)
             within = within_of(part.within, place, get)
             for i, size in zip(index, part.type.shape, strict=True):
                 within = both(within, bounded(i, 0, size))
-            return Load(part.value, part.type, index, within, part.fill)
+            return BufferLoad(part.value, part.type, index, within, part.fill)
         case KernelVariable():
             return replace(part, index=tuple(substitute_index(i, place, get) for i in part.index))
         case Position():

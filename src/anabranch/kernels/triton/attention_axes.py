@@ -19,7 +19,15 @@ import torch
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
-from anabranch.kernels.dfg.expr import Dfg, Expr, KernelVariable, Store, Within, all_parts, parts
+from anabranch.kernels.dfg.expr import (
+    BufferStore,
+    Dfg,
+    Expr,
+    KernelVariable,
+    Within,
+    all_parts,
+    parts,
+)
 from anabranch.kernels.dfg.index_expr import Axis, Index, axes_of, axis, number
 from anabranch.kernels.dfg.lower import held, lower, values_of
 from anabranch.kernels.dfg.lowering_api import LoweringCall, NotLowered, Point, Value, arguments
@@ -200,7 +208,7 @@ class Block:
     key: Expr
     value: Expr
     mask: Expr | None
-    stores: tuple[Store, ...]
+    stores: tuple[BufferStore, ...]
 
 
 def block_of(found: Attention, axes: dict[str, Axis]) -> Block:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from anabranch.ir.types import TensorType
-from anabranch.kernels.dfg.expr import Dfg, Expr, Load, Store, free_axes
+from anabranch.kernels.dfg.expr import BufferLoad, BufferStore, Dfg, Expr, free_axes
 from anabranch.kernels.dfg.index_expr import Axis, Index, axes_of, axis
 from anabranch.kernels.dfg.traversal import loads, reductions, substitute_stores
 
@@ -21,7 +21,7 @@ SHORTEST_ROW = 16
 """Elements in a row: fewer side by side are a window, which other kernels read better."""
 
 
-def ordered(axes: Sequence[Axis], guide: Load | Store) -> tuple[Axis, ...]:
+def ordered(axes: Sequence[Axis], guide: BufferLoad | BufferStore) -> tuple[Axis, ...]:
     """The axes with the fastest-varying of the guide's memory last; those it does not depend on
     come first."""
 
@@ -63,7 +63,7 @@ def apart(dfg: Dfg, sizes: Mapping[Axis, int]) -> Dfg:
     return Dfg(tuple(axes), substitute_stores(dfg.stores, place)) if place else dfg
 
 
-def largest_load(*exprs: Expr) -> Load | None:
+def largest_load(*exprs: Expr) -> BufferLoad | None:
     """The load that touches most memory: its order is the one to follow."""
     return max(loads(*exprs), key=_reach, default=None)
 
@@ -91,7 +91,7 @@ def side_by_side(one: Axis, dfg: Dfg) -> bool:
     return True
 
 
-def _reach(load: Load) -> int:
+def _reach(load: BufferLoad) -> int:
     return math.prod(one.extent for one in free_axes(load)) if free_axes(load) else 1
 
 

@@ -40,7 +40,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.tiles import ContractionTile, text_tile
-from anabranch.kernels.dfg.expr import Expr, Load, Reduce, parts
+from anabranch.kernels.dfg.expr import BufferLoad, Expr, Reduce, parts
 from anabranch.kernels.dfg.index_expr import Axis, axes_of
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.simplify import bounded, const
@@ -269,7 +269,7 @@ def _reads_on(sums: _Sums) -> bool:
     below the window where the depth is flat. The first factor's zeros times infinity are no
     zeros."""
     factor, lane = sums.factors[1], sums.lanes[1]
-    if not isinstance(factor, Load):
+    if not isinstance(factor, BufferLoad):
         return False
     flat = sums.steps.extent > sums.found.depth[-1].extent
     shared = (list(axes_of(index)) for index in factor.index)
@@ -280,7 +280,7 @@ def _reads_on(sums: _Sums) -> bool:
 def _ended(scope: Emission, sums: _Sums, at: int, text: str) -> str:
     """A factor that is 0 beyond the end of the depth: what is loaded is so, what is computed of it
     may be anything, and the other factor's zeros times infinity are no zeros."""
-    if isinstance(sums.factors[at], Load):
+    if isinstance(sums.factors[at], BufferLoad):
         return text
     steps = steps_of(sums.found, sums.tile.k, sums.lanes[at].name)
     there = scope.inside(bounded(steps.at, 0, steps.extent))

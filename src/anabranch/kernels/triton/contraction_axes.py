@@ -29,11 +29,11 @@ import torch
 from anabranch.ir.refused import Refused
 from anabranch.kernels.dfg.expr import (
     Arith,
+    BufferStore,
     Dfg,
     Expr,
     KernelVariable,
     Reduce,
-    Store,
     all_free_axes,
     all_parts,
     free_axes,
@@ -78,13 +78,13 @@ class Contraction(ProductAxes):
         return self.cols[-1].extent if self.blocks else 1
 
     @property
-    def of_blocks(self) -> tuple[Store, ...]:
+    def of_blocks(self) -> tuple[BufferStore, ...]:
         """The results that are of blocks of columns."""
         sums = {held for held, _ in self.blocks}
         return tuple(s for s in self.dfg.stores if not sums.isdisjoint(all_parts(s.expr)))
 
     @property
-    def of_rows(self) -> tuple[Store, ...]:
+    def of_rows(self) -> tuple[BufferStore, ...]:
         """The results that are of rows alone."""
         sizes = {self.dfg.points, self.dfg.points // self.block}
         return tuple(store for store in self.dfg.stores if store.type.numel not in sizes)
@@ -310,11 +310,11 @@ def _why_not(found: Contraction) -> Refused | None:
     return None
 
 
-def _of_rows(store: Store, cols: Collection[Axis], size: int) -> bool:
+def _of_rows(store: BufferStore, cols: Collection[Axis], size: int) -> bool:
     """Whether a result of this size is the same for all columns."""
     return _axes(store).isdisjoint(cols) and store.type.numel == size
 
 
-def _axes(store: Store) -> set[Axis]:
+def _axes(store: BufferStore) -> set[Axis]:
     """The axes on which the result depends, or its place in memory."""
     return {*free_axes(store.expr), *axes_of(store.address)}

@@ -23,17 +23,17 @@ import torch
 
 from anabranch.kernels.dfg.expr import (
     Arith,
+    BufferLoad,
+    BufferStore,
     Cast,
     Const,
     Expr,
     IndexBound,
     Inside,
     KernelVariable,
-    Load,
     Position,
     Reduce,
     Scan,
-    Store,
     Within,
     all_parts,
     free_axes,
@@ -154,7 +154,7 @@ class Emission:
         self._uses.update(exprs)
         for part in all_parts(*exprs):
             self._uses.update(parts(part))
-            if isinstance(part, Load):
+            if isinstance(part, BufferLoad):
                 address = part.address
                 self._shared[part.value, address - address.constant] += 1
                 self._shared.update(part.within)
@@ -163,7 +163,7 @@ class Emission:
         # A load that is only widened is one line with that.
         casts = (part for part in all_parts(*exprs) if isinstance(part, Cast))
         self._widened |= {
-            c.arg for c in casts if isinstance(c.arg, Load) and self._uses[c.arg] == 1
+            c.arg for c in casts if isinstance(c.arg, BufferLoad) and self._uses[c.arg] == 1
         }
 
     def inner(self, spelled: Mapping[Axis, str], masks: Mapping[Axis, str]) -> Emission:
@@ -210,12 +210,14 @@ class Emission:
                 self._write(part)
         return self.known[expr]
 
-    def read(self, load: Load) -> None:
+    def read(self, load: BufferLoad) -> None:
         """Reads it here, in a line of its own; what is computed of it stands where it is used."""
         self._widened.discard(load)
         self.value(load)
 
-    def store(self, store: Store, anchor: str = "", within: Within = (), only: str = "") -> None:
+    def store(
+        self, store: BufferStore, anchor: str = "", within: Within = (), only: str = ""
+    ) -> None:
         """Stores, where the bounds hold; `anchor` is a tile of indices whose shape it has if its
         address depends on no axis, `only` the mask of one index among these, which stores alone."""
         value, address = self.value(store.expr), store.address
@@ -260,13 +262,13 @@ class Emission:
         match part:
             case Scan():
                 pass  # has its line already
-            case Load():
+            case BufferLoad():
                 name = self.names.get(part.value, identifier(part.value))
             case Arith() | Reduce():
                 name = self.names.get(part.made, identifier(part.made)) if part.made else ""
                 if isinstance(part, Reduce) or self._uses[part] > 1 or len(text) > LONG_LINE:
                     name = name or "t"
-            case Cast(Load(value=value)):
+            case Cast(BufferLoad(value=value)):
                 name = self.names.get(value, identifier(value))
             case _:
                 pass
@@ -276,7 +278,7 @@ class Emission:
 
     def _text(self, part: Expr) -> str:
         match part:
-            case Load():
+            case BufferLoad():
                 return self._load(part)
             case KernelVariable():
                 return part.name
@@ -325,7 +327,7 @@ class Emission:
             given = [_operand(text) for text in given]
         return form.format(*given)
 
-    def _load(self, load: Load) -> str:
+    def _load(self, load: BufferLoad) -> str:
         axes = address_axes(load)
         near = tuple(b for b in load.within if axes.keys() >= set(axes_of(b.index)))
         far = tuple(b for b in load.within if b not in near)
@@ -379,7 +381,7 @@ def _narrow(atom: Atom) -> bool:
     return isinstance(atom, Axis)
 
 
-def address_axes(load: Load) -> dict[Axis, None]:
+def address_axes(load: BufferLoad) -> dict[Axis, None]:
     """The axes on which the address depends, by way of a gather too."""
     found = dict.fromkeys(axis for index in load.index for axis in axes_of(index))
     for part in parts(load):
@@ -387,7 +389,7 @@ def address_axes(load: Load) -> dict[Axis, None]:
     return found
 
 
-def repeated_axes(load: Load) -> list[Axis]:
+def repeated_axes(load: BufferLoad) -> list[Axis]:
     """The axes along which an expanded value is the same everywhere."""
     pairs = list(zip(load.index, load.type.strides, strict=True))
     moving = {axis for index, stride in pairs if stride for axis in axes_of(index)}

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from anabranch.kernels.dfg.expr import Expr, KernelVariable, Store, all_parts, free_axes
+from anabranch.kernels.dfg.expr import BufferStore, Expr, KernelVariable, all_parts, free_axes
 from anabranch.kernels.dfg.index_expr import Axis
 from anabranch.kernels.dfg.traversal import (
     AxisIndices,
@@ -38,7 +38,7 @@ class Results:
 
     found: Contraction
     place: AxisIndices
-    stores: dict[Store, Store]
+    stores: dict[BufferStore, BufferStore]
     blocks: list[tuple[KernelVariable, Expr]]
 
     @staticmethod

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from anabranch.kernels.dfg.expr import Cast, Expr, Load
+from anabranch.kernels.dfg.expr import BufferLoad, Cast, Expr
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis, number
 from anabranch.kernels.triton.axis_layout import flattened, largest_load
 from anabranch.kernels.triton.emit import DTYPES, Emission
@@ -156,7 +156,7 @@ def multiplied_in(*factors: Expr) -> torch.dtype:
 
 def plain(factor: Expr) -> Expr:
     """The factor as it lies in memory, where it is only widened."""
-    if isinstance(factor, Cast) and isinstance(factor.arg, Load):
+    if isinstance(factor, Cast) and isinstance(factor.arg, BufferLoad):
         return factor.arg
     return factor
 
@@ -165,7 +165,7 @@ def rounded_ahead(factor: Expr, constants: frozenset[str]) -> bool:
     """Whether a factor of a product in tf32 has no more bits than that. Tensor cores cut off what
     is too many, which makes all that is computed smaller; so factors are rounded first, but for
     constants, which are when the graph is simplified (`rewrite/passes/round_factors`)."""
-    return isinstance(factor, Load) and factor.value in constants
+    return isinstance(factor, BufferLoad) and factor.value in constants
 
 
 def write_factor(out: Emission, expr: Expr, dtype: torch.dtype, rounds: bool) -> str:

@@ -33,11 +33,11 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.tiles import RecurrenceTile
 from anabranch.kernels.dfg.expr import (
+    BufferLoad,
+    BufferStore,
     Const,
     Expr,
     KernelVariable,
-    Load,
-    Store,
     all_parts,
     free_axes,
     parts,
@@ -128,7 +128,7 @@ def write(body: Graph, tile: RecurrenceTile) -> KernelTree:
 def _flat(found: Recurrence, place: AxisIndices) -> Recurrence:
     """The same in terms of the flat axis."""
 
-    def moved(stores: Sequence[Store]) -> tuple[Store, ...]:
+    def moved(stores: Sequence[BufferStore]) -> tuple[BufferStore, ...]:
         return tuple(_at(store, place) for store in stores)
 
     states = tuple(
@@ -139,7 +139,7 @@ def _flat(found: Recurrence, place: AxisIndices) -> Recurrence:
     return replace(found, states=states, before=before, each=each, after=after)
 
 
-def _at(store: Store, place: AxisIndices) -> Store:
+def _at(store: BufferStore, place: AxisIndices) -> BufferStore:
     index = tuple(substitute_index(one, place, lambda expr: expr) for one in store.index)
     return replace(store, index=index, expr=substitute(store.expr, place))
 
@@ -193,7 +193,7 @@ def _write_steps(found: Recurrence, out: Emission, shape: str, at_once: int, ahe
 class _Block:
     """Steps one after the other: what they store, and what they leave of each state."""
 
-    stores: tuple[Store, ...]
+    stores: tuple[BufferStore, ...]
     ends: dict[Expr, Expr]
 
     @property
@@ -203,7 +203,7 @@ class _Block:
 
 def _block(found: Recurrence, places: Sequence[Index], names: Mapping[Expr, Expr]) -> _Block:
     """The steps at these places, in terms of the states as `names` calls them before the first."""
-    held, stores = dict(names), list[Store]()
+    held, stores = dict(names), list[BufferStore]()
     for place in places:
         there = {found.step: place}
         for store in found.each:
@@ -221,7 +221,7 @@ def _read_first(steps: _Block, out: Emission, block: Axis) -> dict[Expr, str]:
     table = {load: substitute(load, {block: number(0)}) for load in loads(*steps.exprs)}
     scope.expect(*table.values())
     for load, first in table.items():
-        if load not in out.known and isinstance(first, Load):
+        if load not in out.known and isinstance(first, BufferLoad):
             scope.read(first)
             name = scope.known[first]
             read[load] = scope.assign("read", name) if first in out.known else name
@@ -240,7 +240,7 @@ def _read_next(read: Mapping[Expr, str], scope: Emission, block: Axis) -> list[t
     table = {one: substitute(one, {block: axis("later", block.extent)}) for one in read}
     inner.expect(*table.values())
     for there in table.values():
-        if isinstance(there, Load):
+        if isinstance(there, BufferLoad):
             inner.read(there)
     scope.statements += inner.statements
     return [(read[one], inner.known[there]) for one, there in table.items()]

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anabranch.ir.refused import Refused
-from anabranch.kernels.dfg.expr import Dfg, Expr, Reduce, Scan, Store, free_axes
+from anabranch.kernels.dfg.expr import BufferStore, Dfg, Expr, Reduce, Scan, free_axes
 from anabranch.kernels.dfg.index_expr import Axis, Quotient, axes_of, axis
 from anabranch.kernels.dfg.traversal import loads, reductions, scans, substitute_stores
 from anabranch.kernels.triton import row_scans
@@ -44,7 +44,7 @@ class Rows:
     dfg: Dfg
     row: Axis
     col: Axis
-    stores: tuple[Store, ...]
+    stores: tuple[BufferStore, ...]
     side_by_side: bool
     """Whether neighbouring rows are neighbours in memory, rather than neighbouring columns."""
 

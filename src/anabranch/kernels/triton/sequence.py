@@ -27,10 +27,10 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.tiles import SequenceTile, text_tile
 from anabranch.kernels.dfg.expr import (
     Arith,
+    BufferLoad,
     Dfg,
     Expr,
     KernelVariable,
-    Load,
     Reduce,
     Scan,
     free_axes,
@@ -276,7 +276,7 @@ def _write_products(
     out.let("deep", f"tl.arange(0, {tile.k})[None, :]")
     out.let("deep_right", f"tl.arange(0, {tile.k})[:, None]")
     if asked and each[1].count > 1 and not each[1].ragged:  # those of a single step are read
-        held = [one for one in rights if isinstance(one, Load) and one.value in constants]
+        held = [one for one in rights if isinstance(one, BufferLoad) and one.value in constants]
         side = Side(Axis("col", found.n), f"tile * {tile.n}", tile.n, "0", 1, 1)
         most = asked * 32 * tile.warps // len(rights)
         for weight in held:
@@ -294,7 +294,7 @@ def _write_products(
     def factor(expr: Expr, inside: str) -> str:
         rounds = tile.tf32 and not rounded_ahead(expr, constants)
         name = write_factor(scope, expr, found.dtype, rounds)
-        if ragged and not isinstance(expr, Load):
+        if ragged and not isinstance(expr, BufferLoad):
             return scope.assign("factor", f"tl.where({inside}, {name}, 0.0)")
         return name
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.tiles import ContractionTile
-from anabranch.kernels.dfg.expr import Expr, Load, parts
+from anabranch.kernels.dfg.expr import BufferLoad, Expr, parts
 from anabranch.kernels.dfg.index_expr import Axis, Index, axes_of, axis
 from anabranch.kernels.dfg.traversal import loads, substitute, substitute_index
 from anabranch.kernels.triton.axis_layout import next_power
@@ -54,7 +54,10 @@ def constant_side(body: Graph, found: Contraction) -> str:
     """Which factor is read from constants alone, as it lies in memory: left, right, or none."""
     constants = {constant.name for constant in body.constants}
     for side, factor in (("right", found.right), ("left", found.left)):
-        if isinstance(plain(factor), Load) and {load.value for load in loads(factor)} <= constants:
+        if (
+            isinstance(plain(factor), BufferLoad)
+            and {load.value for load in loads(factor)} <= constants
+        ):
             return side
     return ""
 
@@ -82,7 +85,7 @@ def write_fetches(
     places across, as one range: of one step, or of as many as `most` lines allow. Where a step does
     not begin at a line of memory, its last line is not asked for. `lane`: the factor's axis along
     the depth."""
-    if not isinstance(factor, Load) or factor.within or parts(factor):
+    if not isinstance(factor, BufferLoad) or factor.within or parts(factor):
         return
     if _stride(factor.address, lane) != 1:
         return

@@ -25,12 +25,12 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.tiles import WindowTile, text_tile
 from anabranch.kernels.dfg.expr import (
+    BufferLoad,
+    BufferStore,
     Dfg,
     Expr,
     KernelVariable,
-    Load,
     Reduce,
-    Store,
     Within,
     free_axes,
 )
@@ -191,7 +191,7 @@ def windows_of(dfg: Dfg | Refused) -> Windows | Refused:
     return Windows(dfg, lane, slide, tuple(a for a in rest if a is not slide), reads)
 
 
-def _slides(load: Load, fold: Reduce) -> bool:
+def _slides(load: BufferLoad, fold: Reduce) -> bool:
     """Whether it reads another place for each result: some index has a reduced axis and another."""
     found = (set(axes_of(index)) for index in load.index)
     return any(axes & set(fold.axes) and axes - set(fold.axes) for axes in found)
@@ -214,7 +214,7 @@ def _write_neighbours(
 ) -> None:
     """All neighbours tap by tap, so that a weight is used up as soon as it is there; then what
     stands after the reductions, and the stores."""
-    neighbours: list[tuple[list[Store], Within]] = []
+    neighbours: list[tuple[list[BufferStore], Within]] = []
     places: list[dict[Axis, Index]] = []
     for k in range(together):
         inside: Within = ()

@@ -15,7 +15,14 @@ import math
 from collections.abc import Sequence
 
 from anabranch.ir.refused import Refused
-from anabranch.kernels.dfg.expr import Expr, KernelVariable, Reduce, Store, all_parts, free_axes
+from anabranch.kernels.dfg.expr import (
+    BufferStore,
+    Expr,
+    KernelVariable,
+    Reduce,
+    all_parts,
+    free_axes,
+)
 from anabranch.kernels.dfg.index_expr import number
 from anabranch.kernels.dfg.traversal import loads, reductions, replace_parts, substitute
 from anabranch.kernels.triton.emit import FORMS, Emission
@@ -53,7 +60,7 @@ def write_window_prologue(fold: Reduce, out: Emission) -> str:
 
 
 def why_not_read(
-    windows: Sequence[Reduce], fold: Reduce, stores: Sequence[Store]
+    windows: Sequence[Reduce], fold: Reduce, stores: Sequence[BufferStore]
 ) -> Refused | None:
     """Why reductions beside a sum of products cannot be computed where it reads."""
     if not windows:
