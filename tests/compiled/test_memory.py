@@ -40,13 +40,19 @@ def test_bytes_by_kind(target: str) -> None:
     one = fast.memory()
     assert one.weights == WEIGHTS and one.inputs == X.nbytes
     assert one.arena == fast.entries[0].plan.arena_bytes and one.kernels == 0
-    assert one.total == one.weights + one.inputs + one.arena + one.pool
+    assert one.total == one.weights + one.inputs + one.arena + one.pool + one.libraries
     assert str(one).startswith(f"weights {WEIGHTS:,} B, inputs 3,200 B, arena ")
     assert fast.explain().endswith(f"Held on the device: {one}")
     fast.add((torch.randn(16, 100),))
     both = fast.memory()
     assert both.inputs == 3 * X.nbytes and WEIGHTS <= both.weights <= 2 * WEIGHTS
     assert both.arena == max(entry.plan.arena_bytes for entry in fast.entries)
+
+
+@pytest.mark.parametrize(("target", "nbytes"), [("cpu", 0), ("sim:h200", 34_603_008)])
+def test_a_forecast_has_what_cublas_keeps_for_a_stream(target: str, nbytes: int) -> None:
+    options = {**QUICK, "target": target, "cache_dir": None, "kernels": "library"}
+    assert anabranch.compile(Layers().eval(), (X,), **options).memory().libraries == nbytes
 
 
 def test_all_of_it_goes_with_the_compiled(tmp_path: Path) -> None:

@@ -157,6 +157,9 @@ class FakeTarget:
         resources = Resources(1, 2, 3, 4)
         return {task.name: Probe(64, 128, 2, resources) for task in run.plan.tasks.tasks}
 
+    def give_back(self) -> int:
+        return 0
+
     def timeline(self, run: Executable) -> Timeline | None:
         return None
 

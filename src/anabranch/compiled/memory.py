@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from anabranch.compiled.entry import Entry
+from anabranch.ir.library_calls import library_bytes
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import HeldMemory
 
@@ -24,11 +25,11 @@ class MemoryUse:
     they lie there, which `memory_limit` does not count. arena: values between kernels, and most
     results. pool: results of library kernels that allocate, in the private pool of the CUDA graph.
     kernels: scratch memory of kernels outside the arena. libraries: what cuBLAS keeps for the
-    streams that products were captured on, for as long as the process lives, also when the model is
-    gone. Results that a call hands out as clones, and what the driver takes for code and contexts,
-    are not in it. Of a simulated target: as planned, `kernels` unknown. `buckets`: by the sizes of
-    each plan, where sizes vary, what it uses itself: of weights and of the arena the most is
-    others' as well.
+    streams that products were captured on, also when the model is gone, until something else is
+    compiled. Results that a call hands out as clones, and what the driver takes for code and
+    contexts, are not in it. Of a simulated target: as planned, `kernels` unknown. `buckets`: by
+    the sizes of each plan, where sizes vary, what it uses itself: of weights and of the arena the
+    most is others' as well.
     """
 
     weights: int
@@ -73,7 +74,8 @@ def _together(entries: Sequence[Entry]) -> MemoryUse:
     for entry in entries:
         if entry.run is None:
             for kind, count in _planned(entry.plan, planned).items():
-                found[kind] = max(found[kind], count) if kind == "arena" else found[kind] + count
+                most = max(found[kind], count)
+                found[kind] = most if kind in ("arena", "libraries") else found[kind] + count
             continue
         held: HeldMemory = entry.run.held()
         for kind, places in held.places.items():
@@ -97,4 +99,5 @@ def _planned(plan: Plan, seen: set[tuple[str, str]]) -> dict[str, int]:
         "states": sum(v.type.nbytes for v in tasks.inputs if v not in tasks.given),
         "arena": plan.arena_bytes,
         "pool": plan.pool_bytes,
+        "libraries": library_bytes(plan),
     }

@@ -216,6 +216,9 @@ def load(
     if not job.target.spec.simulated:
         places = places_of(plan.tasks, job.target.device, job.places, models=True)
         _tell_places(job, plan, places)
+        if freed := job.target.give_back():
+            why = f"{freed:,} B that libraries kept for plans that were tried are given back"
+            job.trace.add("applied", "load", plan.tasks.name, why, freed=freed)
         run = job.target.load(plan, beside=job.beside, states=places or None)
         fell_back(run, job.options, job.trace)
     return replace(found, plan=plan), run

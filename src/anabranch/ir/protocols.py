@@ -189,6 +189,10 @@ class Target(Protocol):
         """A plan that differs from a loaded one in kernels alone, to be timed beside it: it may use
         the memory of that one, so none of the two runs while the other does."""
 
+    def give_back(self) -> int:
+        """Give back what libraries keep for plans that are gone, such as those that were tried; the
+        bytes of it."""
+
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
         """Latency of each executable on the device (of one of its repeats), taken interleaved,
         within about `budget` seconds in all. What the host takes to launch it is left out."""

@@ -8,7 +8,7 @@ Sequential is always among them, so the choice is never slower than it under the
 names one scheduler alone gets its plan, and sees what sequential would take. Plans within the
 spread of the fastest are equally fast; of these the one with fewer streams is taken, then with
 fewer waits, then the one named earlier in the table, so that the same costs give the same plan. A
-Products that cuBLAS computes keep to few streams then (`library_streams`). A
+Products that cuBLAS computes keep to few streams then (`local.library_streams`). A
 scheduler that fails or breaks an invariant is an event. All share one deadline: who comes when it
 has passed returns at once what it has without a search.
 """
@@ -30,7 +30,7 @@ from anabranch.ir.schedule import Launch, Schedule
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.verify import verify_schedule
 from anabranch.schedule import SCHEDULERS, scheduler
-from anabranch.schedule.library_streams import on_few_streams
+from anabranch.schedule.local.library_streams import on_few_streams
 from anabranch.schedule.refinements import refinements
 from anabranch.schedule.task_weights import times
 from anabranch.trace import RECALLED, Trace

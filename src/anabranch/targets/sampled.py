@@ -84,6 +84,10 @@ class SampledTarget:
         """Kernels are built by the inner target; samples have no part in it."""
         self.inner.prepare(kernels, cache, trace)
 
+    def give_back(self) -> int:
+        """Samples belong to no library."""
+        return self.inner.give_back()
+
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
         """Executables loaded here replay on samples, so that indices and masks cost what they do in
         earnest."""

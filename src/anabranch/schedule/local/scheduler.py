@@ -48,9 +48,10 @@ from anabranch.schedule.local.improve import (
     LatencyOf,
     improved,
 )
+from anabranch.schedule.local.library_streams import most_streams, on_few_streams
 from anabranch.schedule.local.occupancy_model import local_search, problem
 from anabranch.schedule.local.seeds import Weights, seeds
-from anabranch.schedule.task_weights import demand, shares
+from anabranch.schedule.task_weights import demand, shares, times
 
 WORK = 500_000
 """Evaluations times nodes that one graph may take: about four seconds."""
@@ -177,6 +178,9 @@ class _PlacingSearch:
         alone = extract(self.tasks, [self.tasks.tasks[v].name for v in part])
         dag = dag_of(alone)
         tried = [schedule_of(f"local{i}", dag, placing) for i, placing in enumerate(placings)]
+        if self.limits.compared:  # as the whole will run
+            us, most = times(alone, self.costs), most_streams(self.tasks)
+            tried = [on_few_streams(one, alone, dag, us, most) for one in tried]
         prices = self.costs.rank(alone, tried)
         self.measured |= any(price.source == "measured" for price in prices)
         return placings[fastest(prices)]

@@ -333,6 +333,10 @@ class CpuTarget:
         memory."""
         return self.load(plan, run.repeat)
 
+    def give_back(self) -> int:
+        """Libraries keep nothing here."""
+        return 0
+
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
         """Wall-clock medians of replays in rounds that visit all executables, 3 to 30 as the budget
         allows, after one each that is not timed."""

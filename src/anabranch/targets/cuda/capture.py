@@ -99,7 +99,7 @@ class CudaExecutable(LoadedPlan):
         self._forks = FORKS.count
         self._device = placed.arena.device
         self.libraries: Mapping[int, int] = {}
-        """Bytes that libraries keep for streams of the target, by the stream's handle."""
+        """Bytes that libraries keep for the streams on which it multiplies, by their handles."""
         self._turns: Turns = Turns(self._device) if beside is None else beside._turns
         self._fill = filler([placed.values[value.name] for value in plan.tasks.given])
         self._fill_all = filler(placed.inputs) if placed.states else self._fill
@@ -286,6 +286,11 @@ class CudaExecutable(LoadedPlan):
         with self.turn.lock, torch.cuda.device(self._device):
             self.launch_all(delayed)
             return super().outputs
+
+    @property
+    def streams(self) -> tuple[Sequence[torch.cuda.Stream], Sequence[torch.cuda.Stream]]:
+        """Those of the target that each stream of the plan is, and for urgent launches."""
+        return self._streams, self._urgent
 
     @property
     def side(self) -> torch.cuda.Stream:

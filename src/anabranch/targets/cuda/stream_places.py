@@ -10,23 +10,15 @@ are only tried, take them from the same few.
 
 from __future__ import annotations
 
-from anabranch.ir.library_calls import multiplies
+from anabranch.ir.library_calls import library_streams
 from anabranch.ir.plan import Plan
 
 
 def stream_places(plan: Plan, urgent: bool) -> list[int]:
     """By stream of the plan its place among the target's; the first stays the first, but among
     `urgent` ones, where no graph is captured from."""
-    kernels = {task.name: task.kernel for task in plan.tasks.tasks}
-    launches = plan.schedule.launches
-    count = 1 + max((launch.stream for launch in launches), default=0)
-    calls = {
-        launch.stream
-        for launch in launches
-        if launch.urgent == urgent
-        and (kernel := kernels[launch.task]) is not None
-        and multiplies(kernel)
-    }
+    count = 1 + max((launch.stream for launch in plan.schedule.launches), default=0)
+    calls = {stream for stream, soon in library_streams(plan) if soon == urgent}
     first = () if urgent else (0,)
     ranked = sorted(range(count), key=lambda stream: (stream not in first, stream not in calls))
     places = [0] * count

@@ -12,7 +12,7 @@ import torch
 from anabranch.cache import Cache
 from anabranch.costs.samples import summarised
 from anabranch.errors import TargetError
-from anabranch.ir.library_calls import multiplies
+from anabranch.ir.library_calls import library_streams
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Cost, Executable, KernelSpan, Probe, Target
 from anabranch.ir.schedule import Timeline
@@ -20,6 +20,7 @@ from anabranch.ir.task import Kernel
 from anabranch.targets.cuda import cudnn, profile, timing, triton
 from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.targets.cuda.device import read_spec
+from anabranch.targets.cuda.library_workspaces import LibraryWorkspaces
 from anabranch.targets.cuda.model import beside_model
 from anabranch.targets.cuda.probe import probe
 from anabranch.targets.cuda.stream_places import stream_places
@@ -73,8 +74,9 @@ class CudaTarget:
         self.spec = read_spec(device, tf32)
         self._streams: list[torch.cuda.Stream] = []
         self._urgent: list[torch.cuda.Stream] = []
-        self._workspaces: dict[int, int] = {}
-        """Bytes that cuBLAS keeps for each of our streams, by the stream's handle."""
+        self._workspaces = LibraryWorkspaces(
+            self._workspace_of, torch._C._cuda_clearCublasWorkspaces
+        )
         self._runners: dict[str, Runner] = {"aten": partial(run_aten, device=device)}
         self._cudnn = cudnn.Cudnn(tf32, device) if cudnn.available() else None
         if self._cudnn is not None:
@@ -135,7 +137,7 @@ class CudaTarget:
                 self._placed(plan, self._streams, False),
                 self._placed(plan, self._urgent, True),
             )
-            self._own_workspaces(plan, *streams)
+            libraries = self._workspaces.made(_multiplying(plan, *streams))
             self.prepare([task.kernel for task in plan.tasks.tasks if task.kernel])
             before = torch.cuda.memory_allocated(self.device)
             shared = beside.arena if beside is not None else None
@@ -152,15 +154,25 @@ class CudaTarget:
                 kernel_bytes=own,
                 beside=together,
             )
-            run.libraries = self._workspaces
-            return run
+            return self._with_libraries(run, libraries)
 
     def again(self, run: Executable, plan: Plan) -> CudaExecutable:
         """As `load`, at the price of a capture."""
         assert isinstance(run, CudaExecutable), "an executable of another target"
         with torch.cuda.device(self.device), torch.no_grad(), precision(self.tf32):
             self.prepare([task.kernel for task in run.unmade(plan) if task.kernel])
-            return run.again(plan)
+            libraries = self._workspaces.made(_multiplying(plan, *run.streams))
+            return self._with_libraries(run.again(plan), libraries)
+
+    def give_back(self) -> int:
+        """Memory that libraries keep for plans that are gone."""
+        with torch.cuda.device(self.device), torch.no_grad():
+            return self._workspaces.give_back()
+
+    def _with_libraries(self, run: CudaExecutable, libraries: Mapping[int, int]) -> CudaExecutable:
+        run.libraries = libraries
+        self._workspaces.used(run, libraries.keys())
+        return run
 
     def _placed(
         self, plan: Plan, ours: Sequence[torch.cuda.Stream], urgent: bool
@@ -170,33 +182,19 @@ class CudaTarget:
             return []
         return [ours[place] for place in stream_places(plan, urgent)]
 
-    def _own_workspaces(
-        self,
-        plan: Plan,
-        streams: Sequence[torch.cuda.Stream],
-        urgent: Sequence[torch.cuda.Stream],
-    ) -> None:
-        """Have cuBLAS make the workspaces of the streams that multiply matrices in a pool of ours.
+    def _workspace_of(self, stream: torch.cuda.Stream) -> int:
+        """Have cuBLAS make the workspace of a stream in a pool of ours, and count its bytes.
 
-        cuBLAS keeps one per stream for the whole process, and torch.compile's CUDA graphs free all
-        of them when they record. In a pool of ours what is freed so is given to nobody else, and
-        graphs that were captured with it go on writing to memory of this target.
+        torch.compile's CUDA graphs free the workspaces of all streams when they record. In a pool
+        of ours what is freed so is given to no other stream, and graphs that were captured with it
+        go on writing to memory of this target.
         """
-        kernels = {task.name: task.kernel for task in plan.tasks.tasks}
-        for launch in plan.schedule.launches:
-            kernel = kernels[launch.task]
-            if kernel is None or not multiplies(kernel):
-                continue
-            stream = (urgent if launch.urgent else streams)[launch.stream]
-            if stream.cuda_stream in self._workspaces:
-                continue
-            before = torch.cuda.memory_allocated(self.device)
-            with torch.cuda.use_mem_pool(_workspaces(self.device)), torch.cuda.stream(stream):
-                square = torch.zeros(16, 16, dtype=torch.float16, device=self.device)
-                torch.addmm(square[0], torch.mm(square, square), square)
-                del square
-            kept = torch.cuda.memory_allocated(self.device) - before
-            self._workspaces[stream.cuda_stream] = max(0, kept)
+        before = torch.cuda.memory_allocated(self.device)
+        with torch.cuda.use_mem_pool(_workspaces(self.device)), torch.cuda.stream(stream):
+            square = torch.zeros(16, 16, dtype=torch.float16, device=self.device)
+            torch.addmm(square[0], torch.mm(square, square), square)
+            del square
+        return max(0, torch.cuda.memory_allocated(self.device) - before)
 
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
         """Medians by CUDA events around replays, interleaved; launches are issued ahead of the
@@ -274,6 +272,14 @@ class CudaTarget:
                 yield
         finally:
             flags.enabled = before
+
+
+def _multiplying(
+    plan: Plan, streams: Sequence[torch.cuda.Stream], urgent: Sequence[torch.cuda.Stream]
+) -> list[torch.cuda.Stream]:
+    """The streams on which the plan calls cuBLAS, each once."""
+    used = ((urgent if soon else streams)[stream] for stream, soon in library_streams(plan))
+    return list({stream.cuda_stream: stream for stream in used}.values())
 
 
 @cache

@@ -79,6 +79,10 @@ class SimTarget:
         """TargetError, as `load`."""
         raise self._absent("run a plan")
 
+    def give_back(self) -> int:
+        """Nothing was loaded."""
+        return 0
+
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
         """TargetError: costs of a simulated GPU come from its profile (`costs.recorded`), not from
         running."""
