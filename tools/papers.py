@@ -61,7 +61,7 @@ USE = "utilisation"
 """Where a row says what a plan makes of the machine."""
 Place = tuple[str, int]
 """A network and its batch."""
-SYSTEMS, SCHEDULERS, BATCHES = "systems", "schedulers", "batches"
+SYSTEMS, TRAINING, SCHEDULERS, BATCHES = "systems", "training", "schedulers", "batches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,8 @@ def _named(record: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, str]
     if "made_for" in row and "us" in row:
         return BATCHES, str(row.get("device") or row["made_for"])
     if "system" in row and "median_ms" in row:
-        return SYSTEMS, str(row["system"])
+        kind = TRAINING if record.get("kind") == TRAINING else SYSTEMS
+        return kind, str(row["system"])
     own = record.get("kind") == SCHEDULERS and record["settings"].get("kernels") == "library"
     if own and "scheduler" in row:
         return SCHEDULERS, OLD.get(row["scheduler"], str(row["scheduler"]))

@@ -55,6 +55,27 @@ def test_steps_of_ours_and_of_rivals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(facts["reference"]) == training.STEPS and not record["cut_short"]
 
 
+def test_published_systems_train_too() -> None:
+    """Each with options of its own, and networks with batches of their own."""
+    asked = quick(
+        rivals=(),
+        ours=False,
+        systems=("cudagraph", "nimble"),
+        budget=0.02,
+        own_batches={SMALL: (2,)},
+        options={"scheduler": "opara"},
+    )
+    rows = training.run(asked)["rows"]
+    found = [(row["system"], row["batch"], row["facts"]["scheduler"]) for row in rows]
+    assert found == [
+        ("anabranch:cudagraph", 2, "sequential"),
+        ("anabranch:nimble", 2, "nimble"),
+    ]
+    assert all(row["median_ms"] > 0 for row in rows)
+    with pytest.raises(OptionError, match="deepcats"):
+        training.run(replace(asked, systems=("deepcats",)))
+
+
 def test_another_order_of_the_batch_changes_nothing_but_roundings() -> None:
     here = machine("cpu")
     network = load_trainable("zoo:resnet50/tiny", 4, here.device, False)

@@ -42,6 +42,8 @@ DEEPCUTS = tuple(
         *("deepspeech2", "attention_rnn", "dlrm", "bert_base"),
     )
 )
+TRAINED = {"zoo:deepspeech2": (16,), "zoo:attention_rnn": (16,), "zoo:dlrm": (1024,)}
+"""Batches of training steps; its paper says none."""
 IOS = ("zoo:inception_v3", "zoo:randwire_ios", "zoo:nasnet_ios", "zoo:squeezenet_bypass")
 OPARA = tuple(
     f"zoo:{name}"
@@ -60,10 +62,12 @@ PRUNED = tuple(f"ios-paper+max_group_size={r}+max_groups={s}" for s in (8, 3) fo
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """A published table: what it says, where it stands, and what is run for it."""
+    """A published table: what it says, where it stands, and what is run for it; `training`: whole
+    training steps."""
 
     says: str
     matrix: Matrix
+    training: bool = False
 
 
 def _systems(
@@ -115,6 +119,20 @@ REPRODUCTIONS: dict[str, dict[str, Reproduction]] = {
                 DEEPCUTS,
                 ("cudagraph", "deepcuts", "deepcuts+fusion=none", "deepcuts+pruning=time"),
             ),
+        ),
+        "training": Reproduction(
+            "Section 5: whole training steps, generated and library kernels together over the "
+            "library's alone",
+            BenchmarkMatrix(
+                DEEPCUTS,
+                ("bf16", "tf32"),
+                (32,),
+                rivals=("eager-graph",),
+                systems=("cudagraph", "deepcuts"),
+                ours=False,
+                own_batches=TRAINED,
+            ),
+            training=True,
         ),
     },
     "ios": {
@@ -247,6 +265,8 @@ def asked_as(
     batches (none: the paper's), and only these of its systems, rivals, schedulers or devices (none:
     all). OptionError for one that it has not."""
     held = replace(matrix, models=models or matrix.models, target=target)
+    if batches and isinstance(held, BenchmarkMatrix):
+        held = replace(held, own_batches={})
     if batches:
         held = replace(held, batches=batches)
     if dtype is not None:

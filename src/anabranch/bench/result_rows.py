@@ -67,7 +67,8 @@ class BenchmarkMatrix:
     first compilation. ours: what users get is a row, too. options: of `anabranch.Options`, for ours
     but not for `systems`, which name their own; search_seconds: for published systems, whose
     searches build whole networks alone; budget: seconds of all that each of them searches and
-    measures, unless it names its own."""
+    measures, unless it names its own. own_batches: of training steps, the batches of networks that
+    are not trained with `batches`."""
 
     models: Sequence[str]
     dtypes: Sequence[str] = ("fp16",)
@@ -84,6 +85,7 @@ class BenchmarkMatrix:
     search_seconds: float | None = None
     budget: float | None = None
     trust: bool = False
+    own_batches: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

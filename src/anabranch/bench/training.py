@@ -49,6 +49,7 @@ from anabranch.bench.result_rows import (
     check_names,
     named,
     rivals_of,
+    variant,
 )
 from anabranch.bench.timed import built_then_timed, timed
 from anabranch.bench.training_rivals import RIVALS, USUAL, eager, loss_in, rewind
@@ -116,7 +117,13 @@ def run(
         "training",
         here.target,
         {**asdict(matrix), "rivals": rivals, "steps": STEPS, "tolerance": FLOOR},
-        cells_of(matrix.models, matrix.dtypes, matrix.batches),
+        [
+            cell
+            for model in matrix.models
+            for cell in cells_of(
+                (model,), matrix.dtypes, matrix.own_batches.get(model, matrix.batches)
+            )
+        ],
         lambda cell: _cell(matrix, here, rivals, cell, trace),
         trace,
         save,
@@ -128,6 +135,8 @@ def _checked(matrix: BenchmarkMatrix, here: Machine) -> tuple[str, ...]:
     """The rivals, once all names are known to mean something."""
     rivals = rivals_of(matrix, USUAL.get(here.target, ()), RIVALS)
     check_names("scheduler", matrix.schedulers, SCHEDULERS)
+    for system in matrix.systems:
+        variant(system)
     for dtype in matrix.dtypes:
         if dtype not in FLOOR:
             raise OptionError(
@@ -234,12 +243,15 @@ def _built(
     """All that is asked for, one after the other, ours first."""
     options: dict[str, Any] = {"target": here.target, "tf32": case.dtype == "tf32"}
     options |= {"cache_dir": scratch} if matrix.cold else {}
-    options |= matrix.options
-    ours: list[dict[str, Any]] = (
-        [{}, *({"scheduler": name} for name in matrix.schedulers)] if matrix.ours else []
-    )
+    own = {**options, **matrix.options}
+    limits = {} if matrix.budget is None else {"budget": matrix.budget}
+    ours = [
+        *([(own, {})] if matrix.ours else []),
+        *((own, {"scheduler": name}) for name in matrix.schedulers),
+        *(({**options, **limits}, variant(name)) for name in matrix.systems),
+    ]
     tasks: list[tuple[str, Callable[[], list[Built]]]] = [
-        *((named(a), partial(_ours, case, here, options, a, matrix, trace)) for a in ours),
+        *((named(a), partial(_ours, case, here, o, a, matrix, trace)) for o, a in ours),
         *((name, partial(_rival, name, case, here, matrix)) for name in rivals),
     ]
     built: list[Built] = []

@@ -17,7 +17,7 @@ from anabranch.bench.batches import BatchMatrix
 from anabranch.bench.reproduce import REPRODUCTIONS, asked_as, reproduction
 from anabranch.bench.result_rows import BenchmarkMatrix
 from anabranch.cli import flags, screen
-from anabranch.cli.bench import arguments, batches, schedulers, system_rows
+from anabranch.cli.bench import arguments, batches, schedulers, system_rows, training
 from anabranch.cli.chosen_target import place
 from anabranch.cli.compile import check_folders
 from anabranch.errors import OptionError
@@ -86,7 +86,7 @@ def run(
         flags.words(only),
     )
     matrix = replace(matrix, budget=matrix.budget if budget is None else budget)
-    if isinstance(matrix, BenchmarkMatrix):
+    if isinstance(matrix, BenchmarkMatrix) and not found.training:
         system_rows.run(replace(matrix, search_seconds=search_seconds), json, None)
     elif search_seconds is not None:
         raise OptionError(
@@ -94,6 +94,8 @@ def run(
             f"no graph is searched for {table} of {paper}",
             "leave it out",
         )
+    elif isinstance(matrix, BenchmarkMatrix):
+        training.compare(matrix, json, None)
     elif isinstance(matrix, BatchMatrix):
         batches.compare(matrix, json)
     else:

@@ -14,6 +14,7 @@ stand, and ends with them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -71,6 +72,12 @@ def run(
         options=flags.compile_options(settings),
         trust=trust,
     )
+    compare(matrix, json, markdown)
+
+
+def compare(matrix: BenchmarkMatrix, json: str | None, markdown: Path | None) -> None:
+    """Time the steps of the matrix, and show and write their rows; KeyboardInterrupt at the end of
+    what was cut short."""
     with ProgressDisplay("training", "bench") as watch:
         record = training.run(matrix, Trace(watch), saver(json))
     system_rows.show(record, json, markdown)
