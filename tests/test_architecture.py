@@ -509,6 +509,53 @@ def test_the_walls_are_seen() -> None:
     assert not words("baseline_database_contextual") & VAGUE
 
 
+def test_nothing_is_defined_that_nobody_uses() -> None:
+    """What a module defines is read there, or in another file of the repository."""
+    read = {name for _, tree in sources() for name in names_read(tree)}
+    for file in tracked():
+        if file.suffix in (".py", ".md", ".toml") and PACKAGE not in file.parents:
+            read |= set(re.findall(r"\w+", file.read_text(encoding="utf-8")))
+    dead = [
+        f"{file} {name}"
+        for file, tree in sources()
+        if file not in READ_AS_TEXT
+        for name in defined(tree)
+        if name not in read and not name.endswith("_")  # such as __all__, or _fields_ of ctypes
+    ]
+    assert dead == []
+
+
+READ_AS_TEXT = {"kernels/triton/functions.py", "fuzz/script_prelude.py"}
+"""Files whose functions others write the names of."""
+
+
+def defined(tree: ast.Module) -> Iterator[str]:
+    """Names of a module's functions, classes and constants, and of its dataclasses' fields; but not
+    what a decorator takes, as a command of the command line."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and not node.decorator_list:
+            yield node.name
+        elif isinstance(node, ast.ClassDef):
+            yield node.name
+            yield from (name for name, _ in numbers(node))
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def names_read(tree: ast.Module) -> Iterator[str]:
+    """Names that a module reads, imports, or writes in a text, as of a type that is only quoted."""
+    for node in nodes(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias):
+            yield node.name
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"\w+", node.value) if len(node.value) < 200 else ()
+
+
 # -- reading the package -------------------------------------------------------------------------
 
 

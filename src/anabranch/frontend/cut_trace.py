@@ -58,7 +58,6 @@ from anabranch.frontend.surroundings import Surroundings, neutral
 
 aten = torch.ops.aten
 SYMBOLIC: Any = torch.fx.experimental._config
-BY_VALUES = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -173,9 +173,6 @@ def twin(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     """A copy, of this dtype."""
     other = copy.deepcopy(model)
     return other if dtype is None else other.to(dtype)
-
-
-LayerFunction = Callable[[Tensor], Tensor]
 
 
 def _results(returned: Any) -> list[Tensor]:

@@ -39,7 +39,6 @@ import torch
 
 from anabranch.ir.graph import Constant
 from anabranch.ir.ops import channels_last_strides
-from anabranch.ir.rule import Draw
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules import draws
 from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes
@@ -284,11 +283,6 @@ def pools(
             for stride, told in ways
         )
     )
-
-
-def joined(*drawings: Draw) -> Draw:
-    """What all of these draw, each by itself."""
-    return lambda dice: {name: one for draw in drawings for name, one in draw(dice).items()}
 
 
 @dataclass(slots=True)
