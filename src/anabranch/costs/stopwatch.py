@@ -83,6 +83,8 @@ class Stopwatch:
         if run is None or not _lacks_graph(run):
             return run
         if self._capturable:
+            why = f"no graph, loaded again: {run.failure}"
+            self._trace.add("fallback", "costs", trial.what, why)
             del run  # its memory
             run = self.attempt(trial, trial.build)
             if run is None or not _lacks_graph(run):
