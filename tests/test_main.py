@@ -78,6 +78,25 @@ def test_the_names_are_there_when_they_are_asked_for() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_warm_start_imports_no_compiler_of_torchs(tmp_path: Path) -> None:
+    """It takes a third of a second, and more."""
+    code = (
+        "import sys, anabranch, torch\n"
+        "from torch import nn\n"
+        "torch.manual_seed(0)\n"
+        "layers = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()\n"
+        "model = nn.Sequential(*layers, nn.Linear(4, 2)).eval()\n"
+        "options = {'kernels': 'library', 'search': 'none', 'cache_dir': sys.argv[1]}\n"
+        "x = torch.ones(1, 3, 5, 5)\n"
+        "fast = anabranch.compile(model, (x,), target='cpu', **options)\n"
+        "assert torch.allclose(fast(x), model(x), atol=1e-6)\n"
+        "print('torch._dynamo' in sys.modules)\n"
+    )
+    told = [fresh.run(code, str(tmp_path)) for _ in range(2)]
+    assert all(done.returncode == 0 for done in told), told[0].stderr + told[1].stderr
+    assert told[1].stdout == "False\n"
+
+
 @pytest.mark.parametrize("name", anabranch.__all__)
 def test_every_name_means_something(name: str) -> None:
     assert getattr(anabranch, name).__name__ == name

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,7 +15,7 @@ from anabranch.ir.graph import Node, Ref
 from anabranch.ir.inputs import random_tensor
 from anabranch.ir.text import parse_graph
 from anabranch.ir.types import TensorType, type_of
-from anabranch.kernels.writers import can_write, native_out, writer
+from anabranch.kernels.writers import can_write, native_out, writer, writes_there
 
 X = TensorType((2, 3, 8, 8), torch.float32)
 CALLS: dict[str, tuple[object, ...]] = {
@@ -129,3 +134,45 @@ def test_linear_of_no_features(features: int, width: int) -> None:
     assert write is not None
     write([out], x, w, torch.ones(width))
     assert torch.equal(out, torch.ones(2, width))
+
+
+F32 = torch.float32
+A, B = TensorType((4, 6), F32), TensorType((6, 3), F32)
+BATCHED = TensorType((2, 4, 6), F32), TensorType((2, 6, 3), F32)
+LAID: dict[str, tuple[object, ...]] = {
+    "aten.mm.default": (A, B),
+    "aten.addmm.default": (TensorType((3,), F32), A, B),
+    "aten.bmm.default": BATCHED,
+    "aten.baddbmm.default": (TensorType((2, 4, 3), F32), *BATCHED),
+    "aten.linear.default": (BATCHED[0], TensorType((3, 6), F32), TensorType((3,), F32)),
+    "aten.mean.dim": (X, (-1, -2), True),
+    "aten.adaptive_avg_pool2d.default": (X, (1, 1)),
+}
+
+
+def otherwise(type: TensorType) -> Iterator[TensorType]:
+    """The type with its axes in memory in each order."""
+    for order in itertools.permutations(range(len(type.shape))):
+        strides = torch.empty([type.shape[i] for i in order]).stride()
+        placed = dict(zip(order, strides, strict=True))
+        yield replace(type, strides=tuple(placed[i] for i in range(len(order))))
+
+
+@pytest.mark.parametrize("op", LAID)
+def test_strides_are_told_as_torch_infers_them(op: str) -> None:
+    """Also where no type is inferred, for torch imports its compiler for that."""
+    given, answers = LAID[op], set[bool]()
+    first = next(arg for arg in given if isinstance(arg, TensorType) and len(arg.shape) > 1)
+    for laid in otherwise(first):
+        types = [laid if arg is first else arg for arg in given]
+        table = {f"v{i}": t for i, t in enumerate(types) if isinstance(t, TensorType)}
+        args: Any = tuple(Ref(f"v{i}") if f"v{i}" in table else t for i, t in enumerate(types))
+        (found,) = ops.infer(op, args, (), table)
+        for asked in otherwise(found):
+            node = Node("y", op, args, (), (asked,))
+            if can_write(node):
+                there = ops.same_layout(found, asked)
+                assert writes_there(node, table) == there
+                answers.add(there)
+    linear = op == "aten.linear.default"  # which can write to contiguous memory alone
+    assert answers == ({True} if linear else {True, False})
