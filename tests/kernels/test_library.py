@@ -174,3 +174,14 @@ def test_only_what_gives_the_same_bits_in_each_run(
     first, found = in_order(PROVIDERS)[0], PROVIDERS[0]
     assert first.version != found.version, "what was decided for one is not for the other"
     assert found.kernel(task, spec, "aten", "in_order").variant == "in_order", "of a saved plan"
+
+
+def test_who_writes_in_a_roundabout_way_is_compared_with_who_does_not() -> None:
+    """A gradient of an embedding is summed in the plan's memory, or in torch's own."""
+    call = "aten.embedding_dense_backward.default(%g, %i, 9, 0, False)"
+    body = f"  %d: f32[9,4] = {call}\n  return %d\n}}"
+    task = Task("t", parse_graph(f"graph e {{\n  input %g: f32[5,4]\n  input %i: i64[5]\n{body}"))
+    own, other = PROVIDERS[0].kernels(task, GPU)
+    assert own.writes_out and not other.writes_out
+    assert PROVIDERS[0].kernel(task, GPU, other.name, other.variant) == other
+    assert [kernel.writes_out for kernel in PROVIDERS[0].kernels(task, CPU)] == [True]

@@ -44,6 +44,13 @@ CALLS: dict[str, tuple[object, ...]] = {
         TensorType((4, 6), torch.float32),
         TensorType((2, 3), torch.int64),
     ),
+    "aten.embedding_dense_backward.default": (
+        TensorType((2, 3, 6), torch.float32),
+        TensorType((2, 3), torch.int64),
+        4,
+        1,
+        False,
+    ),
     "aten.mm.default": (TensorType((4, 8), torch.float32), TensorType((8, 3), torch.float32)),
 }
 

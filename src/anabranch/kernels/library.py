@@ -36,7 +36,7 @@ from anabranch.ir.types import TensorType
 from anabranch.ir.variant import Variant
 from anabranch.kernels import sources
 from anabranch.kernels.triton.provider import TritonProvider
-from anabranch.kernels.writers import writes_there
+from anabranch.kernels.writers import ROUNDABOUT, writes_there
 
 CUDNN_ENGINES = 6
 """How many of cuDNN's engines are tried. On an H200, over ten convolution shapes, the fastest
@@ -57,15 +57,19 @@ class AtenProvider:
         return f"{sources.digest()} in order" if self.in_order else sources.digest()
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
-        """The body itself as one kernel; none is refused that need not run in order."""
+        """The body itself as one kernel, and where that writes in a roundabout way also with memory
+        of its own; none is refused that need not run in order."""
         if not self.in_order or any_order(task.body, spec.kind) is None:
-            return [_whole_body(task)]
+            whole = _whole_body(task)
+            roundabout = ops.packet_name(task.body.nodes[-1].op) in ROUNDABOUT
+            both = spec.kind == "cuda" and roundabout and whole.writes_out and not task.overwrites
+            return [whole, _plain(task)] if both else [whole]
         return [_whole_body(task, in_order=True)] if switched(task.body, spec.kind) else []
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """`PLAIN_VARIANT`: as eager runs it, with memory of its own for all results."""
         if (name, variant) == ("aten", PLAIN_VARIANT) and not task.overwrites:
-            return replace(aten_kernel("aten", task.body), variant=PLAIN_VARIANT, writes_out=False)
+            return _plain(task)
         return _named([_whole_body(task), _whole_body(task, in_order=True)], name, variant)
 
 
@@ -145,6 +149,10 @@ def in_order(providers: Sequence[Provider]) -> tuple[Provider, ...]:
     return tuple(
         replace(one, in_order=True) if isinstance(one, AtenProvider) else one for one in providers
     )
+
+
+def _plain(task: Task) -> Kernel:
+    return replace(aten_kernel("aten", task.body), variant=PLAIN_VARIANT, writes_out=False)
 
 
 def _whole_body(task: Task, in_order: bool = False) -> Kernel:

@@ -49,6 +49,10 @@ LAID_ALIKE = {
 }
 """What takes the same arguments and lays its result alike. Of these, and of products, torch imports
 torch.compile to infer a type, a third of a second to two in each process that loads a plan."""
+EMBEDDING_GRADIENT = "aten.embedding_dense_backward"
+ROUNDABOUT = frozenset((EMBEDDING_GRADIENT,))
+"""What is written by another operator that may be much slower: where all indices are the same, say.
+Who offers kernels offers the operator itself as well."""
 
 
 def can_write(node: Node) -> bool:
@@ -57,6 +61,8 @@ def can_write(node: Node) -> bool:
         return node.type.contiguous
     if node.op in ops.VIEW_IF_POSSIBLE:
         return node.type.contiguous
+    if ops.packet_name(node.op) == EMBEDDING_GRADIENT:
+        return not ops.arguments(node)["scale_grad_by_freq"]
     if ops.packet_name(node.op) == "aten.max_pool2d_with_indices":
         return True
     return writer(node.op) is not None
@@ -202,6 +208,27 @@ def _embedding(results: Sequence[Tensor], table: Tensor, indices: Tensor, *_: An
     aten.index_select.out(table, 0, indices.reshape(-1), out=out)
 
 
+def _embedding_gradient(
+    results: Sequence[Tensor],
+    gradient: Tensor,
+    indices: Tensor,
+    rows: int,
+    padding: int,
+    by_count: bool,
+) -> None:
+    """In one order always: torch's sums over indices are sorted first on a GPU."""
+    assert not by_count, "nobody says that it writes that"
+    table, flat = results[0].zero_(), indices.reshape(-1).long()
+    gradients = gradient.reshape(-1, gradient.shape[-1])
+    if gradient.is_cuda:
+        # Unsafe only in that the host does not look at the indices, which no graph can.
+        aten._index_put_impl_.default(table, [flat], gradients, True, True)
+    else:
+        table.index_add_(0, flat, gradients)
+    if 0 <= padding < rows:
+        table[padding].zero_()
+
+
 def _max_pool(results: Sequence[ResultOrDtype], x: Tensor, *args: Any) -> None:
     values, indices = (*results, torch.int64)[:2]
     if not isinstance(values, Tensor):
@@ -253,6 +280,7 @@ WRITERS: dict[str, Writer] = {
     "aten.linear": _linear,
     "anabranch.wide_mm": _wide_mm,
     "aten.embedding": _embedding,
+    EMBEDDING_GRADIENT: _embedding_gradient,
     "aten.max_pool2d": _max_pool,
     "aten.max_pool2d_with_indices": _max_pool,
     "aten.adaptive_avg_pool2d": _adaptive_avg_pool,
