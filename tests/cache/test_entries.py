@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import logging
 import multiprocessing
@@ -16,7 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import filelock
@@ -25,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anabranch
-from anabranch.cache import FILE_NAME, TABLES, Cache, entries, store
+from anabranch.cache import FILE_NAME, TABLES, Cache, store
 
 SOURCE = Path(anabranch.__file__).parent.parent
 
@@ -119,15 +120,18 @@ def test_unknown_table_and_closed_cache_are_the_callers_mistake() -> None:
         cache.get("timings", "k")
 
 
-def test_hash_collision_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entries, "_digest", lambda key: b"always the same")
+def test_hash_collision_is_a_miss(tmp_path: Path) -> None:
+    """No two keys with one hash are known: that of another key is written beside the one."""
     with Cache.open(tmp_path) as cache:
         cache.put("timings", "conv A", "1 us")
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as db, db:
+        db.execute("UPDATE entries SET hash = ?", (hashlib.sha256(b"conv B").digest(),))
+    with Cache.open(tmp_path) as cache:
         assert cache.get("timings", "conv B") is None
-        assert cache.get("timings", "conv A") == "1 us"
         cache.put("timings", "conv B", "2 us")
         assert cache.get("timings", "conv B") == "2 us"
-        assert cache.get("timings", "conv A") is None
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as db:
+        assert db.execute("SELECT key FROM entries").fetchall() == [(b"conv B",)]
 
 
 def test_private(tmp_path: Path) -> None:

@@ -14,12 +14,16 @@ import anabranch
 from anabranch.cache import Cache
 from anabranch.compiled import retarget
 from anabranch.compiled.retarget import resettled
+from anabranch.deadline import TIME
+from anabranch.errors import TargetError
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Target
 from anabranch.ir.text import text_kernel
 from anabranch.options import Options
 from anabranch.report.kernel import kernel_facts, kernel_text
 from anabranch.trace import Trace
+from anabranch.tuning.select import Selection
+from anabranch.tuning.tuner import Tuner
 
 W = torch.randn(64, 256)
 
@@ -103,12 +107,29 @@ def test_a_kernel_that_does_not_run_here_gives_way(
     assert failed in " ".join(told.split())
 
 
-def test_in_want_of_time_it_is_the_librarys(
+def test_in_want_of_time_it_is_what_should_be_fastest(
     made: tuple[Plan, Target, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, target, want = made
     foreign = of_another(plan, provider="triton", variant="rows:1.w4", source="no text of ours")
-    monkeypatch.setattr(retarget, "_chosen_anew", lambda *_: {})
+    monkeypatch.setattr(retarget, "TIME", replace(TIME, retarget_s=0.0))
+    trace = Trace()
+    found = resettled(foreign, target, None, trace, "a file")
+    assert torch.equal(target.load(found)([X])[0], want)
+    assert " us, estimated) in place of" in trace.events[0].why
+    assert ", which nobody has timed; compile" in trace.events[1].why
+
+
+def test_where_none_of_the_others_runs_it_is_the_librarys(
+    made: tuple[Plan, Target, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, target, want = made
+    foreign = of_another(plan, provider="triton", variant="rows:1.w4", source="no text of ours")
+
+    def none_runs(*_: object) -> Selection:
+        raise TargetError("no kernel of it runs", "none did", "take another")
+
+    monkeypatch.setattr(Tuner, "in_place", none_runs)
     trace = Trace()
     found = resettled(foreign, target, None, trace, "a file")
     assert torch.equal(target.load(found)([X])[0], want)

@@ -142,7 +142,7 @@ def resettled(
         ][:LISTED]
         more = f", and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
         why += f", {len(wrong)} gave way to others ({'; '.join(named)}{more})"
-        timed = sum(name in found for name in wrong)
+        timed = sum(cost.source != "estimated" for _, cost in found.values())
         why += f", of which {timed} chosen anew by time" if timed else ", which nobody has timed"
     trace.add("warning", "load", source, f"{why}; {COMPILE_AGAIN}")
     return plan

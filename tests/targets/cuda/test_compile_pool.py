@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 import time
 from dataclasses import replace
@@ -10,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from anabranch.targets.cuda import compile_pool as crews
 from anabranch.targets.cuda import cubin
 from anabranch.targets.cuda.compile_pool import Crew, Process, ask
 from anabranch.targets.cuda.cubin import Cubin, CubinRecipe, compiling
@@ -50,12 +50,12 @@ def test_a_dead_one_is_replaced() -> None:
 def test_what_could_not_be_started_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are free end all the same."""
 
-    def full() -> Process:
+    def full(*args: object, **kwargs: object) -> Process:
         raise OSError("no more processes")
 
     crew = Crew(idle=0.1)
     with monkeypatch.context() as patched:
-        patched.setattr(crews, "_started", full)
+        patched.setattr(subprocess, "Popen", full)
         with pytest.raises(OSError, match="no more"):
             crew.take()
     (process,) = taken(crew, 1)
