@@ -47,10 +47,11 @@ from anabranch.search.result import Path
 from anabranch.targets.places import kept, places_of
 from anabranch.trace import Event, Trace
 from anabranch.tuning.build import BuiltPlan, fuse, launched, simplified_or_recalled, tuner_of
-from anabranch.tuning.job import Job, calling_of
+from anabranch.tuning.job import Job, calling_of, example_of
 from anabranch.tuning.room import check_room, fits, takes, told
 from anabranch.tuning.verify.calls import verify_calls
 from anabranch.tuning.verify.plan import WRONG_CAPTURE, verify, verify_capture
+from anabranch.tuning.verify.reference_runs import ReferenceRuns
 
 RECOMPUTING: dict[str, Any] = {"search": "none", "horizontal_fusion": "none"}
 """Options where values are computed again. A search would compute once what is equal, and a launch
@@ -279,9 +280,10 @@ def _errors(
     very same weights, is only compared with the model."""
     known = _plans(job).verified(found.kept, captured.graph)
     if known is None:
-        errors = verify(run, captured, job, seen)
+        first = ReferenceRuns(captured.graph, example_of(job, captured), job.target)
+        errors = verify(run, captured, job, seen, first)
         with kept(run.states.values()):
-            verify_calls(run, captured, job)
+            verify_calls(run, captured, job, first)
         return errors, False
     verify_capture(run, captured, job, known, seen)
     why = "with these weights it was before: now only with the model itself"

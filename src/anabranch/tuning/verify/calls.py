@@ -20,7 +20,6 @@ from anabranch.frontend.observe import Observed, from_states
 from anabranch.ir import tolerances
 from anabranch.ir.inputs import legal
 from anabranch.ir.protocols import Executable
-from anabranch.ir.reference import eager_and_reference
 from anabranch.tuning.job import Job, example_of
 from anabranch.tuning.verify.plan import (
     EAGER_TOLERANCE,
@@ -29,21 +28,25 @@ from anabranch.tuning.verify.plan import (
     unlike_model,
     without_fastpath,
 )
+from anabranch.tuning.verify.reference_runs import ReferenceRuns
 from anabranch.tuning.verify.rounding_spread import RoundingSpread
 
 CALLS = 3
 """How many calls in a row: the third reads what the second made of what the first had made."""
 
 
-def verify_calls(run: Executable, captured: Captured, job: Job) -> None:
+def verify_calls(
+    run: Executable, captured: Captured, job: Job, first: ReferenceRuns | None = None
+) -> None:
     """NumericsError where calls in a row give other results, or leave other states, than the
     captured graph or the model; the states are others afterwards. Nothing is compared of a graph
     without states, or with random numbers. Where the model refuses more calls, those before that
-    are compared."""
+    are compared. `first`: the graph's runs on the example, which the first call reads."""
     graph, target = captured.graph, job.target
     if not graph.states or drawn_anew(graph):
         return
-    example, count = example_of(job, captured), len(graph.given)
+    first = first or ReferenceRuns(graph, example_of(job, captured), target)
+    example, count = first.inputs, len(graph.given)
     models = True
     given, now = example[:count], example[count:]
     for number in range(1, CALLS + 1):
@@ -51,15 +54,16 @@ def verify_calls(run: Executable, captured: Captured, job: Job) -> None:
         if target.spec.kind == "cuda" and not legal(graph, inputs):
             _tell(job, run, f"nobody knows whether its operators may read what call {number} reads")
             return
+        runs = first if number == 1 else ReferenceRuns(graph, inputs, target)
         try:
-            own, reference = eager_and_reference(graph, inputs, target)
+            own, reference = runs.own, runs.truth
         except (RuntimeError, IndexError, ValueError) as refused:
             if number == 1 or isinstance(refused, torch.OutOfMemoryError):
                 raise
             _tell(job, run, f"call {number} fails: {str(refused).partition(chr(10))[0]}")
             return
         outs = [out.clone() for out in run(inputs if number == 1 else given, clone=True)]
-        near, allowed = RoundingSpread(graph, inputs, reference, target), []
+        near, allowed = runs.spread, []
         for i, (error, ok) in enumerate(tolerances.compare(outs, own, reference, target.spec.tf32)):
             allowed.append(number * ok)
             if not error <= ok and not error <= (ok := near.allowed(i, error)):
@@ -73,6 +77,7 @@ def verify_calls(run: Executable, captured: Captured, job: Job) -> None:
         models = seen is not None
         if seen is not None:
             _compare(run, captured, outs, inputs, allowed, seen, number, near)
+        runs.forget()
         now = [run.states[value.name].clone() for value in graph.inputs[count:]]
 
 

@@ -29,13 +29,12 @@ from anabranch.ir.graph import Graph, types
 from anabranch.ir.inputs import legal, random_tensor, sprinkle_small
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable
-from anabranch.ir.reference import eager_and_reference
 from anabranch.ir.refused import Refused
 from anabranch.ir.tolerances import Errors
 from anabranch.ir.types import type_of
 from anabranch.targets.places import kept
 from anabranch.tuning.job import Job, example_of
-from anabranch.tuning.verify.rounding_spread import RoundingSpread
+from anabranch.tuning.verify.reference_runs import ReferenceRuns
 
 EAGER_TOLERANCE = {
     torch.float64: 1e-9,
@@ -55,20 +54,30 @@ OTHER_CLASS = "elements are infinite or NaN where the model's are not, or the ot
 WRONG_CAPTURE = "the captured graph does not compute what the model computes"
 
 
-def verify(run: Executable, captured: Captured, job: Job, seen: Observed | None = None) -> Errors:
+def verify(
+    run: Executable,
+    captured: Captured,
+    job: Job,
+    seen: Observed | None = None,
+    first: ReferenceRuns | None = None,
+) -> Errors:
     """The worst errors of a loaded plan on the job's inputs and on fresh ones. `seen`: a call of
-    the model on the job's inputs. NumericsError if one is larger than allowed, or if the captured
-    graph is not what the model computes."""
-    graph, target, example = captured.graph, job.target, example_of(job, captured)
+    the model on the job's inputs; `first`: the graph's runs on these, which come last here and
+    stay for who asks next. NumericsError if one is larger than allowed, or if the captured graph is
+    not what the model computes."""
+    graph, target = captured.graph, job.target
+    first = first or ReferenceRuns(graph, example_of(job, captured), target)
+    example = first.inputs
     worst: Errors = ((0.0, 0.0),) * len(graph.outputs)
     drawn, anew = fresh(graph, example, job.options.seed), drawn_anew(graph)
-    for inputs in (example, drawn):
+    for inputs in (drawn, example):
         if inputs is drawn and target.spec.kind == "cuda" and not legal(graph, drawn):
             why = "nobody knows whether its operators may read others than the example"
             job.trace.add("refused", "verify", "fresh inputs", why)
             continue
+        runs = first if inputs is example else ReferenceRuns(graph, inputs, target)
         try:
-            own, reference = eager_and_reference(graph, inputs, target)
+            own, reference = runs.own, runs.truth
         except (RuntimeError, IndexError, ValueError) as refused:
             if inputs is example or isinstance(refused, torch.OutOfMemoryError):
                 raise
@@ -77,7 +86,7 @@ def verify(run: Executable, captured: Captured, job: Job, seen: Observed | None 
             continue
         outs = _ran(run, inputs)
         pairs = tolerances.compare(outs, own, reference, target.spec.tf32)
-        near = RoundingSpread(graph, inputs, reference, target) if graph.states else None
+        near = runs.spread if graph.states else None
         for i, (error, allowed) in enumerate(pairs):
             if i in anew:
                 continue
@@ -101,7 +110,7 @@ def verify(run: Executable, captured: Captured, job: Job, seen: Observed | None 
     for i in sorted(anew):
         why = "its numbers are drawn anew in each run, and were not compared"
         job.trace.add("refused", "verify", f"output {i}", why)
-    verify_capture(run, captured, job, worst, seen)
+    verify_capture(run, captured, job, worst, seen, first)
     return worst
 
 
@@ -157,22 +166,28 @@ def unlike_model(
 
 
 def verify_capture(
-    run: Executable, captured: Captured, job: Job, worst: Errors, seen: Observed | None = None
+    run: Executable,
+    captured: Captured,
+    job: Job,
+    worst: Errors,
+    seen: Observed | None = None,
+    first: ReferenceRuns | None = None,
 ) -> None:
     """The model itself, where it can be called, against a plan whose errors against the captured
-    graph are known. `seen`: a call of it on the same inputs, if there was one. NumericsError if
-    they are not the same."""
+    graph are known. `seen`: a call of it on the same inputs, if there was one; `first`: runs of the
+    graph on these. NumericsError if they are not the same."""
     if not callable(job.model):
         return
-    example, asks = example_of(job, captured), seen.asks if seen is not None else ()
+    first = first or ReferenceRuns(captured.graph, example_of(job, captured), job.target)
+    asks = seen.asks if seen is not None else ()
     try:
         results = seen.results if seen is not None else _called(job)
-        _compare_with_model(run, captured, example, worst, job, results, asks)
+        _compare_with_model(run, captured, first, worst, results, asks)
     except NumericsError:
         if not (torch.backends.mha.get_fastpath_enabled() and _may_cut_short(job.model)):
             raise
         with without_fastpath():
-            _compare_with_model(run, captured, example, worst, job, _called(job), asks)
+            _compare_with_model(run, captured, first, worst, _called(job), asks)
         job.trace.add("warning", "verify", run.plan.tasks.name, FASTPATH)
 
 
@@ -206,9 +221,8 @@ def _called(job: Job) -> Any:
 def _compare_with_model(
     run: Executable,
     captured: Captured,
-    example: Sequence[Tensor],
+    first: ReferenceRuns,
     worst: Errors,
-    job: Job,
     results: Any,
     asks: Sequence[str],
 ) -> None:
@@ -216,15 +230,14 @@ def _compare_with_model(
     off a single number is, such as a loss that half types were summed up for, is luck. Outputs that
     are drawn anew may be off by anything. `results`: the model's own; `asks`: what it asks of torch
     about the call."""
-    graph, anew = captured.graph, drawn_anew(captured.graph)
+    example, anew = first.inputs, drawn_anew(captured.graph)
     allowed = [ok for _, ok in worst]
     outs = _ran(run, example)
     differs = unlike_model(run.plan, outs, example, allowed, results, anew)
     if not differs:
         return
     try:
-        reference = eager_and_reference(graph, example, job.target)[1]
-        near = RoundingSpread(graph, example, reference, job.target)
+        near = first.spread
         allowed = [ok if i in anew else max(ok, near.allowed(i)) for i, ok in enumerate(allowed)]
     except (RuntimeError, IndexError, ValueError) as failed:  # too large for memory, say
         raise _unlike(str(differs), asks) from failed

@@ -13,7 +13,7 @@ of the evaluations, and no more is allowed of what does not jump.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,8 +22,9 @@ from torch import Tensor
 
 from anabranch.ir import ops
 from anabranch.ir.eval import ELEMENTWISE, eval_graph
-from anabranch.ir.graph import Graph, Input, Ref, producers, types
+from anabranch.ir.graph import Graph, Input, Node, Ref, producers, types
 from anabranch.ir.protocols import Target
+from anabranch.ir.types import TensorType
 from anabranch.rewrite.build import drop_dead
 
 MOST_DRAWS, FEWEST_DRAWS = 64, 4
@@ -59,13 +60,13 @@ class Resampling:
 
     def results(self, output: int) -> Iterator[Tensor]:
         """The result under more and more draws; none if it is itself such a sum."""
-        tail, names = _tail(self._graph, output)
+        tail, names = self._tail(output)
         if not tail.nodes or not set(names) & set(self._values):
             return
-        numel = types(self._graph)[self._graph.outputs[output].name].numel
+        numel = self._types[self._graph.outputs[output].name].numel
         count = max(FEWEST_DRAWS, min(MOST_DRAWS, MOST_ELEMENTS // max(1, numel)))
-        device = self._target.device
-        given = [tensor.to(device) for tensor in self._inputs]
+        device, held = self._target.device, self._held
+        given = [held[value.name].to(device) for value in tail.inputs if value.name in held]
         for number in range(count):
             generator = torch.Generator(device).manual_seed(number)
             drawn = [_drawn(self._values[name], generator) for name in names]
@@ -76,7 +77,7 @@ class Resampling:
     def _values(self) -> dict[str, _Value]:
         """All values that results are computed of element by element."""
         outputs = range(len(self._graph.outputs))
-        names = dict.fromkeys(name for i in outputs for name in _tail(self._graph, i)[1])
+        names = dict.fromkeys(name for i in outputs for name in self._tail(i)[1])
         if not names:
             return {}
         graph = drop_dead(replace(self._graph, outputs=tuple(map(Ref, names)), states=()))
@@ -93,6 +94,46 @@ class Resampling:
             for name, centre, spread in zip(names, centres, spreads, strict=True)
         }
 
+    @cached_property
+    def _held(self) -> dict[str, Tensor]:
+        """The inputs by name."""
+        return {v.name: x for v, x in zip(self._graph.inputs, self._inputs, strict=True)}
+
+    @cached_property
+    def _types(self) -> Mapping[str, TensorType]:
+        return types(self._graph)
+
+    @cached_property
+    def _made(self) -> Mapping[str, Node]:
+        return producers(self._graph)
+
+    def _tail(self, output: int) -> tuple[Graph, list[str]]:
+        """What computes the output element by element, as a graph that reads as further inputs the
+        values that others compute, and the names of these. It has what it reads, and no more."""
+        graph, name = self._graph, self._graph.outputs[output].name
+        inside, before, stack = dict[str, Node](), dict[str, None](), [name]
+        while stack:
+            one = stack.pop()
+            node = self._made.get(one)
+            if node is None or node.name in inside or one in before:
+                continue
+            info = ops.info(node.op)
+            if info.kind in ELEMENTWISE and not info.random:
+                inside[node.name] = node
+                stack += node.uses
+            else:
+                before[one] = None
+        read = {used for node in inside.values() for used in node.uses}
+        own = tuple(value for value in graph.inputs if value.name in read)
+        inputs = (*own, *(Input(one, self._types[one]) for one in before))
+        constants = tuple(value for value in graph.constants if value.name in read)
+        nodes = tuple(sorted(inside.values(), key=lambda node: self._place[node.name]))
+        return Graph(graph.name, inputs, constants, nodes, (Ref(name),)), list(before)
+
+    @cached_property
+    def _place(self) -> Mapping[str, int]:
+        return {node.name: i for i, node in enumerate(self._graph.nodes)}
+
 
 def _drawn(value: _Value, generator: torch.Generator) -> Tensor:
     """The value somewhere near; integers stay."""
@@ -101,26 +142,3 @@ def _drawn(value: _Value, generator: torch.Generator) -> Tensor:
         return centre
     noise = torch.empty_like(value.spread).normal_(generator=generator)
     return (centre.to(torch.float64) + noise * value.spread).to(centre.dtype)
-
-
-def _tail(graph: Graph, output: int) -> tuple[Graph, list[str]]:
-    """What computes the output element by element, as a graph that reads as further inputs the
-    values that others compute, and the names of these."""
-    made, table = producers(graph), types(graph)
-    name = graph.outputs[output].name
-    inside, before, stack = set[str](), dict[str, None](), [name]
-    while stack:
-        one = stack.pop()
-        node = made.get(one)
-        if node is None or node.name in inside or one in before:
-            continue
-        info = ops.info(node.op)
-        if info.kind in ELEMENTWISE and not info.random:
-            inside.add(node.name)
-            stack += node.uses
-        else:
-            before[one] = None
-    inputs = (*graph.inputs, *(Input(one, table[one]) for one in before))
-    nodes = tuple(node for node in graph.nodes if node.name in inside)
-    tail = Graph(graph.name, inputs, graph.constants, nodes, (Ref(name),))
-    return tail, list(before)
