@@ -148,6 +148,7 @@ def _interpret() -> None:
     tl.inline_asm_elementwise = _instruction
     _multiply_bfloat16()
     _round_bfloat16()
+    _convert_to_integers()
     _choose_zeros()
     _invert_unsigned()
     _library()
@@ -402,6 +403,32 @@ def _round_bfloat16() -> None:
         near = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
         near = np.where(np.isnan(data), 0x7FC0, near).astype("uint16")
         return TensorHandle(near, dst_type.scalar)
+
+    InterpreterBuilder.cast_impl = cast_impl
+
+
+def _convert_to_integers() -> None:
+    """A number that an integer cannot hold becomes the nearest that it can, and nan 0, or the least
+    one of 64 bits: so PTX's `cvt` has it (ISA, 9.7.9.21), where numpy does what its CPU does."""
+    import numpy as np
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _get_np_dtype
+
+    plain = InterpreterBuilder.cast_impl
+
+    def cast_impl(builder: Any, src: Any, dst_type: Any) -> Any:
+        scalar = dst_type.scalar
+        if not (src.dtype.scalar.is_floating() and scalar.is_int()) or scalar.is_bool():
+            return plain(builder, src, dst_type)
+        data, kind = np.asarray(src.data), np.dtype(_get_np_dtype(scalar))
+        if data.dtype.kind != "f":
+            return plain(builder, src, dst_type)
+        least, most = np.iinfo(kind).min, np.iinfo(kind).max
+        whole = np.trunc(data.astype("float64"))
+        low, high = whole <= least, whole >= float(most)
+        kept = np.where(low | high | np.isnan(whole), 0, whole).astype(kind)
+        of_nan = least if kind.itemsize == 8 else 0
+        found = np.select([np.isnan(whole), low, high], [of_nan, least, most], kept)
+        return TensorHandle(found.astype(kind), scalar)
 
     InterpreterBuilder.cast_impl = cast_impl
 

@@ -7,11 +7,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 from tests import fresh
 from tests.conftest import CAPTURES
-from tests.kernels.triton.interpreter import load_module
+from tests.kernels.triton.interpreter import load_module, run
 from tests.kernels.triton.samples import SAMPLES
 
+from anabranch.ir.graph import types
 from anabranch.ir.text import parse_graph
 from anabranch.kernels.triton.codegen import program
 
@@ -36,3 +38,21 @@ def test_a_module_is_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert hasattr(first, written.entry)
     assert first.__name__ != second.__name__, "one would be read as the other's source"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_numbers_that_integers_cannot_hold_become_what_a_gpu_makes_of_them(
+    dtype: torch.dtype,
+) -> None:
+    """By the table of PTX's `cvt`."""
+    name = {torch.int32: "i32", torch.int64: "i64"}[dtype]
+    body = parse_graph(f"""graph g {{
+      input %x: f32[8]
+      %y: {name}[8] = aten._to_copy.default(%x, dtype={dtype})
+      return %y
+    }}""")
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 1e30, -1e30, -2.7, 2.7, 5.0])
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    of_nan = 0 if dtype is torch.int32 else least
+    made = run(program(body, "pointwise:256.w1"), {"x": x}, {"y": types(body)["y"]})["y"]
+    assert made.tolist() == [of_nan, most, least, most, least, -2, 2, 5]
