@@ -32,6 +32,8 @@ PACKAGE = ROOT / "src" / "anabranch"
 DOORS = {
     "cuda": {"targets/cuda/*"},
     "cudnn": {"targets/cuda/*"},
+    "onnx": {"frontend/onnx/door.py"},
+    "onnx_ir": {"frontend/onnx/door.py"},
     "ortools": {"schedule/exact/ortools_door.py"},
     "triton": {"targets/cuda/*", "kernels/triton/*"},
 }

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
         DataDependentError,
         InputError,
         NumericsError,
+        OnnxError,
         OptionError,
         ScheduleError,
         TargetError,
         WeightsError,
         WriteError,
     )
+    from anabranch.frontend.onnx.importer import from_onnx
     from anabranch.integrations.warming import warm
     from anabranch.options import Options
 
@@ -42,6 +44,7 @@ __all__ = [
     "DataDependentError",
     "InputError",
     "NumericsError",
+    "OnnxError",
     "OptionError",
     "Options",
     "ScheduleError",
@@ -51,6 +54,7 @@ __all__ = [
     "WriteError",
     "compile",
     "compile_step",
+    "from_onnx",
     "load",
     "load_step",
     "warm",
@@ -62,6 +66,7 @@ _OF_OTHERS = {
     "TrainingStep": "compiled.training_step",
     "compile": "api",
     "compile_step": "api",
+    "from_onnx": "frontend.onnx.importer",
     "load": "api",
     "load_step": "api",
     "warm": "integrations.warming",

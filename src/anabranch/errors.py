@@ -16,6 +16,7 @@ UNSHOWN = re.compile(
 )
 """Characters that a terminal obeys, or that change how a line is read, but newlines and tabs."""
 MAX_TOLD = 400
+MAX_LISTED = 4000
 
 
 def shown(text: str) -> str:
@@ -105,6 +106,15 @@ class ArtifactError(AnabranchError):
         super().__init__(*map(_line, (what, why, next, source)))
 
 
+class OnnxError(AnabranchError, ValueError):
+    """A file of ONNX that cannot be read, that is not what it says, or that asks for more than is
+    supported. What it repeats of the file is one line."""
+
+    def __init__(self, what: str, why: str, next: str, source: str = "") -> None:
+        told = _line(why, MAX_LISTED)  # all operators that are not supported
+        super().__init__(_line(what), told, _line(next), _line(source))
+
+
 class WriteError(AnabranchError, OSError):
     """A file that the operating system would not have."""
 
@@ -116,9 +126,9 @@ class VerifyError(AssertionError):
     """
 
 
-def _line(text: str) -> str:
+def _line(text: str, most: int = MAX_TOLD) -> str:
     line = " ".join(text.splitlines())
-    return line if len(line) <= MAX_TOLD else f"{line[: MAX_TOLD - 3]}..."
+    return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def unwritable(path: object, failed: OSError) -> WriteError:

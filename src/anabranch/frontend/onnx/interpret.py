@@ -1,0 +1,115 @@
+"""Runs a graph: each node's function in order, on tensors, and on Python numbers where they do.
+
+torch.export follows it as it follows any forward: the graph is Python data, and what is decided
+by it is decided while capturing.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anabranch.frontend.onnx.call import OnnxCall
+from anabranch.frontend.onnx.graph import OnnxGraph, OnnxNode
+from anabranch.frontend.onnx.host import MOST_HOST, Host
+from anabranch.frontend.onnx.host_operators import HOST_OPERATORS
+from anabranch.frontend.onnx.operators import OPERATORS
+from anabranch.frontend.onnx.operators.operator import OnnxOperator
+
+HOST_DTYPES = (torch.int64, torch.int32, torch.bool, torch.float32, torch.float64)
+"""Whose arithmetic is Python's, once it is rounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """Where a graph runs: its constants by name, the device of its inputs, what floats are."""
+
+    constants: Mapping[str, Any]
+    device: torch.device
+    floats: torch.dtype
+
+
+def run_graph(
+    graph: OnnxGraph, given: Sequence[Any], outer: Mapping[str, Any], surface: Surface
+) -> list[Any]:
+    """The outputs of a graph: tensors, Host values, lists of them, or None."""
+    own: dict[str, Any] = {one.name: value for one, value in zip(graph.inputs, given, strict=False)}
+    values = ChainMap(own, outer)  # type: ignore[arg-type]  # it is only read
+    for node in graph.nodes:
+        try:
+            _run_node(node, own, values, surface)
+        except Exception as failed:
+            failed.add_note(f"in {node.full_name} {node.name or node.outputs[0]} of the ONNX graph")
+            raise
+        for name in node.unused:
+            own.pop(name, None)
+    return [values[name] for name in graph.outputs]
+
+
+def _run_node(
+    node: OnnxNode, own: dict[str, Any], values: Mapping[str, Any], surface: Surface
+) -> None:
+    def run(body: OnnxGraph, given: Sequence[Any]) -> list[Any]:
+        return run_graph(body, given, values, surface)
+
+    call = OnnxCall(node, surface.floats, surface.device, run)
+    given = [values[name] if name else None for name in node.inputs]
+    answer = _on_host(call, given)
+    if answer is None:
+        operator = OPERATORS[node.full_name]
+        answer = operator.run(call, *arguments(operator, given, surface.device))
+    results = answer if isinstance(answer, tuple) else (answer,)
+    for name, value in zip(node.outputs, results, strict=False):
+        if name:
+            own[name] = value
+
+
+def _on_host(call: OnnxCall, given: Sequence[Any]) -> Any:
+    """The answer in Python, None if there is none."""
+    function = HOST_OPERATORS.get(call.node.op) if not call.node.domain else None
+    if function is None or not given or given[0] is None:
+        return None
+    for value in given:
+        if value is not None and not (
+            isinstance(value, Host) and value.dtype in HOST_DTYPES and value.array.size <= MOST_HOST
+        ):
+            return None
+    return function(call, *given)
+
+
+def arguments(operator: OnnxOperator, given: Sequence[Any], device: torch.device) -> list[Any]:
+    """The inputs as the operator wants them: tensors, numbers, or as they are."""
+    if operator.as_given:
+        return list(given)
+    made = []
+    for place, value in enumerate(given):
+        if place in operator.numbers:
+            made.append(numbers_of(value))
+        elif isinstance(value, Host) and place in operator.either and not value.array.ndim:
+            made.append(value.array.item())
+        else:
+            made.append(tensors_of(value, device))
+    if made and operator.either and not any(isinstance(one, Tensor) for one in made):
+        return [tensors_of(value, device) for value in given]
+    return made
+
+
+def numbers_of(value: Any) -> Any:
+    """A number, or nested lists of numbers; a tensor is asked for its values."""
+    if isinstance(value, Host):
+        return value.array.tolist()
+    return value.tolist() if isinstance(value, Tensor) else value
+
+
+def tensors_of(value: Any, device: torch.device) -> Any:
+    """The value with a tensor for each Host in it."""
+    if isinstance(value, Host):
+        return value.tensor(device)
+    if isinstance(value, list):
+        return [tensors_of(one, device) for one in value]
+    return value

@@ -1,0 +1,232 @@
+"""A file of ONNX as a module: its weights are parameters and buffers, its inputs have its names.
+
+    model = OnnxModule(...)        model(input_ids=ids, attention_mask=mask)
+    model.state_dict()             by the names that the file has: "encoder.layer.0.weight"
+
+It needs neither onnx nor Anabranch's compiler to run, can be moved, copied and pickled, and is in
+eval mode. Small integers and scalars of the file are no weights: they are a part of what it does.
+"""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anabranch.errors import InputError
+from anabranch.frontend.onnx.graph import OnnxFile, OnnxGraph, OnnxInput, all_nodes
+from anabranch.frontend.onnx.host import MOST_HOST, host
+from anabranch.frontend.onnx.interpret import Surface, run_graph, tensors_of
+from anabranch.frontend.onnx.operators import OPERATORS
+from anabranch.frontend.onnx.symbolic import Sizes, dynamic_shapes
+
+WHOLE_DTYPES = (torch.int64, torch.int32, torch.bool)
+
+
+class OnnxModule(nn.Module):
+    """What a file of ONNX computes.
+
+    Attributes:
+        names: What the arguments of a call are called, in order: the file's names of its inputs,
+            as far as Python can write them ("input.1" is "input_1").
+        results: The file's names of its outputs. One is returned as it is, several as a tuple.
+        inputs: Name, element type and shape of each input, as the file says.
+        dynamic_shapes: What `anabranch.compile` and `torch.export` call so, by argument: the axes
+            that have the name of a symbol in the file. None if there are none.
+    """
+
+    names: tuple[str, ...]
+    results: tuple[str, ...]
+    inputs: tuple[OnnxInput, ...]
+
+    def __init__(self, file: OnnxFile, floats: torch.dtype, sizes: Sizes) -> None:
+        super().__init__()
+        self.graph, self.floats, self.sizes = file.graph, floats, sizes
+        self.inputs, self.results = file.graph.inputs, file.graph.outputs
+        self.names = tuple(written(one.name for one in self.inputs))
+        self.numbers: dict[str, tuple[Any, torch.dtype]] = {}
+        self.places: dict[str, str] = {}
+        used = read_names(file.graph)
+        asked = _asked_as_numbers(file.graph)
+        tensors = {**file.tensors, **file.scalars}
+        for name, tensor in tensors.items():
+            if name not in used:
+                continue
+            small = tensor.numel() <= MOST_HOST
+            if small and (tensor.dtype in WHOLE_DTYPES or name in asked or name in file.scalars):
+                self.numbers[name] = tensor.tolist(), tensor.dtype
+            else:
+                self.places[name] = self._store(name, tensor)
+        self.eval()
+
+    @property
+    def dynamic_shapes(self) -> dict[str, Any] | None:
+        """The axes that vary, by argument, as torch.export takes them."""
+        return dynamic_shapes(self.names, self.inputs, self.sizes)
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        """The outputs for these inputs: one tensor, or a tuple of them."""
+        inputs = self._bound(given, named)
+        surface = Surface(_Constants(self), self._device(inputs), self.floats)
+        found = run_graph(self.graph, inputs, surface.constants, surface)
+        made = tuple(tensors_of(one, surface.device) for one in found)
+        return made[0] if len(made) == 1 else made
+
+    def __reduce__(self) -> Any:
+        state = self.__dict__ | {"graph": _plain(self.graph)}
+        return _made, (self.names,), state
+
+    def extra_repr(self) -> str:
+        """The inputs, as the file has them."""
+        return ", ".join(
+            f"{name}: {'?' if one.shape is None else [size or '?' for size in one.shape]}"
+            for name, one in zip(self.names, self.inputs, strict=True)
+        )
+
+    def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        if len(given) > len(self.names) or not set(named) <= set(self.names[len(given) :]):
+            raise self._misfit()
+        inputs = [*given, *(named.get(name) for name in self.names[len(given) :])]
+        for one, value in zip(self.inputs, inputs, strict=True):
+            if value is None and one.element_type:
+                raise self._misfit()
+        return inputs
+
+    def _misfit(self) -> InputError:
+        return InputError(
+            "the inputs are not those of the ONNX file",
+            f"it takes {', '.join(self.names)}",
+            "give each once, in this order or by name",
+        )
+
+    def _device(self, inputs: Sequence[Any]) -> torch.device:
+        tensors = [one for one in inputs if isinstance(one, Tensor)]
+        for tensor in (*tensors, *self.parameters(), *self.buffers()):
+            return tensor.device
+        return torch.device("cpu")
+
+    def _store(self, name: str, tensor: Tensor) -> str:
+        """Where the tensor is from now on: by its own name where modules can have it."""
+        parts = name.split(".")
+        owner: nn.Module = self
+        if not _free(self, parts):
+            plain = re.sub(r"\W", "_", name) or "weight"
+            number, tried = 0, plain
+            while hasattr(self, tried):
+                number += 1
+                tried = f"{plain}_{number}"
+            parts = [tried]
+        for part in parts[:-1]:
+            if part not in owner._modules:
+                owner.add_module(part, nn.Module())
+            owner = owner.get_submodule(part)
+        if tensor.is_floating_point() or tensor.is_complex():
+            owner.register_parameter(parts[-1], nn.Parameter(tensor, requires_grad=False))
+        else:
+            owner.register_buffer(parts[-1], tensor)
+        return ".".join(parts)
+
+
+def onnx_module(file: OnnxFile, floats: torch.dtype, sizes: Sizes) -> OnnxModule:
+    """A module of a class of its own, whose forward has the file's inputs as its signature."""
+    names = tuple(written(one.name for one in file.graph.inputs))
+    return _class_for(names)(file, floats, sizes)
+
+
+def written(names: Iterator[str]) -> list[str]:
+    """Names as Python can write them, each once.
+
+    >>> written(iter(["input.1", "1", "lambda", "input_1"]))
+    ['input_1', 'x1', 'lambda_', 'input_1_']
+    """
+    made: list[str] = []
+    for name in names:
+        plain = re.sub(r"\W", "_", name, flags=re.ASCII) or "x"
+        plain = f"x{plain}" if plain[0].isdigit() else plain
+        while keyword.iskeyword(plain) or plain in made or plain == "self":
+            plain += "_"
+        made.append(plain)
+    return made
+
+
+def read_names(graph: OnnxGraph) -> set[str]:
+    """All names that a node, or a graph, reads."""
+    found = set(graph.outputs)
+    for node in all_nodes(graph):
+        found.update(node.inputs)
+        for value in node.attributes.values():
+            if isinstance(value, OnnxGraph):
+                found.update(value.outputs)
+    return found
+
+
+def _asked_as_numbers(graph: OnnxGraph) -> set[str]:
+    """Names that operators want in Python, such as the scales of a Resize."""
+    return {
+        node.inputs[place]
+        for node in all_nodes(graph)
+        if node.full_name in OPERATORS
+        for place in OPERATORS[node.full_name].numbers
+        if place < len(node.inputs)
+    }
+
+
+def _free(module: nn.Module, parts: Sequence[str]) -> bool:
+    """Whether modules can have a tensor by this path."""
+    if not all(parts):
+        return False
+    owner: nn.Module | None = module
+    for part in parts[:-1]:
+        if owner is not None and part in owner._modules:
+            owner = owner._modules[part]
+        elif owner is not None and hasattr(owner, part):
+            return False
+        else:
+            owner = None
+    return not hasattr(owner or nn.Module(), parts[-1])
+
+
+def _class_for(names: Sequence[str]) -> type[OnnxModule]:
+    def forward(self: OnnxModule, *given: Any, **named: Any) -> Any:
+        return OnnxModule.forward(self, *given, **named)
+
+    by_name = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    forward.__signature__ = inspect.Signature([itself, *by_name])  # type: ignore[attr-defined]
+    forward.__doc__ = OnnxModule.forward.__doc__
+    return type("OnnxModule", (OnnxModule,), {"forward": forward, "__module__": __name__})
+
+
+def _made(names: Sequence[str]) -> OnnxModule:
+    made = _class_for(names)
+    return made.__new__(made)
+
+
+def _plain(graph: OnnxGraph) -> OnnxGraph:
+    return replace(graph)
+
+
+class _Constants(Mapping[str, Any]):
+    """The module's weights, and the file's numbers, by their names in the file."""
+
+    def __init__(self, module: OnnxModule) -> None:
+        self._module = module
+
+    def __getitem__(self, name: str) -> Any:
+        if (number := self._module.numbers.get(name)) is not None:
+            return host(*number)
+        path, _, last = self._module.places[name].rpartition(".")
+        return getattr(self._module.get_submodule(path), last)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._module.numbers
+        yield from self._module.places
+
+    def __len__(self) -> int:
+        return len(self._module.numbers) + len(self._module.places)
