@@ -47,7 +47,7 @@ from anabranch.tuning.tuner import Tuner, with_probes
 MEMORY_LEAST = 16 << 10
 """Bytes that any plan's arena may take: less is not worth a wait, or a warning."""
 TRIAL = ("sequential", "critical")
-"""Who schedules a graph that is only tried out, where the fastest of several was asked for."""
+"""The schedulers of a graph that is only tried out, where the fastest of several was asked for."""
 
 STAGED = 300
 """IOS's stages are searched in graphs of at most this many tasks, unless IOS is asked for by name.

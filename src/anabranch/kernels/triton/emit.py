@@ -203,7 +203,7 @@ class Emission:
         self.statements.append(For(variable, span, tuple(scope.statements)))
 
     def value(self, expr: Expr) -> str:
-        """What the expression is called, or its text where it needs no line of its own."""
+        """The expression's name, or its text where it needs no line of its own."""
         below = _below_reductions(expr)
         for part in all_parts(expr):
             if part not in self.known and part not in below:
@@ -403,7 +403,8 @@ def _tensor(part: Expr, text: str) -> str:
 
 
 def _exact_inverse(by: Expr) -> Const | None:
-    """What to multiply by in place of dividing by a power of two: the same bits, in fewer steps."""
+    """The factor that stands in place of dividing by a power of two: the same bits, in fewer
+    steps."""
     if not isinstance(by, Const) or not by.dtype.is_floating_point:
         return None
     fraction, exponent = math.frexp(by.value)
