@@ -91,6 +91,10 @@ CALLED: dict[str, str] = {
 """What is called for each other operation: of `functions.py`, or the device's library."""
 
 INTEGER_FORMS = {"neg": "-{}", "max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}
+NARROW = frozenset((torch.int8, torch.uint8, torch.int16))
+TAKES_NUMBERS_WIDE = frozenset(("max", "min", "where"))
+"""For these a number is an integer of 32 bits, and so is the result, which must go round as one of
+`NARROW` does. Of operators it has the other operand's type."""
 LONG_LINE = 70
 FUNCTIONS = (
     *("tanh", "expm1", "log1p", "full_sqrt", "full_rsqrt"),
@@ -292,7 +296,9 @@ class Emission:
                 return f"{_operand(self.known[part.arg])}.to({DTYPES[part.dtype]})"
             case Reduce():
                 assert self.reduce is not None, "nobody says how reductions are written here"
-                return self.reduce(part, self)
+                text = self.reduce(part, self)
+                narrow = part.dtype in NARROW  # Triton reduces in 32 bits at least
+                return f"{_operand(text)}.to({DTYPES[part.dtype]})" if narrow else text
             case Scan():
                 assert self.scan is not None, "nobody says how scans are written here"
                 return self.scan(part, self.known[part.arg], self)
@@ -315,7 +321,9 @@ class Emission:
         else:
             text = self._formed(part, given, floating)
         among = part.args[1:] if part.op == "where" else part.args
-        if all(isinstance(arg, Const) for arg in among):
+        numbers = [isinstance(arg, Const) for arg in among]
+        widened = part.dtype in NARROW and part.op in TAKES_NUMBERS_WIDE and any(numbers)
+        if all(numbers) or widened:
             text = f"{_operand(text)}.to({DTYPES[part.dtype]})"
         return text
 
