@@ -296,9 +296,7 @@ class Emission:
                 return f"{_operand(self.known[part.arg])}.to({DTYPES[part.dtype]})"
             case Reduce():
                 assert self.reduce is not None, "nobody says how reductions are written here"
-                text = self.reduce(part, self)
-                narrow = part.dtype in NARROW  # Triton reduces in 32 bits at least
-                return f"{_operand(text)}.to({DTYPES[part.dtype]})" if narrow else text
+                return _narrow_again(self.reduce(part, self), part.dtype)
             case Scan():
                 assert self.scan is not None, "nobody says how scans are written here"
                 return self.scan(part, self.known[part.arg], self)
@@ -345,7 +343,9 @@ class Emission:
             address = f"{address} + 0 * {_operand(' + '.join(still))}"
         mask, fill = self._mask(axes, near), literal(Const(load.fill, load.dtype))
         text = f"tl.load({address}{f', mask={mask}, other={fill}' if mask else ''})"
-        return f"tl.where({self.inside(far)}, {text}, {fill})" if far else text
+        if far:
+            text = _narrow_again(f"tl.where({self.inside(far)}, {text}, {fill})", load.dtype)
+        return text
 
     def _address(self, value: str, address: Index, nbytes: int) -> str:
         pointer = f"{self.names.get(value, identifier(value))}_ptr"
@@ -380,6 +380,11 @@ class Emission:
         if self._shared[bound] > 1:
             self._texts[bound] = joined = self.assign("inside", joined)
         return joined
+
+
+def _narrow_again(text: str, dtype: torch.dtype) -> str:
+    """What Triton computes in 32 bits at least (reductions, choices of a number) as stored."""
+    return f"{_operand(text)}.to({DTYPES[dtype]})" if dtype in NARROW else text
 
 
 def _narrow(atom: Atom) -> bool:
