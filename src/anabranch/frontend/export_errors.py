@@ -56,7 +56,7 @@ UNKNOWN_RESULT = re.compile(r"Found <class '([\w.]+)'> in output")
 NO_FAKE = re.compile(
     r"no fake impl|UnsupportedOperator|DynamicOutputShape|could not run .* meta", re.I
 )
-"""Torch's message about an operator whose result nobody has told it."""
+"""What torch says of an operator that nobody has told it the result of."""
 
 
 def explained(error: Exception) -> CaptureError:

@@ -108,7 +108,6 @@ def test_sizes_that_are_left_open_become_dimensions(tmp_path: Path) -> None:
     fast = anabranch.compile(
         net,
         (torch.randn(4, 3),),
-        dynamic_shapes=net.dynamic_shapes,
         sizes=[1, 8],
         target="cpu",
         search="none",

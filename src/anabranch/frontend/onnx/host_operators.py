@@ -17,8 +17,8 @@ from anabranch.frontend.onnx.call import OnnxCall
 from anabranch.frontend.onnx.host import MOST_HOST, SYMBOLS, Array, Host, host
 
 HostAnswer = Host | tuple[Host, ...] | None
-FEW_FILLED = 64
-"""Numbers that a range or a constant of some shape may have, to be known in Python."""
+FEW_FILLED = 16
+"""Numbers that a constant of some shape may have, to be known in Python: as many as a shape has."""
 
 
 def _of_numbers(
@@ -42,6 +42,8 @@ def rounded(number: Any, dtype: torch.dtype) -> Any:
     """A number as its dtype holds it."""
     if isinstance(number, float) and dtype == torch.float32:
         return float(np.float32(number))
+    if isinstance(number, float) and not dtype.is_floating_point:
+        return int(number)
     return number
 
 
@@ -90,6 +92,11 @@ def _whole(number: Any) -> Any:
 
 def _real(number: Any) -> Any:
     return torch.sym_float(number) if isinstance(number, SYMBOLS) else float(number)  # type: ignore[no-untyped-call]
+
+
+def modulo(call: OnnxCall, a: Host, b: Host) -> HostAnswer:
+    """Mod of integers, with the sign of the divisor or, with fmod, of the dividend."""
+    return _of_numbers(math.fmod if call.get("fmod", 0) else operator.mod)(call, a, b)
 
 
 def gather(call: OnnxCall, x: Host, indices: Host) -> HostAnswer:
@@ -191,15 +198,6 @@ def _folded(pick: Callable[[Any, Any], Any]) -> Callable[..., HostAnswer]:
     return run
 
 
-def range_of(call: OnnxCall, start: Host, limit: Host, delta: Host) -> HostAnswer:
-    """Range of few integers."""
-    numbers = [one.array.item() for one in (start, limit, delta)]
-    if not all(type(one) is int for one in numbers) or not numbers[2]:
-        return None
-    made = range(*numbers)
-    return host(list(made), start.dtype) if len(made) <= FEW_FILLED else None
-
-
 def constant_of_shape(call: OnnxCall, shape: Host) -> HostAnswer:
     """ConstantOfShape of few integers."""
     value = call.maybe("value", torch.Tensor)
@@ -269,12 +267,12 @@ HOST_OPERATORS: Mapping[str, Callable[..., HostAnswer]] = {
     "LessOrEqual": _of_numbers(operator.le, torch.bool),
     "Max": _folded(_extreme(True)),
     "Min": _folded(_extreme(False)),
+    "Mod": modulo,
     "Mul": _of_numbers(operator.mul),
     "Neg": _of_numbers(operator.neg),
     "NonZero": non_zero,
     "Not": _of_numbers(operator.not_, torch.bool),
     "Or": _of_numbers(lambda a, b: bool(a) or bool(b), torch.bool),
-    "Range": range_of,
     "ReduceMax": _reduced(max),
     "ReduceMin": _reduced(min),
     "ReduceProd": _reduced(math.prod),

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from dataclasses import replace
 
 import torch
 
 from anabranch.errors import OnnxError, OptionError
+from anabranch.frontend.onnx.check_graph import checked
+from anabranch.frontend.onnx.fold import folded
 from anabranch.frontend.onnx.graph import OnnxGraph, counted
 from anabranch.frontend.onnx.module import OnnxModule, onnx_module
 from anabranch.frontend.onnx.operators import OPERATORS
 from anabranch.frontend.onnx.opset import modern
+from anabranch.frontend.onnx.patterns import with_patterns
 from anabranch.frontend.onnx.read import read_onnx
 from anabranch.frontend.onnx.symbolic import Sizes, check_sizes
 
@@ -34,7 +38,7 @@ def from_onnx(
 
     Args:
         path: A file of any opset up to 28, with its weights, or with files of them beside it.
-        sizes: Sizes that the file leaves open, by the file's names for them: a number, or
+        sizes: What sizes that the file leaves open are, by the file's names for them: a number, or
             the least and the largest: `{"batch": 8, "sequence": (1, 512)}`. Those that are not
             given vary without an end.
         dtype: What 32-bit floats of the file become: weights, and what nodes cast to them.
@@ -56,6 +60,8 @@ def from_onnx(
         )
     file = modern(read_onnx(path, dtype))
     _check_known(file.graph)
+    file = with_patterns(folded(file, dtype))
+    file = replace(file, graph=checked(file.graph, {*file.tensors, *file.scalars}))
     return onnx_module(file, dtype, check_sizes(file.graph.inputs, sizes or {}))
 
 

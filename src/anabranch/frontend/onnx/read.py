@@ -30,6 +30,8 @@ MOST_BYTES = 1 << 31
 """Of a file: no message of protobuf is longer. Weights beyond it lie in files beside it."""
 MOST_NODES = 1_000_000
 """Of a graph after its functions are inlined: a file of a kilobyte can call for 2**60."""
+MOST_NUMBERS = 16
+"""Of a node Constant that is no weight."""
 ONNX_DOMAIN = ("", "ai.onnx")
 
 
@@ -165,7 +167,8 @@ class _Reading:
                 nodes.append(self._node(node, renamed))
                 continue
             name = node.outputs[0].name
-            constants.append(self._kept(name, made, renamed, weight=made.dim() > 0))
+            weight = made.numel() > MOST_NUMBERS  # few numbers in a node are a part of what it does
+            constants.append(self._kept(name, made, renamed, weight))
         inputs = tuple(_input(v) for v in found.inputs if v.name not in found.initializers)
         outputs = tuple(renamed.get(v.name, v.name) for v in found.outputs)
         return OnnxGraph(found.name or "", inputs, outputs, tuple(nodes), tuple(constants))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from anabranch.frontend.onnx.call import OnnxCall
 from anabranch.frontend.onnx.operators.operator import OnnxOperator, OperatorTable
+from anabranch.frontend.onnx.operators.shape import moved
 
 Maybe = Tensor | None
 
@@ -186,7 +188,29 @@ def linear_attention(
     return made.to(query.dtype), state.to(query.dtype if past is None else past.dtype)
 
 
+def plain_attention(
+    call: OnnxCall, q: Tensor, k: Tensor, v: Tensor, mask: Maybe = None, *scales: Any
+) -> Tensor:
+    """softmax(q k^T * scale + mask) v, as `patterns` finds it spelled out. A scale is the product
+    of numbers, of which some divide."""
+    scale: Any = 1.0
+    divide: tuple[int, ...] = call.get("divide", ())
+    for one, divides in zip(scales, divide, strict=True):
+        number = one[0] if isinstance(one, list) else one
+        scale = scale / number if divides else scale * number
+    order: tuple[int, ...] = call.get("key_order", ())
+    k = moved(k, order) if order else k
+    leading = q.shape[:-2]
+    whole = q.dim() >= 3 and all(one.shape[:-2] == leading for one in (k, v))
+    if whole and (mask is None or (mask.dtype == q.dtype and mask.dim() <= q.dim())):
+        return F.scaled_dot_product_attention(q, k, v, mask, scale=scale)
+    scores = q @ k.transpose(-1, -2) * scale
+    weights = torch.softmax(scores if mask is None else scores + mask, -1)
+    return weights @ v
+
+
 ATTENTION: OperatorTable = {
+    "anabranch.Attention": OnnxOperator(plain_attention, numbers=(4, 5, 6, 7, 8)),
     "Attention": OnnxOperator(attention),
     "LinearAttention": OnnxOperator(linear_attention),
     "RotaryEmbedding": OnnxOperator(rotary),

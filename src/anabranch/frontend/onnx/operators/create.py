@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from anabranch.frontend.onnx.call import OnnxCall
+from anabranch.frontend.onnx.host import Host
 from anabranch.frontend.onnx.operators.casts import to_dtype
 from anabranch.frontend.onnx.operators.operator import OnnxOperator, OperatorTable
 
@@ -30,16 +31,14 @@ def eye_like(call: OnnxCall, x: Tensor) -> Tensor:
     return ones.to(call.dtype("dtype", x.dtype))
 
 
-def range_of(call: OnnxCall, start: Any, limit: Any, delta: Any) -> Tensor:
+def range_of(call: OnnxCall, *given: Any) -> Tensor:
     """Range; its type is that of its numbers."""
-    numbers = (start, limit, delta)
-    if any(isinstance(one, Tensor) for one in numbers):
-        kind = next(one.dtype for one in numbers if isinstance(one, Tensor))
-        start, limit, delta = (one.item() if isinstance(one, Tensor) else one for one in numbers)
-        if kind in (torch.float16, torch.bfloat16):
-            return torch.arange(start, limit, delta, device=call.device).to(kind)
-        return torch.arange(start, limit, delta, dtype=kind, device=call.device)
-    kind = torch.int64 if all(not isinstance(one, float) for one in numbers) else call.floats
+    kind = given[0].dtype
+    start, limit, delta = (
+        one.array.item() if isinstance(one, Host) else one.item() for one in given
+    )
+    if kind in (torch.float16, torch.bfloat16):
+        return torch.arange(start, limit, delta, device=call.device).to(kind)
     return torch.arange(start, limit, delta, dtype=kind, device=call.device)
 
 
@@ -90,5 +89,5 @@ CREATE: OperatorTable = {
     "RandomNormalLike": random_like(True),
     "RandomUniform": random(False),
     "RandomUniformLike": random_like(False),
-    "Range": OnnxOperator(range_of, either=(0, 1, 2)),
+    "Range": OnnxOperator(range_of, as_given=True),
 }

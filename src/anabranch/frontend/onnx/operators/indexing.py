@@ -27,10 +27,8 @@ def gather(call: OnnxCall, x: Tensor, indices: Any) -> Tensor:
         return x.select(axis, indices)
     if axis == 0 and x.dim() == 2 and x.is_floating_point() and isinstance(x, torch.nn.Parameter):
         return F.embedding(indices, x)
-    axis = axis % x.dim()
-    flat = _from_front(indices.reshape(-1), x.shape[axis])
-    found = x.index_select(axis, flat)
-    return found.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    index: list[Any] = [slice(None)] * (axis % x.dim())
+    return x[(*index, indices.to(torch.int64))]
 
 
 def gather_elements(call: OnnxCall, x: Tensor, indices: Tensor) -> Tensor:
@@ -39,9 +37,9 @@ def gather_elements(call: OnnxCall, x: Tensor, indices: Tensor) -> Tensor:
     return x.gather(axis, _from_front(indices, x.shape[axis]))
 
 
-def _places(x: Tensor, indices: Tensor, first: int = 0) -> tuple[Tensor, ...]:
-    """The index of each axis, from rows of indices."""
-    return tuple(_from_front(one, x.shape[first + at]) for at, one in enumerate(indices.unbind(-1)))
+def _places(indices: Tensor) -> tuple[Tensor, ...]:
+    """The index of each axis, from rows of indices. Those from the end are as torch has them."""
+    return tuple(one.to(torch.int64) for one in indices.unbind(-1))
 
 
 def gather_nd(call: OnnxCall, x: Tensor, indices: Tensor) -> Tensor:
@@ -52,7 +50,7 @@ def gather_nd(call: OnnxCall, x: Tensor, indices: Tensor) -> Tensor:
         ones = [1] * (indices.dim() - 1)
         ones[at] = x.shape[at]
         index.append(torch.arange(x.shape[at], device=x.device).reshape(ones))
-    return x[(*index, *_places(x, indices, batch))]
+    return x[(*index, *_places(indices))]
 
 
 REDUCED = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
@@ -70,7 +68,7 @@ def scatter_elements(call: OnnxCall, x: Tensor, indices: Tensor, updates: Tensor
 def scatter_nd(call: OnnxCall, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     """ScatterND: rows of indices, each with a part that is put there."""
     how = call.get("reduction", "none")
-    places = _places(x, indices)
+    places = _places(indices)
     if how == "none":
         return x.index_put(places, updates)
     if how == "add":
@@ -78,7 +76,7 @@ def scatter_nd(call: OnnxCall, x: Tensor, indices: Tensor, updates: Tensor) -> T
     depth = indices.shape[-1]
     flat = torch.zeros_like(places[0])
     for at, place in enumerate(places):
-        flat = flat * x.shape[at] + place
+        flat = flat * x.shape[at] + _from_front(place, x.shape[at])
     rows = x.reshape(-1, *x.shape[depth:])
     parts = updates.reshape(-1, *x.shape[depth:])
     where = flat.reshape(-1, *[1] * (parts.dim() - 1)).expand_as(parts)

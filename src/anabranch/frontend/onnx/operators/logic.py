@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +23,11 @@ def compared(function: Any) -> OnnxOperator:
         return made
 
     return binary(run)
+
+
+def of_truths(function: Callable[[Tensor, Tensor], Tensor]) -> OnnxOperator:
+    """An operator of two tensors of truth values, for which torch takes no numbers."""
+    return OnnxOperator(lambda call, a, b: function(a, b))
 
 
 def where(call: OnnxCall, condition: Tensor, a: Any, b: Any) -> Tensor:
@@ -74,7 +80,7 @@ def is_nan(x: Tensor) -> Tensor:
 
 
 LOGIC: OperatorTable = {
-    "And": binary(torch.logical_and),
+    "And": of_truths(torch.logical_and),
     "BitShift": OnnxOperator(shift),
     "BitwiseAnd": binary(of_unsigned(operator.and_)),
     "BitwiseNot": unary(of_unsigned(torch.bitwise_not)),
@@ -88,7 +94,7 @@ LOGIC: OperatorTable = {
     "Less": compared(operator.lt),
     "LessOrEqual": compared(operator.le),
     "Not": unary(torch.logical_not),
-    "Or": binary(torch.logical_or),
+    "Or": of_truths(torch.logical_or),
     "Where": OnnxOperator(where, either=(1, 2)),
-    "Xor": binary(torch.logical_xor),
+    "Xor": of_truths(torch.logical_xor),
 }

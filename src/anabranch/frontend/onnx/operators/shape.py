@@ -49,11 +49,13 @@ def flatten(call: OnnxCall, x: Tensor) -> Tensor:
 
 def transpose(call: OnnxCall, x: Tensor) -> Tensor:
     """Transpose; by default, axes are reversed."""
-    order = call.get("perm", tuple(range(x.dim()))[::-1])
-    moved = [at for at, axis in enumerate(order) if at != axis]
-    if len(moved) == 2:
-        return x.transpose(*moved)
-    return x.permute(order)
+    return moved(x, call.get("perm", tuple(range(x.dim()))[::-1]))
+
+
+def moved(x: Tensor, order: Sequence[int]) -> Tensor:
+    """Axes in another order; two that change places are torch's transpose, as modules write it."""
+    changed = [at for at, axis in enumerate(order) if at != axis]
+    return x.transpose(*changed) if len(changed) == 2 else x.permute(list(order))
 
 
 def squeeze(call: OnnxCall, x: Tensor, axes: list[int] | None = None) -> Tensor:

@@ -1,0 +1,73 @@
+"""Nodes that compute constants of small constants, done once and for all while a file is read.
+
+Exporters leave whole chains of them where a shape is known. They must be known in Python, for what
+they say is often the shape or the axis of another node. Floats that are weights are left alone:
+they may be loaded anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from anabranch.errors import OnnxError
+from anabranch.frontend.onnx.graph import OnnxFile, OnnxGraph, OnnxNode, bodies
+from anabranch.frontend.onnx.host import MOST_HOST, host
+from anabranch.frontend.onnx.interpret import Surface, run_graph, tensors_of
+
+DRAWN = ("Bernoulli", "Multinomial", "Random")
+"""How the names of operators begin that give something else each time."""
+
+
+def folded(file: OnnxFile, floats: torch.dtype) -> OnnxFile:
+    """The file without nodes of its outermost graph whose results are known."""
+    known = {
+        name: tensor
+        for name, tensor in (*file.tensors.items(), *file.scalars.items())
+        if tensor.numel() <= MOST_HOST
+        and (name in file.scalars or tensor.dtype in (torch.int64, torch.int32, torch.bool))
+    }
+    made: dict[str, Tensor] = {}
+    nodes = []
+    for node in file.graph.nodes:
+        results = _results(node, known, floats) if _constant(node, known) else None
+        if results is None:
+            nodes.append(node)
+        else:
+            known |= results
+            made |= results
+    graph = replace(file.graph, nodes=tuple(nodes))
+    return replace(file, graph=graph, scalars={**file.scalars, **made})
+
+
+def _constant(node: OnnxNode, known: dict[str, Tensor]) -> bool:
+    return (
+        bool(node.inputs)
+        and all(name in known for name in node.inputs if name)
+        and not node.op.startswith(DRAWN)
+        and not any(bodies(node))
+    )
+
+
+def _results(
+    node: OnnxNode, known: dict[str, Tensor], floats: torch.dtype
+) -> dict[str, Tensor] | None:
+    """Its results by name; None if they are large, no tensors, or cannot be computed."""
+    alone = OnnxGraph("constants", (), tuple(name for name in node.outputs if name), (node,))
+    given = {name: host(known[name].tolist(), known[name].dtype) for name in node.inputs if name}
+    cpu = torch.device("cpu")
+    try:
+        found = run_graph(
+            replace(alone, nodes=(replace(node, unused=()),)),
+            (),
+            given,
+            Surface(given, cpu, floats),
+        )
+        tensors = tensors_of(found, cpu)
+    except (OnnxError, RuntimeError, ValueError, TypeError, IndexError, KeyError):
+        return None  # whoever runs it will be told
+    if not all(isinstance(one, Tensor) and one.numel() <= MOST_HOST for one in tensors):
+        return None
+    return dict(zip(alone.outputs, tensors, strict=True))

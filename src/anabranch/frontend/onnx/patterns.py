@@ -1,0 +1,351 @@
+"""Operators that exporters spell out, as the one that torch's own modules call.
+
+    Div sqrt(2), Erf, Add 1, Mul x, Mul 0.5                       ->  Gelu
+    MatMul with a matrix of weights, Add a row of weights         ->  Gemm, a linear layer
+    ReduceMean, Sub, Pow 2, ReduceMean, Add, Sqrt, Div, Mul, Add  ->  LayerNormalization
+    MatMul, Add mask, Softmax, MatMul                             ->  anabranch.Attention
+
+A file and the model that it was exported from then become one graph, for which there are rules and
+kernels. What is found is replaced at its last node; nodes that nobody reads any more are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from anabranch.frontend.onnx.check_graph import read_by
+from anabranch.frontend.onnx.graph import OnnxFile, OnnxGraph, OnnxNode
+from anabranch.frontend.onnx.host_operators import HOST_OPERATORS
+
+OWN_DOMAIN = "anabranch"
+NEWEST = 28
+Scales = list[tuple[str, bool]]
+"""Names of numbers, and whether they divide."""
+
+
+def with_patterns(file: OnnxFile) -> OnnxFile:
+    """The file with what is spelled out in one node."""
+    known = {**file.tensors, **file.scalars}
+    return replace(file, graph=_replaced(file.graph, known))
+
+
+def _replaced(graph: OnnxGraph, known: Mapping[str, Tensor]) -> OnnxGraph:
+    nodes = [
+        replace(
+            node,
+            attributes={
+                key: _replaced(value, known) if isinstance(value, OnnxGraph) else value
+                for key, value in node.attributes.items()
+            },
+        )
+        for node in graph.nodes
+    ]
+    for find in PATTERNS:
+        matches = Matches(nodes, graph.outputs, known)
+        nodes = _used([find(matches, node) or node for node in nodes], graph.outputs)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _used(nodes: Sequence[OnnxNode], outputs: Sequence[str]) -> list[OnnxNode]:
+    """The nodes of which somebody reads a result."""
+    read = Counter(outputs)
+    kept = []
+    for node in reversed(nodes):
+        if any(read[name] for name in node.outputs):
+            read.update(read_by(node))
+            kept.append(node)
+    return kept[::-1]
+
+
+class Matches:
+    """Who makes and who reads the values of a graph, and which are constants."""
+
+    def __init__(
+        self, nodes: Sequence[OnnxNode], outputs: Sequence[str], known: Mapping[str, Tensor]
+    ) -> None:
+        self._makers = {name: node for node in nodes for name in node.outputs if name}
+        self._reads = Counter(name for node in nodes for name in read_by(node))
+        self._reads.update(outputs)
+        self._known = known
+
+    def of(self, name: str, *ops: str) -> OnnxNode | None:
+        """The node of one of these operators that makes a value."""
+        node = self._makers.get(name)
+        return node if node is not None and not node.domain and node.op in ops else None
+
+    def only(self, name: str, *ops: str) -> OnnxNode | None:
+        """The same, if nobody else reads the value."""
+        return self.of(name, *ops) if self._reads[name] == 1 else None
+
+    def number(self, name: str) -> float | None:
+        """A constant of one number."""
+        tensor = self._known.get(name)
+        return float(tensor) if tensor is not None and tensor.numel() == 1 else None
+
+    def is_number(self, name: str, depth: int = 16) -> bool:
+        """Whether a value is a number that Python knows: a constant, or made of shapes alone."""
+        if self._known.get(name) is not None:
+            return self.number(name) is not None
+        node = self._makers.get(name)
+        if node is None or node.domain or depth == 0:
+            return False
+        if node.op in ("Shape", "Size"):
+            return True
+        return node.op in HOST_OPERATORS and all(
+            one in self._known or self.is_number(one, depth - 1) for one in node.inputs if one
+        )
+
+    def rank(self, name: str) -> int | None:
+        """How many axes a constant has."""
+        tensor = self._known.get(name)
+        return None if tensor is None else tensor.dim()
+
+    def size(self, name: str, axis: int) -> int:
+        """The size of a constant's axis."""
+        return int(self._known[name].shape[axis])
+
+    def numbers(self, name: str) -> list[Any] | None:
+        """The numbers of a small constant."""
+        tensor = self._known.get(name)
+        return None if tensor is None or tensor.numel() > 16 else tensor.reshape(-1).tolist()
+
+    def factors(self, name: str) -> Iterator[str]:
+        """What is multiplied to make a value, as far as nobody else reads the products."""
+        node = self.only(name, "Mul")
+        if node is None:
+            yield name
+            return
+        for one in node.inputs:
+            yield from self.factors(one)
+
+    def apart(self, node: OnnxNode) -> tuple[str, float] | None:
+        """A sum or product of a value and a number."""
+        a, b = node.inputs
+        for value, other in ((a, b), (b, a)):
+            if (number := self.number(other)) is not None:
+                return value, number
+        return None
+
+
+def near(a: float | None, b: float) -> bool:
+    """Whether two numbers are the same, as half precision has them."""
+    return a is not None and math.isclose(a, b, rel_tol=1e-3)
+
+
+def _made(
+    root: OnnxNode, op: str, inputs: Sequence[str], domain: str = "", **more: Any
+) -> OnnxNode:
+    return replace(
+        root, op=op, domain=domain, inputs=tuple(inputs), attributes=more, version=NEWEST
+    )
+
+
+def gelu(found: Matches, root: OnnxNode) -> OnnxNode | None:
+    """The product x * 0.5 * (1 + erf(x / sqrt(2))), or by tanh, factors in any order."""
+    if root.op != "Mul" or root.domain:
+        return None
+    factors = [one for name in root.inputs for one in found.factors(name)]
+    halves = [name for name in factors if near(found.number(name), 0.5)]
+    rest = [name for name in factors if name not in halves]
+    if len(halves) != 1 or len(rest) != 2:
+        return None
+    for x, other in (rest, rest[::-1]):
+        one = found.only(other, "Add")
+        parts = None if one is None else found.apart(one)
+        if parts is None or not near(parts[1], 1.0):
+            continue
+        inner = found.only(parts[0], "Erf", "Tanh")
+        if inner is not None and inner.op == "Erf" and _by_root(found, inner.inputs[0]) == x:
+            return _made(root, "Gelu", [x])
+        if inner is not None and inner.op == "Tanh" and _cubic(found, inner.inputs[0], x):
+            return _made(root, "Gelu", [x], approximate="tanh")
+    return None
+
+
+def _by_root(found: Matches, name: str) -> str | None:
+    """The x of x / sqrt(2)."""
+    node = found.only(name, "Div", "Mul")
+    if node is None:
+        return None
+    if node.op == "Div":
+        return node.inputs[0] if near(found.number(node.inputs[1]), math.sqrt(2)) else None
+    parts = found.apart(node)
+    return parts[0] if parts is not None and near(parts[1], math.sqrt(0.5)) else None
+
+
+def _cubic(found: Matches, name: str, x: str) -> bool:
+    """Whether a value is sqrt(2 / pi) * (x + 0.044715 * x ** 3)."""
+    outer = found.only(name, "Mul")
+    parts = None if outer is None else found.apart(outer)
+    if parts is None or not near(parts[1], math.sqrt(2 / math.pi)):
+        return False
+    total = found.only(parts[0], "Add")
+    if total is None or x not in total.inputs:
+        return False
+    other = total.inputs[1 - total.inputs.index(x)]
+    factors = list(found.factors(other))
+    scale = [one for one in factors if near(found.number(one), 0.044715)]
+    rest = [one for one in factors if one not in scale]
+    if len(scale) != 1:
+        return False
+    if len(rest) == 1 and (power := found.only(rest[0], "Pow")) is not None:
+        return power.inputs[0] == x and near(found.number(power.inputs[1]), 3)
+    return rest == [x] * 3
+
+
+def linear(found: Matches, root: OnnxNode) -> OnnxNode | None:
+    """A product with a matrix of weights, and a row of weights that is added."""
+    if root.op != "Add" or root.domain:
+        return None
+    for product, row in (root.inputs, root.inputs[::-1]):
+        node = found.only(product, "MatMul")
+        if node is None or found.rank(node.inputs[1]) != 2 or found.rank(row) != 1:
+            continue
+        if (
+            found.size(row, 0) == found.size(node.inputs[1], 1)
+            and found.rank(node.inputs[0]) is None
+        ):
+            return _made(root, "Gemm", [*node.inputs, row])
+    return None
+
+
+def layer_norm(found: Matches, root: OnnxNode) -> OnnxNode | None:
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, over the last axis."""
+    if root.op != "Add" or root.domain:
+        return None
+    for scaled, bias in (root.inputs, root.inputs[::-1]):
+        product = found.only(scaled, "Mul") if found.rank(bias) == 1 else None
+        if product is None:
+            continue
+        for normed, scale in (product.inputs, product.inputs[::-1]):
+            ratio = found.only(normed, "Div") if found.rank(scale) == 1 else None
+            said = None if ratio is None else _normed(found, *ratio.inputs)
+            if said is not None:
+                x, epsilon = said
+                inputs = [x, scale, bias]
+                return _made(root, "LayerNormalization", inputs, axis=-1, epsilon=epsilon)
+    return None
+
+
+def _normed(found: Matches, centred: str, deviation: str) -> tuple[str, float] | None:
+    """What is normed, and epsilon."""
+    minus, root = found.of(centred, "Sub"), found.only(deviation, "Sqrt")
+    inner = None if root is None else found.only(root.inputs[0], "Add")
+    parts = None if inner is None else found.apart(inner)
+    if minus is None or parts is None:
+        return None
+    mean, variance = found.only(minus.inputs[1], "ReduceMean"), found.only(parts[0], "ReduceMean")
+    if mean is None or variance is None or mean.inputs[0] != minus.inputs[0]:
+        return None
+    if not (_over_last(found, mean) and _over_last(found, variance)):
+        return None
+    square = found.only(variance.inputs[0], "Pow", "Mul")
+    if square is None or square.inputs[0] != centred:
+        return None
+    twice = (
+        square.inputs[1] == centred
+        if square.op == "Mul"
+        else near(found.number(square.inputs[1]), 2)
+    )
+    return (minus.inputs[0], parts[1]) if twice else None
+
+
+def _over_last(found: Matches, mean: OnnxNode) -> bool:
+    axes = found.numbers(mean.inputs[1]) if len(mean.inputs) > 1 else None
+    return axes == [-1] and mean.attributes.get("keepdims", 1) == 1
+
+
+def attention(found: Matches, root: OnnxNode) -> OnnxNode | None:
+    """softmax(q k^T * scale + mask) v, whoever has the scale."""
+    if root.op != "MatMul" or root.domain:
+        return None
+    soft = _softmax(found, root.inputs[0])
+    if soft is None:
+        return None
+    scores, mask = soft.inputs[0], ""
+    total = found.only(scores, "Add")
+    if total is not None:
+        for one, other in (total.inputs, total.inputs[::-1]):
+            if found.only(_scaled(found, one)[0], "MatMul") is not None:
+                scores, mask = one, other
+                break
+    inner, scales = _scaled(found, scores)
+    product = found.only(inner, "MatMul")
+    if product is None:
+        return None
+    q, by_q = _scaled(found, product.inputs[0])
+    turned, by_k = _scaled(found, product.inputs[1])
+    k, order, more = _turned_back(found, turned)
+    if k is None:
+        return None
+    scales = [*scales, *by_q, *by_k, *more]
+    inputs = [q, k, root.inputs[1], mask, *(name for name, _ in scales)]
+    divide = tuple(int(divides) for _, divides in scales)
+    return _made(root, "Attention", inputs, OWN_DOMAIN, divide=divide, key_order=order)
+
+
+def _softmax(found: Matches, name: str) -> OnnxNode | None:
+    """A softmax over the last axis, also where rows without a number are set to zero."""
+    chosen = found.only(name, "Where")
+    if chosen is not None and near(found.number(chosen.inputs[1]), 0.0):
+        asked = found.only(chosen.inputs[0], "IsNaN")
+        if asked is None or asked.inputs[0] != chosen.inputs[2]:
+            return None
+        soft = found.of(chosen.inputs[2], "Softmax")
+    else:
+        soft = found.only(name, "Softmax")
+    last = soft is not None and soft.attributes.get("axis", -1) in (-1, 3)
+    return soft if last and soft is not None and not soft.attributes.get("flatten") else None
+
+
+def _scaled(found: Matches, name: str) -> tuple[str, Scales]:
+    """A value without the number that it was multiplied with, or divided by; and that number."""
+    node = found.only(name, "Mul", "Div")
+    if node is None:
+        return name, []
+    a, b = node.inputs
+    if found.is_number(b):
+        return a, [(b, node.op == "Div")]
+    return (b, [(a, False)]) if node.op == "Mul" and found.is_number(a) else (name, [])
+
+
+def _turned_back(found: Matches, name: str) -> tuple[str | None, tuple[int, ...], Scales]:
+    """What a value was before its last two axes changed places, the order that its axes were given
+    in the same move, and a number that scales it. Some exporters join the leading axes first, and
+    take them apart afterwards."""
+    node = found.only(name, "Transpose", "Reshape")
+    if node is not None and node.op == "Reshape":
+        inner = found.only(node.inputs[0], "Transpose")
+        joined = None if inner is None else found.only(inner.inputs[0], "Reshape")
+        if inner is None or joined is None or inner.attributes.get("perm") != (0, 2, 1):
+            return None, (), []
+        return _in_order(found, joined.inputs[0], ())
+    order = None if node is None else node.attributes.get("perm")
+    if node is None or order is None or len(order) < 2:
+        return None, (), []
+    moved = (*order[:-2], order[-1], order[-2])
+    if order[-2] < order[-1]:  # the last two are as they were
+        return None, (), []
+    return _in_order(found, node.inputs[0], () if moved == tuple(range(len(moved))) else moved)
+
+
+def _in_order(
+    found: Matches, name: str, order: tuple[int, ...]
+) -> tuple[str, tuple[int, ...], Scales]:
+    value, scales = _scaled(found, name)
+    return value, order, scales
+
+
+PATTERNS: Sequence[Callable[[Matches, OnnxNode], OnnxNode | None]] = (
+    gelu,
+    layer_norm,
+    attention,
+    linear,
+)
+"""In this order: each sees what those before it left."""

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.frontend.onnx.files import make_node, model, value, weight, written
+from tests.frontend.onnx.test_importer_networks import agree, exported
+
+import anabranch
+from anabranch.frontend.onnx.importer import from_onnx
+from anabranch.models.load import load_model
+
+
+def numbers(**of: float) -> list[Any]:
+    return [weight(name, np.array(one, dtype=np.float32)) for name, one in of.items()]
+
+
+def _gelu() -> Any:
+    nodes = [
+        make_node("Div", ["x", "root"], ["a"]),
+        make_node("Erf", ["a"], ["b"]),
+        make_node("Add", ["one", "b"], ["c"]),
+        make_node("Mul", ["x", "c"], ["d"]),
+        make_node("Mul", ["d", "half"], ["y"]),
+    ]
+    return nodes, numbers(root=math.sqrt(2), one=1, half=0.5), ["Gelu"]
+
+
+def _gelu_by_tanh() -> Any:
+    nodes = [
+        make_node("Pow", ["x", "three"], ["x3"]),
+        make_node("Mul", ["x3", "small"], ["a"]),
+        make_node("Add", ["x", "a"], ["b"]),
+        make_node("Mul", ["b", "scale"], ["c"]),
+        make_node("Tanh", ["c"], ["d"]),
+        make_node("Add", ["d", "one"], ["e"]),
+        make_node("Mul", ["half", "x"], ["f"]),
+        make_node("Mul", ["f", "e"], ["y"]),
+    ]
+    of = numbers(three=3, small=0.044715, scale=math.sqrt(2 / math.pi), one=1, half=0.5)
+    return nodes, of, ["Gelu"]
+
+
+def _no_gelu() -> Any:
+    """Half of x twice: one factor more than there should be."""
+    nodes, of, _ = _gelu()
+    return [*nodes[:-1], make_node("Mul", ["d", "third"], ["y"])], [*of, *numbers(third=0.3)], None
+
+
+def _shared() -> Any:
+    """What somebody else reads stays."""
+    nodes, of, _ = _gelu()
+    nodes[-1] = make_node("Mul", ["d", "half"], ["e"])
+    return [*nodes, make_node("Add", ["e", "b"], ["y"])], of, None
+
+
+def _layer_norm() -> Any:
+    nodes = [
+        make_node("ReduceMean", ["x"], ["m"], axes=[-1]),
+        make_node("Sub", ["x", "m"], ["c"]),
+        make_node("Pow", ["c", "two"], ["s"]),
+        make_node("ReduceMean", ["s"], ["v"], axes=[-1]),
+        make_node("Add", ["v", "eps"], ["e"]),
+        make_node("Sqrt", ["e"], ["r"]),
+        make_node("Div", ["c", "r"], ["n"]),
+        make_node("Mul", ["n", "scale"], ["p"]),
+        make_node("Add", ["p", "bias"], ["y"]),
+    ]
+    rows = [weight(k, np.linspace(1, 2, 8, dtype=np.float32)) for k in ("scale", "bias")]
+    return nodes, [*numbers(two=2, eps=1e-5), *rows], ["LayerNormalization"]
+
+
+def _attention() -> Any:
+    """Queries are x, scaled; keys x again, moved; a mask, and values from the same."""
+    nodes = [
+        make_node("Mul", ["x", "by"], ["q"]),
+        make_node("Transpose", ["x"], ["k"], perm=[0, 1, 3, 2]),
+        make_node("MatMul", ["q", "k"], ["s"]),
+        make_node("Add", ["s", "mask"], ["m"]),
+        make_node("Softmax", ["m"], ["p"], axis=-1),
+        make_node("MatMul", ["p", "x"], ["y"]),
+    ]
+    mask = weight("mask", np.triu(np.full((4, 4), -1e4, dtype=np.float32), 1))
+    return nodes, [*numbers(by=0.25), mask], ["Attention"]
+
+
+def _linear() -> Any:
+    nodes = [make_node("MatMul", ["x", "w"], ["h"]), make_node("Add", ["b", "h"], ["y"])]
+    square = weight("w", np.arange(64, dtype=np.float32).reshape(8, 8) / 64)
+    return nodes, [square, weight("b", np.arange(8, dtype=np.float32))], ["Gemm"]
+
+
+@pytest.mark.parametrize(
+    "make", [_gelu, _gelu_by_tanh, _no_gelu, _shared, _layer_norm, _attention, _linear]
+)
+def test_what_is_spelled_out_is_one_operator_and_the_same(make: Any, tmp_path: Path) -> None:
+    nodes, weights, ops = make()
+    made = model(nodes, [value("x", 2, 3, 4, 8)], [value("y", 2, 3, 4, 8)], weights, opset=17)
+    path = written(tmp_path, made)
+    net = from_onnx(path)
+    found = [node.op for node in net.graph.nodes]
+    assert found == (ops if ops is not None else [node.op_type for node in nodes])
+    torch.manual_seed(0)
+    agree(net, path, (torch.randn(2, 3, 4, 8),))
+
+
+def test_a_file_takes_as_long_as_the_model_that_it_was_exported_from(tmp_path: Path) -> None:
+    """By forecast, within two in a hundred: attention, gelu, norms and linear layers are found."""
+    model, args = load_model("zoo:bert_base/tiny")
+    path = exported(model, args, tmp_path / "net.onnx", dynamo=False, opset_version=16)
+    net, took = from_onnx(path), []
+    for one, given in ((model, args), (net, args[: len(net.names)])):
+        fast = anabranch.compile(one, given, target="sim:h200", search="none")
+        took.append(fast.known["latency_ms"])
+    assert took[1] == pytest.approx(took[0], rel=0.02)
