@@ -36,6 +36,7 @@ from anabranch.errors import (
 )
 from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.checks import check_call
+from anabranch.frontend.onnx.module import OnnxModule
 from anabranch.frontend.program import opened
 from anabranch.frontend.state import unwrapped
 from anabranch.frontend.surroundings import neutral
@@ -74,8 +75,9 @@ def compile(
             tensor is one argument.
         kwargs: Example inputs that are passed by name.
         dynamic_shapes: What varies in the inputs' shapes, as torch.export takes it:
-            `{"x": {0: Dim("batch", max=64)}}`. An exported program has its own. A few sizes are
-            compiled, and a call runs the next larger one, if padding is proved harmless.
+            `{"x": {0: Dim("batch", max=64)}}`. An exported program has its own, and so has a model
+            of `from_onnx` whose file leaves sizes open. A few sizes are compiled, and a call runs
+            the next larger one, if padding is proved harmless.
         sizes: Which sizes: a list, a histogram (a dict from size to share, or the path of a JSON
             file) from which at most `buckets` are chosen by forecast times, or None for the whole
             range, which is the example's size where it has no end. With several dimensions a size
@@ -90,9 +92,9 @@ def compile(
 
     Returns:
         The compiled model: an `nn.Module` in eval mode that is called as the model is, and returns
-        results of the same structure, shapes and dtypes. A model that asks for values of its
-        tensors (`.item()`, `nonzero`, boolean masks, an `if` on a tensor) becomes a `CutModel`,
-        unless `fullgraph` is set: several plans, and steps between them that run as eager does.
+        results of the same structure, shapes and dtypes. Of a model that asks for values of its
+        tensors (`.item()`, `nonzero`, boolean masks, an `if` on a tensor), unless `fullgraph` is
+        set, a `CutModel`: several plans, and steps between them that run as eager does.
 
     Raises:
         OptionError: An option, a target or the model's own form means nothing here.
@@ -107,6 +109,9 @@ def compile(
     given = (args,) if isinstance(args, Tensor) else tuple(args)
     if isinstance(model, ExportedProgram) and dynamic_shapes is None:
         dynamic_shapes = program_shapes(model)
+    asked = dynamic_shapes is not None or sizes is not None
+    if isinstance(model, OnnxModule) and dynamic_shapes is None:
+        dynamic_shapes = model.dynamic_shapes
     module, given, kwargs = opened(model, given, kwargs)
     progress = Progress(type(module).__name__ if isinstance(module, nn.Module) else "a function")
     listened = trace or Trace(progress, level=chosen.debug)
@@ -118,7 +123,7 @@ def compile(
                 return compiled.add(given, kwargs, stop=stop)
             return compiled.add_sizes(given, kwargs, dynamic_shapes, sizes, stop)
         except DataDependentError:
-            if chosen.fullgraph or dynamic_shapes is not None or sizes is not None:
+            if chosen.fullgraph or asked:
                 raise
         return CutModel(module, place, chosen, listened).add(given, kwargs, stop=stop)
 
@@ -216,7 +221,7 @@ def load_step(
     """A saved training step, ready to run on this model and optimizer: nothing is compiled.
 
     Args:
-        path: A file that `TrainingStep.save` wrote. The states in it are written to the
+        path: A file that `TrainingStep.save` wrote. What it has of states is written to the
             tensors of model, optimizer and scaler, which are then as when it was saved.
         model: Of the same parameters and buffers as the one that the step was compiled for.
         optimizer: Of the same class and settings; its learning rates are those of the next call.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.frontend.onnx.files import linear, written
 
 from anabranch.cli import compile as verb
 from anabranch.costs.recorded import Profile
@@ -228,3 +229,17 @@ def test_explain_what_is_no_plan(cli: Callable[..., Any], tmp_path: Path) -> Non
     path.write_bytes(b"garbage")
     ran = cli("explain", path)
     assert ran.status == 1 and "\n  next: " in ran.err
+
+
+def test_a_file_of_onnx(cli: Callable[..., Any], tmp_path: Path) -> None:
+    """Compiled and run on the CPU, and explained; what is wrong with one is told in words."""
+    path = written(tmp_path, linear())
+    ran = cli("compile", path, "--batch", "4", "--target", "cpu", "--json", "-")
+    assert ran.status == 0, ran.err
+    assert ran.json["batch"] == 4 and ran.json["inputs"] == ["x_1: f32[4,3]"]
+    told = cli("explain", path, "--target", "cpu", "--search", "none")
+    assert told.status == 0 and "aten." in told.out
+    path.write_bytes(path.read_bytes()[:40])
+    ran = cli("compile", path, "--target", "cpu")
+    assert ran.status == 1 and "cannot be read as a model of ONNX" in ran.err
+    assert "Traceback" not in ran.err

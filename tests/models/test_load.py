@@ -60,7 +60,6 @@ def test_dtypes_cast_floats_only() -> None:
         ("resnet50", "did you mean zoo:resnet50"),
         ("nothing", "zoo:NAME"),
         ("zoo:", "zoo:NAME"),
-        ("net.onnx", "ONNX"),
         ("missing.pt2", "no file"),
         ("zo:resnet50", "did you mean zoo:resnet50"),
     ],

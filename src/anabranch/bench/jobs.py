@@ -1,4 +1,4 @@
-"""The schedules that benchmarks compare, and what is to be compiled for them."""
+"""What benchmarks of schedules compare, and what is to be compiled for it."""
 
 from __future__ import annotations
 

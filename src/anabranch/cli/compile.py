@@ -32,6 +32,7 @@ from anabranch.errors import NumericsError, OptionError
 from anabranch.ir.text import text_kernel
 from anabranch.ir.tolerances import relative_error
 from anabranch.models.load import batch_of, load_model
+from anabranch.models.onnx_file import is_onnx_name
 from anabranch.options import Options
 from anabranch.report import units
 from anabranch.report.headline import CUT_SHORT
@@ -227,7 +228,7 @@ def _on_cpu(
 ) -> dict[str, Any]:
     """Facts of the model compiled for the CPU, run and compared with eager; in fp32, since a CPU
     emulates half precision, a hundred times slower."""
-    own = None if model.endswith(".pt2") else "fp32"
+    own = None if model.endswith(".pt2") or is_onnx_name(model) else "fp32"
     loaded, args = load_model(model, batch, own, "cpu", seed, trust)
     options = {"fullgraph": True, **options}
     options.pop("tf32", None)

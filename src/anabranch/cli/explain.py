@@ -22,6 +22,7 @@ from anabranch.cli.compile import compiled_for
 from anabranch.ir.plan import Plan, text_plan
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.text import text_kernel
+from anabranch.models.onnx_file import is_onnx_name
 from anabranch.report.kernel import kernel_facts, kernel_text
 
 
@@ -56,7 +57,7 @@ def run(
     """Say what was rewritten, fused and chosen, what was refused, and why."""
     flags.check_dtype(dtype)
     console = screen.console(json)
-    if Path(model).is_file() and not model.endswith(".pt2"):
+    if Path(model).is_file() and not (model.endswith(".pt2") or is_onnx_name(model)):
         plan, facts = artifact_file.load(model, operators=operators or ())
         if task is not None:
             _show_task(model, kernel_facts(plan, task, None), json)

@@ -1,4 +1,4 @@
-"""A request for one more plan of a compiled model."""
+"""What is asked of a compiled model when it is to have one more plan."""
 
 from __future__ import annotations
 

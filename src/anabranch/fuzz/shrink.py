@@ -5,9 +5,8 @@
     passed over         a step's reader reads what the step read
     a plainer form      a tuple
 
-A smaller model that still fails is kept, and the same way is tried further on, all ways again and
-again, until none helps or the trials are used up. What the outputs do not read is dropped each
-time.
+Whatever still fails is kept, and the same way is tried further on, all ways again and again, until
+none helps or the trials are used up. What the outputs do not read is dropped each time.
 """
 
 from __future__ import annotations

@@ -151,8 +151,7 @@ def _chosen_without(ambient: Ambient) -> bool:
 
 
 def differs(ambient: Ambient) -> Refused | None:
-    """The difference between the calling thread's ambient and the captured one, None if there is
-    none."""
+    """What of the calling thread's ambient is not as it was captured, None if nothing is."""
     if not ambient.device:
         return None
     now = autocast_now(ambient.device)

@@ -5,6 +5,7 @@
 | zoo:NAME, zoo:NAME/tiny | a network of the zoo, in its paper's size or a tiny one |
 | torchvision:NAME, timm:NAME | what these packages build, random, batch norms as after a batch |
 | FILE.pt2 | a torch.export archive, with the inputs it was exported with |
+| FILE.onnx, FILE.onnx:tokens=128 | a file of ONNX, with inputs of the sizes it leaves open |
 | module:callable, FILE.py:callable | returns a module, or (module, args); the file may lie here |
 
     load_model("zoo:resnet50", batch=8, dtype="fp16", device="cuda")
@@ -35,6 +36,7 @@ from torch.utils import _pytree as pytree
 from anabranch.errors import AnabranchError, CaptureError, OptionError
 from anabranch.frontend.export_patches import quiet
 from anabranch.frontend.program import module_of
+from anabranch.models.onnx_file import is_onnx_name, load_onnx
 from anabranch.models.zoo import ZOO
 
 DTYPES: dict[str, torch.dtype] = {
@@ -45,7 +47,7 @@ DTYPES: dict[str, torch.dtype] = {
 }
 """What `dtype` may be. tf32 is fp32 here: that its contractions may run in tf32 is an option."""
 
-FORMS = "zoo:NAME, torchvision:NAME, timm:NAME, FILE.pt2 or module:callable"
+FORMS = "zoo:NAME, torchvision:NAME, timm:NAME, FILE.pt2, FILE.onnx or module:callable"
 IMAGE_SIZES = {"inception_v3": 299}
 """Pixels a side where torchvision's networks want other than 224."""
 
@@ -75,6 +77,8 @@ def load_model(
         raise OptionError(f"a batch of {batch} is empty", "a batch is at least 1", "use --batch 1")
     if name.endswith(".pt2"):
         return _archive(name, batch, dtype, torch.device(device), trust)
+    if is_onnx_name(name):
+        return _onnx(name, batch, dtype, torch.device(device), seed)
     kind, colon, rest = name.rpartition(":") if ".py:" in name else name.partition(":")
     if not colon or not rest:
         raise _no_form(name)
@@ -262,6 +266,17 @@ def _archive(
     return module, args
 
 
+def _onnx(
+    name: str, batch: int | None, dtype: str | None, device: torch.device, seed: int
+) -> ModelAndArgs:
+    """The module and drawn inputs of a file of ONNX; floats that are not of 32 bits stay."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model, args = load_onnx(name, batch, DTYPES[dtype] if dtype else None)
+    _same_as_exported(name, args, batch, dtype)
+    return model.to(device), tuple(one.to(device) for one in args)
+
+
 def _same_as_exported(
     name: str, args: tuple[Any, ...], batch: int | None, dtype: str | None
 ) -> None:
@@ -322,10 +337,6 @@ def _unknown(what: str, name: str, known: Collection[str]) -> OptionError:
 
 def _no_form(name: str) -> OptionError:
     near = [f"zoo:{found}" for found in difflib.get_close_matches(name, ZOO, 3, 0.5)]
-    if Path(name).suffix == ".onnx":
-        return OptionError(
-            f"cannot read {name}", "ONNX files are not supported", "export it with torch.export"
-        )
     return OptionError(
         f"{name!r} does not name a model",
         f"a model is {FORMS}",

@@ -151,7 +151,7 @@ def _heaviside(of: Operands) -> Expr:
 
 
 def _nan_to_num(of: Operands) -> Expr:
-    """NaN and infinities become the numbers given, or the largest there are."""
+    """What is no number, or infinite, becomes the number given, or the largest there is."""
     x = of["self"]
     if not of.dtype.is_floating_point:
         return x

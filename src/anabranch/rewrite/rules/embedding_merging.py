@@ -217,8 +217,7 @@ def joined(known: Known, refs: Sequence[Ref], at: int, new: bool) -> Operand:
 
 
 def _cut(known: Known, ref: Ref) -> ValueSlice | None:
-    """The value that this one is cut out of, with that axis or without, whatever orders its
-    elements so."""
+    """What the value is cut out of, with that axis or without, whatever orders its elements so."""
     wanted, name = known.types[ref.name].shape, ref.name
     while (node := known.producers.get(name)) is not None and node.op in ORDERED:
         name = node.uses[0]

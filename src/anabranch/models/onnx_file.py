@@ -1,0 +1,97 @@
+"""A file of ONNX by name, with example inputs: sizes that it leaves open are said behind its name.
+
+    model.onnx                      a batch that varies is --batch, or 1
+    model.onnx:tokens=128,beams=4   other sizes, by the file's names for them
+
+Inputs are drawn: floats from a normal distribution, integers are 0 or 1, which are ids of any
+vocabulary, and masks hide nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import Tensor
+
+from anabranch.errors import OptionError
+from anabranch.frontend.onnx.element_types import dtype_of
+from anabranch.frontend.onnx.graph import OnnxInput
+from anabranch.frontend.onnx.importer import from_onnx
+from anabranch.frontend.onnx.module import OnnxModule
+from anabranch.frontend.onnx.symbolic import symbols
+
+NAME = re.compile(r"(?P<path>.+\.onnx)(?::(?P<sizes>.*))?")
+
+
+def is_onnx_name(name: str) -> bool:
+    """Whether a name is that of a file of ONNX.
+
+    >>> is_onnx_name("net.onnx"), is_onnx_name("net.onnx:tokens=8"), is_onnx_name("net.pt2")
+    (True, True, False)
+    """
+    return NAME.fullmatch(name) is not None
+
+
+def load_onnx(
+    name: str, batch: int | None, dtype: torch.dtype | None
+) -> tuple[OnnxModule, tuple[Tensor, ...]]:
+    """The module on the CPU, all its sizes fixed, and inputs for one call of it.
+
+    batch: of the size that comes first of all, if the file leaves it open. dtype: what 32-bit
+    floats become. OptionError for sizes that nobody has said.
+    """
+    found = NAME.fullmatch(name)
+    assert found is not None
+    floats = dtype or torch.float32
+    probe = from_onnx(found["path"], dtype=floats)
+    sizes = {**_first(probe, batch), **_said(name, found["sizes"] or "")}
+    open_sizes = [one for one in symbols(probe.inputs) if one not in sizes]
+    if open_sizes:
+        listed = ",".join(f"{one}=128" for one in open_sizes)
+        raise OptionError(
+            f"{name} leaves sizes open: {', '.join(open_sizes)}",
+            "a plan is for inputs of some size",
+            f"say which behind its name, for example {found['path']}:{listed}",
+        )
+    model = from_onnx(found["path"], sizes=sizes, dtype=floats)
+    return model, tuple(_drawn(one, sizes, floats) for one in model.inputs)
+
+
+def _first(model: OnnxModule, batch: int | None) -> dict[str, int]:
+    """The batch, which is the size that the first input begins with."""
+    for one in model.inputs:
+        for size in (one.shape or ())[:1]:
+            if isinstance(size, str):
+                return {size: batch or 1}
+    return {}
+
+
+def _said(name: str, text: str) -> dict[str, int]:
+    sizes = {}
+    for part in filter(None, text.split(",")):
+        key, _, number = part.rpartition("=")
+        if not key or not number.isdigit() or int(number) < 1:
+            raise OptionError(
+                f"{name} ends with {part!r}",
+                "behind a file of ONNX stand sizes, as NAME=NUMBER with commas between them",
+                "for example model.onnx:tokens=128,height=224",
+            )
+        sizes[key.strip()] = int(number)
+    return sizes
+
+
+def _drawn(one: OnnxInput, sizes: dict[str, int], floats: torch.dtype) -> Tensor:
+    if not one.element_type or one.shape is None or None in one.shape:
+        raise OptionError(
+            f"no example can be made for the input {one.name}",
+            "the file does not say that it is a tensor, or not of which shape",
+            "use anabranch.from_onnx and anabranch.compile from Python, with inputs of your own",
+        )
+    shape = [sizes[size] if isinstance(size, str) else int(size or 0) for size in one.shape]
+    dtype = dtype_of(one.element_type, floats)
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(shape, dtype=torch.float32).to(dtype)
+    if "mask" in one.name.lower():
+        return torch.ones(shape, dtype=dtype)
+    return torch.randint(0, 2, shape).to(dtype)
