@@ -390,6 +390,18 @@ def test_docstrings_name_what_there_is() -> None:
     assert lost == []
 
 
+def test_long_sentences_begin_with_what_they_are_about() -> None:
+    """And not with "What ...", whose verb stands far behind."""
+    late = [
+        f"{file}:{line} {sentence}"
+        for file, tree in sources()
+        for line, text in read(tree).docstrings
+        for sentence in re.split(r"(?<=[.:;])\s+", " ".join(text.split()))
+        if re.match("(What|Whatever|Whoever) ", sentence) and len(sentence.split()) > 16
+    ]
+    assert late == []
+
+
 def test_scripts_import_what_there_is() -> None:
     """Nobody checks the types of benchmarks, and few run them."""
     lost = []

@@ -275,3 +275,8 @@ def test_the_site_builds(tmp_path: Path) -> None:
     build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(site)))
     made = (site / "reference" / "commands.html").read_text(encoding="utf-8")
     assert "anabranch precompile" in made
+    # Nothing is loaded from elsewhere, and the search works in a site that is opened from a folder.
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert not re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=\"?https?:", text), page.name
+    assert "iframe-worker.js" in made and (site / "javascripts" / "iframe-worker.js").exists()

@@ -4,9 +4,9 @@
 >>> fast = anabranch.compile(model, (x,))                # doctest: +SKIP
 >>> y = fast(x)                                          # doctest: +SKIP
 
-What is behind these names is imported when the first of them is asked for: it takes seconds, and
-whoever starts as a part of the package (the command line, which must hear Ctrl-C from the start,
-and the process that tries kernels, which needs half of it) goes another way.
+The modules behind these names are imported when the first of them is asked for: it takes seconds,
+and whoever starts as a part of the package (the command line, which must hear Ctrl-C from the
+start, and the process that tries kernels, which needs half of it) goes another way.
 """
 
 from importlib import import_module

@@ -92,9 +92,9 @@ def compile(
 
     Returns:
         The compiled model: an `nn.Module` in eval mode that is called as the model is, and returns
-        results of the same structure, shapes and dtypes. Of a model that asks for values of its
-        tensors (`.item()`, `nonzero`, boolean masks, an `if` on a tensor), unless `fullgraph` is
-        set, a `CutModel`: several plans, and steps between them that run as eager does.
+        results of the same structure, shapes and dtypes. A model that asks for values of its
+        tensors (`.item()`, `nonzero`, boolean masks, an `if` on a tensor) becomes a `CutModel`,
+        unless `fullgraph` is set: several plans, and steps between them that run as eager does.
 
     Raises:
         OptionError: An option, a target or the model's own form means nothing here.
@@ -221,7 +221,7 @@ def load_step(
     """A saved training step, ready to run on this model and optimizer: nothing is compiled.
 
     Args:
-        path: A file that `TrainingStep.save` wrote. What it has of states is written to the
+        path: A file that `TrainingStep.save` wrote. The states in it are written to the
             tensors of model, optimizer and scaler, which are then as when it was saved.
         model: Of the same parameters and buffers as the one that the step was compiled for.
         optimizer: Of the same class and settings; its learning rates are those of the next call.

@@ -4,9 +4,9 @@
     whole.within(5)            in five, or with the whole if that is over before
     Deadline(stop=event)       when somebody sets the event: a signal handler, another thread
 
-A compilation has one deadline, and every stage and search a part of it. Who works under one asks
-`over()` between two steps and then answers with the best so far: that the time has passed and that
-somebody wants an end is the same to them. Nobody is interrupted.
+A compilation has one deadline, and every stage and search a part of it. A worker with a deadline
+asks `over()` between two steps and then answers with the best so far: that the time has passed and
+that somebody wants an end is the same to them. Nobody is interrupted.
 
 All numbers of seconds that decide how long a compilation searches, times and schedules stand in one
 table, `TIME`, each with its reason. Whoever needs another one in a test replaces the table.
@@ -88,7 +88,7 @@ class TimePolicy:
 
     # Attempts after a wrong plan.
     attempt_least_s: float = 1.0
-    """What a further attempt has at least, so that it can end at all."""
+    """The least time of a further attempt, so that it can end at all."""
 
     # Timing one candidate.
     kernel_rough_s: float = 0.002
@@ -121,9 +121,9 @@ class TimePolicy:
     pdl_variant_s: float = 0.02
     """One plan with one mode per kernel."""
     pdl_per_kernel_s: float = 6.0
-    """The search for modes per kernel: some 220 runs of a plan of a hundred kernels. Of a plan of
-    more than 300 launches there would be far fewer runs, for more kernels; NASNet-A, at both sizes,
-    was never given modes of their own by them."""
+    """The search for modes per kernel: some 220 runs of a plan of a hundred kernels. A plan of more
+    than 300 launches would have far fewer runs, for more kernels; NASNet-A, at both sizes, was
+    never given modes of their own by them."""
     pdl_per_kernel_least_s: float = 1.0
     """In less time a search for modes per kernel shows nothing."""
     pdl_per_kernel_enough: float = 0.9

@@ -70,7 +70,7 @@ FORMER: dict[str, tuple[str, dict[str, str]]] = {
     "fusion": ("fusion", {"climb": "deepcuts"}),
     "search_waists": ("search_cell_boundaries", {}),
 }
-"""What options and their words were called before 2026-11-26, and may be called still."""
+"""The names of options and their words before 2026-11-26, which may be used still."""
 PREFIX = "ANABRANCH_"
 """What the names of environment variables begin with."""
 DEFAULT_CACHE_DIR = Path(platformdirs.user_cache_dir("anabranch"))
@@ -346,7 +346,7 @@ class Options(BaseModel):
     @field_validator("search_size_u")
     @classmethod
     def _not_below_the_parts(cls, given: int, others: ValidationInfo) -> int:
-        """What is searched together is no smaller than the parts that it is made of."""
+        """A whole that is searched is no smaller than the parts that it is made of."""
         least = others.data.get("search_size_l", given)
         if given < least:
             why = f"Input should be greater than or equal to search_size_l, which is {least}"

@@ -130,7 +130,8 @@ class Trace:
         self.events[begin:end] = kept + [event for event in other.events if event.kind in DECIDED]
 
     def merge(self, other: Trace) -> None:
-        """What was applied, chosen and refused where something was tried that is now taken."""
+        """Take over what was applied, chosen and refused where something was tried that is now
+        taken."""
         for event in other.events:
             if event.kind in DECIDED:
                 self.add(event.kind, event.where, event.what, event.why, **dict(event.data))

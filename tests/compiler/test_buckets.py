@@ -85,6 +85,21 @@ def test_a_bucket_that_saves_nothing_is_left_out() -> None:
     assert sorted(cheap)[-1] == (64,) and len(cheap) == 3
 
 
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_who_asks_for_many_gets_those_that_save_little(dimensions: int) -> None:
+    """Sixty sizes of 100 to 159 rows: past a few, a bucket more saves less than 1%."""
+    histogram = {(n,) * dimensions: 1.0 for n in range(100, 160)}
+
+    def forecast(size: tuple[int, ...]) -> float:
+        return float(size[0])
+
+    usual, many = (choose(histogram, forecast, limit) for limit in (8, 48))
+    exact = expected(histogram, histogram, forecast)
+    assert len(usual) <= 8 < len(many) <= 48
+    assert expected(histogram, usual, forecast) < 1.07 * exact
+    assert expected(histogram, many, forecast) < 1.02 * exact
+
+
 def test_sizes_in_all_forms(tmp_path: Path) -> None:
     assert read_sizes([8, 1], ONE) == ({(8,): 1.0, (1,): 1.0}, True)
     assert read_sizes({1: 0.5, 8: 0.3}, ONE) == ({(1,): 0.5, (8,): 0.3}, False)

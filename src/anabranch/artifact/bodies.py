@@ -1,5 +1,5 @@
-"""What the bodies of a plan from a file compute, operator by operator, against the types that the
-file declares. Meta tensors have no memory.
+"""Operator by operator, the types that the bodies of a plan from a file compute are held against
+the types that the file declares. Meta tensors have no memory.
 
     %y: f32[4] = aten.repeat.default(%x, [1000])     refused: it computes f32[4000]
     kernel body reads %z, its task does not          refused: the proof of order would not see it
@@ -154,7 +154,8 @@ def _results(node: Node, table: Mapping[str, TensorType]) -> int:
 
 
 def _check_reach(node: Node, table: Mapping[str, TensorType], what: str) -> None:
-    """What chooses its elements by address stays within the value it is of."""
+    """An operator that chooses its elements by address stays within the value that it chooses
+    from."""
     packet = ops.packet_name(node.op)
     if packet not in ("aten.as_strided", "aten.as_strided_scatter"):
         return

@@ -3,8 +3,8 @@
     plan %w ── derived of ──> %conv_weight (conv.weight), %norm_var (norm.running_var), %mask
                                                                                           └ kept
 
-What a plan relies on that no state dict brings is kept beside it: tensors that the model's code
-makes, and buffers that are not persistent.
+Values that a plan relies on and no state dict brings are kept beside it: tensors that the model's
+code makes, and buffers that are not persistent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def with_recipe(
     plan: Plan, captured: Graph, rewritten: Sequence[Graph], state: tuple[ModelTensor, ...]
 ) -> Plan:
     """The plan with its recipe. `rewritten`: graphs whose conditions it depends on, the last of
-    them its own. What a lookup needs of its index is a condition, too, where it is folded as well.
+    them its own. The condition of a lookup's index is a condition of the plan, too, where the
+    lookup is folded.
     """
     given = {(c.digest, c.type): c for c in captured.constants}
     constants = tuple(_sourced(c, given) for c in plan.tasks.constants)

@@ -185,7 +185,7 @@ def told_apart(system: System, others: Sequence[System]) -> System:
 
 
 def _substitutions(events: Sequence[Event], *kinds: str) -> Iterator[str]:
-    """What substitutions were measured to take, in their parts or in the whole."""
+    """The measured times of substitutions, in their parts or in the whole."""
     for event in events:
         told = event.kind in kinds and "us" in dict(event.data)
         if told and event.where in ("search", "search.parts"):

@@ -2,9 +2,9 @@
 
 Every scheduler plans the same tasks with the same kernels. Before one launch in five its stream
 sleeps for a random while, so that streams come in orders that they never come in by themselves: a
-missing wait, or bytes that two unordered launches share, shows as an output that differs. What it
-is compared with is the sequential plan, run as users run it. Schedulers take turns, run by run, so
-that all have had about as many when time is up.
+missing wait, or bytes that two unordered launches share, shows as an output that differs. The
+sequential plan, run as users run it, is what it is compared with. Schedulers take turns, run by
+run, so that all have had about as many when time is up.
 
     model            scheduler   streams   runs   different
     zoo:googlenet    nimble            4    200           0

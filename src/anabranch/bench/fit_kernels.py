@@ -7,8 +7,8 @@ all of its kernels, those that it shares with others too, and predicted by a fit
     network          kernels   median   of ten nine   sum of the plan's   roofline: median   sum
     zoo:resnet50         213     7.4%         26.0%               +3.0%              19.8%  +11.8%
 
-What families are off by on networks held out, each kernel by itself and all of a network alike, is
-what estimates say of themselves.
+The errors of families on networks held out, each kernel by itself and all of a network
+alike, are what estimates say of themselves.
 """
 
 from __future__ import annotations

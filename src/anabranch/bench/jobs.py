@@ -1,4 +1,4 @@
-"""What benchmarks of schedules compare, and what is to be compiled for it."""
+"""The schedules that benchmarks compare, and what is to be compiled for them."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ class Machine:
     """`sample(calls, seconds, replays)`: milliseconds of each call, by round; of the `replays`, by
     number, the device's time alone, where there is a device. `peak_of(call)`: its bytes,
     None where nobody knows. `capture(fn, args)`: a replay and its bytes; None without graphs.
-    `simulated`: nothing can be timed, and plans are forecast. What other processes do meanwhile is
-    for `turn`, `building` and `alone` of `targets/cuda/sharing`; nothing on a CPU."""
+    `simulated`: nothing can be timed, and plans are forecast. The work of other processes meanwhile
+    is for `turn`, `building` and `alone` of `targets/cuda/sharing`; nothing on a CPU."""
 
     target: str
     device: torch.device

@@ -6,7 +6,7 @@ cache of timings: numbers that are compared are taken in one process.
 
     observe(("zoo:resnet50",), ("fp16",), (1,), seconds=60) --> Observations(graphs=(...))
 
-Of a network's seconds a quarter goes to tasks alone, a third to its schedules, and what is left to
+A quarter of a network's seconds goes to tasks alone, a third to its schedules, and the rest to
 small graphs until time is up. Loading plans takes time too, so a network may take longer than it
 was given: its schedules are always timed. What the schedulers take is not counted.
 """

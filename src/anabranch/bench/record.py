@@ -2,9 +2,9 @@
 
 Each network is compiled for the GPU at hand, in one stream and without comparing schedules: kernel
 selection measures all candidates of every way to cut it, probing tells what the chosen ones need.
-With the profile, the simulated target chooses and schedules as this GPU would, on any machine. Of
-the kernels that were generated for a task, the profile holds the fastest few: the others lose to
-them there, too.
+With the profile, the simulated target chooses and schedules as this GPU would, on any machine. The
+profile holds the fastest few of the kernels that were generated for a task: the others lose to them
+there, too.
 
     record(("zoo:resnet50",), ("fp16",), (1, 16)) --> Profile(tasks={...}, kernels={...})
 
@@ -241,7 +241,7 @@ def _check_may_add(profile: Profile, spec: TargetSpec, borrow_from: str | None =
 
 
 def _multiprocessors(spec: TargetSpec) -> tuple[object, ...]:
-    """What the time of a kernel that waits for no memory depends on."""
+    """The facts that the time of a kernel that waits for no memory depends on."""
     of_each = spec.threads_per_sm, spec.registers_per_sm, spec.shared_per_sm, spec.ctas_per_sm
     return spec.kind, spec.capability, spec.sms, of_each, spec.versions
 

@@ -90,7 +90,7 @@ class BenchmarkMatrix:
 
 @dataclass(frozen=True, slots=True)
 class BoundedTime:
-    """What a published system takes once event waits are added that keep its arena within
+    """The time that a published system takes once event waits are added that keep its arena within
     `arena_ratio` of the sequential plan's, as every plan of ours does; bytes that it then holds."""
 
     median_ms: float

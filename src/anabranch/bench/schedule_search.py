@@ -3,9 +3,9 @@
     ScheduleSearch(job, ...).of("ios-paper+max_groups=3")  ->  FoundSchedule: 12.3 s, 4 streams, ...
 
 Schedulers that merge convolutions plan the tasks of the graph that they merged, with kernels chosen
-for these. Choosing kernels, and timing tasks alone, is not their own work. What they measure
-beyond that is, and others find it in the cache; where each is searched `apart` none does: its cache
-is a copy of what was known before the first of them.
+for these. Choosing kernels, and timing tasks alone, is not their own work. Anything else that they
+measure is kept in the cache, where others find it; where each is searched `apart` none does: its
+cache is a copy of what was known before the first of them.
 """
 
 from __future__ import annotations

@@ -325,7 +325,7 @@ def _with_use(
 
 
 def _priced(found: Mapping[str, _Made], costs: Costs) -> dict[str, tuple[Cost, Cost]]:
-    """What each schedule takes as scheduled and as packed, all of them side by side."""
+    """The time of each schedule as scheduled and as packed, all measured side by side."""
     plans = [plan for made in found.values() for plan in (made.scheduled, made.packed)]
     prices = costs.race([(plan.tasks, plan.schedule) for plan in plans])
     return dict(zip(found, zip(prices[::2], prices[1::2], strict=True), strict=True))

@@ -61,9 +61,9 @@ def run(
     compile: Compile = api.compile,
     save: Save | None = None,
 ) -> dict[str, Any]:
-    """The record of the whole matrix. `save` gets it anew after every model, so that a run which
-    is stopped leaves what it has done. Who is interrupted while rivals are built builds no more of
-    them, times those that stand beside ours, and ends with that: the record is cut short.
+    """The record of the whole matrix. `save` gets it anew after every model, so that a run which is
+    stopped leaves what it has done. An interrupt while rivals are built stops building: those that
+    stand are timed beside ours, and the benchmark ends with that: the record is cut short.
     OptionError for names that mean nothing."""
     trace, here = trace or Trace(), machine(matrix.target)
     systems = rivals_of(matrix, USUAL.get(here.target, ()), RIVALS)

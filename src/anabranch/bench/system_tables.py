@@ -163,7 +163,7 @@ def _held(time: Row | None) -> str:
 
 
 def _ratios(cells: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
-    """Of each pair, how many times as long the first takes, and the geometric mean."""
+    """For each pair how many times as long the first takes, and the geometric mean."""
     names = set(_names(cells))
     pairs = [pair for pair in PAIRS if names.issuperset(pair)]
     if not pairs:

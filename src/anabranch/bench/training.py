@@ -107,8 +107,8 @@ class Built:
 def run(
     matrix: BenchmarkMatrix, trace: Trace | None = None, save: Save | None = None
 ) -> dict[str, Any]:
-    """The record of the whole matrix. `save` gets it anew after every model. Who is interrupted
-    while systems are built builds no more of them, times those that stand, and ends with that.
+    """The record of the whole matrix. `save` gets it anew after every model. An interrupt while
+    systems are built stops building: those that stand are timed, and the benchmark ends with that.
     `rival_timeout` is for ours as well, which then ends with the best so far. OptionError for names
     that mean nothing."""
     trace, here = trace or Trace(), machine(matrix.target)

@@ -1,7 +1,7 @@
-"""Who else could change what lies in a folder, and whether it is on a network disk.
+"""Says who else could change the files of a folder, and whether it is on a network disk.
 
-A cache holds kernels that are launched and plans that are run. Whoever may write to its folder, to
-a folder above it, or owns a link on the way there, could put others in their place.
+A cache holds kernels that are launched and plans that are run. Anybody who may write to its folder
+or to a folder above it, or owns a link on the way there, could put other files in their place.
 
     ~/.cache/anabranch          0700, ours                     ""
     /tmp/cache                  0777                           "... is writable for everybody"

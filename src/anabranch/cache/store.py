@@ -1,6 +1,6 @@
 """The open file: a place for work on it that survives forks, damage and full disks.
 
-Whatever goes wrong with the file ends in one of three ways (`_verdict`):
+Every failure of the file ends in one of three ways (`_verdict`):
 
     busy     another process writes for longer than we wait    this one call is a miss
     damaged  truncated, bits flipped, foreign, other schema    set aside, begin a fresh file

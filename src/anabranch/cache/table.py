@@ -6,8 +6,8 @@
                            | no                       | no
                            +--------------------------+--------> None; computed anew, and stored
 
-Whatever cannot be read, or is not what it should be, is a miss and never an error: the next `put`
-replaces it. A name ends in the version of what is kept: another version is another name.
+An entry that cannot be read, or is not what it should be, is a miss and never an error: the next
+`put` replaces it. A name ends in the version of what is kept: another version is another name.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Table(Generic[T]):
         return self._read(cache, {key: key}, then, beside).get(key)
 
     def get_many(self, cache: Cache | None, keys: Mapping[K, str]) -> dict[K, T]:
-        """What is stored under these keys, read at once, by what the keys are of."""
+        """The values stored under these keys, read at once, by what the keys are of."""
         return self._read(cache, keys, lambda value: value)
 
     def _read(

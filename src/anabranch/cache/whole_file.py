@@ -17,8 +17,8 @@ from anabranch.errors import OptionError
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """What is written to this becomes the file once the block ends, with the rights that a new file
-    has; if the block fails, nothing does. OSError where it cannot."""
+    """The bytes written to this become the file once the block ends, with the rights that a new
+    file has; if the block fails, nothing does. OSError where it cannot."""
     target = Path(path)
     file, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:

@@ -2,8 +2,8 @@
 
     main(["compile", "zoo:resnet50"])   0 done, 1 the work failed, 2 wrong usage, 130 interrupted
 
-Whatever goes wrong is printed as what happened, why, and what to do next; `--debug`, anywhere in
-the line, adds the traceback.
+Every failure is printed as what happened, why, and what to do next; `--debug`, anywhere in the
+line, adds the traceback.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ def _done(tally: campaign.CampaignTally, setting: TrialSetting) -> str:
 
 
 def _words(setting: TrialSetting) -> str:
-    """What a command line needs beside the seed to say this setting again."""
+    """The flags that a command line needs beside the seed to say this setting again."""
     dtype = "tf32" if setting.options.get("tf32") else _name(setting)
     said = {"target": setting.target, "dtype": dtype, "steps": str(setting.steps)}
     said |= {name: str(value) for name, value in setting.options.items() if name in DEFAULTS}

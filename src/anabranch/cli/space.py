@@ -1,8 +1,8 @@
 """anabranch space MODEL | --dag FILE: how many schedules there are to choose from.
 
-The columns are those of Table 1 of IOS (MLSys 2021). Of a MODEL, each block that can be scheduled
-apart and has more than one of IOS's operators (`schedule.ios.operators`), or of our tasks; a dag
-from a file is one block, as it stands:
+The columns are those of Table 1 of IOS (MLSys 2021). Counts, for a MODEL, each block that can be
+scheduled apart and has more than one of IOS's operators (`schedule.ios.operators`), or of our
+tasks; a dag from a file is one block, as it stands:
 
     operators  width  bound  states  transitions  schedules
             6      3    216      12           51        131
@@ -65,7 +65,8 @@ Row = dict[str, int | float | None]
 
 @dataclass(frozen=True, slots=True)
 class SpaceBlock:
-    """What is counted, and for --solve each node's microseconds and share of the machine."""
+    """The nodes that are counted, and for --solve each node's microseconds and share of the
+    machine."""
 
     dag: Dag
     us: tuple[float, ...]
@@ -276,7 +277,7 @@ def _show(json: str | None, rows: list[Row], columns: tuple[str, ...]) -> None:
 
 
 def _cell(column: str, value: int | float | None) -> str:
-    """What is not known was too much to count, or not solved within the budget."""
+    """A number that is missing was too much to count, or not solved within the budget."""
     if value is None:
         return "out of time" if column in SOLVED else "too many"
     return _number(value)

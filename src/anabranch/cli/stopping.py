@@ -3,7 +3,7 @@
     ^C   stopping: the best so far; press again to abort      the event is set, the work goes on
     ^C   interrupted                                          KeyboardInterrupt, exit status 130
 
-Whoever works looks at the event between two steps (`deadline`), so nothing is torn apart.
+A worker looks at the event between two steps (`deadline`), so nothing is torn apart.
 """
 
 from __future__ import annotations

@@ -158,8 +158,8 @@ def _sealing(
 
 
 def _seals(entry: Entry, known: Trained, graph: Graph | None) -> tuple[Seal, Seal, int | None]:
-    """What seals results in every call, and in those whose inputs require gradients; the first
-    result that the model has gradients of weights for. The executable is told."""
+    """The functions that seal results in every call, and in calls whose inputs require gradients;
+    the first result that the model has gradients of weights for. The executable is told."""
     count = len(entry.plan.tasks.outputs)
     inputs = frozenset(value.name for value in entry.plan.tasks.inputs)
     kept = {state.output for state in entry.plan.tasks.states}

@@ -96,7 +96,7 @@ def bind(
 
 
 def _other_form(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    """What is said of containers of another form, of a model that looks at that."""
+    """The refusal of containers of another form, for a model that looks at their form."""
     tree = with_shapes(entry.trees[0])
     like = pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
     named, own = by_name(entry.call, *like), by_name(entry.call, args, dict(kwargs))
@@ -108,14 +108,14 @@ def _other_form(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def _form_of(like: Any) -> str:
-    """What is another about a value that is not of this one's form."""
+    """The difference of a value that has not this one's form."""
     if type(like) is torch.Size:
         return "is another thing, and no torch.Size,"
     return "has a list where a tuple was, or keys in another order"
 
 
 def _one_in_two_places(places: Mapping[int, tuple[str, Any]]) -> list[str]:
-    """What is said of inputs that are one tensor, of a model that looks whether they are."""
+    """The refusal of inputs that are one tensor, for a model that looks whether they are."""
     first: dict[int, str] = {}
     said = []
     for path, given in places.values():
@@ -161,7 +161,7 @@ def shapes(entry: Entry) -> str:
 
 
 def names_of(entry: Entry) -> list[str]:
-    """What a person calls the tensors that a plan reads, in its order: "x", "pair[0]"."""
+    """A person's names of the tensors that a plan reads, in its order: "x", "pair[0]"."""
     leaves = signature_of(entry).inputs
     tree = entry.trees[0]
     args, kwargs = pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
@@ -281,7 +281,7 @@ def _returned(entry: Entry, like: Any) -> bool:
 
 
 def _unlike(given: Any, type: TensorType, device: torch.device | None) -> str:
-    """What is wrong with something that a tensor of this type was compiled for."""
+    """The difference between this value and the tensor type that was compiled for."""
     wanted = type.text.partition("{")[0]
     if not isinstance(given, Tensor):
         return f"{told(given)}, compiled for a tensor {wanted}"

@@ -321,7 +321,7 @@ class Compiled(Plans):
         return self.entries[-1].find_facts(eager=False)
 
     def explain(self, task: str | None = None, whole: bool = False, width: int = WIDTH) -> Text:
-        """What was rewritten, fused and chosen, and what was refused and why, of the newest plan.
+        """The newest plan as text: what was rewritten, fused and chosen, what was refused and why.
 
         Args:
             task: Say instead all of this one task: body, kernel, source, candidates, why they lost.
@@ -342,9 +342,9 @@ class Compiled(Plans):
         return Text("\n".join([told.rstrip(), *lines, "", f"Held on the device: {held}"]))
 
     def search_rounds(self) -> list[dict[str, Any]]:
-        """Of each round of the search what it took before and after, in microseconds, its steps,
-        and the graph's nodes as rows of [before, after], ready for JSON; None where there is no
-        such node. Empty without a search that found something."""
+        """For each round of the search its time before and after, in microseconds, its steps, and
+        the graph's nodes as rows of [before, after], ready for JSON; None where there is no such
+        node. Empty without a search that found something."""
         made = self.entries[-1].compilation
         told = rounds_told(made.path) if made is not None and made.path is not None else []
         return [{**known, **one} for known, one in zip(self.facts["search"], told, strict=True)]

@@ -60,8 +60,8 @@ class CutPath:
 
 
 def run(paths: Sequence[CutPath], tensors: Sequence[Tensor]) -> tuple[CutPath, list[Any]]:
-    """The first of the paths that the call goes, and the leaves of its result. What a path begins
-    with that one before it began with, too, is not run again. Unseen where it goes none."""
+    """The first of the paths that the call goes, and the leaves of its result. The common beginning
+    of a path and the one before it is not run again. Unseen where it goes none."""
     unseen: Unseen | None = None
     before: CutPath | None = None
     values: CutValues = {}

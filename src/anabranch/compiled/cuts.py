@@ -74,7 +74,7 @@ UNSEEN = (
 
 class CutModel(Compiled):
     """A compiled model with cuts. It is a `Compiled` in all that is asked of one; `sections` are
-    its plans. What cannot be done with several plans and the steps between them says so."""
+    its plans. Calls that several plans with steps between them cannot answer say so."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -109,7 +109,8 @@ def chosen(fit: Fitting, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _misfits(state: Mapping[str, ModelTensor], tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    """What is given under a name that the model does not have, or is of another kind there."""
+    """The arguments given under a name that the model does not have, or that are of another kind
+    there."""
     unexpected = [name for name in tensors if name not in state]
     if unexpected:
         yield f"not in the model: {_listed(unexpected)}"
@@ -126,7 +127,7 @@ def _misfits(state: Mapping[str, ModelTensor], tensors: Mapping[str, Tensor]) ->
 
 
 def _untied(paths: Sequence[str], tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    """What were two names of one tensor, and are two tensors that differ now."""
+    """Arguments that were two names of one tensor, and are two tensors that differ now."""
     first = tensors[paths[0]]
     for path in paths[1:]:
         other = tensors[path]

@@ -47,8 +47,8 @@ any_requires_grad = torch._C._any_requires_grad
 
 
 class Seal:
-    """What makes these of `count` results require gradients that are refused when they are asked
-    for: a node of autograd's own, which takes a microsecond or two."""
+    """Makes these of `count` results require gradients that are refused when they are asked for: a
+    node of autograd's own, which takes a microsecond or two."""
 
     def __init__(self, places: Sequence[int], count: int, roots: Sequence[Tensor] = ()) -> None:
         """`roots`: tensors that gradients could be asked of, beside those of each call."""

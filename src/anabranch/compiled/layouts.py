@@ -27,7 +27,7 @@ Strides = tuple[int, ...]
 Relaid = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
 VIEW, RESHAPE = "aten.view.default", "aten.reshape.default"
 CLONE, VIEW_OF_COPY = "aten.clone.default", "aten._unsafe_view.default"
-"""What a reshape is captured as where the example lay so that it copied."""
+"""The operator that a reshape is captured as where the example lay so that it copied."""
 MOST_LAYOUTS = 64
 """Ways in which inputs lie that are remembered; more are looked at each time."""
 OTHERWISE = (

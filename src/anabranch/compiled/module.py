@@ -156,7 +156,7 @@ class Fixed(nn.Module):
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """What `to`, `half`, `cuda` and their kin come to, of a module around it too."""
+        """Answers `to`, `half`, `cuda` and their kin, those of a module around it too."""
         for kind in self._kinds():
             try:
                 made = fn(kind)

@@ -1,4 +1,4 @@
-"""What is asked of a compiled model when it is to have one more plan."""
+"""A request for one more plan of a compiled model."""
 
 from __future__ import annotations
 

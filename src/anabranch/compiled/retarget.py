@@ -175,7 +175,7 @@ def _chosen_anew(
 
 
 def differences(made: TargetSpec, here: TargetSpec) -> str:
-    """What the machine is that a plan was made on, and in what this one differs."""
+    """Names the machine that a plan was made on, and says how this one differs."""
     theirs, ours = dict(made.versions), dict(here.versions)
     differing = [
         f"{cut(name, SHOWN)} {cut(theirs.get(name, 'none'), SHOWN)} (here {ours.get(name, 'none')})"

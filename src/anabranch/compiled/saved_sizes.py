@@ -46,8 +46,8 @@ def written(sized: SizedCalls | None, at: Sequence[int]) -> Any:
 def read_back(
     given: Any, ranks: Sequence[int], results: int
 ) -> tuple[SizedCalls | None, tuple[int, ...]]:
-    """What `written` wrote of a plan whose tensors have so many axes, and which has so many leaves
-    of results; nothing where it says something else."""
+    """Reads back what `written` wrote of a plan whose tensors have so many axes, and which has so
+    many leaves of results; nothing where it says something else."""
     try:
         saved = from_plain(CODEC, given)
     except ValueError:

@@ -53,7 +53,7 @@ CODEC = values(SavedStep, strict=True)
 
 
 def settings_of(groups: Sequence[Mapping[str, Any]]) -> GroupSettings:
-    """What plans have of each group, as Python writes it, in one line."""
+    """The settings that plans have of each group, as Python writes it, in one line."""
     return tuple(
         tuple(sorted((key, " ".join(repr(value).split())) for key, value in group.items()))
         for group in groups
@@ -171,7 +171,7 @@ def state_places(plan: Plan, held: Held, device: torch.device) -> dict[str, Tens
 
 
 def alike_in(saved: SavedStep, held: Held) -> Held:
-    """What is held, with those tensors alike that the saved step takes for one."""
+    """The same tensors, of which those are alike that the saved step takes for one."""
     place = {name: i for i, name in enumerate(held.names)}
     groups = (tuple(place[name] for name in names if name in place) for names in saved.alike)
     return replace(held, alike=tuple(group for group in groups if len(group) > 1))

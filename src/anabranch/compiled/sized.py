@@ -108,8 +108,8 @@ class SizedCalls:
 
 
 def chosen(job: Job, dynamic_shapes: Any, sizes: Any) -> tuple[SizedCalls, list[tuple[int, ...]]]:
-    """What varies in calls of the job's model, and the sizes to compile, largest first. Where calls
-    between them are not padded, it is said why."""
+    """The dimensions that vary in calls of the job's model, and the sizes to compile, largest
+    first. Where calls between them are not padded, it is said why."""
     shapes = dynamic_shapes
     if shapes is None:
         shapes = leading_batch(job.args, job.kwargs)
@@ -160,7 +160,7 @@ def batched(
 
 
 def proved(job: Job, shapes: DynamicShapes) -> SizedCalls:
-    """What is known of padding along each dimension of calls like the job's."""
+    """The proofs of padding along each dimension of calls like the job's."""
     proofs = [_proved(job, shapes, number) for number in range(len(shapes.dimensions))]
     for one, proof in zip(shapes.dimensions, proofs, strict=True):
         if isinstance(proof, Refused):
@@ -233,7 +233,7 @@ def _needs_others(proof: PaddingProof, sizes: Sequence[int], number: int) -> boo
 
 
 def _of_all_sizes(proofs: Sequence[PaddingProof]) -> PaddingProof:
-    """What proofs of one dimension at growing sizes of all others say together. Of the indices of
+    """The joint answer of proofs of one dimension at growing sizes of all others. Of the indices of
     an axis, `[outer, size, inner]`, one may depend on them, and is 0: the axis says it."""
     first, last = proofs[0], proofs[-1]
     axes = [[[axis for axis, _, _ in at] for at in one.results] for one in proofs]

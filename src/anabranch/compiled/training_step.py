@@ -241,8 +241,9 @@ class TrainingStep:
         self._rates = [torch.as_tensor(r, dtype=torch.float32, device=device) for r in self._read]
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside those of model, optimizer and scaler, to be resumed bit
-        for bit: where the random numbers are, and gradients that are not applied yet."""
+        """The values that a checkpoint needs beside those of model, optimizer and scaler, to be
+        resumed bit for bit: where the random numbers are, and gradients that are not applied
+        yet."""
         training = self.training
         sums = [training.sums[id(p)].clone() for p in training.trained() if training.sums]
         return {"random": training.random.clone(), "calls": self._calls, "sums": sums}

@@ -190,8 +190,8 @@ def grouped(entries: Sequence[Entry], answers: Sequence[CallAnswer]) -> list[Buc
 def known_form(
     groups: Sequence[Buckets], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[SizedCalls, tuple[int, ...]] | None:
-    """What varies in calls of this form, and the sizes of this one; None where there is no plan for
-    calls like it."""
+    """The dimensions that vary in calls of this form, and the sizes of this call; None where there
+    is no plan for calls like it."""
     for group in groups:
         tensors = group.tensors(args, kwargs)
         at = group.sized.shapes.sizes_of(tensors) if tensors is not None else None

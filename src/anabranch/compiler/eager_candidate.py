@@ -32,8 +32,8 @@ from anabranch.tuning.job import Job
 
 @dataclass(frozen=True, slots=True)
 class EagerComparison:
-    """What the plan and the eager model took side by side, and whether the captured graph as it is
-    takes the plan's place."""
+    """The times of the plan and the eager model, side by side, and whether the captured graph as it
+    is takes the plan's place."""
 
     plan: Cost
     model: Cost
@@ -73,7 +73,7 @@ def slower(cost: Cost, other: Cost) -> bool:
 
 
 def _chosen_freely(job: Job) -> bool:
-    """Who names a system, a scheduler or a source of kernels gets what it makes."""
+    """A user who names a system, a scheduler or a source of kernels gets its plan."""
     options = job.wanted or job.options
     return (options.system, options.scheduler, options.kernels) == ("anabranch", "best", "all")
 

@@ -41,7 +41,8 @@ CAREFUL = {
 """Where an optimisation went wrong: options under which less and less is done, at last nothing."""
 SPECIAL = "without the rules that change what NaN, infinities or signs of zero give"
 SHRINK_RATIO = 0.97
-"""Of the bytes that lived at once in a plan that did not fit, the most that may in the next."""
+"""The largest part of the bytes alive at once in a plan that did not fit that the next plan may
+have."""
 LAUNCHED: dict[str, Any] = {"cuda_graph": False, "scheduler": "sequential", "pdl": "off"}
 BY_EACH_CALL = "launched by each call, for operators that are not torch's may not be captured"
 """Some launch on the default stream, whatever the current one is: no capture sees that."""

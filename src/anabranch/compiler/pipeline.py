@@ -4,10 +4,10 @@
                                                    ^------------------------------------------'
         -> horizontal_fusion -> memory -> load -> verify -> eager
 
-`_stages` is the only place that knows the order. A stage is a function of nouns. What stands around
-stages (time, dumps, where to stop, what is refused, recalled and kept) is in `stage_runner`, what
-is tried when one fails in `fallback`. The search closes the outer loop: it judges a rewritten graph
-by running the stages from `fusion` to `schedule` on it.
+`_stages` is the only place that knows the order. A stage is a function of nouns. `stage_runner` has
+what stands around stages (time, dumps, where to stop, refusals, recalling and keeping), `fallback`
+what is tried when one fails. The search closes the outer loop: it judges a rewritten graph by
+running the stages from `fusion` to `schedule` on it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _attempt(job: Job, stage: StageRunner) -> Any:
 
 
 def _stages(job: Job, stage: StageRunner) -> Compilation:
-    """The whole line. Of a graph that an earlier process decided, the stages from `fusion` to
+    """The whole line. For a graph that an earlier process decided, the stages from `fusion` to
     `memory` are recalled as one."""
     captured, seen = stage("capture", capture, job, pause_gc=True)
     here = with_samples(job, captured, captured.graph)

@@ -6,9 +6,9 @@ Deciding anew from what is known of every part (`tuning.decisions`, timings, sch
 seconds for a thousand nodes: each candidate's key is a text. An outcome is found by one key, which
 says the whole graph but the content of its weights, and every file of this package. The plan is
 read beside the graph at hand, so that its weights are those of the model at hand, and proved like a
-new one. What a budget cut short is the outcome for who has no longer one; with more time, the next
-run finds all that was measured so far, and goes on. So it does where somebody stopped it, or where
-it might be decided otherwise another day, as when memory was short: that is not kept.
+new one. An outcome that a budget cut short answers callers with no longer budget; with more time,
+the next run finds all that was measured so far, and goes on. So it does where somebody stopped it,
+or where it might be decided otherwise another day, as when memory was short: that is not kept.
 
 It remembers verdicts, too: what these options make of a captured graph is wrong (`mark_wrong`), or
 by how much an outcome is off with these weights (`mark_verified`).
@@ -52,7 +52,7 @@ OPTIONS = (
     "pdl",
     "cuda_graph",
 )
-"""What of the options decides, beside what shows in the graph and in the target. The budget does
+"""The options that decide, beside those that show in the graph and in the target. The budget does
 not: what it cut short is kept with it."""
 NOT_OF_VALUES = {
     *("cache_dir", "debug", "dump", "check", "strict", "outputs", "batch", "budget"),
@@ -120,7 +120,8 @@ VERIFIED: Table[Errors] = Table("plans", "verified 7", nouns(Errors))
 
 @dataclass(frozen=True, slots=True)
 class PlanCache:
-    """What compilations for this target with these options found, and whether it was right."""
+    """The outcomes of compilations for this target with these options, and whether they were
+    right."""
 
     cache: Cache | None
     target: Target
@@ -238,8 +239,8 @@ class PlanCache:
         WRONG.put(self.cache, self._wrong_key(captured), (wrong.what, wrong.why, wrong.next))
 
     def known_wrong(self, captured: Graph) -> KnownError | None:
-        """What an earlier compilation found wrong, None if nothing. Who looks for what is wrong, or
-        asks for an error, compiles again."""
+        """What an earlier compilation found wrong, None if nothing. A user who looks for what is
+        wrong (`check`, `dump`), or asks for an error (`strict`), compiles again."""
         options = self.options
         if self.cache is None or options.strict or options.check or options.dump is not None:
             return None

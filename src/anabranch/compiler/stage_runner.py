@@ -92,9 +92,9 @@ class StageRunner:
         decide: Callable[[*Ts], T],
         *given: *Ts,
     ) -> tuple[T, list[Event] | None]:
-        """What earlier processes decided by the stages from `first` to `last`, with None; else what
-        `decide`, which runs them, decides, and their events. What operators answer meanwhile is
-        recalled, and kept for later processes."""
+        """The decisions of the stages from `first` to `last` that earlier processes made, with
+        None; else what `decide`, which runs them, decides, and their events. What operators answer
+        meanwhile is recalled, and kept for later processes."""
         if known is not None:
             self.passed(last, known)
             return known, None

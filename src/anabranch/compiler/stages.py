@@ -63,7 +63,7 @@ LIVE_BYTES: Table[int] = Table("plans", "live bytes 1", nouns(int))
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What the stages from `fusion` to `memory` found, and the way to its graph, if one was
+    """The results of the stages from `fusion` to `memory`, and the path to their graph, if one was
     searched for."""
 
     found: CompiledGraph

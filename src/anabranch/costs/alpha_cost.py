@@ -4,8 +4,8 @@
 
 The critical path is the chain of dependent tasks that takes longest. alpha 0 is the sum, which is
 right where one task runs at a time (TASO's cost); a large alpha counts the critical path alone,
-which is right where everything else runs beside it. What joins two parallel tasks into one lowers
-the sum and may lengthen the path:
+which is right where everything else runs beside it. A merge of two parallel tasks lowers the sum
+and may lengthen the path:
 
          +--> b 3 --+                          a -> bc 5 -> d
     a 1 -|          +--> d 1                   path 7, sum 7
@@ -31,7 +31,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Task, TaskGraph, task_producers
 
 WITHOUT_OVERLAP_COST = Calibration()
-"""Of a machine on which what runs side by side costs nothing more."""
+"""The calibration of a machine on which tasks run side by side at no cost."""
 LEAST_SHOWN = 0.05
 """A graph whose parallel run hides all work off the path may yet have more work than fits."""
 
@@ -44,10 +44,10 @@ def observed_alpha(
 ) -> float:
     """The alpha by which the price of this graph is in proportion to what its schedule takes.
 
-    Of the work off the critical path, a part x shows in the latency: path + x (sum - path), which
-    is x times the price where alpha = (1 - x) / x. Rounded to a power of two, for another run
-    of the same plan takes a little more or less. Without any work off the path, 0, and where side
-    by side they would take longer than one after another.
+    A part x of the work off the critical path shows in the latency: path + x (sum - path), which is
+    x times the price where alpha = (1 - x) / x. Rounded to a power of two, for another run of the
+    same plan takes a little more or less. Without any work off the path, 0, and where side by side
+    they would take longer than one after another.
     """
     total = mixed(tasks, cost, 0.0).us
     path = mixed(tasks, cost, 1.0, machine).us - total

@@ -3,15 +3,16 @@
     a 4 --+--> b 5 --+--> d 2        b goes on from a in its lane, and d from b:
           +--> c 3 --+               4 + max(release + 5, fork + lane + 3 + lane) + 2
 
-What a fork and a change of lane take are numbers of the machine (`ir.calibration`), used about as
-`costs.gpu_simulator` does. That model needs a launch order, and streams; here everybody has a good
-one: of those that wait for a launch the one with the longest way to go starts first and goes on in
-its lane, the others later and in lanes of their own, the less urgent the later. So graphs that
-differ in the order of their nodes alone are equally long, but for nodes that are hard to tell
-apart.
+The times of a fork and of a change of lane are numbers of the machine (`ir.calibration`), used
+about as `costs.gpu_simulator` does. That model needs a launch order, and streams; here everybody
+has a good one: of those that wait for a launch the one with the longest way to go starts first and
+goes on in its lane, the others later and in lanes of their own, the less urgent the later. So
+graphs that differ in the order of their nodes alone are equally long, but for nodes that are hard
+to tell apart.
 
-Tasks that take no time are no launches: whoever waits for one waits for those before it. What waits
-for nothing starts like what waits for one launch, for most graphs that are priced are parts of one.
+Tasks that take no time are no launches: whoever waits for one waits for those before it. A node
+that waits for nothing starts like one that waits for one launch, for most graphs that are priced
+are parts of one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from anabranch.ir.dag import bits, unimplied
 def longest_path(
     times: Sequence[float], preds: Sequence[Iterable[int]], machine: Calibration
 ) -> float:
-    """What the slowest chain of dependent nodes takes, in the unit of the times (and of the
+    """The time of the slowest chain of dependent nodes, in the unit of the times (and of the
     machine's, microseconds). `preds`: for each node the earlier ones that it waits for."""
     if not (machine.fork_us or machine.lane_us or machine.release_us):
         return max(_ends(times, preds), default=0.0)

@@ -5,10 +5,9 @@
 
 A plan with one unknown task and one without can then be compared: both are in numbers of one scale.
 How far such estimates are off is said by the known ones, each estimated by the others: a difference
-between plans that this would turn is none.
-What tasks are alike is said by their main operator and what it reads; then by the operator, then
-all are, if a few are known: a network of which one task is known, a linear that takes half as long
-as it was estimated to, is not twice as fast.
+between plans that this would turn is none. Tasks are alike by their main operator and what it
+reads; then by the operator, then all are, if a few are known: a network of which one task is known,
+a linear that takes half as long as it was estimated to, is not twice as fast.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ def _main(task: Task) -> Node | None:
 
 
 def _taps(task: Task, node: Node) -> tuple[int, ...]:
-    """Of a convolution the window of its weight, which says more than how many there are."""
+    """The window of a convolution's weight, which says more than how many weights there are."""
     if node.op not in ops.CONVOLUTIONS or len(node.uses) < 2:
         return ()
     return types(task.body)[node.uses[1]].shape[2:]

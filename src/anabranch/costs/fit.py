@@ -8,7 +8,7 @@ schedules is faster, so pairs of a network's schedules that are predicted the wr
 as well. Every network weighs the same however many schedules it has, and all small graphs of one
 kind as much as one network.
 
-What counts of a model is tested on networks that it was not fitted to (`bench.calibrate`).
+A model is tested on networks that it was not fitted to (`bench.calibrate`).
 """
 
 from __future__ import annotations

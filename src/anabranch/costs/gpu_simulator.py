@@ -2,8 +2,8 @@
 
 A discrete-event model. Its numbers are the machine's `Calibration`, fitted to measurements.
 
-Launch. A launch is ready when its predecessor on the stream and all it waits for have ended. Of the
-launches that wait for one, the second starts `fork_us` after the first, the third twice that; of
+Launch. A launch is ready when its predecessor on the stream and all it waits for have ended. The
+second of the launches that wait for one starts `fork_us` after the first, the third twice that; of
 those that wait for none, the second `split_us` after the first, each further `root_us` later (up to
 `ROOTS`, which is what was seen). Launches anywhere are `dispatch_us` apart. The first `launch_us`
 of a kernel holds no processor: there the launches of several streams overlap. The run ends when all
@@ -16,9 +16,9 @@ too. And a kernel that another lane waits for has to tell it so, before the next
 starts: `release_us` later.
 
 Slots. Then its CTAs queue for the processors, behind those of kernels that came before. One CTA
-takes the part of a processor that its registers, threads or shared memory take. What fits starts at
-once and runs for the kernel's time divided by the number of turns that it needs alone; the rest
-starts as CTAs end, of whatever kernel:
+takes the part of a processor that its registers, threads or shared memory take. The CTAs that fit
+start at once and run for the kernel's time divided by the number of turns that it needs alone; the
+rest starts as CTAs end, of whatever kernel:
 
     slots   |aaaaaaaaaaaaaaaaaa|aaaaaaabbbbbbbbbbb|bbb           a: 1.4 turns; b, that came later,
             |aaaaaaaaaaaaaaaaaa|bbbbbbbbbbb       |              fills what a leaves of its second

@@ -124,8 +124,8 @@ def family_of(launches: Sequence[LaunchTerms]) -> str:
 
 
 def fit_factors(timed: Sequence[Timed]) -> Factors:
-    """The factors of all families of enough timings, and of all pools. Of what runs side by side in
-    a launch nobody knows which part took the time: that tells nothing."""
+    """The factors of all families of enough timings, and of all pools. Nobody knows which part of a
+    launch took its time where parts run side by side: that tells nothing."""
     timed = [one for one in timed if not any(launch.beside for launch in one.launches)]
     counts: dict[str, int] = defaultdict(int)
     for one in timed:

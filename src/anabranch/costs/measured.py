@@ -180,7 +180,7 @@ class Measured:
     def captured(
         self, tasks: TaskGraph, schedules: Sequence[Schedule], times: int
     ) -> list[list[Cost]]:
-        """What each schedule takes in so many captures of its own, all of them interleaved; less
+        """The time of each schedule in so many captures of its own, all of them interleaved; less
         where some fail. Nothing is remembered: what counts is that they were taken together."""
         trials = [self._schedule_trial(tasks, schedule) for schedule in schedules] * times
         found = self._stopwatch.measure(trials, least=len(trials))
@@ -262,8 +262,9 @@ def _repeat(estimate: Cost) -> int:
 
 
 def canonical_schedule(tasks: TaskGraph, schedule: Schedule) -> str:
-    """What the timing of a schedule depends on, in names that equal blocks share: tasks by their
-    position in the graph, streams in order of appearance; no scheduler's name, no stages."""
+    """The facts that the timing of a schedule depends on, in names that equal blocks share: tasks
+    by their position in the graph, streams in order of appearance; no scheduler's name, no
+    stages."""
     names = {task.name: f"t{i}" for i, task in enumerate(tasks.tasks)}
     streams: dict[int, int] = {}
     launches = tuple(

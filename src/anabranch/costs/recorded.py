@@ -145,13 +145,14 @@ def _without_code(kernel: Kernel) -> str:
 
 
 def probe_of(fact: KernelFact) -> Probe:
-    """What a profile keeps of a kernel as a probe of the device would tell it, sizes in bytes."""
+    """The facts of a kernel that a profile keeps, as a probe of the device would tell them, sizes
+    in bytes."""
     return Probe(fact.workspace, fact.temporary, fact.launches, fact.resources)
 
 
 def find_timing(profile: Profile, task: Task, tf32: bool, key: str) -> Timing | None:
-    """What the profile knows of a task, by its `timing_key` of today or, where its kernel had
-    another name when the profile was recorded, by that of then."""
+    """The profile's entry of a task, by its `timing_key` of today or, where its kernel had another
+    name when the profile was recorded, by that of then."""
     timing = profile.tasks.get(key)
     if timing is None and task.kernel is not None and (then := with_former_names(task.kernel)):
         timing = profile.tasks.get(timing_key(replace(task, kernel=then), tf32))
@@ -159,7 +160,7 @@ def find_timing(profile: Profile, task: Task, tf32: bool, key: str) -> Timing | 
 
 
 def find_probe(profile: Profile, kernel: Kernel) -> Probe | None:
-    """What the profile knows of a kernel, by its name of today or of then; profiles of before
+    """The profile's entry of a kernel, by its name of today or of then; profiles of before
     2026-11-27 have keys of the code, too."""
     for named in (kernel, with_former_names(kernel)):
         if named is not None:

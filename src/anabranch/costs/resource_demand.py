@@ -1,4 +1,4 @@
-"""What kernels take of the machine, as the model of simultaneous kernels sees it.
+"""The resources that kernels take of the machine, as the model of simultaneous kernels sees them.
 
 A `Demand` is what one takes alone; `Kernels` is all of a graph by column, with what the machine's
 calibration makes of it: time without processors, turns of CTAs, pressure. Out of it

@@ -35,8 +35,8 @@ def costs_of(
 
 
 def name_of(target: Target) -> str:
-    """What tells a target's costs, for keys of decisions that rest on them: "measured", or the
-    content of the profile and of the model that estimates what it lacks."""
+    """Names a target's costs, for keys of decisions that rest on them: "measured", or the content
+    of the profile and of the model that estimates what it lacks."""
     profile = getattr(target, "profile", None)
     if not isinstance(profile, Profile):
         return "measured"

@@ -132,6 +132,6 @@ def _active(running: Sequence[KernelSpan], spec: TargetSpec) -> tuple[float, flo
 
 
 def _mean(values: Sequence[tuple[float, float, float]], begin: float, end: float) -> float:
-    """Of a value that is constant between each start and end, 0 elsewhere."""
+    """The mean of a value that is constant between each start and end, 0 elsewhere."""
     parts = ((min(end, e) - max(begin, s), value) for s, e, value in values)
     return sum(long * value for long, value in parts if long > 0) / (end - begin)

@@ -2,9 +2,9 @@
 
 `frontend.training` traces a step twice: plainly, with autograd running, and once more what came of
 it as functional ATen. `prepared` stands between the two, `training_decompositions` is the table of
-the second. What of a backward is elementwise or a sum becomes just that, so that it fuses as any
-other; what is a contraction becomes contractions with one result each, which a schedule may move
-apart:
+the second. Parts of a backward that are elementwise or sums become just that, so that they fuse as
+others do; what is a contraction becomes contractions with one result each, which a schedule may
+move apart:
 
     convolution_backward(g, x, w, ..)   ->   convolution(g, w, .., transposed=not transposed, ..)
                                              anabranch.conv_weight_grad(g, x, ..)
@@ -202,7 +202,8 @@ def _var_mean(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sum(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Of each channel, as [1, c, 1, 1], of long images line by line, as `_var_mean` has it."""
+    """The sum of each channel, as [1, c, 1, 1], of long images line by line, as `_var_mean` has
+    it."""
     lines, line = _lines(x)
     found = x.sum(line, keepdim=True, dtype=dtype)
     return found.sum(lines, keepdim=True) if lines else found

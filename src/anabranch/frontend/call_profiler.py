@@ -1,4 +1,4 @@
-"""What the user's code asks for in a call that no list of operators shows: the time, the
+"""Hears what the user's code asks for in a call that no list of operators shows: the time, the
 environment, and torch's answers about the call that it runs in; and the files that it writes.
 
     with watched(reads, asks, names, files):

@@ -205,7 +205,7 @@ def _with_answers(
 
 
 def _held(seen: Observed | None) -> Observed | None:
-    """What was seen, if its results are few enough to be held until there is a plan."""
+    """The observation, if its results are small enough to be held until there is a plan."""
     leaves = pytree.tree_leaves(seen.results) if seen is not None else []
     held = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
     return seen if held <= MOST_HELD else None
@@ -276,8 +276,8 @@ def _made_by_default(seen: Observed, call: Callable[..., Observed], calling: Cal
 def _asked_of_inputs(
     seen: Observed, call: Callable[..., Observed]
 ) -> tuple[tuple[Question, ...], tuple[str, ...]]:
-    """What the model asks of its inputs and goes another way for, and what it reads of tensors that
-    no call can be checked against."""
+    """The questions that the model asks of its inputs and branches on, and the facts of tensors
+    that it reads and no call can be checked against."""
     asking = InputQuestions()
     try:
         plain = call(asking=asking)

@@ -41,7 +41,7 @@ def warn_of_changes(trace: Trace, model: str, changed: Sequence[str]) -> None:
 
 
 def warn_of_reads(trace: Trace, model: str, reads: Sequence[str]) -> None:
-    """What a call of the model reads outside of it and its inputs, if anything."""
+    """Names the values outside of the model and its inputs that a call of it reads, if any."""
     if reads:
         warn(trace, model, f"forward reads {_few(reads)}: {NOT_READ}")
 

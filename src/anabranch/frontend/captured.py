@@ -51,7 +51,7 @@ def renamed(captured: Captured, graph: Graph) -> Signature:
         values.setdefault(new.name, []).append(old.name)
 
     def named(leaf: Leaf) -> Leaf:
-        """What were two values of the model stay two tensors where a rewrite found them equal."""
+        """Two values of the model stay two tensors where a rewrite found them equal."""
         if leaf.ref is None:
             return leaf
         new, old = names.get(leaf.ref.name, leaf.ref), leaf.ref.name

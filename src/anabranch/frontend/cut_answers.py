@@ -57,8 +57,9 @@ def answers_of(
     kwargs: Mapping[str, Any],
     found: Surroundings,
 ) -> tuple[list[ValueAnswer], Any]:
-    """What operators answer that may ask for values, in order, and the results of the call, which
-    is made on tensors of its own. CaptureError for a model that takes gradients in forward."""
+    """The answers of operators that may ask for values, in order, and the results of the call,
+    which is made on tensors of its own. CaptureError for a model that takes gradients in
+    forward."""
     with unchanged(model, args, kwargs), torch.no_grad(), found.restored():
         args, kwargs = own_inputs(args, kwargs)
         with ByNumbers(refuse=False), _Noting() as noting:

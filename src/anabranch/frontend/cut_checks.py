@@ -40,8 +40,8 @@ class Unseen(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PathCheck:
-    """What must hold for a call to go the way of the example: `text`, of the answers that cuts
-    gave, and the user's line that asks."""
+    """The conditions under which a call goes the way of the example: `text`, of the answers that
+    cuts gave, and the user's line that asks."""
 
     text: str
     origin: str

@@ -259,7 +259,7 @@ def _module(
 
 
 def _reshape(graph: fx.Graph, node: fx.Node) -> None:
-    """What is given may lie in memory in another way than in the trace: where that had a view, a
+    """A given tensor may lie in memory in another way than in the trace: where that had a view, a
     copy may be needed, and where it had a view of a copy, perhaps none."""
     if node.target is torch.ops.aten.view.default:
         node.target = torch.ops.aten.reshape.default

@@ -195,7 +195,7 @@ class _SymbolicTrace:
         return flat
 
     def _names(self) -> list[str]:
-        """What the user calls the tensors of the call, as far as that is known."""
+        """The user's names of the tensors of the call, as far as they are known."""
         names: list[str] = []
         try:
             function = getattr(self.model, "forward", self.model)
@@ -222,8 +222,8 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 class _Cutting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch annotates none of it
-    """Stands below functionalisation and above the tracer. What may ask for values gets the answer
-    that was noted, in symbols."""
+    """Stands below functionalisation and above the tracer. An operator that may ask for values gets
+    the answer that was noted, in symbols."""
 
     def __init__(
         self, fake: FakeTensorMode, shapes: ShapeEnv, answers: Sequence[ValueAnswer]

@@ -70,7 +70,7 @@ def _few_prepared(program: ExportedProgram) -> Iterator[None]:
 def _whole(
     split: Callable[[DecompositionTable], tuple[DecompositionTable, DecompositionTable]],
 ) -> tuple[DecompositionTable, DecompositionTable]:
-    """What `split` makes of our table, without the composites that are taken apart."""
+    """The result of `split` for our table, without the composites that are taken apart."""
     whole, rest = _asked(split)
     return dict(whole), dict(rest)
 

@@ -46,8 +46,8 @@ def declared(
     kwargs: Kwargs,
     cast: Callable[[Ref], Ref],
 ) -> tuple[tuple[Arg, ...], Kwargs]:
-    """What the operator is called with, so that it gives the same under float32: told the dtype,
-    or with operands that have it, which `cast` makes."""
+    """The arguments to call the operator with, so that it gives the same under float32: told the
+    dtype, or with operands that have it, which `cast` makes."""
     if default == torch.float32:
         return args, kwargs
     if any(argument.name == "dtype" for argument in ops.resolve(op)._schema.arguments):

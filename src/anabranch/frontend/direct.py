@@ -338,7 +338,7 @@ UNTAGGED = (DROPOUT, aten.hardswish.default)
 SILENT = frozenset(
     ("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "lift", "dequantize", "set")
 )
-"""What gives views, or what it is given, though its schema does not say so."""
+"""Operators that give views, or what they are given, though their schema does not say so."""
 FRESH = frozenset(
     f"aten.{name}"
     for name in (

@@ -1,4 +1,4 @@
-"""What a call of the model does to what it is given, held against what the captured graph does.
+"""Holds the effects of a call of the model on its arguments against those of the captured graph.
 
     def forward(self, pair, out):
         pair.append(pair[0] + 1)          changed    "args[0][1]": told, and not done by a plan
@@ -43,8 +43,8 @@ def changed(before: Leaves, now: Leaves) -> list[str]:
 
 
 def attributes_of(inputs: Mapping[str, Tensor], was: Mapping[str, Any]) -> list[str]:
-    """What of tensors among the inputs, as they `were` read, a call changed that no operator shows:
-    attributes, and whether they require gradients."""
+    """The changes of a call to tensors among the inputs, as they `were` read, that no operator
+    shows: attributes, and whether they require gradients."""
     told = [held_tensors.differences(tensor, name, was[name]) for name, tensor in inputs.items()]
     return [name for names in told for name in names]
 

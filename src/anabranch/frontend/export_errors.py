@@ -56,7 +56,7 @@ UNKNOWN_RESULT = re.compile(r"Found <class '([\w.]+)'> in output")
 NO_FAKE = re.compile(
     r"no fake impl|UnsupportedOperator|DynamicOutputShape|could not run .* meta", re.I
 )
-"""What torch says of an operator that nobody has told it the result of."""
+"""Torch's message about an operator whose result nobody has told it."""
 
 
 def explained(error: Exception) -> CaptureError:

@@ -3,10 +3,10 @@
     relu(fake f32[2,8])     a fake call: its Python takes a millisecond
     relu(fake f32[2,8])     a new fake tensor of the type that the first call gave: 30 us
 
-Of a fake tensor nothing is known but its type, and so a second call of the same operator, on
-operands of the same types and the same numbers, gives results of the same types. That holds for
-torch's own operators that neither write nor return memory of their operands, and whose results
-have sizes that do not depend on values. All others are called each time.
+A fake tensor has a type and no numbers, and so a second call of the same operator, on operands of
+the same types and the same numbers, gives results of the same types. That holds for torch's own
+operators that neither write nor return memory of their operands, and whose results have sizes that
+do not depend on values. All others are called each time.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@
 
 It covers the tree of modules, the source files of their classes or the code that was written for
 them, their plain attributes, what their weights are like (not their content), the inputs' types and
-values of Python scalars, and torch's version. Whatever it cannot see through (a forward hook of the
-user's, an attribute of an unknown class, a class without a source file) makes the model unknown:
-None. What it does not look at (globals, functions in other files) is why a caller compares numbers
-before it trusts a graph found under this name.
+values of Python scalars, and torch's version. Anything that it cannot see through (a forward hook
+of the user's, an attribute of an unknown class, a class without a source file) makes the model
+unknown: None. It does not look at globals and functions in other files, so a caller compares
+numbers before it trusts a graph found under this name.
 """
 
 from __future__ import annotations

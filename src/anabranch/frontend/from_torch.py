@@ -62,8 +62,8 @@ MUTATED = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 REFUSED_BY_AUTOGRAD = re.compile(
     r"modified inplace|requires grad is being used in an in-place|support automatic differentiation"
 )
-"""What autograd says of writes into one of several views (chunk, unbind), into a weight, and of
-operators that write to out=."""
+"""Autograd's messages about writes into one of several views (chunk, unbind), into a weight, and
+about operators that write to out=."""
 
 
 def capture(

@@ -1,4 +1,4 @@
-"""What the user's code asks of tensors in one call of the model, beside their numbers.
+"""Notes what the user's code asks of tensors in one call of the model, beside their numbers.
 
     x.is_contiguous()      of an input: what a call is checked against       net.py:7 in forward
     (x + 1).stride()       of a value: the strides of all inputs are, for it has its own of them
@@ -38,7 +38,7 @@ OF_AUTOGRAD: dict[str, What] = {
     **{"requires_grad": "requires_grad", "is_leaf": "is_leaf", "grad_fn": "grad_fn"},
     **{"is_inference": "is_inference", "is_conj": "is_conj", "is_neg": "is_neg"},
 }
-"""What else a tensor tells of itself that can be asked of a call's."""
+"""The other facts of a tensor that can be asked of a call's."""
 NEVER = frozenset(
     ("data_ptr", "untyped_storage", "storage", "_version", "_base", "_is_view", "is_pinned")
 )

@@ -82,7 +82,8 @@ def written_by_strides(program: ExportedProgram) -> str | None:
 
 
 def _join(behind: dict[fx.Node, set[fx.Node]], one: fx.Node, other: fx.Node) -> None:
-    """What may be the memory of one may be that of the other, and of all that was so before."""
+    """Tensors that may share memory with one may share it with the other, and with all that was so
+    before."""
     group = {one, other, *behind.get(one, ()), *behind.get(other, ())}
     for member in group:
         behind[member] = group - {member}

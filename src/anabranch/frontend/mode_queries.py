@@ -1,4 +1,5 @@
-"""What the user's code asks torch about the call that it runs in, and the answers of torch.export.
+"""Notes what the user's code asks torch about the call that it runs in, with torch.export's
+answers.
 
     if torch.compiler.is_compiling():   eager: False   torch.export: True
     if torch.is_grad_enabled():         eager: either  torch.export: True
@@ -35,7 +36,7 @@ from anabranch.ir.ambient import ANSWERED, SWITCHES, Ambient, name_of
 _COMPILER: Any = torch.compiler
 TORCH_FOLDER = str(Path(torch.__file__).parent)
 WRAPPERS = (contextlib.__file__, f"{TORCH_FOLDER}/_compile.py", f"{TORCH_FOLDER}/_dynamo")
-"""Who stands between a function of torch's and the code that calls it."""
+"""The frames that stand between a function of torch's and the code that calls it."""
 FLAGS_IN = torch.backends.__path__[0]
 FLAGS = ("_is_compiling_flag", "_is_exporting_flag")
 ASKED = {name: getattr(_COMPILER, name).__code__ for name in ("is_compiling", "is_exporting")}
@@ -91,7 +92,7 @@ SEEDS: dict[str, CodeType] = {
         torch.random.fork_rng,
     )
 }
-"""What sets torch's random numbers, whose place a plan takes as each call finds it."""
+"""The functions that set torch's random numbers, whose place a plan takes as each call finds it."""
 DEVICE_SEEDS = frozenset(
     ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all")
 )

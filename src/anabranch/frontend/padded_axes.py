@@ -72,7 +72,7 @@ class PaddedCall:
 
 
 AxisRule = Callable[[PaddedCall, str, str, int], int | None]
-"""Of a call, the argument, the value in it, and an axis of that value."""
+"""An argument of a call, the value in it, and an axis of that value."""
 
 
 def dims_of(call: PaddedCall, ndim: int, name: str = "dim") -> list[int]:
@@ -412,8 +412,8 @@ MADE: Mapping[str, str] = {
     **dict.fromkeys(("aten.full", "aten.zeros", "aten.ones", "aten.expand"), "size"),
     **{"aten.repeat": "repeats", "aten.arange": "end", "aten.slice": "end"},
 }
-"""What makes rows out of none, all alike, each its own number, or the first of a table, and which
-of its arguments alone says how many."""
+"""Operators that make rows out of none, all alike, each its own number, or the first of a table,
+and the one argument that says how many."""
 CARRIED: Sequence[str] = tuple(
     f"aten.{name}"
     for name in (

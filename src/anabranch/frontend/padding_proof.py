@@ -49,7 +49,7 @@ RowAxis = tuple[int, int, int]
 """Where a tensor has rows: the axis, and of its indices `[outer, size, inner]` outer and inner. One
 of the two is 0 where it depends on other dimensions, and follows from how long the axis is."""
 REPEATABLE = frozenset(f"aten.{name}" for name in ("any", "all", "amax", "amin", "max", "min"))
-"""What gives the same of some rows and of the same with copies of one."""
+"""Operators that give the same for some rows and for these with copies of one."""
 COPYING_OPS = (*CARRIED, *POINTWISE, "aten.cat", "aten.stack", "aten.index")
 """Operators whose results have numbers of their operands, or are looked at apart there."""
 
@@ -155,7 +155,7 @@ class _PaddingWalk:
         return self._proved(zeros)
 
     def _only_checked(self) -> set[str]:
-        """What is computed for nothing but the checks that the model makes of values."""
+        """The nodes computed for nothing but the checks that the model makes of values."""
         leaves = self.one.signature.outputs
         read = {leaf.ref.name for leaf in leaves if leaf.ref is not None}
         found = set[str]()

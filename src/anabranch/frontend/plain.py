@@ -4,8 +4,8 @@ than all else the host does in a call.
     f(x, {"mask": m}, scale=2)     read -> [x, m]; None for what is not as compiled
     returns (y, [x, None])         assemble([x, m], [y]) -> (y, [x, None])
 
-Whatever a reader does not take is for `structure.flatten_call`, which takes it after all (classes
-that are registered with pytree) or says what differs.
+A call that no reader takes is for `structure.flatten_call`, which takes it after all (classes that
+are registered with pytree) or says what differs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def reader(
     device: torch.device | None = None,
     free: Sequence[Collection[int]] = (),
 ) -> Reader:
-    """What makes the tensors of a call, in the order of the graph's `inputs`, out of its
+    """A function that makes the tensors of a call, in the order of the graph's `inputs`, out of its
     arguments; None for a call under other switches of torch than the plan was captured under, or
     with tensors that answer otherwise what the model asks them. Tensors on the CPU are read more
     quickly where that is the `device`. `free`: for each tensor the axes that may have any size."""
@@ -114,8 +114,8 @@ def assembler(
     tree: TreeSpec,
     stateful: bool = False,
 ) -> Assembler:
-    """What makes the model's result out of the tensors of a call and those that a plan made of
-    them; by their names `inputs` and `outputs`. What the model returns of its inputs is the
+    """A function that makes the model's result out of the tensors of a call and those that a plan
+    made of them; by their names `inputs` and `outputs`. What the model returns of its inputs is the
     caller's own tensor; what it writes to its inputs is written to them, unless a check that the
     model makes of values fails, which raises as the model does. `stateful`: the plan has written to
     its states by then."""

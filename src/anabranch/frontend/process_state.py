@@ -24,7 +24,7 @@ OF_COMPILERS = ("TORCH", "TRITON", "PYTORCH")
 """How variables of the environment begin that torch's own compilers set at their first use."""
 
 VARIABLE: CodeType = type(os.environ).__getitem__.__code__
-"""What runs for each variable of the environment that is asked for, in whatever way."""
+"""The code that runs for each variable of the environment that is asked for, in whatever way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def module_of(program: ExportedProgram) -> nn.Module:
 
 
 def training_part(model: nn.Module) -> str | None:
-    """The path of the first module in training mode, "" for the model itself. What
+    """The path of the first module in training mode, "" for the model itself. A module that
     `program.module()` gave a user says so always and refuses eval(), and does not count."""
     path: str
     exported: set[nn.Module] = set()

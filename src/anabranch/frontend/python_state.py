@@ -1,4 +1,4 @@
-"""What Python holds of a model, and what a call of it changes there.
+"""Looks at what Python holds of a model, and at what a call of it changes there.
 
     state = PythonState.of(model)
     model(x)
@@ -43,7 +43,7 @@ LOST = " (cannot be put back)"
 
 
 class Holder:
-    """What is called in the place of models, and functions, which it `holds`."""
+    """The things called in the place of models, and functions, which it `holds`."""
 
     @property
     def holds(self) -> tuple[Any, ...]:
@@ -59,7 +59,8 @@ class PythonState:
 
     @staticmethod
     def of(model: Any) -> PythonState:
-        """What the containers, globals and class attributes hold that the model reaches now."""
+        """The contents of the containers, globals and class attributes that the model reaches
+        now."""
         return PythonState(ReachedState.by(model.holds if isinstance(model, Holder) else (model,)))
 
     def changes(self) -> list[str]:

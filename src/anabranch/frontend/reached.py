@@ -49,7 +49,8 @@ UNCHANGING = frozenset((*PLAIN_VALUES, torch.dtype, torch.device, torch.Size))
 MOST_CONTAINERS = 200_000
 """Containers that are looked at: beyond that it takes longer than it is worth."""
 OURS = "anabranch.compiled"
-"""What a plan that is a part of the model keeps is none of the model's."""
+"""The package whose objects a plan keeps: where it is a part of the model, they are none of the
+model's."""
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class ReachedState:
     values: dict[int, tuple[Any, str, ValueKind, Any]] = field(default_factory=dict)
     tensors: dict[int, tuple[Tensor, str, str, Any]] = field(default_factory=dict)
     dicts: list[tuple[Sequence[Any], str | None, Sequence[Any]]] = field(default_factory=list)
-    """Of each module the dicts of its parts, tensors and hooks, and what they held."""
+    """For each module the dicts of its parts, tensors and hooks, and what they held."""
     bound: list[tuple[Any, str, str, Any]] = field(default_factory=list)
     """Globals and class attributes: owner, name there, name for a user, value."""
     derived: set[str] = field(default_factory=set)
@@ -74,7 +75,8 @@ class ReachedState:
 
     @staticmethod
     def by(models: Sequence[Any]) -> ReachedState:
-        """What the containers, globals and class attributes hold that the model reaches now."""
+        """The contents of the containers, globals and class attributes that the model reaches
+        now."""
         state = ReachedState()
         with unheard(), suppress(RecursionError):  # deeper than Python can go is not looked at
             for one in models:
@@ -248,7 +250,7 @@ def _derived(part: nn.Module) -> Iterator[str]:
 
 
 def items_of(value: Any) -> tuple[Any, ...]:
-    """What a thing holds that cannot change itself, or a copy of a container."""
+    """The contents of a thing that cannot change itself, or a copy of a container."""
     if isinstance(value, functools.partial):
         return value.func, value.args, value.keywords
     if isinstance(value, types.MethodType):

@@ -35,7 +35,7 @@ NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Gen
 
 
 HELD_TENSOR = "a tensor that it holds"
-"""What is written to, where it is neither a parameter nor a buffer."""
+"""The tensor written to, where it is neither a parameter nor a buffer."""
 LIFT = torch.ops.aten.lift_fresh.default
 
 
@@ -113,7 +113,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _recorded(
         self, func: Any, types: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
-        """What the operator returns, called if it has to be, and a line for the call."""
+        """The operator's result, called if it has to be, and a line for the call."""
         said = self._before(func, args, kwargs)
         if self._fake is not None and called_by_torch(func, types):
             result = (

@@ -37,8 +37,8 @@ def with_shared(
     graph: Graph, tensors: Mapping[str, Tensor], names: Mapping[str, Sequence[str]]
 ) -> Graph:
     """The graph, with a condition for each constant that shares memory with another tensor.
-    `tensors`: what the model holds by name; `names`: by a name all names of that memory. What the
-    graph does not read becomes a constant of it, which nothing reads."""
+    `tensors`: what the model holds by name; `names`: by a name all names of that memory. A weight
+    that the graph does not read becomes a constant of it, which nothing reads."""
     read = list(_held_of(graph, tensors))
     known = {name for _, constant in read for name in constant.source}
     rest = [
@@ -109,7 +109,7 @@ def _sharing(tensors: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
 
 
 def _content(tensor: Tensor, constant: Constant, graph: Graph, place: int) -> Constant:
-    """What the model holds, as a constant of a graph that has none of it."""
+    """A tensor of the model, as a constant of a graph that has none of it."""
     name, taken = f"shared_{place}", types(graph)
     while name in taken:
         name += "_"
@@ -119,8 +119,8 @@ def _content(tensor: Tensor, constant: Constant, graph: Graph, place: int) -> Co
 
 
 def _condition(one: WeightConstant, other: WeightConstant) -> Condition:
-    """The smaller of two tensors is the part of the larger one that it is now. What cannot be told
-    so is a condition that no new weights meet."""
+    """The smaller of two tensors is the part of the larger one that it is now. A relation that
+    cannot be told so is a condition that no new weights meet."""
     part, whole = sorted((one, other), key=lambda held: held[0].nbytes)
     how = _part_of(part, whole)
     if how is not None:

@@ -111,8 +111,8 @@ def held_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[ModelTe
 
 
 def unkept(graph: Graph, model: Any, changed: Sequence[str]) -> list[str]:
-    """Of what a call of the model changes what a call of the graph does not: states it does, under
-    each of their names."""
+    """The changes that a call of the model makes and a call of the graph does not: states it does,
+    under each of their names."""
     states = [state.value for state in graph.states if state.value is not None]
     held = dict(tensors_of(model)) if states and isinstance(model, nn.Module) else {}
 

@@ -131,7 +131,7 @@ def _same_form(like: Any, given: Any) -> bool:
 def unflatten_result(
     signature: Signature, tensors: Mapping[str, torch.Tensor], tree: TreeSpec | None = None
 ) -> Any:
-    """What the model returns, given the tensor of each value that `signature.outputs` names."""
+    """The model's result, given the tensor of each value that `signature.outputs` names."""
     spec = tree or read_tree(signature.output_tree)
 
     def value(leaf: Leaf) -> Any:

@@ -67,8 +67,8 @@ class Surroundings:
             yield
 
     def ambient(self, device: torch.device, default_dtype: bool) -> Ambient:
-        """What a graph depends on of this, captured of a model on `device`; `default_dtype`:
-        whether it makes tensors of the default dtype."""
+        """The facts of these surroundings that a graph depends on, captured of a model on `device`;
+        `default_dtype`: whether it makes tensors of the default dtype."""
         kind: Any = device.type if device.type in KINDS else ""
         dtype: Any = name_of(dict(self.autocast)[kind]) if kind in dict(self.autocast) else ""
         default: Any = name_of(self.dtype) if kind and default_dtype else ""

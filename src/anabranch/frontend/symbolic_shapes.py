@@ -179,7 +179,7 @@ def _read(
 
 
 def _known(stated: DynamicShapes, tensor: int, axis: int) -> Dimension | None:
-    """What was said of this axis before, if it is a dimension itself."""
+    """The earlier description of this axis, if it is a dimension itself."""
     for one in stated.extents[tensor]:
         if (one.axis, one.times, one.plus) == (axis, 1, 0):
             return stated.dimensions[one.dimension]

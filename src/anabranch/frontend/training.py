@@ -1,4 +1,4 @@
-"""What a training step consists of, and the step as eager runs it.
+"""The parts of a training step, and the step as eager runs it.
 
     loss = loss_fn(model, *batch)            forward
     loss.backward()                          backward
@@ -175,8 +175,9 @@ def places_of(training: Training) -> Iterator[tuple[str, StatePlace]]:
 
 @contextmanager
 def kept_in_place(training: Training) -> Iterator[list[str]]:
-    """What forward assigns in the place of a tensor (`self.mean = 0.9 * self.mean`) is written to
-    that tensor, at the end, and the module has it again. Gives the names, once it is left."""
+    """A tensor that forward assigns in the place of another (`self.mean = 0.9 * self.mean`) is
+    written to that other, at the end, and the module has it again. Gives the names, once it is
+    left."""
     before, assigned = list(places_of(training)), list[str]()
     yield assigned
     for name, (mapping, key, tensor) in before:

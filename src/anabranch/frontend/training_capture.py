@@ -97,7 +97,7 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What `loss_fn` returned, whether the step drew random numbers and assigned tensors, and what
+    """The result of `loss_fn`, whether the step drew random numbers and assigned tensors, and what
     it read and which files it wrote beside."""
 
     returned: Any

@@ -166,8 +166,8 @@ class CheckedValues:
 def checker(
     checks: Sequence[ValueCheck], places: Mapping[str, int], stateful: bool = False
 ) -> Callable[[Sequence[Tensor]], None] | None:
-    """What makes the checks of a call, given its values in these places; None where there is
-    nothing to check. `stateful`: states have been written by then."""
+    """A function that makes the checks of a call, given its values in these places; None where
+    there is nothing to check. `stateful`: states have been written by then."""
     told = [(check, places[check.ref.name]) for check in checks if check.ref is not None]
     if not told:
         return None

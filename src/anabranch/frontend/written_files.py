@@ -6,7 +6,7 @@ such code, and writes to none.
     found      ["log.txt (written to at model.py:7 in forward)"]
 
 Python's `open` and `os.open` are others meanwhile, for a profiler does not hear what they are
-given. What writes to a file that was open before is heard by `call_profiler`, which asks `written`.
+given. Writes to a file that was open before are heard by `call_profiler`, which asks `written`.
 Files of torch's own caches, and what Python writes as it imports, are none of the user's.
 """
 
@@ -67,7 +67,7 @@ def opened_files(found: list[str], deaf: Callable[[FrameType], bool]) -> Iterato
 
 
 def written(frame: FrameType, file: Any) -> Iterator[str]:
-    """What is told of a call whose first argument is a file of `FILES`."""
+    """The description of a call whose first argument is a file of `FILES`."""
     name = getattr(file, "name", "")
     if not file.closed and file.writable() and name not in STANDARD:
         yield from _told(frame, name)

@@ -107,7 +107,7 @@ class _ClusterSearch:
                     self._merge(here, other)
 
     def result(self, trace: Trace) -> list[NodeGroup]:
-        """What is left after all merges, each cluster with the views it swallows."""
+        """The clusters left after all merges, each with the views it swallows."""
         found: list[NodeGroup] = []
         for at, unit in enumerate(self.units):
             if unit:

@@ -5,9 +5,10 @@
     cat = cat([a, b])  1.8 us            cat = elided [a, b]
 
 A result that is a slice has the strides of the whole: its task's body says them, so another kernel
-may be the best for it, and another for those who read the slice alone. What no task writes, but is
-cut out of something else or comes from outside, is copied to its place by a task of its own, which
-waits for nothing but that. An elided concat may lie within another one, as a run of its parts:
+may be the best for it, and another for those who read the slice alone. An operand that no task
+writes, but that is cut out of something else or comes from outside, is copied to its place by a
+task of its own, which waits for nothing but that. An elided concat may lie within another one, as a
+run of its parts:
 
     cat_2 = cat([a, b])        cat_2 = elided [a, b]
     cat_3 = cat([a, b, c])     cat_3 = elided [cat_2, c]

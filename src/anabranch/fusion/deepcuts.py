@@ -6,7 +6,7 @@ r"""DeepCuts: consecutive groups become one where its kernel is faster; the fast
 
 DeepCuts (algorithm 1) begins with each operator alone and keeps every partition that is faster than
 the one it came of by one merge of two consecutive subsets, one of which reads what the other one
-makes; at the end the fastest is taken. Of a network with fifty merges that all pay these are 2^50
+makes; at the end the fastest is taken. A network with fifty merges that all pay has 2^50 such
 partitions. But what a partition takes is the sum of its subsets, as one kernel runs after another:
 a merge is faster in one partition if it is in all, and those that are kept are all partitions into
 subsets that merges lead to, each faster. So the subsets are found, and of them the partition that
@@ -78,7 +78,7 @@ def deepcuts_partition(
 
 
 def _fastest_sum(subsets: _SubsetTable) -> Partition:
-    """Of all partitions that algorithm 1 keeps the one with the smallest sum."""
+    """Algorithm 1 keeps the partition with the smallest sum of all."""
     found = _Growth(subsets)
     gains = {mask: found.gains[mask] for mask in found.gains if mask & (mask - 1)}
     merged = [found.subset(mask) for mask in best_disjoint(gains, found.preds)]

@@ -13,7 +13,7 @@ runs where it is read, and a change of layout where results are stored.
 
     x -- {mul, by what SE says} -- {conv 1x1, add} -- {clone, contiguous} --
 
-What runs along the steps of a sequence joins the products of all of them, where a tile holds these.
+Work along the steps of a sequence joins the products of all of them, where a tile holds these.
 
     x -- {linear} -- {sigmoid, mul, recurrence, tanh, mul} --
 
@@ -180,7 +180,7 @@ def _with_views(first: NodeGroup, second: NodeGroup, facts: FusionFacts) -> Node
 
 def why_not_gemm_chain(first: NodeGroup, second: NodeGroup, facts: FusionFacts) -> Refused | None:
     """Why two groups, of which the second one reads the first one's result, cannot be one kernel.
-    What lies between is never in memory, so nobody else may read it."""
+    Values between the two are never in memory, so nobody else may read them."""
     nodes = _with_views(first, second, facts)
     inside = {node.name for node in nodes}
     views = [node for node in nodes if node not in first and node not in second]

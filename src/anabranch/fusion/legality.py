@@ -42,7 +42,8 @@ CHEAP = frozenset(
         *("add", "sub", "mul", "neg", "abs", "_to_copy", "constant_pad_nd"),
     )
 )
-"""What may as well be computed once for each window that reads it: an instruction or two."""
+"""Nodes that may as well be computed once for each window that reads them: an instruction or
+two."""
 RECOMPUTED = frozenset(
     f"aten.{name}"
     for name in (
@@ -208,7 +209,7 @@ def _written(same: Graph) -> bool:
 
 
 def _before_windows(group: Sequence[Node], facts: FusionFacts) -> Refused | None:
-    """What is computed again for each window must be cheap, and read few values."""
+    """Nodes computed again for each window must be cheap, and read few values."""
     for anchor in group:
         if anchor.op != CONVOLUTION and "pool" not in anchor.op:
             continue
@@ -306,7 +307,7 @@ def _dtype(node: Node) -> Refused | None:
 
 
 _ANCHORS = {CONVOLUTION: _convolution, LINEAR: _linear, ADDMM: _linear}
-"""What a chain may start with, and what the library asks of it."""
+"""The products that a chain may start with, and what the library asks of them."""
 
 
 def _residual(group: Sequence[Node], facts: FusionFacts) -> Refused | None:

@@ -181,7 +181,7 @@ def _sums(group: NodeGroup) -> bool:
 
 
 def _between(groups: Sequence[NodeGroup], joined: Collection[int], reach: Reach) -> Refused | None:
-    """Who waits for some of these groups and is waited for by others. A group
+    """The refusal where a group waits for some of these groups and is waited for by others. A group
     that was joined before, with results of several nodes, waits as a whole."""
     above = below = own = 0
     for at in joined:

@@ -196,7 +196,7 @@ def _whole(tasks: TaskGraph) -> Graph:
 
 
 def _wanted(light: NodeGroup, reader: NodeGroup) -> NodeGroup:
-    """What of a group another one must compute to have what it reads."""
+    """The nodes of a group that another one must compute to have what it reads."""
     needed = {name for node in reader for name in node.uses}
     found: list[Node] = []
     for node in reversed(light):

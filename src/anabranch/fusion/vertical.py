@@ -49,7 +49,7 @@ EPILOGUES: dict[str, tuple[tuple[str, ...], ...]] = {
     LINEAR: ((RELU,), (GELU,)),
     ADDMM: ((RELU,), (GELU,)),
 }
-"""What libraries run after each anchor in the same call, the longest first."""
+"""The nodes that libraries run after each anchor in the same call, the longest chains first."""
 
 
 PAD = "aten.constant_pad_nd.default"
@@ -65,10 +65,10 @@ def grow(
     loops: Sequence[NodeGroup] = (),
     late: Mapping[str, int] = MappingProxyType({}),
 ) -> list[NodeGroup]:
-    """Every node that is no view in exactly one group, its anchor the first contraction or else
-    the first node. Groups come in an order in which they can run, nodes in graph order. `several`:
-    groups with several results too, which hold the views they read through. What is `alone` is a
-    group of its own, and so is each of the `loops`. `late`: as in FusionFacts."""
+    """Every node that is no view in exactly one group, its anchor the first contraction or else the
+    first node. Groups come in an order in which they can run, nodes in graph order. `several`:
+    groups with several results too, which hold the views they read through. Each node that is
+    `alone` is a group of its own, and so is each of the `loops`. `late`: as in FusionFacts."""
     looped = {node.name: loop for loop in loops for node in loop}
     facts = FusionFacts.of(graph, {*alone, *looped}, late)
     nodes = [node for node in graph.nodes if not ops.is_view(node, facts.types)]

@@ -32,7 +32,7 @@ class Paths:
 
     @staticmethod
     def of(facts: FusionFacts) -> Paths:
-        """Who reads and makes what in the graph once views that are index maps are looked
+        """The readers and makers of values in the graph once views that are index maps are looked
         through."""
         nodes = list(dict.fromkeys(facts.makers.values()))
         views, roots = set[str](), dict[str, str]()

@@ -5,9 +5,9 @@ nobody's model happens to have.
     lines    v7 = torch.ops.aten.mul.Tensor(v2, w3)        v2 is a value of that shape, w3 a weight
              v8 = torch.ops.aten.sub.Tensor(v2, v7)        or both as one line
 
-What is drawn is the rule's own instance, as its test draws it: its inputs are values of the drawing
-where some have their shapes and strides, else cut out of larger ones, or new inputs; its constants
-are weights, or whole numbers counted up.
+The rule's own instance is drawn, as its test draws it: its inputs are values of the drawing where
+some have their shapes and strides, else cut out of larger ones, or new inputs; its constants are
+weights, or whole numbers counted up.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ from anabranch.trace import Trace
 
 TRIALS = 2
 RELATIVE = 1e-9
-"""What sums in another order may make of fp64, with room for a few divisions by small numbers;
-any wrong rule makes far more."""
+"""The error that sums in another order may have in fp64, with room for a few divisions by small
+numbers; any wrong rule makes far more."""
 CANCELLED = 1e-13
 """Outputs that are no larger are what rounding leaves of terms that cancel: a convolution less
 itself in another layout has no right value to be compared with."""

@@ -6,7 +6,7 @@ of the first call again:
 
     |compiled - fp64|  <=  2 |as it is - fp64| + what the dtype allows          (`ir.tolerances`)
 
-What the model computes in a narrower dtype, between casts of its own, a kernel may keep in fp32:
+A kernel may keep in fp32 what the model computes in a narrower dtype, between casts of its own:
 there fp64 in which only those casts round is as true.
 
 Results of earlier calls are kept, and must stay as they were. Where the model is compiled exactly,

@@ -5,8 +5,9 @@
     passed over         a step's reader reads what the step read
     a plainer form      a tuple
 
-Whatever still fails is kept, and the same way is tried further on, all ways again and again, until
-none helps or the trials are used up. What the outputs do not read is dropped each time.
+A smaller model that still fails is kept, and the same way is tried further on, all ways again and
+again, until none helps or the trials are used up. What the outputs do not read is dropped each
+time.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ def size_differences(
     keep: Callable[[Any], None] = lambda compiled: None,
     **options: Any,
 ) -> list[str]:
-    """What is wrong with calls of the compiled model, a sentence for each thing. `keep` is given
-    what was compiled. CaptureError for a model without an axis that varies."""
+    """The faults of calls of the compiled model, a sentence for each thing. `keep` is given what
+    was compiled. CaptureError for a model without an axis that varies."""
     dice = random.Random(f"sizes {seed}")
     opened = resolve(target, bool(options.get("tf32")))
     device = device_of(opened)

@@ -35,7 +35,7 @@ from anabranch.trace import Trace
 RULES: tuple[Rule, ...] = (*ALL, *always.RULES)
 """Those that might help, and those that always do."""
 SIMPLIFY = "simplify"
-"""What stands in place of a rule's name where the graph was simplified."""
+"""The name that stands in place of a rule's where the graph was simplified."""
 OFTEN = 0.25
 """After how many of the steps; what a rule leaves is what the next one finds after the others."""
 MATCHES = 200

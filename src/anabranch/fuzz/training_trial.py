@@ -180,7 +180,7 @@ def _one(
     wide: _Side,
     tf32: bool,
 ) -> list[str]:
-    """What is wrong with one update, which begins with the state that eager has."""
+    """The faults of one update, which begins with the state that eager has."""
     before, kept = own.state(), drawn.form.keep_grad
     mine.begin(before, drop=False)
     wide.begin(before)

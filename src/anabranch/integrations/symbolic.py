@@ -1,6 +1,6 @@
 """Graphs with symbolic sizes, as torch.compile(dynamic=True) and mark_dynamic make them.
 
-What varies in their inputs, and calls between the sizes that have plans.
+Chooses which dimensions vary in their inputs, and answers calls between the sizes that have plans.
 """
 
 from __future__ import annotations

@@ -151,7 +151,8 @@ def _chosen_without(ambient: Ambient) -> bool:
 
 
 def differs(ambient: Ambient) -> Refused | None:
-    """What of the calling thread's ambient is not as it was captured, None if nothing is."""
+    """The difference between the calling thread's ambient and the captured one, None if there is
+    none."""
     if not ambient.device:
         return None
     now = autocast_now(ambient.device)

@@ -3,8 +3,8 @@
     in words of its own     %conv: f16[1,64,56,56] = aten.convolution.default(%x, %w, ...)
     beside a graph          conv        what that graph has by this name, weights included
 
-Whoever reads back a plan or a search has the graph that it was made of, which knows nearly all of
-it. What is equal there is told by name; values with other strides, say, in full.
+A reader of a plan or a search has the graph that it was made of, which knows nearly all of it. What
+is equal there is told by name; values with other strides, say, in full.
 
 >>> from anabranch.ir.protocols import Cost
 >>> costs = nouns(tuple[Cost, ...])

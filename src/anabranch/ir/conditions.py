@@ -99,7 +99,7 @@ def holds(condition: Condition, value: Tensor) -> Tensor:
 
 
 def broken(condition: Condition) -> str:
-    """What no longer holds, as a clause about the weights that it comes of."""
+    """The relation that no longer holds, as a clause about the weights that it comes of."""
     names = [leaf.source[0] for leaf in leaves([condition.constant]) if leaf.source]
     told = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     own = condition.constant.derived is None or condition.kind == "together"

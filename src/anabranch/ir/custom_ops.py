@@ -66,7 +66,7 @@ def conv_weight_grad(
     dilation: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """The gradient of the weight, of this size, of a convolution of x, from that of its result. Of
+    """The gradient of the weight, of this size, of a convolution of x, from that of its result. For
     a transposed convolution `grad` is what it reads, and `x` the gradient of its result. It is
     channels_last where either operand is, of their dtype."""
     _check_sizes(grad, x, size, (stride, padding, dilation), groups)

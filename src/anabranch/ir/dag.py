@@ -18,7 +18,7 @@ from anabranch.errors import ScheduleError
 from anabranch.ir.task import TaskGraph, alias_roots, task_producers
 
 LONG_BITS, MANY_BITS = 128, 8
-"""Of a mask of so many bits, so many set, the digits are searched: arithmetic on long masks costs
+"""The digits of a mask of so many bits, so many set, are searched: arithmetic on long masks costs
 their length for each bit."""
 
 
@@ -205,8 +205,8 @@ def maximum_matching(successors: tuple[int, ...]) -> dict[int, int]:
     """A maximum matching u -> v of the bipartite graph with an edge for each bit v of mask u.
 
     Left nodes look for a partner in order, the lowest free one first, else along the shortest
-    augmenting path. What a vain search has seen can never be matched again and is left out for
-    good. The same masks give the same matching; the closure of 1,500 nodes takes 0.1 s.
+    augmenting path. Pairs that a vain search has seen can never be matched again and are left out
+    for good. The same masks give the same matching; the closure of 1,500 nodes takes 0.1 s.
     """
     taken: dict[int, int] = {}
     partner: dict[int, int] = {}

@@ -160,7 +160,8 @@ def _unbound(domain: Domain) -> Domain:
 
 
 def demands(node: Node, known: Mapping[str, TensorType]) -> Iterator[tuple[str, Domain]]:
-    """What the operator may read of the values it is given, where that is not anything."""
+    """The numbers that the operator may read of the values it is given, where these are not any
+    numbers."""
     name = ops.packet_name(node.op)
     for index, low, size in indices(node, known):
         yield index, Domain(low, max(1, size), distinct=_axis(node) if name in OVERWRITES else None)

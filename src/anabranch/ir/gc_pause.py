@@ -8,8 +8,8 @@ interrupted in vain.
     loading what was read     comes behind them: the first thing to be interrupted, by a look at
                               all that lives, for a fifth of a second
 
-What frees memory of a device by being found (exported programs, plans that were timed) must not be
-made within it in numbers.
+Objects that free memory of a device by being found (exported programs, plans that were timed) must
+not be made within it in numbers.
 """
 
 from __future__ import annotations

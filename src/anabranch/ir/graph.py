@@ -144,8 +144,8 @@ class Derivation:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a rewrite saw in the value of a constant, and relies on: a kind of `ir.conditions` and
-    its numbers. The constant has no value here."""
+    """A fact about the value of a constant that a rewrite saw, and relies on: a kind of
+    `ir.conditions` and its numbers. The constant has no value here."""
 
     constant: Constant
     kind: str
@@ -184,8 +184,8 @@ class State:
 
 
 class GraphMemo:
-    """What follows from a graph, which never changes, is kept with the object once it was asked
-    for."""
+    """Facts that follow from a graph, which never changes, are kept with the object once they were
+    asked for."""
 
     __slots__ = ("code", "same", "structure")
 

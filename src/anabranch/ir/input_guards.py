@@ -92,7 +92,8 @@ def answer_of(what: What, tensor: Tensor) -> str:
 
 
 def why_broken(asked: InputGuard, tensor: Tensor, path: str) -> Refused | None:
-    """What is not as it was captured of the tensor that a person calls `path`; None if it is."""
+    """The difference between the tensor that a person calls `path` and the captured one; None if it
+    is."""
     now = answer_of(asked.what, tensor)
     if now == asked.answer:
         return None

@@ -167,7 +167,7 @@ def legal(graph: Graph, inputs: Sequence[torch.Tensor]) -> bool:
 
 def lookups_fit(graph: Graph, inputs: Sequence[torch.Tensor]) -> bool:
     """Whether all indices of lookups lie in their tables on these inputs; constants have values.
-    What makes them is computed here, on the CPU, if it is light; else nobody knows, and the answer
+    Light computations that make them are done here, on the CPU; else nobody knows, and the answer
     is no."""
     known, makers = types(graph), producers(graph)
     table = {value.name: given for value, given in zip(graph.inputs, inputs, strict=True)}

@@ -68,11 +68,11 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class ValueCheck:
-    """What must hold of a value, or a call raises as the model does. `linalg`: it is 0 everywhere,
-    which is how operators of torch.linalg say that they succeeded, `text` the name of the function;
-    `assert` and `true`: it is not 0, `text` what is said otherwise. They differ on a GPU, where the
-    device asserts the first and the call waits for the second. `ref` None: nobody knows how to make
-    the check, and no call does."""
+    """A condition on a value: where it does not hold, a call raises as the model does. `linalg`: it
+    is 0 everywhere, which is how operators of torch.linalg say that they succeeded, `text` the name
+    of the function; `assert` and `true`: it is not 0, `text` what is said otherwise. They differ on
+    a GPU, where the device asserts the first and the call waits for the second. `ref` None: nobody
+    knows how to make the check, and no call does."""
 
     kind: Literal["linalg", "assert", "true"]
     ref: Ref | None

@@ -32,7 +32,7 @@ Set = Literal["finite", "special", "real"]
 """Which inputs: `finite` ones may be less daring where those lead to infinities and worse."""
 RUNGS: tuple[Numbers, ...] = ("finite", "plain", "positive")
 MOSTLY = 0.9
-"""Of the results, at least, are finite, or tamer numbers are asked first."""
+"""At least this part of the results is finite, or tamer numbers are asked first."""
 REFUSED = (RuntimeError, IndexError, ValueError, ZeroDivisionError)
 """What operators raise that refuse what they are given."""
 
@@ -53,7 +53,7 @@ SIGNED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a body is to compute on `inputs`, `own` in its own precision, `truth` in a higher one;
+    """The right results of a body on `inputs`, `own` in its own precision, `truth` in a higher one;
     empty where nothing can be said. `slack`: by element. `signs`: zeros have theirs; `spread`: what
     is not finite is only to spread no further. `judged`: whether anything is said."""
 

@@ -60,7 +60,7 @@ ScheduledGraphs = Sequence[tuple[TaskGraph, Schedule]]
 
 
 class Costs(Protocol):
-    """How long things take. Whoever asks cannot tell how it is known, but each number says it."""
+    """How long things take. A caller cannot tell how a cost is known, but each number says it."""
 
     @property
     def settled(self) -> bool:
@@ -73,7 +73,7 @@ class Costs(Protocol):
         """Costs of tasks with candidate kernels, taken side by side; None where one cannot run."""
 
     def probe(self, tasks: TaskGraph) -> dict[str, Probe]:
-        """What is known of each task's kernel beyond its time, by task name."""
+        """The facts of each task's kernel beyond its time, by task name."""
 
     def timeline(self, tasks: TaskGraph, schedule: Schedule) -> Timeline:
         """When each task would run."""
@@ -139,8 +139,8 @@ class Executable(Protocol):
 
     def shaken(self, pause: Callable[[str], float]) -> tuple[torch.Tensor, ...]:
         """One run on what the input buffers hold, launch by launch, in which the stream of a task
-        sleeps before it for as many microseconds as `pause` says of its name. What comes out is
-        right all the same, or the plan is not."""
+        sleeps before it for as many microseconds as `pause` says of its name. The results are right
+        all the same, or the plan is not."""
 
     def peak_bytes(self) -> int:
         """Memory that it really holds for intermediate values."""
@@ -198,10 +198,10 @@ class Target(Protocol):
         within about `budget` seconds in all. What the host takes to launch it is left out."""
 
     def probe(self, run: Executable) -> dict[str, Probe]:
-        """What each task of a loaded plan takes of the machine, by task name."""
+        """The resources that each task of a loaded plan takes of the machine, by task name."""
 
     def timeline(self, run: Executable) -> Timeline | None:
-        """What ran when in one call, measured by a profiler, None where there is none."""
+        """The timeline of one call, measured by a profiler, None where there is none."""
 
     def time_call(self, call: Callable[[], object], budget: float) -> Cost:
         """Latency of any call, end to end, as its user sees it."""

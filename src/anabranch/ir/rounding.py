@@ -3,11 +3,11 @@
     %div = a / b          4.0, or 3.9999998 by an approximate division
     %floor = floor(%div)  4 or 3
 
-An operator *decides* where its result jumps: it rounds, compares, or answers places. What it reads,
-and what that is computed of element by element, is *strict*: kernels round each step as eager does
-(no approximate quotient or root, no product and sum rounded once), and the reference computes it in
-the model's own precision. Contractions and normalisations end this: they round in an order of their
-own. A narrowing cast is the model's own rounding, in kernels and in the reference.
+An operator *decides* where its result jumps: it rounds, compares, or answers places. Its operand,
+and everything that this is computed of element by element, is *strict*: kernels round each step as
+eager does (no approximate quotient or root, no product and sum rounded once), and the reference
+computes it in the model's own precision. Contractions and normalisations end this: they round in an
+order of their own. A narrowing cast is the model's own rounding, in kernels and in the reference.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ EXACT_JUMPS = frozenset(
         *("floor_divide", "remainder", "fmod", "hardshrink"),
     )
 )
-"""What rounds or compares and answers in floats, with one right result for what it reads."""
+"""Operators that round or compare and answer in floats, with one right result for what they
+read."""
 JUMPS = EXACT_JUMPS | frozenset(
     f"aten.{name}"
     for name in (
@@ -58,7 +59,7 @@ REDUCTIONS = frozenset(
         *("index_put", "masked_scatter", "as_strided", "unfold", "nansum"),
     )
 )
-"""What the rounding of an element reaches the result of, though it is not pointwise."""
+"""Operators whose result the rounding of an element reaches, though they are not pointwise."""
 GRADIENTS = frozenset(
     f"aten.{name}_backward"
     for name in (
@@ -66,8 +67,9 @@ GRADIENTS = frozenset(
         *("adaptive_max_pool2d", "adaptive_max_pool3d"),
     )
 )
-"""What asks for the places of maxima and passes a gradient on to them. Which of two elements that
-are nearly the same has it is eager's rounding: to compute them as exactly would gain nothing."""
+"""Operators that ask for the places of maxima and pass a gradient on to them. Which of two elements
+that are nearly the same has it is eager's rounding: to compute them as exactly would gain
+nothing."""
 
 
 def strict_values(graph: Graph) -> frozenset[str]:

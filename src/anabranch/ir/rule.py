@@ -306,7 +306,7 @@ def text_rule(rule: Rule) -> str:
 
 
 def said_by(function: Callable[[Match], object]) -> str:
-    """What a condition or a replacement says of itself as its `text`, or its name."""
+    """The `text` of a condition or a replacement, or its name."""
     return str(getattr(function, "text", "") or getattr(function, "__qualname__", "shapes"))
 
 

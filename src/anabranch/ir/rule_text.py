@@ -31,7 +31,7 @@ ARITHMETIC: Mapping[type[ast.operator], str] = {
     **{ast.Add: "aten.add.Tensor", ast.Sub: "aten.sub.Tensor", ast.Mult: "aten.mul.Tensor"},
     **{ast.Div: "aten.div.Tensor", ast.MatMult: "aten.matmul.default"},
 }
-"""Of these the difference of a number and a tensor is another operator, `rsub`."""
+"""The difference of a number and a tensor is another operator, `rsub`."""
 
 
 def parse_pattern(text: str, words: Mapping[str, str] | None = None) -> Operand:

@@ -1,8 +1,8 @@
 """Result types of common operators by rules of our own, in microseconds.
 
 torch's meta kernels say the type of any operator (`ops.infer`), but the first that is called in a
-process imports a good part of torch.compile, one to four seconds. Who only wants to know whether a
-declared type is right asks here first, and torch where no rule answers:
+process imports a good part of torch.compile, one to four seconds. A caller that only wants to know
+whether a declared type is right asks here first, and torch where no rule answers:
 
     aten.relu(f16[2,3])                        f16[2,3]
     aten.add(f32[2,1], f32[3])                 f32[2,3]

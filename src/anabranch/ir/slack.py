@@ -230,9 +230,9 @@ def _summed(node: Node, result: Tensor, state: _State) -> Tensor:
 
 
 def _asked(node: Node, results: Sequence[Tensor], state: _State, own: bool) -> list[Tensor | None]:
-    """What the operator makes of more and of less, of each value it reads. `own`: it rounds as
-    well, and where it does more than one step, what it makes on the way may be off by a unit in the
-    last place of its operands."""
+    """The error of each result, found by running the operator on more and on less of each value
+    that it reads. `own`: it rounds as well, and where it does more than one step, what it makes on
+    the way may be off by a unit in the last place of its operands."""
     found: list[Tensor | None] = [None] * len(results)
     eps = max(state.eps(result) for result in node.results)
     inner = own and (ops.packet_name(node.op) not in SAME or bool(node.kwargs))

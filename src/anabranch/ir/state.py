@@ -63,8 +63,8 @@ def overwriting(graph: Graph) -> dict[str, str]:
 def _ordered(
     facts: _Facts, before: Mapping[str, str], chains: Sequence[Mapping[str, str]]
 ) -> dict[str, str]:
-    """What was written over `before`, and that of the chains, in their order, with which all nodes
-    can still run: all at once where that is so of all, for hundreds are usual."""
+    """Writes in place: those of `before`, and those of the chains, in their order, with which all
+    nodes can still run; all at once where that is so of all, for hundreds are usual."""
     together = dict(before)
     for chain in chains:
         together.update(chain)

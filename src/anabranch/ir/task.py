@@ -328,8 +328,8 @@ def _aliases_read(tasks: TaskGraph, wanted: set[str]) -> tuple[Node, ...]:
 
 
 def _read_outside(tasks: TaskGraph, names: Collection[str]) -> set[str]:
-    """The values that tasks of other names read, or that are returned. Who reads a part wants the
-    whole to stay, and who reads the whole all parts."""
+    """The values that tasks of other names read, or that are returned. A reader of a part wants the
+    whole to stay, and a reader of the whole all parts."""
     bases = alias_roots(tasks)
     others = (task for task in tasks.tasks if task.name not in names)
     found = {bases.get(name, name) for task in others for name in task.reads}

@@ -134,8 +134,8 @@ WORDS: dict[str, bool | torch.dtype | torch.memory_format | torch.layout | None]
 may import a module."""
 NUMBERS = r"(?:-?\d+(?:,-?\d+)*)?"
 TYPE = re.compile(rf"\s*([A-Za-z_]\w*\[{NUMBERS}\](?:\{{{NUMBERS}\}})?)(?!\s*\{{)")
-"""Well-formed types are most of a text, and few differ: they are read at once. What is spelled in
-another way, or wrongly, is read token by token."""
+"""Well-formed types are most of a text, and few differ: they are read at once. Text that is spelled
+in another way, or wrongly, is read token by token."""
 
 
 DECLARED = re.compile(

@@ -54,7 +54,7 @@ FACTORIES: dict[str, Callable[[], Any] | None] = {
 
 
 class Record(dict[str, Any]):
-    """What a model returned, by the names of its fields, in place of a class that this process has
+    """A result of the model, by the names of its fields, in place of a class that this process has
     not imported: read by key, by attribute or by position.
 
     >>> output = Record({"logits": 1, "hidden": 2}, "transformers.Output", ("loss",))
@@ -410,7 +410,7 @@ def _member(told: dict[str, Any]) -> Any:
 
 
 def unknown_class(name: str) -> str:
-    """What a warning says of a class of a result that is not imported here."""
+    """The sentence of a warning about a class of a result that is not imported here."""
     module = name.rpartition(".")[0]
     return (
         f"results are plain data with the fields of {name}: this process has not imported it; "

@@ -62,7 +62,7 @@ VECTOR = 8
 
 
 def terms_of(task: Task, spec: TargetSpec) -> tuple[LaunchTerms, ...]:
-    """What each launch of the task's kernel consists of, () where nobody knows."""
+    """The launches that the task's kernel consists of, () where nobody knows."""
     kernel = task.kernel
     if kernel is None or spec.kind != "cuda":
         return ()

@@ -1,6 +1,6 @@
 """Which version of us decides: a digest of the files that offer and write kernels.
 
-What was decided by other files may differ, so decisions that outlive a process are kept under it.
+Other files may have decided otherwise, so decisions that outlive a process are kept under it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib import metadata, resources
 from importlib.resources.abc import Traversable
 
 ROOMS = ("costs", "deadline.py", "ir", "kernels", "tuning")
-"""Who offers kernels, who decides which one runs, and how long these are timed."""
+"""The rooms that offer kernels, decide which one runs, and how long these are timed."""
 PROGRAMS = ("ir", "kernels")
 """Who writes the text of a kernel that is decided on."""
 ALL_ROOMS = ""

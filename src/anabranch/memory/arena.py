@@ -54,9 +54,10 @@ def place(
 ) -> Placement:
     """The smallest arena that a bounded number of greedy packings finds; `before` as from
     `lifetime.before_masks`. Two buffers may share bytes if all touches of one come before the
-    writer of the other. An arena of `enough` bytes ends the search; up to there buffers share
-    bytes by the order `strict` where they can, and by the wider `before` where they must. Who has
-    no use for more than `useless` bytes gets nothing but a total above it where all need more."""
+    writer of the other. An arena of `enough` bytes ends the search; up to there buffers share bytes
+    by the order `strict` where they can, and by the wider `before` where they must. A caller with
+    no use for more than `useless` bytes gets nothing but a total above it where all packings need
+    more."""
     if not buffers:
         return Placement((), 0)
     sizes = np.array([align(buffer.nbytes) for buffer in buffers], dtype=np.int64)

@@ -7,9 +7,9 @@ has touched them since:
     write of v by t    all touches by the owner before must have ended before t starts; v owns
     read of v by t     v must still own the bytes, and its writer must have ended before t starts
 
-The place of a state is a stretch of bytes like any other, owned by the old value at first. Who
-writes the new one may have read the old one itself, at the elements that it writes; so for it alone
-the first line leaves out itself. What is returned must own the bytes at the end.
+The place of a state is a stretch of bytes like any other, owned by the old value at first. The
+writer of the new one may have read the old one itself, at the elements that it writes; so for it
+alone the first line leaves out itself. What is returned must own the bytes at the end.
 
 An elided concat owns the bytes of all its parts. Each part is a write of its own: it comes after
 all touches by the owner before, not after its sisters, whose elements are others. A read of a part

@@ -176,7 +176,7 @@ def why_not(task: Task, candidate: Candidate, tried: Sequence[Candidate]) -> Ref
 
 
 def _decided(task: Task, events: Sequence[Event]) -> list[dict[str, str]]:
-    """What was said of the task and the nodes in it, each thing once."""
+    """The events of the task and the nodes in it, each once."""
     names = {task.name, *(node.name for node in task.body.nodes)}
     said = dict.fromkeys(
         (event.kind, event.where, event.what, event.why)
@@ -189,7 +189,7 @@ def _decided(task: Task, events: Sequence[Event]) -> list[dict[str, str]]:
 
 
 def kernel_text(facts: Mapping[str, Any]) -> str:
-    """What the facts say, in lines of 100 columns but for graphs and source, which stay whole."""
+    """The facts as text, in lines of 100 columns but for graphs and source, which stay whole."""
     sections = (
         _head(facts),
         ["Computes", *map(printable, facts["body"].splitlines())],

@@ -1,4 +1,4 @@
-"""What the plan makes of the GPU over time, as the page draws it: Plan, timelines -> curves.
+"""The plan's use of the GPU over time, as the page draws it: Plan, timelines -> curves.
 
 100% |     __                      a curve is a row of points of an SVG polyline, in per cent
 | ___|  |____                 of its height from above: "0.0,80.0 1.6,80.0 1.6,20.0 ..."

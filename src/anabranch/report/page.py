@@ -107,7 +107,7 @@ def write(path: str | os.PathLike[str], **parts: Unpack[ReportParts]) -> None:
 
 
 def _sides(path: SearchPath | None) -> list[dict[str, Any]]:
-    """Of each round its rows, and how many nodes are gone, new, and made of something else."""
+    """For each round its rows, and how many nodes are gone, new, and made of something else."""
     told = []
     for before, after in graph_diff.graphs(path) if path is not None else ():
         found = graph_diff.rows(graph_diff.in_full(before), graph_diff.in_full(after))

@@ -105,7 +105,8 @@ def in_parts(done: Round) -> list[str]:
 
 
 def in_part(ran: Ran) -> str:
-    """What the part took less or more by the steps in it, of how much, and how many there are."""
+    """The time that the part took less or more by the steps in it, of how much, and how many there
+    are."""
     was, now, steps = ran.before.us, ran.after.us, ran.steps
     return f"{now - was:+.2f} of {was:.2f}" + (f", {count(steps, 'step')}" if steps > 1 else "")
 

@@ -49,8 +49,9 @@ ON_CPU = (
 
 
 def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts]) -> str:
-    """What was rewritten, fused and chosen, what was refused and why, and the numbers. `whole`: of
-    the search every step, and every node before and after; these two columns are `width` wide."""
+    """The text of what was rewritten, fused, chosen and refused, with reasons and numbers. `whole`:
+    of the search every step, and every node before and after; these two columns are `width`
+    wide."""
     found, head = rows(parts), headline(parts)
     sections = (
         _result(parts["name"], head, _forecast(parts["facts"].get("forecast"))),

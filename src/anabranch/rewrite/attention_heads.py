@@ -3,10 +3,10 @@
     q: f16[1,64,2,49,32]  --permute, clone-->  f16[64,2,49,32,1,1]  --reshape-->  f16[128,49,32]
        `-------------------------- seen as f16[64,2,49,32], without the copy
 
-Matrix products know one stack of matrices. What grouped the axes of a model into one, which may
-have cost a copy, left all elements in order: so each value on the way is the same numbers, and the
-first of them that a view can show as (batches, heads, rows, columns) is what attention reads.
-"""
+Matrix products know one stack of matrices. The reshape that grouped the axes of a model into one,
+which may have cost a copy, left all elements in order: so each value on the way is the same
+numbers, and the first of them that a view can show as (batches, heads, rows, columns) is what
+attention reads."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Building graphs: a new graph from an old one, node by node.
 
-A Builder walks beside its source. Each node of the source is kept, or replaced by calls whose
-types are inferred; readers of a replaced value read its substitute. What nobody reads any more is
+A Builder walks beside its source. Each node of the source is kept, or replaced by calls whose types
+are inferred; readers of a replaced value read its substitute. Nodes that nobody reads any more are
 dropped at the end, and the source itself comes back if nothing was done.
 
     source            builder                              graph()

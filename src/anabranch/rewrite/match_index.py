@@ -1,7 +1,7 @@
 """The match index: a graph as many rules see it, and rules as an index sees them.
 
-A search asks hundreds of rules about each of thousands of graphs. What a rule needs is found out
-once for the rule (`RuleSignature`), and what many rules ask of a graph once for the graph
+A search asks hundreds of rules about each of thousands of graphs. The needs of a rule are found out
+once for the rule (`RuleSignature`), and the facts that many rules ask of a graph once for the graph
 (`MatchIndex`):
 
     rule  relu(cat([x, y]))       ops {relu, cat}, its root reads {cat}, two steps deep
@@ -70,7 +70,7 @@ def _signature(held: Itself[Rule]) -> RuleSignature:
 
 
 class MatchIndex:
-    """What is asked of one graph, found out when it is asked for."""
+    """The answers about one graph, found out when they are asked for."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.known = graph, Known.of(graph)

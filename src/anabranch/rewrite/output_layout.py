@@ -1,4 +1,4 @@
-"""What others see of a rewritten graph must lie in memory as it did before.
+"""The outputs of a rewritten graph must lie in memory as they did before.
 
     out = relu(conv)                     whole = relu(conv)            a slice of something larger:
     return out               ->          out   = slice(whole, 1, 0, 64)     strided

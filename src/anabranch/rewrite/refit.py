@@ -118,8 +118,8 @@ class Laid:
 
 @dataclass(frozen=True, slots=True)
 class ProgramPart:
-    """What is read of what is given, calls in order, the values that nobody reads behind each, and
-    the constants that are made."""
+    """The values read of those given, the calls in order, the values that nobody reads behind each,
+    and the constants that are made."""
 
     given: tuple[tuple[str, int], ...]
     calls: tuple[tuple[Batch | Single | Laid, tuple[int, ...]], ...]
@@ -211,7 +211,8 @@ def _calls(
     maker: Mapping[int, int],
     wanted: Sequence[int],
 ) -> Iterator[tuple[Batch | Single | Laid, tuple[int, ...]]]:
-    """What the wanted values take, level by level, and what nobody reads any more behind each."""
+    """The calls that the wanted values take, level by level, and the values that nobody reads any
+    more behind each."""
     needed, todo = set[int](), [maker[number] for number in wanted if number in maker]
     while todo:
         step = todo.pop()

@@ -2,10 +2,10 @@
 
     graph, options, our own files --> cache --> simplified graph, steps that its constants take
 
-What passes made of a graph is found by one key, which says the whole graph, the content of its
-weights too: passes may look at them (a mask that hides all, a weight that is one already). So the
-digests of constants are known, and only their values are computed anew, by the steps that the
-passes took (`derive`), of the weights at hand.
+The graph that passes made of another is found by one key, which says the whole graph, the content
+of its weights too: passes may look at them (a mask that hides all, a weight that is one already).
+So the digests of constants are known, and only their values are computed anew, by the steps that
+the passes took (`derive`), of the weights at hand.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _name(number: int) -> str:
 
 
 def _known(cache: Cache, key: str, graph: Graph) -> tuple[Graph, tuple[Event, ...]] | None:
-    """What is stored under the key, with values computed of the graph's, and what was told of it;
+    """The graph stored under the key, with values computed of the graph's, and what was told of it;
     None if nothing is, or nothing that fits."""
     held = {c.name: c.value for c in graph.constants if c.value is not None}
     device = next((value.device for value in held.values()), torch.device("cpu"))

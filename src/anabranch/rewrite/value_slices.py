@@ -23,8 +23,8 @@ CUTTING = SPLITS | {SELECT, SLICE, UNBIND}
 
 @dataclass(frozen=True, slots=True)
 class ValueSlice:
-    """What a value is cut out of, along which axis, and from where to where; `kept`: whether it has
-    that axis."""
+    """The value that this one is cut out of, along which axis, and from where to where; `kept`:
+    whether it has that axis."""
 
     of: str
     axis: int

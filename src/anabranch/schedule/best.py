@@ -4,13 +4,13 @@
     opara        30.1 us    4 streams   9 waits
     ios          29.9 us    5 streams  11 waits    spread 0.3: as fast as opara -> opara
 
-Sequential is always among them, so the choice is never slower than it under the same costs. Who
-names one scheduler alone gets its plan, and sees what sequential would take. Plans within the
+Sequential is always among them, so the choice is never slower than it under the same costs. A user
+who names one scheduler alone gets its plan, and sees what sequential would take. Plans within the
 spread of the fastest are equally fast; of these the one with fewer streams is taken, then with
 fewer waits, then the one named earlier in the table, so that the same costs give the same plan. A
-Products that cuBLAS computes keep to few streams then (`local.library_streams`). A
-scheduler that fails or breaks an invariant is an event. All share one deadline: who comes when it
-has passed returns at once what it has without a search.
+Products that cuBLAS computes keep to few streams then (`local.library_streams`). A scheduler that
+fails or breaks an invariant is an event. All share one deadline: who comes when it has passed
+returns at once what it has without a search.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def _key(tasks: TaskGraph, names: Sequence[str], limits: Limits) -> str:
 def _different(
     tasks: TaskGraph, costs: Costs, names: Sequence[str], limits: Limits
 ) -> list[Schedule]:
-    """What the schedulers found, in the table's order, of equal plans the first. One that is named
-    alone comes before sequential."""
+    """The schedules found, in the table's order, of equal plans the first. One that is named alone
+    comes before sequential."""
     for name in names:
         scheduler(name)
     dag = dag_of(tasks)

@@ -1,7 +1,7 @@
 """The fewest event waits: dag, launch order, stream of each node -> launches.
 
 A wait is dropped when stream order and the other waits imply it, however many steps that takes.
-What must come before what is fixed by order, streams and edges together, and the least set of
+Order, streams and edges together fix which launch must come before which, and the least set of
 relations with the same closure is unique (transitive reduction of a DAG); waits are what it holds
 across streams. Nimble's code and Opara wait on every cross-stream edge instead.
 

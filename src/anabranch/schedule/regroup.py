@@ -3,8 +3,8 @@
     a @0   b @1   c @0 after b   d @1        {a, b} together, a the longer:
                                              a_and_b @0   c @0   d @1 after a_and_b
 
-What is put together runs on the stream of its first task, no earlier than its last one did; all
-else stays where it was, as far as dependencies allow, so that two plans differ in little else.
+Tasks put together run on the stream of their first, no earlier than their last one did; all else
+stays where it was, as far as dependencies allow, so that two plans differ in little else.
 """
 
 from __future__ import annotations

@@ -36,11 +36,12 @@ much of a difference. On an H200 two graphs that had been 1.1 and 1.3% faster wh
 searched for were 2.4% slower when they were timed again, presumably for where they came to lie in
 memory: so both are loaded anew for each capture."""
 NEW = 0.25
-"""Of the time for cuts and kernels of the graph itself, what a candidate is expected to take."""
+"""The part of the time for cuts and kernels of the graph itself that a candidate is expected to
+take."""
 
 
 def known_path(job: Job, graph: Graph) -> Path | None:
-    """What an earlier search for this graph found, None if there was none or is to be none."""
+    """The result of an earlier search for this graph, None if there was none or is to be none."""
     if job.options.search == "none":
         return None
     asked = path_cache.key(graph, job.options, job.target)
@@ -78,7 +79,7 @@ def run_search(
     Graphs are tried out, the first one too, under a schedule that is found at once; only the best
     gets what the first one got, and must then still be faster. As TASO was published, graphs are
     tried out one kernel after another, and the best of them is not asked what streams make of it.
-    What was found is remembered, as an answer or as where the next search of this graph begins.
+    The result is remembered, as an answer or as where the next search of this graph begins.
     """
     start = begun or Path(graph, graph, (), undone=1.0)
     if job.deadline.over():

@@ -44,7 +44,7 @@ DECIDED_SHARE = 0.03
 """Plans whose times differ by more than this share are decided without tuning launch modes per
 kernel (6 s each). Graphs of one network share most kernels, and so most of what modes gain."""
 MEMORY = 0.25
-"""Of the device's memory, what plans that are loaded to be compared may hold."""
+"""The part of the device's memory that plans that are loaded to be compared may hold."""
 
 
 class CandidateEvaluator:

@@ -2,8 +2,8 @@
 
     pieces --those that nobody has run--> kernels chosen for all in one batch --> timed --> by text
 
-What is chosen and timed is in the cache, as of any other task. TASO and AutoGraph define the cost
-of a graph over measured operators (SOSP 2019, section 5; AAAI 2023, section 3.3).
+Kernels chosen and times measured are in the cache, as those of any other task. TASO and AutoGraph
+define the cost of a graph over measured operators (SOSP 2019, section 5; AAAI 2023, section 3.3).
 """
 
 from __future__ import annotations

@@ -22,12 +22,12 @@ from anabranch.search.result import Round, rules_of
 from anabranch.search.state import CandidateGraph, SearchState
 
 LEAST_GAIN = 0.01
-"""Of what the best takes, what parts must have gained together for the whole to be built: what runs
-beside others gains less there, and less is not taken in the end (`search.driver.GAIN`). On an H200
-a part of NASNet-A Mobile gained 1.4 us; the whole was a tie at 219, and with the 22 seconds that it
-took to build there was no time left for what pays globally."""
+"""The part of the best's time that parts must have gained together for the whole to be built: what
+runs beside others gains less there, and less is not taken in the end (`search.driver.GAIN`). On an
+H200 a part of NASNet-A Mobile gained 1.4 us; the whole was a tie at 219, and with the 22 seconds
+that it took to build there was no time left for what pays globally."""
 GATHERING = 0.5
-"""Of the time that is left, what looking for forms of parts may take: they are to be run, too."""
+"""The part of the time left that looking for forms of parts may take: they are to be run, too."""
 
 
 def search_parts(state: SearchState[T], evaluators: PartEvaluators[T]) -> None:

@@ -61,7 +61,7 @@ def entrants(known: Sequence[Alternatives], price: Informed, most: int = TASKS) 
 
 
 def _each_rule_first(ranked: Sequence[Ranked]) -> list[Ranked]:
-    """What the most is promised of by each rule alone, then all others: a price that likes one rule
+    """The steps that promise most by each rule alone, then all others: a price that likes one rule
     too well, in every part, shall not leave the rest untried."""
     first: dict[str, Ranked] = {}
     for entry in ranked:

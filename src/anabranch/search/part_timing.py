@@ -3,7 +3,7 @@
     graphs -> simplified -> side by side as one graph -> kernels for all in one batch
            -> apart again, each under a schedule -> each a few times in a row, all interleaved
 
-What is compiled for one part is compiled for all, with work for every core; fewer kernels are tried
+Compilations for parts are done for all at once, with work for every core; fewer kernels are tried
 for each body than where a plan is built in earnest, and no decision is kept for later. Forks, joins
 and launches are all in what is timed: that is what no price of tasks knows.
 """

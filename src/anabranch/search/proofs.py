@@ -2,10 +2,10 @@
 
     RewriteStep("x*s + x*t -> x*(s+t)", of these nodes)   -->  ""          or why not
 
-Rules are trusted because they were drawn for many shapes. What is about to be built is proved once
-more, as it stands: the nodes that matched, and what came in their place, with the network's shapes,
-run on random numbers in double precision. Each kind of place is proved once. A rule that is wrong
-somewhere is not used any more, and no step of it is taken.
+Rules are trusted because they were drawn for many shapes. A graph that is about to be built is
+proved once more, as it stands: the nodes that matched, and what came in their place, with the
+network's shapes, run on random numbers in double precision. Each kind of place is proved once. A
+rule that is wrong somewhere is not used any more, and no step of it is taken.
 
 Places of which a processor takes long, and those whose numbers say nothing (a root of what is
 negative by chance), are left to the comparison of the whole.
@@ -89,7 +89,7 @@ class Proofs:
 
 
 def _like(place: Place) -> str:
-    """What the nodes that matched have in common with those of places alike."""
+    """The features that the nodes that matched share with those of places alike."""
     table, wanted = types(place.graph), set(place.nodes)
     nodes = tuple(node for node in place.graph.nodes if node.name in wanted)
     made = {name for node in nodes for name in node.results}

@@ -28,8 +28,8 @@ STREAMS = frozenset(
         *("search_alpha", "search_overheads", "search_cell_boundaries"),
     }
 )
-"""What a search does not depend on that goes by the sum, and tries its graphs one kernel after
-another."""
+"""The options on which a search that goes by the sum, and tries its graphs one kernel after
+another, does not depend."""
 
 
 @dataclass(frozen=True, slots=True)

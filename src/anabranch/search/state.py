@@ -4,8 +4,8 @@ how much of the effort.
     candidate --proved--> --built--> --raced beside the best--> faster: the best so far
                                                                 not: one more kind that failed
 
-Whoever finds candidates, in the whole (`outer_loop`), part by part (`part_search`) or at all places
-at once (`global_rules`), brings them here, and goes by what is known here.
+Each finder of candidates, in the whole (`outer_loop`), part by part (`part_search`) or at all
+places at once (`global_rules`), brings them here, and goes by what is known here.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class SampledTarget:
         return self.inner.device
 
     def given(self, plan: Plan) -> dict[str, Tensor]:
-        """What the plan's input buffers are to hold, as far as that is not to be drawn. TargetError
+        """The contents of the plan's input buffers, as far as they are not to be drawn. TargetError
         where nothing may be drawn, and the values are not known."""
         bodies = [task.body for task in plan.tasks.tasks]
         example = self.samples.inputs()
@@ -122,7 +122,7 @@ class SampledTarget:
 
 
 def values_of(target: Target, task: Task) -> list[Tensor] | None:
-    """What a task reads on the example, None where nobody knows all of it."""
+    """The values that a task reads on the example, None where nobody knows all of them."""
     if not isinstance(target, SampledTarget):
         return None
     wanted = {value.name: value.type for value in task.body.inputs}

@@ -1,7 +1,7 @@
 """Whether torch's own operators multiply fp32 as tf32: its switches, old and new, told as one.
 
 torch has two families of them: `allow_tf32`, and `fp32_precision`, which there is for each kind of
-operator and, to inherit from, for all of cuDNN's and for all. Whoever reads one family while the
+operator and, to inherit from, for all of cuDNN's and for all. A reader of one family while the
 other says otherwise gets a RuntimeError, or an answer that is not what runs: inductor's templates
 of convolutions ask for cuDNN's `fp32_precision` alone, and multiply without tf32 where only
 `allow_tf32` was set. So both are set here, and say the same.

@@ -38,6 +38,7 @@ from anabranch.tuning.cut_choice import SelectionVariant
 from anabranch.tuning.job import Job, limits_of, with_samples
 from anabranch.tuning.launch.decide import near, with_launch_settings
 from anabranch.tuning.launch.pdl import USUAL, WAITED, compiling, launched_in, supports_pdl
+from anabranch.tuning.less_kept import selection_with_less_kept
 from anabranch.tuning.room import arena_room, fits
 from anabranch.tuning.sandbox.client import compile_ahead
 from anabranch.tuning.select import MOST_KERNELS, Selection
@@ -47,7 +48,7 @@ from anabranch.tuning.tuner import Tuner, with_probes
 MEMORY_LEAST = 16 << 10
 """Bytes that any plan's arena may take: less is not worth a wait, or a warning."""
 TRIAL = ("sequential", "critical")
-"""Who schedules a graph that is only tried out, where the fastest of several was asked for."""
+"""The schedulers of a graph that is only tried out, where the fastest of several was asked for."""
 
 STAGED = 300
 """IOS's stages are searched in graphs of at most this many tasks, unless IOS is asked for by name.
@@ -159,9 +160,13 @@ def probe(job: Job, captured: Captured, tuned: Tuned) -> Tuned:
         graph, selection = tuner_of(job).merged(graph, selection, tuned.costs, limits)
     signature = renamed(captured, graph)
     tasks = stored_in_place(selection.tasks, signature, job.trace)
+    us = tuned.costs.task
+    selection = replace(selection, tasks=tasks)
+    spec, trace = job.target.spec, job.trace
+    selection = selection_with_less_kept(selection, spec, lambda task: us(task).us, trace)
     if job.room is not None:
-        tasks = frugal(tasks, job.target.spec)
-    return Tuned(graph, signature, replace(selection, tasks=tasks), tuned.costs)
+        selection = replace(selection, tasks=frugal(selection.tasks, spec))
+    return Tuned(graph, signature, selection, tuned.costs)
 
 
 def schedule(job: Job, tuned: Tuned, trial: bool = False) -> BuiltPlan:

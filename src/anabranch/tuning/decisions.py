@@ -33,7 +33,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was tried for a structure, and for each candidate the position of its provider."""
+    """The candidates tried for a structure, and for each the position of its provider."""
 
     tried: tuple[Candidate, ...]
     makers: tuple[int, ...]

@@ -28,18 +28,18 @@ from anabranch.tuning.sandbox.process import SandboxProcess
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be compiled, for what, where to look things up and say what happened, and until
-    when searching and measuring may go on. `begun`: when it began, of `time.monotonic`.
-    `sandbox`: the process in which generated kernels run first, while it is compiled. `shared`:
-    constants that other plans of the same Compiled own. `beside`: one of these, whose arena is
-    used if it is large enough. `room`: bytes that the plan may take on the device. `found`: torch's
-    switches, under which the model is captured and called. `anew`: what the cache has of this model
-    is not trusted. `wanted`: the options as they were given, where a further attempt does less.
-    `places`: where states lie already, by what the model calls them. `live_bytes`: what values may
-    take at once, so that some are computed again; `over`: why; `counted`: what they take, as
-    `rewrite.remat` counts; `again`: what is computed again; `late`: as in FusionFacts. `merge_s`:
-    seconds in which a scheduler is to say which convolutions it merges, None for as long as it
-    takes."""
+    """A compilation to be done: the model, the target, where to look things up and say what
+    happened, and until when searching and measuring may go on. `begun`: when it began, of
+    `time.monotonic`. `sandbox`: the process in which generated kernels run first, while it is
+    compiled. `shared`: constants that other plans of the same Compiled own. `beside`: one of these,
+    whose arena is used if it is large enough. `room`: bytes that the plan may take on the device.
+    `found`: torch's switches, under which the model is captured and called. `anew`: what the cache
+    has of this model is not trusted. `wanted`: the options as they were given, where a further
+    attempt does less. `places`: where states lie already, by what the model calls them.
+    `live_bytes`: what values may take at once, so that some are computed again; `over`: why;
+    `counted`: what they take, as `rewrite.remat` counts; `again`: what is computed again; `late`:
+    as in FusionFacts. `merge_s`: seconds in which a scheduler is to say which convolutions it
+    merges, None for as long as it takes."""
 
     model: Any
     args: tuple[Any, ...]

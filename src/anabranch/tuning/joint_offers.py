@@ -4,9 +4,10 @@
     conv2   contraction:32x32x64.w8 2.9 us, ..w4 3.0        horizontal:64x32x64.w4+32x32x64.w4
     pool    window:16x32u2.w4 1.9 us                        horizontal:64x32x64.w8+32x32x64.w8
 
-What a task could bring is known from when its kernel was chosen: every kernel written for it has a
-time. The parts of a launch have equally many warps, so each brings its fastest of so many. All
-CTAs of a launch must find room at once: what waits for a second turn had better be launched alone.
+The gain that a task could bring is known from when its kernel was chosen: every kernel written for
+it has a time. The parts of a launch have equally many warps, so each brings its fastest of so many.
+All CTAs of a launch must find room at once: what waits for a second turn had better be launched
+alone.
 """
 
 from __future__ import annotations
@@ -141,8 +142,8 @@ def sketch(group: TaskGroup, known: Mapping[str, JointPart]) -> Task:
 
 
 def joint_resources(kernel: Kernel, group: TaskGroup, known: Mapping[str, JointPart]) -> Resources:
-    """What a launch of a group takes of the machine, by what its parts take: CTAs of all, all else
-    of the part that needs most."""
+    """The resources of a group's launch, by those of its parts: CTAs of all, all else of the part
+    that needs most."""
     written = program(kernel.body, kernel.variant)
     held = _largest(group, known, written.ctas)
     return replace(held, threads=32 * written.warps)

@@ -1,4 +1,4 @@
-"""What a plan takes on the device beside what there is, and whether it may.
+"""The device memory that a plan takes beside what there is, and whether it may.
 
 takes(job, plan)        {"weights": 56, "inputs": 135172, "arena": 2499072, "pool": 1081856}
 check_room(job, plan)   MemoryLimitError where that is more than the job has room for

@@ -5,10 +5,10 @@
                                                             concats
           --cuts--> each node alone --kernels--> merged while that is faster (`fusion/deepcuts`)
 
-What is fastest stretch by stretch takes the least in all, one task after another. A concatenation
-that runs with sums and poolings of its parts is one launch for many, and all that reads it waits
-for that launch as well; where every part is written into its place by whoever makes it, nobody
-does. So whoever can run both schedules is given both.
+The selection that is fastest stretch by stretch takes the least in all, one task after another. A
+concatenation that runs with sums and poolings of its parts is one launch for many, and all that
+reads it waits for that launch as well; where every part is written into its place by whoever makes
+it, nobody does. So whoever can run both schedules is given both.
 
 Candidates that were generated run first in a process that may die of it (`sandbox`);
 all are measured side by side, and the winner is compared with the task's body
@@ -230,7 +230,7 @@ class Tuner:
     def horizontal(
         self, tasks: Sequence[Task], offers: Offers, costs: Costs, trace: Trace
     ) -> Selection:
-        """Of these tasks, each of independent parts, those that a generated kernel runs, with the
+        """Those of these tasks, each of independent parts, that a generated kernel runs, with the
         fastest of what is offered for them."""
         makers = [Sharing(provider, offers) for provider in ALL if provider.name == GENERATED]
         with self._sandboxed(trace) as sandboxed:
@@ -242,7 +242,7 @@ class Tuner:
     def in_place(
         self, tasks: Sequence[Task], whole: TaskGraph, costs: Costs, trace: Trace
     ) -> Selection:
-        """Of these tasks of a plan, whose others stay as they are, those that a kernel runs, with
+        """Those of these tasks of a plan, whose others stay as they are, that a kernel runs, with
         the fastest: what is a part of an elided concat is written where the plan has it."""
         with self._sandboxed(trace) as sandboxed:
             if self.generates:
@@ -281,7 +281,7 @@ def _fused(tasks: TaskGraph) -> set[str]:
 
 
 def _in_one_launch(task: Task, decision: Decision, config: SelectionConfig) -> Cost | None:
-    """What the winner takes, None if it runs several nodes one by one."""
+    """The winner's time, None if it runs several nodes one by one."""
     several = len(computed(task)) > 1 and winner(task, decision, config).launches > 1
     return None if several else decision.tried[decision.winner].verdict.cost
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf, nan
+from typing import Any
 
 import pytest
 import torch
@@ -144,3 +145,28 @@ def test_rows_of_any_number_have_tiles(rows: int, columns: int) -> None:
     }}""")
     found = variants(graph, gpu(132))
     assert found and not any(str(variant).startswith("rows:0") for variant in found)
+
+
+ROUND: dict[str, Callable[[Tensor], Any]] = {
+    "a larger one": lambda x: (x.clamp(min=2) * x.clamp(min=2) > 0, x.clamp(min=2) * 3 // 2),
+    "a smaller one": lambda x: (x.clamp(max=100) + x.clamp(max=100)) // 7,
+    "one of two": lambda x: (torch.where(x > 5, x, 3) * x).float(),
+    "quotients": lambda x: (x // x.clamp(min=1), x % x.clamp(min=1)),
+    "the largest": lambda x: x.amax(-1) + x.amax(-1) > 0,
+}
+
+
+@pytest.mark.parametrize("name", ROUND)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16])
+def test_small_integers_go_round_also_behind_numbers(name: str, dtype: torch.dtype) -> None:
+    """Triton takes the larger of a small integer and a number in 32 bits, and reduces in them."""
+    limits = torch.iinfo(dtype)
+    x = torch.tensor([limits.min, 3, 7, 12, 26, 41, 100, limits.max], dtype=dtype).repeat(2, 1)
+    graph = graph_of(ROUND[name], x)
+    outs = [ref.name for ref in graph.outputs]
+    wanted = {out: types(graph)[out] for out in outs}
+    results = ROUND[name](x)
+    first = variants(graph, gpu(132))[0]
+    made = run(program(graph, first), {graph.inputs[0].name: x}, wanted)
+    for out, want in zip(outs, results if isinstance(results, tuple) else (results,), strict=True):
+        assert torch.equal(made[out], want), out

@@ -75,7 +75,7 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _bounded(time: dict[str, Any] | None) -> list[str]:
-    """Of a published system, its time and memory with the waits that bound the latter."""
+    """The time and memory of a published system, with the waits that bound its memory."""
     if time is None:
         return ["", ""]
     held = time["peak_bytes"]

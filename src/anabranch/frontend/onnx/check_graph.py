@@ -1,7 +1,7 @@
 """Names of a graph: each is made once, before it is read.
 
 Files should list nodes in an order in which they can run; those that do not are brought into one.
-What is read and made nowhere, made twice, or made from itself is an error that names it.
+A value that is read and made nowhere, made twice, or made from itself is an error that names it.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def from_onnx(
 
     Args:
         path: A file of any opset up to 28, with its weights, or with files of them beside it.
-        sizes: What sizes that the file leaves open are, by the file's names for them: a number, or
+        sizes: Sizes that the file leaves open, by the file's names for them: a number, or
             the least and the largest: `{"batch": 8, "sequence": (1, 512)}`. Those that are not
             given vary without an end.
         dtype: What 32-bit floats of the file become: weights, and what nodes cast to them.

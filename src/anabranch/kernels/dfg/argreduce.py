@@ -3,8 +3,8 @@
     max(x, 1) at i     =  max[k](x[i, k])
     argmax(x, 1) at i  =  min[k](k where x[i, k] is that, else as many as there are)
 
-What is not a number counts as larger, and as smaller, than all others, and the first of several
-equal ones is named.
+A NaN counts as larger, and as smaller, than all others, and the first of several equal ones is
+named.
 """
 
 from __future__ import annotations

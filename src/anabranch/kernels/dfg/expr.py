@@ -51,7 +51,7 @@ class IndexBound:
 
 
 class ExprMemo:
-    """What was found out of an expression, which never changes, is kept with the object: equal ones
+    """Facts found out of an expression, which never changes, are kept with the object: equal ones
     each have their own, for provenance and fills differ. Set when first asked for."""
 
     __slots__ = ("below", "free", "inner")
@@ -110,8 +110,8 @@ class BufferLoad(ExprMemo):
 
 @dataclass(frozen=True, slots=True)
 class KernelVariable(ExprMemo):
-    """What the surrounding kernel has in a variable already, such as an accumulator: `name` is
-    how it is spelled, `index` which element of the value it stands for."""
+    """A value that the surrounding kernel has in a variable already, such as an accumulator: `name`
+    is how it is spelled, `index` which element of the value it stands for."""
 
     name: str
     dtype: torch.dtype
@@ -271,10 +271,10 @@ ARITY: dict[str, int] = {
     **{"where": 3, "fma": 3, "uniform": 4},
 }
 """rem and floordiv divide integers towards zero, as the machine does; max and min answer nan if
-either argument is. as_f16 and as_bf16 round to what these hold, and go on in fp32. What ends in _rn
-is rounded to nearest by itself, by no approximation and not together with another operation;
-device_ is the function of the device's mathematical library, as eager calls it. uniform is a random
-number of a seed, an offset, the number of a draw and a place."""
+either argument is. as_f16 and as_bf16 round to what these hold, and go on in fp32. Operations that
+end in _rn are rounded to nearest by themselves, by no approximation and not together with another
+operation; device_ is the function of the device's mathematical library, as eager calls it. uniform
+is a random number of a seed, an offset, the number of a draw and a place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,8 +241,8 @@ def _quotient(index: Index, by: int) -> Index:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _remainder(index: Index, by: int) -> Index:
-    """What is left, never negative. Of the factors that leave the same the least are taken where
-    the index runs backwards, or would leave 32 bits, and else none that is negative."""
+    """What is left, never negative. The least of the factors that leave the same is taken where the
+    index runs backwards, or would leave 32 bits, and else none that is negative."""
     rest = _sum(((atom, k % by) for atom, k in index.terms), index.constant % by)
     if by == 1 or not rest.terms:
         return number(rest.constant % by)

@@ -20,7 +20,7 @@ from anabranch.kernels.dfg.simplify import arith, const
 
 
 def looked_up(rows: Sequence[tuple[Expr, int]], read: Callable[[list[Index]], Expr]) -> Expr:
-    """What `read` gives at these rows, each with the size of the axis that it is of."""
+    """The values that `read` gives at these rows, each with the size of the axis that it is of."""
     inside: Expr | None = None
     indices: list[Index] = []
     for row, size in rows:

@@ -151,7 +151,7 @@ def _heaviside(of: Operands) -> Expr:
 
 
 def _nan_to_num(of: Operands) -> Expr:
-    """What is no number, or infinite, becomes the number given, or the largest there is."""
+    """NaN and infinities become the numbers given, or the largest there are."""
     x = of["self"]
     if not of.dtype.is_floating_point:
         return x

@@ -5,12 +5,12 @@
     ...                                                 state = f[step, c] * state + z[step, c]
     s[511, c] = f[511, c] * t510 + z[511, c]            s[step, c] = state
 
-What is computed at all steps is compared side by side, as a column. A column of the same operation
-is that operation of the columns of its arguments; one of loads whose places go on by equal strides
-is a load at a place that depends on the step; one that is another column, one step later, is a
-state that is carried from step to step. First steps may differ, as they do where a state begins
-with zero: they stay in front of the loop. Where the last state alone is wanted, its own steps are
-found by what their surroundings look like.
+Expressions computed at all steps are compared side by side, as a column. A column of the same
+operation is that operation of the columns of its arguments; one of loads whose places go on by
+equal strides is a load at a place that depends on the step; one that is another column, one step
+later, is a state that is carried from step to step. First steps may differ, as they do where a
+state begins with zero: they stay in front of the loop. Where the last state alone is wanted, its
+own steps are found by what their surroundings look like.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class _Try:
         return Recurrence(dfg, Axis("step", steps), states, self.before, each, after)
 
     def _ended(self, steps: int) -> tuple[BufferStore, ...]:
-        """What is stored behind the loop, in terms of the states as the last step leaves them:
+        """The results stored behind the loop, in terms of the states as the last step leaves them:
         those that are found so far, and, while that is too much, others."""
         after = self._left()
         for chain in _chains(_exprs(self.after)) if _many(*_exprs(after)) else ():
@@ -297,7 +297,7 @@ def _path(last: Expr, kinds: dict[Expr, int]) -> ArgumentPath:
 
 
 def _followed(expr: Expr, path: ArgumentPath) -> Expr | None:
-    """What stands at the end of the way from there, if it is the same way."""
+    """The expression at the end of the way from there, if it is the same way."""
     for k, kind in path:
         inner = parts(expr)
         if k >= len(inner) or _kind(inner[k]) != kind:
@@ -321,7 +321,7 @@ def _same(one: Expr, other: Expr) -> bool:
 
 
 def _kind(expr: Expr) -> tuple[object, ...]:
-    """What two expressions have in common that may be the same at two steps."""
+    """The features that two expressions share which may be the same at two steps."""
     match expr:
         case BufferLoad():
             return ("load", expr.value, expr.type, expr.exact)

@@ -30,7 +30,7 @@ def _single(value: float) -> float:
 
 
 def _factors(call: LoweringCall, rank: int) -> tuple[float | None, ...]:
-    """What the caller said about how much larger the image is to be, per dimension."""
+    """The caller's factors by which the image is to be larger, per dimension."""
     listed = call.given.get("scale_factors")
     if listed is not None:
         return tuple(listed)

@@ -43,7 +43,7 @@ SIGNS = {
 
 
 def text_dfg(dfg: Dfg) -> str:
-    """What is used more than once is written once, as a line of its own."""
+    """An expression used more than once is written once, as a line of its own."""
     space = ", ".join(f"{one.name} < {one.extent}" for one in dfg.axes)
     every = all_parts(*(store.expr for store in dfg.stores))
     uses = Counter(inner for part in every for inner in parts(part))

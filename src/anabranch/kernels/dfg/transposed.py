@@ -33,7 +33,7 @@ class Spread:
         )
 
     def sources(self, point: Point) -> tuple[Point, Within]:
-        """What reaches this point, an index of the taps, and which of it is there."""
+        """The elements that reach this point, an index of the taps, and which of them are there."""
         found, inside = list[Index](), Within()
         for d, (tap, by) in enumerate(zip(self.taps, self.stride, strict=True)):
             t = axis(tap.name, tap.extent)

@@ -38,7 +38,7 @@ from anabranch.kernels.triton.product import ProductAxes, plain
 
 OPERATOR = "aten.scaled_dot_product_attention.default"
 NAME = "attended"
-"""What the result is called in a kernel, before anything is done with it."""
+"""The name of the result in a kernel, before anything is done with it."""
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MOST_HEAD_CHANNELS = 256
 """Numbers of a head, at most: a block of queries and its sums lie in registers."""

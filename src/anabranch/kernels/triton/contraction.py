@@ -7,24 +7,24 @@
                                            one step = one tap's next 128 channels
 
 Where the fastest axis of the depth is no multiple of a step, the depth is one flat axis, so that a
-first layer with its 3 channels fills the tensor cores too. What is read before the product (a
-relu) and done with it (bias, residual, activation) are expressions of the task's data-flow graph.
+first layer with its 3 channels fills the tensor cores too. Reads before the product (a relu) and
+steps behind it (bias, residual, activation) are expressions of the task's data-flow graph.
 
 Split depth: each CTA leaves its sums in scratch and counts itself; the last one of a tile adds all
 of them up in a fixed order, so that equal inputs give equal bits, and sets the count back to 0.
 
-What is summed of few numbers of a row that lie in memory is read before the products and summed
-after them; every CTA of a row does so, the first one stores what is a result. What is summed of
-blocks of the results' columns is summed of the tile, which holds whole blocks.
+Sums over few numbers of a row that lie in memory are read before the products and summed after
+them; every CTA of a row does so, the first one stores what is a result. Sums over blocks of the
+results' columns are sums of the tile, which holds whole blocks.
 
 One row (a linear layer of one sample) is no work for tensor cores: `1x8x512` gives each CTA 8
 columns, multiplies element by element along the depth and adds up at the end.
 
-What of an address the loop does not change is written in the loop all the same: the compiler takes
-it out, and makes the same machine code of a text that has it outside.
+The part of an address that the loop does not change is written in the loop all the same: the
+compiler takes it out, and makes the same machine code of a text that has it outside.
 
-What is added to the products, a residual say, is read after them, or first (`.r`): memory takes as
-long as the products of a small tile, but who holds it has fewer registers for them.
+A term of the products, a residual say, is read after them, or first (`.r`): memory takes as long as
+the products of a small tile, but who holds it has fewer registers for them.
 
 `weight_prefetch` says what of the weights is read, or asked for, before the kernel before has
 ended.
@@ -178,7 +178,7 @@ class _Sums:
 def _factors(
     found: Contraction, tile: ContractionTile, steps: KLoopSteps, place: AxisIndices
 ) -> tuple[Expr, Expr]:
-    """What is multiplied, in terms of the tile's rows, its columns and the place within a step."""
+    """The two factors, in terms of the tile's rows, its columns and the place within a step."""
     right_steps = steps_of(found, tile.k, "deep_right")
     return (
         substitute(plain(found.left), {**place, **steps.place}),

@@ -10,9 +10,9 @@
 A grouped convolution reads its image at k // 16: such an axis is split in two, and the group is a
 batch axis.
 
-What is done with the sums may itself be summed over blocks of neighbouring columns, such as the
-mean of every 32 of them, and numbers of a row may be sums of a few that lie in memory, such as the
-mean of these means. Results may then be of blocks, or of rows alone.
+An epilogue may itself sum over blocks of neighbouring columns, such as the mean of every 32 of
+them, and numbers of a row may be sums of a few that lie in memory, such as the mean of these means.
+Results may then be of blocks, or of rows alone.
 
     u[n, t] = sum[j](y[n, 32 t + j]) / 32          y the result, also of blocks: u
     z[n, k] = y'[n, k] - sum[t](u[n, t]) / 24      sum[t] is short
@@ -228,7 +228,7 @@ def _with_groups_apart(dfg: Dfg, fold: Reduce) -> Dfg:
 
 
 def _group_size(one: Axis, factor: Expr) -> int:
-    """What the axis, or the axis and a number, is divided by where the factor depends on it in no
+    """The divisor of the axis, or of the axis and a number, where the factor depends on it in no
     other way, else 1 or 0."""
     found, plain = set[int](), axis(one.name, one.extent)
     for load in loads(factor):

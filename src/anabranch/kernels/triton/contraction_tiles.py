@@ -44,9 +44,9 @@ KEPT_OF_WINDOWS = 4
 """Tiles that are tried where a window is computed as it is read: one way more to do what two
 kernels do too. One of them takes one step, if the best of those may be the best of all."""
 TAPPED, TAPPED_AT_ONCE = 1.4, 1.15
-"""What windows computed as they are read take, over what their tiles are ranked by: in several
-steps, from 1.2 to 1.6 for five layers of MobileNet on an H200; in one, from 0.89 to 1.17 for nine
-tiles of NASNet-A Mobile and RandWire, 1.28 and 1.42 for two of 3,136 rows."""
+"""The time of windows computed as they are read, over that by which their tiles are ranked: in
+several steps, from 1.2 to 1.6 for five layers of MobileNet on an H200; in one, from 0.89 to 1.17
+for nine tiles of NASNet-A Mobile and RandWire, 1.28 and 1.42 for two of 3,136 rows."""
 ADDED_FIRST = 8
 """Tiles that are tried once more, with what is added to the products read before them: on an H200
 the fastest took 4 to 7% less so in five of nine layers, and as long in the others."""
@@ -54,9 +54,9 @@ the fastest took 4 to 7% less so in five of nine layers, and as long in the othe
 
 @dataclass(frozen=True, slots=True)
 class ContractionSizes:
-    """What tiles are ranked by, of a contraction, found out once since hundreds of tiles ask;
-    `steps`: how many it has for each depth of one; `reads`: of how many values each number of its
-    left factor is made; `block`: of how many columns a tile holds all or none."""
+    """The facts by which a contraction's tiles are ranked, found out once since hundreds of tiles
+    ask; `steps`: how many it has for each depth of one; `reads`: of how many values each number of
+    its left factor is made; `block`: of how many columns a tile holds all or none."""
 
     m: int
     n: int

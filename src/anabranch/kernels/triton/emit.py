@@ -91,6 +91,10 @@ CALLED: dict[str, str] = {
 """What is called for each other operation: of `functions.py`, or the device's library."""
 
 INTEGER_FORMS = {"neg": "-{}", "max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}
+NARROW = frozenset((torch.int8, torch.uint8, torch.int16))
+TAKES_NUMBERS_WIDE = frozenset(("max", "min", "where"))
+"""For these a number is an integer of 32 bits, and so is the result, which must go round as one of
+`NARROW` does. Of operators it has the other operand's type."""
 LONG_LINE = 70
 FUNCTIONS = (
     *("tanh", "expm1", "log1p", "full_sqrt", "full_rsqrt"),
@@ -203,7 +207,7 @@ class Emission:
         self.statements.append(For(variable, span, tuple(scope.statements)))
 
     def value(self, expr: Expr) -> str:
-        """What the expression is called, or its text where it needs no line of its own."""
+        """The expression's name, or its text where it needs no line of its own."""
         below = _below_reductions(expr)
         for part in all_parts(expr):
             if part not in self.known and part not in below:
@@ -292,7 +296,7 @@ class Emission:
                 return f"{_operand(self.known[part.arg])}.to({DTYPES[part.dtype]})"
             case Reduce():
                 assert self.reduce is not None, "nobody says how reductions are written here"
-                return self.reduce(part, self)
+                return _narrow_again(self.reduce(part, self), part.dtype)
             case Scan():
                 assert self.scan is not None, "nobody says how scans are written here"
                 return self.scan(part, self.known[part.arg], self)
@@ -315,7 +319,9 @@ class Emission:
         else:
             text = self._formed(part, given, floating)
         among = part.args[1:] if part.op == "where" else part.args
-        if all(isinstance(arg, Const) for arg in among):
+        numbers = [isinstance(arg, Const) for arg in among]
+        widened = part.dtype in NARROW and part.op in TAKES_NUMBERS_WIDE and any(numbers)
+        if all(numbers) or widened:
             text = f"{_operand(text)}.to({DTYPES[part.dtype]})"
         return text
 
@@ -337,7 +343,9 @@ class Emission:
             address = f"{address} + 0 * {_operand(' + '.join(still))}"
         mask, fill = self._mask(axes, near), literal(Const(load.fill, load.dtype))
         text = f"tl.load({address}{f', mask={mask}, other={fill}' if mask else ''})"
-        return f"tl.where({self.inside(far)}, {text}, {fill})" if far else text
+        if far:
+            text = _narrow_again(f"tl.where({self.inside(far)}, {text}, {fill})", load.dtype)
+        return text
 
     def _address(self, value: str, address: Index, nbytes: int) -> str:
         pointer = f"{self.names.get(value, identifier(value))}_ptr"
@@ -374,6 +382,11 @@ class Emission:
         return joined
 
 
+def _narrow_again(text: str, dtype: torch.dtype) -> str:
+    """What Triton computes in 32 bits at least (reductions, choices of a number) as stored."""
+    return f"{_operand(text)}.to({DTYPES[dtype]})" if dtype in NARROW else text
+
+
 def _narrow(atom: Atom) -> bool:
     """Whether it is written in 32 bits or less."""
     if isinstance(atom, Gathered):
@@ -403,7 +416,8 @@ def _tensor(part: Expr, text: str) -> str:
 
 
 def _exact_inverse(by: Expr) -> Const | None:
-    """What to multiply by in place of dividing by a power of two: the same bits, in fewer steps."""
+    """The factor that stands in place of dividing by a power of two: the same bits, in fewer
+    steps."""
     if not isinstance(by, Const) or not by.dtype.is_floating_point:
         return None
     fraction, exponent = math.frexp(by.value)

@@ -33,8 +33,9 @@ READ_AHEAD = 64
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What is stored for every place of the tile or for every row, and the sums of blocks, in terms
-    of the tile, with the sum of products as `total`. `place`: what the axes are in these terms."""
+    """The values stored for every place of the tile or for every row, and the sums of blocks, in
+    terms of the tile, with the sum of products as `total`. `place`: what the axes are in these
+    terms."""
 
     found: Contraction
     place: AxisIndices
@@ -43,7 +44,7 @@ class Results:
 
     @staticmethod
     def of(found: Contraction, place: AxisIndices) -> Results:
-        """What the contraction stores, with `total` in place of its sum of products."""
+        """The values that the contraction stores, with `total` in place of its sum of products."""
         held: dict[Expr, Expr] = {found.fold: KernelVariable("total", found.fold.dtype)}
         stores = {
             store: substitute_store(replace(store, expr=replace_parts(store.expr, held)), place)

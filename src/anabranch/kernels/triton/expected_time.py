@@ -1,4 +1,4 @@
-"""What the best kernel of a body is expected to take, without writing it: microseconds, or None.
+"""The expected time of a body's best kernel, without writing it: microseconds, or None.
 
     relu(conv3x3(x) + b)                  4.2      the best ranked tile of a contraction
     ... and the 1x1 behind it             5.0      of the chain; 7.1 for the two one after the other

@@ -222,8 +222,9 @@ def _write_first(out: Emission, cut: _Cut) -> None:
 
 
 def _write_second(out: Emission, cut: _Cut) -> None:
-    """What is made of the first product, and its share of the second one. Channels beyond the end
-    are 0, whatever is made of 0: nothing that is not finite meets the zeros of the other factor."""
+    """Writes what is made of the first product, and its share of the second one. Channels beyond
+    the end are 0, whatever is made of 0: nothing that is not finite meets the zeros of the other
+    factor."""
     chunks = cut.chunks("between")
     text = out.value(cut.middle)
     if chunks.ragged:

@@ -27,7 +27,7 @@ from anabranch.kernels.triton.codegen import program
 from anabranch.kernels.triton.program import Program
 
 TEMPLATES = frozenset({"pointwise", "rows", "contraction"})
-"""Of which each element of a result is computed and stored once, by one CTA."""
+"""Templates that compute and store each element of a result once, by one CTA."""
 
 
 def why_not_in_place(kernel: Kernel, over: Mapping[str, str]) -> Refused | None:

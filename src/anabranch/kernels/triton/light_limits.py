@@ -25,14 +25,15 @@ from anabranch.kernels.tile_cost import LightWork, TileBound, light_bound
 from anabranch.kernels.triton import pointwise, rows, window
 
 SLOW = 0.5
-"""Of the nearest that a tile may come to the peak, the part below which others are left out."""
+"""The part of the nearest that a tile may come to the peak, below which others are left out."""
 T = TypeVar("T", bound=PartTile)
 Tiles = Callable[[Graph, TargetSpec], Sequence[T]]
 """What a template tries on such a machine."""
 
 
 def light_limit(body: Graph, tile: Tile, spec: TargetSpec) -> TileBound | None:
-    """Of a tile of one of these templates, which must suit the body; None for another's."""
+    """The limit of a tile of one of these templates, which must suit the body; None for
+    another's."""
     work_of = WORK.get(type(tile))
     work = work_of(body, tile) if work_of is not None else None
     return None if work is None else light_bound(work, spec)

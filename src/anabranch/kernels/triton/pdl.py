@@ -4,7 +4,7 @@
 
 The modes are those of `ir.variant.PdlMode`.
 
-What a kernel does before the wait overlaps with the kernel before it: its launch, its ramp. Every
+The work of a kernel before its wait overlaps with the kernel before it: its launch, its ramp. Every
 write stands behind the wait, and so does every read but those of constants, which no kernel writes;
 so memory may be shared as if kernels ran one after the other. The place of the trigger decides: on
 an H200, over a chain of 52 convolutions, it made between 8% less and 35% more (CTAs that wait hold

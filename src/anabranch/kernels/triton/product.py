@@ -89,7 +89,7 @@ class TileGrid:
 
     @property
     def masks(self) -> dict[Axis, str]:
-        """What says of rows and columns that they are in the product, where not all of a tile's
+        """The masks that say which rows and columns are in the product, where not all of a tile's
         are."""
         sides = zip((self.row, self.col), self.shape, strict=True)
         return {one: f"{one.name}_in" for one, size in sides if one.extent % size}

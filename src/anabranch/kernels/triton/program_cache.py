@@ -28,8 +28,8 @@ PROGRAMS: Table[Program] = Table("kernels", "program 2", nouns(Program))
 
 
 def recall(cache: Cache, kernels: Iterable[Kernel]) -> dict[str, Kernel]:
-    """Learns what earlier processes wrote for these kernels. What they did not, one kernel for each
-    text to come, is for `keep`, once all are known to be what is written here."""
+    """Learns what earlier processes wrote for these kernels. Kernels that they did not write, one
+    for each text to come, are for `keep`, once all are known to be what is written here."""
     wanted: dict[tuple[Graph, Variant], Kernel] = {}
     for kernel in kernels:
         if isinstance(kernel.variant, Variant):  # else it is a library's

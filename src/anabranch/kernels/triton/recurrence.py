@@ -16,8 +16,8 @@
 Where blocks read ahead, the wait for memory is over when a block begins; what is read is then held
 twice.
 
-The space is one flat axis, as that of pointwise kernels. Whatever the number of steps, the text is
-as long as that of a block of them; those that are no whole block stand behind the loop.
+The space is one flat axis, as that of pointwise kernels. The text is as long as that of a block of
+steps, however many there are; those that are no whole block stand behind the loop.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@
                                    tl.broadcast(f, x), 1, one_after_other)
 
 Steps of a recurrence are pairs on the way: what they multiply what came before by, and what they
-add to it, which may lie on tiles of unlike shape. Of a row in blocks `by` is what the carry is
+add to it, which may lie on tiles of unlike shape. `by`, for a row in blocks, is what the carry is
 multiplied by. Products of many factors above one may overflow where no step does, and give nan.
 
 A scan that is asked for at another place than that of the element (before it, or from the other
@@ -130,8 +130,8 @@ def _name(one: Scan, out: Emission) -> str:
 def _scanned(
     one: Scan, value: str, out: Emission, along: Axis, last: str, axis: int
 ) -> tuple[str, str]:
-    """The text of a tile scanned along its axis, and "". Of a recurrence what that is called, and
-    what each step multiplies by what came before the first."""
+    """The text of a tile scanned along its axis, and "". Of a recurrence its name, and what each
+    step multiplies by what came before the first."""
     back = ", reverse=True" if one.reverse else ""
     value = _whole(one.arg, value, least(one.op, one.dtype), one, out, along, last)
     if one.by is None and one.op in FORMS:

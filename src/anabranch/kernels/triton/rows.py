@@ -3,11 +3,11 @@ before and after them.
 
     rows:16x64.w4     16 rows a CTA, tiles of 64 columns, 4 warps
 
-What is reduced is flattened into one axis of columns, all else into one of rows (`rows_axes`),
-each in the memory order of what is read. A row that fits into the tile is read once and held in
+Reduced axes are flattened into one axis of columns, all others into one of rows (`rows_axes`), each
+in the memory order of what is read. A row that fits into the tile is read once and held in
 registers, however many reductions are made of it (layer norm: two). A longer one is walked in
-blocks, once for each reduction that needs the one before, and once more for what is stored for
-each column:
+blocks, once for each reduction that needs the one before, and once more for what is stored for each
+column:
 
     softmax:   for each block: the maximum;  for each block: the sum;  for each block: store
 

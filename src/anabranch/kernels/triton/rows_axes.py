@@ -4,7 +4,7 @@
     rows       b, h, q as one axis, in the memory order of x
     columns    k
 
-What is reduced is flattened into the axis of columns, all else into that of rows, so all must
+Reduced axes are flattened into the axis of columns, all others into that of rows, so all nodes must
 reduce the same axes, and read each element about once: what reads it many times is a contraction,
 or slides.
 """

@@ -137,8 +137,8 @@ def _pixels(found: Windows, together: int) -> tuple[Axis, dict[Axis, Index], Axi
 
 @functools.lru_cache(maxsize=256)
 def _neighbours(body: Graph, together: int, pixel_in: bool, lane_in: bool) -> Emission:
-    """What a thread does with its pixels and lanes, however many they are: tiles differ in their
-    first statements alone, and some only in what they need not ask."""
+    """The statements of a thread for its pixels and lanes, however many they are: tiles differ in
+    their first statements alone, and some only in what they need not ask."""
     found = found_in(body)
     assert isinstance(found, Windows), "it has small windows"
     pixel, place, group = _pixels(found, together)

@@ -204,7 +204,7 @@ class EGraph:
             self._classes[self.find(number)].nodes.setdefault(node.op, []).append(node)
 
     def _node(self, find: Call, node: ENode, bound: Bound, shapes: Shapes) -> Iterator[Bound]:
-        """What the wildcards stand for where a node of the operator is such a call."""
+        """The bindings of the wildcards where a node of the operator is such a call."""
         if node.rest == find.rest:
             yield from self._all(find.args, node.children, bound, shapes)
             if node.op in COMMUTATIVE and node.children[0] != node.children[1]:

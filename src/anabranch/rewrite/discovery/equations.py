@@ -32,7 +32,7 @@ LARGE_CALLS = 4
 """Calls of a replacement that has to do without some operator of what it replaces."""
 
 WILD, WILD_DRAWS = 1000, 3
-"""What seeds of numbers that are not finite are apart, and how many are tried on each draw."""
+"""How far seeds of numbers that are not finite are apart, and how many are tried on each draw."""
 
 UNDRAWN = "cannot be drawn"
 """Begins to say why an equation does not hold on shapes that it cannot even be written for."""

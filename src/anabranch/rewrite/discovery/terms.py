@@ -61,7 +61,7 @@ class Term:
 
 @dataclass(slots=True)
 class Enumeration:
-    """What was tried, and the terms found equal to one that came before."""
+    """How many terms were tried, and those found equal to one that came before."""
 
     enumerated: int = 0
     classes: int = 0

@@ -5,8 +5,8 @@
 
 One `addcmul` is cheaper than the library's two launches, and is computed where the value is read.
 Its factor and term stay in single precision, as in the library's kernel: a rounded factor is off by
-the same for all elements of a channel, so that sums of them do not average it. What a convolution
-or linear before it can take is `fold_batch_norm`'s, which comes first.
+the same for all elements of a channel, so that sums of them do not average it. A norm that a
+convolution or linear before it can take is `fold_batch_norm`'s, which comes first.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class AttentionFacts:
     contents: Mapping[str, Constant]
     able: Mapping[str, Node]
     seen: list[tuple[Constant, str, tuple[int | float, ...]]]
-    """What the attention that is looked at relies on, and those before it."""
+    """The facts that the attention that is looked at relies on, and those before it."""
 
     def constant(self, name: str) -> Constant | None:
         """A constant with its value, or what is computed from constants alone."""
@@ -139,8 +139,8 @@ def attention(graph: Graph, trace: Trace) -> Graph:
 
 
 def _attention(builder: Builder, node: Node, facts: AttentionFacts, trace: Trace) -> dict[str, Ref]:
-    """What comes in place of the second product of an attention, and of the view of it that has
-    the shape of heads; nothing if it is none."""
+    """The nodes in place of the second product of an attention, and of the view of it that has the
+    shape of heads; nothing if it is none."""
     softmax = _past_views(_name(node.args[0]), facts)
     if softmax is None or softmax.op != SOFTMAX:
         return {}
@@ -289,8 +289,8 @@ def _leads_to_product(name: str, facts: AttentionFacts) -> bool:
 
 
 def _past_views(name: str, facts: AttentionFacts) -> Node | None:
-    """What makes the value, through what leaves its elements in order, and casts between floats;
-    None where others read something on the way."""
+    """The node that makes the value, through nodes that leave its elements in order, and casts
+    between floats; None where others read something on the way."""
     node = facts.maker(name)
     while node is not None and (in_order(node, facts.known) or node.op == "aten._to_copy.default"):
         if not facts.known.types[node.uses[0]].dtype.is_floating_point:

@@ -44,8 +44,8 @@ def canonical(graph: Graph, trace: Trace) -> Graph:
 
 
 def _unexpanded(builder: Builder, node: Node) -> Ref | None:
-    """What is spread out to meet a larger operand meets it as it is: so it may be computed where
-    that is read."""
+    """A tensor that is spread out to meet a larger operand meets it as it is: so it may be computed
+    where that is read."""
     known = builder.known
 
     def source(arg: Arg) -> Arg:

@@ -34,7 +34,7 @@ ADD, SUB, MUL, DIV, NEG = (
 )
 RSUB = "aten.rsub.Scalar"
 STEPS = frozenset({ADD, SUB, MUL, DIV, NEG, RSUB, "aten.addcmul.default"})
-"""What may stand between a constant and the layer that it is folded into."""
+"""Operators that may stand between a constant and the layer that it is folded into."""
 LAYERS = frozenset({"aten.convolution.default", "aten.linear.default"})
 OperandForm = Callable[[Builder, Node], Ref | None]
 

@@ -38,7 +38,7 @@ def cse(graph: Graph, trace: Trace) -> Graph:
 
 
 def expression(node: Node, names: dict[str, str] | None = None) -> str:
-    """What a node computes, defaults written out, so that two spellings of a call are equal.
+    """The computation of a node, defaults written out, so that two spellings of a call are equal.
     `names` replaces the names of what it reads."""
     arguments = sorted(ops.arguments(node).items())
     said = (f"{key}={text_arg(rename(arg, names or {}))}" for key, arg in arguments)

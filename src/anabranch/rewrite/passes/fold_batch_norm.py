@@ -82,8 +82,8 @@ def fold_batch_norm(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
 def _source(
     norm: Node, made: Mapping[str, Node], builder: Builder
 ) -> tuple[Node | None, list[Node], int]:
-    """What makes the channels that the norm reads, what moves them on the way, the last first, and
-    the axis they lie along where they are made."""
+    """The node that makes the channels that the norm reads, the nodes that move them on the way,
+    the last first, and the axis they lie along where they are made."""
     direct = made.get(norm.uses[0])
     source, views, axis = direct, list[Node](), 1
     while source is not None and source.op in MOVES:
@@ -220,6 +220,8 @@ FACTORS = {
     "aten.convolution.default": _scaled_convolution,
     "aten.linear.default": _scaled_linear,
 }
-"""What can take a factor for each of its output channels into its weight, and how."""
+"""The operators that can take a factor for each of their output channels into their weight, and
+how."""
 MOVES = frozenset({PERMUTE, TRANSPOSE, "aten.reshape.default", "aten.clone.default"})
-"""What leaves numbers as they are, and channels whole where an axis is of their number."""
+"""The operators that leave numbers as they are, and channels whole where an axis is of their
+number."""

@@ -9,8 +9,8 @@
 A value is copied only where it would enter a convolution contiguous, and then for all its readers;
 a slice of channels is read in place, if it starts where a kernel can load as much at once as of a
 whole. From there on operators pass the layout along, as meta tensors tell. A reshape that was a
-view may become a copy, and says so in its strides. What must see the old strides (an unknown
-operator, `as_strided`) gets a copy in them.
+view may become a copy, and says so in its strides. An operator that must see the old strides (an
+unknown one, `as_strided`) gets a copy in them.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
 
 A language model has a logit for each token and each word: hundreds of megabytes in fp32, written by
 the forward pass and read by the backward pass for the sake of one subtraction. The logits of a half
-type are there anyway, and half as large; of `p` itself the loss wants one number a row. What is
-subtracted is fp32, so that the difference is, without a cast that others would read as well.
+type are there anyway, and half as large; of `p` itself the loss wants one number a row. The
+subtrahend is fp32, so that the difference is, without a cast that others would read as well.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
     return %y, %n_1           ->       %n_2 = copy(%n, %n_1)
                                        return %y, %n_2
 
-What writes few elements of a state in its place already (`ir.state`) stays, and so does a state
-that this graph only reads, whose new value it is itself. A state that is
-returned as it was is returned as a copy, for its place has the new value then; and what two states
-exchange goes through a copy of one of them.
+A node that writes few elements of a state in its place already (`ir.state`) stays, and so does a
+state that this graph only reads, whose new value it is itself. A state that is returned as it was
+is returned as a copy, for its place has the new value then; and what two states exchange goes
+through a copy of one of them.
 """
 
 from __future__ import annotations

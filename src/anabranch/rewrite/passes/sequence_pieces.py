@@ -1,4 +1,4 @@
-"""What all steps of a recurrent layer are multiplied by is multiplied a few steps at a time.
+"""The inputs of all steps of a recurrent layer are multiplied a few steps at a time.
 
     h1..h64 --cat--> linear --slices--> steps of the next layer      waits for h64
 

@@ -5,9 +5,9 @@
     %m = mul(%t, %s)                                     %a = add(%m, permuted %r)
     %a = add(%m, %r)                                     %t = permute(%a, [0, 3, 1, 2])
 
-What else is read is permuted the other way, which is a view. Only where the product, and what is
-made of it, is read by nobody else, where no other product is read that this could follow as it is,
-and where the result lies in memory as it did.
+Other operands are permuted the other way, which is a view. Only where the product, and what is made
+of it, is read by nobody else, where no other product is read that this could follow as it is, and
+where the result lies in memory as it did.
 """
 
 from __future__ import annotations

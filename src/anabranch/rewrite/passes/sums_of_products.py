@@ -300,5 +300,5 @@ def _turned(factor: _Factor) -> _Factor:
 
 
 def _kind(term: _Term) -> tuple[bool, bool, bool, torch.dtype]:
-    """What terms of one product have in common, beside the sizes of their result."""
+    """The features that terms of one product have in common, beside the sizes of their result."""
     return term.left.transposed, term.right.transposed, term.widened, term.node.type.dtype

@@ -7,9 +7,9 @@
 
 So pixels that were made wider (`rewrite.rules.channel_padding`) stay so up to the contraction that
 sums over them, whose weight multiplies the zeros by zeros. Concatenations are of the whole parts,
-with zeros behind each. What stands in the channels beyond must be a number for that, and is: only
-where it is known to come of zeros is a slice left out. What a caller, or an operator that does more
-than compute, has written there may be anything.
+with zeros behind each. The channels beyond must hold a number for that, and do: only where it is
+known to come of zeros is a slice left out. A caller, or an operator that does more than compute,
+may have written anything there.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class _ChannelWalk:
         return len(shape) < rank - 1 or shape[1 - rank] == 1
 
     def _operand(self, ref: Ref, rank: int, whole: _Whole) -> Ref:
-        """What is read in its place by an operator that works on all channels."""
+        """The value read in its place by an operator that works on all channels."""
         if ref.name in self.whole:
             return self.whole[ref.name].ref()
         shape = self._shape(ref.name)

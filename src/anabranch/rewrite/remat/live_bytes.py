@@ -7,8 +7,8 @@ computed again.
     g = ... y ...          y_again = relu(x)     shortly before its first reader behind the peak
                            g = ... y_again ...
 
-Nodes are numbers here, for many choices are compared. What is computed again may read other values
-that are, which are then computed before it, each once. Views are renamed again where what they
+Nodes are numbers here, for many choices are compared. Values computed again may read other values
+that are, which are then computed before them, each once. Views are renamed again where what they
 show is. Inputs, constants and what is written in the place of a state have memory of their own.
 """
 

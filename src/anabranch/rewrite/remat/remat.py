@@ -1,9 +1,9 @@
 """Rematerialisation: a graph, a limit of bytes, times of nodes -> the graph in which enough is
 computed again.
 
-Of all that is proposed (`propose`) and keeps to the limit, what takes least time runs again; then
-the dearest of it is kept after all, one by one, as long as the limit is kept. Where nothing keeps
-to it, what comes nearest. Where the peak moves, the same again for the new one.
+The cheapest of the proposals (`propose`) that keep to the limit runs again; then the dearest of it
+is kept after all, one by one, as long as the limit is kept. Where nothing keeps to it, what comes
+nearest. Where the peak moves, the same again for the new one.
 
 Which bytes live at once is counted in graph order (`live_bytes`): fused tasks keep fewer, streams
 more. Whoever asks measures what came of it, and asks for less.
@@ -21,7 +21,7 @@ from anabranch.rewrite.remat.live_bytes import LiveBytes
 from anabranch.rewrite.remat.propose import by_price, minimum_cut, segments
 
 FORWARD_SUFFIX, RECOMPUTE_SUFFIX = "(forward)", "(recompute)"
-"""What an origin ends with in a training step, and of what runs again."""
+"""The ending of an origin in a training step, and of nodes that run again."""
 COPY_SUFFIX = "_again"
 MOST_ROUNDS = 4
 """Peaks that are lowered one after another."""

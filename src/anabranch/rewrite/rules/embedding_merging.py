@@ -217,7 +217,8 @@ def joined(known: Known, refs: Sequence[Ref], at: int, new: bool) -> Operand:
 
 
 def _cut(known: Known, ref: Ref) -> ValueSlice | None:
-    """What the value is cut out of, with that axis or without, whatever orders its elements so."""
+    """The value that this one is cut out of, with that axis or without, whatever orders its
+    elements so."""
     wanted, name = known.types[ref.name].shape, ref.name
     while (node := known.producers.get(name)) is not None and node.op in ORDERED:
         name = node.uses[0]

@@ -12,12 +12,12 @@ variances of its parts, which whoever makes the row knows when it has made them:
     m = mean(u)     r = 1 / sqrt(mean(q + (u - m)^2) + eps)    with the kernel of the linear
 
 Both are as exact as the operator, and a launch is gone. Sums over weights are computed when
-constants are folded. Who else reads the normalised rows, to add them to something, say, takes them
-from x by the same two numbers.
+constants are folded. Other readers of the normalised rows, which add them to something, say, take
+them from x by the same two numbers.
 
-What is added to a row is nothing to its norm, and so is what is added to a row of the weight: with
-its mean taken away, sum(v) is what rounding leaves of 0, and rows far from 0 cancel in no sum.
-"""
+A number added to a row changes nothing of its norm, and neither does one added to a row of the
+weight: with its mean taken away, sum(v) is what rounding leaves of 0, and rows far from 0 cancel in
+no sum."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
     (x @ y) @ z      =  x @ (y @ z)                      the cheaper one by the sizes
     (x * s) @ w      =  (x @ w) * s                      where there are fewer elements
 
-What is joined or added may be weights, and is done once when constants are folded; where it is
-computed on the way, it is for the search to see whether that pays.
+Operands that are joined or added may be weights, and are then joined once when constants are
+folded; where it is computed on the way, it is for the search to see whether that pays.
 """
 
 from __future__ import annotations

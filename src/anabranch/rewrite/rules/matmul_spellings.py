@@ -7,9 +7,9 @@
 A library has other kernels for each, and what can be merged depends on the spelling: rules of
 products see linears, rules of windows see convolutions. Products with one column or row are sums as
 well, which join what is computed element by element on either side of them: a step of a state space
-model is one, another of linear attention. None needs constants; of a weight that is
-one, reshaping and turning are done once. What is captured has no matmul, and permutations around a
-linear only where people wrote them: the ways back are for what the ways there have made.
+model is one, another of linear attention. None needs constants; of a weight that is one, reshaping
+and turning are done once. A captured graph has no matmul, and permutations around a linear only
+where people wrote them: the ways back are for what the ways there have made.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ RELU_MOVES = frozenset({"aten.relu", "aten.cat", "aten.slice"})
 
 
 def published(families: Mapping[str, Sequence[Rule]]) -> tuple[Rule, ...]:
-    """Of these families, by name, the rules that a published search has, but for its own."""
+    """The rules of these families, by name, that a published search has, but for its own."""
     some = (rule for name in FAMILIES for rule in families[name])
     grouped = (rule for rule in families["grouped_convs"] if rule.name in GROUPED)
     moved = (rule for rule in families["movement"] if _operators(rule) <= RELU_MOVES)

@@ -5,10 +5,10 @@ r"""Columns: what all steps of a loop compute, side by side, as whole tensors.
     ...
 
 A column of one operator is that operator of the columns of its arguments; one of cuts that follow
-each other is what they were cut out of; one that is another column, a step later, is the state.
-What becomes of the state on its way to the next step must be a factor and a term. What is read of
-it may be more (`recurrence_values`). Steps lie along an axis that
-each column has where it is at hand; where columns meet it moves, which is a view.
+each other is what they were cut out of; one that is another column, a step later, is the state. The
+state must reach the next step by a factor and a term. What is read of it may be more
+(`recurrence_values`). Steps lie along an axis that each column has where it is at hand; where
+columns meet it moves, which is a view.
 
     c = a[i] * c + u[i]                      c = recurrence(u, a)        a state space model as
     y.append(c @ r[i])               ->      y = sum(c * r, n)           Mamba has it, read so
@@ -53,8 +53,8 @@ FILLED = frozenset(f"aten.{name}" for name in ("full", "full_like", "zeros", "ze
 
 @dataclass(frozen=True, slots=True)
 class ColumnStep:
-    """What a column is of its state, which is `of` one step before and `first` before the first:
-    `by` times that, plus `term`; None for a factor of one, and for no term."""
+    """How a column follows from its state, which is `of` one step before and `first` before the
+    first: `by` times that, plus `term`; None for a factor of one, and for no term."""
 
     of: Column
     first: Arg
@@ -133,8 +133,8 @@ class Columns:
         return replace(rest, value=both)
 
     def _cut(self, refs: tuple[Ref, ...]) -> Whole | None:
-        """What these were cut out of, one after the other or from the last to the first; its axis
-        stays where it is, if it is a whole one or lies so."""
+        """The value that these were cut out of, one after the other or from the last to the first;
+        its axis stays where it is, if it is a whole one or lies so."""
         type, found = self.known.types[refs[0].name], list[Whole]()
         for order in (refs, refs[::-1]):
             for at in range(len(type.shape) + 1):

@@ -3,8 +3,8 @@
     steps of shape [4, 8], side by side:    whole[4, T, 8], at = 1
     each step's sum over its last axis:     sum(whole, 2), at = 1
 
-`recurrence_columns` says which steps are columns. What is read of a state may be more than element
-by element: sums of it, linears, products with one column (`READ`).
+`recurrence_columns` says which steps are columns. A read of a state may be more than element by
+element: sums of it, linears, products with one column (`READ`).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def each(op: str, given: Sequence[Whole], type: TensorType | None = None) -> Who
 
 
 Read = Callable[[Sequence[Whole], Shape], Whole]
-"""What a column is whose arguments are these, and each step of which has this shape."""
+"""Gives the column whose arguments are these, and each step of which has this shape."""
 
 
 def _along(given: Sequence[Whole]) -> tuple[Whole, int]:

@@ -23,9 +23,9 @@ once are
                 `sum(C)` is their sum, `sum(C[:2])` that of the first two, `count` how many
 
 and the last word says what is drawn (`KINDS`), a computed tensor where there is none; with
-`several` behind it, it is drawn once for all `count` of them. `K of x` is
-the axis of x that K stands at, from either end. What is no text stands for itself, a tuple for what
-is in it, and `OneOf` for one of several. `rules.shapes_condition` says what of it is a condition.
+`several` behind it, it is drawn once for all `count` of them. `K of x` is the axis of x that K
+stands at, from either end. An entry that is no text stands for itself, a tuple for what is in it,
+and `OneOf` for one of several. `rules.shapes_condition` says what of it is a condition.
 """
 
 from __future__ import annotations
@@ -268,8 +268,8 @@ def each(*choices: object) -> Callable[[Drawing], object]:
 def pools(
     rest: tuple[object, ...], *given: str | Mapping[str, object], **more: object
 ) -> EitherShapes:
-    """Of a pooling along two axes, whose arguments behind its padding these are (`pool`); its
-    strides may be left out, or be one number."""
+    """The shapes of a pooling along two axes, whose arguments behind its padding these are
+    (`pool`); its strides may be left out, or be one number."""
     ways = (((1, 1, 2, 3), "strides sizes"), ((), ()), ((2,), (2,)))
     kernel = (1, 2, 3, 5)
     return either(

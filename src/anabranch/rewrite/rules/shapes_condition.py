@@ -38,7 +38,7 @@ FREE = ("whole", "wider", "strides", "paddings")
 ANY = ("any", "broadcast")
 """Kinds of tensors whose shape is no condition."""
 OF_SEVERAL = re.compile(r"(sum|prod)\(([\w.]+)(?:\[:(\d+)\])?\)")
-"""What is calculated of all sizes of one name, or of the first of them."""
+"""The sizes calculated of all sizes of one name, or of the first of them."""
 GROUPS, SPACE = "G", "space"
 """The groups of a window, and how many axes of space there are, of all of `WALKED`."""
 ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
@@ -57,7 +57,7 @@ OF_NONE |= {"aten.reshape.default": 1, "aten.slice.Tensor": 1}
 
 @dataclass(frozen=True, slots=True)
 class TensorCondition:
-    """What is said of one wildcard that stands for a tensor, or for `many`. `kind`: the last word
+    """The condition on one wildcard that stands for a tensor, or for `many`. `kind`: the last word
     of its text."""
 
     name: str
@@ -131,7 +131,7 @@ class ShapesCondition:
         return found if isinstance(found, Refused) else None
 
     def sizes(self, match: Match) -> BoundSizes | Refused:
-        """What the letters stand for in the match, or why it does not fit."""
+        """The sizes that the letters stand for in the match, or why it does not fit."""
         for name in self.numbers:
             arg = match.bound[name]
             if not isinstance(arg, int | float) or isinstance(arg, bool):

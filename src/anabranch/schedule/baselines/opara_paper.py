@@ -138,7 +138,7 @@ def _with_inputs(tasks: TaskGraph) -> tuple[Dag, Names]:
 def _launches(
     dag: Dag, order: Sequence[int], stream_of: Sequence[int], first: int
 ) -> Iterator[Launch]:
-    """Of the nodes from `first` on, with a wait for each of their edges between streams."""
+    """The launches from node `first` on, with a wait for each of their edges between streams."""
     number: dict[int, int] = {}
     for v in order:
         if v >= first:

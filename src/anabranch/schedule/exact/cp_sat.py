@@ -4,8 +4,8 @@ CP-SAT (OR-tools) chooses a start for each task on the machine of `local.occupan
 hold their shares of it (one cumulative resource), inputs end before their readers start, forks and
 joins cost.
 
-What a fork or a join costs depends on which edges a launch really has, and an edge disappears where
-others imply it: if b is made to wait for c, then d, which reads both, waits for b alone.
+The cost of a fork or a join depends on which edges a launch really has, and an edge disappears
+where others imply it: if b is made to wait for c, then d, which reads both, waits for b alone.
 
          +--> b --+          b beside c: d waits for two, a starts two
     a -->|        +--> d     b after c:  d waits for b, a starts c; no fork, no join
@@ -32,7 +32,7 @@ from anabranch.schedule.local.occupancy_model import ROOM, TICKS, Problem, local
 
 MOST_TASKS = 40
 EVALUATIONS = 4_000
-"""What the local search may ask, where the solver's starts do not reach the bound."""
+"""Evaluations of the local search, where the solver's starts do not reach the bound."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ that were measured.
     -> merged {b, c}; then the graph is rewritten, and scheduled:   a, bc, d
 
 A merged stage needs another task graph. So deciding comes first (`chosen`): the programme runs on
-the tasks as they are, with what each offered set would take. Who asked rewrites the graph, and the
+the tasks as they are, with what each offered set would take. The caller rewrites the graph, and the
 schedulers of the table see the merged tasks as tasks like others. With barriers the stages found
 before, merged tasks in the place of their members, are among what they look at; but here a merged
 task may also stand beside others, which in the paper it may not.

@@ -40,7 +40,7 @@ LIGHT = frozenset(
         *("reshape", "flatten", "unflatten", "_unsafe_view"),
     )
 )
-"""What costs an anchor little to do on the way, besides views and pointwise ops."""
+"""Operators that cost an anchor little to do on the way, besides views and pointwise ops."""
 
 CONCATENATIONS = frozenset({"aten.cat.default", "aten.stack.default"})
 POOLS = frozenset({"aten.avg_pool2d.default", "aten.max_pool2d.default"})
@@ -96,7 +96,7 @@ def operators(graph: Graph) -> Operators:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What decides whether a light or gathering node is an operator of its own."""
+    """The facts that decide whether a light or gathering node is an operator of its own."""
 
     readers: dict[str, list[Node]]
     returned: frozenset[str]
@@ -139,7 +139,7 @@ def _needed(graph: Graph) -> list[Node]:
 
 
 def _exits(nodes: Sequence[Node], inputs: set[str]) -> frozenset[str]:
-    """Of the nodes that depend on an input, those before or after each other one."""
+    """The nodes that depend on an input, those before or after each other one."""
     place: dict[str, int] = {}
     names: list[str] = []
     edges: set[tuple[int, int]] = set()

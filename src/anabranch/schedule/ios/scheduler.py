@@ -56,7 +56,7 @@ from anabranch.schedule.task_weights import shares, times
 from anabranch.trace import Trace
 
 TRANSITIONS = 2_000_000
-"""What the blocks of one graph may look at together, in steps that succeed: a second or
+"""Transitions that the blocks of one graph may look at together, in steps that succeed: a second or
 two. Twice as many brought RandWire and NASNet less than 1%."""
 
 WORK = 10_000_000

@@ -25,7 +25,7 @@ from anabranch.schedule.local.evaluate import Latency
 SEED = 20
 ROUNDING_US = 1e-6  # microseconds; less is rounding
 BREAK = 0.05
-"""What a task off its inputs' streams costs beyond the model, in forks."""
+"""The cost of a task off its inputs' streams beyond the model, in forks."""
 LOOK = 64  # evaluations between two looks at the clock
 MET = 4_096  # placings whose costs are remembered
 

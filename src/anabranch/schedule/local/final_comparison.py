@@ -1,6 +1,6 @@
 """Finals: the last word on a whole network. Tasks, a placing of ours -> the schedule to use.
 
-What was found block by block stands for the first time beside what the published schedulers would
+Schedules found block by block stand for the first time beside what the published schedulers would
 do with the whole. All that the model does not rule out runs on the device where there is one, side
 by side, and ours with priorities, and with its streams started by one launch:
 

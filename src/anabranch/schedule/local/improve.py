@@ -1,6 +1,6 @@
 """Improve: a placing -> a better one, whole or window by window, within so many evaluations.
 
-A dag of a few dozen nodes is annealed as a whole. Of a larger one a window of the launch order is
+A dag of a few dozen nodes is annealed as a whole. A window of the launch order of a larger one is
 annealed alone: a few nodes move, some before and after them stand still and are evaluated with
 them, so that what overlaps is seen. What a window found is kept only if the whole gets faster:
 

@@ -63,8 +63,8 @@ def problem(dag: Dag, us: Sequence[float], shares: Sequence[float], fork_us: flo
 
 
 def starts(problem: Problem, placing: Placing) -> list[int]:
-    """When each task starts. Who is ready first is served first, but who fits need not wait for
-    one who does not."""
+    """When each task starts. The first that is ready is served first, but one that fits need not
+    wait for one that does not."""
     ticks, rooms, half_fork = problem.ticks, problem.rooms, problem.half_fork
     waiting, joins, dependents = edges(problem, placing)
     ready = [0] * len(ticks)
@@ -124,7 +124,7 @@ def local_search(
     evaluations: int,
     until: Deadline = ENDLESS,
 ) -> Placing:
-    """What the local search makes of the best of these placings on this machine."""
+    """The schedule that the local search makes of the best of these placings on this machine."""
 
     def latency_of(nodes: Sequence[int]) -> Latency:
         part = problem.of(nodes)

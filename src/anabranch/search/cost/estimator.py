@@ -145,7 +145,7 @@ class Times:
 
 
 class Scale:
-    """What estimates are off by, as the known tasks say that are like a task in most.
+    """The error of estimates, as the known tasks say that are like a task in most.
 
     Alike are, in this order: those of the same main node, whatever is fused to it and whatever a
     product is called; those of its operator whose main operands, or only the first of them, have

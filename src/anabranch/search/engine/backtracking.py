@@ -46,7 +46,7 @@ gets to them."""
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a part of the graph took, run by itself, before so many steps in it and after them."""
+    """The time of a part of the graph, run by itself, before so many steps in it and after them."""
 
     before: Cost
     after: Cost

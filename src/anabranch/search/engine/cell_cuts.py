@@ -5,9 +5,9 @@
     bulges        [     ]     [  ]           what is wider
     cells      [a  b  c  d][e  f  g  h]      one cut between two bulges, where few rules match
 
-What crosses is the least number of values by which there are two bulges or more: one behind each
-module of Inception, two between cells of NASNet, which read the two cells before them. What is
-decided for a cell depends on the cell and what is next to it, so equal cells are cut alike.
+The crossing is the least number of values by which there are two bulges or more: one behind each
+module of Inception, two between cells of NASNet, which read the two cells before them. The
+decisions for a cell depend on the cell and what is next to it, so equal cells are cut alike.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 
 Where a rule says so, what it gains lies outside of what it replaces, or that is more than a part
 holds, and a search of parts does not see it. There the whole network says whether it pays, once for
-all places of one kind: the same rule, with results of the same types. What was made wider for its
-readers is then read so (`passes.zero_channels`), that other searches may go on from there.
+all places of one kind: the same rule, with results of the same types. A tensor that was made wider
+for its readers is then read so (`passes.zero_channels`), that other searches may go on from there.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ def _divided(
 
 
 def _first_side(places: list[int], network: FlowNetwork, before: frozenset[int]) -> frozenset[int]:
-    """The places before the cheapest cut. Costs are whole numbers, each kind larger than all of
-    the lesser kinds together, so that no rounding decides. What crosses is counted over the whole
+    """The places before the cheapest cut. Costs are whole numbers, each kind larger than all of the
+    lesser kinds together, so that no rounding decides. The crossing is counted over the whole
     graph, earlier and later pieces included, so that equal cells are cut at equal places."""
     n, forced = len(places), max(1, len(places) // FORCED)
     ends = dict.fromkeys(before.union(places[:forced]), SOURCE)

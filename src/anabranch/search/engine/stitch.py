@@ -39,7 +39,7 @@ PartNames = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What is asked of a graph again and again while it is cut, found out once. `place`: of each
+    """The facts asked of a graph again and again while it is cut, found out once. `place`: of each
     node in graph order. `fixed`: the values that depend on constants alone."""
 
     graph: Graph
@@ -230,8 +230,8 @@ class _Seam:
 
 
 def sewn_graph(wiring: Wiring, sewn: Sewn, outputs: Sequence[Ref]) -> Graph:
-    """What has been put together, as a graph that returns these values of the whole; what nobody
-    needs any more is still there."""
+    """The pieces put together, as a graph that returns these values of the whole; what nobody needs
+    any more is still there."""
     graph = wiring.graph
     returned = tuple(Ref(sewn.names.get(ref.name, ref.name)) for ref in outputs)
     constants = (*graph.constants, *sewn.constants)

@@ -93,10 +93,10 @@ def sample(
     """Milliseconds of each call, in rounds that visit all within about `seconds`: the i-th numbers
     of all lists were taken in the same round.
 
-    A system is visited on an idle device and with a call that does not count. What follows
-    is not synchronised, so a call takes as long as its slower side, host or device. `replays`: by
-    number, those that do nothing but launch a graph, of which the device's time is taken: where the
-    host would launch the next one too late, the device sleeps before they begin.
+    A system is visited on an idle device and with a call that does not count. Later work is not
+    synchronised, so a call takes as long as its slower side, host or device. `replays`: by number,
+    those that do nothing but launch a graph, of which the device's time is taken: where the host
+    would launch the next one too late, the device sleeps before they begin.
     """
     samples: list[list[float]] = [[] for _ in calls]
     lead = dict.fromkeys(replays, 0.0)

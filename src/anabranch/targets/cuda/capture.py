@@ -14,7 +14,8 @@ edge; one that turns back has an edge more, from its last launch that was as urg
 
 A call while its caller captures a graph of their own puts the plan's launches into that graph, as
 they went into ours: their inputs, results and memory are those of the plan, which then lives as
-long as the process. Whoever replays such a graph beside other calls of the plan must order them.
+long as the process. A caller that replays such a graph beside other calls of the plan must order
+them.
 
 All kernels of the graph, a library's too, ask for one carve-out of L1
 (`kernels.triton.l1_carveout`).

@@ -6,7 +6,7 @@ copies before the launch returns.
 
     addresses (0x7f00, 0x7f80)  ->  words [0x7f00, 0x7f80], array [&words[0], &words[1]]
 
-Whoever calls has made the device's primary context current, as any call of torch's runtime does.
+The caller has made the device's primary context current, as any call of torch's runtime does.
 """
 
 from __future__ import annotations

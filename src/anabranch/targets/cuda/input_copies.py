@@ -1,4 +1,4 @@
-"""What copies the inputs of a call into the buffers that a graph reads.
+"""Copies the inputs of a call into the buffers that a graph reads.
 
 ids i64[1,128]   mask i64[1,128]   types i64[1,128]      one launch
 image f16[1,3,224,224]                                   a copy of its own

@@ -49,7 +49,7 @@ class KernelNodeParams(ctypes.Structure):
 def launches_of(
     call: Callable[[], None], stream: torch.cuda.Stream, library: Library | None = None
 ) -> list[Resources | None]:
-    """Of each kernel, copy and fill that a call would launch, in order. The call is captured and
+    """The kernels, copies and fills that a call would launch, in order. The call is captured and
     not run. RuntimeError where it cannot be captured."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # which is an answer

@@ -9,13 +9,13 @@
     with alone(waiting): ...      nobody builds meanwhile, and nobody else is alone
 
 Two compilations that time their kernels at the same time would each measure the other. Between
-turns everything else goes on: compiling, above all. What a benchmark reports asks for more, that
+turns everything else goes on: compiling, above all. A benchmark's reported times ask for more, that
 no other benchmark takes the host's cores meanwhile, so it waits until all are built.
 
 Files of the user's, named by the GPU, are locked by `filelock`; processes of other users or in
 other containers are not seen. A turn has two: whoever waits for the turn holds the queue, so nobody
-has a turn twice while others wait. Whoever has one may ask for one within it, as inductor's trials
-do. Where no file can be locked, everybody goes ahead.
+has a turn twice while others wait. The holder of one may ask for one within it, as inductor's
+trials do. Where no file can be locked, everybody goes ahead.
 """
 
 from __future__ import annotations

@@ -111,8 +111,8 @@ class CudaTarget:
         states: Mapping[str, torch.Tensor] | None = None,
     ) -> CudaExecutable:
         """One CUDA graph. Where capture fails the executable launches eagerly and says why in
-        `failure`; the caller reports it. What may not run on numbers that are drawn is captured
-        at the first call."""
+        `failure`; the caller reports it. A plan that may not run on numbers that are drawn is
+        captured at the first call."""
         if plan.spec.kind != "cuda":
             raise TargetError(
                 f"plan {plan.tasks.name} is for {plan.spec.name}",

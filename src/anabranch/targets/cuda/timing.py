@@ -5,8 +5,8 @@ is replayed a few times between events, unsynchronised. Reported: median and hal
 percentile range, in microseconds.
 
 Device and host. A graph of many short kernels is over before the host has launched the next: 73
-kernels of 44 us took 60 to 115 us to launch. What such a graph takes on the device is seen only if
-the host is ahead, so before its replays the device sleeps (its lead), and longer each time that the
+kernels of 44 us took 60 to 115 us to launch. The device's time for such a graph is seen only if the
+host is ahead, so before its replays the device sleeps (its lead), and longer each time that the
 first of them was over before the host had launched the last. Graphs that take longer than their
 launch need no sleep and get none. A call is timed as its user sees it, the host included.
 

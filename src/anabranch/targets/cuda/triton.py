@@ -139,7 +139,7 @@ class Triton:
         self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None
     ) -> Iterator[None]:
         """Compile what these kernels need while the block runs, or read it from the cache, where
-        it is kept. What fails is kept as a sentence, and heard when it is loaded."""
+        it is kept. A failure is kept as a sentence, and raised when the kernel is loaded."""
         steps = self.ready(kernels, cache, trace)
         try:
             next(steps)

@@ -46,7 +46,7 @@ BESIDE = 0.15
 """Microseconds that a launch takes longer for each part beside the longest: 0.5 for the four
 branches of an Inception module on an H200."""
 MEMORY = 0.25
-"""Of the device's memory, what plans that are timed side by side may hold."""
+"""The part of the device's memory that plans that are timed side by side may hold."""
 UNTOLD = 0.3
 """Microseconds that a group may look slower in a forecast and be tried. Alone, the branches of an
 Inception module take 0.6 us less in one launch on an H200 than on streams, where the forecast has
@@ -55,10 +55,11 @@ them 0.6 behind; but of 30 groups of GoogLeNet, Inception-v3 and SqueezeNet that
 
 
 LIKELY_GAIN = 0.03
-"""Of the plan's time, what a forecast must see in all groups together for them to be tried where
-only what is likely is asked for: twice the spread of a plan that is timed. On an H200 none of 30
-groups of GoogLeNet, Inception-v3 and SqueezeNet that the forecast had near nothing made its network
-faster by more than that spread, at 12 to 15 seconds of compiling and timing for each network."""
+"""The part of the plan's time that a forecast must see in all groups together for them to be tried
+where only what is likely is asked for: twice the spread of a plan that is timed. On an H200 none of
+30 groups of GoogLeNet, Inception-v3 and SqueezeNet that the forecast had near nothing made its
+network faster by more than that spread, at 12 to 15 seconds of compiling and timing for each
+network."""
 FEW_TASKS = 12
 """Tasks of a plan of which all that is likely is tried, whatever a forecast sees in it: there is
 little to compile, and joins of streams, which common launches spare it, are what it takes longest

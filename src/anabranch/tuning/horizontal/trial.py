@@ -32,9 +32,9 @@ from anabranch.tuning.select import Selection
 PROMISE = 0.002
 """Of the plan's time, what must seem to be saved."""
 ALONE = 0.6
-"""Of the time that is left, what trying offers one by one may take."""
+"""The part of the time left that trying offers one by one may take."""
 SHARES = (1.0, 0.5)
-"""Of the offers that pay alone, how many are tried together, the best first."""
+"""The shares of the offers that pay alone that are tried together, the best offers first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,9 @@ SCHEDULE_RATIO, OTHERS = 1.25, 6
 """Schedules that take up to so many times as long without PDL are tried with it, and so many at
 most: one of a single stream, and the fastest."""
 LARGE_LAUNCHES, OTHERS_OF_LARGE = 300, 3
-"""Of a plan of more than 300 launches, which takes a second and more to load and to capture in all
-its modes, three at most. What gained most of NASNet-A, at two sizes and batches, was among them."""
+"""Three at most for a plan of more than 300 launches, which takes a second and more to load and to
+capture in all its modes. The plan that gained most of NASNet-A, at two sizes and batches, was among
+them."""
 BOTH = (PdlMode.PREFETCH_L2, PdlMode.PREFETCH_L2_EARLY)
 """The modes that are best as a rule; others are tried in these and in the first plan's. On an H200
 BERT takes 281 us in f, 289 in a, 294 in e, GoogLeNet 90, 96 and 95, ResNet-50 173, 173 and 183."""
@@ -130,8 +131,8 @@ def _another_schedule(
     cache: Cache | None,
     trace: Trace,
 ) -> tuple[Plan, PdlMode | None, Cost]:
-    """Of these plans the fastest in a mode for all, that mode, and what it takes; the first one
-    unless another is surely faster."""
+    """The fastest of these plans in a mode for all, that mode, and its time; the first one unless
+    another is surely faster."""
     if not others:
         return plan, mode, cost
     tried = [(plan, mode), *((other, m) for other in others for m in dict.fromkeys((*BOTH, mode)))]

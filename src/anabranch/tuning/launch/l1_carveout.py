@@ -69,7 +69,7 @@ def in_carveout(tasks: TaskGraph, percent: int) -> TaskGraph:
 
 
 def _timed(plan: Plan, target: Target) -> tuple[Cost, ...] | None:
-    """What the plan takes as it is and in less, side by side; None where one does not run as a
+    """The times of the plan as it is and in less, side by side; None where one does not run as a
     graph."""
     try:
         runs = [target.load(plan)]

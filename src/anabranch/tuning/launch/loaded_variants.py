@@ -3,7 +3,7 @@
     plan --load--> the first way: places, weights, warm-ups, a graph
                    | again, for modes (e, none, ...): a graph, and kernels seen before as they are
 
-Whoever looks for modes tries hundreds of ways that differ in kernels alone. Loading each anew took
+A search for modes tries hundreds of ways that differ in kernels alone. Loading each anew took
 longer than timing it: 13 ms for thirty tasks, 35 for a hundred, 200 for seven hundred.
 """
 

@@ -6,8 +6,8 @@
     3     b         +0.6
 
 Bayesian linear regression: effects add up, are normal around nothing before any run, and runs are
-noisy. Who tries what would be best if a draw from the belief were true (Thompson sampling) tries
-what may be best, and repeats little of what surely is not.
+noisy. Thompson sampling tries what would be best if a draw from the belief were true: it tries what
+may be best, and repeats little of what surely is not.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def expected(runs: Runs) -> Vector:
 
 
 def drawn(runs: Runs, dice: np.random.Generator) -> Vector:
-    """What each change adds in one world among those that the runs leave possible: a world drawn
-    before any run, corrected by what the runs say of it (Matheron's rule)."""
+    """The time that each change adds in one world among those that the runs leave possible: a world
+    drawn before any run, corrected by what the runs say of it (Matheron's rule)."""
     world = runs.scale * dice.standard_normal(runs.scale.shape)
     return _learned(runs, world, runs.noise * dice.standard_normal(len(runs.us)))
 

@@ -197,7 +197,7 @@ class SandboxClient:
             yield key, TOLD.read(line, None)
 
     def _values(self, tasks: Sequence[Task]) -> list[list[Tensor] | None]:
-        """What tasks read on the example whose operators may not read drawn numbers."""
+        """The values that tasks read on the example whose operators may not read drawn numbers."""
         return [
             values_of(self._target, task) if delicate([task.body], task.reads) else None
             for task in tasks
@@ -209,8 +209,8 @@ class SandboxClient:
 
 def compile_ahead(kernels: Sequence[Kernel], sandbox: SandboxProcess) -> None:
     """Have generated kernels compiled into the cache, by compilers that are at hand there: others
-    would have to be started. Not while kernels are tried. What was not compiled, whatever the
-    reason, is not in the cache, and will be compiled by who needs it."""
+    would have to be started. Not while kernels are tried. A kernel that was not compiled, whatever
+    the reason, is not in the cache, and will be compiled by who needs it."""
     process = sandbox.process
     tasks = [Task(kernel.name, kernel.body, kernel) for kernel in kernels if kernel.source]
     if process is None or not tasks:

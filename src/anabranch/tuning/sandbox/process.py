@@ -73,7 +73,7 @@ class SandboxProcess:
         return f"died with exit status {self.process.wait()}"
 
     def interrupt(self) -> None:
-        """Whoever waits for an answer, in another thread, hears that there will be none."""
+        """A thread that waits for an answer hears that there will be none."""
         process = self.process
         if process is not None:
             process.kill()

@@ -132,9 +132,9 @@ class Oracle:
 def try_kernel(
     task: Task, target: Target, oracle: Oracle, values: Sequence[Tensor] | None = None
 ) -> Verdict:
-    """Run a task alone between fences, compare what it wrote, and time it roughly. What is off on
-    numbers of one draw is asked on those of others (`tolerances.DRAWS`). `values`: what it reads on
-    the example, where it may not read drawn numbers."""
+    """Run a task alone between fences, compare what it wrote, and time it roughly. A kernel that is
+    off on numbers of one draw is run on those of others (`tolerances.DRAWS`). `values`: what it
+    reads on the example, where it may not read drawn numbers."""
     wrong: Refused | None = None
     for draw in range(tolerances.DRAWS):
         expected = oracle.of(task.body, draw)

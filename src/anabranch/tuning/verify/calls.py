@@ -91,9 +91,9 @@ def _named(captured: Captured, output: int) -> str:
 
 
 def _models_call(job: Job, captured: Captured, now: Sequence[Tensor]) -> Observed | None:
-    """What a call of the model returns and leaves in its states, which are as they are `now`
-    before; None where it does not bear one. Each begins where the plan's did, for some models take
-    rounding far: an optimizer's first steps go by the sign of a gradient, however small."""
+    """The results of a call of the model, and what it leaves in its states, which are as they are
+    `now` before; None where it does not bear one. Each begins where the plan's did, for some models
+    take rounding far: an optimizer's first steps go by the sign of a gradient, however small."""
     places = [state.value for state in captured.graph.states]
     if not callable(job.model) or any(place is None for place in places):
         return None

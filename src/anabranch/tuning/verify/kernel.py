@@ -34,9 +34,9 @@ PASSED: Table[tuple[str, ...]] = Table("kernels", "check 4", nouns(tuple[str, ..
 
 
 def verify_kernel(task: Task, target: Target, cache: Cache | None) -> Refused | None:
-    """How the results of a task's kernel differ from those of its body, if they do. What passed
-    once on this machine, on all sets of numbers that it is asked for, is not run again: the whole
-    plan always is."""
+    """How the results of a task's kernel differ from those of its body, if they do. A kernel that
+    passed once on this machine, on all sets of numbers that it is asked for, is not run again: the
+    whole plan always is."""
     spec = target.spec
     if spec.simulated:
         return None
@@ -90,8 +90,8 @@ def _verdict(task: Task, target: Target, kind: str) -> Verdict:
 
 
 def _answer(task: Task, target: Target, kind: str) -> tuple[int, Answer] | None:
-    """What the kernel is to compute, and the seed of what it reads; None where nobody knows inputs
-    that its operators may read."""
+    """The body that the kernel is to compute, and the seed of its inputs; None where nobody knows
+    inputs that its operators may read."""
     body, plain = task.body, runs_body(task)
     given = values_of(target, task) if kind == "real" or delicate([body], task.reads) else None
     if given is not None:

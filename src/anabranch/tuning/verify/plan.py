@@ -257,8 +257,8 @@ def _unlike(what: str, asks: Sequence[str]) -> NumericsError:
 
 def fresh(graph: Graph, example: Sequence[Tensor], seed: int) -> list[Tensor]:
     """Inputs of the same kind: floats redrawn with the example's mean and deviation, probabilities
-    from 0 to 1, among them zeros of both signs, denormals and small whole numbers. Of what is read
-    as integers, and may be indices, the rows change places, unless their order has a meaning."""
+    from 0 to 1, among them zeros of both signs, denormals and small whole numbers. Rows of
+    integers, which may be indices, change places, unless their order has a meaning."""
     unit, whole, bounds = ops.probabilities(graph.nodes), _made_whole(graph), domains(graph)
     drawn = []
     for i, (value, tensor) in enumerate(zip(graph.inputs, example, strict=True)):

@@ -108,8 +108,8 @@ class Resampling:
         return producers(self._graph)
 
     def _tail(self, output: int) -> tuple[Graph, list[str]]:
-        """What computes the output element by element, as a graph that reads as further inputs the
-        values that others compute, and the names of these. It has what it reads, and no more."""
+        """A graph that computes the output element by element, reading as further inputs the values
+        that others compute, and the names of these. It has what it reads, and no more."""
         graph, name = self._graph, self._graph.outputs[output].name
         inside, before, stack = dict[str, Node](), dict[str, None](), [name]
         while stack:

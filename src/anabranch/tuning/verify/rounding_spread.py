@@ -33,8 +33,8 @@ other, by 0.41 of the distance to the next number, in quadratic mean."""
 
 
 class RoundingSpread:
-    """Of a graph on these inputs, evaluated when it is first asked, as often as memory allows.
-    `reference`: its results there in higher precision."""
+    """The spread of a graph's results on these inputs, evaluated when it is first asked, as often
+    as memory allows. `reference`: its results there in higher precision."""
 
     def __init__(
         self, graph: Graph, inputs: Sequence[Tensor], reference: Sequence[Tensor], target: Target

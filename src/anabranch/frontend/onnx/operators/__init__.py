@@ -1,6 +1,6 @@
 """One small function an operator, in rooms by kind; this table has all of them by full name.
 
-What a file may have and this table does not is an error that names it: nothing is ever skipped.
+An operator of a file that this table lacks is an error that names it: nothing is ever skipped.
 """
 
 from __future__ import annotations
