@@ -264,7 +264,9 @@ def test_a_plan_without_its_graph_is_said_or_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(CpuTarget, "load", failing)
     loose, strict = small(), small(strict=True)
     compile_model(loose)
-    assert [event.where for event in loose.trace.events if event.kind == "fallback"] == ["load"]
+    # The plan itself once; before it each kernel and schedule that was timed without a graph.
+    said = [event.where for event in loose.trace.events if event.kind == "fallback"]
+    assert said[-1] == "load" and set(said[:-1]) == {"costs"}
     with pytest.raises(TargetError, match="could not be captured"):
         compile_model(strict)
 
