@@ -178,10 +178,10 @@ def read(
     return replace(plan, tasks=replace(plan.tasks, constants=constants), recipe=recipe)
 
 
-def _read_given(one: GivenModel, check_type: Callable[[TensorType], None]) -> Constant:
-    (constant,) = parse_graph(one.constant).constants
+def _read_given(model: GivenModel, check_type: Callable[[TensorType], None]) -> Constant:
+    (constant,) = parse_graph(model.constant).constants
     check_type(constant.type)
-    return replace(constant, source=one.names)
+    return replace(constant, source=model.names)
 
 
 def _type(text: str, check_type: Callable[[TensorType], None]) -> TensorType:
@@ -207,19 +207,19 @@ def _check_values(
 
 
 def _kept(
-    one: GivenModel,
+    model: GivenModel,
     constant: Constant,
     tensors: Mapping[str, torch.Tensor],
     check_type: Callable[[TensorType], None],
 ) -> torch.Tensor:
-    if one.tensor is None:  # nothing of which there is nothing to keep
+    if model.tensor is None:  # nothing of which there is nothing to keep
         return torch.empty_strided(
             constant.type.shape, constant.type.strides, dtype=constant.type.dtype
         )
-    type = _type(one.type or "", check_type)
+    type = _type(model.type or "", check_type)
     if (type.shape, type.dtype) != (constant.type.shape, constant.type.dtype):
         raise ValueError(f"%{constant.name} is kept as {type.text}")
-    return restore(tensors[one.tensor].view(type.dtype), type)
+    return restore(tensors[model.tensor].view(type.dtype), type)
 
 
 def _check(

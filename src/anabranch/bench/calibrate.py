@@ -58,7 +58,7 @@ START = Calibration(
 
 
 def calibrate(
-    found: Observations,
+    observations: Observations,
     origin: str,
     trace: Trace | None = None,
     groups: int = GROUPS,
@@ -67,26 +67,26 @@ def calibrate(
     """The record, ready for JSON. `origin` names the observations; `workers`: processes that fit.
     OptionError if they hold fewer than two families of networks: nothing could be held out."""
     trace = trace or Trace()
-    families = sorted({family(g.name) for g in found.graphs if g.kind == "network"})
+    families = sorted({family(g.name) for g in observations.graphs if g.kind == "network"})
     if len(families) < 2:
         raise OptionError(
             f"nothing can be held out of {len(families)} families of networks",
             "a model is judged by networks that it was not fitted to",
             "record schedules of more networks",
         )
-    cases, repeats = _cases(found)
+    cases, repeats = _cases(observations)
     parts = [families[i::groups] for i in range(min(groups, len(families)))]
     kept = [[case for kin, _, case in cases if kin not in part] for part in (*parts, ())]
-    *folds, final = _fits(kept, found.spec, trace, workers)
+    *folds, final = _fits(kept, observations.spec, trace, workers)
     rows: list[dict[str, Any]] = []
     for part, fitted in zip(parts, folds, strict=True):
         unseen = [entry for entry in cases if entry[0] in part]
-        rows += _rows(unseen, found.spec, fitted)
+        rows += _rows(unseen, observations.spec, fitted)
     origin_text = f"fitted to {origin}, {provenance()['date'][:10]}"
     return {
         "version": 1,
         "provenance": {**provenance(), "versions": versions(), "observations": origin},
-        "device": found.spec.name,
+        "device": observations.spec.name,
         "repeatability": asdict(repeats),
         "held_out": summary(rows),
         "networks": rows,
@@ -95,20 +95,20 @@ def calibrate(
             for part, fitted in zip(parts, folds, strict=True)
         ],
         "calibration": asdict(replace(final, origin=origin_text)),
-        "fitted": summary(_rows(cases, found.spec, final)),
+        "fitted": summary(_rows(cases, observations.spec, final)),
     }
 
 
 def _cases(
-    found: Observations,
+    observations: Observations,
 ) -> tuple[list[tuple[str, ObservedGraph, Case]], Repeatability]:
     """Each graph's family, itself and its case; how well measurements of networks repeat."""
-    cases = [case_of(graph, found) for graph in found.graphs]
+    cases = [case_of(graph, observations) for graph in observations.graphs]
     whole = [case for case in cases if case.kind == "network"]
     known = repeatability(times for case in whole for times in case.repeats)
     return [
         (family(graph.of or graph.name), graph, floored(case, _own(case, known)))
-        for graph, case in zip(found.graphs, cases, strict=True)
+        for graph, case in zip(observations.graphs, cases, strict=True)
     ], known
 
 

@@ -101,9 +101,11 @@ def observe(
     return found
 
 
-def _holds(found: Observations, name: str, dtype: str, batch: int, kernels: KernelSource) -> bool:
+def _holds(
+    observations: Observations, name: str, dtype: str, batch: int, kernels: KernelSource
+) -> bool:
     wanted = (name, dtype, batch, kernels)
-    return any((g.name, g.dtype, g.batch, g.kernels) == wanted for g in found.graphs)
+    return any((g.name, g.dtype, g.batch, g.kernels) == wanted for g in observations.graphs)
 
 
 def _network(

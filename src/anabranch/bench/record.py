@@ -172,7 +172,7 @@ def _fact(kernel: Kernel, probe: Probe) -> KernelFact:
 
 def extended(
     profile: Profile | None,
-    made: Compilation,
+    compilation: Compilation,
     tried: Sequence[Tried],
     facts: Mapping[str, KernelFact],
     tf32: bool,
@@ -180,7 +180,7 @@ def extended(
 ) -> Profile:
     """The profile with what one compilation measured: all of it, or, if it is another machine's,
     what that does not know. OptionError if it may not be added."""
-    spec = replace(made.plan.spec, tf32=False)
+    spec = replace(compilation.plan.spec, tf32=False)
     if profile is None:
         profile = Profile(spec=spec)
     _check_may_add(profile, spec, borrow_from)
@@ -188,7 +188,7 @@ def extended(
     timings, elsewhere = dict(profile.tasks), dict(profile.elsewhere)
     for task, candidates in tried:
         for candidate, cost in _worth_keeping(candidates):
-            kernel = whole(task, candidate, made.plan.spec, ALL)
+            kernel = whole(task, candidate, compilation.plan.spec, ALL)
             one = replace(task, kernel=kernel)
             key = timing_key(one, tf32)
             if own:
@@ -203,7 +203,7 @@ def extended(
                 label=label(one),
             )
     kernels = {**profile.kernels, **facts} if own else {**facts, **profile.kernels}
-    for task in made.plan.tasks.tasks:
+    for task in compilation.plan.tasks.tasks:
         if task.kernel is not None and (own or kernel_key(task.kernel) not in kernels):
             kernel = task.kernel
             kernels[kernel_key(kernel)] = KernelFact(

@@ -76,10 +76,10 @@ def written() -> list[Rule]:
 COLUMNS = tuple(Counts.__dataclass_fields__)
 
 
-def _rows(found: Discovery) -> list[tuple[str, ...]]:
+def _rows(discovery: Discovery) -> list[tuple[str, ...]]:
     return [
-        (name, str(found.sizes[name]), *(str(getattr(counts, key)) for key in COLUMNS))
-        for name, counts in found.counts.items()
+        (name, str(discovery.sizes[name]), *(str(getattr(counts, key)) for key in COLUMNS))
+        for name, counts in discovery.counts.items()
     ]
 
 

@@ -70,7 +70,7 @@ class CallForm:
 
 
 def form_of(
-    trace: CutTrace, found: Surroundings, device: torch.device, here: torch.device | None
+    trace: CutTrace, surroundings: Surroundings, device: torch.device, here: torch.device | None
 ) -> CallForm:
     """The form of the call that was traced, without paths. `device`: where the model is; `here`:
     where inputs must be, None where nothing runs."""
@@ -84,7 +84,7 @@ def form_of(
         Input(name, tensor_type(tensor, f"the input {name}"))
         for name, tensor in zip(trace.inputs, tensors, strict=True)
     )
-    signature = Signature("", leaves, "", (), (), found.ambient(device, True))
+    signature = Signature("", leaves, "", (), (), surroundings.ambient(device, True))
     read = reader(signature, inputs, trace.in_tree, here)
     marked = tuple(PLACE if isinstance(leaf, Tensor) else leaf for leaf in trace.leaves)
     return CallForm(read, signature, inputs, trace.in_tree, marked)

@@ -131,10 +131,10 @@ class CutModel(Compiled):
     def _answer_all(self) -> None:
         self._answers[:] = [(f.read, functools.partial(self._answer, f)) for f in self._forms]
 
-    def _form(self, trace: CutTrace, found: Surroundings, device: torch.device) -> CallForm:
+    def _form(self, trace: CutTrace, surroundings: Surroundings, device: torch.device) -> CallForm:
         """That of the example's call; a new one where there is none."""
         here = None if self.target.spec.simulated else self.target.device
-        form = form_of(trace, found, device, here)
+        form = form_of(trace, surroundings, device, here)
         for known in self._forms:
             if known.alike(form):
                 return known

@@ -97,13 +97,15 @@ def expected(entries: Sequence[Entry]) -> dict[str, Tensor]:
     }
 
 
-def changed_since(state: Mapping[str, Tensor], made: Compilation, fitted: Stamps | None) -> str:
+def changed_since(
+    state: Mapping[str, Tensor], compilation: Compilation, fitted: Stamps | None
+) -> str:
     """The name of a weight that is another one than the plan has; "" if there is none."""
     if fitted is not None:
         there = {name: _stamp(tensor) for name, tensor in state.items() if name in fitted}
         return next((name for name, stamp in there.items() if stamp != fitted[name]), "")
-    compiled = {constant.name: constant.digest for constant in made.captured.graph.constants}
-    names = [(name, source) for name, source in made.captured.sources if source in state]
+    compiled = {constant.name: constant.digest for constant in compilation.captured.graph.constants}
+    names = [(name, source) for name, source in compilation.captured.sources if source in state]
     digests = digest_tensors([state[source] for _, source in names])
     for (name, source), digest in zip(names, digests, strict=True):
         named = digest_source(digest, source)
@@ -112,13 +114,13 @@ def changed_since(state: Mapping[str, Tensor], made: Compilation, fitted: Stamps
     return ""
 
 
-def check_alike(entries: Sequence[Entry], made: Compilation) -> None:
+def check_alike(entries: Sequence[Entry], compilation: Compilation) -> None:
     """OptionError where a plan is made of other weights than those before it have."""
     recipe = entries[0].plan.recipe if entries else None
     if recipe is None:
         return
     before = {leaf.source: leaf.digest for leaf in recipe.given if leaf.source}
-    for constant in made.captured.graph.constants:
+    for constant in compilation.captured.graph.constants:
         if before.get(constant.source, constant.digest) != constant.digest:
             raise other_weights(constant.source[0])
 

@@ -43,27 +43,29 @@ class EagerComparison:
 VERDICTS: Table[EagerComparison] = Table("plans", "eager 2", nouns(EagerComparison))
 
 
-def beside_eager(job: Job, made: Compilation, attempt: Callable[[Job], Compilation]) -> Compilation:
+def beside_eager(
+    job: Job, compilation: Compilation, attempt: Callable[[Job], Compilation]
+) -> Compilation:
     """The compilation, or that of the captured graph as it is where the model is faster by more
     than the spread of both. What was decided is remembered: a warm start times nothing. `attempt`:
     compiles another job as far as `verify`, under the same clock."""
-    if made.run is None or not _chosen_freely(job) or not callable(job.model):
-        return made
+    if compilation.run is None or not _chosen_freely(job) or not callable(job.model):
+        return compilation
     if job.sandbox is not None:
         job.sandbox.end()  # no kernel is tried any more, and the model needs the memory
-    known = _recalled(job, made)
+    known = _recalled(job, compilation)
     verdict = known
     if verdict is None:
-        over = job.deadline.over() or bool(made.found.cut_short)
+        over = job.deadline.over() or bool(compilation.found.cut_short)
         # What no graph captures rightly is no candidate as a graph.
-        verdict = None if over or not made.plan.graph else _race(job, made)
+        verdict = None if over or not compilation.plan.graph else _race(job, compilation)
         if verdict is None:
-            return made
-    timed, plain = replace(made, model=verdict.model), None
+            return compilation
+    timed, plain = replace(compilation, model=verdict.model), None
     if verdict.as_captured or (known is None and slower(verdict.plan, verdict.model)):
         plain = _as_captured(job, timed, verdict, attempt)
     if known is None:
-        _remember(job, made, replace(verdict, as_captured=plain is not None))
+        _remember(job, compilation, replace(verdict, as_captured=plain is not None))
     return plain or timed
 
 
@@ -78,11 +80,14 @@ def _chosen_freely(job: Job) -> bool:
     return (options.system, options.scheduler, options.kernels) == ("anabranch", "best", "all")
 
 
-def _race(job: Job, made: Compilation) -> EagerComparison | None:
+def _race(job: Job, compilation: Compilation) -> EagerComparison | None:
     """The plan and the model side by side; None where the model cannot run."""
-    assert made.run is not None
-    name, states = made.plan.tasks.name, [*made.run.states.values(), *_held(made)]
-    if not repeatable(made.plan.tasks):
+    assert compilation.run is not None
+    name, states = (
+        compilation.plan.tasks.name,
+        [*compilation.run.states.values(), *_held(compilation)],
+    )
+    if not repeatable(compilation.plan.tasks):
         why = "the eager model was not timed: it counts, and many calls may not be made in a row"
         job.trace.add("refused", "eager", name, why)
         return None
@@ -90,11 +95,11 @@ def _race(job: Job, made: Compilation) -> EagerComparison | None:
         unchanged(job.model, job.args, job.kwargs),
         job.found.restored(),
         kept(states),
-        torch.set_grad_enabled(made.captured.takes_gradients),
+        torch.set_grad_enabled(compilation.captured.takes_gradients),
     ):
         try:
             return EagerComparison(
-                *job.target.beside_model(made.run, _call_of(job), TIME.eager_race_s)
+                *job.target.beside_model(compilation.run, _call_of(job), TIME.eager_race_s)
             )
         except Exception as failed:  # whatever the user's model raises
             why = f"the eager model was not timed: {str(failed).partition(chr(10))[0]}"
@@ -102,9 +107,9 @@ def _race(job: Job, made: Compilation) -> EagerComparison | None:
             return None
 
 
-def _held(made: Compilation) -> list[Tensor]:
+def _held(compilation: Compilation) -> list[Tensor]:
     """The states that the model has."""
-    return [one.value for one in made.plan.tasks.states if one.value is not None]
+    return [one.value for one in compilation.plan.tasks.states if one.value is not None]
 
 
 def _call_of(job: Job) -> Callable[[], object]:
@@ -113,24 +118,27 @@ def _call_of(job: Job) -> Callable[[], object]:
 
 
 def _as_captured(
-    job: Job, made: Compilation, verdict: EagerComparison, attempt: Callable[[Job], Compilation]
+    job: Job,
+    compilation: Compilation,
+    verdict: EagerComparison,
+    attempt: Callable[[Job], Compilation],
 ) -> Compilation | None:
     """The captured graph as it is; None where the plan turns out to be as fast."""
-    name = made.plan.tasks.name
+    name = compilation.plan.tasks.name
     both = f"{verdict.plan.us:.2f} us, the eager model {verdict.model.us:.2f}"
     told = f"side by side the plan takes {both}"
     options = job.options.model_copy(update=AS_CAPTURED)
     trace = job.trace
-    asked = replace(job, options=options, captured=made.captured, trace=trace.child())
+    asked = replace(job, options=options, captured=compilation.captured, trace=trace.child())
     try:
         plain = attempt(asked)
     except AnabranchError as failed:
         trace.add("refused", "eager", name, f"{told}, but as captured: {failed.what}")
         return None
     if not verdict.as_captured:
-        assert made.run is not None and plain.run is not None
-        with kept([*made.run.states.values(), *plain.run.states.values()]):
-            old, new = job.target.time([made.run, plain.run], TIME.eager_race_s)
+        assert compilation.run is not None and plain.run is not None
+        with kept([*compilation.run.states.values(), *plain.run.states.values()]):
+            old, new = job.target.time([compilation.run, plain.run], TIME.eager_race_s)
         if not slower(old, new):
             why = f"{told}, but as captured {new.us:.2f}, where the plan takes {old.us:.2f}"
             kind: EventKind = "refused" if job.target.spec.kind == "cpu" else "warning"
@@ -141,14 +149,14 @@ def _as_captured(
     return replace(plain, model=verdict.model, as_captured=True)
 
 
-def _recalled(job: Job, made: Compilation) -> EagerComparison | None:
-    return VERDICTS.get(job.cache, _key(made)) if made.found.kept else None
+def _recalled(job: Job, compilation: Compilation) -> EagerComparison | None:
+    return VERDICTS.get(job.cache, _key(compilation)) if compilation.found.kept else None
 
 
-def _remember(job: Job, made: Compilation, verdict: EagerComparison) -> None:
-    if made.found.kept:
-        VERDICTS.put(job.cache, _key(made), verdict)
+def _remember(job: Job, compilation: Compilation, verdict: EagerComparison) -> None:
+    if compilation.found.kept:
+        VERDICTS.put(job.cache, _key(compilation), verdict)
 
 
-def _key(made: Compilation) -> str:
-    return VERDICTS.key(made.found.kept)
+def _key(compilation: Compilation) -> str:
+    return VERDICTS.key(compilation.found.kept)

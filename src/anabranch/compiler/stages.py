@@ -178,39 +178,39 @@ def search(
     return made, path
 
 
-def memory(job: Job, made: BuiltPlan, path: Path | None) -> Decided:
+def memory(job: Job, built: BuiltPlan, path: Path | None) -> Decided:
     """The plan, as its kernels are launched, and all that was decided on the way to it."""
-    plan = made.packer.plan(made.choice.schedule, job.trace)
-    plan, cost = launched(job, made, plan)
+    plan = built.packer.plan(built.choice.schedule, job.trace)
+    plan, cost = launched(job, built, plan)
     plan = plan if job.options.cuda_graph else replace(plan, graph=False)
     found = CompiledGraph(
-        made.graph,
-        replace(made.selection, tasks=plan.tasks),
-        made.choice.candidates,
-        made.costs.timeline(made.tasks, plan.schedule),
-        made.sequential.footprint,
+        built.graph,
+        replace(built.selection, tasks=plan.tasks),
+        built.choice.candidates,
+        built.costs.timeline(built.tasks, plan.schedule),
+        built.sequential.footprint,
         plan,
-        cost or made.cost,
-        made.settled,
+        cost or built.cost,
+        built.settled,
         job.deadline.cause(),
     )
     return Decided(found, path)
 
 
 def load(
-    job: Job, captured: Captured, graphs: Sequence[Graph], found: CompiledGraph
+    job: Job, captured: Captured, graphs: Sequence[Graph], compiled: CompiledGraph
 ) -> tuple[CompiledGraph, Executable | None]:
     """The plan with constants of its own, and what runs it, None on a simulated target. `graphs`:
     those on the way to the plan's."""
-    taken = takes(job, found.plan)
+    taken = takes(job, compiled.plan)
     why = f"takes {told(taken)} beside what there is"
-    job.trace.add("chosen", "load", found.plan.tasks.name, why, **taken)
-    check_room(job, found.plan)
+    job.trace.add("chosen", "load", compiled.plan.tasks.name, why, **taken)
+    check_room(job, compiled.plan)
     theirs = [c.value for c in captured.graph.constants if c.value is not None]
     device = None if job.target.spec.simulated else job.target.device
     # The model may change from here on.
-    mine = owned(found.plan, theirs, device, job.shared)
-    plan = with_recipe(mine, captured.graph, (*graphs, found.graph), captured.state)
+    mine = owned(compiled.plan, theirs, device, job.shared)
+    plan = with_recipe(mine, captured.graph, (*graphs, compiled.graph), captured.state)
     kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
     job.target.prepare(kernels, job.cache, job.trace)
     run = None
@@ -222,7 +222,7 @@ def load(
             job.trace.add("applied", "load", plan.tasks.name, why, freed=freed)
         run = job.target.load(plan, beside=job.beside, states=places or None)
         fell_back(run, job.options, job.trace)
-    return replace(found, plan=plan), run
+    return replace(compiled, plan=plan), run
 
 
 def _tell_places(job: Job, plan: Plan, places: Mapping[str, Tensor]) -> None:
@@ -249,7 +249,7 @@ def fell_back(run: Executable, options: Options, trace: Trace) -> None:
 
 def prove(
     job: Job,
-    made: Compilation,
+    compilation: Compilation,
     seen: Observed | None,
     attempt: Sequence[Event],
     decisions: Sequence[Event] | None,
@@ -257,10 +257,10 @@ def prove(
     """The compilation with its errors, and stored; NumericsError if they are too large. That is
     remembered, unless something was recalled in this `attempt`, which is then tried anew.
     `decisions`: the events of what was decided anew, None where all was recalled."""
-    captured, found, errors, known = made.captured, made.found, Errors(), False
-    if made.run is not None and job.options.verify:
+    captured, found, errors, known = compilation.captured, compilation.found, Errors(), False
+    if compilation.run is not None and job.options.verify:
         try:
-            errors, known = _errors(job, captured, found, made.run, seen)
+            errors, known = _errors(job, captured, found, compilation.run, seen)
         except NumericsError as wrong:
             # A wrong capture is said of the model, not of its graph.
             if wrong.why != WRONG_CAPTURE and not anything_recalled(job, attempt):
@@ -270,15 +270,15 @@ def prove(
         found = replace(found, kept=_keep(job, captured, found, decisions))
     if errors and not known:
         _plans(job).mark_verified(found.kept, captured.graph, errors)
-    return replace(made, found=found, errors=errors, seconds=job.taken)
+    return replace(compilation, found=found, errors=errors, seconds=job.taken)
 
 
 def _errors(
-    job: Job, captured: Captured, found: CompiledGraph, run: Executable, seen: Observed | None
+    job: Job, captured: Captured, compiled: CompiledGraph, run: Executable, seen: Observed | None
 ) -> tuple[Errors, bool]:
     """By how much it is off, and whether that was known: what was recalled, and verified with the
     very same weights, is only compared with the model."""
-    known = _plans(job).verified(found.kept, captured.graph)
+    known = _plans(job).verified(compiled.kept, captured.graph)
     if known is None:
         first = ReferenceRuns(captured.graph, example_of(job, captured), job.target)
         errors = verify(run, captured, job, seen, first)
@@ -302,14 +302,14 @@ def _known_outcome(job: Job, captured: Captured, graph: Graph) -> CompiledGraph 
     return found
 
 
-def _keep(job: Job, captured: Captured, found: CompiledGraph, events: Sequence[Event]) -> str:
+def _keep(job: Job, captured: Captured, compiled: CompiledGraph, events: Sequence[Event]) -> str:
     """For the next process; `events`: those of the decisions. What names it in the cache."""
     if job.cache is None or job.options.scheduler in MERGING:
         return ""
-    plans, parts = _plans(job), _plan_parts(job, captured, found.graph)
-    name = plans.store(key_of(parts), found, events, job.trace)
+    plans, parts = _plans(job), _plan_parts(job, captured, compiled.graph)
+    name = plans.store(key_of(parts), compiled, events, job.trace)
     if name:
-        plans.name_latest(found.graph, parts)
+        plans.name_latest(compiled.graph, parts)
     return name
 
 

@@ -91,11 +91,11 @@ class FitQuality:
     tau: float | None
 
 
-def case_of(graph: ObservedGraph, found: Observations) -> Case:
+def case_of(graph: ObservedGraph, observations: Observations) -> Case:
     """The graph with all that predicting needs and the calibration does not change."""
     dag = observed_dag(graph)
-    rows = {f"t{i}": found.tasks[row] for i, row in enumerate(graph.tasks)}
-    demands = tuple(demand_of(rows[name], found.spec) for name in dag.names)
+    rows = {f"t{i}": observations.tasks[row] for i, row in enumerate(graph.tasks)}
+    demands = tuple(demand_of(rows[name], observations.spec) for name in dag.names)
     bound = [demand.bound for demand in demands]
     schedules = [observed_schedule(run) for run in graph.runs]
     launches = [launches_of(schedule, dag.names, bound) for schedule in schedules]
@@ -114,10 +114,10 @@ def case_of(graph: ObservedGraph, found: Observations) -> Case:
     )
 
 
-def floored(case: Case, known: Repeatability) -> Case:
+def floored(case: Case, repeatability: Repeatability) -> Case:
     """The case with spreads that are no less than how well a measurement repeats itself."""
     spreads = tuple(
-        max(spread, known.floor(us, len(times)))
+        max(spread, repeatability.floor(us, len(times)))
         for spread, us, times in zip(case.spreads, case.us, case.repeats, strict=True)
     )
     return replace(case, spreads=spreads)

@@ -145,10 +145,10 @@ def merged(parts: Sequence[Observations]) -> Observations:
     return whole
 
 
-def _networks(found: Observations) -> set[tuple[str, str, int, str]]:
+def _networks(observations: Observations) -> set[tuple[str, str, int, str]]:
     return {
         (graph.name, graph.dtype, graph.batch, graph.kernels)
-        for graph in found.graphs
+        for graph in observations.graphs
         if graph.kind == "network"
     }
 
@@ -172,10 +172,10 @@ def load_observations(path: str | os.PathLike[str]) -> Observations:
     return found
 
 
-def save_observations(found: Observations, path: str | os.PathLike[str]) -> None:
+def save_observations(observations: Observations, path: str | os.PathLike[str]) -> None:
     """Write it compactly, the file replaced as a whole."""
     place = Path(path)
-    data = found.model_dump_json(exclude_defaults=True).encode()
+    data = observations.model_dump_json(exclude_defaults=True).encode()
     data = gzip.compress(data, mtime=0) if place.suffix == ".gz" else data + b"\n"
     with whole_file(place) as stream:
         stream.write(data)

@@ -55,12 +55,12 @@ def answers_of(
     model: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    found: Surroundings,
+    surroundings: Surroundings,
 ) -> tuple[list[ValueAnswer], Any]:
     """The answers of operators that may ask for values, in order, and the results of the call,
     which is made on tensors of its own. CaptureError for a model that takes gradients in
     forward."""
-    with unchanged(model, args, kwargs), torch.no_grad(), found.restored():
+    with unchanged(model, args, kwargs), torch.no_grad(), surroundings.restored():
         args, kwargs = own_inputs(args, kwargs)
         with ByNumbers(refuse=False), _Noting() as noting:
             try:

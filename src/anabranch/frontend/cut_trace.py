@@ -84,17 +84,17 @@ def trace_cuts(
     model: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    found: Surroundings,
+    surroundings: Surroundings,
 ) -> CutTrace:
-    """The way that `model(*args, **kwargs)` goes. `found`: torch's switches that it is called
-    under. CaptureError where it cannot be traced, whatever is cut: where Python works on the values
-    of a tensor in other ways than by numbers (NumPy, for instance)."""
+    """The way that `model(*args, **kwargs)` goes. `surroundings`: the switches of torch under which
+    it is called. CaptureError where it cannot be traced, whatever is cut: where Python works on the
+    values of a tensor in other ways than by numbers (NumPy, for instance)."""
     model = unwrapped(model) if isinstance(model, nn.Module) else model
     kwargs = in_order(model, kwargs) if isinstance(model, nn.Module) else dict(kwargs)
     with neutral(), quiet(), brief(), as_in_eager(), last_states_shaped():
-        answers, results = answers_of(model, args, kwargs, found)
+        answers, results = answers_of(model, args, kwargs, surroundings)
         try:
-            with unchanged(model, args, kwargs), found.restored():
+            with unchanged(model, args, kwargs), surroundings.restored():
                 return _SymbolicTrace(model, args, kwargs).run(answers, results)
         except Exception as failed:
             raise failed if isinstance(failed, CaptureError) else _untraced(failed) from failed

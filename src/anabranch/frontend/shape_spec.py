@@ -39,9 +39,9 @@ def as_spec(shapes: DynamicShapes, args: Any, kwargs: Any) -> Any:
     return pytree.tree_unflatten([told(leaf) for leaf in leaves], tree)
 
 
-def _dim(dim: Any, one: Extent) -> Any:
-    scaled = dim if one.times == 1 else one.times * dim
-    return scaled if not one.plus else scaled + one.plus
+def _dim(dim: Any, extent: Extent) -> Any:
+    scaled = dim if extent.times == 1 else extent.times * dim
+    return scaled if not extent.plus else scaled + extent.plus
 
 
 def _identifier(name: str) -> str:

@@ -47,7 +47,7 @@ def read_dynamic_shapes(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     given: Any,
-    found: Surroundings,
+    surroundings: Surroundings,
     trace: Trace,
 ) -> DynamicShapes:
     """What varies in calls of the model. `given`: `dynamic_shapes` as torch.export takes it, or a
@@ -69,7 +69,7 @@ def read_dynamic_shapes(
     if not has_hints(spec):  # whose axes may have to fit each other, which nobody knows yet
         example = stated.resized(*example, _apart(stated, args, kwargs))
     try:
-        program = export_dynamic(module, *example, for_torch(module, example, spec), found)
+        program = export_dynamic(module, *example, for_torch(module, example, spec), surroundings)
     except CaptureError as refused:
         why = " ".join(_words(refused).split())
     else:

@@ -111,7 +111,7 @@ def capture_training(
     training: Training,
     held: Held,
     batch: tuple[Any, ...],
-    found: Surroundings,
+    surroundings: Surroundings,
     trace: Trace,
     ends: bool = True,
 ) -> tuple[Captured, EagerStep]:
@@ -127,10 +127,10 @@ def capture_training(
     seen = list[_Seen]()
 
     def step(*given: Tensor) -> list[Tensor]:
-        seen[:] = [_traced(training, held, call, given, found, ends)]
+        seen[:] = [_traced(training, held, call, given, surroundings, ends)]
         return [v for v in pytree.tree_leaves(seen[0].returned) if isinstance(v, Tensor)]
 
-    with unchanged(EagerStep(training, found)) as state, _recurrences_by_steps():
+    with unchanged(EagerStep(training, surroundings)) as state, _recurrences_by_steps():
         recorded = without_fused_dropout(lambda: _made(step, flat))
         changed = [*state.changes(), *(f"{file}{LOST}" for file in seen[0].files)]
     warn_of_changes(trace, type(training.model).__name__, changed)
@@ -140,7 +140,7 @@ def capture_training(
     graph = _made(whole, [*flat, *constants], training_decompositions()).graph
     _unite(graph, held)
     graph.eliminate_dead_code()
-    eager = EagerStep(training, found, ends, seen[0].draws, seen[0].assigns)
+    eager = EagerStep(training, surroundings, ends, seen[0].draws, seen[0].assigns)
     try:
         captured = _translate(training, held, graph, call, constants, seen[0].returned)
     except DataDependentError as error:  # a step is not cut into several plans
@@ -168,7 +168,7 @@ def _traced(
     held: Held,
     call: _Call,
     given: Sequence[Tensor],
-    found: Surroundings,
+    surroundings: Surroundings,
     ends: bool,
 ) -> _Seen:
     """The step on these tensors: those in the place of what is held, which it writes to, the
@@ -188,7 +188,7 @@ def _traced(
             given = [leaf.get(i, tensor) for i, tensor in enumerate(tensors)]
             with (
                 _exchanged(training, held, given),
-                found.restored(),
+                surroundings.restored(),
                 kept_in_place(training) as assigned,
                 watched(reads, [], set(), files),
             ):

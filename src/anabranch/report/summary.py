@@ -64,26 +64,28 @@ NAMED = frozenset(rule.name for rule in (*ALL, *PUBLISHED) if rule.special)
 """Rules that change what NaN, an infinity or the sign of a zero gives."""
 
 
-def facts_of(job: Job, made: Compilation, moment: datetime, eager: bool = True) -> dict[str, Any]:
+def facts_of(
+    job: Job, compilation: Compilation, moment: datetime, eager: bool = True
+) -> dict[str, Any]:
     """The facts of one compilation, which ended at that moment; times the model itself where it can
     run, if `eager`."""
-    tasks, plan, cost = made.plan.tasks, made.plan, made.cost
-    run = made.run
+    tasks, plan, cost = compilation.plan.tasks, compilation.plan, compilation.cost
+    run = compilation.run
     return {
         "model": tasks.name,
         "target": job.target.spec.kind if run is not None else f"simulated {job.target.spec.kind}",
         "device": job.target.spec.name,
-        "dtype": _dtype(job, made),
+        "dtype": _dtype(job, compilation),
         "inputs": [f"{value.name}: {value.type.text}" for value in tasks.given],
         "states": [f"{path}: {type.text}" for path, type in _states(tasks)],
         "latency_ms": cost.us / 1e3,
         "latency_spread_ms": cost.spread / 1e3,
         "latency_source": cost.source,
-        "forecast": _forecast(job, made),
-        "baselines": _baselines(job, made, eager),
-        "as_captured": made.as_captured,
+        "forecast": _forecast(job, compilation),
+        "baselines": _baselines(job, compilation, eager),
+        "as_captured": compilation.as_captured,
         "scheduler": plan.schedule.scheduler,
-        "schedules": [_schedule(schedule, cost) for schedule, cost in made.found.schedules],
+        "schedules": [_schedule(schedule, cost) for schedule, cost in compilation.found.schedules],
         "tasks": len(tasks.tasks),
         "kernels": sum(task.kernel.launches for task in tasks.tasks if task.kernel),
         "modes": _modes(tasks),
@@ -93,14 +95,14 @@ def facts_of(job: Job, made: Compilation, moment: datetime, eager: bool = True) 
         "peak_bytes": run.peak_bytes() if run is not None else plan.peak_bytes,
         "arena_bytes": plan.arena_bytes,
         "peak_bytes_planned": plan.peak_bytes,
-        "peak_bytes_sequential": made.found.sequential.peak_bytes,
+        "peak_bytes_sequential": compilation.found.sequential.peak_bytes,
         "weights_bytes": owned_bytes(plan),
-        "search_s": made.seconds,
-        "search": _searched(made),
-        "cut_short": made.found.cut_short,
+        "search_s": compilation.seconds,
+        "search": _searched(compilation),
+        "cut_short": compilation.found.cut_short,
         "stages_s": stage_seconds(job.trace.events),
-        "max_relative_error": [error for error, _ in made.errors],
-        "allowed_relative_error": [allowed for _, allowed in made.errors],
+        "max_relative_error": [error for error, _ in compilation.errors],
+        "allowed_relative_error": [allowed for _, allowed in compilation.errors],
         "compiled_at": moment.astimezone(UTC).isoformat(timespec="seconds"),
         "made_with": _versions(),
         "versions": dict(job.target.spec.versions),
@@ -110,14 +112,14 @@ def facts_of(job: Job, made: Compilation, moment: datetime, eager: bool = True) 
     }
 
 
-def _forecast(job: Job, made: Compilation) -> dict[str, Any] | None:
+def _forecast(job: Job, compilation: Compilation) -> dict[str, Any] | None:
     """What a forecast rests on, None for what was measured."""
-    if made.run is not None or not job.target.spec.simulated:
+    if compilation.run is not None or not job.target.spec.simulated:
         return None
-    costs = costs_of(job.target, lambda tasks, schedule: made.plan)
+    costs = costs_of(job.target, lambda tasks, schedule: compilation.plan)
     if not isinstance(costs, Recorded):
         return None
-    found = interval_of(made.cost.us, made.plan.tasks, costs)
+    found = interval_of(compilation.cost.us, compilation.plan.tasks, costs)
     return {
         "low_ms": found.low / 1e3,
         "high_ms": found.high / 1e3,
@@ -147,16 +149,16 @@ def _modes(tasks: TaskGraph) -> dict[str, int]:
     return dict(Counter(str(mode or "none") for mode in modes))
 
 
-def _dtype(job: Job, made: Compilation) -> str:
+def _dtype(job: Job, compilation: Compilation) -> str:
     """The floating-point type of the weights, "tf32" where fp32 contractions may use it."""
-    held = [c.type for c in made.captured.graph.constants if c.type.dtype.is_floating_point]
-    held += [value.type for value in made.captured.graph.inputs]
+    held = [c.type for c in compilation.captured.graph.constants if c.type.dtype.is_floating_point]
+    held += [value.type for value in compilation.captured.graph.inputs]
     dtype = held[0].dtype if held else torch.float32
     return "tf32" if job.options.tf32 and dtype == torch.float32 else DTYPE_NAMES[dtype]
 
 
-def _searched(made: Compilation) -> list[dict[str, Any]]:
-    rounds = made.path.rounds if made.path is not None else ()
+def _searched(compilation: Compilation) -> list[dict[str, Any]]:
+    rounds = compilation.path.rounds if compilation.path is not None else ()
     return [
         {
             "rules": rules_of(r.steps),
@@ -180,21 +182,21 @@ def _step(step: RewriteStep) -> dict[str, Any]:
     return told
 
 
-def _baselines(job: Job, made: Compilation, asked: bool) -> dict[str, float]:
+def _baselines(job: Job, compilation: Compilation, asked: bool) -> dict[str, float]:
     # A scheduler that was named may have found one stream itself: then that is the sequential plan.
-    known = made.found.schedules
+    known = compilation.found.schedules
     plain = [cost for schedule, cost in known if schedule.scheduler == "sequential"]
     plain = plain or [cost for schedule, cost in known if schedule.streams == 1]
     found = {"sequential": plain[0].us / 1e3} if plain else {}
-    if made.model is not None and job.target.spec.kind == "cuda":
-        found["eager_graph"] = made.model.us / 1e3
-    held = [one.value for one in made.plan.tasks.states if one.value is not None]
-    asked = asked and repeatable(made.plan.tasks)
-    if asked and made.run is not None and callable(job.model):
+    if compilation.model is not None and job.target.spec.kind == "cuda":
+        found["eager_graph"] = compilation.model.us / 1e3
+    held = [one.value for one in compilation.plan.tasks.states if one.value is not None]
+    asked = asked and repeatable(compilation.plan.tasks)
+    if asked and compilation.run is not None and callable(job.model):
         args, kwargs = own_inputs(job.args, job.kwargs)
 
         def eager() -> None:
-            with torch.set_grad_enabled(made.captured.takes_gradients):
+            with torch.set_grad_enabled(compilation.captured.takes_gradients):
                 job.model(*args, **kwargs)
 
         with (

@@ -182,13 +182,13 @@ def _lines(items: Iterable[str]) -> str:
     return ",\n".join(items)
 
 
-def _told(found: Discovery, name: str) -> dict[str, object]:
+def _told(discovery: Discovery, name: str) -> dict[str, object]:
     """What was enumerated, and what came of it."""
     setting = SETTINGS[name]
     return {
         "operators": list(setting.operators),
         "inputs": {key: " ".join(shape) for key, shape in setting.inputs.items()},
         "sizes": {each: SIZES[each] for each in sorted(letters(setting.inputs))},
-        "most": found.sizes[name],
-        "counts": asdict(found.counts[name]),
+        "most": discovery.sizes[name],
+        "counts": asdict(discovery.counts[name]),
     }

@@ -156,9 +156,9 @@ class CandidateEvaluator:
             raise ValueError(f"{failed.what}: {failed.why}") from None
         return made
 
-    def _verify(self, job: Job, made: BuiltPlan) -> None:
+    def _verify(self, job: Job, built: BuiltPlan) -> None:
         """NumericsError if the graph computes something else than the model."""
-        run = job.target.load(made.packer.plan(made.choice.schedule), repeat=0)
+        run = job.target.load(built.packer.plan(built.choice.schedule), repeat=0)
         verify(run, self._captured, job)
 
 

@@ -285,12 +285,12 @@ def _fitting(job: Job, choice: Choice, packer: Packer) -> Choice:
     return choice
 
 
-def rescheduled(job: Job, made: BuiltPlan, trial: bool = False) -> BuiltPlan:
+def rescheduled(job: Job, built: BuiltPlan, trial: bool = False) -> BuiltPlan:
     """The same tasks under the schedule that a trial, or whoever asks in earnest, gives them."""
-    return scheduled(job, made.graph, made.signature, made.selection, made.settled, trial)
+    return scheduled(job, built.graph, built.signature, built.selection, built.settled, trial)
 
 
-def launched(job: Job, made: BuiltPlan, plan: Plan) -> tuple[Plan, Cost | None]:
+def launched(job: Job, built: BuiltPlan, plan: Plan) -> tuple[Plan, Cost | None]:
     """The plan of what was made as its kernels are launched, and what it then takes, None where
     nobody knows. Where no scheduler was asked for by name, another schedule may come to be the
     fastest."""
@@ -303,8 +303,8 @@ def launched(job: Job, made: BuiltPlan, plan: Plan) -> tuple[Plan, Cost | None]:
             until = until.within(max(0.0, TIME.pdl_per_kernel_end_s - job.taken))
     others = []
     if options.scheduler == "best" and supports_pdl(plan.tasks, job.target):
-        choice = made.choice
-        others = [made.packer.plan(s) for s in near(choice.candidates, choice.schedule)]
+        choice = built.choice
+        others = [built.packer.plan(s) for s in near(choice.candidates, choice.schedule)]
         others = [other for other in others if fits(job, other)]
     return with_launch_settings(plan, job.target, job.cache, job.trace, until, others)
 

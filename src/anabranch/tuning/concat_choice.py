@@ -26,7 +26,7 @@ class ConcatElision(Protocol):
     """A selection with elided concats where they are faster; `hopeful`: or may be, in a whole in
     which parts run side by side."""
 
-    def __call__(self, one: Selection, trace: Trace, hopeful: bool = False) -> Selection:
+    def __call__(self, selection: Selection, trace: Trace, hopeful: bool = False) -> Selection:
         """The selection with those elided concats that are faster; their refusals go to the
         trace."""
 

@@ -152,13 +152,19 @@ class Tuner:
                 found = [SelectionVariant(fastest_cut(ways, costs.task, told), told)]
             else:
 
-                def again(one: Selection, trace: Trace) -> Selection:
+                def again(selection: Selection, trace: Trace) -> Selection:
                     """With what is computed again where that is faster."""
-                    whole = with_again(one, config, trace)
-                    return one if whole is one else faster_of_two(whole, one, costs.task, trace)
+                    whole = with_again(selection, config, trace)
+                    return (
+                        selection
+                        if whole is selection
+                        else faster_of_two(whole, selection, costs.task, trace)
+                    )
 
-                def elide(one: Selection, trace: Trace, hopeful: bool = False) -> Selection:
-                    return with_elided_concats(again(one, trace), config, costs, trace, hopeful)
+                def elide(selection: Selection, trace: Trace, hopeful: bool = False) -> Selection:
+                    return with_elided_concats(
+                        again(selection, trace), config, costs, trace, hopeful
+                    )
 
                 found = selections_with_elided_concats(ways, costs.task, elide, trace, wholes)
             settled = config.memory.settled()

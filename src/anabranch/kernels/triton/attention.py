@@ -133,16 +133,16 @@ def found_in(body: Graph) -> Attention | Refused:
     return attention_of(body)
 
 
-def _axes(found: Attention, tile: AttentionTile) -> dict[str, Axis]:
+def _axes(attention: Attention, tile: AttentionTile) -> dict[str, Axis]:
     """The axes of a kernel, each as long as its blocks together. Those along keys and along the
     numbers of one run across or down, as the product wants them."""
 
     def whole(n: int, by: int) -> int:
         return -(-n // by) * by
 
-    deep, cols = (max(next_power(n), LEAST_SIDE) for n in (found.k, found.n))
-    places = whole(found.places, tile.places)
-    sizes = {"row": whole(found.m, tile.rows), "deep": deep, "deep_down": deep, "col": cols}
+    deep, cols = (max(next_power(n), LEAST_SIDE) for n in (attention.k, attention.n))
+    places = whole(attention.places, tile.places)
+    sizes = {"row": whole(attention.m, tile.rows), "deep": deep, "deep_down": deep, "col": cols}
     sizes |= {"place": places, "place_down": places}
     return {name: Axis(name, n) for name, n in sizes.items()}
 

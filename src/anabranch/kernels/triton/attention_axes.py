@@ -211,38 +211,40 @@ class Block:
     stores: tuple[BufferStore, ...]
 
 
-def block_of(found: Attention, axes: dict[str, Axis]) -> Block:
+def block_of(attention: Attention, axes: dict[str, Axis]) -> Block:
     """`axes`: row, deep, place and col; deep_down and place_down are the same seen from a factor
     on the right."""
     at = {name: axis(one.name, one.extent) for name, one in axes.items()}
-    batch = flattened(found.batch, "batch")[1]
-    place = {**batch, found.col: at["col"]}
-    if found.row is not None:
-        place[found.row] = at["row"]
-    lead = tuple(substitute_index(one, batch, lambda expr: expr) for one in found.result.index[:-2])
+    batch = flattened(attention.batch, "batch")[1]
+    place = {**batch, attention.col: at["col"]}
+    if attention.row is not None:
+        place[attention.row] = at["row"]
+    lead = tuple(
+        substitute_index(one, batch, lambda expr: expr) for one in attention.result.index[:-2]
+    )
 
     def read(value: Value, *ends: str) -> Expr:
-        own = _lead(value, lead, found)
+        own = _lead(value, lead, attention)
         point = tuple(at[name] for name in ends)
         within = _within(point, value.shape[-2:])
         return plain(choose(within, value.at((*own, *point), within), 0.0))
 
-    mask = found.mask
+    mask = attention.mask
     return Block(
-        read(found.query, "row", "deep"),
-        read(found.key, "place", "deep_down"),
-        read(found.value, "place_down", "col"),
+        read(attention.query, "row", "deep"),
+        read(attention.key, "place", "deep_down"),
+        read(attention.value, "place_down", "col"),
         _masked(mask, (*lead, at["row"], at["place"])) if mask is not None else None,
-        substitute_stores(found.dfg.stores, place),
+        substitute_stores(attention.dfg.stores, place),
     )
 
 
-def _lead(value: Value, lead: Point, found: Attention) -> Point:
+def _lead(value: Value, lead: Point, attention: Attention) -> Point:
     """Which matrix of a stack; several heads of a group share theirs."""
     sizes = value.shape[:-2]
     own = list(lead[len(lead) - len(sizes) :])
-    if found.grouped:
-        own[-1] = own[-1] // (found.query.shape[-3] // sizes[-1])
+    if attention.grouped:
+        own[-1] = own[-1] // (attention.query.shape[-3] // sizes[-1])
     return tuple(number(0) if n == 1 else i for i, n in zip(own, sizes, strict=True))
 
 

@@ -70,19 +70,19 @@ class AttentionSizes:
     causal: bool
 
     @staticmethod
-    def of(found: Attention) -> AttentionSizes:
+    def of(attention: Attention) -> AttentionSizes:
         """Of an attention: head sizes as tiles hold them, rounded up to powers of two."""
-        k, n = (max(next_power(one), LEAST_SIDE) for one in (found.k, found.n))
-        shape = found.m, found.places, k, n, found.batches
-        return AttentionSizes(*shape, found.dtype, found.causal)
+        k, n = (max(next_power(one), LEAST_SIDE) for one in (attention.k, attention.n))
+        shape = attention.m, attention.places, k, n, attention.batches
+        return AttentionSizes(*shape, attention.dtype, attention.causal)
 
 
-def chosen(found: Attention, spec: TargetSpec, kept: int = TRIED_TILES) -> list[AttentionTile]:
+def chosen(attention: Attention, spec: TargetSpec, kept: int = TRIED_TILES) -> list[AttentionTile]:
     """The first of the ranking, each shape once, with the warps and stages that rank best; then
     the best of them with other warps."""
     best: dict[tuple[int, int], AttentionTile] = {}
     other: dict[tuple[int, int], AttentionTile] = {}
-    for tile, _ in ranked(found, spec):
+    for tile, _ in ranked(attention, spec):
         same = (tile.rows, tile.places)
         if best.setdefault(same, tile).warps != tile.warps:
             other.setdefault(same, tile)
@@ -90,14 +90,14 @@ def chosen(found: Attention, spec: TargetSpec, kept: int = TRIED_TILES) -> list[
     return [*(best[same] for same in first), *(other[s] for s in first if s in other)][:kept]
 
 
-def least_us(found: Attention, spec: TargetSpec) -> float | None:
+def least_us(attention: Attention, spec: TargetSpec) -> float | None:
     """What the best tile is expected to take, None where none fits."""
-    return next((us for _, us in ranked(found, spec)), None)
+    return next((us for _, us in ranked(attention, spec)), None)
 
 
-def ranked(found: Attention, spec: TargetSpec) -> list[tuple[AttentionTile, float]]:
+def ranked(attention: Attention, spec: TargetSpec) -> list[tuple[AttentionTile, float]]:
     """Every tile that fits, with the microseconds it would take, the fastest first."""
-    return list(_ranked(AttentionSizes.of(found), spec))
+    return list(_ranked(AttentionSizes.of(attention), spec))
 
 
 @functools.lru_cache(maxsize=256)

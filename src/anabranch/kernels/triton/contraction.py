@@ -176,13 +176,13 @@ class _Sums:
 
 
 def _factors(
-    found: Contraction, tile: ContractionTile, steps: KLoopSteps, place: AxisIndices
+    contraction: Contraction, tile: ContractionTile, steps: KLoopSteps, place: AxisIndices
 ) -> tuple[Expr, Expr]:
     """The two factors, in terms of the tile's rows, its columns and the place within a step."""
-    right_steps = steps_of(found, tile.k, "deep_right")
+    right_steps = steps_of(contraction, tile.k, "deep_right")
     return (
-        substitute(plain(found.left), {**place, **steps.place}),
-        substitute(plain(found.right), {**place, **right_steps.place}),
+        substitute(plain(contraction.left), {**place, **steps.place}),
+        substitute(plain(contraction.right), {**place, **right_steps.place}),
     )
 
 
@@ -304,12 +304,12 @@ def _factor(scope: Emission, expr: Expr, sums: _Sums) -> str:
     return write_factor(scope, expr, sums.found.dtype, rounds)
 
 
-def _write_few(out: Emission, found: Contraction, place: AxisIndices) -> None:
+def _write_few(out: Emission, contraction: Contraction, place: AxisIndices) -> None:
     """Reads, before the products, what short sums are of; they are written where they are used."""
     out.reduce = _write_short
-    folds = [substitute(fold, place) for fold in found.short]
+    folds = [substitute(fold, place) for fold in contraction.short]
     names: dict[int, str] = {}
-    for one in dict.fromkeys(fold.axes[0] for fold in found.short):
+    for one in dict.fromkeys(fold.axes[0] for fold in contraction.short):
         if one.extent not in names:
             name = names[one.extent] = out.fresh("few")
             out.let(name, f"tl.arange(0, {next_power(one.extent)})[None, :]")

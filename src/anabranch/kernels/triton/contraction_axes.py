@@ -205,12 +205,12 @@ def _with_one_axis_of_few(dfg: Dfg, blocks: Blocks) -> tuple[Dfg, Blocks]:
     return Dfg(dfg.axes, substitute_stores(dfg.stores, place)), found
 
 
-def _contracts(one: Reduce) -> bool:
+def _contracts(reduce: Reduce) -> bool:
     """Whether it adds up products of two factors that both depend on its axis."""
-    if not (isinstance(one.arg, Arith) and one.arg.op == "mul"):
+    if not (isinstance(reduce.arg, Arith) and reduce.arg.op == "mul"):
         return False
-    left, right = one.arg.args
-    return left != right and all(one.axes[0] in free_axes(factor) for factor in (left, right))
+    left, right = reduce.arg.args
+    return left != right and all(reduce.axes[0] in free_axes(factor) for factor in (left, right))
 
 
 def _multiplies(fold: Reduce, dfg: Dfg, free: Mapping[Expr, Collection[Axis]]) -> bool:
@@ -279,19 +279,24 @@ def _with_axes(dfg: Dfg, told: _Told, blocks: Blocks) -> Contraction | Refused:
     return _why_not(found) or found
 
 
-def _why_not(found: Contraction) -> Refused | None:
+def _why_not(contraction: Contraction) -> Refused | None:
     """Why what is summed besides the products, or stored besides one result for each of them, has
     no place in the kernel."""
-    dfg, cols = found.dfg, set(found.cols)
+    dfg, cols = contraction.dfg, set(contraction.cols)
     size = math.prod(a.extent for a in dfg.axes if a not in cols)
-    if found.blocks:
-        inner, of_blocks = dfg.axes[-1], found.of_blocks
-        if len(found.cols) < 2 or found.cols[-1] != inner or not found.rows or found.batch:
+    if contraction.blocks:
+        inner, of_blocks = dfg.axes[-1], contraction.of_blocks
+        if (
+            len(contraction.cols) < 2
+            or contraction.cols[-1] != inner
+            or not contraction.rows
+            or contraction.batch
+        ):
             return Refused("it sums blocks of what are no columns")
         if inner.extent & (inner.extent - 1):
             return Refused(f"a block has {inner.extent} columns, which is no power of two")
-        known = {found.fold, *found.short}
-        if not known.issuperset(reductions(*(arg for _, arg in found.blocks))):
+        known = {contraction.fold, *contraction.short}
+        if not known.issuperset(reductions(*(arg for _, arg in contraction.blocks))):
             return Refused("it has several reductions")
         if any(reductions(s.expr) or inner in _axes(s) for s in of_blocks):
             return Refused("a result is of blocks and of their columns")
@@ -301,10 +306,10 @@ def _why_not(found: Contraction) -> Refused | None:
         whole = store.type.numel == dfg.points
         if not whole and store not in of_blocks and not _of_rows(store, cols, size):
             return Refused("its results are of several sizes")
-        if not whole and not found.rows:
+        if not whole and not contraction.rows:
             return Refused("a result has one number for its one row")
-    for one in found.short:
-        of_row = free_axes(one).keys() <= {*found.batch, *found.rows}
+    for one in contraction.short:
+        of_row = free_axes(one).keys() <= {*contraction.batch, *contraction.rows}
         if not of_row or one.axes[0] not in free_axes(one.arg):
             return Refused("it has several reductions")
     return None

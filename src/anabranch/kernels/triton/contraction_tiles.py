@@ -68,53 +68,59 @@ class ContractionSizes:
     block: int = 1
 
     @staticmethod
-    def of(found: Contraction) -> ContractionSizes:
+    def of(contraction: Contraction) -> ContractionSizes:
         """Of a contraction: for one row the depths of its own tiles, else those that its reads
         allow, with how many steps each takes."""
-        of_row = _of_row(found.k, found.batches)
-        depths = sorted({k for _, _, k in of_row}) if found.m == 1 else _depths(found.reads)
-        steps = tuple((k, steps_of(found, k, "deep").count) for k in depths)
-        shape = (found.m, found.n, found.k, found.batches)
-        return ContractionSizes(*shape, found.dtype, steps, found.reads, found.block)
+        of_row = _of_row(contraction.k, contraction.batches)
+        depths = (
+            sorted({k for _, _, k in of_row}) if contraction.m == 1 else _depths(contraction.reads)
+        )
+        steps = tuple((k, steps_of(contraction, k, "deep").count) for k in depths)
+        shape = (contraction.m, contraction.n, contraction.k, contraction.batches)
+        return ContractionSizes(
+            *shape, contraction.dtype, steps, contraction.reads, contraction.block
+        )
 
 
-def ranked(found: Contraction, spec: TargetSpec) -> list[tuple[ContractionTile, TileBound]]:
+def ranked(contraction: Contraction, spec: TargetSpec) -> list[tuple[ContractionTile, TileBound]]:
     """Every tile that fits, the fastest by `bound` first."""
-    return list(_ranked(ContractionSizes.of(found), spec))
+    return list(_ranked(ContractionSizes.of(contraction), spec))
 
 
-def limit_of(found: Contraction, tile: ContractionTile, spec: TargetSpec) -> TileBound:
+def limit_of(contraction: Contraction, tile: ContractionTile, spec: TargetSpec) -> TileBound:
     """What the tile is ranked by, ranked among the others or not."""
-    return bound(work_of(found, tile, spec), spec, peak_of(found.dtype, spec))
+    return bound(work_of(contraction, tile, spec), spec, peak_of(contraction.dtype, spec))
 
 
-def work_of(found: Contraction, tile: ContractionTile, spec: TargetSpec) -> TileWork:
+def work_of(contraction: Contraction, tile: ContractionTile, spec: TargetSpec) -> TileWork:
     """What the tile asks for, ranked among the others or not."""
-    steps = steps_of(found, tile.k, "deep").count
-    return _block(ContractionSizes.of(found), tile, steps, spec)
+    steps = steps_of(contraction, tile.k, "deep").count
+    return _block(ContractionSizes.of(contraction), tile, steps, spec)
 
 
-def chosen(found: Contraction, spec: TargetSpec, by_limit: bool = False) -> list[ContractionTile]:
+def chosen(
+    contraction: Contraction, spec: TargetSpec, by_limit: bool = False
+) -> list[ContractionTile]:
     """The first of the ranking, but a few of those that are alike. `by_limit`: those that may come
     nearest to the machine's peak, as DeepCuts prunes (section 4). How many it keeps is not known:
     here as many as by time; of those that may come equally near, which it would all run, the ones
     that the time ranks first."""
-    limits = ranked(found, spec)
+    limits = ranked(contraction, spec)
     if by_limit:
         limits.sort(key=lambda pair: -pair[1].limit)
     order = [tile for tile, _ in limits]
-    if found.reads > 1:
-        return _of_windows(limits, ContractionSizes.of(found))
+    if contraction.reads > 1:
+        return _of_windows(limits, ContractionSizes.of(contraction))
     tiles = kept_of(order)
-    if not found.added:
+    if not contraction.added:
         return tiles
     whole = [tile for tile in tiles if tile.split == 1]
     return [*tiles, *(replace(tile, added_first=True) for tile in whole[:ADDED_FIRST])]
 
 
-def least_us(found: Contraction, spec: TargetSpec) -> float | None:
+def least_us(contraction: Contraction, spec: TargetSpec) -> float | None:
     """What the best tile is expected to take, None where none fits."""
-    return _least_us(ContractionSizes.of(found), spec)
+    return _least_us(ContractionSizes.of(contraction), spec)
 
 
 def kept_of(
@@ -168,24 +174,24 @@ def _ranked(
     return by_bound(bounds.items())
 
 
-def space(found: ContractionSizes, spec: TargetSpec) -> Iterator[ContractionTile]:
+def space(sizes: ContractionSizes, spec: TargetSpec) -> Iterator[ContractionTile]:
     """All tiles that suit the sizes: none more than twice as large as what it covers, and the
     widest only where smaller ones would fill the machine."""
-    tf32, counts = found.dtype == torch.float32 and spec.tf32, dict(found.steps)
-    if found.m == 1:
-        shapes = _of_row(found.k, found.batches)
+    tf32, counts = sizes.dtype == torch.float32 and spec.tf32, dict(sizes.steps)
+    if sizes.m == 1:
+        shapes = _of_row(sizes.k, sizes.batches)
         for (m, n, k), split, warps in itertools.product(shapes, SPLITS, (1, 2, 4)):
             least = 8 if shapes is SHALLOW else 32
-            fits = n < 2 * found.n + 2 and split <= counts[k]
-            if fits and not oversized(k, found.k, least) and 4 <= n * k // (warps * 32) <= 64:
+            fits = n < 2 * sizes.n + 2 and split <= counts[k]
+            if fits and not oversized(k, sizes.k, least) and 4 <= n * k // (warps * 32) <= 64:
                 yield ContractionTile(m, n, k, split, warps, 2)
         return
-    full = math.ceil(found.m / SIDES[-1]) * math.ceil(found.n / SIDES[-1]) * found.batches
+    full = math.ceil(sizes.m / SIDES[-1]) * math.ceil(sizes.n / SIDES[-1]) * sizes.batches
     sides = (*SIDES, WIDE) if full >= spec.sms else SIDES
-    for m, n, k in itertools.product(sides, sides, _depths(found.reads)):
-        if oversized(m, found.m) or oversized(n, found.n) or oversized(k, found.k, LEAST_DEPTH):
+    for m, n, k in itertools.product(sides, sides, _depths(sizes.reads)):
+        if oversized(m, sizes.m) or oversized(n, sizes.n) or oversized(k, sizes.k, LEAST_DEPTH):
             continue
-        if n % found.block:
+        if n % sizes.block:
             continue
         steps = counts[k]
         if k in ONE_STEP_DEPTHS and steps > 1:
@@ -207,19 +213,19 @@ def _of_row(k: int, batches: int) -> tuple[tuple[int, int, int], ...]:
 
 
 def _block(
-    found: ContractionSizes, tile: ContractionTile, steps: int, spec: TargetSpec
+    sizes: ContractionSizes, tile: ContractionTile, steps: int, spec: TargetSpec
 ) -> TileWork:
-    tiles = math.ceil(found.m / tile.m) * math.ceil(found.n / tile.n) * found.batches
+    tiles = math.ceil(sizes.m / tile.m) * math.ceil(sizes.n / tile.n) * sizes.batches
     return TileWork(
         tile.m,
         tile.n,
         tile.k,
         tiles * tile.split,
         math.ceil(steps / tile.split),
-        found.dtype.itemsize,
+        sizes.dtype.itemsize,
         tile.warps,
         tile.stages,
         tile.split,
-        found.reads,
-        has_cores(found.dtype, spec),
+        sizes.reads,
+        has_cores(sizes.dtype, spec),
     )

@@ -43,16 +43,18 @@ class Results:
     blocks: list[tuple[KernelVariable, Expr]]
 
     @staticmethod
-    def of(found: Contraction, place: AxisIndices) -> Results:
+    def of(contraction: Contraction, place: AxisIndices) -> Results:
         """The values that the contraction stores, with `total` in place of its sum of products."""
-        held: dict[Expr, Expr] = {found.fold: KernelVariable("total", found.fold.dtype)}
+        held: dict[Expr, Expr] = {contraction.fold: KernelVariable("total", contraction.fold.dtype)}
         stores = {
             store: substitute_store(replace(store, expr=replace_parts(store.expr, held)), place)
-            for store in found.dfg.stores
-            if store not in found.of_blocks
+            for store in contraction.dfg.stores
+            if store not in contraction.of_blocks
         }
-        blocks = [(of, substitute(replace_parts(arg, held), place)) for of, arg in found.blocks]
-        return Results(found, place, stores, blocks)
+        blocks = [
+            (of, substitute(replace_parts(arg, held), place)) for of, arg in contraction.blocks
+        ]
+        return Results(contraction, place, stores, blocks)
 
     @property
     def exprs(self) -> list[Expr]:

@@ -156,10 +156,12 @@ def found_in(body: Graph) -> GemmChain | Refused:
     return gemm_chain_of(lower(body))
 
 
-def _cut(found: GemmChain, tile: GemmChainTile, constants: frozenset[str]) -> _Cut:
-    count = walk((*found.taps, found.between), tile.middle, "between", "chunk", flat=False).count
+def _cut(gemm_chain: GemmChain, tile: GemmChainTile, constants: frozenset[str]) -> _Cut:
+    count = walk(
+        (*gemm_chain.taps, gemm_chain.between), tile.middle, "between", "chunk", flat=False
+    ).count
     share = Share(count, min(tile.split, count))
-    return _Cut(found, tile, TileGrid.of(found, tile.m, tile.n), share, constants)
+    return _Cut(gemm_chain, tile, TileGrid.of(gemm_chain, tile.m, tile.n), share, constants)
 
 
 def _write_indices(out: Emission, cut: _Cut) -> None:

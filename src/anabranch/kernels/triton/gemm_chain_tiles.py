@@ -71,35 +71,35 @@ class GemmChainSizes:
     slides: bool
 
     @staticmethod
-    def of(found: GemmChain) -> GemmChainSizes:
+    def of(gemm_chain: GemmChain) -> GemmChainSizes:
         """Of two products: how many chunks of the middle and steps of the first product there are
         for each tile size that is tried, those for a single row too."""
         middles = sorted({*MIDDLES, *(middle for _, _, middle, _ in ONE_ROW)})
         depths = sorted({*DEPTHS, *(k for _, _, _, k in ONE_ROW)})
-        along = (*found.taps, found.between)
+        along = (*gemm_chain.taps, gemm_chain.between)
         chunks = tuple((n, walk(along, n, "between", "chunk", flat=False).count) for n in middles)
-        steps = tuple((k, walk(found.depth, k, "deep").count) for k in depths)
-        k = math.prod(one.extent for one in found.depth)
-        middle = found.between.extent
+        steps = tuple((k, walk(gemm_chain.depth, k, "deep").count) for k in depths)
+        k = math.prod(one.extent for one in gemm_chain.depth)
+        middle = gemm_chain.between.extent
         return GemmChainSizes(
-            found.m,
-            found.n,
+            gemm_chain.m,
+            gemm_chain.n,
             middle,
             k,
-            found.batches,
-            found.dtypes,
+            gemm_chain.batches,
+            gemm_chain.dtypes,
             chunks,
             steps,
-            bool(found.taps),
+            bool(gemm_chain.taps),
         )
 
 
-def chosen(found: GemmChain, spec: TargetSpec, kept: int = TRIED_TILES) -> list[GemmChainTile]:
+def chosen(gemm_chain: GemmChain, spec: TargetSpec, kept: int = TRIED_TILES) -> list[GemmChainTile]:
     """The first of the ranking, each shape and split once, with the warps and stages that rank
     best; the first of all with other warps too."""
     best: dict[tuple[int, ...], GemmChainTile] = {}
     other: list[GemmChainTile] = []
-    for tile, _ in ranked(found, spec):
+    for tile, _ in ranked(gemm_chain, spec):
         shape = (tile.m, tile.n, tile.middle, tile.k, tile.split)
         first = next(iter(best), shape)
         if len(best) < kept - 1:
@@ -109,9 +109,9 @@ def chosen(found: GemmChain, spec: TargetSpec, kept: int = TRIED_TILES) -> list[
     return [*best.values(), *other[:1]]
 
 
-def ranked(found: GemmChain, spec: TargetSpec) -> list[tuple[GemmChainTile, float]]:
+def ranked(gemm_chain: GemmChain, spec: TargetSpec) -> list[tuple[GemmChainTile, float]]:
     """Every tile that fits, with the microseconds it would take, the fastest first."""
-    return list(_ranked(GemmChainSizes.of(found), spec))
+    return list(_ranked(GemmChainSizes.of(gemm_chain), spec))
 
 
 @functools.lru_cache(maxsize=256)

@@ -34,9 +34,9 @@ class KLoopSteps:
         return self.at.range[1] >= self.extent
 
 
-def steps_of(found: Contraction, each: int, lane: str) -> KLoopSteps:
+def steps_of(contraction: Contraction, each: int, lane: str) -> KLoopSteps:
     """Steps of `each` along the fastest axis of the depth, or along all of it as one flat axis."""
-    return walk(found.depth, each, lane)
+    return walk(contraction.depth, each, lane)
 
 
 def walk(

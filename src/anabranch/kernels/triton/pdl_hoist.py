@@ -82,42 +82,42 @@ Parted = tuple[list[Statement], list[Statement]]
 """What of a statement stands at the front, and what stays."""
 
 
-def _parted(statement: Statement, known: _HoistState) -> Parted:
+def _parted(statement: Statement, state: _HoistState) -> Parted:
     stays: Parted = [], [statement]
     match statement:
         case Fetch(address):
-            early = _made_of(_parsed(address), known.indices | known.pointers)
+            early = _made_of(_parsed(address), state.indices | state.pointers)
             return ([statement], []) if early else stays
-        case Assign((name,), value, "=") if name in known.once:
+        case Assign((name,), value, "=") if name in state.once:
             made = _parsed(text_value(value))
-            if _made_of(made, known.indices):
-                known.indices.add(name)
+            if _made_of(made, state.indices):
+                state.indices.add(name)
                 return [statement], []
-            return _read(name, made, known) or stays
+            return _read(name, made, state) or stays
         case _:
             return stays
 
 
-def _read(name: str, value: ast.expr, known: _HoistState) -> Parted | None:
+def _read(name: str, value: ast.expr, state: _HoistState) -> Parted | None:
     """A load of a constant at the front, and its conversion where it stood; None for all else."""
     load, cast = value, ""
     match value:
         case ast.Call(ast.Attribute(ast.Call() as inner, "to"), [dtype]):
             load, cast = inner, ast.unparse(dtype)
     if (
-        known.loads == MOST_LOADS
+        state.loads == MOST_LOADS
         or not isinstance(load, ast.Call)
         or ast.unparse(load.func) != "tl.load"
     ):
         return None
     asked = [*load.args, *(word.value for word in load.keywords)]
-    if not all(_made_of(part, known.indices | known.pointers) for part in asked):
+    if not all(_made_of(part, state.indices | state.pointers) for part in asked):
         return None
-    known.loads += 1
+    state.loads += 1
     held = f"{name}_read" if cast else name
-    while cast and held in known.taken:
+    while cast and held in state.taken:
         held += "_"
-    known.taken.add(held)
+    state.taken.add(held)
     converted = Assign((name,), f"{held}.to({cast})")
     return [Assign((held,), ast.unparse(load))], [converted] * bool(cast)
 

@@ -64,11 +64,11 @@ class TileGrid:
     shape: tuple[int, int]
 
     @staticmethod
-    def of(found: ProductAxes, rows: int, columns: int) -> TileGrid:
+    def of(axes: ProductAxes, rows: int, columns: int) -> TileGrid:
         """Of tiles of so many rows and columns."""
-        row, row_place = flattened(found.rows, "row")
-        col, col_place = flattened(found.cols, "col")
-        batch, batch_place = flattened(found.batch, "batch")
+        row, row_place = flattened(axes.rows, "row")
+        col, col_place = flattened(axes.cols, "col")
+        batch, batch_place = flattened(axes.batch, "batch")
         place = {**row_place, **col_place, **batch_place}
         return TileGrid(row, col, batch, place, (rows, columns))
 

@@ -125,7 +125,7 @@ def write(body: Graph, tile: RecurrenceTile) -> KernelTree:
     return kernel_tree(body, found.dfg, "recurrence", out, grid, tile.warps)
 
 
-def _flat(found: Recurrence, place: AxisIndices) -> Recurrence:
+def _flat(recurrence: Recurrence, place: AxisIndices) -> Recurrence:
     """The same in terms of the flat axis."""
 
     def moved(stores: Sequence[BufferStore]) -> tuple[BufferStore, ...]:
@@ -133,10 +133,10 @@ def _flat(found: Recurrence, place: AxisIndices) -> Recurrence:
 
     states = tuple(
         replace(one, first=substitute(one.first, place), next=substitute(one.next, place))
-        for one in found.states
+        for one in recurrence.states
     )
-    before, each, after = map(moved, (found.before, found.each, found.after))
-    return replace(found, states=states, before=before, each=each, after=after)
+    before, each, after = map(moved, (recurrence.before, recurrence.each, recurrence.after))
+    return replace(recurrence, states=states, before=before, each=each, after=after)
 
 
 def _at(store: BufferStore, place: AxisIndices) -> BufferStore:
@@ -144,30 +144,32 @@ def _at(store: BufferStore, place: AxisIndices) -> BufferStore:
     return replace(store, index=index, expr=substitute(store.expr, place))
 
 
-def _looped(found: Recurrence) -> list[Expr]:
-    return [*(store.expr for store in found.each), *(one.next for one in found.states)]
+def _looped(recurrence: Recurrence) -> list[Expr]:
+    return [*(store.expr for store in recurrence.each), *(one.next for one in recurrence.states)]
 
 
-def _write_steps(found: Recurrence, out: Emission, shape: str, at_once: int, ahead: bool) -> None:
+def _write_steps(
+    recurrence: Recurrence, out: Emission, shape: str, at_once: int, ahead: bool
+) -> None:
     """What stands before the loop, the loop, and what stands behind it. `shape`: of the states;
     `ahead`: whether a block reads what the next one needs."""
     anchor = "i" if shape != "[]" else ""
-    first = [one.first for one in found.states]
-    still = _still(_looped(found), found.step)
-    out.expect(*first, *still, *(store.expr for store in found.before))
+    first = [one.first for one in recurrence.states]
+    still = _still(_looped(recurrence), recurrence.step)
+    out.expect(*first, *still, *(store.expr for store in recurrence.before))
     values = [out.value(expr) for expr in (*first, *still)][: len(first)]
-    for store in found.before:
+    for store in recurrence.before:
         out.store(store, anchor)
     names: dict[Expr, Expr] = {}
-    for one, value in zip(found.states, values, strict=True):
+    for one, value in zip(recurrence.states, values, strict=True):
         full = f"tl.full({shape}, {value}, {DTYPES[one.held.dtype]})"
         text = value if free_axes(one.first) else full
         names[one.held] = KernelVariable(out.assign("state", text), one.held.dtype)
-    blocks, left = divmod(found.step.extent, at_once)
+    blocks, left = divmod(recurrence.step.extent, at_once)
     if blocks > 1:
         block = Axis("block", blocks)
         start = at_once * axis(block.name, blocks)
-        steps = _block(found, [start + k for k in range(at_once)], names)
+        steps = _block(recurrence, [start + k for k in range(at_once)], names)
         read = _read_first(steps, out, block) if ahead else {}
         scope = out.inner({block: "block"}, {})
         later = _read_next(read, scope, block)
@@ -177,11 +179,11 @@ def _write_steps(found: Recurrence, out: Emission, shape: str, at_once: int, ahe
             scope.let(name, text)
         out.loop("block", f"0, {blocks}", scope)
     else:
-        left = found.step.extent
+        left = recurrence.step.extent
     if left:
-        last = range(found.step.extent - left, found.step.extent)
-        _write_block(_block(found, list(map(number, last)), names), out, anchor)
-    after = [replace(s, expr=replace_parts(s.expr, names)) for s in found.after]
+        last = range(recurrence.step.extent - left, recurrence.step.extent)
+        _write_block(_block(recurrence, list(map(number, last)), names), out, anchor)
+    after = [replace(s, expr=replace_parts(s.expr, names)) for s in recurrence.after]
     scope = out.inner({}, {})
     scope.expect(*(store.expr for store in after))
     for store in after:
@@ -201,17 +203,17 @@ class _Block:
         return [*(store.expr for store in self.stores), *self.ends.values()]
 
 
-def _block(found: Recurrence, places: Sequence[Index], names: Mapping[Expr, Expr]) -> _Block:
+def _block(recurrence: Recurrence, places: Sequence[Index], names: Mapping[Expr, Expr]) -> _Block:
     """The steps at these places, in terms of the states as `names` calls them before the first."""
     held, stores = dict(names), list[BufferStore]()
     for place in places:
-        there = {found.step: place}
-        for store in found.each:
+        there = {recurrence.step: place}
+        for store in recurrence.each:
             moved = _at(store, there)
             stores.append(replace(moved, expr=replace_parts(moved.expr, held)))
-        steps = [(one.held, substitute(one.next, there)) for one in found.states]
+        steps = [(one.held, substitute(one.next, there)) for one in recurrence.states]
         held |= {of: replace_parts(expr, held) for of, expr in steps}
-    return _Block(tuple(stores), {names[one.held]: held[one.held] for one in found.states})
+    return _Block(tuple(stores), {names[one.held]: held[one.held] for one in recurrence.states})
 
 
 def _read_first(steps: _Block, out: Emission, block: Axis) -> dict[Expr, str]:

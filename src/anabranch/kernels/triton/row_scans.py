@@ -57,8 +57,8 @@ def aligned(dfg: Dfg) -> Dfg | Refused:
         stores = tuple(replace(s, expr=replace_parts(s.expr, table)) for s in stores)
 
 
-def _is_aligned(one: Scan) -> bool:
-    return one.at == axis(one.axis.name, one.axis.extent)
+def _is_aligned(scan: Scan) -> bool:
+    return scan.at == axis(scan.axis.name, scan.axis.extent)
 
 
 def _aligned(one: Scan) -> Scan | Refused:
@@ -91,12 +91,12 @@ def below(exprs: Sequence[Expr], out: Emission) -> list[Scan]:
 
 
 def write_scan(
-    one: Scan, value: str, out: Emission, along: Axis, last: str = "", axis: int = 1
+    scan: Scan, value: str, out: Emission, along: Axis, last: str = "", axis: int = 1
 ) -> str:
     """The line that scans a tile along an axis of it, and what it is called. `along`: the places
     on it; `last`: whether they are none beyond the end, where tiles run over that."""
-    text, by = _scanned(one, value, out, along, last, axis)
-    return text if by else out.assign(_name(one, out), text)
+    text, by = _scanned(scan, value, out, along, last, axis)
+    return text if by else out.assign(_name(scan, out), text)
 
 
 def begin(one: Scan, out: Emission, height: int) -> str:
@@ -123,8 +123,8 @@ def carry_on(
     return name
 
 
-def _name(one: Scan, out: Emission) -> str:
-    return out.names.get(one.made, "") or "running"
+def _name(scan: Scan, out: Emission) -> str:
+    return out.names.get(scan.made, "") or "running"
 
 
 def _scanned(

@@ -111,30 +111,30 @@ def tiles(body: Graph, spec: TargetSpec) -> list[SequenceTile]:
     return [tile for tile, _ in ranked(found, spec)[:TRIED_TILES]]
 
 
-def ranked(found: Layer, spec: TargetSpec) -> tuple[tuple[SequenceTile, TileBound], ...]:
+def ranked(layer: Layer, spec: TargetSpec) -> tuple[tuple[SequenceTile, TileBound], ...]:
     """Every tile that fits, the fastest by `bound` first: all products side by side are as many
     columns."""
-    tf32, limits = found.dtype == torch.float32 and spec.tf32, dict[SequenceTile, TileBound]()
+    tf32, limits = layer.dtype == torch.float32 and spec.tf32, dict[SequenceTile, TileBound]()
     for n, warps, (k, stages) in itertools.product(WIDTHS, WARPS, DEPTHS):
-        count = walk(found.depth, k, "deep").count
-        each = len(found.folds) * found.height * n // (32 * warps)
+        count = walk(layer.depth, k, "deep").count
+        each = len(layer.folds) * layer.height * n // (32 * warps)
         stages = 1 if count == 1 else stages
-        if oversized(n, found.n) or oversized(k, found.k, LEAST_DEPTH) or stages > count + 1:
+        if oversized(n, layer.n) or oversized(k, layer.k, LEAST_DEPTH) or stages > count + 1:
             continue
         if not EACH[0] <= each <= EACH[1] or (stages == 1) != (count == 1):
             continue
-        tile = SequenceTile(found.height, n, k, warps, stages, tf32)
-        ctas = -(-found.n // n) * found.batches
-        size, cores = found.dtype.itemsize, has_cores(found.dtype, spec)
-        wide = n * len(found.folds)
-        block = TileWork(found.height, wide, k, ctas, count, size, warps, stages, 1, 1, cores)
-        limits[tile] = bound(block, spec, peak_of(found.dtype, spec))
+        tile = SequenceTile(layer.height, n, k, warps, stages, tf32)
+        ctas = -(-layer.n // n) * layer.batches
+        size, cores = layer.dtype.itemsize, has_cores(layer.dtype, spec)
+        wide = n * len(layer.folds)
+        block = TileWork(layer.height, wide, k, ctas, count, size, warps, stages, 1, 1, cores)
+        limits[tile] = bound(block, spec, peak_of(layer.dtype, spec))
     return by_bound(limits.items())
 
 
-def least_us(found: Layer, spec: TargetSpec) -> float | None:
+def least_us(layer: Layer, spec: TargetSpec) -> float | None:
     """What the best tile is expected to take, None where none fits."""
-    return next((limit.us for _, limit in ranked(found, spec)), None)
+    return next((limit.us for _, limit in ranked(layer, spec)), None)
 
 
 def write(body: Graph, tile: SequenceTile) -> KernelTree:
@@ -261,7 +261,7 @@ def _written(body: Graph, tile: SequenceTile, asked: int) -> KernelTree:
 
 def _write_products(
     out: Emission,
-    found: Layer,
+    layer: Layer,
     tile: SequenceTile,
     place: AxisIndices,
     totals: Sequence[str],
@@ -270,14 +270,14 @@ def _write_products(
 ) -> None:
     """The loop over the depth: what all products have in common is read once."""
     lanes = Axis("deep", tile.k), Axis("deep_right", tile.k)
-    each = [walk(found.depth, tile.k, lane.name) for lane in lanes]
-    left = substitute(plain(found.left), {**place, **each[0].place})
-    rights = [substitute(plain(one), {**place, **each[1].place}) for one in found.rights]
+    each = [walk(layer.depth, tile.k, lane.name) for lane in lanes]
+    left = substitute(plain(layer.left), {**place, **each[0].place})
+    rights = [substitute(plain(one), {**place, **each[1].place}) for one in layer.rights]
     out.let("deep", f"tl.arange(0, {tile.k})[None, :]")
     out.let("deep_right", f"tl.arange(0, {tile.k})[:, None]")
     if asked and each[1].count > 1 and not each[1].ragged:  # those of a single step are read
         held = [one for one in rights if isinstance(one, BufferLoad) and one.value in constants]
-        side = Side(Axis("col", found.n), f"tile * {tile.n}", tile.n, "0", 1, 1)
+        side = Side(Axis("col", layer.n), f"tile * {tile.n}", tile.n, "0", 1, 1)
         most = asked * 32 * tile.warps // len(rights)
         for weight in held:
             write_fetches(out, weight, lanes[1], side, Share(each[1].count, 1), most)
@@ -293,7 +293,7 @@ def _write_products(
 
     def factor(expr: Expr, inside: str) -> str:
         rounds = tile.tf32 and not rounded_ahead(expr, constants)
-        name = write_factor(scope, expr, found.dtype, rounds)
+        name = write_factor(scope, expr, layer.dtype, rounds)
         if ragged and not isinstance(expr, BufferLoad):
             return scope.assign("factor", f"tl.where({inside}, {name}, 0.0)")
         return name
@@ -301,7 +301,7 @@ def _write_products(
     shared = factor(left, "deep_in")
     for total, right in zip(totals, rights, strict=True):
         factors = shared, factor(right, "deep_right_in")
-        scope.statements.append(added(total, factors, False, exact(found.dtype, tile.tf32)))
+        scope.statements.append(added(total, factors, False, exact(layer.dtype, tile.tf32)))
     if alone:  # what stands in no loop may be read before the kernel waits
         out.statements += scope.statements
     else:
@@ -309,15 +309,15 @@ def _write_products(
 
 
 def _write_results(
-    out: Emission, found: Layer, place: AxisIndices, row: Axis, totals: Sequence[str]
+    out: Emission, layer: Layer, place: AxisIndices, row: Axis, totals: Sequence[str]
 ) -> None:
     """What runs along the rows of the products, and what is stored."""
-    points = tuple(axis(a.name, a.extent) for a in (*found.batch, *found.rows, *found.cols))
+    points = tuple(axis(a.name, a.extent) for a in (*layer.batch, *layer.rows, *layer.cols))
     held: dict[Expr, Expr] = {
         fold: KernelVariable(total, fold.dtype, points)
-        for fold, total in zip(found.folds, totals, strict=True)
+        for fold, total in zip(layer.folds, totals, strict=True)
     }
-    given = [replace(s, expr=replace_parts(s.expr, held)) for s in found.dfg.stores]
+    given = [replace(s, expr=replace_parts(s.expr, held)) for s in layer.dfg.stores]
     stores = substitute_stores(given, place)
     last = out.masks.get(row, "")
 

@@ -50,10 +50,10 @@ class Side:
     at_once: int
 
 
-def constant_side(body: Graph, found: Contraction) -> str:
+def constant_side(body: Graph, contraction: Contraction) -> str:
     """Which factor is read from constants alone, as it lies in memory: left, right, or none."""
     constants = {constant.name for constant in body.constants}
-    for side, factor in (("right", found.right), ("left", found.left)):
+    for side, factor in (("right", contraction.right), ("left", contraction.left)):
         if (
             isinstance(plain(factor), BufferLoad)
             and {load.value for load in loads(factor)} <= constants

@@ -127,11 +127,11 @@ def write(body: Graph, tile: WindowTile) -> KernelTree:
     return kernel_tree(body, found.dfg, "window", out, grid, tile.warps)
 
 
-def _pixels(found: Windows, together: int) -> tuple[Axis, dict[Axis, Index], Axis | None]:
+def _pixels(windows: Windows, together: int) -> tuple[Axis, dict[Axis, Index], Axis | None]:
     """The axis of groups of neighbours, what other axes are in terms of it, and which of them
     counts the groups along the axis that slides."""
-    group = Axis("slide", -(-found.slide.extent // together)) if found.slide else None
-    flat, place = flattened([a for a in (*found.rest, group) if a is not None], "pixel")
+    group = Axis("slide", -(-windows.slide.extent // together)) if windows.slide else None
+    flat, place = flattened([a for a in (*windows.rest, group) if a is not None], "pixel")
     return flat, place, group
 
 
@@ -204,13 +204,13 @@ def _lanes(extent: int, vector: int) -> int:
     return max(good, default=sizes[0])
 
 
-def _groups(found: Windows, together: int) -> int:
-    slides = -(-found.slide.extent // together) if found.slide else 1
-    return slides * math.prod(one.extent for one in found.rest)
+def _groups(windows: Windows, together: int) -> int:
+    slides = -(-windows.slide.extent // together) if windows.slide else 1
+    return slides * math.prod(one.extent for one in windows.rest)
 
 
 def _write_neighbours(
-    found: Windows, out: Emission, place: dict[Axis, Index], group: Axis | None, together: int
+    windows: Windows, out: Emission, place: dict[Axis, Index], group: Axis | None, together: int
 ) -> None:
     """All neighbours tap by tap, so that a weight is used up as soon as it is there; then what
     stands after the reductions, and the stores."""
@@ -219,14 +219,14 @@ def _write_neighbours(
     for k in range(together):
         inside: Within = ()
         here = dict(place)
-        if found.slide is not None and group is not None:
+        if windows.slide is not None and group is not None:
             at = place[group] * together + k
-            here[found.slide] = at
-            inside = bounded(at, 0, found.slide.extent)
+            here[windows.slide] = at
+            inside = bounded(at, 0, windows.slide.extent)
         places.append(here)
-        neighbours.append((list(substitute_stores(found.dfg.stores, here)), inside))
+        neighbours.append((list(substitute_stores(windows.dfg.stores, here)), inside))
     # At one of its places a reduction may be the same as another one is there.
-    whole = reductions(*(store.expr for store in found.dfg.stores))
+    whole = reductions(*(store.expr for store in windows.dfg.stores))
     folds = [
         [each for here in places if isinstance(each := substitute(fold, here), Reduce)]
         for fold in whole

@@ -99,24 +99,24 @@ class EGraph:
         self._rebuild()
         return before != (len(self._parents), len(self._classes))
 
-    def _replacement(self, known: Directed, bound: Bound) -> int | None:
+    def _replacement(self, directed: Directed, bound: Bound) -> int | None:
         """The class of what is put, if the operands have shapes for which the equation holds."""
         shapes = {}
-        for name in known.shapes:
+        for name in directed.shapes:
             if isinstance(number := bound.get(name), int):
                 shape = self._classes[self.find(number)].shape
                 assert shape is not None
                 shapes[name] = shape
-        told = unify(known.shapes, shapes)
+        told = unify(directed.shapes, shapes)
         if isinstance(told, Refused):
             return None
         given = dict(bound)
-        for letter in sorted(letters(known.shapes) & {*told} - {MORE}):
+        for letter in sorted(letters(directed.shapes) & {*told} - {MORE}):
             if letter not in bound:
                 given[letter] = self.add(_lettered(told[letter], self._run))
             elif self._size(bound[letter]) != told[letter]:
                 return None
-        put = self._put(known.replace, given)
+        put = self._put(directed.replace, given)
         return put if isinstance(put, int) else None
 
     def _size(self, child: Child) -> object:

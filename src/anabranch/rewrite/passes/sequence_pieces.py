@@ -77,14 +77,14 @@ class _Pieces:
     by_steps: bool
 
     @staticmethod
-    def begun(builder: Builder, found: _Sequence) -> _Pieces:
+    def begun(builder: Builder, sequence: _Sequence) -> _Pieces:
         """The steps of the sequence, joined by pieces, and whole for all others; a cast of all is
         one of each step."""
-        count, node = len(found.steps), found.joins
+        count, node = len(sequence.steps), sequence.joins
         each = -(-count // PIECES)
         values, sizes = list[Ref](), list[int]()
         for first in range(0, count, each):
-            steps = found.steps[first : first + each]
+            steps = sequence.steps[first : first + each]
             parts = tuple(Ref(builder.substitute(name)) for name in steps)
             values.append(builder.call(CAT, parts, 0, origin=node.origin))
             sizes.append(len(steps))

@@ -246,11 +246,11 @@ class _ChannelWalk:
         kwargs = dict(node.kwargs)
         return self.builder.call(node.op, *args, name="", origin=node.origin, **kwargs)
 
-    def _some(self, node: Node, made: Ref, whole: _Whole) -> Ref:
+    def _some(self, node: Node, ref: Ref, whole: _Whole) -> Ref:
         """The channels that the node had, of what has more of them."""
-        self.whole[node.name] = _Whole(whole.spans, whole.channels, lambda: made)
+        self.whole[node.name] = _Whole(whole.spans, whole.channels, lambda: ref)
         cuts = [
-            self.builder.call(SLICE, made, 1, low, high, origin=node.origin)
+            self.builder.call(SLICE, ref, 1, low, high, origin=node.origin)
             for low, high in whole.spans
         ]
         if len(cuts) == 1:

@@ -160,11 +160,11 @@ def _with_copies(graph: Graph, live: LiveBytes, choice: _Choice) -> tuple[Graph,
     return replace(graph, nodes=tuple(nodes)), copies
 
 
-def _behind(before: Recomputed, made: Graph, border: int) -> dict[str, int]:
+def _behind(before: Recomputed, graph: Graph, border: int) -> dict[str, int]:
     """Of how many borders each node runs behind; a copy as what it is made for, which follows."""
     number = {node.name: i for i, node in enumerate(before.graph.nodes)}
     late, following = dict[str, int](), 0
-    for node in reversed(made.nodes):
+    for node in reversed(graph.nodes):
         if node.name in number:
             following = before.late.get(node.name, 0) + (number[node.name] > border)
         late[node.name] = following

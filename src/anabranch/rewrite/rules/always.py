@@ -58,14 +58,14 @@ def sized(text: str = "x: ...", **more: object) -> Draw:
     return shapes(text, more, MORE=(1, 2, 3, 4))
 
 
-def in_order(given: Drawing) -> tuple[int, ...]:
+def in_order(drawing: Drawing) -> tuple[int, ...]:
     """The axes 0, 1, 2, ... of what is drawn: a permutation that moves nothing."""
-    return tuple(range(len(given.sizes(["..."]))))
+    return tuple(range(len(drawing.sizes(["..."]))))
 
 
-def in_any_order(given: Drawing) -> tuple[int, ...]:
+def in_any_order(drawing: Drawing) -> tuple[int, ...]:
     """Four axes in an order that is drawn."""
-    return tuple(given.dice.sample(range(4), 4))
+    return tuple(drawing.dice.sample(range(4), 4))
 
 
 def identity(name: str, draw: Draw, find: str = "") -> Rule:

@@ -157,11 +157,11 @@ class EmbeddingMergeForm:
         return either(*(shapes(entries, H=heights) for heights in (range(2, 8), (3,))))
 
 
-def _some_twice(given: Drawing) -> object:
+def _some_twice(drawing: Drawing) -> object:
     """Tables, of which some are the first once more."""
-    held = given.value("w", "[H] K const")
+    held = drawing.value("w", "[H] K const")
     assert isinstance(held, tuple)
-    return tuple(given.dice.choice((one, one, one, held[0])) for one in held)
+    return tuple(drawing.dice.choice((one, one, one, held[0])) for one in held)
 
 
 def looked_up(

@@ -70,8 +70,8 @@ class Move:
     def shapes(self, names: str, **more: object) -> RuleShapes:
         """Tensors of one shape, and how they are moved."""
 
-        def moved(given: Drawing) -> tuple[object, ...]:
-            return self.draw(given.dice, given.sizes(["..."]))
+        def moved(drawing: Drawing) -> tuple[object, ...]:
+            return self.draw(drawing.dice, drawing.sizes(["..."]))
 
         tensors = dict.fromkeys(names.split(), "...")
         return shapes(tensors, {"how": moved}, more, MORE=(1, 2, 3, 4))

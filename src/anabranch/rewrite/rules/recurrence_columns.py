@@ -163,17 +163,17 @@ class Columns:
         found = _step(node.op, given)
         return self._recurrence(found, node) if found.of == column else found
 
-    def _recurrence(self, found: ColumnStep, node: Node) -> Whole:
+    def _recurrence(self, step: ColumnStep, node: Node) -> Whole:
         shape, dtype = node.type.shape, node.type.dtype
         if not dtype.is_floating_point:
             raise Differing("its state is no floating number")
-        given = [one for one in (found.term, found.by) if one is not None]
+        given = [one for one in (step.term, step.by) if one is not None]
         if any(one.dtype not in (None, dtype) for one in given):
             raise Differing("its factors and its terms are of several types")
         along = [one for one in given if one.at is not None]
         right = max(along, key=lambda one: len(one.shape)).right if along else len(shape)
         at = len(shape) - right
-        whole = (*shape[:at], len(found.of), *shape[at:])
+        whole = (*shape[:at], len(step.of), *shape[at:])
 
         def all_of(one: Whole | None, otherwise: float, wide: torch.dtype) -> Operand:
             value = one.value if one else otherwise
@@ -185,15 +185,15 @@ class Columns:
                 value if one.shape == shape and one.at is not None else call(EXPAND, value, whole)
             )
 
-        before = found.first
+        before = step.first
         type = self.known.types[before.name] if isinstance(before, Ref) else None
         if type is None or (type.shape, type.dtype) != (shape, dtype):
             raise Differing("it begins with something of another shape or type")
-        last = found.of[-1]
+        last = step.of[-1]
         assert isinstance(before, Ref) and isinstance(last, Ref)
         # A factor that is a number has no more than its own rounding, whatever the state's type.
-        term = all_of(found.term, 0.0, dtype)
-        by = all_of(found.by, 1.0, torch.promote_types(dtype, torch.float32))
+        term = all_of(step.term, 0.0, dtype)
+        by = all_of(step.by, 1.0, torch.promote_types(dtype, torch.float32))
         first = None if self._is_zero(before) else before
         steps = Whole(call(custom_ops.RECURRENCE, term, by, first, at), shape, at, dtype)
         self.found[last.name] = steps

@@ -109,10 +109,10 @@ def _along(given: Sequence[Whole]) -> tuple[Whole, int]:
     return x, x.at
 
 
-def _number(one: Whole) -> int:
-    if not isinstance(one.value, int):
+def _number(whole: Whole) -> int:
+    if not isinstance(whole.value, int):
         raise Differing("an axis of its steps is no number")
-    return one.value
+    return whole.value
 
 
 def selected(given: Sequence[Whole], shape: Shape) -> Whole:
@@ -188,12 +188,12 @@ def _multiplied(given: Sequence[Whole], shape: Shape) -> Whole:
     return Whole(total, shape, product.at)
 
 
-def _transposed(one: Whole) -> Whole:
+def _transposed(whole: Whole) -> Whole:
     """The same with its last two axes exchanged."""
-    rank = len(one.shape)
-    shape = (*one.shape[:-2], one.shape[-1], one.shape[-2])
-    a, b = (d + (one.at is not None and d >= one.at) for d in (rank - 2, rank - 1))
-    return Whole(transpose(one.value, a, b), shape, one.at, one.dtype)
+    rank = len(whole.shape)
+    shape = (*whole.shape[:-2], whole.shape[-1], whole.shape[-2])
+    a, b = (d + (whole.at is not None and d >= whole.at) for d in (rank - 2, rank - 1))
+    return Whole(transpose(whole.value, a, b), shape, whole.at, whole.dtype)
 
 
 READ: dict[str, Read] = {

@@ -132,17 +132,17 @@ def _put(match: Match) -> Patterns:
     return (found.steps, *found.ends.values())
 
 
-def _steps(given: Drawing, joins: bool) -> tuple[Pattern, ...]:
+def _steps(drawing: Drawing, joins: bool) -> tuple[Pattern, ...]:
     """Steps of a state of some axes, as models spell them, and what is read of it."""
     x, f, r, c, w, v = wild("x f r c w v")
-    rank = len(given.sizes(STATE.split()))
-    at = given.value("axis", AXIS)
+    rank = len(drawing.sizes(STATE.split()))
+    at = drawing.value("axis", AXIS)
     assert isinstance(at, int)
     at %= rank + 1
-    kind, read, dim = (given.dice.randrange(count) for count in (8, 5, rank))
+    kind, read, dim = (drawing.dice.randrange(count) for count in (8, 5, rank))
     steps: list[Pattern] = []
     state: Pattern = c
-    for number in range(given.size("S")):
+    for number in range(drawing.size("S")):
         u, by, out = (call(SELECT, one, at, number) for one in (x, f, r))
         state = (
             by * state + u,

@@ -113,12 +113,12 @@ class _Kept:
         returned = frozenset(ref.name for ref in graph.outputs)
         return _Kept(readers, returned, _exits(nodes, inputs))
 
-    def alone(self, node: Node, found: _Value) -> bool:
+    def alone(self, node: Node, value: _Value) -> bool:
         if self.returned.intersection(node.results):
             return True
         readers = self.readers.get(node.name, [])
         ends = node.op in CONCATENATIONS and readers[0].op not in CONCATENATIONS
-        return found.gathers and (len(readers) > 1 or ends or node.name in self.exits)
+        return value.gathers and (len(readers) > 1 or ends or node.name in self.exits)
 
     def only_reader(self, node: Node, last: Node) -> bool:
         """Whether the results of `last` go to this node and nowhere else."""
@@ -183,14 +183,14 @@ def _passes(node: Node) -> bool:
 
 
 def _follows(
-    node: Node, found: _Value, body: Sequence[Node], kept: _Kept, table: Mapping[str, TensorType]
+    node: Node, value: _Value, body: Sequence[Node], kept: _Kept, table: Mapping[str, TensorType]
 ) -> bool:
     """Whether the node is part of the one operator that it reads: alone to read its result, and
     light, or the pointwise convolution after a depthwise one."""
     last = body[-1]
-    if found.light[:-1] or not kept.only_reader(node, last):
+    if value.light[:-1] or not kept.only_reader(node, last):
         return False
-    return bool(found.light) or (_pointwise(node, table) and _depthwise(last, table))
+    return bool(value.light) or (_pointwise(node, table) and _depthwise(last, table))
 
 
 def _depthwise(node: Node, table: Mapping[str, TensorType]) -> bool:

@@ -166,7 +166,7 @@ def _spread_cost(cost: StageCost, units: Sequence[int]) -> StageCost:
     return lambda groups: cost(_spread(groups, units))
 
 
-def _spread_solution(found: Solution, units: Sequence[int]) -> Solution:
-    stages = tuple(_spread(groups, units) for groups in found.stages)
-    merged = frozenset(_spread(groups, units) for groups in found.merged)
-    return Solution(stages, found.us, found.states, found.transitions, merged)
+def _spread_solution(solution: Solution, units: Sequence[int]) -> Solution:
+    stages = tuple(_spread(groups, units) for groups in solution.stages)
+    merged = frozenset(_spread(groups, units) for groups in solution.merged)
+    return Solution(stages, solution.us, solution.states, solution.transitions, merged)

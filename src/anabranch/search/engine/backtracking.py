@@ -217,17 +217,17 @@ class _Backtracking:
         touches = any(node.name in parent.fresh for node in match.nodes)
         return not parent.fresh or touches != parent.rest
 
-    def _look(self, parent: QueuedGraph, one: Neighbour) -> None:
-        if one.size >= self._most or one.key in self._seen:
+    def _look(self, parent: QueuedGraph, neighbour: Neighbour) -> None:
+        if neighbour.size >= self._most or neighbour.key in self._seen:
             return
-        self._seen.add(one.key)
-        price = self._price(one.graph)
+        self._seen.add(neighbour.key)
+        price = self._price(neighbour.graph)
         self._priced += 1
-        place = Place(parent.found.graph, one.nodes)
-        step = RewriteStep(one.rule, one.nodes, parent.found.price, price, place=place)
-        found = Found(one.graph, price, (*parent.found.steps, step))
+        place = Place(parent.found.graph, neighbour.nodes)
+        step = RewriteStep(neighbour.rule, neighbour.nodes, parent.found.price, price, place=place)
+        found = Found(neighbour.graph, price, (*parent.found.steps, step))
         if price.us < self._budget.threshold * self._best_us:
-            self._keep(_followed(parent, one, found))
+            self._keep(_followed(parent, neighbour, found))
         elif self._budget.kinds and price.us < PAYS * parent.paid.us:
             self._answers.append(found)  # too dear beside the best to go on from
 
@@ -243,12 +243,12 @@ class _Backtracking:
             self._queue = heapq.nsmallest(QUEUE, self._queue)
 
 
-def _followed(parent: QueuedGraph, one: Neighbour, found: Found) -> QueuedGraph:
+def _followed(parent: QueuedGraph, neighbour: Neighbour, found: Found) -> QueuedGraph:
     """The state after a step."""
     kept = {node.name for node in parent.found.graph.nodes}
-    kept.difference_update(one.nodes[: one.roots])
+    kept.difference_update(neighbour.nodes[: neighbour.roots])
     made = frozenset(node.name for node in found.graph.nodes if node.name not in kept)
-    sources = _sources(parent.labels, one.nodes)
+    sources = _sources(parent.labels, neighbour.nodes)
     labels = {**parent.labels, **dict.fromkeys(made, sources)}
     if found.price.us < PAYS * parent.paid.us:
         return QueuedGraph(found, found.price, labels)

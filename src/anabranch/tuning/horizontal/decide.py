@@ -31,7 +31,7 @@ RACED: Table[tuple[Cost, ...]] = Table("plans", "horizontal fusion 5", nouns(tup
 """What two plans take in their modes."""
 
 
-def horizontal_fusion(job: Job, made: BuiltPlan) -> BuiltPlan:
+def horizontal_fusion(job: Job, built: BuiltPlan) -> BuiltPlan:
     """The plan with independent tasks in common launches, if that is faster; else the very same."""
     options = job.options
     if (
@@ -39,34 +39,34 @@ def horizontal_fusion(job: Job, made: BuiltPlan) -> BuiltPlan:
         or not tuner_of(job).generates
         or options.scheduler in MERGING
     ):
-        return made
+        return built
     if job.deadline.over():
-        job.trace.add("refused", "horizontal_fusion", made.tasks.name, "no time is left to try it")
-        return made
+        job.trace.add("refused", "horizontal_fusion", built.tasks.name, "no time is left to try it")
+        return built
     until = _until(job)
-    offers = proposed(job, made, until)
+    offers = proposed(job, built, until)
     if not offers:
-        return made
+        return built
 
-    trial = best(made, offers, until.left, job.trace)
+    trial = best(built, offers, until.left, job.trace)
     if trial is None:
         names = ", ".join(offer.names for offer in offers)
         job.trace.add("refused", "horizontal_fusion", names, "no plan with them is faster")
-        return made
+        return built
     aside = replace(job, trace=job.trace.child())
     enough = until.left() > schedule_seconds(job.trace)
     names = ", ".join(offer.names for offer in trial.offers)
     try:
-        found = _in_earnest(aside, made, trial, enough)
-        was, now = compared(job, made, found)
+        found = _in_earnest(aside, built, trial, enough)
+        was, now = compared(job, built, found)
     except AnabranchError as failed:  # there is a plan already
         job.trace.add("refused", "horizontal_fusion", names, f"{failed.what}: {failed.why}")
-        return made
+        return built
     why = f"{now.us:.2f} us {now.source}, {was.us:.2f} with a launch for each"
     if now.us >= was.us or tied(now, was):
         noise = ": a tie" if now.us < was.us else ""
         job.trace.add("refused", "horizontal_fusion", names, why + noise)
-        return made
+        return built
     job.trace.add("applied", "horizontal_fusion", names, why, us=was.us - now.us)
     for event in aside.trace.events:
         if event.kind == "chosen":
@@ -82,16 +82,16 @@ def _until(job: Job) -> Deadline:
     return job.deadline.within(min(TIME.horizontal_s, max(0.0, whole)))
 
 
-def _in_earnest(job: Job, made: BuiltPlan, trial: HorizontalTrial, enough: bool) -> BuiltPlan:
+def _in_earnest(job: Job, built: BuiltPlan, trial: HorizontalTrial, enough: bool) -> BuiltPlan:
     """The trial as it would be compiled; the schedule it was tried under is one more to choose
     from. Where there is not `enough` time, few others are looked for."""
-    selection = with_probes(selection_of(made, trial), made.costs)
-    safe = made.settled and all(offer.settled for offer in trial.offers)
-    found = scheduled(job, made.graph, made.signature, selection, safe, not enough)
+    selection = with_probes(selection_of(built, trial), built.costs)
+    safe = built.settled and all(offer.settled for offer in trial.offers)
+    found = scheduled(job, built.graph, built.signature, selection, safe, not enough)
     chosen = found.choice.schedule
     if job.options.scheduler not in ("best", trial.schedule.scheduler):
         return found  # who names a scheduler gets its plan
-    own, other = made.costs.race([(found.tasks, chosen), (found.tasks, trial.schedule)])
+    own, other = built.costs.race([(found.tasks, chosen), (found.tasks, trial.schedule)])
     if other.us >= own.us or tied(other, own):
         return found
     rest = [pair for pair in found.choice.candidates if pair[0] != trial.schedule]

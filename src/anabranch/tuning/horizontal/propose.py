@@ -83,17 +83,17 @@ class Offer:
         return ", ".join(task.name for task in self.tasks)
 
 
-def proposed(job: Job, made: BuiltPlan, until: Deadline) -> list[Offer]:
+def proposed(job: Job, built: BuiltPlan, until: Deadline) -> list[Offer]:
     """What is worth trying until then, what a forecast likes best first."""
     spec = job.target.spec
-    known = parts(made.selection, spec)
-    leaves = leaf_groups(made.tasks, known)
-    alike = sorted(grouped(made.tasks, known, spec), key=lambda groups: -_saved(groups, known))
+    known = parts(built.selection, spec)
+    leaves = leaf_groups(built.tasks, known)
+    alike = sorted(grouped(built.tasks, known, spec), key=lambda groups: -_saved(groups, known))
     if not alike and not leaves:
         return []
-    base = made.costs.timeline(made.tasks, made.choice.schedule).latency
+    base = built.costs.timeline(built.tasks, built.choice.schedule).latency
     works = Memo(lambda task: work(task, spec))
-    predicted = partial(_predicted, made=made, known=known, works=works)
+    predicted = partial(_predicted, built=built, known=known, works=works)
     lost = [predicted(groups) - base - UNTOLD * len(groups) for groups in alike[:FORECASTS]]
     ranked = sorted(range(len(lost)), key=lost.__getitem__)
     likely = [*leaves, *(alike[i] for i in ranked if lost[i] < 0)]
@@ -102,13 +102,13 @@ def proposed(job: Job, made: BuiltPlan, until: Deadline) -> list[Offer]:
     if left < math.inf:
         fit = int((left - TIME.horizontal_start_s) / TIME.horizontal_structure_s)
         most = max(0, min(most, fit))
-    held = made.sequential.footprint.peak_bytes
+    held = built.sequential.footprint.peak_bytes
     if spec.memory_bytes and held:  # so many plans are timed side by side
         most = min(most, int(MEMORY * spec.memory_bytes / held))
     _tell(job, [*leaves, *alike], likely, most)
     kept = _apart_first(likely)[:most]
     others = [groups for groups in kept if groups not in leaves]
-    if others and job.options.horizontal_fusion == "likely" and len(made.tasks.tasks) > FEW_TASKS:
+    if others and job.options.horizontal_fusion == "likely" and len(built.tasks.tasks) > FEW_TASKS:
         saved = base - together_us(others, base, predicted)
         if saved < LIKELY_GAIN * base:
             why = (
@@ -118,7 +118,7 @@ def proposed(job: Job, made: BuiltPlan, until: Deadline) -> list[Offer]:
                 "refused", "horizontal_fusion", f"{len(others)} sets of independent tasks", why
             )
             kept = [groups for groups in kept if groups in leaves]
-    return _with_kernels(job, made, kept, known) if kept else []
+    return _with_kernels(job, built, kept, known) if kept else []
 
 
 def _tell(job: Job, alike: Sequence[object], likely: Sequence[object], most: int) -> None:
@@ -180,27 +180,27 @@ def _saved(groups: Sequence[TaskGroup], known: Mapping[str, JointPart]) -> float
 
 
 def _predicted(
-    groups: Sequence[TaskGroup], made: BuiltPlan, known: Mapping[str, JointPart], works: Memo[Work]
+    groups: Sequence[TaskGroup], built: BuiltPlan, known: Mapping[str, JointPart], works: Memo[Work]
 ) -> float:
     """The latency of the plan with these groups, by a model."""
     sketches = {name_of(group): sketch(group, known) for group in groups}
     us = {name_of(group): [known[task.name].us for task in group] for group in groups}
-    tasks = together(made.tasks, sketches, groups)
+    tasks = together(built.tasks, sketches, groups)
     members = {name_of(group): [task.name for task in group] for group in groups}
-    schedule = adapted(made.choice.schedule, dag_of(tasks), members)
+    schedule = adapted(built.choice.schedule, dag_of(tasks), members)
 
     def cost(task: Task) -> Cost:
         own = us.get(task.name)
         if own is None:
-            return made.costs.task(task)
+            return built.costs.task(task)
         return Cost(max(own) + BESIDE * (len(own) - 1), "estimated")
 
-    return forecast(tasks, schedule, cost, made.sequential.spec, works).latency
+    return forecast(tasks, schedule, cost, built.sequential.spec, works).latency
 
 
 def _with_kernels(
     job: Job,
-    made: BuiltPlan,
+    built: BuiltPlan,
     alike: Sequence[Sequence[TaskGroup]],
     known: Mapping[str, JointPart],
 ) -> list[Offer]:
@@ -223,7 +223,7 @@ def _with_kernels(
             continue
         own = [_held(task, group, known) for task, group in zip(own, groups, strict=True)]
         offer = Offer(tuple(groups), tuple(own), picked.candidates[own[0].name], safe)
-        why = _why_apart(offer) or _hopeless(offer, made.costs, costs, Roofline(job.target.spec))
+        why = _why_apart(offer) or _hopeless(offer, built.costs, costs, Roofline(job.target.spec))
         if why:
             job.trace.add("refused", "horizontal_fusion", offer.names, str(why))
         else:

@@ -47,19 +47,19 @@ class HorizontalTrial:
 
 
 def best(
-    made: BuiltPlan, offers: Sequence[Offer], left: Callable[[], float], trace: Trace
+    built: BuiltPlan, offers: Sequence[Offer], left: Callable[[], float], trace: Trace
 ) -> HorizontalTrial | None:
     """The fastest of all that were tried, None if that is the plan as it is. `left`: seconds that
     trying may still take."""
-    begun, first = left(), list(_together(made, offers))
-    most, _ = _fastest(made, first)
+    begun, first = left(), list(_together(built, offers))
+    most, _ = _fastest(built, first)
     rest = left()
     if rest <= 0:
         return most
     each = (begun - rest) / max(1, len(first)) if rest < math.inf else 0.0
     count = int(ALONE * rest / each) if each > 0 else len(offers)
-    alone = [trial for offer in offers[:count] if (trial := _trial(made, (offer,)))]
-    one, costs = _fastest(made, alone)
+    alone = [trial for offer in offers[:count] if (trial := _trial(built, (offer,)))]
+    one, costs = _fastest(built, alone)
     for trial, cost in zip(alone, costs[1:], strict=True):
         if cost.us >= costs[0].us:
             why = f"{cost.us:.2f} us {cost.source}, {costs[0].us:.2f} with a launch for each"
@@ -69,39 +69,39 @@ def best(
     last = [trial for trial in (most, one) if trial is not None]
     if left() > 0 and len(paying) > 1:
         for number in dict.fromkeys(max(2, round(share * len(paying))) for share in SHARES):
-            last += _together(made, paying[:number])
-    return last[0] if len(last) == 1 else _fastest(made, last)[0]
+            last += _together(built, paying[:number])
+    return last[0] if len(last) == 1 else _fastest(built, last)[0]
 
 
-def selection_of(made: BuiltPlan, trial: HorizontalTrial) -> Selection:
+def selection_of(built: BuiltPlan, trial: HorizontalTrial) -> Selection:
     """The plan's selection with the offers of the trial in place of their parts."""
-    tried = dict(made.selection.candidates)
+    tried = dict(built.selection.candidates)
     tried |= {task.name: offer.tried for offer in trial.offers for task in offer.tasks}
     candidates = {task.name: tried[task.name] for task in trial.tasks.tasks}
-    return replace(made.selection, tasks=trial.tasks, candidates=candidates)
+    return replace(built.selection, tasks=trial.tasks, candidates=candidates)
 
 
-def _trial(made: BuiltPlan, offers: Sequence[Offer]) -> HorizontalTrial | None:
+def _trial(built: BuiltPlan, offers: Sequence[Offer]) -> HorizontalTrial | None:
     """The plan with these offers, under its own schedule; None if they wait for each other."""
     kernels = {task.name: task for offer in offers for task in offer.tasks}
     groups = [group for offer in offers for group in offer.groups]
     try:
-        tasks = together(made.tasks, kernels, groups)
+        tasks = together(built.tasks, kernels, groups)
     except ScheduleError:
         return None
     members = {name_of(group): [task.name for task in group] for group in groups}
-    schedule = adapted(made.choice.schedule, dag_of(tasks), members)
+    schedule = adapted(built.choice.schedule, dag_of(tasks), members)
     return HorizontalTrial(tuple(offers), tasks, schedule)
 
 
-def _together(made: BuiltPlan, offers: Sequence[Offer]) -> Iterator[HorizontalTrial]:
+def _together(built: BuiltPlan, offers: Sequence[Offer]) -> Iterator[HorizontalTrial]:
     """As many of the offers as go together, the first ones first; also in a row, for what shares a
     launch need not share the machine in any other way."""
     taken: HorizontalTrial | None = None
     for offer in offers:
         own = taken.offers if taken is not None else ()
         if not _overlap(own, offer):
-            taken = _trial(made, (*own, offer)) or taken
+            taken = _trial(built, (*own, offer)) or taken
     if taken is None or len(taken.offers) < 2:
         return
     yield taken
@@ -117,14 +117,14 @@ def _overlap(taken: Sequence[Offer], offer: Offer) -> bool:
 
 
 def _fastest(
-    made: BuiltPlan, trials: Sequence[HorizontalTrial]
+    built: BuiltPlan, trials: Sequence[HorizontalTrial]
 ) -> tuple[HorizontalTrial | None, list[Cost]]:
     """The fastest of these, None if it saves next to nothing; what the plan takes, and each of
     them, side by side."""
     if not trials:
         return None, []
-    plans = [(made.tasks, made.choice.schedule)]
-    costs = made.costs.race([*plans, *((trial.tasks, trial.schedule) for trial in trials)])
+    plans = [(built.tasks, built.choice.schedule)]
+    costs = built.costs.race([*plans, *((trial.tasks, trial.schedule) for trial in trials)])
     least = min(range(1, len(costs)), key=lambda i: costs[i].us)
     pays = costs[least].us < (1 - PROMISE) * costs[0].us
     return trials[least - 1] if pays else None, costs
