@@ -316,7 +316,7 @@ def _scaled(found: Matches, name: str) -> tuple[str, Scales]:
 
 
 def _turned_back(found: Matches, name: str) -> tuple[str | None, tuple[int, ...], Scales]:
-    """What a value was before its last two axes changed places, the order that its axes were given
+    """The value before its last two axes changed places, the order that its axes were given
     in the same move, and a number that scales it. Some exporters join the leading axes first, and
     take them apart afterwards."""
     node = found.only(name, "Transpose", "Reshape")
