@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from anabranch.fusion.partition import partition
 from anabranch.ir.graph import Graph
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.task import TaskGraph
-from anabranch.ir.text import parse_graph
+from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.verify import verify_states
 from anabranch.kernels.library import AtenProvider
 from anabranch.kernels.triton.provider import TritonProvider
@@ -88,6 +89,31 @@ def test_an_update_is_one_launch_that_writes_all_its_states(
     plan = proved(made)
     assert {slot.space for slot in plan.slots if slot.value in states.values()} == {"state"}
     assert plan.arena_bytes == 0
+
+
+TWO = """
+graph g {
+  input %g: f32[37,19]
+  input %p: f32[37,19]
+  input %m: f32[37,19]
+  input %q: f32[37,19]
+  %new_m: f32[37,19] = aten.add.Tensor(%m, %g)
+  %new_q: f32[37,19] = aten.add.Tensor(%q, %new_m)
+  %new_p: f32[37,19] = aten.add.Tensor(%p, %new_m)
+  return %new_q, %new_m, %new_p
+}
+"""
+
+
+@pytest.mark.parametrize("order", list(permutations(("m", "p", "q"))))
+def test_what_writes_several_states_reads_back_from_its_text(order: tuple[str, ...]) -> None:
+    """Nothing else can be saved, or recalled."""
+    states = {name: f"new_{name}" for name in order}
+    tasks = tasks_of(with_states(TWO, states))
+    for task in stored_in_place(tasks, NO_SIGNATURE, Trace(quiet=True)).tasks:
+        assert task.kernel is not None
+        assert parse_graph(text_graph(task.body)) == task.body
+        assert parse_graph(text_graph(task.kernel.body)) == task.kernel.body
 
 
 def test_kernels_of_a_library_keep_the_copy() -> None:

@@ -15,12 +15,12 @@ edge like any other (`ir.dag`). A state whose new value is itself is only read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from anabranch.ir import ops
 from anabranch.ir.components import components
-from anabranch.ir.graph import Graph, Node, Ref, State, producers, types
+from anabranch.ir.graph import Graph, Input, Node, Ref, State, producers, types
 from anabranch.ir.task import TaskGraph
 
 STORE = "aten.copy.default"
@@ -84,6 +84,12 @@ def overwrites_few(body: Graph) -> bool:
 def is_only_read(graph: Graph | TaskGraph, state: State) -> bool:
     """Whether the state stays as it is: another plan of the same states writes to it."""
     return graph.outputs[state.output].name == state.name
+
+
+def in_input_order(states: Iterable[State], inputs: Sequence[Input]) -> tuple[State, ...]:
+    """The states as their inputs follow each other, as a text has them."""
+    place = {value.name: i for i, value in enumerate(inputs)}
+    return tuple(sorted(states, key=lambda state: place[state.name]))
 
 
 def settled(graph: Graph) -> bool:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from anabranch.ir.dag import Dag, bits, dag_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_text
+from anabranch.ir.state import in_input_order
 from anabranch.ir.task import Task, TaskGraph
 
 MOST_TASKS = 4
@@ -68,17 +69,18 @@ def joint(group: TaskGroup) -> Task:
     inputs = {value.name: value for body in bodies for value in body.inputs}
     constants = {value.name: value for body in bodies for value in body.constants}
     outputs = tuple(ref for body in bodies for ref in body.outputs)
+    states = [
+        replace(state, output=outputs.index(one.outputs[state.output]))
+        for one in bodies
+        for state in one.states
+    ]
     body = Graph(
         name_of(group),
         tuple(inputs.values()),
         tuple(constants.values()),
         tuple(node for body in bodies for node in body.nodes),
         outputs,
-        states=tuple(
-            replace(state, output=outputs.index(one.outputs[state.output]))
-            for one in bodies
-            for state in one.states
-        ),
+        states=in_input_order(states, tuple(inputs.values())),
     )
     return Task(body.name, body)
 

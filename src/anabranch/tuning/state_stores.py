@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from anabranch.ir.dag import in_launch_order, waiting
 from anabranch.ir.graph import Ref, State
 from anabranch.ir.plan import Signature
-from anabranch.ir.state import STORE, elementwise
+from anabranch.ir.state import STORE, elementwise, in_input_order
 from anabranch.ir.task import GENERATED, Task, TaskGraph, alias_roots, wholes
 from anabranch.kernels.triton.in_place import why_not_in_place
 from anabranch.trace import Trace
@@ -108,6 +108,6 @@ def _over(task: Task, copies: Sequence[_Copy]) -> Task:
     if not copies or task.kernel is None:
         return task
     outputs = [ref.name for ref in task.body.outputs]
-    states = tuple(State(copy.state, outputs.index(copy.value)) for copy in copies)
-    body = replace(task.body, states=states)
+    states = [State(copy.state, outputs.index(copy.value)) for copy in copies]
+    body = replace(task.body, states=in_input_order(states, task.body.inputs))
     return replace(task, body=body, kernel=replace(task.kernel, body=body))
