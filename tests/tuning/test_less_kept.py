@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,20 @@ from torch import Tensor, nn
 
 import anabranch
 from anabranch.artifact import file as artifact_file
+from anabranch.fusion.partition import singly
+from anabranch.ir import ops
 from anabranch.ir.dag import dag_of
 from anabranch.ir.eval import eval_tasks
 from anabranch.ir.plan import Plan
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.text import parse_graph
+from anabranch.ir.variant import Variant
 from anabranch.ir.verify import verify_tasks
+from anabranch.kernels.library import AtenProvider
+from anabranch.kernels.triton.codegen import program
+from anabranch.kernels.triton.provider import TritonProvider
+from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.less_kept import with_less_kept
 
@@ -27,7 +36,9 @@ QUICK: dict[str, Any] = {
 }
 
 
-def step_of(batch: int) -> tuple[anabranch.TrainingStep, list[Tensor], tuple[Tensor, ...]]:
+def step_of(
+    batch: int, **more: Any
+) -> tuple[anabranch.TrainingStep, list[Tensor], tuple[Tensor, ...]]:
     """A step of linears with a gelu behind each, what its plan reads, and eager's loss and new
     parameters."""
     torch.manual_seed(0)
@@ -39,7 +50,7 @@ def step_of(batch: int) -> tuple[anabranch.TrainingStep, list[Tensor], tuple[Ten
         return nn.functional.cross_entropy(model(x), t)
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    step = anabranch.compile_step(model, loss, optimizer, (x, t), **QUICK)
+    step = anabranch.compile_step(model, loss, optimizer, (x, t), **(QUICK | more))
     values = {state.name: state.value for state in step.plan.tasks.states}
     given = iter((x, t, torch.tensor(0.1, dtype=torch.float64)))
     read = [values.get(value.name) for value in step.plan.tasks.inputs]
@@ -94,3 +105,45 @@ def test_no_more_than_a_hundredth_of_the_time_is_spent(made: Any) -> None:
 def test_small_steps_keep_all() -> None:
     step, _, _ = step_of(64)
     assert not again(step.plan.tasks)
+
+
+CHAIN = """
+graph g {
+  input %x: f32[2048,1024]
+  input %w: f32[1024,1024]
+  %a: f32[2048,1024] = aten.mm.default(%x, %w)  # (forward)
+  %y: f32[2048,1024] = aten.gelu.default(%a)  # (forward)
+  %z: f32[2048,1024] = aten.mm.default(%y, %w)  # (forward)
+  %g: f32[2048,1024] = aten.mm.default(%z, %w)  # (backward)
+  %h: f32[1024,2048]{1,1024} = aten.permute.default(%y, [1, 0])  # (backward)
+  %u: f32[1024,1024] = aten.mm.default(%h, %g)  # (backward)
+  %v: f32[2048,1024] = aten.gelu_backward.default(%g, %a)  # (backward)
+  return %u, %v
+}
+"""
+
+
+def test_texts_of_generated_kernels_are_written_anew() -> None:
+    """They name what they compute; no plan is recalled whose texts do not read back."""
+    spec = resolve("sim:h200").spec
+    cut = singly(parse_graph(CHAIN))
+    makers = {"gelu": TritonProvider(), "gelu_backward": TritonProvider()}
+
+    def chosen(task: Task) -> Task:
+        maker = makers.get(ops.packet_name(task.body.nodes[-1].op)[5:], AtenProvider())
+        return replace(task, kernel=maker.kernels(task, spec)[0])
+
+    def us(task: Task) -> float:
+        return 0.1 if "gelu" in task.body.nodes[-1].op else 100.0
+
+    tasks = replace(cut, tasks=tuple(map(chosen, cut.tasks)))
+    made, repeated = with_less_kept(tasks, spec, us, Trace(quiet=True))
+    verify_tasks(made)
+    assert [*repeated.values()] == ["y"]
+    texts = 0
+    for task in made.tasks:
+        kernel = task.kernel
+        if kernel is not None and isinstance(kernel.variant, Variant):
+            assert kernel.source == program(kernel.body, kernel.variant).text
+            texts += 1
+    assert texts == 3

@@ -22,7 +22,9 @@ from anabranch.ir import ops
 from anabranch.ir.dag import bits, waiting
 from anabranch.ir.graph import Graph, Input, Node, Ref, rename
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Task, TaskGraph, alias_roots, value_types, wholes
+from anabranch.ir.task import GENERATED, Kernel, Task, TaskGraph, alias_roots, value_types, wholes
+from anabranch.ir.variant import Variant
+from anabranch.kernels.triton.codegen import program
 from anabranch.memory.lifetime import lifetimes
 from anabranch.memory.planner import pack
 from anabranch.rewrite.remat.remat import FORWARD_SUFFIX, RECOMPUTE_SUFFIX
@@ -120,7 +122,7 @@ def _repeats(tasks: TaskGraph, us: TaskTime) -> list[_Repeat]:
     lost = {old: i for i, task in enumerate(tasks.tasks) for old in task.overwrites.values()}
     fixed = _fixed(tasks, roots)
     found, needed = list[_Repeat](), set[str]()
-    for i, task in enumerate(tasks.tasks[:peak]):
+    for task in tasks.tasks[:peak]:
         if len(task.writes) != 1 or not fixed.isdisjoint(task.writes) or not _cheap(task):
             continue
         (value,) = task.writes
@@ -134,7 +136,7 @@ def _repeats(tasks: TaskGraph, us: TaskTime) -> list[_Repeat]:
         )
         waits = [(made.get(roots.get(name, name), -1), name) for name in tasks.tasks[late[0]].reads]
         at, anchor = max(waits)
-        if there and at > peak and at > i:
+        if there and at >= peak:
             needed |= read
             found.append(_Repeat(task, late[0], anchor, us(task), types[value].nbytes))
     return [one for one in found if needed.isdisjoint(one.task.writes)]
@@ -249,14 +251,22 @@ def _repeated(task: Task, name: str, anchor: Input, taken: set[str]) -> Task:
         body = replace(body, inputs=(*body.inputs, anchor))
     same = kernel.provider == "aten" and kernel.body == task.body
     own = body if same else _renamed(kernel.body, names)
-    return Task(name, body, replace(kernel, body=own))
+    return Task(name, body, _running(kernel, own))
 
 
 def _reading(task: Task, names: dict[str, str]) -> Task:
     """The task reading other values."""
     assert task.kernel is not None
-    kernel = replace(task.kernel, body=_renamed(task.kernel.body, names))
+    kernel = _running(task.kernel, _renamed(task.kernel.body, names))
     return replace(task, body=_renamed(task.body, names), kernel=kernel)
+
+
+def _running(kernel: Kernel, body: Graph) -> Kernel:
+    """The kernel of another body, which differs in names: a generated text tells them."""
+    made = replace(kernel, body=body)
+    if kernel.provider == GENERATED and isinstance(kernel.variant, Variant):
+        made = replace(made, source=program(body, kernel.variant).text)
+    return made
 
 
 def _renamed(body: Graph, names: dict[str, str]) -> Graph:
