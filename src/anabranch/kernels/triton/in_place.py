@@ -57,8 +57,7 @@ def why_text_not_in_place(written: Program, new: str, old: str) -> Refused | Non
     entry = functions.get(written.entry)
     if entry is None:
         return Refused("its text has no kernel")
-    names = [argument.arg for argument in entry.args.args]
-    pointers = dict(zip(written.pointers, names, strict=False))
+    pointers = dict(zip(written.pointers, entry.parameters, strict=False))
     if new not in pointers:
         return Refused(f"%{new} is none of its parameters")
     read = pointers.get(old)  # a copy reads nothing of what was there
@@ -78,11 +77,50 @@ def why_text_not_in_place(written: Program, new: str, old: str) -> Refused | Non
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """What a function of a text does with names: how often each stands there; by verb and pointer
+    the lines and places of loads and stores; and by name the lines of calls that it is handed to,
+    with the function and its parameter. `parameters`: in their order."""
+
+    parameters: tuple[str, ...]
+    count: Mapping[str, int]
+    touched: Mapping[tuple[str, str], list[tuple[int, str]]]
+    handed: Mapping[str, list[tuple[int, str, str]]]
+
+
 @functools.lru_cache(maxsize=1 << 6)
-def _functions(text: str) -> Mapping[str, ast.FunctionDef]:
+def _functions(text: str) -> Mapping[str, _Function]:
     """The functions of a kernel's text; a launch of dozens of tasks is asked for each."""
     module = ast.parse(text)
-    return {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    found = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    return {name: _looked_through(node, found) for name, node in found.items()}
+
+
+def _looked_through(
+    function: ast.FunctionDef, functions: Mapping[str, ast.FunctionDef]
+) -> _Function:
+    count: dict[str, int] = {}
+    touched: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    handed: dict[str, list[tuple[int, str, str]]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name):
+            count[node.id] = count.get(node.id, 0) + 1
+        if not isinstance(node, ast.Call):
+            continue
+        verb = ast.unparse(node.func)
+        if verb in ("tl.load", "tl.store") and (there := _place(node)) is not None:
+            pointer, place = there
+            if place.startswith("0 * ") and _by_one_thread(function, node):
+                place = "0"
+            touched.setdefault((verb, pointer), []).append((node.lineno, place))
+        if isinstance(node.func, ast.Name) and node.func.id in functions:
+            inner = functions[node.func.id]
+            for given, named in zip(node.args, inner.args.args, strict=False):
+                if isinstance(given, ast.Name):
+                    handed.setdefault(given.id, []).append((node.lineno, inner.name, named.arg))
+    parameters = tuple(argument.arg for argument in function.args.args)
+    return _Function(parameters, count, touched, handed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,47 +134,36 @@ class _Access:
 
 
 def _accesses(
-    functions: Mapping[str, ast.FunctionDef],
-    function: ast.FunctionDef,
+    functions: Mapping[str, _Function],
+    function: _Function,
     pointer: str,
     verb: str,
     part: tuple[int, ...] = (),
 ) -> list[_Access] | None:
     """Where the pointer is loaded or stored, in this function and those that it hands it to; None
     if it is used in any other way."""
-    used = sum(isinstance(n, ast.Name) and n.id == pointer for n in ast.walk(function))
-    found: list[_Access] = []
-    for call in ast.walk(function):
-        if not isinstance(call, ast.Call):
-            continue
-        place = _place(call, pointer) if ast.unparse(call.func) == f"tl.{verb}" else None
-        if place is not None:
-            if place.startswith("0 * ") and _by_one_thread(function, call):
-                place = "0"
-            used -= 1
-            found.append(_Access(part, call.lineno, place))
-        if not isinstance(call.func, ast.Name) or call.func.id not in functions:
-            continue
-        inner = functions[call.func.id]
-        for given, named in zip(call.args, inner.args.args, strict=False):
-            if isinstance(given, ast.Name) and given.id == pointer:
-                used -= 1
-                there = _accesses(functions, inner, named.arg, verb, (*part, call.lineno))
-                if there is None:
-                    return None
-                found += there
-    return None if used else found
+    touched = function.touched.get((f"tl.{verb}", pointer), [])
+    handed = function.handed.get(pointer, [])
+    if function.count.get(pointer, 0) != len(touched) + len(handed):
+        return None
+    found = [_Access(part, line, place) for line, place in touched]
+    for line, name, parameter in handed:
+        there = _accesses(functions, functions[name], parameter, verb, (*part, line))
+        if there is None:
+            return None
+        found += there
+    return found
 
 
-def _place(call: ast.Call, pointer: str) -> str | None:
-    """The place behind the pointer that a load or store is of; None if it is of another one."""
+def _place(call: ast.Call) -> tuple[str, str] | None:
+    """The pointer and the place behind it that a load or store is of; None if that is no name."""
     address = call.args[0]
-    if isinstance(address, ast.Name) and address.id == pointer:
-        return "0"
+    if isinstance(address, ast.Name):
+        return address.id, "0"
     if not (isinstance(address, ast.BinOp) and isinstance(address.op, ast.Add)):
         return None
     base = address.left
-    return ast.unparse(address.right) if isinstance(base, ast.Name) and base.id == pointer else None
+    return (base.id, ast.unparse(address.right)) if isinstance(base, ast.Name) else None
 
 
 def _by_one_thread(function: ast.FunctionDef, store: ast.Call) -> bool:
