@@ -29,7 +29,8 @@ from anabranch.rewrite.rules import (
     average_pooling,
     channel_scales,
 )
-from anabranch.rewrite.rules.shapes import GROUPED, OneOf, pools, shapes
+from anabranch.rewrite.rules.drawing import OneOf
+from anabranch.rewrite.rules.shapes import GROUPED, pools, shapes
 
 Draw = Callable[[random.Random], Mapping[str, object]]
 

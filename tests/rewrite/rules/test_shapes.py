@@ -15,13 +15,11 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Draw
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules.conv_windows import of_rest, results, together
+from anabranch.rewrite.rules.drawing import KINDS, OneOf, WindowChoices
 from anabranch.rewrite.rules.shapes import (
     CONVOLUTION,
     GROUPED,
-    KINDS,
     TWO_WINDOWS,
-    OneOf,
-    WindowChoices,
     each,
     either,
     pools,

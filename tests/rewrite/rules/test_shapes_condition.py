@@ -8,8 +8,9 @@ from tests.rewrite.test_rules_refusals import conv, graph
 from anabranch.ir.rule import Call, Operand, Rule, Wild, text_pattern
 from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
+from anabranch.rewrite.rules.drawing import OneOf
 from anabranch.rewrite.rules.notation import equation
-from anabranch.rewrite.rules.shapes import GROUPED, OneOf, shapes
+from anabranch.rewrite.rules.shapes import GROUPED, shapes
 from anabranch.rewrite.rules.shapes_condition import fill
 
 SHAPES = [

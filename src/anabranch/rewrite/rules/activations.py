@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from anabranch.ir.rule import Call, Operand
 from anabranch.rewrite.pattern_ops import WORDS
-from anabranch.rewrite.rules.shapes import Drawing
+from anabranch.rewrite.rules.drawing import Drawing
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from anabranch.ir.ops import same_layout
 from anabranch.ir.refused import unless
 from anabranch.ir.rule import Draw, Match, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import linear, permute, reshape
+from anabranch.rewrite.rules.drawing import Drawing, OneOf
 from anabranch.rewrite.rules.notation import equation
-from anabranch.rewrite.rules.shapes import Drawing, OneOf, shapes
+from anabranch.rewrite.rules.shapes import shapes
 
 x, w, b = wild("x w b")
 

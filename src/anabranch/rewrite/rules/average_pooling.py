@@ -26,9 +26,10 @@ from anabranch.rewrite.rules.conv_windows import (
     spread,
     window,
 )
+from anabranch.rewrite.rules.drawing import OneOf
 from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import not_constant
-from anabranch.rewrite.rules.shapes import ANY_GROUPS, OneOf, either, pools
+from anabranch.rewrite.rules.shapes import ANY_GROUPS, either, pools
 
 x, w, b = wild("x w b")
 AVERAGE = "aten.avg_pool2d.default"

@@ -20,17 +20,10 @@ from anabranch.ir.rule import Binding, Call, Draw, Match, Operand, Pattern, Rule
 from anabranch.rewrite.pattern_ops import call, linear, reshape
 from anabranch.rewrite.rules import layers
 from anabranch.rewrite.rules.conv_windows import Sizes, convolve, window
+from anabranch.rewrite.rules.drawing import OneOf
 from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import bias_of, bound, not_constant
-from anabranch.rewrite.rules.shapes import (
-    GROUPED,
-    LINEAR,
-    TRANSPOSED,
-    UNPADDED,
-    OneOf,
-    either,
-    shapes,
-)
+from anabranch.rewrite.rules.shapes import GROUPED, LINEAR, TRANSPOSED, UNPADDED, either, shapes
 
 x, w, b, s, t = wild("x w b s t")
 

@@ -23,9 +23,10 @@ from anabranch.rewrite.rules.algebra_conditions import (
     types_of,
     values,
 )
+from anabranch.rewrite.rules.drawing import OneOf
 from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import slice_of
-from anabranch.rewrite.rules.shapes import END, OneOf, either, shapes
+from anabranch.rewrite.rules.shapes import END, either, shapes
 
 x, parts = wild("x parts")
 

@@ -19,10 +19,10 @@ from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.rewrite.apply import drawn_until_it_applies
 from anabranch.rewrite.pattern_ops import call, reshape, transpose
 from anabranch.rewrite.rules.conv_windows import ConvWindow, convolve, results, rimmed, window
-from anabranch.rewrite.rules.draws import SIZES
+from anabranch.rewrite.rules.drawing import SIZES, WindowChoices
 from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import made, not_constant, refuses
-from anabranch.rewrite.rules.shapes import GROUPED, ONE_TAP, WindowChoices, either, ends, shapes
+from anabranch.rewrite.rules.shapes import GROUPED, ONE_TAP, either, ends, shapes
 
 x, w, v, b, c = wild("x w v b c")
 

@@ -21,8 +21,9 @@ from anabranch.rewrite.rules.algebra_conditions import (
     folded,
     values,
 )
+from anabranch.rewrite.rules.drawing import OneOf
 from anabranch.rewrite.rules.notation import equation, equations
-from anabranch.rewrite.rules.shapes import OneOf, shapes
+from anabranch.rewrite.rules.shapes import shapes
 
 x, axis, dims = wild("x axis dims")
 MOST_TERMS = 8

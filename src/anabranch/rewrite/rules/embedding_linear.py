@@ -41,10 +41,11 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import call, cat, linear, permute, reshape
 from anabranch.rewrite.rules.algebra_conditions import floating, values
+from anabranch.rewrite.rules.drawing import OneOf
 from anabranch.rewrite.rules.embedding_merging import looked_up
 from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import slice_of
-from anabranch.rewrite.rules.shapes import OneOf, each, shapes
+from anabranch.rewrite.rules.shapes import each, shapes
 
 Together = Literal["stack", "cat"]
 BesideLookup = Literal["", "x", "x * v"]

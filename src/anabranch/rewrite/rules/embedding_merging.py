@@ -44,9 +44,10 @@ from anabranch.ir.rule import Call, Draw, Known, Match, Operand, Pattern, Rule, 
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat, permute, reshape
 from anabranch.rewrite.rules.algebra_conditions import values
+from anabranch.rewrite.rules.drawing import Drawing, OneOf
 from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import slice_of
-from anabranch.rewrite.rules.shapes import Drawing, OneOf, each, either, shapes
+from anabranch.rewrite.rules.shapes import each, either, shapes
 from anabranch.rewrite.value_slices import ValueSlice, slice_of_value
 
 INTEGERS = ("int64", "int32")

@@ -22,6 +22,7 @@ from anabranch.ir.rule import Call, Match, Operand, Pattern, Rule, wild
 from anabranch.rewrite.pattern_ops import cat, linear
 from anabranch.rewrite.rules.algebra_conditions import values
 from anabranch.rewrite.rules.conv_windows import convolve, rimmed, two_windows, window
+from anabranch.rewrite.rules.drawing import OneOf, WindowChoices
 from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import bound, made, refuses, slice_of
 from anabranch.rewrite.rules.shapes import (
@@ -31,8 +32,6 @@ from anabranch.rewrite.rules.shapes import (
     LINEAR,
     TRANSPOSED,
     TWO_WINDOWS,
-    OneOf,
-    WindowChoices,
     either,
     shapes,
 )

@@ -27,9 +27,10 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Pattern, Rule, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, linear, reshape
+from anabranch.rewrite.rules.drawing import OneOf
 from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import bound
-from anabranch.rewrite.rules.shapes import LINEAR, OneOf, shapes
+from anabranch.rewrite.rules.shapes import LINEAR, shapes
 
 x, w, b, g, d, eps = wild("x w b g d eps")
 

@@ -19,18 +19,11 @@ from anabranch.rewrite.rules.algebra_conditions import (
     positive,
 )
 from anabranch.rewrite.rules.conv_windows import convolve, rimmed, two_windows
+from anabranch.rewrite.rules.drawing import OneOf, WindowChoices
 from anabranch.rewrite.rules.layers import total_bias
 from anabranch.rewrite.rules.notation import equation, equations
 from anabranch.rewrite.rules.pattern_parts import made, refuses
-from anabranch.rewrite.rules.shapes import (
-    GROUPED,
-    TWO_WINDOWS,
-    UNPADDED,
-    OneOf,
-    WindowChoices,
-    either,
-    shapes,
-)
+from anabranch.rewrite.rules.shapes import GROUPED, TWO_WINDOWS, UNPADDED, either, shapes
 
 x, w, v = wild("x w v")
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from anabranch.ir.rule import Rule
+from anabranch.rewrite.rules.drawing import OneOf
 from anabranch.rewrite.rules.notation import equation, equations
-from anabranch.rewrite.rules.shapes import OneOf, shapes
+from anabranch.rewrite.rules.shapes import shapes
 
 RANKS: Mapping[str, Sequence[int]] = {"mm": (0,), "bmm": (1,), "matmul": (0, 1)}
 """Products, and how many axes their operands have besides two."""

@@ -19,9 +19,10 @@ from itertools import accumulate, pairwise
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, When, Wild, wild
 from anabranch.rewrite.pattern_ops import call, cat
+from anabranch.rewrite.rules.drawing import OneOf
 from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import bound, made, refuses, slice_of
-from anabranch.rewrite.rules.shapes import OneOf, either, shapes
+from anabranch.rewrite.rules.shapes import either, shapes
 
 Put = Callable[[Match], tuple[Pattern, ...]]
 

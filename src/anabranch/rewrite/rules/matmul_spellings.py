@@ -21,9 +21,10 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Match, Rule, wild
 from anabranch.rewrite.pattern_ops import call, linear, permute, reshape, transpose
 from anabranch.rewrite.rules.conv_windows import ConvWindow, convolve
+from anabranch.rewrite.rules.drawing import OneOf
 from anabranch.rewrite.rules.linear_after_norm import HALF_TYPES, widened
 from anabranch.rewrite.rules.notation import equation, equations
-from anabranch.rewrite.rules.shapes import CONVOLUTION, ONE_TAP, OneOf, either, shapes
+from anabranch.rewrite.rules.shapes import CONVOLUTION, ONE_TAP, either, shapes
 
 x, w, a, b = wild("x w a b")
 

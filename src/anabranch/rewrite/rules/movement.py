@@ -18,8 +18,9 @@ from anabranch.ir.rule import Match, Pattern, Rule, Wild
 from anabranch.rewrite.pattern_ops import cat
 from anabranch.rewrite.rules.activations import ACTIVATIONS
 from anabranch.rewrite.rules.algebra_conditions import values
+from anabranch.rewrite.rules.drawing import Drawing, OneOf
 from anabranch.rewrite.rules.notation import equation, equations
-from anabranch.rewrite.rules.shapes import Drawing, OneOf, RuleShapes, shapes
+from anabranch.rewrite.rules.shapes import RuleShapes, shapes
 
 MOST_PARTS = 6
 """Parts of a concatenation in the largest rule."""

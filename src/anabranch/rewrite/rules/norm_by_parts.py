@@ -20,10 +20,11 @@ import torch
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Match, Pattern, Result, Rule, wild
 from anabranch.rewrite.pattern_ops import call, reshape
+from anabranch.rewrite.rules.drawing import OneOf
 from anabranch.rewrite.rules.linear_after_norm import HALF_TYPES, widened
 from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import bound
-from anabranch.rewrite.rules.shapes import EitherShapes, OneOf, either, shapes
+from anabranch.rewrite.rules.shapes import EitherShapes, either, shapes
 
 x, g, d, eps = wild("x g d eps")
 

@@ -22,9 +22,10 @@ from anabranch.rewrite.pattern_ops import call
 from anabranch.rewrite.rules.average_pooling import Average, average, pooled, steps
 from anabranch.rewrite.rules.conv_composition import sides_of
 from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes, results, spread
+from anabranch.rewrite.rules.drawing import OneOf, WindowChoices
 from anabranch.rewrite.rules.notation import equation, equations
 from anabranch.rewrite.rules.pattern_parts import made, refuses
-from anabranch.rewrite.rules.shapes import OneOf, WindowChoices, ends, shapes
+from anabranch.rewrite.rules.shapes import ends, shapes
 
 (x,) = wild("x")
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 
 from anabranch.ir.rule import Rule
+from anabranch.rewrite.rules.drawing import WindowChoices
 from anabranch.rewrite.rules.notation import equation
-from anabranch.rewrite.rules.shapes import WindowChoices, shapes
+from anabranch.rewrite.rules.shapes import shapes
 
 
 def in_order(first: int, second: int, third: int) -> Rule:

@@ -28,6 +28,7 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Call, Draw, Known, Match, Operand, Pattern, Patterns, Rule, wild
 from anabranch.rewrite.pattern_ops import call, linear
 from anabranch.rewrite.rules.algebra_conditions import values
+from anabranch.rewrite.rules.drawing import Drawing, OneOf
 from anabranch.rewrite.rules.embedding_merging import CAT
 from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.pattern_parts import made, refuses
@@ -40,7 +41,7 @@ from anabranch.rewrite.rules.recurrence_values import (
     Whole,
     selected,
 )
-from anabranch.rewrite.rules.shapes import Drawing, OneOf, either, shapes
+from anabranch.rewrite.rules.shapes import either, shapes
 
 (parts,) = wild("parts")
 

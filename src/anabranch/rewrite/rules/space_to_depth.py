@@ -19,8 +19,9 @@ from anabranch.ir.rule import Call, Match, Operand, Rule, wild
 from anabranch.rewrite.apply import drawn_until_it_applies
 from anabranch.rewrite.pattern_ops import call
 from anabranch.rewrite.rules.conv_windows import Sizes, convolve, results, window
+from anabranch.rewrite.rules.drawing import WindowChoices
 from anabranch.rewrite.rules.notation import equation
-from anabranch.rewrite.rules.shapes import CONVOLUTION, WindowChoices, either, shapes
+from anabranch.rewrite.rules.shapes import CONVOLUTION, either, shapes
 
 x, w, b = wild("x w b")
 

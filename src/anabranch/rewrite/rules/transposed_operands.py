@@ -16,8 +16,9 @@ from anabranch.rewrite.rules import conv_merging, layers
 from anabranch.rewrite.rules.algebra_conditions import (
     values,
 )
+from anabranch.rewrite.rules.drawing import OneOf
 from anabranch.rewrite.rules.notation import equation, equations
-from anabranch.rewrite.rules.shapes import END, OneOf, either, shapes
+from anabranch.rewrite.rules.shapes import END, either, shapes
 
 SLICE, SELECT = "aten.slice.Tensor", "aten.select.int"
 
