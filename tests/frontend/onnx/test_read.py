@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -203,6 +205,23 @@ def test_graphs_that_mean_nothing_are_told(
     tmp_path: Path, make: Callable[[], Any], words: tuple[str, ...]
 ) -> None:
     refused(written(tmp_path, make()), *words)
+
+
+def test_a_node_without_an_input_that_it_needs_is_told(tmp_path: Path) -> None:
+    made = model([make_node("MatMul", ["x"], ["y"])], [value("x", 4)], [value("y", 4)])
+    refused(written(tmp_path, made), "MatMul y has 1 inputs")
+
+
+def test_bytes_that_are_changed_anywhere_are_told_or_harmless(tmp_path: Path) -> None:
+    """A file with one byte changed is read, or refused in words; nothing else is raised."""
+    draw, path = random.Random(0), tmp_path / "changed.onnx"
+    whole = [made.SerializeToString() for made in (linear(), _cyclic(), _calling(("f0", ["Neg"])))]
+    for _ in range(150):
+        data = bytearray(draw.choice(whole))
+        data[draw.randrange(len(data))] = draw.randrange(256)
+        path.write_bytes(bytes(data))
+        with contextlib.suppress(OnnxError):
+            from_onnx(path)
 
 
 def test_an_attribute_of_another_type_is_told(tmp_path: Path) -> None:

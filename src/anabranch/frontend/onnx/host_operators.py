@@ -81,7 +81,7 @@ def cast(call: OnnxCall, x: Host) -> HostAnswer:
         return _of_numbers(_whole, dtype)(call, x)
     if dtype == torch.bool:
         return _of_numbers(bool, dtype)(call, x)
-    if dtype in (torch.float32, torch.float64):
+    if dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         return _of_numbers(_real, dtype)(call, x)
     return None
 

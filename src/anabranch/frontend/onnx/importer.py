@@ -6,16 +6,18 @@ fast = anabranch.compile(model, (x,))
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import torch
 
 from anabranch.errors import OnnxError, OptionError
 from anabranch.frontend.onnx.check_graph import checked
 from anabranch.frontend.onnx.fold import folded
-from anabranch.frontend.onnx.graph import OnnxGraph, counted
+from anabranch.frontend.onnx.graph import OnnxGraph, all_nodes, counted
 from anabranch.frontend.onnx.module import OnnxModule, onnx_module
 from anabranch.frontend.onnx.operators import OPERATORS
 from anabranch.frontend.onnx.opset import modern
@@ -60,9 +62,28 @@ def from_onnx(
         )
     file = modern(read_onnx(path, dtype))
     _check_known(file.graph)
+    _check_inputs(file.graph)
     file = with_patterns(folded(file, dtype))
     file = replace(file, graph=checked(file.graph, {*file.tensors, *file.scalars}))
     return onnx_module(file, dtype, check_sizes(file.graph.inputs, sizes or {}))
+
+
+def _check_inputs(graph: OnnxGraph) -> None:
+    """OnnxError for a node with fewer inputs than its operator needs, or more than it takes."""
+    for node in all_nodes(graph):
+        try:
+            _signature(node.full_name).bind(None, *node.inputs)
+        except TypeError as wrong:
+            raise OnnxError(
+                f"{node.full_name} {node.name or node.outputs[0]} has {len(node.inputs)} inputs",
+                str(wrong),
+                "the file is damaged: export the model again",
+            ) from None
+
+
+@cache
+def _signature(operator: str) -> inspect.Signature:
+    return inspect.signature(OPERATORS[operator].run)
 
 
 def _check_known(graph: OnnxGraph) -> None:

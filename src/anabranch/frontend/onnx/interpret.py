@@ -21,7 +21,10 @@ from anabranch.frontend.onnx.host_operators import HOST_OPERATORS
 from anabranch.frontend.onnx.operators import OPERATORS
 from anabranch.frontend.onnx.operators.operator import OnnxOperator
 
-HOST_DTYPES = (torch.int64, torch.int32, torch.bool, torch.float32, torch.float64)
+HOST_DTYPES = (
+    *(torch.int64, torch.int32, torch.bool, torch.float32, torch.float64),
+    *(torch.float16, torch.bfloat16),  # what floats of a file may have become: not rounded to
+)
 """Whose arithmetic is Python's, once it is rounded."""
 
 

@@ -9,6 +9,7 @@ and everything that onnx or onnx-ir raises is told as an OnnxError.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -83,7 +84,11 @@ def _parsed(onnx: Any, place: Path) -> Any:
 
 
 def _told(name: str, work: Callable[[], Any]) -> Any:
-    """What the work returns; what onnx or onnx-ir raise is told in our words."""
+    """What the work returns; what onnx or onnx-ir raise is told in our words, and what they log of
+    a wrong file is not heard."""
+    logger = logging.getLogger("onnx_ir")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
         return work()
     except OnnxError:
@@ -97,6 +102,8 @@ def _told(name: str, work: Callable[[], Any]) -> Any:
             f"{type(cause).__name__}: {str(cause).strip() or 'it is no message of protobuf'}",
             "it is cut off, damaged or no such file: export or copy the model again",
         ) from failed
+    finally:
+        logger.setLevel(before)
 
 
 def _check_functions(name: str, model: Any) -> None:
@@ -150,7 +157,8 @@ class _Reading:
         """`renamed`: names of constants around it that another graph's had before them."""
         renamed = dict(renamed)
         constants = []
-        for name, value in found.initializers.items():
+        for key, value in found.initializers.items():
+            name = _text(key)
             if value.const_value is None:
                 raise OnnxError(f"{name} has no data", "it is a weight", "export the model again")
             tensor = tensor_of(value.const_value, self.folder, self.floats, name)
@@ -166,12 +174,12 @@ class _Reading:
             if made is None:
                 nodes.append(self._node(node, renamed))
                 continue
-            name = node.outputs[0].name
+            name = _text(node.outputs[0].name)
             weight = made.numel() > MOST_NUMBERS  # few numbers in a node are a part of what it does
             constants.append(self._kept(name, made, renamed, weight))
         inputs = tuple(_input(v) for v in found.inputs if v.name not in found.initializers)
-        outputs = tuple(renamed.get(v.name, v.name) for v in found.outputs)
-        return OnnxGraph(found.name or "", inputs, outputs, tuple(nodes), tuple(constants))
+        outputs = tuple(renamed.get(_text(v.name), _text(v.name)) for v in found.outputs)
+        return OnnxGraph(_text(found.name), inputs, outputs, tuple(nodes), tuple(constants))
 
     def _kept(self, name: str, tensor: Tensor, renamed: dict[str, str], weight: bool) -> str:
         own, number = name, 0
@@ -204,16 +212,17 @@ class _Reading:
         version = node.version or next((one for one in versions if one), 1)
 
         def named(value: Any) -> str:
-            return "" if value is None else renamed.get(value.name, value.name or "")
+            name = "" if value is None else _text(value.name)
+            return renamed.get(name, name)
 
         made = OnnxNode(
-            node.op_type,
-            domain,
+            _text(node.op_type),
+            _text(domain),
             tuple(map(named, node.inputs)),
-            tuple(value.name or "" for value in node.outputs),
-            {key: self._attribute(key, one, renamed) for key, one in node.attributes.items()},
+            tuple(_text(value.name) for value in node.outputs),
+            {_text(k): self._attribute(k, one, renamed) for k, one in node.attributes.items()},
             version,
-            node.name or "",
+            _text(node.name),
         )
         return made if domain else self._typed(made)
 
@@ -248,6 +257,11 @@ class _Reading:
         return value
 
 
+def _text(name: Any) -> str:
+    """A name; bytes that are no text, which onnx-ir passes on, with their numbers."""
+    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name or "")
+
+
 def _input(value: Any) -> OnnxInput:
     kind = type(value.type).__name__ if value.type is not None else ""
     code = int(value.type.dtype) if kind == "TensorType" else 0
@@ -256,10 +270,10 @@ def _input(value: Any) -> OnnxInput:
     shape = None
     if value.shape is not None and code:
         shape = tuple(_size(size) for size in value.shape)
-    return OnnxInput(value.name, code, shape)
+    return OnnxInput(_text(value.name), code, shape)
 
 
 def _size(size: Any) -> int | str | None:
     if isinstance(size, int):
         return size if size >= 0 else None
-    return size.value if getattr(size, "value", None) else None
+    return _text(size.value) or None if getattr(size, "value", None) else None
