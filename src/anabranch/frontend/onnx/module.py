@@ -73,7 +73,8 @@ class OnnxModule(nn.Module):
     def forward(self, *given: Any, **named: Any) -> Any:
         """The outputs for these inputs: one tensor, or a tuple of them."""
         inputs = self._bound(given, named)
-        surface = Surface(_Constants(self), self._device(inputs), self.floats)
+        device = self._device(inputs)
+        surface = Surface(_Constants(self), device, self.floats, self.graph.name)
         found = run_graph(self.graph, inputs, surface.constants, surface)
         made = tuple(tensors_of(one, surface.device) for one in found)
         return made[0] if len(made) == 1 else made

@@ -61,6 +61,7 @@ def read_onnx(path: str | os.PathLike[str], floats: torch.dtype = torch.float32)
             check_opset(place.name, version)
     reading = _Reading(place.absolute().parent, floats, dict(model.opset_imports))
     graph = _told(place.name, lambda: reading.graph(model.graph, {}))
+    graph = replace(graph, name=place.name)
     return OnnxFile(checked(graph), reading.tensors, reading.scalars)
 
 
