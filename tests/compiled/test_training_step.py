@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import re
 import warnings
@@ -494,6 +495,19 @@ def test_a_gradient_of_rounding_alone_is_no_fault() -> None:
         model = biased()
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
         step_of(model, optimizer, batch=batches(1, seed)[0], strict=True)
+
+
+def test_nobody_looks_for_garbage_while_a_step_is_captured() -> None:
+    """Of a large one that was a seventh of the time."""
+    seen: list[bool] = []
+
+    def watched(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+        seen.append(gc.isenabled())
+        return loss_of(model, x, t)
+
+    model, optimizer, _, _ = twins(lambda p: torch.optim.SGD(p, lr=0.1), linear)
+    step_of(model, optimizer, loss_fn=watched, verify=False)
+    assert seen[0] is False and gc.isenabled()
 
 
 def test_phases_are_told() -> None:

@@ -46,6 +46,7 @@ from anabranch.frontend.surroundings import neutral, surroundings
 from anabranch.frontend.training import Held, Training, held_by, with_places
 from anabranch.frontend.training_capture import capture_training
 from anabranch.frontend.training_checks import check_training
+from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable, Target
 from anabranch.options import Options
@@ -99,10 +100,11 @@ class TrainingStep:
             initialise(self.training.optimizer)
             held = held_by(self.training)
             self._take_rates()
-            captured = [
-                capture_training(self.training, held, given, self._found, self.trace, ends)
-                for ends in self._kinds
-            ]
+            with uncollected():
+                captured = [
+                    capture_training(self.training, held, given, self._found, self.trace, ends)
+                    for ends in self._kinds
+                ]
         self._plans = self._plans or [
             Compiled(eager, self.target, self.options, self.trace) for _, eager in captured
         ]
