@@ -97,3 +97,13 @@ def test_former_names_count_and_are_said(monkeypatch: pytest.MonkeyPatch) -> Non
         assert Options.read().horizontal_fusion == "none"
     with pytest.warns(FutureWarning):
         assert Options.read({"horizontal_fusion": "all"}).horizontal_fusion == "all"
+
+
+def test_workers_are_a_number_or_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given, read in ((2, "2"), ("auto", "auto"), ("ray", "ray"), ("ray://a:1", "ray://a:1")):
+        assert Options.read({"workers": given}).workers == read
+    for wrong in (0, -1, "", "ray:", "ray://", "2 3", True, 1.5):
+        with pytest.raises(OptionError, match=r"ray://HOST"):
+            Options.read({"workers": wrong})
+    monkeypatch.setenv("ANABRANCH_WORKERS", "none")
+    assert Options.read().workers is None

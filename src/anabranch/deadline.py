@@ -189,6 +189,18 @@ class TimePolicy:
     """The same in deterministic seconds, CP-SAT's count of its own work, which is the same on every
     machine."""
 
+    # Workers.
+    worker_grace_s: float = 30.0
+    """For how long a job may go on after the budget, before its worker is ended: what a job looks
+    at the clock between takes seconds, a kernel that hangs `kernel_run_limit_s` at most, and who
+    asked for a budget waits for it."""
+
+    worker_progress_s: float = 0.2
+    """Between two words of progress of a worker: a job has thousands of steps."""
+    worker_take_s: float = 5.0
+    """For how long an actor of Ray waits for a word of its process before it says that there is
+    none: a call that waits costs nothing, and one that never ends would hold up an end."""
+
     # A kernel that hangs.
     kernel_compile_limit_s: float = 120.0
     """Afterwards a text is given up that a compiler does not end with."""

@@ -115,6 +115,10 @@ class OnnxError(AnabranchError, ValueError):
         super().__init__(_line(what), told, _line(next), _line(source))
 
 
+class WorkerError(AnabranchError):
+    """Workers that could not be started, or a job that they could not do."""
+
+
 class WriteError(AnabranchError, OSError):
     """A file that the operating system would not have."""
 

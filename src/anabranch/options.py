@@ -1,4 +1,4 @@
-"""All options, and the only reader of the environment.
+"""All options, and the only reader and writer of the environment.
 
 Each option has a variable: ANABRANCH_ and its name in capitals (docs/options.md has the table).
 What a program gives goes before what the environment says. An empty variable says nothing, but for
@@ -62,6 +62,7 @@ SearchName = Literal["autograph", "autograph-paper", "taso", "taso-paper", "none
 SEARCHES: tuple[str, ...] = get_args(SearchName)
 SEEDS = 2**63
 SIZE = re.compile(r"([0-9.]+) *([kmg]i?b|b|)", re.IGNORECASE)
+WORKERS = re.compile(r"auto|[1-9][0-9]{0,3}|ray|ray://[^\s/]+")
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 FORMER: dict[str, tuple[str, dict[str, str]]] = {
@@ -303,6 +304,13 @@ class Options(BaseModel):
         lt=SEEDS,
         description="Seeds generators of random numbers; another seed may find another graph.",
     )
+    workers: str | None = Field(
+        default=None,
+        description="Processes that independent work is spread over, one a GPU, a number or a "
+        'name: "auto" for all GPUs of this machine, "ray" for those of the Ray cluster of this '
+        'machine, "ray://HOST" for those of another. On a simulated GPU they are plain processes. '
+        "None: this process alone. The plan is the same.",
+    )
     cache_dir: Path | None = Field(
         default=DEFAULT_CACHE_DIR,
         description="Folder where timings, kernels and plans are kept. None, or an empty text: "
@@ -335,6 +343,15 @@ class Options(BaseModel):
     def _nowhere(cls, given: Any) -> Any:
         """An empty name is no folder, as in the environment, and not the current one."""
         return None if given == "" else given
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _workers(cls, given: Any) -> Any:
+        """A form that says how many there are, as text."""
+        text = str(given) if type(given) is int else given
+        if text is None or (isinstance(text, str) and WORKERS.fullmatch(text)):
+            return text
+        raise PydanticCustomError("workers", 'give "auto", a number, "ray" or "ray://HOST"')
 
     @field_validator("memory_limit", mode="before")
     @classmethod
@@ -387,6 +404,21 @@ def renamed(saved: Mapping[str, Any]) -> dict[str, Any]:
         now, words = FORMER.get(name, (name, {}))
         found[now] = words.get(value, value) if isinstance(value, str) else value
     return found
+
+
+def own_environment() -> dict[str, str]:
+    """The variables of this package that are set, as a process elsewhere needs them."""
+    return {name: text for name, text in os.environ.items() if name.startswith(PREFIX)}
+
+
+def write_environment(values: Mapping[str, str | None]) -> None:
+    """Set these variables of this process, and unset those that are None: for a worker, before
+    anything has asked for them."""
+    for name, text in values.items():
+        if text is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = text
 
 
 def _of_today(given: Mapping[str, Any]) -> dict[str, Any]:

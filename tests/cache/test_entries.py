@@ -612,3 +612,24 @@ def test_full_disk(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         with Cache.open(tmp_path) as cache:
             assert cache.get("plans", "0") == "x" * 5000
+
+
+def test_one_that_stands_on_another_reads_it_and_writes_its_own(tmp_path: Path) -> None:
+    below, own = tmp_path / "below", tmp_path / "own"
+    own.mkdir(mode=0o700)
+    with Cache.open(below) as cache:
+        cache.put_many("plans", {"a": "1", "b": "2"})
+    before = (below / FILE_NAME).read_bytes()
+    Cache.stand_on(own, below)
+    with Cache.open(own) as cache:
+        cache.put("plans", "b", "3")
+        first, known = cache.news({})
+        assert cache.get_many("plans", ("a", "b", "c")) == {"a": "1", "b": "3"}
+        cache.put("timings", "c", "4")
+        second, known = cache.news(known)
+        with cache.copied(tmp_path / "copy") as copy:
+            assert copy.get_many("plans", ("a", "b")) == {"a": "1", "b": "3"}
+    assert (first, second) == ({"plans": {"b": b"3"}}, {"timings": {"c": b"4"}})
+    assert (below / FILE_NAME).read_bytes() == before
+    with Cache.open(below) as cache:
+        assert cache.get_many("plans", ("a", "b")) == {"a": "1", "b": "2"}

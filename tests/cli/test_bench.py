@@ -256,3 +256,15 @@ def test_training_steps_of_a_gpu_that_is_not_here(
     (row,) = ran.json["rows"]
     assert row["median_ms"] > 0 and row["source"] != "measured"
     assert sum(row["facts"]["phases"].values()) > 0
+
+
+def test_workers_that_mean_nothing_are_wrong_usage(cli: Callable[..., Any], model: str) -> None:
+    for words in (
+        ("bench", model),
+        ("bench", "schedulers", model),
+        ("fuzz",),
+        ("reproduce", "ios", "warps"),
+    ):
+        ran = cli(*words, "--target", "sim:h200", "--workers", "many")
+        assert ran.status == 2 and not ran.out
+        assert "workers = 'many' is not valid" in ran.err and "ray://HOST" in ran.err

@@ -48,3 +48,15 @@ def test_numbers_that_json_has_not(capsys: pytest.CaptureFixture[str]) -> None:
     screen.write_json("-", {"a": float("nan"), "b": (1, float("inf")), "c": {"d": None}})
     written = json.loads(capsys.readouterr().out)
     assert written == {"a": None, "b": [1, None], "c": {"d": None}}
+
+
+def test_each_worker_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with ProgressDisplay("benchmark", "bench") as watch:
+        trace = Trace(watch)
+        for name, what in (("worker 0", "a"), ("worker 1", "b"), ("worker 0", "a")):
+            trace.add("progress", "workers", what, done=0, total=1, worker=name)
+        trace.add("progress", "workers", "a tuning", done=3, total=7, worker="worker 0")
+        trace.add("progress", "workers", "a", done=1, total=1, worker="worker 0")
+        trace.add("progress", "workers", "c", done=0, total=1, worker="worker 0")
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["  worker 0: a", "  worker 1: b", "  worker 0: c"]

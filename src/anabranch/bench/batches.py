@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from anabranch.bench import harness
 from anabranch.bench.built import reason
 from anabranch.bench.harness import Cell, Save
 from anabranch.bench.jobs import captured_once, job_of
+from anabranch.bench.spread import spread_over
 from anabranch.cache import Cache
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import tied
@@ -38,6 +40,8 @@ from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.build import bounded_costs
 from anabranch.tuning.job import Job
+from anabranch.tuning.workers.job import WorkerPlace
+from anabranch.tuning.workers.pool import WorkerPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +82,14 @@ class BatchRow:
 
 
 def run(
-    matrix: BatchMatrix, trace: Trace | None = None, save: Save | None = None
+    matrix: BatchMatrix,
+    trace: Trace | None = None,
+    save: Save | None = None,
+    workers: WorkerPool | None = None,
 ) -> dict[str, Any]:
     """The record; `save` gets it anew after every model. OptionError for names that mean nothing,
-    and for fewer than two batches without other devices."""
+    and for fewer than two batches without other devices. `workers`: who does models instead of this
+    process."""
     if len(set(matrix.batches)) < 2 and not matrix.devices:
         raise OptionError(
             "one batch cannot be compared with itself",
@@ -99,7 +107,21 @@ def run(
         lambda cell: _model(matrix, cell[0], trace),
         trace,
         save,
+        spread=spread_over(workers, _rows_there, (matrix,), partial(_failed, matrix)),
     )
+
+
+def _rows_there(there: WorkerPlace, matrix: BatchMatrix, cell: Cell) -> list[BatchRow]:
+    """What a worker does."""
+    return _model(matrix, cell[0], there.trace)
+
+
+def _failed(matrix: BatchMatrix, cell: Cell, why: str) -> list[BatchRow]:
+    """The rows of a model that no worker could do."""
+    model, dtype, _ = cell
+    made = [(b, m, "") for b in matrix.batches for m in matrix.batches]
+    made += [(b, b, device) for b in matrix.batches for device in matrix.devices]
+    return [BatchRow(model, dtype, b, m, device, failure=why) for b, m, device in made]
 
 
 def _model(matrix: BatchMatrix, model: str, trace: Trace) -> list[BatchRow]:

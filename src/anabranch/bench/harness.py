@@ -12,22 +12,24 @@ spread. A record is JSON-ready:
      "machine": {"target": "cuda", "device": "NVIDIA H200", ...}, "versions": {...},
      "settings": {...}, "cut_short": "", "rows": [{"model": "zoo:resnet50", ..., "failure": ""}]}
 
-`cut_short`: "stop" where somebody ended it before all cells were done. A row that could not be made
-says why in `failure`. Scripts under benchmarks `write` their rows in the same form. Records of
-version 1 have no kind; their machine is under other names, which `device_of` knows.
+`gpu`, in each row: which one it was taken on, "" for none. `cut_short`: "stop" where somebody ended
+it before all cells were done. A row that could not be made says why in `failure`. Scripts under
+benchmarks `write` their rows in the same form. Records of version 1 have no kind; their machine is
+under other names, which `device_of` knows.
 """
 
 from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from anabranch.bench.machine import described
+from anabranch.bench.machine import described, gpu_of
 from anabranch.bench.provenance import provenance, versions
+from anabranch.bench.spread import CellAnswer, CellSpread
 from anabranch.trace import Trace
 
 VERSION = 2
@@ -56,23 +58,39 @@ def run(
     save: Save | None = None,
     summary: Callable[[Told], Mapping[str, Any]] = lambda rows: {},
     cut_short: Callable[[ResultRows], str] = lambda rows: "",
+    spread: CellSpread | None = None,
 ) -> dict[str, Any]:
     """The record. `settings`: what was asked for; `save` gets the record anew after
     every cell; `summary`: what it says of all its rows; `cut_short`: of the rows of the last cell,
-    why no more is begun, "" if there is no reason."""
+    why no more is begun, "" if there is no reason. `spread`: who makes the rows instead of
+    `rows_of`, several cells at a time; they stand in the order of the cells all the same."""
     record = header(kind, target, settings) | {"rows": [], **summary(())}
-    for done, cell in enumerate(cells):
-        trace.progress("bench", done, len(cells), label(cell))
-        rows = rows_of(cell)
-        record["rows"] += [asdict(row) for row in rows]
-        record |= {**summary(record["rows"]), "cut_short": cut_short(rows)}
+    found: dict[int, list[dict[str, Any]]] = {}
+    answers = _in_turn(cells, rows_of, trace, gpu_of(target))
+    if spread is not None:
+        answers = spread.answers(cells, label, trace)
+    for number, gpu, rows in answers:
+        cause = "stop" if rows is None else cut_short(rows)
+        found[number] = [{**asdict(row), "gpu": gpu} for row in rows or ()]
+        record["rows"] = [row for own in sorted(found) for row in found[own]]
+        record |= {**summary(record["rows"]), "cut_short": record["cut_short"] or cause}
         if save is not None:
             save(record)
-        gc.collect()
-        if record["cut_short"]:
+        if spread is not None:
+            trace.progress("bench", len(found), len(cells))
+        elif cause:
             break
     trace.progress("bench", len(cells), len(cells))
     return record
+
+
+def _in_turn(
+    cells: Sequence[Cell], rows_of: Callable[[Cell], ResultRows], trace: Trace, gpu: str
+) -> Iterator[CellAnswer]:
+    for done, cell in enumerate(cells):
+        trace.progress("bench", done, len(cells), label(cell))
+        yield done, gpu, rows_of(cell)
+        gc.collect()
 
 
 def header(kind: str, target: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,14 @@ def described(target: str) -> dict[str, Any]:
     return known if here.simulated else {**known, **here.survey()}
 
 
+def gpu_of(target: str) -> str:
+    """Which GPU a row is of that is taken on this target in this process, "" for none."""
+    here = machine(target)
+    if here.simulated:
+        return resolve(here.target).spec.name
+    return cuda.gpus()[0] if here.target == "cuda" else ""
+
+
 def _cuda() -> Machine:
     if not cuda.available():
         raise TargetError(

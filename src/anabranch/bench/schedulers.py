@@ -50,6 +50,7 @@ from anabranch.bench.harness import Cell, Save, cells_of, label
 from anabranch.bench.jobs import ScheduleMatrix, captured_once, schedule_job, scheduler_options
 from anabranch.bench.machine_use import utilisation_of
 from anabranch.bench.schedule_search import STAGE_S, ScheduleSearch
+from anabranch.bench.spread import spread_over
 from anabranch.bench.verdicts import LOCAL, OURS, PDL, summary
 from anabranch.compiler.pipeline import compile_model
 from anabranch.costs import costs_of
@@ -71,6 +72,8 @@ from anabranch.tuning.build import bounded_costs
 from anabranch.tuning.job import Job, example_of, limits_of
 from anabranch.tuning.launch.decide import near, with_launch_settings
 from anabranch.tuning.verify.plan import fresh
+from anabranch.tuning.workers.job import WorkerPlace
+from anabranch.tuning.workers.pool import WorkerPool
 
 REPLAYS = 20
 """Of a plan whose kernels overlap, each compared: what is not ordered may come out right once."""
@@ -173,10 +176,11 @@ def run(
     trace: Trace | None = None,
     save: Save | None = None,
     stop: Event | None = None,
+    workers: WorkerPool | None = None,
 ) -> dict[str, Any]:
     """The record; `save` gets it anew after every model. OptionError for names that mean nothing;
     a model or a scheduler that fails is a row that says why. `stop`: once it is set, what was done
-    is compared and no more is begun."""
+    is compared and no more is begun. `workers`: who does models instead of this process."""
     trace, deadline = trace or Trace(), Deadline(stop=stop)
     for name in matrix.schedulers:
         scheduler_options(name)
@@ -190,7 +194,18 @@ def run(
         save,
         summary,
         lambda rows: deadline.cause(),
+        spread_over(workers, _rows_there, (matrix,), partial(_failed, matrix), deadline),
     )
+
+
+def _rows_there(there: WorkerPlace, matrix: ScheduleMatrix, cell: Cell) -> list[ScheduleRow]:
+    """What a worker does."""
+    return _cell(matrix, cell, there.trace, there.deadline)
+
+
+def _failed(matrix: ScheduleMatrix, cell: Cell, why: str) -> list[ScheduleRow]:
+    """A row for each scheduler that says why there is nothing else."""
+    return [ScheduleRow(*cell, name, failure=why) for name in matrix.schedulers]
 
 
 def _cell(
@@ -213,7 +228,7 @@ def _cell(
     except Exception as failed:
         why = failed.what if isinstance(failed, AnabranchError) else reason(failed)
         trace.add("warning", "bench", label(cell), why)
-        rows = [ScheduleRow("", "", 0, name, failure=why) for name in matrix.schedulers]
+        rows = _failed(matrix, cell, why)
     return [replace(row, model=model, dtype=dtype, batch=batch) for row in rows]
 
 

@@ -14,7 +14,7 @@ included. On a simulated GPU nothing runs, and rows have the forecast of ours.""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,12 +45,15 @@ from anabranch.bench.result_rows import (
     variant,
 )
 from anabranch.bench.rivals import RIVALS, USUAL
+from anabranch.bench.spread import spread_over
 from anabranch.bench.timed import built_then_timed, timed
 from anabranch.errors import OptionError
 from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets.tf32 import precision
 from anabranch.trace import Trace
+from anabranch.tuning.workers.job import WorkerPlace
+from anabranch.tuning.workers.pool import WorkerPool
 
 STOPPED = "not built: stopped as asked"
 
@@ -60,11 +63,13 @@ def run(
     trace: Trace | None = None,
     compile: Compile = api.compile,
     save: Save | None = None,
+    workers: WorkerPool | None = None,
 ) -> dict[str, Any]:
     """The record of the whole matrix. `save` gets it anew after every model, so that a run which is
     stopped leaves what it has done. An interrupt while rivals are built stops building: those that
     stand are timed beside ours, and the benchmark ends with that: the record is cut short.
-    OptionError for names that mean nothing."""
+    `workers`: who does cells instead of this process, each one a GPU of its own. OptionError for
+    names that mean nothing."""
     trace, here = trace or Trace(), machine(matrix.target)
     systems = rivals_of(matrix, USUAL.get(here.target, ()), RIVALS)
     check_names("scheduler", matrix.schedulers, SCHEDULERS)
@@ -78,7 +83,32 @@ def run(
         trace,
         save,
         cut_short=lambda rows: "stop" if any(row.failure == STOPPED for row in rows) else "",
+        spread=spread_over(workers, _rows_there, (matrix, systems, compile), lost),
     )
+
+
+def _rows_there(
+    there: WorkerPlace,
+    matrix: BenchmarkMatrix,
+    systems: Sequence[str],
+    compile: Compile,
+    cell: Cell,
+) -> list[BenchmarkRow]:
+    """What a worker does."""
+    asked = kept_there(matrix, there)
+    return _cell(asked, machine(asked.target), systems, cell, there.trace, compile)
+
+
+def kept_there(matrix: BenchmarkMatrix, there: WorkerPlace) -> BenchmarkMatrix:
+    """The matrix as a worker has it: a folder for its cache that options name is the worker's."""
+    if "cache_dir" not in matrix.options:
+        return matrix
+    return replace(matrix, options={**matrix.options, "cache_dir": there.cache_dir})
+
+
+def lost(cell: Cell, why: str) -> list[BenchmarkRow]:
+    """The row of a cell that no worker could do."""
+    return [BenchmarkRow(*cell, OURS, failure=why)]
 
 
 def _cell(

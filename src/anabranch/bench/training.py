@@ -51,6 +51,8 @@ from anabranch.bench.result_rows import (
     rivals_of,
     variant,
 )
+from anabranch.bench.speed import kept_there, lost
+from anabranch.bench.spread import spread_over
 from anabranch.bench.timed import built_then_timed, timed
 from anabranch.bench.training_rivals import RIVALS, USUAL, eager, loss_in, rewind
 from anabranch.compiled.training_step import TrainingStep
@@ -60,6 +62,8 @@ from anabranch.options import Options
 from anabranch.schedule import SCHEDULERS
 from anabranch.targets.tf32 import precision
 from anabranch.trace import Trace
+from anabranch.tuning.workers.job import WorkerPlace
+from anabranch.tuning.workers.pool import WorkerPool
 
 STEPS = 5
 DEVIATIONS = 3.0
@@ -105,12 +109,15 @@ class Built:
 
 
 def run(
-    matrix: BenchmarkMatrix, trace: Trace | None = None, save: Save | None = None
+    matrix: BenchmarkMatrix,
+    trace: Trace | None = None,
+    save: Save | None = None,
+    workers: WorkerPool | None = None,
 ) -> dict[str, Any]:
     """The record of the whole matrix. `save` gets it anew after every model. An interrupt while
     systems are built stops building: those that stand are timed, and the benchmark ends with that.
-    `rival_timeout` is for ours as well, which then ends with the best so far. OptionError for names
-    that mean nothing."""
+    `rival_timeout` is for ours as well, which then ends with the best so far. `workers`: who
+    does cells instead of this process. OptionError for names that mean nothing."""
     trace, here = trace or Trace(), machine(matrix.target)
     rivals = _checked(matrix, here)
     return harness.run(
@@ -128,7 +135,16 @@ def run(
         trace,
         save,
         cut_short=lambda rows: "stop" if any(row.failure == STOPPED for row in rows) else "",
+        spread=spread_over(workers, _rows_there, (matrix, rivals), lost),
     )
+
+
+def _rows_there(
+    there: WorkerPlace, matrix: BenchmarkMatrix, rivals: Sequence[str], cell: Cell
+) -> list[BenchmarkRow]:
+    """What a worker does."""
+    asked = kept_there(matrix, there)
+    return _cell(asked, machine(asked.target), rivals, cell, there.trace)
 
 
 def _checked(matrix: BenchmarkMatrix, here: Machine) -> tuple[str, ...]:

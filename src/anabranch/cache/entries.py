@@ -20,6 +20,8 @@ from anabranch.cache.store import Store, transaction
 
 TABLES = ("timings", "kernels", "graphs", "plans")
 FILE_NAME = "cache.sqlite"
+BENEATH = "beneath"
+"""The file of a folder that names another one, which is read where its own has nothing."""
 DEFAULT_MAX_BYTES = 2 << 30
 
 _LARGEST_VALUE = 512 << 20  # SQLite refuses rows above 1e9 bytes
@@ -32,6 +34,7 @@ _UPSERT = """INSERT INTO entries (tbl, hash, key, value, checksum, size, used)
         checksum = excluded.checksum, size = excluded.size, used = excluded.used"""
 _NEXT_TICK = "SELECT coalesce(max(used), 0) + 1 FROM entries"
 _TOUCH = "UPDATE entries SET used = ? WHERE tbl = ? AND hash = ?"
+_SUMS = "SELECT tbl, hash, checksum FROM entries"
 _LIST = """SELECT tbl, key, CAST(size AS INTEGER), CAST(used AS INTEGER) FROM entries
     WHERE coalesce(?, tbl) = tbl AND typeof(key) = 'blob' ORDER BY used DESC, id DESC"""
 _COUNT = "SELECT tbl, count(*), CAST(total(size) AS INTEGER) FROM entries GROUP BY tbl"
@@ -76,8 +79,12 @@ class Cache:
         path: Path | None,
         max_bytes: int = DEFAULT_MAX_BYTES,
         patience: float | None = None,
+        beneath: Cache | None = None,
     ) -> None:
-        """Touches no disk until the first use; prefer `Cache.open`."""
+        """Touches no disk until the first use; prefer `Cache.open`. `beneath`: what is read where
+        this one has nothing, and never written."""
+        self._beneath = beneath
+        self._touches = True
         self._store = Store(path, patience)
         self._max_bytes = max_bytes
         self._touched: set[tuple[str, bytes]] = set()
@@ -93,14 +100,26 @@ class Cache:
         patience: float | None = None,
     ) -> Cache:
         """The cache in `directory`, made with mode 0700 if missing; None keeps all in memory.
-        `patience`: seconds to wait, once, for another process that writes; None for 20."""
+        `patience`: seconds to wait, once, for another process that writes; None for 20. One that
+        stands on another (`stand_on`) finds what that has, too."""
         path = None if directory is None else Path(directory) / FILE_NAME
-        cache = cls(path, max_bytes, patience)
+        cache = cls(path, max_bytes, patience, _beneath(directory))
         cache._store.attempt(lambda connection: None, None)
         return cache
 
+    @staticmethod
+    def stand_on(directory: Path, other: Path | None) -> None:
+        """From now on a cache in this folder reads what it has not itself in that of the other
+        one, if there is one, and writes nothing there: so a worker finds what its caller knows."""
+        if other is not None and (other / FILE_NAME).exists():
+            (directory / BENEATH).write_text(str(other.resolve()), encoding="utf-8")
+
     def copied(self, directory: Path) -> Cache:
         """Another cache, in this folder, with all that is in this one now."""
+        beneath = None if self._beneath is None else self._beneath.stats().path
+        if beneath is not None:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            Cache.stand_on(directory, beneath.parent)
         copy = Cache.open(directory)
 
         def work(db: sqlite3.Connection) -> None:
@@ -168,6 +187,8 @@ class Cache:
         if self._touched and not self._store.closed:
             self._store.attempt(self._touch, None)
         self._store.close()
+        if self._beneath is not None:
+            self._beneath.close()
 
     def __enter__(self) -> Self:
         return self
@@ -192,7 +213,8 @@ class Cache:
                     _log.warning("a damaged entry of table %s is ignored", table)
                     continue
                 found[key] = row[1]
-                self._touched.add((table, digest))
+                if self._touches:
+                    self._touched.add((table, digest))
             self._hits += len(found)
             self._misses += len(wanted) - len(found)
             return found
@@ -201,7 +223,31 @@ class Cache:
         found = self._store.attempt(work, nothing)
         if len(self._touched) > _TOUCHES_KEPT:
             self._store.attempt(self._touch, None)
+        missing = [key for key in wanted if key not in found]
+        if missing and self._beneath is not None:
+            found = {**found, **self._beneath.read(table, missing)}
         return found
+
+    def news(
+        self, known: Mapping[tuple[str, bytes], bytes]
+    ) -> tuple[dict[str, dict[str, bytes]], dict[tuple[str, bytes], bytes]]:
+        """What was stored here since `known` was true, by table and key, as `write` takes it; and
+        what is true now: the checksums of all entries. Of what it stands on it says nothing."""
+        nothing: dict[str, dict[str, bytes]] = {}
+
+        def work(
+            db: sqlite3.Connection,
+        ) -> tuple[dict[str, dict[str, bytes]], dict[tuple[str, bytes], bytes]]:
+            now = {(table, digest): checksum for table, digest, checksum in db.execute(_SUMS)}
+            found: dict[str, dict[str, bytes]] = {}
+            for (table, digest), checksum in now.items():
+                if known.get((table, digest)) != checksum:
+                    key, value, _ = db.execute(_SELECT, (table, digest)).fetchone()
+                    text = key.decode(errors="surrogatepass")
+                    found.setdefault(table, {})[text] = value
+            return found, now
+
+        return self._store.attempt(work, (nothing, dict(known)))
 
     def write(self, table: str, items: Mapping[str, bytes]) -> None:
         """Store bytes in one transaction, in place of what was there."""
@@ -238,6 +284,19 @@ class Cache:
             with transaction(db):
                 tick = db.execute(_NEXT_TICK).fetchone()[0]
                 db.executemany(_TOUCH, ((tick, table, digest) for table, digest in touched))
+
+
+def _beneath(directory: Path | None) -> Cache | None:
+    """The cache that one in this folder stands on."""
+    if directory is None:
+        return None
+    try:
+        text = (Path(directory) / BENEATH).read_text(encoding="utf-8")
+    except OSError:
+        return None
+    other = Cache(Path(text) / FILE_NAME)
+    other._touches = False
+    return other
 
 
 def _check(table: str | None) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar, get_args
 
 import typer
@@ -10,6 +11,8 @@ import typer
 from anabranch.errors import OptionError
 from anabranch.models.load import DTYPES, FORMS
 from anabranch.options import SEEDS, SYSTEMS, Options
+from anabranch.tuning.workers.chosen import open_workers
+from anabranch.tuning.workers.pool import WorkerPool
 
 T = TypeVar("T")
 
@@ -59,6 +62,28 @@ OptionFields = Annotated[
         metavar="NAME=VALUE",
     ),
 ]
+
+
+WorkersOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Over which processes work is spread, one a GPU: auto, a number, ray, ray://HOST.",
+        show_default="this process alone",
+        metavar="WORKERS",
+    ),
+]
+
+
+@contextmanager
+def opened_workers(
+    workers: str | None, target: str, options: Mapping[str, Any] | None = None
+) -> Iterator[WorkerPool | None]:
+    """The workers that were asked for, here or by ANABRANCH_WORKERS, while the block runs; None for
+    this process alone. `options`: of a compilation, whose cache they read. OptionError for what
+    means nothing, or for more than there are."""
+    chosen = Options.read({**(options or {}), **({} if workers is None else {"workers": workers})})
+    with open_workers(chosen.workers, target, chosen.cache_dir) as pool:
+        yield pool
 
 
 def compile_options(settings: Sequence[str] | None, **given: Any) -> dict[str, Any]:

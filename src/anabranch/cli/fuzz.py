@@ -100,6 +100,7 @@ def run(
         "fuzz"
     ),
     json: flags.Json = None,
+    workers: flags.WorkersOption = None,
 ) -> int:
     """Draw random models, compile each, and compare it with what it was."""
     if training and (steps or sizes):
@@ -114,8 +115,9 @@ def run(
     else:
         setting = _setting(target, dtype, scheduler, search, budget, verified)
         setting = replace(setting, sizes=sizes, training=training)
-    with ProgressDisplay("drawing", "fuzz") as watch:
-        tally = campaign.run(seed, graphs, setting, Trace(watch), out, _shard(shard), log)
+    asked = flags.opened_workers(workers, target)
+    with asked as pool, ProgressDisplay("drawing", "fuzz") as watch:
+        tally = campaign.run(seed, graphs, setting, Trace(watch), out, _shard(shard), log, pool)
     _show(json, tally, setting)
     screen.write_json(json, campaign.record(tally, seed, setting))
     if tally.counts["unequal"] or tally.counts["failed"]:

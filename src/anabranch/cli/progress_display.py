@@ -3,8 +3,8 @@
     tuning   ━━━━━━━━━━╺━━━━━━━━━  41/94  0:00:07        capture   1.21 s
                                                          rewrite   0.08 s
 
-Warnings and fallbacks are always shown; ANABRANCH_DEBUG, or the option
-debug, shows the rest, as `trace.LEVELS` says.
+Of work that is spread over several processes each has a line of its own. Warnings and fallbacks are
+always shown; ANABRANCH_DEBUG, or the option debug, shows the rest, as `trace.LEVELS` says.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -25,6 +26,7 @@ from anabranch.cli import screen
 from anabranch.compiler.pipeline import STAGES
 from anabranch.options import Options
 from anabranch.trace import LEVELS, Event
+from anabranch.tuning.workers.pool import WHERE as WORKERS
 
 
 class ProgressDisplay:
@@ -38,6 +40,8 @@ class ProgressDisplay:
         self._level = Options.read().debug if level is None else level
         self._bars: Progress | None = None
         self._seen: set[tuple[str, str]] = set()
+        self._begun: dict[str, str] = {}
+        self._workers: dict[str, TaskID] = {}
         if self._console.is_terminal:
             self._bars = Progress(
                 SpinnerColumn(),
@@ -70,6 +74,8 @@ class ProgressDisplay:
         """Show one event of the trace, if it is of a kind that is shown at this level."""
         if event.kind in ("warning", "fallback"):
             self._notice(event)
+        elif event.kind == "progress" and event.where == WORKERS:
+            self._worker(event)
         elif event.kind == "progress":
             if self._where in (None, event.where):
                 self._progress(event)
@@ -95,6 +101,20 @@ class ProgressDisplay:
                 self._bars.update(self._bar, description=self._describe(event.what))
         elif self._where and event.what and done < total:
             self._say(f"[{int(done) + 1}/{int(total)}] {event.what}")
+
+    def _worker(self, event: Event) -> None:
+        """What one of several processes is at: a bar of its own, or a line when it begins."""
+        data = dict(event.data)
+        name, done, total = str(data["worker"]), float(data["done"]), float(data["total"])
+        what = f"  {name}: {event.what}"
+        if self._bars is None:
+            if not done and total == 1 and self._begun.get(name) != event.what:
+                self._begun[name] = event.what
+                self._say(what)
+            return
+        if name not in self._workers:
+            self._workers[name] = self._bars.add_task(what, total=None)
+        self._bars.update(self._workers[name], description=what, completed=done, total=total)
 
     def _notice(self, event: Event) -> None:
         """Once each: a network asks for the same thing many times."""

@@ -54,6 +54,7 @@ def run(
     target: arguments.TargetOption = "auto",
     search_seconds: arguments.SearchSeconds = None,
     json: flags.Json = None,
+    workers: flags.WorkersOption = None,
 ) -> None:
     """Run what a published table compares, on this machine; without arguments list the tables."""
     if paper is None:
@@ -87,7 +88,7 @@ def run(
     )
     matrix = replace(matrix, budget=matrix.budget if budget is None else budget)
     if isinstance(matrix, BenchmarkMatrix) and not found.training:
-        system_rows.run(replace(matrix, search_seconds=search_seconds), json, None)
+        system_rows.run(replace(matrix, search_seconds=search_seconds), json, None, workers)
     elif search_seconds is not None:
         raise OptionError(
             "--search-seconds limits nothing here",
@@ -95,8 +96,8 @@ def run(
             "leave it out",
         )
     elif isinstance(matrix, BenchmarkMatrix):
-        training.compare(matrix, json, None)
+        training.compare(matrix, json, None, workers)
     elif isinstance(matrix, BatchMatrix):
-        batches.compare(matrix, json)
+        batches.compare(matrix, json, workers)
     else:
-        schedulers.compare(matrix, json)
+        schedulers.compare(matrix, json, workers)

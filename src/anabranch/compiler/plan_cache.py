@@ -56,7 +56,7 @@ OPTIONS = (
 not: what it cut short is kept with it."""
 NOT_OF_VALUES = {
     *("cache_dir", "debug", "dump", "check", "strict", "outputs", "batch", "budget"),
-    *("buckets", "unseen", "memory_limit", "fullgraph"),
+    *("buckets", "unseen", "memory_limit", "fullgraph", "workers"),
 }
 """Options that change nothing about what is computed; less time finds less that may be wrong."""
 TOLD_ANEW: tuple[EventKind, ...] = ("stage", "progress", "time")

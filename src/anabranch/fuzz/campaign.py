@@ -10,10 +10,11 @@ and after the wrong step. An interruption ends the campaign, not the record.
 from __future__ import annotations
 
 import json
+import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from anabranch.fuzz.substitute import Substitution, rules_of
 from anabranch.fuzz.trial import TrialOutcome, TrialSetting, attempt
 from anabranch.ir.text import text_graph
 from anabranch.trace import Trace
+from anabranch.tuning.workers.job import JobRefusal, Undone, WorkerJob, WorkerPlace, value_of
+from anabranch.tuning.workers.pool import WorkerPool
 
 SHRUNK_FAILURES = 5
 """Failures that are shrunk and written; the others are counted and named."""
@@ -67,13 +70,17 @@ def run(
     folder: Path | None,
     shard: tuple[int, int] = (1, 1),
     log: Path | None = None,
+    workers: WorkerPool | None = None,
 ) -> CampaignTally:
     """Try the seeds from `seed` on. `folder`: where failures are written; None writes nothing.
     `shard`: (i, n) tries the i-th of every n seeds. `log`: gets a line for each graph when it is
-    done; those that stand there are counted and not tried again."""
+    done; those that stand there are counted and not tried again. `workers`: who tries them; what
+    they find is counted, made smaller and written here, in the order of the seeds."""
     tally, start = CampaignTally(), time.perf_counter()
     before = _logged(log, setting)
     wanted = range(seed + shard[0] - 1, seed + graphs, shard[1])
+    left = [each for each in wanted if each not in before]
+    outcomes = _outcomes(left, setting, trace, workers)
     for done, each in enumerate(wanted):
         said = f"seed {each}" if done % SAID == 0 else ""
         trace.progress("fuzz", done, len(wanted), said)
@@ -81,18 +88,54 @@ def run(
             _count_again(before[each], tally)
             continue
         try:
-            _one(each, setting, tally, folder, trace)
+            outcome = next(outcomes, None)
+            if outcome is None:
+                tally.interrupted = each
+                break
+            _count(outcome, setting, tally, folder, trace)
         except KeyboardInterrupt:
             tally.interrupted = each
             break
         if log is not None:
             _write_line(each, setting, tally, log)
-        if tally.failures and tally.failures[-1]["sort"].startswith(LOST):
+        if workers is None and tally.failures and tally.failures[-1]["sort"].startswith(LOST):
             trace.add("warning", "fuzz", f"seed {each}", LOST_GPU)
             tally.interrupted = each
             break
     tally.seconds = time.perf_counter() - start
     return tally
+
+
+def _outcomes(
+    seeds: Sequence[int], setting: TrialSetting, trace: Trace, workers: WorkerPool | None
+) -> Iterator[TrialOutcome]:
+    """One for each seed, in this order; fewer where workers are interrupted. A drawing that two
+    workers died of has failed."""
+    if workers is None:
+        yield from (attempt(draw(seed), setting) for seed in seeds)
+        return
+    jobs = [WorkerJob(str(seed), _attempt_there, (seed, setting), f"seed {seed}") for seed in seeds]
+    known: dict[int, TrialOutcome] = {}
+    waiting = iter(seeds)
+    seed = next(waiting, None)
+    for found in workers.outcomes(jobs, trace, first_interrupt_asks=True):
+        if isinstance(found, JobRefusal):
+            drawing, why = draw(int(found.key)), (str(found.refused),)
+            known[int(found.key)] = TrialOutcome(drawing, "failed", "its process died", why)
+        elif not isinstance(found, Undone):
+            known[int(found.key)] = value_of(found)
+        while seed is not None and seed in known:
+            yield known.pop(seed)
+            seed = next(waiting, None)
+
+
+def _attempt_there(here: WorkerPlace, seed: int, setting: TrialSetting) -> TrialOutcome:
+    """What a worker does. One whose GPU answers no more ends: the drawing is tried once more."""
+    outcome = attempt(draw(seed), setting)
+    if outcome.sort.startswith(LOST):
+        here.trace.add("warning", "fuzz", f"seed {seed}", LOST_GPU)
+        os._exit(1)
+    return outcome
 
 
 def _logged(log: Path | None, setting: TrialSetting) -> dict[int, dict[str, Any]]:
@@ -167,11 +210,15 @@ def record(tally: CampaignTally, seed: int, setting: TrialSetting) -> dict[str, 
     }
 
 
-def _one(
-    seed: int, setting: TrialSetting, tally: CampaignTally, folder: Path | None, trace: Trace
+def _count(
+    outcome: TrialOutcome,
+    setting: TrialSetting,
+    tally: CampaignTally,
+    folder: Path | None,
+    trace: Trace,
 ) -> None:
-    drawing = draw(seed)
-    outcome = attempt(drawing, setting)
+    drawing = outcome.drawing
+    seed = drawing.seed
     tally.counts[outcome.status] += 1
     tally.slowest = max(tally.slowest, (outcome.seconds, seed))
     tally.kinds.update({step.kind for step in drawing.steps})

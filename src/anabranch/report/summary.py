@@ -107,7 +107,7 @@ def facts_of(
         "made_with": _versions(),
         "versions": dict(job.target.spec.versions),
         "options": job.options.model_dump(
-            mode="json", exclude_defaults=True, exclude={"fullgraph"}
+            mode="json", exclude_defaults=True, exclude={"fullgraph", "workers"}
         ),
     }
 

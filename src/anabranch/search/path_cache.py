@@ -24,7 +24,7 @@ from anabranch.search.published import SEARCH_KINDS
 from anabranch.search.result import Path
 
 PATHS: Table[Path] = Table("graphs", "search 10", nouns(Path))
-NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system"}
+NOT_ASKED = {"cache_dir", "debug", "dump", "check", "outputs", "batch", "system", "workers"}
 
 
 def store(cache: Cache | None, key: str, path: Path) -> None:

@@ -26,6 +26,7 @@ def run(
     json: flags.Json = None,
     markdown: arguments.Markdown = None,
     trust: flags.Trust = False,
+    workers: flags.WorkersOption = None,
 ) -> None:
     """Time MODELS with parts of the search left out, or with other settings of it."""
     chosen = [name for group in flags.words(of, ABLATIONS, "--of") for name in ABLATIONS[group]]
@@ -39,4 +40,4 @@ def run(
         seconds=seconds,
         trust=trust,
     )
-    system_rows.run(matrix, json, markdown)
+    system_rows.run(matrix, json, markdown, workers)

@@ -35,6 +35,7 @@ def run(
     ] = "",
     json: flags.Json = None,
     trust: flags.Trust = False,
+    workers: flags.WorkersOption = None,
 ) -> None:
     """Run schedules of MODELS made for one batch at the others, on the library's kernels."""
     check_folders(screen.file_of(json))
@@ -48,13 +49,17 @@ def run(
         trust=trust,
         devices=flags.words(devices),
     )
-    compare(matrix, json)
+    compare(matrix, json, workers)
 
 
-def compare(matrix: BatchMatrix, json: str | None) -> None:
-    """Compare, show, and write what was asked for."""
-    with ProgressDisplay("batches", "bench") as watch:
-        record = specialisation.run(matrix, Trace(watch), saver(json))
+def compare(matrix: BatchMatrix, json: str | None, workers: str | None = None) -> None:
+    """Compare, show, and write what was asked for; KeyboardInterrupt where that was cut short."""
+    opened = flags.opened_workers(workers, matrix.target)
+    with opened as pool, ProgressDisplay("batches", "bench") as watch:
+        record = specialisation.run(matrix, Trace(watch), saver(json), pool)
+    if record["cut_short"]:
+        screen.write_json(json, record)
+        raise KeyboardInterrupt
     made = [*((batch, "") for batch in matrix.batches), *((0, name) for name in matrix.devices)]
     heads = (f"made for {device or batch}" for batch, device in made)
     columns = ("<model", "run at", *heads)

@@ -70,19 +70,21 @@ def run(
     budget: arguments.EachBudget = None,
     json: flags.Json = None,
     trust: flags.Trust = False,
+    workers: flags.WorkersOption = None,
 ) -> None:
     """Time what every scheduler makes of the same kernels of MODELS."""
     check_folders(screen.file_of(json))
     matrix = arguments.schedule_matrix(
         models, schedulers, batch, dtype, target, kernels, budget, trust
     )
-    compare(matrix, json)
+    compare(matrix, json, workers)
 
 
-def compare(matrix: ScheduleMatrix, json: str | None) -> None:
+def compare(matrix: ScheduleMatrix, json: str | None, workers: str | None = None) -> None:
     """Compare, show, and write what was asked for."""
-    with stoppable() as stop, ProgressDisplay("schedulers", "bench") as watch:
-        record = comparison.run(matrix, Trace(watch), saver(json), stop)
+    opened = flags.opened_workers(workers, matrix.target)
+    with stoppable() as stop, opened as pool, ProgressDisplay("schedulers", "bench") as watch:
+        record = comparison.run(matrix, Trace(watch), saver(json), stop, pool)
     console = screen.console(json)
     console.print(screen.table(COLUMNS, [_row(row) for row in record["rows"]]))
     show_summary(console, record)

@@ -34,6 +34,7 @@ def run(
     json: flags.Json = None,
     markdown: arguments.Markdown = None,
     trust: flags.Trust = False,
+    workers: flags.WorkersOption = None,
 ) -> None:
     """Time MODELS as users get them, beside eager, inductor or other rivals."""
     matrix = BenchmarkMatrix(
@@ -48,4 +49,4 @@ def run(
         options=flags.compile_options(settings),
         trust=trust,
     )
-    system_rows.run(matrix, json, markdown)
+    system_rows.run(matrix, json, markdown, workers)

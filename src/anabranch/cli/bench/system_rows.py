@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.bench import result_rows, speed, table
-from anabranch.cli import screen
+from anabranch.cli import flags, screen
 from anabranch.cli.bench.saved import saver
 from anabranch.cli.compile import check_folders
 from anabranch.cli.progress_display import ProgressDisplay
@@ -31,11 +31,17 @@ COLUMNS = (
 )
 
 
-def run(matrix: result_rows.BenchmarkMatrix, json: str | None, markdown: Path | None) -> None:
+def run(
+    matrix: result_rows.BenchmarkMatrix,
+    json: str | None,
+    markdown: Path | None,
+    workers: str | None = None,
+) -> None:
     """Time all systems of the matrix; KeyboardInterrupt at the end of what was cut short."""
     check_folders(markdown, screen.file_of(json))
-    with ProgressDisplay("benchmark", "bench") as watch:
-        record = speed.run(matrix, Trace(watch), save=saver(json))
+    opened = flags.opened_workers(workers, matrix.target, matrix.options)
+    with opened as pool, ProgressDisplay("benchmark", "bench") as watch:
+        record = speed.run(matrix, Trace(watch), save=saver(json), workers=pool)
     show(record, json, markdown)
     if record["cut_short"]:
         raise KeyboardInterrupt

@@ -39,6 +39,7 @@ def run(
     json: flags.Json = None,
     markdown: arguments.Markdown = None,
     trust: flags.Trust = False,
+    workers: flags.WorkersOption = None,
 ) -> None:
     """Time MODELS as published systems would run them, beside ours."""
     matrix = BenchmarkMatrix(
@@ -55,7 +56,7 @@ def run(
         ours=not without_ours,
         trust=trust,
     )
-    system_rows.run(matrix, json, markdown)
+    system_rows.run(matrix, json, markdown, workers)
 
 
 def systems_of(asked: str) -> tuple[str, ...]:

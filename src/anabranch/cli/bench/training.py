@@ -53,6 +53,7 @@ def run(
     json: flags.Json = None,
     markdown: arguments.Markdown = None,
     trust: flags.Trust = False,
+    workers: flags.WorkersOption = None,
 ) -> None:
     """Time whole training steps of MODELS, dropout off, beside eager and torch.compile."""
     file = screen.file_of(json)
@@ -72,14 +73,20 @@ def run(
         options=flags.compile_options(settings),
         trust=trust,
     )
-    compare(matrix, json, markdown)
+    compare(matrix, json, markdown, workers)
 
 
-def compare(matrix: BenchmarkMatrix, json: str | None, markdown: Path | None) -> None:
+def compare(
+    matrix: BenchmarkMatrix,
+    json: str | None,
+    markdown: Path | None,
+    workers: str | None = None,
+) -> None:
     """Time the steps of the matrix, and show and write their rows; KeyboardInterrupt at the end of
     what was cut short."""
-    with ProgressDisplay("training", "bench") as watch:
-        record = training.run(matrix, Trace(watch), saver(json))
+    opened = flags.opened_workers(workers, matrix.target, matrix.options)
+    with opened as pool, ProgressDisplay("training", "bench") as watch:
+        record = training.run(matrix, Trace(watch), saver(json), pool)
     system_rows.show(record, json, markdown)
     console = screen.console(json)
     for line in lines(record):

@@ -26,6 +26,15 @@ def available() -> bool:
     return torch.cuda.is_available()
 
 
+def gpus() -> tuple[str, ...]:
+    """The GPUs that torch sees, each by its kind and a name of its own: what comes last is what
+    CUDA_VISIBLE_DEVICES may call it. Empty where there are none."""
+    if not available():
+        return ()
+    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return tuple(f"{one.name} GPU-{one.uuid}" for one in found)
+
+
 def read_spec(device: torch.device, tf32: bool) -> TargetSpec:
     """The spec of a CUDA device. TargetError below compute capability 8.0."""
     properties = torch.cuda.get_device_properties(device)

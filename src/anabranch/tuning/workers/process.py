@@ -1,0 +1,166 @@
+"""The process of a worker: it starts, says who it is, and does one job after the other.
+
+    main thread    Ready -> wait -> call(here, *args) -> Answered -> wait ...
+    reading thread Begin -> the main thread's queue; Stop -> the job's deadline; Interrupt -> Ctrl-C
+
+Jobs run in the main thread, where signals are heard. The process has a group of its own, so Ctrl-C
+at a terminal is for the caller alone; it ends when the caller does.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anabranch.cache import Cache
+from anabranch.deadline import TIME, Deadline
+from anabranch.ir.refused import Refused
+from anabranch.options import write_environment
+from anabranch.targets import resolve
+from anabranch.targets.cuda import gpus
+from anabranch.trace import Event, Trace
+from anabranch.tuning.workers.identity import Identity, identity_of
+from anabranch.tuning.workers.job import WorkerPlace
+from anabranch.tuning.workers.messages import (
+    Answered,
+    Begin,
+    EventTold,
+    Interrupt,
+    NotStarted,
+    Ready,
+    Stop,
+    Stored,
+    read,
+    sendable,
+    written,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSetup:
+    """How a process begins. `environment`: variables to set, None to unset; `cores`: which it may
+    use, none for all; `threads`: of torch; `folder`: of its own cache, `beneath` of the caller's.
+    `claims`: who it says that it is, where a test asks for another than it is."""
+
+    name: str
+    target: str
+    environment: Mapping[str, str | None]
+    folder: Path
+    beneath: Path | None = None
+    cores: tuple[int, ...] = ()
+    threads: int = 1
+    claims: Identity | None = None
+
+
+def serve(connection: Connection, setup: WorkerSetup) -> None:
+    """What the process does, until the caller hangs up."""
+    with suppress(OSError):
+        os.setsid()
+    os.dup2(2, 1)  # stdout may be the caller's record
+    write_environment(setup.environment)
+    if setup.cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, setup.cores)
+    torch.set_num_threads(setup.threads)
+    Cache.stand_on(setup.folder, setup.beneath)
+    _Serving(connection, setup).run()
+
+
+class _Serving:
+    def __init__(self, connection: Connection, setup: WorkerSetup) -> None:
+        self._connection, self._setup = connection, setup
+        self._sending = threading.Lock()
+        self._begun: queue.SimpleQueue[Begin] = queue.SimpleQueue()
+        self._known: dict[tuple[str, bytes], bytes] = {}
+        self._lock = threading.Lock()
+        self._stop: threading.Event | None = None
+        self._told_at = -math.inf
+
+    def run(self) -> None:
+        """Say who it is, then do jobs."""
+        threading.Thread(target=self._listen, daemon=True).start()
+        try:
+            spec = resolve(self._setup.target).spec
+            here = spec.kind == "cuda" and not spec.simulated
+            place = gpus()[0] if here else spec.name if spec.simulated else ""
+        except Exception as failed:
+            self._send(NotStarted(Refused(f"{type(failed).__name__}: {failed}")))
+            return
+        self._send(Ready(self._setup.claims or identity_of(spec), place))
+        while True:
+            self._send(self._job(self._begun.get(), place))
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message = read(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                os._exit(1)  # nobody is there for an answer
+            if isinstance(message, Begin):
+                self._begun.put(message)
+            with self._lock:
+                if self._stop is None:
+                    continue
+                if isinstance(message, Stop):
+                    self._stop.set()
+                elif isinstance(message, Interrupt):
+                    _interrupt_main()
+
+    def _job(self, begin: Begin, gpu: str) -> Answered:
+        start, stop = time.perf_counter(), threading.Event()
+        left = None if math.isinf(begin.seconds) else begin.seconds
+        until = Deadline.after(left, stop)
+        folder = self._setup.folder
+        here = WorkerPlace(self._setup.name, gpu, folder, until, Trace(self._tell))
+        value, error = None, None
+        try:
+            with self._lock:
+                self._stop = stop
+            try:
+                call, args = read(begin.payload)
+                value = written(call(here, *args))
+            except Exception as failed:
+                error = sendable(failed)
+            finally:
+                with self._lock:
+                    self._stop = None
+        except KeyboardInterrupt:  # wherever it came: nobody interrupts once the job is over
+            value, error = None, None
+        return Answered(value, error, time.perf_counter() - start, self._stored())
+
+    def _stored(self) -> Stored:
+        with Cache.open(self._setup.folder) as cache:
+            found, self._known = cache.news(self._known)
+        return found
+
+    def _tell(self, event: Event) -> None:
+        now = time.monotonic()
+        if event.kind == "progress":
+            if now - self._told_at < TIME.worker_progress_s:
+                return
+            self._told_at = now
+        elif event.kind not in ("warning", "fallback"):
+            return
+        self._send(EventTold(replace(event, data=tuple(event.data))))
+
+    def _send(self, message: Any) -> None:
+        with self._sending, suppress(OSError):
+            self._connection.send_bytes(written(message))
+
+
+def _interrupt_main() -> None:
+    """Ctrl-C for the main thread, also where it waits in a call of the system."""
+    ident = threading.main_thread().ident
+    if ident is not None:
+        signal.pthread_kill(ident, signal.SIGINT)

@@ -1,0 +1,275 @@
+"""What workers promise, for processes of this machine and for those that Ray holds.
+
+The first test starts workers as users do; in the others local ones begin as forks of this process,
+in which all is imported. Of Ray there is one cluster for all tests of this file; it is no part of
+the extra `dev`, because installing it and these tests take more than half a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tuning.workers import jobs
+
+from anabranch.cache import Cache
+from anabranch.deadline import TIME, Deadline
+from anabranch.errors import OptionError, WorkerError
+from anabranch.targets import resolve
+from anabranch.trace import Trace
+from anabranch.tuning.workers import pool as policy
+from anabranch.tuning.workers.chosen import crew_of
+from anabranch.tuning.workers.crew import WorkerCrew
+from anabranch.tuning.workers.identity import Identity, identity_of
+from anabranch.tuning.workers.job import (
+    Done,
+    Failed,
+    JobRefusal,
+    Undone,
+    WorkerJob,
+    in_order,
+    value_of,
+)
+from anabranch.tuning.workers.local import LocalCrew
+from anabranch.tuning.workers.pool import WorkerPool
+from anabranch.tuning.workers.ray_crew import RayCrew
+
+pytestmark = pytest.mark.xdist_group("workers")  # one cluster of Ray
+SIM = "sim:h200"
+MINE = identity_of(resolve(SIM).spec)
+OTHER = Identity((*MINE.versions[:2], ("torch", "1.0"), *MINE.versions[3:]), "NVIDIA A100")
+
+Open = Callable[..., WorkerCrew]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray = pytest.importorskip(
+        "ray",
+        reason="Ray is not installed (its wheel and these tests take over 30 s, so it is not in "
+        "anabranch[dev]): pip install anabranch[ray]",
+    )
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(params=["local", "ray"])
+def opened(request: pytest.FixtureRequest) -> Open:
+    """Starts a crew of so many, whose workers say that they are `claims`."""
+    if request.param == "ray":
+        request.getfixturevalue("cluster")
+        return lambda count, claims=None, cache=None: RayCrew(SIM, False, "ray", count, claims)
+    return lambda count, claims=None, cache=None: LocalCrew(
+        SIM, [""] * count, cache, claims=claims, method="fork"
+    )
+
+
+def quiet() -> Trace:
+    return Trace(quiet=True)
+
+
+def appears(mark: Path, then: Callable[[], object]) -> None:
+    """Do something once the file is there."""
+
+    def wait() -> None:
+        for _ in range(600):
+            if mark.exists():
+                then()
+                return
+            time.sleep(0.02)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def test_a_process_is_started_as_users_start_it() -> None:
+    with WorkerPool(LocalCrew(SIM, [""]), MINE) as pool:
+        (found,) = pool.outcomes([WorkerJob(b"\x00a", jobs.double, (4,))], quiet())
+    assert isinstance(found, Done)
+    assert (found.key, found.value, found.worker, found.gpu) == (
+        b"\x00a",
+        8,
+        "worker 0",
+        "NVIDIA H200",
+    )
+
+
+def test_work_of_the_dead_goes_to_others_and_what_kills_two_is_refused(
+    opened: Open, tmp_path: Path
+) -> None:
+    asked = [
+        WorkerJob("slow", jobs.double, (1, 0.5)),
+        WorkerJob("kills one", jobs.die, (tmp_path / "mark",)),
+        WorkerJob("kills all", jobs.die),
+        WorkerJob("raises", jobs.fail),
+        WorkerJob("last", jobs.double, (2,)),
+        WorkerJob("told", jobs.told),
+    ]
+    trace = quiet()
+    with WorkerPool(opened(2), MINE) as pool:
+        answers = list(pool.outcomes(asked, trace))
+    slow, one, two, raises, last, told = in_order(asked, answers)
+    assert (value_of(slow), value_of(one), value_of(last)) == (2, "lived", 4)
+    assert isinstance(two, JobRefusal) and len(two.workers) == 2
+    assert str(two.refused).startswith("2 workers died of it")
+    assert isinstance(raises, Failed) and repr(raises.error) == "ValueError('no such thing')"
+    with pytest.raises(WorkerError, match=r"'kills all'[\s\S]*2 workers died of it"):
+        value_of(two)
+    assert value_of(told) == {"workers": None, "cache": True}
+    heard = {(e.kind, e.what) for e in trace.events}
+    assert {("progress", "told tuning kernels tried"), ("warning", "a kernel")} <= heard
+    seen = {dict(e.data)["worker"] for e in trace.events if e.kind == "progress"}
+    assert len(seen) == 2, "progress shows each worker"
+
+
+def test_a_worker_that_is_another_is_refused_with_both_versions(opened: Open) -> None:
+    trace = quiet()
+    asked = [WorkerJob(str(n), jobs.double, (n, 0.02)) for n in range(4)]
+    with WorkerPool(opened(2, {1: OTHER}), MINE) as pool:
+        found = list(pool.outcomes(asked, trace))
+        while not [e for e in trace.events if e.kind == "warning"]:  # it may start late
+            found += pool.outcomes([WorkerJob(f"{len(found)}", jobs.double, (0, 0.1))], trace)
+    assert [value_of(one) for one in in_order(asked, found)] == [0, 2, 4, 6]
+    (refused,) = [e for e in trace.events if e.kind == "warning"]
+    torch = dict(MINE.versions)["torch"]
+    assert f"it has torch 1.0 and this process torch {torch}" in refused.why
+    assert "it has GPU NVIDIA A100 and this process GPU NVIDIA H200" in refused.why
+    assert len({one.worker for one in found if isinstance(one, Done)}) == 1
+
+
+def test_a_stop_is_heard_by_jobs_that_run_and_no_other_begins(opened: Open, tmp_path: Path) -> None:
+    stop, mark = threading.Event(), tmp_path / "mark"
+    asked = [WorkerJob("runs", jobs.until_stopped, (mark,)), WorkerJob("waits", jobs.double, (1,))]
+    appears(mark, stop.set)
+    with WorkerPool(opened(1), MINE) as pool:
+        runs, waits = in_order(asked, pool.outcomes(asked, quiet(), Deadline(stop=stop)))
+    assert value_of(runs) == ("stop", True) and waits == Undone("waits", "stop")
+
+
+def test_the_first_interrupt_is_one_of_the_jobs_that_run(opened: Open, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    asked = [WorkerJob("runs", jobs.until_interrupted, (mark,)), WorkerJob("waits", jobs.fail)]
+    with WorkerPool(opened(1), MINE) as pool:
+        appears(mark, lambda: os.kill(os.getpid(), signal.SIGINT))
+        found = pool.outcomes(asked, quiet(), first_interrupt_asks=True)
+        runs, waits = in_order(asked, found)
+    assert value_of(runs) == "interrupted" and waits == Undone("waits", "stop")
+
+
+def forks(count: int = 1, cache: Path | None = None) -> WorkerPool:
+    return WorkerPool(LocalCrew(SIM, [""] * count, cache, method="fork"), MINE, cache)
+
+
+def test_an_interrupt_ends_jobs_where_nobody_said_otherwise(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    with forks() as pool, pytest.raises(KeyboardInterrupt):
+        appears(mark, lambda: os.kill(os.getpid(), signal.SIGINT))
+        list(pool.outcomes([WorkerJob("runs", jobs.until_interrupted, (mark,))], quiet()))
+
+
+def test_jobs_have_what_is_left_of_a_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grace = {**{name: getattr(TIME, name) for name in TIME.__slots__}, "worker_grace_s": 0.1}
+    monkeypatch.setattr(policy, "TIME", type(TIME)(**grace))
+    asked = [WorkerJob("hears", jobs.until_stopped, (tmp_path / "a",))]
+    asked += [WorkerJob("deaf", jobs.double, (1, 20.0)), WorkerJob("late", jobs.double, (1,))]
+    with forks(2) as pool:
+        found = in_order(asked, pool.outcomes(asked, quiet(), Deadline.after(0.8)))
+    hears, deaf, late = found
+    assert value_of(hears)[0] == "budget"
+    assert isinstance(deaf, JobRefusal) and str(deaf.refused) == "it went on after the budget"
+    assert late == Undone("late", "budget")
+
+
+def test_answers_come_in_any_order_and_are_merged_by_key() -> None:
+    asked = [WorkerJob(f"{n}", jobs.double, (n, 0.2 / (1 + n))) for n in range(8)]
+    for count in (1, 2, 8):
+        with forks(count) as pool:
+            found = list(pool.outcomes(asked[::-1] if count == 2 else asked, quiet()))
+        assert [value_of(one) for one in in_order(asked, found)] == [2 * n for n in range(8)]
+
+
+def test_the_caller_alone_writes_the_cache_that_workers_read(tmp_path: Path) -> None:
+    with Cache.open(tmp_path) as cache:
+        cache.put("plans", "known", "by the caller")
+    with forks(1, tmp_path) as pool:
+        keys = ["known", "new", "new"]
+        asked = [WorkerJob(str(n), jobs.keep, (key,)) for n, key in enumerate(keys)]
+        before = [value_of(one) for one in pool.outcomes(asked, quiet())]
+    assert before == ["by the caller", None, "stored by worker 0"]
+    with Cache.open(tmp_path) as cache:
+        assert cache.get("plans", "known") == cache.get("plans", "new") == "stored by worker 0"
+    assert not list(tmp_path.glob("anabranch-worker-*"))
+
+
+def test_jobs_that_cannot_be_sent_are_errors_in_words() -> None:
+    with forks() as pool:
+        with pytest.raises(WorkerError, match=r"the job local cannot be sent"):
+            list(pool.outcomes([WorkerJob("local", lambda here: 1)], quiet()))
+        twice = [WorkerJob("a", jobs.double, (1,)), WorkerJob("a", jobs.double, (2,))]
+        with pytest.raises(WorkerError, match="two jobs have one key"):
+            list(pool.outcomes(twice, quiet()))
+
+
+def test_without_any_worker_that_fits_there_is_an_error() -> None:
+    crew = LocalCrew(SIM, [""], claims={0: OTHER}, method="fork")
+    with WorkerPool(crew, MINE) as pool, pytest.raises(WorkerError, match=r"torch 1\.0 and this"):
+        list(pool.outcomes([WorkerJob("a", jobs.double, (1,))], quiet()))
+
+
+class DeadLink:
+    name = "dead"
+
+    def send(self, message: bytes) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class DeadCrew:
+    """Its workers die while they start."""
+
+    places = 1
+    started = 0
+
+    def start(self, place: int) -> DeadLink:
+        self.started += 1
+        return DeadLink()
+
+    def wait(self, links: Any, seconds: float) -> list[Any]:
+        return [(link, None) for link in links]
+
+    def close(self) -> None: ...
+
+
+def test_a_worker_that_does_not_start_is_given_up() -> None:
+    crew = DeadCrew()
+    with WorkerPool(crew, MINE) as pool, pytest.raises(WorkerError, match="died 2 times while"):
+        list(pool.outcomes([WorkerJob("a", jobs.double, (1,))], quiet()))
+    assert crew.started == 2
+
+
+def test_what_is_asked_for_says_which_workers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert crew_of(None, SIM) is None and crew_of("1", SIM) is None
+    assert crew_of("auto", "cpu") is None, "others would run while one is timed"
+    three = crew_of("3", SIM)
+    assert three is not None and three.places == 3
+    with suppress(ImportError):
+        import ray
+
+        monkeypatch.setattr(
+            ray, "init", lambda *a, **k: (_ for _ in ()).throw(ConnectionError("x"))
+        )
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        with pytest.raises(WorkerError, match="no Ray cluster answers at 'ray://nowhere'"):
+            crew_of("ray://nowhere", SIM)
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(OptionError, match=r"pip install anabranch\[ray\]"):
+        crew_of("ray", SIM)
