@@ -23,6 +23,7 @@ from anabranch.compiled.gradients import (
 from anabranch.compiled.layouts import relaid
 from anabranch.compiled.transforms import check_plain, functions, modes
 from anabranch.errors import TargetError
+from anabranch.frontend.call_readers import Reader
 from anabranch.frontend.memory import (
     StateSpans,
     check_apart,
@@ -30,7 +31,6 @@ from anabranch.frontend.memory import (
     check_writable,
     share,
 )
-from anabranch.frontend.plain import Reader
 from anabranch.ir.graph import Graph
 from anabranch.ir.task import alias_roots, value_types
 from anabranch.options import Options

@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 from anabranch.artifact import file as artifact_file
 from anabranch.cache import Cache
 from anabranch.cache.whole_file import path_of
-from anabranch.compiled import arguments, gradients, refit, saved_sizes, sized, states, stored
+from anabranch.compiled import arguments, gradients, pickling, refit, saved_sizes, sized, states
 from anabranch.compiled.answer import answering
 from anabranch.compiled.binding import bind, refusal
 from anabranch.compiled.entry import Entry
@@ -78,7 +78,7 @@ def restored(
     options: Mapping[str, Any],
     beside: Mapping[str, Tensor] | None = None,
 ) -> Compiled:
-    """What `stored.stored` made bytes of. `beside`: weights that its plans lack."""
+    """What `pickling.stored` made bytes of. `beside`: weights that its plans lack."""
     made = Compiled(None, resolve(kind, False), Options.read(renamed(options)), None)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plans"
@@ -122,7 +122,7 @@ class Compiled(Plans):
 
     def _stored(self) -> Any:
         now = self.states.places
-        kept = stored.stored(self.entries, self.options, self.facts_of, now)
+        kept = pickling.stored(self.entries, self.options, self.facts_of, now)
         return restored, (*kept, self._lacking())
 
     def _lacking(self) -> dict[str, Tensor]:

@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 from anabranch.compiled.arguments import model_signature
 from anabranch.compiled.cut_path import CutPath
 from anabranch.errors import InputError
+from anabranch.frontend.call_readers import Reader, reader
 from anabranch.frontend.cut_trace import CutTrace
-from anabranch.frontend.plain import Reader, reader
 from anabranch.frontend.structure import flatten_call
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.frontend.translate import tensor_type

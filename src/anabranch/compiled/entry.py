@@ -15,7 +15,7 @@ from anabranch.compiled.fitting import Fitting, fitting
 from anabranch.compiled.gradients import Trained
 from anabranch.compiled.sized import SizedCalls
 from anabranch.compiler.compilation import Compilation
-from anabranch.frontend.plain import Assembler, Reader, assembler, reader
+from anabranch.frontend.call_readers import Assembler, Reader, assembler, reader
 from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import Executable
 from anabranch.tuning.job import Job

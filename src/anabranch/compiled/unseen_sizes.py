@@ -23,8 +23,8 @@ from anabranch.compiled.binding import bind, names_of
 from anabranch.compiled.entry import Entry, signature_of
 from anabranch.compiled.sized import SizedCalls
 from anabranch.errors import InputError
+from anabranch.frontend.call_readers import Reader, reader
 from anabranch.frontend.padding_proof import PaddingProof
-from anabranch.frontend.plain import Reader, reader
 from anabranch.frontend.structure import same_literal
 from anabranch.ir.refused import Refused
 from anabranch.ir.trees import with_shapes

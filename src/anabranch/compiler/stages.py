@@ -48,7 +48,7 @@ from anabranch.targets.places import kept, places_of
 from anabranch.trace import Event, Trace
 from anabranch.tuning.build import BuiltPlan, fuse, launched, simplified_or_recalled, tuner_of
 from anabranch.tuning.job import Job, calling_of, example_of
-from anabranch.tuning.room import check_room, fits, takes, told
+from anabranch.tuning.memory_limit import check_room, fits, takes, told
 from anabranch.tuning.verify.calls import verify_calls
 from anabranch.tuning.verify.plan import WRONG_CAPTURE, verify, verify_capture
 from anabranch.tuning.verify.reference_runs import ReferenceRuns

@@ -10,7 +10,7 @@ from anabranch.costs.kernel_model import FittedKernels, Modelled
 from anabranch.costs.measured import Measured, Prepare
 from anabranch.costs.recorded import Profile, Recorded
 from anabranch.deadline import ENDLESS, TIME, Deadline
-from anabranch.ir.itself import Itself
+from anabranch.ir.identity import Itself
 from anabranch.ir.key import digest_text
 from anabranch.ir.protocols import Costs, Target
 from anabranch.trace import Trace

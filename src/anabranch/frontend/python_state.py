@@ -27,7 +27,7 @@ from anabranch.frontend.held_containers import (
     untouched,
 )
 from anabranch.frontend.held_values import ValueKind
-from anabranch.frontend.reached import (
+from anabranch.frontend.reachable_state import (
     DICTS,
     UNTOLD,
     USER_DICTS,

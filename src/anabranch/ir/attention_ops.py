@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anabranch.ir.in_order import in_order
+from anabranch.ir.deterministic_switch import in_order
 
 FORWARD = "anabranch.scaled_dot_product_forward.default"
 BACKWARD = "anabranch.scaled_dot_product_backward.default"

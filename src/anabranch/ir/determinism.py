@@ -118,7 +118,7 @@ def any_order(body: Graph, kind: str) -> Refused | None:
 
 
 def switched(body: Graph, kind: str) -> bool:
-    """Whether all of these nodes work in one order under torch's switch (`ir.in_order`)."""
+    """Whether all of these nodes work in one order under `ir.deterministic_switch`."""
     found = (_entry(node, kind) for node in body.nodes)
     return all(one is None or one.switched for one in found)
 

@@ -3,7 +3,7 @@
 Every optimised result is compared with what this returns, usually in higher precision. There, what
 the model itself rounds is rounded all the same: a narrowing cast, and what decides something
 (`ir.rounding`), as `floor` of a quotient does, which is another number in another precision. Means
-beside variances are sums over counts there, infinities among them (`ir.means`).
+beside variances are sums over counts there, infinities among them (`ir.variance_means`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, types
-from anabranch.ir.means import with_plain_mean
 from anabranch.ir.rounding import decides, rounds, strict_values
 from anabranch.ir.task import TaskGraph
 from anabranch.ir.types import TensorType
+from anabranch.ir.variance_means import with_plain_mean
 
 How = Literal["raised", "own", "rounded"]
 ELEMENTWISE = ("pointwise", "move", "view")

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from anabranch.ir import ops
 from anabranch.ir.domains import ATTENTION
+from anabranch.ir.error_bounds import slack
 from anabranch.ir.graph import Graph, Input, types
 from anabranch.ir.inputs import Numbers, legal, random_inputs
 from anabranch.ir.protocols import Target
 from anabranch.ir.reference import eager_and_reference, wide_of
 from anabranch.ir.refused import Refused
-from anabranch.ir.slack import slack
 from anabranch.ir.tolerances import Screen, comparable, compare, mistaken, screen
 
 Set = Literal["finite", "special", "real"]

@@ -51,7 +51,7 @@ PLAIN_VARIANT = "plain"
 IN_PLACE = "in_place"
 """The variant of a library's kernel that writes over what it reads, and no more than it must."""
 IN_ORDER, IN_PLACE_IN_ORDER = "in_order", "in_place_in_order"
-"""The variants of library's kernels that run under `ir.in_order`: equal bits in each
+"""The variants of library's kernels that run under `ir.deterministic_switch`: equal bits in each
 run."""
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from anabranch.ir.graph import Arg, Graph, Node
-from anabranch.ir.itself import Itself
+from anabranch.ir.identity import Itself
 from anabranch.ir.rounding import fixed_nodes
 from anabranch.ir.rule import Call, Each, Known, Operand, Rule, Wild, text_pattern, wildcards
 from anabranch.rewrite.bind import Bindings, bindings

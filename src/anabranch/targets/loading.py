@@ -15,9 +15,9 @@ from torch import Tensor
 
 from anabranch.errors import TargetError
 from anabranch.ir import ops
+from anabranch.ir.deterministic_switch import in_order
 from anabranch.ir.domains import ANY, Domain, domains
 from anabranch.ir.graph import Node, types
-from anabranch.ir.in_order import in_order
 from anabranch.ir.plan import Plan
 from anabranch.ir.samples import delicate
 from anabranch.ir.state import overwrites_few

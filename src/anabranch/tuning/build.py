@@ -39,7 +39,7 @@ from anabranch.tuning.job import Job, limits_of, with_samples
 from anabranch.tuning.launch.decide import near, with_launch_settings
 from anabranch.tuning.launch.pdl import USUAL, WAITED, compiling, launched_in, supports_pdl
 from anabranch.tuning.less_kept import selection_with_less_kept
-from anabranch.tuning.room import arena_room, fits
+from anabranch.tuning.memory_limit import arena_room, fits
 from anabranch.tuning.sandbox.client import compile_ahead
 from anabranch.tuning.select import MOST_KERNELS, Selection
 from anabranch.tuning.state_stores import stored_in_place

@@ -11,7 +11,7 @@ from tests.frontend.models import f
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import InputError
-from anabranch.frontend.plain import assembler, reader
+from anabranch.frontend.call_readers import assembler, reader
 from anabranch.frontend.structure import flatten_call, unflatten_result
 from anabranch.ir.graph import Input, Ref
 from anabranch.ir.plan import Leaf, Signature

@@ -1,4 +1,4 @@
-"""Slack: how far each element of a result may lie from the truth, for rounding alone.
+"""Error bounds (slack): how far each element of a result may be off by rounding alone.
 
     sum(x, 0)         eps * (|x[0]| + |x[1]| + ...)        the rounding of the sum of absolute terms
     exp(sum(x, 0))    what exp makes of that, and its own rounding

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from anabranch.ir.itself import Itself
+from anabranch.ir.identity import Itself
 
 
 def test_equals_itself_alone() -> None:

@@ -1,4 +1,4 @@
-"""What equals itself alone: the key of what is remembered of a value that takes long to compare.
+"""Keys by identity: of what is remembered of a value that takes long to compare.
 
 Itself(profile)     a key that is found at once, and holds the profile as long as it is one
 """

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from anabranch.ir.in_order import in_order
+from anabranch.ir.deterministic_switch import in_order
 
 
 @pytest.mark.parametrize("before", [False, True])
