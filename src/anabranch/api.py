@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -49,6 +49,8 @@ from anabranch.ir.protocols import Target
 from anabranch.options import Options
 from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.workers.chosen import open_workers
+from anabranch.tuning.workers.pool import WorkerPool
 
 
 def compile(
@@ -102,6 +104,7 @@ def compile(
             the steps that ask for values.
         TargetError: The machine lacks what was asked of it.
         NumericsError: `strict` is set, and the plan's numbers differ from the model's.
+        WorkerError: No worker could be started, the model cannot be sent to one, or two died of it.
     """
     chosen = Options.read(options)
     _check_watchers(trace, stop)
@@ -121,11 +124,25 @@ def compile(
             compiled = Compiled(module, place, chosen, listened)
             if dynamic_shapes is None and sizes is None:
                 return compiled.add(given, kwargs, stop=stop)
-            return compiled.add_sizes(given, kwargs, dynamic_shapes, sizes, stop)
+            with _workers(chosen, target, listened) as pool:
+                return compiled.add_sizes(given, kwargs, dynamic_shapes, sizes, stop, pool)
         except DataDependentError:
             if chosen.fullgraph or asked:
                 raise
         return CutModel(module, place, chosen, listened).add(given, kwargs, stop=stop)
+
+
+@contextmanager
+def _workers(chosen: Options, target: str, trace: Trace) -> Iterator[WorkerPool | None]:
+    """The workers that were asked for. What they find comes back through the cache: without one,
+    this process compiles alone, and says so."""
+    asked = chosen.workers
+    if asked is not None and chosen.cache_dir is None:
+        why = "what they find is handed over through the cache, and cache_dir is None"
+        trace.warn("workers", f"workers={asked!r} is not used", why)
+        asked = None
+    with open_workers(asked, target, chosen.cache_dir) as pool:
+        yield pool
 
 
 def _check_watchers(trace: Any, stop: Any) -> None:

@@ -30,6 +30,7 @@ from anabranch.cache.whole_file import path_of
 from anabranch.compiled import arguments, gradients, pickling, refit, saved_sizes, sized, states
 from anabranch.compiled.answer import answering
 from anabranch.compiled.binding import bind, refusal
+from anabranch.compiled.bucket_jobs import SizeToCompile, compile_sizes
 from anabranch.compiled.entry import Entry
 from anabranch.compiled.history import Text, check_saved, history, no_model
 from anabranch.compiled.kept_weights import nbytes, on_device, on_host
@@ -70,6 +71,7 @@ from anabranch.report.summary import facts_of
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job
+from anabranch.tuning.workers.pool import WorkerPool
 
 
 def restored(
@@ -159,9 +161,11 @@ class Compiled(Plans):
         dynamic_shapes: Any = None,
         sizes: Any = None,
         stop: threading.Event | None = None,
+        workers: WorkerPool | None = None,
     ) -> Compiled:
         """Compile for calls whose sizes vary, as `anabranch.compile` does with the same arguments:
-        for several sizes, largest first, which share weights and one arena.
+        for several sizes, largest first, which share weights and one arena. `workers`: processes
+        that compile several at a time, as the option of that name opens them.
 
         Returns:
             This object, with a plan for each size.
@@ -176,8 +180,13 @@ class Compiled(Plans):
         asked = request(args, kwargs, stop=stop)
         with capture_lock(), neutral(), Cache.open(self.options.cache_dir) as cache:
             calls, chosen = sized.chosen(self._job(asked, cache), dynamic_shapes, sizes)
-            for number, at in enumerate(chosen):
-                given, named = calls.shapes.resized(asked.args, dict(asked.kwargs), at)
+            resized = [calls.shapes.resized(asked.args, dict(asked.kwargs), at) for at in chosen]
+            if workers is not None and len(chosen) > 1:
+                until = Deadline(stop=asked.stop)
+                listed = [SizeToCompile(at, *one) for at, one in zip(chosen, resized, strict=True)]
+                parts = (workers, self.model, listed, self.options, asked.around)
+                compile_sizes(*parts, self.trace, until)
+            for number, (at, (given, named)) in enumerate(zip(chosen, resized, strict=True)):
                 try:
                     self._add(replace(asked, args=given, kwargs=named, sized=calls, at=at))
                 except OptionError as refused:

@@ -24,11 +24,13 @@ Key = str | bytes
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """Where a job runs, as its call is told. `worker`: the name; `gpu`: which one, "" for none;
+    """Where a job runs, as its call is told. `worker`: the name; `target`: what `resolve` takes
+    there; `gpu`: which one, "" for none;
     `cache_dir`: the folder of the worker's own cache; `deadline`: what is left of the caller's;
     `trace`: whose progress and warnings the caller hears."""
 
     worker: str
+    target: str
     gpu: str
     cache_dir: Path | None
     deadline: Deadline

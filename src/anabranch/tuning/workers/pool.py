@@ -63,7 +63,6 @@ class _Batch:
     """What is under way: jobs that wait, by number, and by job who died of it."""
 
     jobs: Sequence[WorkerJob]
-    payloads: Sequence[bytes]
     until: Deadline
     trace: Trace
     queue: deque[int]
@@ -109,8 +108,7 @@ class WorkerPool:
         be sent, for two of one key, and where no worker can be started."""
         if len({job.key for job in jobs}) != len(jobs):
             raise WorkerError("two jobs have one key", "results go by key", "give each its own")
-        payloads = [written_job(job) for job in jobs]
-        batch = _Batch(jobs, payloads, until, trace, deque(range(len(jobs))))
+        batch = _Batch(jobs, until, trace, deque(range(len(jobs))))
         try:
             while batch.queue or any(place.job is not None for place in self._places):
                 yield from self._ended(batch)
@@ -174,8 +172,9 @@ class WorkerPool:
     def _give(self, place: _Place, batch: _Batch) -> None:
         number = batch.queue.popleft()
         assert place.link is not None
+        payload = written_job(batch.jobs[number])  # of one at a time: each may hold a model
         place.job = number
-        place.link.send(written(Begin(batch.payloads[number], batch.until.left())))
+        place.link.send(written(Begin(payload, batch.until.left())))
         _show(batch.trace, place, batch.jobs[number].name, 0)
 
     def _heard(self, until: Deadline) -> list[tuple[_Place, bytes | None]]:

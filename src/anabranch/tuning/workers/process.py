@@ -122,7 +122,9 @@ class _Serving:
         left = None if math.isinf(begin.seconds) else begin.seconds
         until = Deadline.after(left, stop)
         folder = self._setup.folder
-        here = WorkerPlace(self._setup.name, gpu, folder, until, Trace(self._tell))
+        here = WorkerPlace(
+            self._setup.name, self._setup.target, gpu, folder, until, Trace(self._tell)
+        )
         value, error = None, None
         try:
             with self._lock:

@@ -1,0 +1,73 @@
+"""Sizes of one model compiled by workers ahead of the caller, who then finds all in the cache.
+
+    sizes 64, 8, 1 -> worker 0: 64    worker 1: 8, 1    -> what they stored, in the caller's cache
+    caller: 64, 8, 1, one after the other, each recalled
+
+A worker compiles as the caller would have: so the plan is the same whatever the number of workers
+and the order of their answers, and what a worker did not do the caller does. A size of which two
+workers died is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.cache import Cache
+from anabranch.compiler.pipeline import compile_model
+from anabranch.deadline import Deadline
+from anabranch.errors import WorkerError
+from anabranch.frontend.capture_lock import capture_lock
+from anabranch.frontend.surroundings import Surroundings, neutral
+from anabranch.options import Options
+from anabranch.targets import resolve
+from anabranch.trace import Trace
+from anabranch.tuning.job import Job
+from anabranch.tuning.workers.job import JobRefusal, WorkerJob, WorkerPlace
+from anabranch.tuning.workers.pool import WorkerPool
+
+
+@dataclass(frozen=True, slots=True)
+class SizeToCompile:
+    """The sizes of the dimensions, and an example with them."""
+
+    at: tuple[int, ...]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def compile_sizes(
+    pool: WorkerPool,
+    model: Any,
+    sizes: Sequence[SizeToCompile],
+    options: Options,
+    around: Surroundings,
+    trace: Trace,
+    until: Deadline,
+) -> None:
+    """Have all sizes compiled into the caller's cache. What fails in a worker fails again in the
+    caller, and is told there. WorkerError for a size of which workers died, and for a model that
+    cannot be sent."""
+    jobs = [
+        WorkerJob(repr(one.at), _compile_there, (model, one, options, around), f"size {one.at}")
+        for one in sizes
+    ]
+    for outcome in pool.outcomes(jobs, trace, until):
+        if isinstance(outcome, JobRefusal):
+            raise WorkerError(
+                f"the size {outcome.key!s} cannot be compiled",
+                str(outcome.refused),
+                "leave it out of `sizes`, or compile it alone with workers=None",
+            )
+
+
+def _compile_there(
+    here: WorkerPlace, model: Any, one: SizeToCompile, options: Options, around: Surroundings
+) -> None:
+    """What a worker does: a compilation as the caller's, into the cache of the worker."""
+    chosen = options.model_copy(update={"cache_dir": here.cache_dir, "dump": None, "workers": None})
+    target = resolve(here.target, chosen.tf32)
+    with capture_lock(), neutral(), Cache.open(here.cache_dir) as cache:
+        given = (model, one.args, one.kwargs, target, chosen, cache, here.trace)
+        compile_model(Job(*given, deadline=here.deadline, found=around))
