@@ -55,6 +55,18 @@ def test_it_is_a_module_like_any(tmp_path: Path) -> None:
     torch.testing.assert_close(net(x), theirs(x).relu())
 
 
+@pytest.mark.parametrize("name", ["program", "forward", "a.b", "a", "1", "x y", "_parameters.w"])
+def test_weights_may_be_called_anything(tmp_path: Path, name: str) -> None:
+    """What modules cannot call so, because of a dot, a name of their own or another weight, has
+    another name there."""
+    weights = [weight(one, np.array([1, 2], dtype=np.float32)) for one in {name, "a.b"}]
+    nodes = [make_node("Add", ["x", name], ["h"]), make_node("Mul", ["h", "a.b"], ["y"])]
+    made = model(nodes, [value("x", 2)], [value("y", 2)], weights)
+    net = from_onnx(written(tmp_path, made))
+    assert net(torch.ones(2)).tolist() == [2, 6]
+    assert sum(one.numel() for one in net.parameters()) == 2 * len(weights)
+
+
 def test_floats_of_the_file_become_what_is_asked(tmp_path: Path) -> None:
     nodes = [
         make_node("Cast", ["n"], ["f"], to=1),

@@ -13,7 +13,7 @@ import inspect
 import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,6 +27,19 @@ from anabranch.frontend.onnx.operators import OPERATORS
 from anabranch.frontend.onnx.symbolic import Sizes, dynamic_shapes
 
 WHOLE_DTYPES = (torch.int64, torch.int32, torch.bool)
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxProgram:
+    """What a module does but for its weights, as one value: torch.export makes attributes that are
+    dicts anew. `numbers`: constants that Python knows, with their dtypes; `places`: where weights
+    are in the module; both by their names in the file."""
+
+    graph: OnnxGraph
+    floats: torch.dtype
+    sizes: Sizes
+    numbers: Mapping[str, tuple[Any, torch.dtype]]
+    places: Mapping[str, str]
 
 
 class OnnxModule(nn.Module):
@@ -47,11 +60,11 @@ class OnnxModule(nn.Module):
 
     def __init__(self, file: OnnxFile, floats: torch.dtype, sizes: Sizes) -> None:
         super().__init__()
-        self.graph, self.floats, self.sizes = file.graph, floats, sizes
         self.inputs, self.results = file.graph.inputs, file.graph.outputs
         self.names = tuple(written(one.name for one in self.inputs))
-        self.numbers: dict[str, tuple[Any, torch.dtype]] = {}
-        self.places: dict[str, str] = {}
+        numbers: dict[str, tuple[Any, torch.dtype]] = {}
+        places: dict[str, str] = {}
+        self.program = OnnxProgram(file.graph, floats, sizes, numbers, places)
         used = read_names(file.graph)
         asked = _asked_as_numbers(file.graph)
         tensors = {**file.tensors, **file.scalars}
@@ -60,28 +73,32 @@ class OnnxModule(nn.Module):
                 continue
             small = tensor.numel() <= MOST_HOST
             if small and (tensor.dtype in WHOLE_DTYPES or name in asked or name in file.scalars):
-                self.numbers[name] = tensor.tolist(), tensor.dtype
+                numbers[name] = tensor.tolist(), tensor.dtype
             else:
-                self.places[name] = self._store(name, tensor)
+                places[name] = self._store(name, tensor)
         self.eval()
+
+    @property
+    def graph(self) -> OnnxGraph:
+        """The nodes that a call runs."""
+        return self.program.graph
 
     @property
     def dynamic_shapes(self) -> dict[str, Any] | None:
         """The axes that vary, by argument, as torch.export takes them."""
-        return dynamic_shapes(self.names, self.inputs, self.sizes)
+        return dynamic_shapes(self.names, self.inputs, self.program.sizes)
 
     def forward(self, *given: Any, **named: Any) -> Any:
         """The outputs for these inputs: one tensor, or a tuple of them."""
         inputs = self._bound(given, named)
         device = self._device(inputs)
-        surface = Surface(_Constants(self), device, self.floats, self.graph.name)
+        surface = Surface(_Constants(self), device, self.program.floats, self.graph.name)
         found = run_graph(self.graph, inputs, surface.constants, surface)
         made = tuple(tensors_of(one, surface.device) for one in found)
         return made[0] if len(made) == 1 else made
 
     def __reduce__(self) -> Any:
-        state = self.__dict__ | {"graph": _plain(self.graph)}
-        return _made, (self.names,), state
+        return _made, (self.names,), self.__dict__
 
     def extra_repr(self) -> str:
         """The inputs, as the file has them."""
@@ -209,25 +226,22 @@ def _made(names: Sequence[str]) -> OnnxModule:
     return made.__new__(made)
 
 
-def _plain(graph: OnnxGraph) -> OnnxGraph:
-    return replace(graph)
-
-
 class _Constants(Mapping[str, Any]):
     """The module's weights, and the file's numbers, by their names in the file."""
 
     def __init__(self, module: OnnxModule) -> None:
         self._module = module
+        self._program = module.program
 
     def __getitem__(self, name: str) -> Any:
-        if (number := self._module.numbers.get(name)) is not None:
+        if (number := self._program.numbers.get(name)) is not None:
             return host(*number)
-        path, _, last = self._module.places[name].rpartition(".")
+        path, _, last = self._program.places[name].rpartition(".")
         return getattr(self._module.get_submodule(path), last)
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._module.numbers
-        yield from self._module.places
+        yield from self._program.numbers
+        yield from self._program.places
 
     def __len__(self) -> int:
-        return len(self._module.numbers) + len(self._module.places)
+        return len(self._program.numbers) + len(self._program.places)

@@ -55,7 +55,9 @@ def hard_sigmoid(call: OnnxCall, x: Tensor) -> Tensor:
 
 
 def prelu(call: OnnxCall, x: Tensor, slope: Tensor) -> Tensor:
-    """PRelu, whose slope may have any shape that broadcasts."""
+    """PRelu, whose slope may have any shape that broadcasts; once, a number for each channel."""
+    if call.node.version < 9 and slope.dim() == 1:
+        slope = slope.reshape(-1, *[1] * (x.dim() - 2))
     channels = slope.numel() == 1 or (
         slope.dim() == x.dim() - 1 and slope[..., 0].numel() == slope.numel()
     )

@@ -25,8 +25,9 @@ def binary(function: Callable[..., Tensor]) -> OnnxOperator:
     """An operator of two tensors, either of which may be a number."""
 
     def run(call: OnnxCall, a: Any, b: Any) -> Tensor:
-        if call.node.attributes.get("broadcast"):
-            raise call.refused("opsets before 7 broadcast along an axis that is given")
+        axis = call.maybe("axis", int) if call.get("broadcast", 0) else None
+        if axis is not None and isinstance(a, Tensor) and isinstance(b, Tensor):
+            b = b[(..., *[None] * (a.dim() - axis % a.dim() - b.dim()))]  # as opsets before 7 do
         return function(a, b)
 
     return OnnxOperator(run, either=(0, 1))

@@ -231,8 +231,36 @@ def lstm(
     return _by_steps(call, x, (state, cell), lengths, step)
 
 
+def stack(function: Callable[..., Any], order: tuple[int, ...], states: int) -> OnnxOperator:
+    """Several layers in one call of torch, whose weights, biases and states come layer by layer."""
+
+    def run(call: OnnxCall, x: Tensor, *given: Maybe) -> tuple[Tensor, ...]:
+        count, ways = call.need("layers", int), _directions(call)
+        sizes: tuple[int, ...] = call.get("sizes", ())
+        if any(size not in (0, -1, x.shape[at % 2]) for at, size in enumerate(sizes)):
+            raise call.refused("a sequence has another shape between two of its layers")
+        each = [given[at : at + 3 + states] for at in range(0, len(given), 3 + states)]
+        weights: list[Tensor] = []
+        before: list[list[Tensor]] = [[] for _ in range(states)]
+        for w, r, b, *first in each:
+            assert w is not None and r is not None, "layers have weights"
+            hidden = r.shape[-1]
+            weights += _torch_weights(w, r, b, order, hidden)
+            for one, state in zip(before, first, strict=True):
+                one.append(x.new_zeros(ways, x.shape[1], hidden) if state is None else state)
+        held = [torch.cat(one) for one in before]
+        start, biased = held[0] if states == 1 else tuple(held), each[0][2] is not None
+        out, *last = function(x, start, weights, biased, count, 0.0, False, ways == 2, False)
+        parts = [torch.split(one, ways) for one in last]
+        return _laid_out(call, out)[0], *(one[at] for at in range(count) for one in parts)
+
+    return OnnxOperator(run)
+
+
 RECURRENT: OperatorTable = {
     "GRU": OnnxOperator(gru),
     "LSTM": OnnxOperator(lstm),
     "RNN": OnnxOperator(rnn),
+    "anabranch.GRU": stack(torch.gru, OF_GRU, 1),
+    "anabranch.LSTM": stack(torch.lstm, OF_LSTM, 2),
 }
