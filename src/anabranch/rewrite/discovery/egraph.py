@@ -20,7 +20,7 @@ from anabranch.ir.rule import COMMUTATIVE, Call, Operand, Wild
 from anabranch.rewrite.discovery.settings import SIZES
 from anabranch.rewrite.discovery.terms import EquationSide, TermEvaluator, fingerprint, size
 from anabranch.rewrite.rules.found import MORE, Shapes, letters
-from anabranch.rewrite.rules.shapes_condition import unify
+from anabranch.rewrite.rules.size_letters import unify
 
 Child = int | tuple[int, ...]
 """A class by its number, or several in brackets."""

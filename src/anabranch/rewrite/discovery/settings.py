@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from anabranch.ir.rule import Call, Operand, Wild
 from anabranch.rewrite.pattern_ops import call, cat, linear, relu, t
 from anabranch.rewrite.rules.found import AVERAGED, LARGEST, MORE, WINDOW, Shapes
-from anabranch.rewrite.rules.shapes_condition import BoundSizes
+from anabranch.rewrite.rules.size_letters import BoundSizes
 
 END = 2**63 - 1
 SIZES: BoundSizes = {

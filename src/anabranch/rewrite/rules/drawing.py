@@ -19,7 +19,7 @@ from anabranch.ir.graph import Constant
 from anabranch.ir.ops import channels_last_strides
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes
-from anabranch.rewrite.rules.shapes_condition import WALKED, calculated, is_further, is_several
+from anabranch.rewrite.rules.size_letters import WALKED, calculated, is_further, is_several
 
 SIZES = (1, 2, 3, 4, 5, 6, 7)
 """Channels, rows and columns: one, primes, and numbers that divide."""

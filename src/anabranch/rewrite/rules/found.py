@@ -28,7 +28,7 @@ from anabranch.rewrite.rules import shapes as rule_shapes
 from anabranch.rewrite.rules.algebra_conditions import every
 from anabranch.rewrite.rules.conv_windows import spread
 from anabranch.rewrite.rules.drawing import OneOf, WindowChoices
-from anabranch.rewrite.rules.shapes_condition import BoundSizes
+from anabranch.rewrite.rules.size_letters import BoundSizes
 
 FILE = Path(__file__).with_name("found.json")
 

@@ -12,11 +12,8 @@ where `G` is not said and several where no range of `G` has one, `padding=(0,)`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from math import prod
 
 import torch
 
@@ -26,21 +23,19 @@ from anabranch.ir.rule import Call, Match, Operand, Wild, said_by
 from anabranch.ir.text import text_arg
 from anabranch.rewrite.rules.conv_windows import Sizes
 from anabranch.rewrite.rules.pattern_parts import computed
+from anabranch.rewrite.rules.size_letters import (
+    BoundSizes,
+    Tokens,
+    axes_of,
+    is_several,
+    unify_later,
+    unify_shape,
+)
 
-Tokens = tuple[str, ...]
-BoundSizes = dict[str, int | Sizes]
-"""What the letters and the names of several axes stand for."""
-
-WALKED = ("taps", "room", "whole", "wider", "ones", "strides", "paddings")
-"""Names of an axis of space each."""
-FREE = ("whole", "wider", "strides", "paddings")
-"""Those of them that are other sizes wherever they stand."""
 ANY = ("any", "broadcast")
 """Kinds of tensors whose shape is no condition."""
-OF_SEVERAL = re.compile(r"(sum|prod)\(([\w.]+)(?:\[:(\d+)\])?\)")
-"""The sizes calculated of all sizes of one name, or of the first of them."""
-GROUPS, SPACE = "G", "space"
-"""The groups of a window, and how many axes of space there are, of all of `WALKED`."""
+GROUPS = "G"
+"""The groups of a window."""
 ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
     "aten.add.Tensor": lambda a, b: a + b,
     "aten.sub.Tensor": lambda a, b: a - b,
@@ -157,13 +152,13 @@ class ShapesCondition:
             if not shapes or wanted.kind in ANY:
                 continue
             axis = next((axis for axis in self.axes if axis.splits(wanted)), None)
-            at = match.bound[axis.name] if axis is not None else None
+            place, at = (None, None) if axis is None else (axis.place, match.bound[axis.name])
             name, tokens = wanted.name, wanted.tokens
             if wanted.many and bound.setdefault("count", len(shapes)) != len(shapes):
                 return Refused(f"{name} are {len(shapes)}, and others {bound['count']}")
             for i, shape in enumerate(shapes):
                 own = _own(tokens, i) if wanted.many else tokens
-                if why := _unify(name, own, shape, bound, later, axis, at):
+                if why := unify_shape(name, own, shape, bound, later, place, at):
                     return why
             if wanted.many:
                 _gather(wanted, len(shapes), bound)
@@ -173,7 +168,7 @@ class ShapesCondition:
             return Refused(f"{', '.join(dtypes.values())} is of whole numbers")
         return (
             _other_axes(self.axes, match, bound)
-            or _unify_later(later, bound)
+            or unify_later(later, bound)
             or _other_axes(self.axes, match, bound)
             or _other_sizes(self.letters, match, bound)
             or bound
@@ -208,17 +203,6 @@ class AnyCondition:
             if not isinstance(found := condition.sizes(match), Refused):
                 break
         return found
-
-
-def unify(shapes: Mapping[str, Tokens], found: Mapping[str, Sizes]) -> BoundSizes | Refused:
-    """What the letters stand for if these are the tensors' shapes; or which shape is no instance of
-    its letters."""
-    bound: BoundSizes = {}
-    later: list[tuple[str, Tokens, Sizes]] = []
-    for name, shape in found.items():
-        if why := _unify(name, shapes[name], shape, bound, later, None, None):
-            return why
-    return _unify_later(later, bound) or bound
 
 
 def fill(pattern: Operand, values: Mapping[str, Operand]) -> Operand:
@@ -273,129 +257,6 @@ def _shapes(
     return shapes
 
 
-def _unify(
-    name: str,
-    tokens: Tokens,
-    shape: Sizes,
-    bound: BoundSizes,
-    later: list[tuple[str, Tokens, Sizes]],
-    axis: AxisCondition | None,
-    at: Arg,
-) -> Refused | None:
-    """Why this is no instance of these tokens; what it binds is added. What cannot be told yet is
-    for later."""
-    several = _several(tokens)
-    lengths = {i: _length(tokens[i], bound) for i in several}
-    unknown = [i for i, length in lengths.items() if length is None]
-    if len(unknown) > 1:
-        if axis is not None and isinstance(at, int):
-            place, at = axis.place, at % max(1, len(shape))
-            return _unify(name, tokens[:place], shape[:at], bound, later, None, None) or _unify(
-                name, tokens[place:], shape[at:], bound, later, None, None
-            )
-        if len(shape) < len(tokens) - len(several):
-            return Refused(f"{name} has {_axes(shape)}")
-        later.append((name, tokens, shape))
-        return None
-    free = len(shape) - (len(tokens) - len(several)) - sum(n or 0 for n in lengths.values())
-    if free < 0 or (free and not unknown):
-        return Refused(f"{name} has {_axes(shape)}")
-    place = 0
-    for i, token in enumerate(tokens):
-        part: int | Sizes
-        if i in lengths:
-            length = free if (known := lengths[i]) is None else known
-            part = shape[place : place + length]
-            place += length
-            if token in WALKED:
-                bound[SPACE], bound["ones"] = length, (1,) * length
-                if token in FREE:
-                    continue
-        else:
-            part = shape[place]
-            place += 1
-            if not token.isalnum():
-                later.append((name, (token,), (part,)))
-                continue
-            if token.isdigit():
-                if part != int(token):
-                    return Refused(f"{name} is {shape}, and not of size {token} along an axis")
-                continue
-        if bound.setdefault(token, part) != part:
-            return Refused(f"{name} is {shape}, and {token} is {bound[token]} elsewhere")
-    return None
-
-
-def _unify_later(later: Sequence[tuple[str, Tokens, Sizes]], bound: BoundSizes) -> Refused | None:
-    for name, tokens, shape in later:
-        if len(tokens) == 1 and not is_several(tokens[0]):
-            if why := _calculated_otherwise(name, tokens[0], shape[0], bound):
-                return why
-            continue
-        again: list[tuple[str, Tokens, Sizes]] = []
-        if why := _unify(name, tokens, shape, bound, again, None, None):
-            return why
-        if len(again) == 1 and again[0][1] == tokens:
-            continue  # two names of several axes, and nothing says where one of them ends
-        if why := _unify_later(again, bound):
-            return why
-    return None
-
-
-def _calculated_otherwise(name: str, text: str, size: int, bound: BoundSizes) -> Refused | None:
-    """Why the size is not what a text says; of a product with one letter that is not known yet the
-    letter is bound."""
-    wanted = calculated(text, bound.get)
-    if wanted is None:
-        sizes = {part: calculated(part, bound.get) for part in text.split("*")}
-        unknown = [part for part, known in sizes.items() if known is None]
-        if len(unknown) == 1 and unknown[0].isalnum():
-            bound[unknown[0]] = size // max(1, prod(known or 1 for known in sizes.values()))
-            wanted = calculated(text, bound.get)
-    if wanted is None or wanted == size:
-        return None
-    return Refused(f"{name} has {size} where {text} is {wanted}")
-
-
-def calculated(text: str, known: Callable[[str], int | Sizes | None]) -> int | None:
-    """The size that a text says, `G*C` or `sum(K)`; None where one of its letters is not known."""
-    if text.isalpha():
-        size = known(text)
-        return size if isinstance(size, int) else None
-    sign, parts = _terms(text)
-    if sign:
-        total = 0 if sign == "+" else 1
-        for part in parts:
-            size = calculated(part, known)
-            if size is None:
-                return None
-            total = total + size if sign == "+" else total * size
-        return total
-    if text.lstrip("-").isdigit():
-        return int(text)
-    if text.endswith("/2"):
-        half = calculated(text[:-2], known)
-        return None if half is None else half // 2
-    if found := OF_SEVERAL.fullmatch(text):
-        several, end = known(f"[{found[2]}]" if found[1] == "sum" else found[2]), found[3]
-        together = sum if found[1] == "sum" else prod
-        return (
-            together(several[: int(end) if end else None]) if isinstance(several, tuple) else None
-        )
-    name, _, at = text.partition(".")
-    size = known(name if at else text)
-    if isinstance(size, tuple):
-        return size[int(at)] if at else None
-    return size
-
-
-@cache
-def _terms(text: str) -> tuple[str, tuple[str, ...]]:
-    """What is added up or multiplied, and its sign; of one term no sign."""
-    sign = "+" if "+" in text else "*" if "*" in text else ""
-    return sign, tuple(text.split(sign)) if sign else (text,)
-
-
 def _own(tokens: Tokens, part: int) -> Tokens:
     """With the letters of one of several tensors."""
     return tuple(f"{token.strip('[]')}No{part}" if token[0] == "[" else token for token in tokens)
@@ -413,7 +274,7 @@ def _other_axes(axes: Sequence[AxisCondition], match: Match, bound: BoundSizes) 
     """Which of these stands for another axis than that of its letter."""
     for axis in axes:
         arg = match.bound[axis.name]
-        lengths = [_length(t, bound) if is_several(t) else 1 for t in axis.tokens]
+        lengths = [axes_of(t, bound) if is_several(t) else 1 for t in axis.tokens]
         known = [length for length in lengths if length is not None]
         if not isinstance(arg, int):
             return Refused(f"{axis.name} is {text_arg(arg)} and no axis")
@@ -449,32 +310,6 @@ def _walks_otherwise(window: WindowCondition, args: tuple[Arg, ...]) -> Refused 
     return None
 
 
-def _length(token: str, bound: Mapping[str, int | Sizes]) -> int | None:
-    """How many axes this name stands for; None if nothing says it yet."""
-    found = bound.get(SPACE if token in WALKED else token)
-    return len(found) if isinstance(found, tuple) else found
-
-
 def _letters(tokens: Collection[str]) -> list[str]:
     """Without what marks a part of several, or which of them it is."""
     return [token.strip("[]").partition("No")[0] for token in tokens]
-
-
-def _axes(shape: Sizes) -> str:
-    return "one axis: it is a vector" if len(shape) == 1 else f"{len(shape)} axes"
-
-
-@cache
-def _several(tokens: Tokens) -> tuple[int, ...]:
-    """Which of them stand for several axes."""
-    return tuple(i for i, token in enumerate(tokens) if is_several(token))
-
-
-def is_further(name: str) -> bool:
-    """Whether the name stands for any further axes."""
-    return name.endswith("..")
-
-
-def is_several(token: str) -> bool:
-    """Whether the token stands for several axes at once."""
-    return is_further(token) or token in WALKED
