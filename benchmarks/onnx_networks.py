@@ -47,6 +47,7 @@ NETWORKS: dict[str, tuple[int, bool]] = {
     "bert_base": (21, True),
     "gpt2": (23, True),
     "gru": (25, True),
+    "lstm": (22, True),
     "mlp": (26, True),
     "vit": (20, True),
     "distilbert": (18, True),
