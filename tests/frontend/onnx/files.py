@@ -81,3 +81,29 @@ make_function = helper.make_function
 make_opsetid = helper.make_opsetid
 make_graph = helper.make_graph
 Model = onnx.ModelProto
+
+
+def images() -> Any:
+    """A convolution, a norm, an activation, a mean and a linear layer, of a batch that varies."""
+    generator = np.random.default_rng(0)
+
+    def drawn(name: str, *shape: int) -> Any:
+        return weight(name, generator.uniform(0.1, 1, shape).astype(np.float32))
+
+    return model(
+        [
+            make_node("Conv", ["x", "conv.weight"], ["c"], pads=[1, 1, 1, 1], strides=[2, 2]),
+            make_node("BatchNormalization", ["c", "scale", "bias", "mean", "var"], ["n"]),
+            make_node("LeakyRelu", ["n"], ["r"], alpha=0.1),
+            make_node("GlobalAveragePool", ["r"], ["g"]),
+            make_node("Flatten", ["g"], ["f"]),
+            make_node("Gemm", ["f", "fc.weight"], ["y"], transB=1),
+        ],
+        [value("x", "batch", 3, 16, 16)],
+        [value("y", "batch", 5)],
+        [
+            drawn("conv.weight", 8, 3, 3, 3),
+            *(drawn(name, 8) for name in ("scale", "bias", "mean", "var")),
+            drawn("fc.weight", 5, 8),
+        ],
+    )

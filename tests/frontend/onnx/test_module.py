@@ -10,7 +10,16 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from tests.frontend.onnx.files import linear, make_graph, make_node, model, value, weight, written
+from tests.frontend.onnx.files import (
+    images,
+    linear,
+    make_graph,
+    make_node,
+    model,
+    value,
+    weight,
+    written,
+)
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -204,3 +213,9 @@ def test_what_older_opsets_have_as_attributes_are_inputs(tmp_path: Path, opset: 
     made = model([node], [value("x", 2, 3)], [value("y", 2, 1)], weights, opset)
     net = from_onnx(written(tmp_path, made))
     assert net(torch.tensor([[1.0, 2, 3], [4, 5, 9]])).tolist() == [[2], [6]]
+
+
+def test_images_of_any_batch(tmp_path: Path) -> None:
+    path = written(tmp_path, images())
+    x = torch.randn(3, 3, 16, 16)
+    torch.testing.assert_close(from_onnx(path)(x), answers(path, x)[0], rtol=1e-4, atol=1e-5)
