@@ -14,8 +14,8 @@ from torch import Tensor
 
 from anabranch.errors import OnnxError
 from anabranch.frontend.onnx.graph import OnnxFile, OnnxGraph, OnnxNode, bodies
-from anabranch.frontend.onnx.host import MOST_HOST, host
-from anabranch.frontend.onnx.interpret import Surface, run_graph, tensors_of
+from anabranch.frontend.onnx.host import MOST_HOST, host, tensors_of
+from anabranch.frontend.onnx.interpret import Surface, run_graph
 
 DRAWN = ("Bernoulli", "Multinomial", "Random")
 """How the names of operators begin that give something else each time."""

@@ -63,3 +63,12 @@ def host(numbers: Any, dtype: torch.dtype, stored: Tensor | None = None) -> Host
     scalar = np.empty((), dtype=object)
     scalar[()] = numbers
     return Host(scalar, dtype, stored)
+
+
+def tensors_of(value: Any, device: torch.device) -> Any:
+    """The value with a tensor for each Host in it."""
+    if isinstance(value, Host):
+        return value.tensor(device)
+    if isinstance(value, list):
+        return [tensors_of(one, device) for one in value]
+    return value

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from anabranch.frontend.onnx.call import OnnxCall
 from anabranch.frontend.onnx.graph import OnnxGraph, OnnxNode
-from anabranch.frontend.onnx.host import MOST_HOST, Host
+from anabranch.frontend.onnx.host import MOST_HOST, Host, tensors_of
 from anabranch.frontend.onnx.host_operators import HOST_OPERATORS
 from anabranch.frontend.onnx.operators import OPERATORS
 from anabranch.frontend.onnx.operators.operator import OnnxOperator
@@ -125,12 +125,3 @@ def numbers_of(value: Any) -> Any:
     if isinstance(value, Host):
         return value.array.tolist()
     return value.tolist() if isinstance(value, Tensor) else value
-
-
-def tensors_of(value: Any, device: torch.device) -> Any:
-    """The value with a tensor for each Host in it."""
-    if isinstance(value, Host):
-        return value.tensor(device)
-    if isinstance(value, list):
-        return [tensors_of(one, device) for one in value]
-    return value

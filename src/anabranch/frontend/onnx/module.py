@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from anabranch.errors import InputError
 from anabranch.frontend.onnx.graph import OnnxFile, OnnxGraph, OnnxInput, all_nodes
-from anabranch.frontend.onnx.host import MOST_HOST, host
-from anabranch.frontend.onnx.interpret import Surface, run_graph, tensors_of
+from anabranch.frontend.onnx.host import MOST_HOST, host, tensors_of
+from anabranch.frontend.onnx.interpret import Surface, run_graph
 from anabranch.frontend.onnx.operators import OPERATORS
 from anabranch.frontend.onnx.symbolic import Sizes, dynamic_shapes
 

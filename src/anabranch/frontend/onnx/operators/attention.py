@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anabranch.frontend.onnx.call import OnnxCall
+from anabranch.frontend.onnx.graph import OnnxGraph
+from anabranch.frontend.onnx.host import tensors_of
 from anabranch.frontend.onnx.operators.operator import OnnxOperator, OperatorTable
 from anabranch.frontend.onnx.operators.shape import moved
 
@@ -209,7 +211,31 @@ def plain_attention(
     return weights @ v
 
 
+def flex_attention(call: OnnxCall, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """FlexAttention: graphs of the node change scores, and probabilities."""
+    if q.shape[1] != k.shape[1]:
+        each = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(each, 1), v.repeat_interleave(each, 1)
+    scale = call.get("scale", 1 / math.sqrt(q.shape[3]))
+    changes = [call.maybe(name, OnnxGraph) for name in ("score_mod", "prob_mod")]
+    precision = call.maybe("softmax_precision", int)
+    half = q.dtype in (torch.float16, torch.bfloat16)
+    wide = torch.float32 if half else q.dtype
+    wide = wide if precision is None else call.dtype("softmax_precision")
+    if changes == [None, None] and precision is None:
+        return F.scaled_dot_product_attention(q, k, v, scale=scale)
+    root = math.sqrt(scale)
+    scores = ((q * root) @ (k.transpose(-1, -2) * root)).to(wide)
+    if changes[0] is not None:
+        scores = tensors_of(call.run(changes[0], [scores]), call.device)[0].to(wide)
+    weights = torch.softmax(scores, -1)
+    if changes[1] is not None:
+        weights = tensors_of(call.run(changes[1], [weights]), call.device)[0].to(wide)
+    return (weights @ v.to(wide)).to(v.dtype)
+
+
 ATTENTION: OperatorTable = {
+    "ai.onnx.preview.FlexAttention": OnnxOperator(flex_attention),
     "anabranch.Attention": OnnxOperator(plain_attention, numbers=(4, 5, 6, 7, 8)),
     "Attention": OnnxOperator(attention),
     "LinearAttention": OnnxOperator(linear_attention),
