@@ -96,3 +96,10 @@ def test_results_of_cut_models_lie_as_the_models() -> None:
             assert [one.stride() for one in made] == [one.stride() for one in wanted]
             for one, other in zip(made, wanted, strict=True):
                 torch.testing.assert_close(one.detach(), other.detach())
+
+
+def test_a_result_that_is_the_same_along_an_axis_lies_so_for_other_strides_too() -> None:
+    example, given = torch.randn(1, 3, 2, 1), torch.randn(1, 3, 2, 5)[..., :1]
+    fast = anabranch.compile(lambda x: x.expand(4, -1, -1, 6), (example,), **OPTIONS)
+    made, wanted = fast(given), given.expand(4, -1, -1, 6)
+    assert torch.equal(made, wanted) and made.stride() == wanted.stride() == (0, 10, 5, 0)

@@ -121,7 +121,12 @@ def _wide(type: TensorType) -> bool:
 
 
 def _as(tensor: Tensor, strides: Strides) -> Tensor:
+    """A copy in these strides; what is the same along an axis (stride 0) is written once."""
+    single = tensor.detach()
+    for axis, stride in enumerate(strides):
+        if stride == 0 and tensor.shape[axis] > 1:
+            single = single.narrow(axis, 0, 1)
     made = torch.empty_strided(
-        tensor.shape, strides, dtype=tensor.dtype, device=tensor.device, requires_grad=False
+        single.shape, strides, dtype=tensor.dtype, device=tensor.device, requires_grad=False
     )
-    return made.copy_(tensor.detach())
+    return made.copy_(single).expand(tensor.shape)

@@ -130,7 +130,10 @@ def namespace() -> dict[str, Any]:
     """What the lines of a drawing may call."""
     return {
         name: getattr(script_prelude, name)
-        for name in ("F", "filled", "finite", "nn", "normal", "signed", "torch", "whole")
+        for name in (
+            *("F", "filled", "finite", "narrow", "nn", "normal", "signed", "torch"),
+            "whole",
+        )
     }
 
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anabranch.fuzz import images, moves, patterns, pointwise, rare_ops, reuse, rounded, sequences
+from anabranch.fuzz import (
+    float_ends,
+    images,
+    moves,
+    narrow_integers,
+    patterns,
+    pointwise,
+    rare_ops,
+    reuse,
+    rounded,
+    sequences,
+)
 from anabranch.fuzz.program_builder import Sheet
 
 KINDS: dict[str, tuple[Callable[[Sheet], None], int]] = {
@@ -90,6 +101,21 @@ KINDS: dict[str, tuple[Callable[[Sheet], None], int]] = {
     "product": (rare_ops.product, 1),
     "masked_softmax": (rare_ops.masked_softmax, 1),
     "integers": (rare_ops.integers, 3),
+    "small_input": (narrow_integers.small_input, 2),
+    "integer_pair": (narrow_integers.pair, 4),
+    "integer_number": (narrow_integers.number, 4),
+    "integer_as_float": (narrow_integers.as_floats, 2),
+    "integer_reduced": (narrow_integers.reduced, 3),
+    "integer_moved": (narrow_integers.moved, 2),
+    "integer_written": (narrow_integers.written, 2),
+    "integer_cast": (narrow_integers.casts, 2),
+    "integer_beside": (narrow_integers.beside_floats, 2),
+    "tensor_number": (narrow_integers.tensor_numbers, 1),
+    "no_elements": (narrow_integers.empty, 1),
+    "ends": (float_ends.ends, 3),
+    "half_ends": (float_ends.half_ends, 2),
+    "orders": (float_ends.orders, 2),
+    "complex_numbers": (float_ends.complex_numbers, 1),
     "pattern": (patterns.pattern, 12),
     "repeated": (reuse.repeated, 3),
     "shared": (reuse.shared, 3),

@@ -62,6 +62,14 @@ class Sheet:
             raise Rejected("no value like that")
         return self.one(found[-4:] if self.perhaps(0.6) else found)
 
+    def given_floats(self) -> str:
+        """An input of floats: no two ways to compute it differ."""
+        names = [given.name for given in self.inputs]
+        found = [name for name in names if self.values[name].is_floating_point()]
+        if not found:
+            raise Rejected("no such input")
+        return self.one(found)
+
     def shape(self, name: str) -> tuple[int, ...]:
         """The sizes that the value has with the inputs at hand."""
         return tuple(self.values[name].shape)

@@ -5,12 +5,21 @@ from __future__ import annotations
 
 from anabranch.fuzz.program_builder import Rejected, Sheet
 
-NORMS = ("nn.GroupNorm(1, {c})", "nn.GroupNorm({c}, {c})", "nn.InstanceNorm2d({c}, affine=True)")
+NORMS = (
+    *("nn.GroupNorm(1, {c})", "nn.GroupNorm({c}, {c})", "nn.InstanceNorm2d({c}, affine=True)"),
+    *("nn.GroupNorm(1, {c}, affine=False)", "nn.BatchNorm2d({c}, affine=False)"),
+    *("nn.InstanceNorm2d({c})", "nn.LocalResponseNorm(2)"),
+)
 IMAGES = (
     *("nn.ConvTranspose2d({c}, 3, 3, padding=1)", "nn.ConvTranspose2d({c}, 2, 2, stride=2)"),
     *("nn.Upsample(scale_factor=2)", "nn.PReLU({c})", "nn.Dropout(0.5)", "nn.Identity()"),
     *("nn.Upsample(scale_factor=1.5, mode='bicubic')", "nn.Unfold(3, padding=1, stride=2)"),
     *("nn.ZeroPad2d((1, 0, 2, 1))", "nn.ReflectionPad2d((0, 0, 0, 0))", "nn.Softmax(1)"),
+    *("nn.ReflectionPad2d((1, 0, 0, 1))", "nn.ReplicationPad2d((1, 2, 0, 1))", "nn.LPPool2d(2, 2)"),
+    *("nn.CircularPad2d((1, 0, 0, 1))", "nn.ConstantPad2d((1, -1, 2, 0), 0.5)", "nn.Softmax2d()"),
+    *("nn.AvgPool2d(3, 2, 1, divisor_override=4)", "nn.AvgPool2d(2, 2, 1, ceil_mode=True)"),
+    *("nn.MaxPool2d(3, 2, 1, dilation=2, ceil_mode=True)", "nn.AdaptiveMaxPool2d((2, 1))"),
+    *("nn.PixelUnshuffle(2)", "nn.Upsample(scale_factor=2, mode='bilinear', align_corners=True)"),
     *("nn.Sequential(nn.Conv2d({c}, 4, 1), nn.BatchNorm2d(4), nn.ReLU(inplace=True))",),
 )
 SEQUENCES = (
@@ -36,6 +45,15 @@ INDEXED = (
         "{0}.norm(dim=-1)",
         "F.normalize({0}, dim=-1)",
     ),
+    *("{0}[..., ::2].flip(-1)", "{0}.expand(2, *{0}.shape).sum(0)", "{0}.roll((1, -1), (0, -1))"),
+    *(
+        "torch.diff({0}, dim=-1)",
+        "{0}.repeat_interleave(2, 0)",
+        "torch.var_mean({0}, -1, correction=0)[0]",
+    ),
+    "{0}.gather(-1, torch.zeros_like({0}, dtype=torch.int64))",
+    "torch.zeros_like({0}).scatter_add(-1, torch.zeros_like({0}, dtype=torch.int64), {0}) * 0.3",
+    "torch.zeros_like({0}).index_add(0, torch.tensor([0, 0], device={0}.device), {0}[[0, -1]])",
     *("F.glu({0}, -1)", "{0}.std(-1, correction=0)", "torch.logsumexp({0}, -1)", "{0}.prod(-1)"),
 )
 WIDENED = (
@@ -45,6 +63,10 @@ WIDENED = (
 PRODUCTS = (
     "torch.einsum('...i,...j->...ij', {0}, {0})",
     "torch.einsum('...i,...i->...', {0}, {0})",
+    "{0}[..., :1] @ {0}[..., :1].transpose(-1, -2)",
+    "{0}[..., :1, :] @ {0}.transpose(-1, -2)",
+    "torch.outer({0}.flatten()[:3], {0}.flatten()[:5])",
+    "torch.bilinear({0}, {0}, torch.ones(2, {0}.shape[-1], {0}.shape[-1]).to({0}), None) * 0.1",
 )
 
 

@@ -34,7 +34,7 @@ INTEGER_TEXTS = (
 
 def quotient(sheet: Sheet) -> None:
     """A quotient of inputs, or of one by another of its shape, and what rounds it."""
-    x = _input(sheet)
+    x = sheet.given_floats()
     like = [
         given.name
         for given in sheet.inputs
@@ -49,12 +49,12 @@ def quotient(sheet: Sheet) -> None:
 
 def signs(sheet: Sheet) -> None:
     """What shows the sign of a zero."""
-    sheet.add(sheet.one(SIGNS).format(_input(sheet)))
+    sheet.add(sheet.one(SIGNS).format(sheet.given_floats()))
 
 
 def cast(sheet: Sheet) -> None:
     """Rounds an input on purpose."""
-    sheet.add(sheet.one(CASTS).format(_input(sheet)))
+    sheet.add(sheet.one(CASTS).format(sheet.given_floats()))
 
 
 def whole_numbers(sheet: Sheet) -> None:
@@ -73,12 +73,3 @@ def whole_numbers(sheet: Sheet) -> None:
     if "{1}" in text and other in ("3", "-2") and "maximum" in text:
         other = x
     sheet.add(text.format(x, other))
-
-
-def _input(sheet: Sheet) -> str:
-    """An input of floats: no two ways to compute it differ."""
-    names = [given.name for given in sheet.inputs]
-    found = [name for name in names if sheet.values[name].is_floating_point()]
-    if not found:
-        raise Rejected("no such input")
-    return sheet.one(found)

@@ -32,7 +32,19 @@ from anabranch.ir.protocols import Target
 from anabranch.ir.task import value_types
 from anabranch.targets import resolve
 
-__all__ = ["F", "cast", "differences", "filled", "finite", "nn", "normal", "signed", "sys", "whole"]
+__all__ = [
+    "F",
+    "cast",
+    "differences",
+    "filled",
+    "finite",
+    "narrow",
+    "nn",
+    "normal",
+    "signed",
+    "sys",
+    "whole",
+]
 
 Inputs = Callable[[int], tuple[Tensor, ...]]
 
@@ -63,6 +75,20 @@ def signed(shape: Sequence[int], seed: int) -> Tensor:
     small = torch.randint(-9, 10, tuple(shape), generator=dice)
     large = torch.randint(-(1 << 30), 1 << 30, tuple(shape), generator=dice)
     return torch.where(torch.rand(tuple(shape), generator=dice) < 0.25, large, small)
+
+
+def narrow(shape: Sequence[int], dtype: torch.dtype, seed: int) -> Tensor:
+    """Integers of this type, or truth values: a third of them small, a third of the full range, the
+    others its ends and what lies beside."""
+    dice = torch.Generator().manual_seed(seed)
+    size, bits = tuple(shape), 8 * dtype.itemsize
+    small = torch.randint(-3, 8, size, generator=dice)
+    large = torch.randint(-(1 << (bits - 1)), 1 << (bits - 1), size, generator=dice)
+    table = torch.tensor([-(1 << (bits - 1)), (1 << (bits - 1)) - 1, -1, 0, 1, 1 << (bits - 2)])
+    ends = table[torch.randint(len(table), size, generator=dice)]
+    which = torch.randint(3, size, generator=dice)
+    found = torch.where(which == 0, small, torch.where(which == 1, large, ends))
+    return found > 0 if dtype == torch.bool else found.to(dtype)
 
 
 def special(tensor: Tensor, seed: int) -> Tensor:

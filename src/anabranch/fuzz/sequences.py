@@ -97,7 +97,8 @@ def embedding(sheet: Sheet) -> None:
     whole = [name for name, value in sheet.values.items() if value.dtype == torch.int64]
     if not whole:
         raise Rejected("no integers")
-    layer = sheet.layer(f"nn.Embedding(10, {sheet.one(WIDTHS)})")
+    padding = ", padding_idx=0" if sheet.perhaps(0.2) else ""
+    layer = sheet.layer(f"nn.Embedding(10, {sheet.one(WIDTHS)}{padding})")
     sheet.add(f"{layer}({sheet.one(whole)})")
 
 

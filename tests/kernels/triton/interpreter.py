@@ -151,6 +151,7 @@ def _interpret() -> None:
     _convert_to_integers()
     _choose_zeros()
     _invert_unsigned()
+    _spread_comparisons()
     _library()
     _flush()
     _waste_nothing()
@@ -409,7 +410,8 @@ def _round_bfloat16() -> None:
 
 def _convert_to_integers() -> None:
     """A number that an integer cannot hold becomes the nearest that it can, and nan 0, or the least
-    one of 64 bits: so PTX's `cvt` has it (ISA, 9.7.9.21), where numpy does what its CPU does."""
+    one of 64 bits: so PTX's `cvt` has it (ISA, 9.7.9.21), where numpy does what its CPU does. There
+    is none for a byte: that is the lower half of 16 bits."""
     import numpy as np
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _get_np_dtype
 
@@ -422,13 +424,15 @@ def _convert_to_integers() -> None:
         data, kind = np.asarray(src.data), np.dtype(_get_np_dtype(scalar))
         if data.dtype.kind != "f":
             return plain(builder, src, dst_type)
+        if kind.itemsize == 1:
+            kind = np.dtype(f"{kind.kind}2")
         least, most = np.iinfo(kind).min, np.iinfo(kind).max
         whole = np.trunc(data.astype("float64"))
         low, high = whole <= least, whole >= float(most)
         kept = np.where(low | high | np.isnan(whole), 0, whole).astype(kind)
         of_nan = least if kind.itemsize == 8 else 0
         found = np.select([np.isnan(whole), low, high], [of_nan, least, most], kept)
-        return TensorHandle(found.astype(kind), scalar)
+        return TensorHandle(found.astype(kind).astype(_get_np_dtype(scalar)), scalar)
 
     InterpreterBuilder.cast_impl = cast_impl
 
@@ -461,6 +465,23 @@ def _invert_unsigned() -> None:
         return TensorHandle(ones, scalar)
 
     InterpreterBuilder.get_all_ones_value = get_all_ones_value
+
+
+def _spread_comparisons() -> None:
+    """The interpreter takes a comparison for one of the type of what is compared, and as such it
+    spreads that of two numbers over a block: truth values became floats there."""
+    import numpy as np
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    plain = InterpreterBuilder.create_splat
+
+    def create_splat(builder: Any, type: Any, arg: Any) -> Any:
+        data = np.asarray(arg.data)
+        if data.dtype != np.bool_:
+            return plain(builder, type, arg)
+        return TensorHandle(np.full(type.shape, data.reshape(-1)[0]), arg.dtype.scalar)
+
+    InterpreterBuilder.create_splat = create_splat
 
 
 def _library() -> None:

@@ -170,3 +170,26 @@ def test_small_integers_go_round_also_behind_numbers(name: str, dtype: torch.dty
     made = run(program(graph, first), {graph.inputs[0].name: x}, wanted)
     for out, want in zip(outs, results if isinstance(results, tuple) else (results,), strict=True):
         assert torch.equal(made[out], want), out
+
+
+def results(function: Callable[..., Any], *given: Tensor) -> dict[str, Tensor]:
+    """What the first variant's kernel makes of these, by name."""
+    graph = graph_of(function, *given)
+    wanted = {ref.name: types(graph)[ref.name] for ref in graph.outputs}
+    values = dict(zip((value.name for value in graph.inputs), given, strict=True))
+    return run(program(graph, variants(graph, gpu(132))[0]), values, wanted)
+
+
+def test_the_larger_of_truth_values_is_one_itself() -> None:
+    """Triton reduces it in 32 bits, where its inverse would be -2 or -1, both true."""
+    x = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
+    made = results(lambda x: (~x.amax(-1), ~x.amin(-1), x.amax(-1) * 1.0), x)
+    lists = [one.tolist() for one in made.values()]
+    assert lists == [[False, True, False], [True, True, False], [1.0, 0.0, 1.0]]
+
+
+def test_floats_become_bytes_by_way_of_64_bits() -> None:
+    """As `c10::convert` has it on every device: PTX alone would make 0 of what is negative."""
+    x = torch.tensor([-1.0, -2.9, -300.0, 255.9, 256.0, 70_000.0, 1e9, -0.5])
+    (made,) = results(lambda x: x.to(torch.uint8), x).values()
+    assert made.tolist() == [255, 254, 212, 255, 0, 112, 0, 0]

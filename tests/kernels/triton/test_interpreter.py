@@ -56,3 +56,27 @@ def test_numbers_that_integers_cannot_hold_become_what_a_gpu_makes_of_them(
     of_nan = 0 if dtype is torch.int32 else least
     made = run(program(body, "pointwise:256.w1"), {"x": x}, {"y": types(body)["y"]})["y"]
     assert made.tolist() == [of_nan, most, least, most, least, -2, 2, 5]
+
+
+def test_small_integers_are_the_lower_half_of_16_bits() -> None:
+    """PTX has no conversion of floats to a byte: what leaves 16 bits ends there before."""
+    body = parse_graph("""graph g {
+      input %x: f32[6]
+      %y: i8[6] = aten._to_copy.default(%x, dtype=torch.int8)
+      return %y
+    }""")
+    x = torch.tensor([300.0, -129.0, 40_000.0, -40_000.0, float("nan"), -5.9])
+    made = run(program(body, "pointwise:256.w1"), {"x": x}, {"y": types(body)["y"]})["y"]
+    assert made.tolist() == [44, 127, -1, 0, 0, -5]
+
+
+def test_a_comparison_of_two_numbers_spreads_over_a_block() -> None:
+    body = parse_graph("""graph g {
+      input %x: f32[2,2]
+      input %y: f32[1]
+      %z: f32[2,2] = aten.floor_divide.default(%x, %y)
+      return %z
+    }""")
+    values = {"x": torch.tensor([[7.0, -7.0], [6.0, -0.5]]), "y": torch.tensor([-2.0])}
+    made = run(program(body, "pointwise:256.w1"), values, {"z": types(body)["z"]})["z"]
+    assert made.tolist() == [[-4.0, 3.0], [-3.0, 0.0]]

@@ -149,6 +149,8 @@ def least(op: str, dtype: torch.dtype) -> Number:
         return value
     if math.isfinite(value):
         return int(value)
+    if dtype == torch.bool:
+        return value > 0
     limits = torch.iinfo(dtype)
     return limits.min if value < 0 else limits.max
 

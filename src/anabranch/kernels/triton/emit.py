@@ -91,7 +91,7 @@ CALLED: dict[str, str] = {
 """What is called for each other operation: of `functions.py`, or the device's library."""
 
 INTEGER_FORMS = {"neg": "-{}", "max": "tl.maximum({}, {})", "min": "tl.minimum({}, {})"}
-NARROW = frozenset((torch.int8, torch.uint8, torch.int16))
+NARROW = frozenset((torch.bool, torch.int8, torch.uint8, torch.int16))
 TAKES_NUMBERS_WIDE = frozenset(("max", "min", "where"))
 """For these a number is an integer of 32 bits, and so is the result, which must go round as one of
 `NARROW` does. Of operators it has the other operand's type."""
@@ -293,7 +293,10 @@ class Emission:
             case Inside():
                 return self.inside(part.within)
             case Cast():
-                return f"{_operand(self.known[part.arg])}.to({DTYPES[part.dtype]})"
+                text = _operand(self.known[part.arg])
+                if part.dtype == torch.uint8 and part.arg.dtype.is_floating_point:
+                    text = f"{text}.to(tl.int64)"  # as eager does: -1.0 is 255
+                return f"{text}.to({DTYPES[part.dtype]})"
             case Reduce():
                 assert self.reduce is not None, "nobody says how reductions are written here"
                 return _narrow_again(self.reduce(part, self), part.dtype)
