@@ -61,7 +61,8 @@ def outputs(compiled: Any, given: Sequence[Tensor], ran: Counter[str]) -> list[T
             for source in node.uses:
                 value(source)
             values.update(zip(node.results, run_node(node, values, CPU), strict=True))
-        return values[name]
+        found: Tensor = values[name]
+        return found
 
     for task in tasks.tasks:
         body = task.body if task.kernel is None else task.kernel.body
@@ -69,8 +70,7 @@ def outputs(compiled: Any, given: Sequence[Tensor], ran: Counter[str]) -> list[T
         values.update(zip(task.writes, _task(task, body, read, ran), strict=True))
     for ref in tasks.outputs:
         value(ref.name)
-    found: list[Tensor] = [values[leaf.ref.name] for leaf in plan.signature.outputs]
-    return found
+    return [values[leaf.ref.name] for leaf in plan.signature.outputs]
 
 
 def _task(
@@ -93,8 +93,10 @@ def _laid_out(tensor: Tensor, shape: Sequence[int], strides: Sequence[int]) -> T
     if tensor.stride() == tuple(strides):
         return tensor
     reach = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    whole = torch.empty(max(reach, 0), dtype=tensor.dtype)
-    return whole.as_strided(tuple(shape), tuple(strides)).copy_(tensor)
+    made = torch.empty(max(reach, 0), dtype=tensor.dtype).as_strided(tuple(shape), tuple(strides))
+    moving = tuple(slice(None if stride else 1) for stride in strides)
+    made[moving].copy_(tensor[moving])
+    return made
 
 
 def main(first: int, graphs: int, folder: Path) -> int:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from anabranch.fuzz.program_builder import Rejected, Sheet
 
-NARROW = ("int8", "uint8", "int16", "int32", "bool")
-SMALL = frozenset((torch.int8, torch.uint8, torch.int16))
+NARROW_TYPES = ("int8", "uint8", "int16", "int32", "bool")
+SMALL_INTEGERS = frozenset((torch.int8, torch.uint8, torch.int16))
 """Their least number by -1 wraps; of more bits it ends the process on a CPU."""
 PAIRS = (
     *("{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} & {1}", "{0} | {1}", "{0} ^ {1}"),
@@ -236,7 +236,7 @@ def small_input(sheet: Sheet) -> None:
 def pair(sheet: Sheet) -> None:
     """Two values of integers, of two types perhaps: arithmetic, comparisons, choices."""
     x, y = _two(sheet)
-    safe = {sheet.values[x].dtype, sheet.values[y].dtype} <= SMALL and sheet.perhaps(0.5)
+    safe = {sheet.values[x].dtype, sheet.values[y].dtype} <= SMALL_INTEGERS and sheet.perhaps(0.5)
     by = f"({y} | 1)" if safe else f"{y}.clamp(min=1)"
     sheet.add(_of(sheet, PAIRS, x).format(x, y, by=by))
 
@@ -328,7 +328,7 @@ def _new(sheet: Sheet) -> str:
     """An input with the shape of a value, or of a few rows."""
     shapes = [tuple(value.shape) for value in sheet.values.values() if value.numel() <= 256]
     shape = sheet.one([(2, 3), *shapes])
-    return sheet.given(f"narrow({shape}, torch.{sheet.one(NARROW)}, {sheet.seed()}{{shift}})")
+    return sheet.given(f"narrow({shape}, torch.{sheet.one(NARROW_TYPES)}, {sheet.seed()}{{shift}})")
 
 
 def _broadcasts(small: tuple[int, ...], large: tuple[int, ...]) -> bool:

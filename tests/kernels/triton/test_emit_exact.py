@@ -153,6 +153,7 @@ ROUND: dict[str, Callable[[Tensor], Any]] = {
     "one of two": lambda x: (torch.where(x > 5, x, 3) * x).float(),
     "quotients": lambda x: (x // x.clamp(min=1), x % x.clamp(min=1)),
     "the largest": lambda x: x.amax(-1) + x.amax(-1) > 0,
+    "a scan": lambda x: x.cumsum(-1, dtype=x.dtype) * 3 > 4,
 }
 
 
@@ -193,3 +194,26 @@ def test_floats_become_bytes_by_way_of_64_bits() -> None:
     x = torch.tensor([-1.0, -2.9, -300.0, 255.9, 256.0, 70_000.0, 1e9, -0.5])
     (made,) = results(lambda x: x.to(torch.uint8), x).values()
     assert made.tolist() == [255, 254, 212, 255, 0, 112, 0, 0]
+
+
+def test_an_index_that_is_the_same_everywhere_is_computed_by_the_kernel() -> None:
+    """Python's `~True` is -2, and its truth values have no type to be cast from."""
+    x = torch.tensor([[5, -6, 7], [-8, 9, 10]], dtype=torch.int8)
+    last = lambda x: x.gather(-1, torch.full_like(x, 2, dtype=torch.int64))  # noqa: E731
+    (made,) = results(last, x).values()
+    assert made.tolist() == [[7, 7, 7], [10, 10, 10]]
+
+
+def test_integers_beside_half_types_are_of_these_before_anything_is_computed() -> None:
+    """257 is 256 of bf16, and 100,000 infinite in fp16, as ATen reads its operands."""
+    x, y = torch.tensor([257, 515, -257, 6]), torch.tensor([256, 4, 2, 4], dtype=torch.bfloat16)
+    functions = (lambda x, y: x % y, lambda x, y: x == y, lambda x, y: torch.where(y > 2, x, y) - y)
+    made = [next(iter(results(one, x, y).values())).tolist() for one in functions]
+    assert made == [[0, 0, 0, 2], [True, False, False, False], [0, 512, 0, 2]]
+    large, halves = torch.tensor([100_000, 3]), torch.tensor([2.0, 2.0], dtype=torch.float16)
+    for divide in (lambda x, y: x.to(y.dtype) / y, torch.div):
+        (quotient,) = results(divide, large, halves).values()
+        assert quotient.tolist() == [inf, 1.5]
+    number = torch.tensor(70_000.0)  # without axes it is of the other's type
+    (product,) = results(lambda x, y: x * y * 0.001, halves, number).values()
+    assert product.tolist() == [inf, inf]

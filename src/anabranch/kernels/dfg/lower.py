@@ -42,6 +42,7 @@ from anabranch.kernels.dfg.expr import (
 from anabranch.kernels.dfg.im2col import PATCHES
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis, number
 from anabranch.kernels.dfg.lowering_api import (
+    ROUNDED,
     At,
     Lowering,
     LoweringCall,
@@ -56,7 +57,7 @@ from anabranch.kernels.dfg.pool_gradients import POOL_GRADIENTS
 from anabranch.kernels.dfg.reductions import REDUCTIONS
 from anabranch.kernels.dfg.scans import SCANS
 from anabranch.kernels.dfg.simplify import cast, load
-from anabranch.kernels.dfg.strict import ROUNDED, strict
+from anabranch.kernels.dfg.strict import strict
 from anabranch.kernels.dfg.window_ops import WINDOWS
 
 LOWERINGS: dict[str, Lowering] = {

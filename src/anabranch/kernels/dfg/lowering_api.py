@@ -17,10 +17,11 @@ from torch._prims_common import elementwise_dtypes
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Node
+from anabranch.ir.rounding import narrower
 from anabranch.ir.types import TensorType, meta
 from anabranch.kernels.dfg.expr import COMPUTE, Expr, Within
 from anabranch.kernels.dfg.index_expr import Index, number
-from anabranch.kernels.dfg.simplify import cast, const
+from anabranch.kernels.dfg.simplify import arith, cast, const
 
 Point = tuple[Index, ...]
 At = Callable[[Point, Within], Expr]
@@ -96,6 +97,8 @@ Lowering = Callable[[LoweringCall], tuple[At, ...]]
 """One function for each result; results may be missing at the end, where nothing reads them."""
 
 
+ROUNDED: dict[torch.dtype, str] = {torch.float16: "as_f16", torch.bfloat16: "as_bf16"}
+"""The operation that rounds to a half type, and goes on in fp32."""
 HELD_AS_OPERAND = frozenset({"aten.remainder", "aten.fmod", "aten.xlogy", "aten.special_xlogy"})
 """Where, as where it compares, ATen holds a number beside half tensors in their type; elsewhere in
 the type that it computes in."""
@@ -121,7 +124,8 @@ class Operands:
         is not given."""
         given, dtype = self.call.given.get(name), dtype or self.dtype
         if isinstance(given, Value):
-            return cast(given.spread(self.point, self.within), dtype)
+            expr = cast(given.spread(self.point, self.within), dtype)
+            return arith(ROUNDED[dtype], expr) if _cut(dtype, given.type.dtype) else expr
         if given is None:
             return None
         if isinstance(given, complex | str) or not COMPUTE.get(dtype):
@@ -137,6 +141,13 @@ class Operands:
     def raw(self, name: str) -> Any:
         """The argument as it is given: a value, a number or None."""
         return self.call.given.get(name)
+
+
+def _cut(new: torch.dtype, old: torch.dtype) -> bool:
+    """Whether ATen rounds operands of the old type before it computes: to a half type, beside whose
+    tensors integers and numbers without axes are of that type."""
+    whole = not (old.is_floating_point or old.is_complex) and old.itemsize > 1
+    return new in ROUNDED and (whole or narrower(new, old))
 
 
 Formula = Callable[[Operands], Expr]

@@ -17,10 +17,9 @@ from dataclasses import replace
 import torch
 
 from anabranch.kernels.dfg.expr import Arith, Cast, Const, Expr, Reduce, Within, parts
-from anabranch.kernels.dfg.lowering_api import At, Point, Value
+from anabranch.kernels.dfg.lowering_api import ROUNDED, At, Point, Value
 from anabranch.kernels.dfg.simplify import arith, cast, const
 
-ROUNDED: dict[torch.dtype, str] = {torch.float16: "as_f16", torch.bfloat16: "as_bf16"}
 IEEE = {"div": "div_rn", "sqrt": "sqrt_rn"}
 """What Triton approximates in fp32, and not in fp64."""
 FUNCTIONS = frozenset(("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf", "expm1", "log1p"))
@@ -28,7 +27,10 @@ FUNCTIONS = frozenset(("exp", "exp2", "log", "log2", "sin", "cos", "tanh", "erf"
 
 def rounded(expr: Expr, dtype: torch.dtype) -> Expr:
     """The value as memory of this type holds it."""
-    return arith(ROUNDED[dtype], expr) if dtype in ROUNDED else cast(expr, dtype)
+    if dtype not in ROUNDED:
+        return cast(expr, dtype)
+    already = isinstance(expr, Arith) and expr.op == ROUNDED[dtype]
+    return expr if already else arith(ROUNDED[dtype], expr)
 
 
 def strict(at: At, dtype: torch.dtype, read: Iterable[Value], inverse: bool = False) -> At:

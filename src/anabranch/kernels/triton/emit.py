@@ -299,7 +299,7 @@ class Emission:
                 return f"{text}.to({DTYPES[part.dtype]})"
             case Reduce():
                 assert self.reduce is not None, "nobody says how reductions are written here"
-                return _narrow_again(self.reduce(part, self), part.dtype)
+                return narrow_again(self.reduce(part, self), part.dtype)
             case Scan():
                 assert self.scan is not None, "nobody says how scans are written here"
                 return self.scan(part, self.known[part.arg], self)
@@ -333,6 +333,8 @@ class Emission:
         if part.op in ("div", "div_rn") and (inverse := _exact_inverse(part.args[1])) is not None:
             form, given[1] = FORMS["mul"], literal(inverse)
         if not form.endswith(")"):
+            if all(isinstance(arg, Const) for arg in part.args):  # Python would compute it
+                given[0] = _tensor(part.args[0], given[0])
             given = [_operand(text) for text in given]
         return form.format(*given)
 
@@ -347,7 +349,7 @@ class Emission:
         mask, fill = self._mask(axes, near), literal(Const(load.fill, load.dtype))
         text = f"tl.load({address}{f', mask={mask}, other={fill}' if mask else ''})"
         if far:
-            text = _narrow_again(f"tl.where({self.inside(far)}, {text}, {fill})", load.dtype)
+            text = narrow_again(f"tl.where({self.inside(far)}, {text}, {fill})", load.dtype)
         return text
 
     def _address(self, value: str, address: Index, nbytes: int) -> str:
@@ -385,8 +387,8 @@ class Emission:
         return joined
 
 
-def _narrow_again(text: str, dtype: torch.dtype) -> str:
-    """What Triton computes in 32 bits at least (reductions, choices of a number) as stored."""
+def narrow_again(text: str, dtype: torch.dtype) -> str:
+    """What Triton computes in 32 bits (reductions, scans, choices of a number) as it is stored."""
     return f"{_operand(text)}.to({DTYPES[dtype]})" if dtype in NARROW else text
 
 

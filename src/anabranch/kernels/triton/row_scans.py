@@ -30,7 +30,7 @@ from anabranch.kernels.dfg.expr import Dfg, Expr, Scan, free_axes, parts
 from anabranch.kernels.dfg.index_expr import Axis, axis
 from anabranch.kernels.dfg.simplify import bounded, choose, const, least
 from anabranch.kernels.dfg.traversal import replace_parts, scans, substitute
-from anabranch.kernels.triton.emit import DTYPES, Emission, literal
+from anabranch.kernels.triton.emit import DTYPES, Emission, literal, narrow_again
 from anabranch.kernels.triton.statements import Assign
 
 FORMS = {"sum": ("tl.cumsum", "{} + {}"), "prod": ("tl.cumprod", "{} * {}")}
@@ -135,10 +135,11 @@ def _scanned(
     back = ", reverse=True" if one.reverse else ""
     value = _whole(one.arg, value, least(one.op, one.dtype), one, out, along, last)
     if one.by is None and one.op in FORMS:
-        return f"{FORMS[one.op][0]}({value}, {axis}{back})", ""
+        return narrow_again(f"{FORMS[one.op][0]}({value}, {axis}{back})", one.dtype), ""
     if one.by is None:
         function = out.named(SCANNED[one.op])
-        return f"tl.associative_scan({value}, {axis}, {function}{back})", ""
+        text = f"tl.associative_scan({value}, {axis}, {function}{back})"
+        return narrow_again(text, one.dtype), ""
     by, name = out.fresh("by"), out.fresh(_name(one, out))
     factor = _whole(one.by, out.known[one.by], 1, one, out, along, last)
     function = out.named("one_after_other")
