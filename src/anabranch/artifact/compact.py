@@ -53,7 +53,7 @@ BRIEFS: Codec[Brief] = nouns(Brief)
 
 def write(plan: Plan, graph: Graph) -> Brief:
     """The plan, told to one who has the graph. ValueError where that cannot be."""
-    told = Brief(
+    brief = Brief(
         replace(plan.tasks, tasks=tuple(map(_without_text, plan.tasks.tasks))),
         tuple(_programs(plan.tasks)),
         plan.schedule,
@@ -63,10 +63,10 @@ def write(plan: Plan, graph: Graph) -> Brief:
         plan.graph,
     )
     beside = Beside.of(graph)
-    again = BRIEFS.read(BRIEFS.write(told, beside), beside)
+    again = BRIEFS.read(BRIEFS.write(brief, beside), beside)
     if read(again, graph, plan.spec, plan.signature) != plan:
         raise ValueError(f"plan {plan.tasks.name} does not read back as it was")
-    return told
+    return brief
 
 
 def read(told: Brief, graph: Graph, spec: TargetSpec, signature: Signature | None) -> Plan:

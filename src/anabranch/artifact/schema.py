@@ -156,9 +156,9 @@ def _write_task(task: Task, number: Mapping[str, int]) -> TaskModel:
     kernel = task.kernel
     if kernel is None:
         return TaskModel(name=task.name, body=_write_graph(task.body), kernel=None)
-    told = tell_kernel(kernel, task.body)
-    known = {one.name: getattr(told, one.name) for one in fields(told)}
-    known["body"] = None if told.body is None else _write_graph(told.body)
+    told_kernel = tell_kernel(kernel, task.body)
+    known = {one.name: getattr(told_kernel, one.name) for one in fields(told_kernel)}
+    known["body"] = None if told_kernel.body is None else _write_graph(told_kernel.body)
     source = number[kernel.source] if kernel.source else None
     model = KernelModel(**known, source=source)
     return TaskModel(name=task.name, body=_write_graph(task.body), kernel=model)

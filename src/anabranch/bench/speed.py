@@ -95,8 +95,8 @@ def _rows_there(
     cell: Cell,
 ) -> list[BenchmarkRow]:
     """What a worker does."""
-    asked = kept_there(matrix, there)
-    return _cell(asked, machine(asked.target), systems, cell, there.trace, compile)
+    own_matrix = kept_there(matrix, there)
+    return _cell(own_matrix, machine(own_matrix.target), systems, cell, there.trace, compile)
 
 
 def kept_there(matrix: BenchmarkMatrix, there: WorkerPlace) -> BenchmarkMatrix:

@@ -143,8 +143,8 @@ def _rows_there(
     there: WorkerPlace, matrix: BenchmarkMatrix, rivals: Sequence[str], cell: Cell
 ) -> list[BenchmarkRow]:
     """What a worker does."""
-    asked = kept_there(matrix, there)
-    return _cell(asked, machine(asked.target), rivals, cell, there.trace)
+    own_matrix = kept_there(matrix, there)
+    return _cell(own_matrix, machine(own_matrix.target), rivals, cell, there.trace)
 
 
 def _checked(matrix: BenchmarkMatrix, here: Machine) -> tuple[str, ...]:

@@ -185,10 +185,12 @@ def _kernels(name: str) -> KernelSource:
 
 
 def _calibrate(data: Sequence[Path], output: Path, json: str | None) -> None:
-    found = merged([load_observations(path) for path in data])
+    observations = merged([load_observations(path) for path in data])
     origin = ", ".join(path.name for path in data)
     with ProgressDisplay("calibrating", "record") as watch:
-        record = calibrating.calibrate(found, origin, Trace(watch), workers=os.cpu_count() or 1)
+        record = calibrating.calibrate(
+            observations, origin, Trace(watch), workers=os.cpu_count() or 1
+        )
     output.write_text(dumps(record, indent=1) + "\n")
     console = screen.console(json)
     for row in record["networks"]:

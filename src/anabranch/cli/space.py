@@ -242,8 +242,8 @@ def _solve(block: SpaceBlock, row: Row, limits: Limits) -> Row:
     start = time.perf_counter()
     told: tuple[int | float | None, ...] = (None, None, None)
     try:
-        found = _solution(block, row, limits)
-        told = found.transitions, len(found.stages), found.us
+        solution = _solution(block, row, limits)
+        told = solution.transitions, len(solution.stages), solution.us
     except OutOfTime:
         pass
     seconds = time.perf_counter() - start
@@ -258,12 +258,12 @@ def _solution(block: SpaceBlock, row: Row, limits: Limits) -> Solution:
     cost = stage_estimate(*loads)
     if row["transitions"] is None:
         limits = replace(limits, max_group_size=r, max_groups=s)
-        asked = Subproblem(block.dag, cost, loads=Loads.of(*loads))
-        found = solve_block(asked, limits, TRANSITIONS)
+        subproblem = Subproblem(block.dag, cost, loads=Loads.of(*loads))
+        solution = solve_block(subproblem, limits, TRANSITIONS)
         for event in limits.trace.events:
             if event.kind == "fallback":
                 screen.notices().print(f"{event.what}: {event.why}")
-        return found
+        return solution
     if r is s is None:
         return solve(block.dag, cost, until=until)
     bound = stage_bound(block.dag, Loads.of(*loads), r)

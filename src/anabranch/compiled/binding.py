@@ -57,10 +57,10 @@ def bind(
 ) -> BoundCall:
     """What a plan makes of a call. InputError for one that the model's own signature refuses.
     `free`: for each tensor the axes that may have any size."""
-    found = BoundCall()
-    places = _places(entry, args, kwargs, found.differences)
+    bound_call = BoundCall()
+    places = _places(entry, args, kwargs, bound_call.differences)
     if places is None:
-        return found
+        return bound_call
     types, axes = iter(entry.plan.tasks.given), iter(free)
     for number, expected in enumerate(signature_of(entry).inputs):
         type = None if expected.ref is None else next(types).type
@@ -71,28 +71,28 @@ def bind(
         if type is None:
             if not same_literal(given, expected.literal):
                 said = f"{path} is {told(given)}, compiled for {expected.literal!r}"
-                found.differences.append(said)
+                bound_call.differences.append(said)
         elif not fits(given, type, entry.device, sizes):
-            found.differences.append(f"{path} is {_unlike(given, type, entry.device)}")
+            bound_call.differences.append(f"{path} is {_unlike(given, type, entry.device)}")
         elif not lies_there(given, expected.offset, type):
             here, there = given.storage_offset(), expected.offset
-            found.differences.append(
+            bound_call.differences.append(
                 f"{path} begins at {place_of(here, given.stride())}, compiled for "
                 f"{place_of(there, type.strides)}: the model's as_strided counts in that memory"
             )
         else:
-            found.tensors.append(given)
+            bound_call.tensors.append(given)
     for asked in signature_of(entry).asked:
         path, given = places.get(asked.leaf, ("", None))
         if isinstance(given, Tensor) and given.__class__ in PLAIN_TENSORS:
-            found.differences += map(str, filter(None, [why_broken(asked, given, path)]))
-    if signature_of(entry).exact and not found.differences:
-        found.differences += _other_form(entry, args, kwargs)
+            bound_call.differences += map(str, filter(None, [why_broken(asked, given, path)]))
+    if signature_of(entry).exact and not bound_call.differences:
+        bound_call.differences += _other_form(entry, args, kwargs)
     if signature_of(entry).distinct:
-        found.differences += _one_in_two_places(places)
+        bound_call.differences += _one_in_two_places(places)
     if other := differs(signature_of(entry).ambient):
-        found.differences.append(str(other))
-    return found
+        bound_call.differences.append(str(other))
+    return bound_call
 
 
 def _other_form(entry: Entry, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:

@@ -81,13 +81,13 @@ def restored(
     beside: Mapping[str, Tensor] | None = None,
 ) -> Compiled:
     """What `pickling.stored` made bytes of. `beside`: weights that its plans lack."""
-    made = Compiled(None, resolve(kind, False), Options.read(renamed(options)), None)
+    compiled = Compiled(None, resolve(kind, False), Options.read(renamed(options)), None)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plans"
         path.write_bytes(content)
-        made.adopt_all(artifact_file.load_all(path, made.target.spec), "a pickled plan")
-    made._beside.update(beside or {})
-    return made
+        compiled.adopt_all(artifact_file.load_all(path, compiled.target.spec), "a pickled plan")
+    compiled._beside.update(beside or {})
+    return compiled
 
 
 class Compiled(Plans):
@@ -177,18 +177,21 @@ class Compiled(Plans):
             raise no_model()
         check_call(self.model, args, kwargs)
         check_parts(self.model)
-        asked = request(args, kwargs, stop=stop)
+        plan_request = request(args, kwargs, stop=stop)
         with capture_lock(), neutral(), Cache.open(self.options.cache_dir) as cache:
-            calls, chosen = sized.chosen(self._job(asked, cache), dynamic_shapes, sizes)
-            resized = [calls.shapes.resized(asked.args, dict(asked.kwargs), at) for at in chosen]
+            calls, chosen = sized.chosen(self._job(plan_request, cache), dynamic_shapes, sizes)
+            resized = [
+                calls.shapes.resized(plan_request.args, dict(plan_request.kwargs), at)
+                for at in chosen
+            ]
             if workers is not None and len(chosen) > 1:
-                until = Deadline(stop=asked.stop)
+                until = Deadline(stop=plan_request.stop)
                 listed = [SizeToCompile(at, *one) for at, one in zip(chosen, resized, strict=True)]
-                parts = (workers, self.model, listed, self.options, asked.around)
+                parts = (workers, self.model, listed, self.options, plan_request.around)
                 compile_sizes(*parts, self.trace, until)
             for number, (at, (given, named)) in enumerate(zip(chosen, resized, strict=True)):
                 try:
-                    self._add(replace(asked, args=given, kwargs=named, sized=calls, at=at))
+                    self._add(replace(plan_request, args=given, kwargs=named, sized=calls, at=at))
                 except OptionError as refused:
                     if not number or "memory_limit" not in refused.what:
                         raise
@@ -393,13 +396,13 @@ class Compiled(Plans):
             TargetError: The target is simulated, and nothing runs there.
         """
         own = with_states(self.entries, self.target, self.states.first)
-        made = Compiled(self.model, self.target, self.options, self.trace)
-        made._refitted, made._sessions = self._refitted, self._sessions
-        made._beside = self._beside
+        compiled = Compiled(self.model, self.target, self.options, self.trace)
+        compiled._refitted, compiled._sessions = self._refitted, self._sessions
+        compiled._beside = self._beside
         for entry in own:
-            made._take(entry)
-        self._sessions.append(weakref.ref(made))
-        return made
+            compiled._take(entry)
+        self._sessions.append(weakref.ref(compiled))
+        return compiled
 
     def reset_state(self) -> Compiled:
         """Give all states the values that they had when the model was first compiled, or those of

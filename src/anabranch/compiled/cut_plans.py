@@ -172,13 +172,13 @@ class Sections:
 
     def copied(self, memo: dict[int, Any]) -> Sections:
         """Plans and weights of its own, which nothing can be added to."""
-        made = Sections(self.target, self.options, self.trace)
-        made.plans = [copy.deepcopy(plan, memo) for plan in self.plans]
-        made.entries = [entry for plan in made.plans for entry in plan.entries]
-        made.held = {path: value.clone() for path, value in self.held.items()}
-        made.read_us = self.read_us
-        made.share_arena()
-        return made
+        sections = Sections(self.target, self.options, self.trace)
+        sections.plans = [copy.deepcopy(plan, memo) for plan in self.plans]
+        sections.entries = [entry for plan in sections.plans for entry in plan.entries]
+        sections.held = {path: value.clone() for path, value in self.held.items()}
+        sections.read_us = self.read_us
+        sections.share_arena()
+        return sections
 
     def anew(self, path: CutPath) -> CutPath:
         """The path of a model that this is a copy of, with these plans and weights."""
@@ -243,12 +243,12 @@ class Sections:
     def memory(self) -> MemoryUse:
         """Bytes that all plans hold on the device, and the weights that eager steps read; memory
         that several share counts once."""
-        found = memory_of(self.entries)
+        memory_use = memory_of(self.entries)
         constants = [one.value for entry in self.entries for one in entry.plan.tasks.constants]
         plans = {one.untyped_storage().data_ptr() for one in constants if one is not None}
         held = [value.untyped_storage() for value in self.held.values()]
         own = {one.data_ptr(): one.nbytes() for one in held if one.data_ptr() not in plans}
-        return replace(found, weights=found.weights + sum(own.values()))
+        return replace(memory_use, weights=memory_use.weights + sum(own.values()))
 
 
 def _nothing_left(trace: CutTrace) -> CaptureError:

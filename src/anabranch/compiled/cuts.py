@@ -303,15 +303,17 @@ class CutModel(Compiled):
     def __deepcopy__(self, memo: dict[int, Any]) -> CutModel:
         """A copy with plans and weights of its own; it runs without the model, so that a call that
         goes a way that no example went is refused."""
-        made = CutModel(None, self.target, self.options, self.trace)
-        memo[id(self)] = made
-        made._sections = self._sections.copied(memo)
-        made.entries, made._roots = made._sections.entries, self._roots
-        made._beside.update(self._lacking())
+        cut_model = CutModel(None, self.target, self.options, self.trace)
+        memo[id(self)] = cut_model
+        cut_model._sections = self._sections.copied(memo)
+        cut_model.entries, cut_model._roots = cut_model._sections.entries, self._roots
+        cut_model._beside.update(self._lacking())
         for form in self._forms:
-            made._forms.append(replace(form, paths=list(map(made._sections.anew, form.paths))))
-        made._answer_all()
-        return made
+            cut_model._forms.append(
+                replace(form, paths=list(map(cut_model._sections.anew, form.paths)))
+            )
+        cut_model._answer_all()
+        return cut_model
 
     def refit(self, weights: Any, check: bool = False) -> CutModel:
         """As `Compiled.refit`, of all plans and of the weights that eager steps read."""

@@ -158,12 +158,12 @@ def _chosen_anew(
     def prepare(tasks: TaskGraph, schedule: Schedule) -> Plan:
         return pack(tasks, schedule, target.spec)
 
-    told = Trace(quiet=True)
-    costs = costs_of(target, prepare, cache, told, until, TIME.kernel_s)
+    trace = Trace(quiet=True)
+    costs = costs_of(target, prepare, cache, trace, until, TIME.kernel_s)
     tasks = [replace(task, kernel=None) for task in plan.tasks.tasks if task.name in names]
     tuner = Tuner(target, options, cache, until)
     try:
-        selection = tuner.in_place(tasks, plan.tasks, costs, told)
+        selection = tuner.in_place(tasks, plan.tasks, costs, trace)
     except TargetError:  # none runs: the library's is put in its place, or what is said then
         return {}
     found: dict[str, tuple[Kernel, Cost]] = {}

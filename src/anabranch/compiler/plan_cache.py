@@ -175,7 +175,7 @@ class PlanCache:
 
         def whole(stored: _StoredPlan) -> tuple[CompiledGraph, _StoredPlan]:
             plan = compact.read(stored.plan, graph, self.target.spec, signature)
-            found = CompiledGraph(
+            compiled = CompiledGraph(
                 graph,
                 Selection(plan.tasks, dict(_candidates(stored.groups, plan))),
                 stored.schedules,
@@ -186,7 +186,7 @@ class PlanCache:
                 cut_short="" if stored.budget is None else "budget",
                 kept=stored.name,
             )
-            return found, stored
+            return compiled, stored
 
         known = OUTCOMES.find(self.cache, key, whole, Beside.of(graph))
         if known is None:

@@ -183,7 +183,7 @@ def memory(job: Job, built: BuiltPlan, path: Path | None) -> Decided:
     plan = built.packer.plan(built.choice.schedule, job.trace)
     plan, cost = launched(job, built, plan)
     plan = plan if job.options.cuda_graph else replace(plan, graph=False)
-    found = CompiledGraph(
+    compiled = CompiledGraph(
         built.graph,
         replace(built.selection, tasks=plan.tasks),
         built.choice.candidates,
@@ -194,7 +194,7 @@ def memory(job: Job, built: BuiltPlan, path: Path | None) -> Decided:
         built.settled,
         job.deadline.cause(),
     )
-    return Decided(found, path)
+    return Decided(compiled, path)
 
 
 def load(

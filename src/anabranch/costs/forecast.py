@@ -54,8 +54,11 @@ def forecast(
 def begun(spec: TargetSpec) -> TargetSpec:
     """The machine as a part of a graph finds it: what waits for nothing in the part starts like
     others that wait for one, and not like the launches that begin a run."""
-    known = calibration_of(spec)
-    return replace(spec, calibration=replace(known, split_us=known.fork_us, root_us=known.fork_us))
+    calibration = calibration_of(spec)
+    return replace(
+        spec,
+        calibration=replace(calibration, split_us=calibration.fork_us, root_us=calibration.fork_us),
+    )
 
 
 def calibration_of(spec: TargetSpec) -> Calibration:

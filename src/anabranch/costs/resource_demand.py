@@ -93,7 +93,7 @@ def kernels_of(
 ) -> Kernels:
     """The tasks as columns, times in microseconds; a kernel's own time is split into its launch and
     the turns of its CTAs."""
-    made = Kernels([], [], [], [], [], [], [], [], [], float(spec.sms))
+    kernels = Kernels([], [], [], [], [], [], [], [], [], float(spec.sms))
     cold = calibration.cold * evicted(demands, spec)
     for demand, preds in zip(demands, dag.preds, strict=True):
         own = demand.us - min(demand.us / 2, calibration.start_us / ROW)
@@ -108,13 +108,15 @@ def kernels_of(
         resident = min(ctas, at_once)
         scale = 1.0 / (body * resident) if body > 0 else 0.0
         longer = max(0.0, own + late - calibration.short_us)
-        made.ahead.append(min(calibration.lane_us, longer))
-        made.lead.append(lead + late)
-        made.turn.append(body / math.ceil(ctas / at_once))
-        made.ctas.append(ctas)
-        made.held.append(1.0 / demand.per_sm)
-        made.bandwidth.append(min(1.0 / resident, moved / calibration.bandwidth * scale))
-        made.arithmetic.append(min(1.0 / resident, demand.busy_us / calibration.arithmetic * scale))
-        made.cover.append(min(1.0, resident / spec.sms) / resident)
-        made.bound.append(demand.bound)
-    return made
+        kernels.ahead.append(min(calibration.lane_us, longer))
+        kernels.lead.append(lead + late)
+        kernels.turn.append(body / math.ceil(ctas / at_once))
+        kernels.ctas.append(ctas)
+        kernels.held.append(1.0 / demand.per_sm)
+        kernels.bandwidth.append(min(1.0 / resident, moved / calibration.bandwidth * scale))
+        kernels.arithmetic.append(
+            min(1.0 / resident, demand.busy_us / calibration.arithmetic * scale)
+        )
+        kernels.cover.append(min(1.0, resident / spec.sms) / resident)
+        kernels.bound.append(demand.bound)
+    return kernels

@@ -276,8 +276,8 @@ def captured_section(
 ) -> Captured:
     """The graph of a section, with these weights as constants."""
     examples = [node.meta["val"] for node in step.module.graph.nodes if node.op == "placeholder"]
-    found = capture_fx(step.module, examples, weights, trace.name, trace.weights)
-    return with_state(found, model)
+    captured = capture_fx(step.module, examples, weights, trace.name, trace.weights)
+    return with_state(captured, model)
 
 
 def own_constants(module: fx.GraphModule) -> None:

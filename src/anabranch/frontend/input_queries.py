@@ -161,14 +161,14 @@ def answered(
     for place, (own, leaf) in enumerate(zip(mine, theirs, strict=True)):
         for name, what, where in questions:
             if name in named.get(id(own), ()):
-                asked = InputGuard(place, what, answer_of(what, leaf), where)
-                if wrong := why_broken(asked, own, name):
+                input_guard = InputGuard(place, what, answer_of(what, leaf), where)
+                if wrong := why_broken(input_guard, own, name):
                     raise CaptureError(
                         f"the model asks of its inputs what is not so in its graph: {wrong}",
                         "torch.export gives it inputs without gradients, that share no memory",
                         "give an example as calls will be: x.detach(), or x.contiguous()",
                     )
-                found.setdefault((place, what), asked)
+                found.setdefault((place, what), input_guard)
     return tuple(found.values())
 
 

@@ -124,8 +124,8 @@ def _env(size: Any) -> Any:
 
 def program_shapes(program: ExportedProgram) -> DynamicShapes | None:
     """The dimensions of an exported program; None if it has none."""
-    found = _read(program, None, {})
-    return found if found.dimensions else None
+    dynamic_shapes = _read(program, None, {})
+    return dynamic_shapes if dynamic_shapes.dimensions else None
 
 
 def _apart(shapes: DynamicShapes, args: Any, kwargs: Any) -> tuple[int, ...]:

@@ -323,10 +323,12 @@ class Translation:
         """Numbers of elements, which capturing computed, as a constant."""
         assert places is not None
         value = places.flatten().to(self._device or node.meta["val"].device)
-        made = Constant(self._unique("places"), tensor_type(value, ""), digest_tensor(value), value)
-        self._constants.append(made)
-        self.types[made.name] = made.type
-        return Ref(made.name)
+        constant = Constant(
+            self._unique("places"), tensor_type(value, ""), digest_tensor(value), value
+        )
+        self._constants.append(constant)
+        self.types[constant.name] = constant.type
+        return Ref(constant.name)
 
     def _of_complex(self, node: fx.Node, op: str) -> tuple[str, tuple[Any, ...]]:
         """The operator and its arguments, with complex numbers among them as constants of the

@@ -79,9 +79,9 @@ def deepcuts_partition(
 
 def _fastest_sum(subsets: _SubsetTable) -> Partition:
     """Algorithm 1 keeps the partition with the smallest sum of all."""
-    found = _Growth(subsets)
-    gains = {mask: found.gains[mask] for mask in found.gains if mask & (mask - 1)}
-    merged = [found.subset(mask) for mask in best_disjoint(gains, found.preds)]
+    growth = _Growth(subsets)
+    gains = {mask: growth.gains[mask] for mask in growth.gains if mask & (mask - 1)}
+    merged = [growth.subset(mask) for mask in best_disjoint(gains, growth.preds)]
     whole = frozenset[str]().union(*merged)
     alone = [subset for subset in subsets.start() if not subset <= whole]
     return subsets.ordered([*merged, *alone])

@@ -251,10 +251,10 @@ def parse_type(text: str) -> TensorType:
     (1, 8)
     """
     tokens = _Tokens(text)
-    found = _parse_type(tokens)
+    tensor_type = _parse_type(tokens)
     if tokens.rest():
         raise ValueError(f"more than a type: {text!r}")
-    return found
+    return tensor_type
 
 
 def parse_node(text: str) -> Node:

@@ -119,12 +119,14 @@ def _forecast(job: Job, compilation: Compilation) -> dict[str, Any] | None:
     costs = costs_of(job.target, lambda tasks, schedule: compilation.plan)
     if not isinstance(costs, Recorded):
         return None
-    found = interval_of(compilation.cost.us, compilation.plan.tasks, costs)
+    forecast_interval = interval_of(compilation.cost.us, compilation.plan.tasks, costs)
     return {
-        "low_ms": found.low / 1e3,
-        "high_ms": found.high / 1e3,
-        "recorded": found.recorded,
-        "dominant": [{"task": task, "us": us, "part": part} for task, us, part in found.dominant],
+        "low_ms": forecast_interval.low / 1e3,
+        "high_ms": forecast_interval.high / 1e3,
+        "recorded": forecast_interval.recorded,
+        "dominant": [
+            {"task": task, "us": us, "part": part} for task, us, part in forecast_interval.dominant
+        ],
     }
 
 

@@ -139,13 +139,13 @@ class CandidateEvaluator:
         job, options = self._job, self._job.options
         told = replace(job, trace=job.trace.child())
         try:
-            made = build_on_trial(told, self._captured, candidate)
+            built = build_on_trial(told, self._captured, candidate)
             for stage, seconds in stage_seconds(told.trace.events).items():
                 part = f"search.build.{stage}"
                 job.trace.add("stage", part, part, seconds=seconds)
             if options.verify and not job.target.spec.simulated:
                 with job.trace.stage("search.build.verify"):
-                    self._verify(told, made)
+                    self._verify(told, built)
         except NumericsError as wrong:
             if options.strict:
                 raise
@@ -154,7 +154,7 @@ class CandidateEvaluator:
             raise ValueError(f"{wrong.what}: {wrong.why}") from None
         except AnabranchError as failed:
             raise ValueError(f"{failed.what}: {failed.why}") from None
-        return made
+        return built
 
     def _verify(self, job: Job, built: BuiltPlan) -> None:
         """NumericsError if the graph computes something else than the model."""

@@ -242,8 +242,8 @@ class Tuner:
         with self._sandboxed(trace) as sandboxed:
             config = self._config(sandboxed, costs)
             whole = TaskGraph("horizontal_fusion", (), (), tuple(tasks), (), ())
-            found = select_some(whole, replace(config, providers=makers), trace)
-            return replace(found, settled=config.memory.settled())
+            selection = select_some(whole, replace(config, providers=makers), trace)
+            return replace(selection, settled=config.memory.settled())
 
     def in_place(
         self, tasks: Sequence[Task], whole: TaskGraph, costs: Costs, trace: Trace
@@ -256,8 +256,8 @@ class Tuner:
             config = self._config(sandboxed, costs)
             makers = writing(tasks, whole, {}, config.providers)
             part = replace(whole, tasks=tuple(tasks))
-            found = select_some(part, replace(config, providers=makers), trace)
-        return with_probes(found, costs)
+            selection = select_some(part, replace(config, providers=makers), trace)
+        return with_probes(selection, costs)
 
     def alone(self, tasks: TaskGraph, costs: Costs) -> Selection:
         """The fastest kernel of each of these tasks, which share nothing."""

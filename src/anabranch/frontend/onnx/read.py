@@ -216,7 +216,7 @@ class _Reading:
             name = "" if value is None else _text(value.name)
             return renamed.get(name, name)
 
-        made = OnnxNode(
+        onnx_node = OnnxNode(
             _text(node.op_type),
             _text(domain),
             tuple(map(named, node.inputs)),
@@ -225,7 +225,7 @@ class _Reading:
             version,
             _text(node.name),
         )
-        return made if domain else self._typed(made)
+        return onnx_node if domain else self._typed(onnx_node)
 
     def _note(self, name: str, code: int) -> None:
         if code in SMALL_BITS:

@@ -264,7 +264,7 @@ def _with_axes(dfg: Dfg, told: _Told, blocks: Blocks) -> Contraction | Refused:
     rows = tuple(a for a in order if a in of_left and a not in of_right)
     guide = largest_load(left)
     assert guide is not None
-    found = Contraction(
+    contraction = Contraction(
         dfg=dfg,
         fold=fold,
         left=left,
@@ -276,7 +276,7 @@ def _with_axes(dfg: Dfg, told: _Told, blocks: Blocks) -> Contraction | Refused:
         short=tuple(told.short),
         blocks=blocks,
     )
-    return _why_not(found) or found
+    return _why_not(contraction) or contraction
 
 
 def _why_not(contraction: Contraction) -> Refused | None:

@@ -43,7 +43,7 @@ def early_first(
     order. `constants`: pointers to what no kernel writes."""
     parameters = zip(tree.pointers, tree.parameters, strict=True)
     given = Counter(_given(tree.statements))
-    known = _HoistState(
+    state = _HoistState(
         once={name for name, times in given.items() if times == 1},
         pointers={f"{name}_ptr" for pointer, (name, _) in parameters if pointer in constants},
         taken=set(given),
@@ -51,7 +51,7 @@ def early_first(
     first: list[Statement] = []
     rest: list[Statement] = []
     for statement in tree.statements:
-        now, later = _parted(statement, known)
+        now, later = _parted(statement, state)
         first += now
         rest += later
     return first, rest

@@ -114,13 +114,13 @@ class _Pieces:
             builder.keep(node)
             return _Pieces(values, self.sizes, shape[0] == count)
         given = builder.renamed(node)
-        made = _Pieces(
+        pieces = _Pieces(
             tuple(self._of(builder, node, given, value) for value in self.values),
             self.sizes,
             self.by_steps,
         )
-        builder.replace(node.name, made.whole(builder, node))
-        return made
+        builder.replace(node.name, pieces.whole(builder, node))
+        return pieces
 
     def _of(self, builder: Builder, node: Node, given: Node, value: Ref) -> Ref:
         """The node of one piece; a cast of steps that are joined joins casts of steps, which may be

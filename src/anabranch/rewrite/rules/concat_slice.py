@@ -192,13 +192,13 @@ def binary(name: str, count: int) -> Rule:
     """A concatenation of sums as the sum of two concatenations."""
     left, right = "abcd"[:count], "efgh"[:count]
     pairs = [f"{name}({one}, {two})" for one, two in zip(left, right, strict=True)]
-    given = shapes(
+    rule_shapes = shapes(
         {leaf: f"L.. C{i} M.." for side in (left, right) for i, leaf in enumerate(side)},
         "axis: C0 of L.. C0 M..",
     )
     return equation(
         f"cat({', '.join(pairs)}) -> {name}(cat, cat)",
-        given,
+        rule_shapes,
         find=f"cat([{', '.join(pairs)}], axis)",
         put=f"{name}(cat([{', '.join(left)}], axis), cat([{', '.join(right)}], axis))",
     )

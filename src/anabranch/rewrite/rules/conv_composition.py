@@ -49,8 +49,8 @@ def without_pad(match: Match) -> Call | Refused:
         least = max(left + p, right + p, 0)
         padding = least + (left + p - least) % d  # what is too many before is whole taps
         before, after = padding - left - p, padding - right - p
-        one = ConvWindow((by.stride[axis],), (padding,), (d,))
-        count = results((size[axis],), (taps[axis] + before // d,), one)
+        conv_window = ConvWindow((by.stride[axis],), (padding,), (d,))
+        count = results((size[axis],), (taps[axis] + before // d,), conv_window)
         if count == (match.root.type.shape[2 + axis],):
             after = 0
         if after % d:

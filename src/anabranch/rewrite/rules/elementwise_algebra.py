@@ -46,9 +46,9 @@ def laws(*texts: str) -> list[Rule]:
 def balanced(terms: int) -> Rule:
     """A chain of sums as a tree."""
     leaves = list("abcdefgh"[:terms])
-    given = shapes(dict.fromkeys(leaves, "N ... broadcast"))
+    rule_shapes = shapes(dict.fromkeys(leaves, "N ... broadcast"))
     tree = folded(lambda one, two: f"({one} + {two})", leaves)
-    return equation(f"{' + '.join(leaves)} -> balanced", given, put=tree)
+    return equation(f"{' + '.join(leaves)} -> balanced", rule_shapes, put=tree)
 
 
 def one_more(match: Match) -> Pattern:

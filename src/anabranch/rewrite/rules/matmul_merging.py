@@ -108,14 +108,18 @@ def halves(name: str, more: Sequence[int]) -> list[Rule]:
     """Two products for one, of half of the rows each, or of half of the columns: the first has as
     many as the second or one more."""
     few = "L.. K N" if name == "matmul" else "... L.. K N"
-    given = shapes(
+    rule_shapes = shapes(
         "x: ... L.. M K", HALVABLE, w=few, MORE=more, L=range(3) if name == "matmul" else (0,)
     )
     rows = f"{name}(x, w) -> cat({name}(x[:half], w), {name}(x[half:], w))"
     columns = f"{name}(x, w) -> cat({name}(x, w[:, :half]), {name}(x, w[:, half:]))"
     return [
         equation(
-            text, when=in_halves(side), find=f"{name}(x, w)", put=halved(name, side), draw=given
+            text,
+            when=in_halves(side),
+            find=f"{name}(x, w)",
+            put=halved(name, side),
+            draw=rule_shapes,
         )
         for side, text in ((x, rows), (w, columns))
     ]

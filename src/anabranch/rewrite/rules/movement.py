@@ -119,13 +119,13 @@ def past_cat(name: str) -> list[Rule]:
 
     def together(count: int) -> Rule:
         leaves = "abcdef"[:count]
-        given = shapes(
+        rule_shapes = shapes(
             {leaf: f"A.. {leaf.upper()}0 B.." for leaf in leaves}, f.drawn(), axis="C of A.. C B.."
         )
         return equation(
             f"cat({', '.join(f'{name}({leaf})' for leaf in leaves)})"
             f" -> {name}(cat({', '.join(leaves)}))",
-            given,
+            rule_shapes,
             find=f"cat([{', '.join(map(f.of, leaves))}], axis)",
             put=f.of(f"cat([{', '.join(leaves)}], axis)"),
         )

@@ -160,8 +160,8 @@ class Columns:
             if node.op in READ:
                 return replace(READ[node.op](free, node.type.shape), dtype=node.type.dtype)
             return each(node.op, free, node.type)
-        found = _step(node.op, given)
-        return self._recurrence(found, node) if found.of == column else found
+        step = _step(node.op, given)
+        return self._recurrence(step, node) if step.of == column else step
 
     def _recurrence(self, step: ColumnStep, node: Node) -> Whole:
         shape, dtype = node.type.shape, node.type.dtype

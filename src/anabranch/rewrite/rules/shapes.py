@@ -86,8 +86,8 @@ class RuleShapes:
 
     def __call__(self, dice: random.Random) -> Mapping[str, object]:
         """Random arguments of these shapes."""
-        given = Drawing(dice, self.entries)
-        return given.all() | {letter: given.size(letter) for letter in self.letters}
+        drawing = Drawing(dice, self.entries)
+        return drawing.all() | {letter: drawing.size(letter) for letter in self.letters}
 
     def fitting(self, names: Collection[str]) -> ShapesCondition:
         """The condition that wildcards of these names have these shapes."""

@@ -75,7 +75,7 @@ def _solved(dag: Dag, window: int, cost: StageCost, limits: Limits) -> list[Grou
 
     r, s = limits.max_group_size, min(limits.max_groups or limits.max_streams, limits.max_streams)
     try:
-        found = solve(dag.restrict(window), lambda g: cost(spread(g)), r, s, most=MOST_STEPS)
+        solution = solve(dag.restrict(window), lambda g: cost(spread(g)), r, s, most=MOST_STEPS)
     except TooMany:
         return []
-    return [spread(groups) for groups in found.stages]
+    return [spread(groups) for groups in solution.stages]

@@ -256,12 +256,12 @@ def refined(
         return estimate(groups) if us is None else us
 
     while True:
-        found = solve_block(Subproblem(dag, cost), limits, most)
+        solution = solve_block(Subproblem(dag, cost), limits, most)
         limits = replace(limits, trace=Trace(quiet=True))  # the first round has said it all
-        unknown = [groups for groups in found.stages if groups not in known]
+        unknown = [groups for groups in solution.stages if groups not in known]
         if not unknown:
-            return found
-        looked += found.transitions
+            return solution
+        looked += solution.transitions
         if looked > WORK and best.stages:
             why = f"{looked} transitions looked at: the best that was measured"
             trace.add("refused", "schedule.ios", dag.names[0], why)
@@ -271,11 +271,11 @@ def refined(
                 trace.add(
                     "fallback", "schedule.ios", dag.names[0], "time is over: estimates are left"
                 )
-                return found
+                return solution
             known[groups] = measure(groups)
-        measured = sum(map(cost, found.stages))
+        measured = sum(map(cost, solution.stages))
         if measured < best.us:
-            best = replace(found, us=measured)
+            best = replace(solution, us=measured)
 
 
 def stage_measure(block: TaskGraph, costs: Costs, known: dict[Hashable, float]) -> StageCost:

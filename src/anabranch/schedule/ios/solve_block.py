@@ -107,8 +107,8 @@ def _stepwise(block: Subproblem, limits: Limits, most: int) -> tuple[Solution, s
         try:
             if not chained:
                 return _solved(block, limit), what
-            found = _solved(block.of(joined(block.dag, units), units), limit)
-            return _spread_solution(found, units), what
+            solution = _solved(block.of(joined(block.dag, units), units), limit)
+            return _spread_solution(solution, units), what
         except TooMany:
             why = f"{what}: more than {most} transitions"
             limits.trace.add("refused", "schedule.ios", _name(block.dag), why)

@@ -97,14 +97,22 @@ def _nodes(graph: int, library: Library) -> Iterator[tuple[int | None, int]]:
 
 
 def _kernel(node: int | None, library: Library) -> Resources:
-    taken = KernelNodeParams()
-    library.ask("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(taken))
-    function = ctypes.c_void_p(taken.function)
-    if not taken.function:  # a kernel of a library that is loaded for no context in particular
-        library.ask("cuKernelGetFunction", ctypes.byref(function), ctypes.c_void_p(taken.kernel))
+    kernel_node_params = KernelNodeParams()
+    library.ask(
+        "cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(kernel_node_params)
+    )
+    function = ctypes.c_void_p(kernel_node_params.function)
+    if (
+        not kernel_node_params.function
+    ):  # a kernel of a library that is loaded for no context in particular
+        library.ask(
+            "cuKernelGetFunction",
+            ctypes.byref(function),
+            ctypes.c_void_p(kernel_node_params.kernel),
+        )
     return Resources(
-        ctas=math.prod(taken.grid),
-        threads=math.prod(taken.block),
+        ctas=math.prod(kernel_node_params.grid),
+        threads=math.prod(kernel_node_params.block),
         registers=library.attribute(function, "registers"),
-        shared=taken.shared + library.attribute(function, "shared"),
+        shared=kernel_node_params.shared + library.attribute(function, "shared"),
     )
