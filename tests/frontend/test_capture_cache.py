@@ -19,7 +19,8 @@ from torch.nn.utils import parametrize
 
 import anabranch
 from anabranch.cache import Cache
-from anabranch.frontend.capture_cache import CAPTURED, Calling, capture_model
+from anabranch.frontend.capture_cache import Calling, capture_model
+from anabranch.frontend.captured_store import CAPTURED
 from anabranch.frontend.surroundings import Surroundings, surroundings
 from anabranch.ir.eval import eval_graph
 from anabranch.trace import RECALLED, Trace

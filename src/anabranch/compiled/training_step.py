@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from anabranch.artifact import file as artifact_file
+from anabranch.cache import Cache
 from anabranch.compiled.bound_tensors import BoundTensors
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.history import Text, check_saved
@@ -44,7 +45,7 @@ from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.optimizer import initialise
 from anabranch.frontend.surroundings import neutral, surroundings
 from anabranch.frontend.training import Held, Training, held_by, with_places
-from anabranch.frontend.training_capture import capture_training
+from anabranch.frontend.training_cache import StepRequest, capture_step
 from anabranch.frontend.training_checks import check_training
 from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.plan import Plan
@@ -100,11 +101,12 @@ class TrainingStep:
             initialise(self.training.optimizer)
             held = held_by(self.training)
             self._take_rates()
-            with uncollected():
-                captured = [
-                    capture_training(self.training, held, given, self._found, self.trace, ends)
+            with uncollected(), Cache.open(self.options.cache_dir) as cache:
+                asked = (
+                    StepRequest(self.training, held, given, self._found, ends)
                     for ends in self._kinds
-                ]
+                )
+                captured = [capture_step(one, cache, self.trace) for one in asked]
         self._plans = self._plans or [
             Compiled(eager, self.target, self.options, self.trace) for _, eager in captured
         ]

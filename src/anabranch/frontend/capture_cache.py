@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from anabranch.cache import Cache, Codec, Table
+from anabranch.cache import Cache
 from anabranch.errors import CaptureError
 from anabranch.frontend.capture_warnings import warn, warn_of_changes, warn_of_reads
 from anabranch.frontend.captured import Captured
+from anabranch.frontend.captured_store import CAPTURED, bound_to, store
 from anabranch.frontend.effects import check_assigned, check_values, check_writes, rebuilt
 from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import apart, capture, check
@@ -47,7 +47,7 @@ from anabranch.frontend.mode_queries import (
 )
 from anabranch.frontend.observe import Observed, fails, observe
 from anabranch.frontend.program import name_of
-from anabranch.frontend.rebind import rebind
+from anabranch.frontend.rebind import of_model
 from anabranch.frontend.recorder import HELD_TENSOR
 from anabranch.frontend.shared_weights import hides_shared
 from anabranch.frontend.state import (
@@ -59,12 +59,8 @@ from anabranch.frontend.state import (
     with_state,
 )
 from anabranch.frontend.surroundings import Surroundings, surroundings
-from anabranch.ir.codec import nouns
 from anabranch.ir.gc_pause import uncollected
-from anabranch.ir.graph import Graph
 from anabranch.ir.input_guards import InputGuard
-from anabranch.ir.plan import Signature
-from anabranch.ir.trees import read_tree
 from anabranch.trace import Trace
 
 MOST_HELD = 64 << 20
@@ -81,31 +77,6 @@ class Calling:
     precise: Callable[[], AbstractContextManager[None]] = nullcontext
     fake: bool = False
     anew: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredCapture:
-    """A captured graph, and `calls`: the digest of the operators that the model called. `places`:
-    by the name of each state where the model holds it."""
-
-    graph: Graph
-    calls: str
-    sources: tuple[tuple[str, str], ...]
-    signature: Signature
-    places: dict[str, str] = field(default_factory=dict)
-    detached: tuple[int, ...] | None = None
-
-
-CAPTURED: Table[_StoredCapture] = Table("graphs", "captured 8", nouns(_StoredCapture))
-CONTENTS: Table[dict[str, torch.Tensor]] = Table(
-    "graphs",
-    "contents 5",
-    Codec(
-        lambda tensors, _: safetensors.torch.save(tensors),
-        lambda data, _: safetensors.torch.load(data),
-    ),
-)
-"""The constants of a captured graph that the model does not hold."""
 
 
 def capture_model(
@@ -131,7 +102,7 @@ def capture_model(
         found = None
         if stored is not None and seen is not None and seen.digest == stored.calls:
             with uncollected():
-                found = _bound(stored, name, cache, model)
+                found = bound_to(stored, name, cache, *of_model(model))
         if found is not None:
             trace.recalled("capture", found.graph.name)
             assert seen is not None
@@ -177,7 +148,7 @@ def capture_model(
     held = dict(tensors_of(unwrapped(model))) if name is not None else {}
     known = seen is not None and seen.digest is not None and not hides_shared(found.graph, held)
     if known and name is not None and cache is not None and seen is not None and seen.digest:
-        _store(cache, name, captured, seen.digest)
+        store(cache, name, captured, seen.digest)
     return found, None if calling.fake else _held(seen)
 
 
@@ -318,48 +289,3 @@ def _goes_another_way(seen: Observed, call: Callable[..., Observed], calling: Ca
             yield
 
     return _unlike(seen, lambda: call(precise=exported))
-
-
-def _store(cache: Cache, name: str, captured: Captured, calls: str) -> None:
-    """Keep a captured graph; one whose call structure has no text form is not kept."""
-    signature = captured.signature
-    if not signature.input_tree or not signature.output_tree:
-        return
-    held = {name for name, _ in captured.sources}
-    contents = {
-        c.name: _real(c.value.detach().cpu()).contiguous()
-        for c in captured.graph.constants
-        if c.name not in held and c.value is not None
-    }
-    CONTENTS.put(cache, CONTENTS.key(name), contents)
-    graph = replace(captured.graph, conditions=())
-    places = {state.name: state.path for state in graph.states}
-    stored = _StoredCapture(graph, calls, captured.sources, signature, places, captured.detached)
-    CAPTURED.put(cache, CAPTURED.key(name), stored)
-
-
-def _bound(stored: _StoredCapture, name: str, cache: Cache, model: nn.Module) -> Captured | None:
-    """The stored graph with the model's weights; None where it does not fit the model."""
-
-    def bind(kept: dict[str, torch.Tensor]) -> Captured:
-        for constant in stored.graph.constants:
-            if constant.type.dtype.is_complex and constant.name in kept:
-                kept[constant.name] = torch.view_as_complex(kept[constant.name])
-        held = tuple(replace(one, source=(stored.places[one.name],)) for one in stored.graph.states)
-        graph = replace(stored.graph, states=held)
-        bound = rebind(graph, stored.sources, model, _on_device(kept, model))
-        signature = stored.signature
-        trees = (read_tree(signature.input_tree), read_tree(signature.output_tree))
-        return Captured(bound, signature, stored.sources, trees, detached=stored.detached)
-
-    return CONTENTS.find(cache, CONTENTS.key(name), bind)
-
-
-def _real(value: torch.Tensor) -> torch.Tensor:
-    """Pairs of real numbers for complex ones, of which the file format knows no wide ones."""
-    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
-
-
-def _on_device(contents: Mapping[str, torch.Tensor], model: nn.Module) -> dict[str, torch.Tensor]:
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    return {name: tensor.to(device) for name, tensor in contents.items()}

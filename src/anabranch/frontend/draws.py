@@ -46,7 +46,11 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, random: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.random, self.count = random, 0
+        self.random, self.count, self.phase = random, 0, "forward"
+
+    def enters(self, phase: str) -> None:
+        """What follows is of this phase of the step: `backward`, `update`."""
+        self.phase = phase
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

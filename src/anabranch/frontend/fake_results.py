@@ -87,7 +87,8 @@ class FakeResults:
 
     def _only(self, mode: Any) -> Any:
         """The first mode that was met, if sizes are numbers in it."""
-        if self._mode is None and mode.shape_env is None and not mode.propagate_real_tensors:
+        numbers = mode.shape_env is None or mode.static_shapes
+        if self._mode is None and numbers and not mode.propagate_real_tensors:
             self._mode = mode
         return self._mode
 
@@ -131,6 +132,8 @@ def _functional(func: Any) -> bool:
 
 def _laid(tensor: Tensor) -> tuple[Any, ...]:
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+        raise _OtherError
+    if tensor._has_symbolic_sizes_strides:  # which values decide
         raise _OtherError
     return tensor.shape, tensor.stride(), tensor.dtype
 

@@ -242,6 +242,12 @@ def _class(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__} {' '.join(dict.fromkeys(files))}"
 
 
+def file_digest(file: Path) -> str:
+    """Of the content of a file, as it is now."""
+    status = file.stat()
+    return _file_digest(str(file), status.st_mtime_ns, status.st_size)
+
+
 def _source_file(kind: type) -> tuple[str, int, int]:
     """Where a class is written, with what changes when the file does."""
     try:

@@ -7,7 +7,7 @@ the result equals the cached graph exactly if the weights are those it was compi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -33,6 +33,12 @@ def rebind(
 
     Raises CaptureError where the model lacks one, or has another type under its name.
     """
+    find, device = of_model(model)
+    return rebound(graph, sources, find, device, contents)
+
+
+def of_model(model: nn.Module) -> tuple[Callable[[str], torch.Tensor | None], torch.device | None]:
+    """By a name the tensor that the model has, and the device on which its tensors are."""
     held = dict(
         itertools.chain(
             model.named_parameters(remove_duplicate=False),
@@ -40,6 +46,17 @@ def rebind(
         )
     )
     device = next((tensor.device for tensor in held.values() if tensor.ndim), None)
+    return lambda path: held[path] if path in held else attribute(model, path), device
+
+
+def rebound(
+    graph: Graph,
+    sources: tuple[tuple[str, str], ...],
+    find: Callable[[str], torch.Tensor | None],
+    device: torch.device | None,
+    contents: Mapping[str, torch.Tensor] | None = None,
+) -> Graph:
+    """As `rebind`, with the tensors that `find` gives by name, of a model on `device`."""
     paths = dict(sources)
     contents = contents or {}
 
@@ -50,7 +67,7 @@ def rebind(
             if value is None:
                 return None
         else:
-            value = held[path] if path in held else attribute(model, path)
+            value = find(path)
         if value is None or type_of(value) != constant.type:
             there = "nothing" if value is None else type_of(value).text
             raise CaptureError(
@@ -67,13 +84,13 @@ def rebind(
         constant if value is None else _bound(constant, value, next(digests), paths)
         for constant, value in zip(graph.constants, values, strict=True)
     )
-    states = tuple(_state(graph, one, held, model) for one in graph.states)
+    states = tuple(_state(graph, one, find) for one in graph.states)
     return replace(graph, constants=constants, states=states)
 
 
-def _state(graph: Graph, state: State, held: Mapping[str, torch.Tensor], model: nn.Module) -> State:
+def _state(graph: Graph, state: State, find: Callable[[str], torch.Tensor | None]) -> State:
     """The state with the model's tensor as its place."""
-    found = held[state.path] if state.path in held else attribute(model, state.path)
+    found = find(state.path)
     (wanted,) = (value.type for value in graph.inputs if value.name == state.name)
     if found is None or type_of(found) != wanted:
         there = "nothing" if found is None else type_of(found).text

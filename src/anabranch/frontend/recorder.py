@@ -31,6 +31,8 @@ from anabranch.ir.key import digest_tensor, digest_text
 PLAIN_VALUES = (int, float, complex, bool, str, type(None))
 MARKS: dict[type, str] = {kind: kind.__name__[0] for kind in PLAIN_VALUES}
 """Of values of these very classes, which most are."""
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+"""Numbers of tensors without values. Their texts count the calls that gave them."""
 NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator)
 
 
@@ -155,6 +157,10 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.opaque = f"{func}: {unknown}"
             return None
 
+    def mark(self, line: str) -> None:
+        """What is called from here on is another part of the list."""
+        self._lines.append(line)
+
     def text(self, result: Any) -> str | None:
         """The list, and what of it the model returned; None if it does not tell all."""
         if self.opaque:
@@ -213,7 +219,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._named[id(result)] = (weakref.ref(result), f"n{number}")
             return _type(result)
         if not isinstance(result, (tuple, list)):
-            return ""
+            return str(result) if isinstance(result, SYMBOLS) else ""
         said = []
         for i, one in enumerate(result):
             if isinstance(one, Tensor):
@@ -238,7 +244,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return ", ".join(f"{key}={self._text(item)}" for key, item in value.items())
         if isinstance(value, torch.Generator):
             return "generator"
-        if isinstance(value, NAMED):
+        if isinstance(value, (*NAMED, *SYMBOLS)):
             return str(value)
         raise OpaqueError(f"a {type(value).__name__}")
 

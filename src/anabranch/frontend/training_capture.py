@@ -15,52 +15,47 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.func import functionalize
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError, DataDependentError
 from anabranch.frontend import numbers
 from anabranch.frontend.backward import prepared, training_decompositions
-from anabranch.frontend.call_profiler import watched
 from anabranch.frontend.capture_warnings import warn_of_changes, warn_of_reads
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.draws import AttentionDropoutError, Draws, without_fused_dropout
 from anabranch.frontend.export_patches import brief
 from anabranch.frontend.observe import unchanged
-from anabranch.frontend.optimizer import step_on
 from anabranch.frontend.python_state import LOST
 from anabranch.frontend.source import raised_at, running_stack
-from anabranch.frontend.state import named, tensors_of
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.frontend.training import (
     EagerStep,
     Held,
     Training,
-    detached,
-    gradients_of,
-    kept_in_place,
     roles,
-    update,
+)
+from anabranch.frontend.training_run import (
+    SeenStep,
+    StepCall,
+    call_of,
+    recurrences_by_steps,
+    run_on,
 )
 from anabranch.frontend.translate import Translation
 from anabranch.ir.attention_ops import laid_as
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
-from anabranch.ir.recipe import ModelTensor
 from anabranch.ir.trees import tree_text
 from anabranch.trace import Trace
 
@@ -77,36 +72,6 @@ OF_ONE_SHAPE = (
 )
 
 
-@dataclass(frozen=True)
-class _Call:
-    """The leaves of a batch and where its tensors are among them; the learning rates."""
-
-    leaves: Sequence[Any]
-    tree: pytree.TreeSpec
-    places: Sequence[int]
-    rates: Sequence[Tensor]
-
-    def batch(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-        """The batch with these tensors."""
-        whole = list(self.leaves)
-        for i, value in zip(self.places, tensors, strict=True):
-            whole[i] = value
-        made: tuple[Any, ...] = pytree.tree_unflatten(whole, self.tree)
-        return made
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """The result of `loss_fn`, whether the step drew random numbers and assigned tensors, and what
-    it read and which files it wrote beside."""
-
-    returned: Any
-    draws: bool
-    assigns: bool
-    reads: tuple[str, ...]
-    files: tuple[str, ...]
-
-
 def capture_training(
     training: Training,
     held: Held,
@@ -118,19 +83,15 @@ def capture_training(
     """The graph of one step for these shapes, and the step that it is compared with. Its inputs are
     the batch's tensors and the learning rates; the optimizer's state must be there
     (`optimizer.initialise`). `ends`: whether the call ends with an update. Raises CaptureError."""
-    leaves, tree = pytree.tree_flatten(batch)
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    device = training.random.device
-    rates = [torch.as_tensor(r, dtype=torch.float32, device=device) for r in training.rates()]
-    call = _Call(leaves, tree, places, rates)
-    flat = [t.detach() for t in (*held.tensors, *(leaves[i] for i in places), *rates)]
-    seen = list[_Seen]()
+    call = call_of(training, batch)
+    flat = call.flat(held)
+    seen = list[SeenStep]()
 
     def step(*given: Tensor) -> list[Tensor]:
-        seen[:] = [_traced(training, held, call, given, surroundings, ends)]
+        seen[:] = [run_on(training, held, call, given, surroundings, ends, _Recording)]
         return [v for v in pytree.tree_leaves(seen[0].returned) if isinstance(v, Tensor)]
 
-    with unchanged(EagerStep(training, surroundings)) as state, _recurrences_by_steps():
+    with unchanged(EagerStep(training, surroundings)) as state, recurrences_by_steps():
         recorded = without_fused_dropout(lambda: _made(step, flat))
         changed = [*state.changes(), *(f"{file}{LOST}" for file in seen[0].files)]
     warn_of_changes(trace, type(training.model).__name__, changed)
@@ -148,70 +109,12 @@ def capture_training(
     return captured, eager
 
 
-@contextmanager
-def _recurrences_by_steps() -> Iterator[None]:
-    """Within it recurrent layers are recorded step by step: oneDNN's kernel of a whole layer, which
-    torch takes on a CPU, has a backward that returns no tensor for what needs no gradient, and for
-    cuDNN's a layer asks where its weights lie, which tensors without values do not know."""
-    mkldnn, cudnn = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    torch._C._set_cudnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(mkldnn)
-        torch._C._set_cudnn_enabled(cudnn)
-
-
-def _traced(
-    training: Training,
-    held: Held,
-    call: _Call,
-    given: Sequence[Tensor],
-    surroundings: Surroundings,
-    ends: bool,
-) -> _Seen:
-    """The step on these tensors: those in the place of what is held, which it writes to, the
-    batch's, and the learning rates."""
-    count, end = len(held.tensors), len(held.tensors) + len(call.places)
-    tensors, batch, rates = given[:count], call.batch(given[count:end]), given[end:]
-
-    def of(tensor: Tensor) -> Tensor:
-        return tensors[held.place[id(tensor)]]
-
-    reads, files = list[str](), list[str]()
-    on, random = roles(training, of), of(training.random)
-    trained = [held.place[id(p)] for p in training.trained()]
-    leaf = {i: tensors[i].detach().requires_grad_() for i in trained}
-    with _Recording(random) as recording:
-        with torch.enable_grad():
-            given = [leaf.get(i, tensor) for i, tensor in enumerate(tensors)]
-            with (
-                _exchanged(training, held, given),
-                surroundings.restored(),
-                kept_in_place(training) as assigned,
-                watched(reads, [], set(), files),
-            ):
-                returned = training.loss_fn(training.model, *batch)
-            recording.phase = "backward"
-            gradients = gradients_of(returned, [leaf[i] for i in trained], on.scale)
-        recording.phase = "update"
-        with torch.no_grad():
-            if recording.count:
-                random.add_(torch.tensor([0, 1], device=random.device))
-            step = partial(step_on, training.optimizer, held, tensors, rates)
-            update(training, on, gradients, step, ends)
-    told = tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(files))
-    return _Seen(detached(returned), bool(recording.count), bool(assigned), *told)
-
-
 class _Recording(Draws):  # type: ignore[no-untyped-call]
     """Writes on each node that is recorded within it the phase of the step, as the path of the
     module it is in, and the user's line: of the backward pass that whose gradient it is."""
 
     def __init__(self, random: Tensor) -> None:
         super().__init__(random)
-        self.phase = "forward"
         self._lines: dict[int, str] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -322,17 +225,6 @@ def _closed_over(recorded: fx.GraphModule) -> list[Tensor]:
     return [tensor for tensor, _ in found.values()]
 
 
-@contextmanager
-def _exchanged(training: Training, held: Held, tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Within it the model, and a loss that is a module, have these tensors."""
-    with ExitStack() as stack:
-        for module in (training.model, training.loss_fn):
-            if isinstance(module, nn.Module):
-                mine = {name: tensors[held.place[id(t)]] for name, t in tensors_of(module)}
-                stack.enter_context(_reparametrize_module(module, mine))
-        yield
-
-
 def _unite(graph: fx.Graph, held: Held) -> None:
     """Read one of the tensors that are always equal in the place of each: what is computed of the
     count of steps is then computed once, and not for each parameter. The count of a parameter
@@ -351,7 +243,7 @@ def _translate(
     training: Training,
     held: Held,
     graph: fx.Graph,
-    call: _Call,
+    call: StepCall,
     constants: Sequence[Tensor],
     returned: Any,
 ) -> Captured:
@@ -406,7 +298,7 @@ def _translate(
     ]
     batch = pytree.tree_unflatten(list(call.leaves), call.tree)
     in_tree = pytree.tree_flatten(((*batch, [0.0] * len(call.rates)), {}))[1]
-    captured = Captured(
+    return Captured(
         translation.finish(
             f"{type(training.model).__name__}_step",
             [leaf.ref for leaf in results if leaf.ref is not None],
@@ -421,9 +313,6 @@ def _translate(
         tuple(translation.sources),
         (in_tree, out_tree),
     )
-    tensors = dict(zip(held.names, held.tensors, strict=True))
-    state = (ModelTensor(n, tuple(x.shape), x.dtype, True) for n, x in tensors.items())
-    return named(captured, tensors, tuple(state))
 
 
 def _leaf(translation: Translation, node: fx.Node) -> Leaf:

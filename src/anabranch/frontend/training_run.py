@@ -1,0 +1,151 @@
+"""A training step, run on other tensors than its own: those of somebody who looks on.
+
+    forward     loss_fn(model, *batch), with these tensors in the place of the model's
+    backward    the gradients of the loss
+    update      the optimizer's own step, on these tensors
+
+Who looks on may record it as a graph (`training_capture`), or list what it calls
+(`training_cache`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils import _pytree as pytree
+
+from anabranch.frontend.call_profiler import watched
+from anabranch.frontend.draws import Draws
+from anabranch.frontend.optimizer import step_on
+from anabranch.frontend.state import tensors_of
+from anabranch.frontend.surroundings import Surroundings
+from anabranch.frontend.training import (
+    Held,
+    Training,
+    detached,
+    gradients_of,
+    kept_in_place,
+    roles,
+    update,
+)
+
+
+@dataclass(frozen=True)
+class StepCall:
+    """The leaves of a batch and where its tensors are among them; the learning rates."""
+
+    leaves: Sequence[Any]
+    tree: pytree.TreeSpec
+    places: Sequence[int]
+    rates: Sequence[Tensor]
+
+    def batch(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+        """The batch with these tensors."""
+        whole = list(self.leaves)
+        for i, value in zip(self.places, tensors, strict=True):
+            whole[i] = value
+        made: tuple[Any, ...] = pytree.tree_unflatten(whole, self.tree)
+        return made
+
+    def flat(self, held: Held) -> list[Tensor]:
+        """All tensors that a step reads, in the order in which `run_on` takes them: those that are
+        held, the batch's and the learning rates."""
+        batch = (self.leaves[i] for i in self.places)
+        return [tensor.detach() for tensor in (*held.tensors, *batch, *self.rates)]
+
+
+def call_of(training: Training, batch: tuple[Any, ...]) -> StepCall:
+    """The call with this batch, and the learning rates as they are now."""
+    leaves, tree = pytree.tree_flatten(batch)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    device = training.random.device
+    rates = [torch.as_tensor(r, dtype=torch.float32, device=device) for r in training.rates()]
+    return StepCall(leaves, tree, places, rates)
+
+
+@dataclass(frozen=True)
+class SeenStep:
+    """The result of `loss_fn`, whether the step drew random numbers and assigned tensors, and what
+    it read and which files it wrote beside."""
+
+    returned: Any
+    draws: bool
+    assigns: bool
+    reads: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+@contextmanager
+def recurrences_by_steps() -> Iterator[None]:
+    """Within it recurrent layers are recorded step by step: oneDNN's kernel of a whole layer, which
+    torch takes on a CPU, has a backward that returns no tensor for what needs no gradient, and for
+    cuDNN's a layer asks where its weights lie, which tensors without values do not know."""
+    mkldnn, cudnn = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    torch._C._set_cudnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(mkldnn)
+        torch._C._set_cudnn_enabled(cudnn)
+
+
+def run_on(
+    training: Training,
+    held: Held,
+    call: StepCall,
+    given: Sequence[Tensor],
+    surroundings: Surroundings,
+    ends: bool,
+    drawing: Callable[[Tensor], Draws] = Draws,
+) -> SeenStep:
+    """The step on these tensors: those in the place of what is held, which it writes to, the
+    batch's, and the learning rates. `drawing` is made of the counter of random numbers."""
+    count, end = len(held.tensors), len(held.tensors) + len(call.places)
+    tensors, batch, rates = given[:count], call.batch(given[count:end]), given[end:]
+
+    def of(tensor: Tensor) -> Tensor:
+        return tensors[held.place[id(tensor)]]
+
+    reads, files = list[str](), list[str]()
+    on, random = roles(training, of), of(training.random)
+    trained = [held.place[id(p)] for p in training.trained()]
+    leaf = {i: tensors[i].detach().requires_grad_() for i in trained}
+    with drawing(random) as draws:
+        with torch.enable_grad():
+            given = [leaf.get(i, tensor) for i, tensor in enumerate(tensors)]
+            with (
+                _exchanged(training, held, given),
+                surroundings.restored(),
+                kept_in_place(training) as assigned,
+                watched(reads, [], set(), files),
+            ):
+                returned = training.loss_fn(training.model, *batch)
+            draws.enters("backward")
+            gradients = gradients_of(returned, [leaf[i] for i in trained], on.scale)
+        draws.enters("update")
+        with torch.no_grad():
+            if draws.count:
+                random.add_(torch.tensor([0, 1], device=random.device))
+            step = partial(step_on, training.optimizer, held, tensors, rates)
+            update(training, on, gradients, step, ends)
+    told = tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(files))
+    return SeenStep(detached(returned), bool(draws.count), bool(assigned), *told)
+
+
+@contextmanager
+def _exchanged(training: Training, held: Held, tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Within it the model, and a loss that is a module, have these tensors."""
+    with ExitStack() as stack:
+        for module in (training.model, training.loss_fn):
+            if isinstance(module, nn.Module):
+                mine = {name: tensors[held.place[id(t)]] for name, t in tensors_of(module)}
+                stack.enter_context(_reparametrize_module(module, mine))
+        yield
