@@ -31,6 +31,7 @@ OPTIONAL = (
 EXTRAS = (
     ("torchvision", "torchvision", "models named torchvision:NAME"),
     ("timm", "timm", "models named timm:NAME"),
+    ("onnx", "onnx-ir", "models named FILE.onnx"),
     ("ortools", "ortools", "exact schedules to compare with"),
 )
 

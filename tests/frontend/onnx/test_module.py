@@ -215,6 +215,16 @@ def test_what_older_opsets_have_as_attributes_are_inputs(tmp_path: Path, opset: 
     assert net(torch.tensor([[1.0, 2, 3], [4, 5, 9]])).tolist() == [[2], [6]]
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.float64])
+def test_a_choice_between_two_numbers_has_their_type(kind: torch.dtype, tmp_path: Path) -> None:
+    code, array = (10, np.float16) if kind == torch.float16 else (11, np.float64)
+    weights = [weight("no", np.array(0, dtype=array)), weight("low", np.array(-7, dtype=array))]
+    node = make_node("Where", ["c", "no", "low"], ["y"])
+    made = model([node], [value("c", 2, kind=9)], [value("y", 2, kind=code)], weights)
+    y = from_onnx(written(tmp_path, made))(torch.tensor([True, False]))
+    assert y.dtype == kind and y.tolist() == [0, -7]
+
+
 def test_images_of_any_batch(tmp_path: Path) -> None:
     path = written(tmp_path, images())
     x = torch.randn(3, 3, 16, 16)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from anabranch.frontend.onnx.call import OnnxCall
+from anabranch.frontend.onnx.host import Host, tensors_of
 from anabranch.frontend.onnx.operators.arithmetic import binary, unary
 from anabranch.frontend.onnx.operators.operator import OnnxOperator, OperatorTable
 from anabranch.frontend.onnx.operators.unsigned import of_unsigned, ordered, widened
@@ -30,9 +31,18 @@ def of_truths(function: Callable[[Tensor, Tensor], Tensor]) -> OnnxOperator:
     return OnnxOperator(lambda call, a, b: function(a, b))
 
 
-def where(call: OnnxCall, condition: Tensor, a: Any, b: Any) -> Tensor:
-    """Where."""
-    return torch.where(condition, a, b)
+def where(call: OnnxCall, condition: Any, a: Any, b: Any) -> Tensor:
+    """Where: a number beside a tensor stays one; of two, torch would not know the type."""
+    condition = tensors_of(condition, call.device)
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        a = tensors_of(a, call.device)
+    return torch.where(condition, _number_or_tensor(call, a), _number_or_tensor(call, b))
+
+
+def _number_or_tensor(call: OnnxCall, value: Any) -> Any:
+    if isinstance(value, Host) and not value.array.ndim:
+        return value.array.item()
+    return tensors_of(value, call.device)
 
 
 def shift(call: OnnxCall, a: Tensor, by: Tensor) -> Tensor:
@@ -95,6 +105,6 @@ LOGIC: OperatorTable = {
     "LessOrEqual": compared(operator.le),
     "Not": unary(torch.logical_not),
     "Or": of_truths(torch.logical_or),
-    "Where": OnnxOperator(where, either=(1, 2)),
+    "Where": OnnxOperator(where, as_given=True),
     "Xor": of_truths(torch.logical_xor),
 }
