@@ -217,3 +217,24 @@ def test_integers_beside_half_types_are_of_these_before_anything_is_computed() -
     number = torch.tensor(70_000.0)  # without axes it is of the other's type
     (product,) = results(lambda x, y: x * y * 0.001, halves, number).values()
     assert product.tolist() == [inf, inf]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.bool])
+def test_rows_that_are_read_in_blocks_go_round_too(dtype: torch.dtype) -> None:
+    def function(x: Tensor) -> Any:
+        total = x.sum(-1) if dtype == torch.bool else x.sum(-1, dtype=dtype)
+        return total * 3 // 2, ~x.amax(-1), ~x.amin(-1)
+
+    x = torch.arange(1500).remainder(199).reshape(1, 1500).to(dtype)
+    graph = capture(function, (x,)).graph
+    wanted = {ref.name: types(graph)[ref.name] for ref in graph.outputs}
+    written = program(graph, "rows:1x1024.w4")
+    assert "for start in" in written.text
+    made = run(written, {graph.inputs[0].name: x}, wanted).values()
+    assert all(torch.equal(a, b) for a, b in zip(made, function(x), strict=True))
+
+
+def test_truth_values_are_not_added_by_a_kernel() -> None:
+    """A device adds them without a carry: two that are true would be false."""
+    graph = graph_of(lambda x: x.sum(-1, dtype=torch.bool), torch.ones(2, 8, dtype=torch.bool))
+    assert variants(graph, gpu(132)) == []

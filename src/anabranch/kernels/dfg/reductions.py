@@ -43,6 +43,8 @@ def kept(point: Point, dims: Sequence[int], rank: int) -> Point:
 def _sum(op: str, mean: bool = False) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
         dims, dtype = call.dims("dim"), call.type.dtype
+        if op == "sum" and dtype == torch.bool:
+            raise NotLowered(f"{call.node.op} adds truth values")
 
         def at(point: Point, within: Within) -> Expr:
             here = kept(point, dims, len(call.x.shape))

@@ -38,7 +38,7 @@ from anabranch.kernels.dfg.simplify import const, least
 from anabranch.kernels.dfg.traversal import reductions, scans
 from anabranch.kernels.triton import row_scans, split_k
 from anabranch.kernels.triton.axis_layout import next_power
-from anabranch.kernels.triton.emit import DTYPES, Emission, literal
+from anabranch.kernels.triton.emit import DTYPES, Emission, literal, narrow_again
 from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.rows_axes import LONGEST_TILE, Rows, rows_of
@@ -238,7 +238,8 @@ def _in_blocks(rows: Rows, out: Emission, height: int, width: int, split: int) -
         out.loop(variable, span, scope)
         for fold, total in totals.items():
             name = out.names.get(fold.made, "") or "total"
-            out.known[fold] = out.assign(name, _across(fold, total, out))
+            whole_row = narrow_again(_across(fold, total, out), fold.dtype)
+            out.known[fold] = out.assign(name, whole_row)
         if split > 1:
             whole = [Total(out.known[fold], _neutral(fold), _joined(fold)) for fold in level]
             split_k.write_split_k(out, (height, 1), split, whole, DTYPES[level[0].dtype])
@@ -321,7 +322,10 @@ def _across(fold: Reduce, value: str, out: Emission) -> str:
 
 def _repeated(fold: Reduce, value: str, times: int) -> str:
     """The reduction of what is the same in every column."""
-    return f"({value}) * {times}" if fold.op == "sum" else value
+    if fold.op != "sum":
+        return value
+    wraps = not fold.dtype.is_floating_point
+    return f"({value}) * {literal(const(times, fold.dtype)) if wraps else times}"
 
 
 def _nan(fold: Reduce) -> str:
