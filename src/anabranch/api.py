@@ -52,6 +52,8 @@ from anabranch.trace import Trace
 from anabranch.tuning.workers.chosen import open_workers
 from anabranch.tuning.workers.pool import WorkerPool
 
+ALONE = {"workers": None}
+
 
 def compile(
     model: nn.Module | ExportedProgram | Callable[..., Any],
@@ -123,7 +125,10 @@ def compile(
         try:
             compiled = Compiled(module, place, chosen, listened)
             if dynamic_shapes is None and sizes is None:
-                return compiled.add(given, kwargs, stop=stop)
+                # On a simulated GPU no kernel of one plan is tried.
+                helped = chosen if not place.spec.simulated else chosen.model_copy(update=ALONE)
+                with _workers(helped, target, listened) as pool:
+                    return compiled.add(given, kwargs, stop=stop, workers=pool)
             with _workers(chosen, target, listened) as pool:
                 return compiled.add_sizes(given, kwargs, dynamic_shapes, sizes, stop, pool)
         except DataDependentError:

@@ -74,6 +74,7 @@ def run(
     json: flags.Json = None,
     seed: flags.Seed = 0,
     trust: flags.Trust = False,
+    workers: flags.WorkersOption = None,
 ) -> None:
     """Compile MODEL, and show what the result takes."""
     flags.check_dtype(dtype)
@@ -88,6 +89,7 @@ def run(
         max_group_size=max_group_size,
         max_groups=max_groups,
         tf32=dtype == "tf32",
+        workers=workers,
     )
     compared = flags.words(rivals, RIVALS, "--rivals")
     check_rivals(compared, place(target)[0])

@@ -310,6 +310,7 @@ class Compiled(Plans):
             places=self.states.places,
             room=None if limit is None else limit - (held.total - held.states),
             found=asked.around,
+            workers=asked.workers,
         )
 
     def _device(self, run: Executable | None) -> torch.device | None:

@@ -32,6 +32,7 @@ from anabranch.frontend.surroundings import leave_alone
 from anabranch.ir.protocols import Executable, Target
 from anabranch.options import Options
 from anabranch.trace import Trace
+from anabranch.tuning.workers.pool import WorkerPool
 
 _tracing = torch._C._get_tracing_state
 _proxied = torch._C._get_dispatch_mode
@@ -124,6 +125,7 @@ class Plans(Fixed):
         captured: Captured | None = None,
         stop: threading.Event | None = None,
         shared: Shared | None = None,
+        workers: WorkerPool | None = None,
     ) -> Self:
         """Compile for one more signature of example inputs.
 
@@ -133,6 +135,7 @@ class Plans(Fixed):
             captured: The graph of such a call, where a front end has it already.
             stop: As in `compile`.
             shared: Constants in memory of others that are refitted with this one.
+            workers: Processes that help to try kernels, as the option of that name opens them.
 
         Returns:
             This object, with one more plan. Plans share equal weights.
@@ -146,7 +149,7 @@ class Plans(Fixed):
         check_parts(self.model)
         # A graph that torch.compile hands over is not captured, and its lock is held by then.
         with capture_lock() if captured is None else nullcontext():
-            self._add(request(args, kwargs, captured, stop, shared))
+            self._add(request(args, kwargs, captured, stop, shared, workers=workers))
         return self
 
     def owned(self) -> Shared:

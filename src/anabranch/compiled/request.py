@@ -14,6 +14,7 @@ from anabranch.compiled.sized import SizedCalls
 from anabranch.errors import OptionError
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.surroundings import Surroundings, surroundings
+from anabranch.tuning.workers.pool import WorkerPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class PlanRequest:
     """One more plan. `args` and `kwargs`: the example; `captured`: its graph, where a front end has
     it already; `stop`: ends searching and measuring once it is set; `shared`: constants of others
     that are refitted with this plan; `sized`: what varies in such calls, and `at`: the sizes of
-    this one; `around`: torch's switches, under which the model is captured and called."""
+    this one; `around`: torch's switches, under which the model is captured and called; `workers`:
+    who helps to try kernels."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -31,6 +33,7 @@ class PlanRequest:
     sized: SizedCalls | None
     at: tuple[int, ...]
     around: Surroundings
+    workers: WorkerPool | None = None
 
 
 def request(
@@ -42,6 +45,7 @@ def request(
     sized: SizedCalls | None = None,
     at: tuple[int, ...] = (),
     around: Surroundings | None = None,
+    workers: WorkerPool | None = None,
 ) -> PlanRequest:
     """The request for inputs as users write them. A lone tensor is one argument; the switches are
     those of now, except for a graph of torch.compile, which has its casts in it."""
@@ -49,7 +53,8 @@ def request(
     if around is None:
         around = surroundings() if captured is None else Surroundings()
     given = (args,) if isinstance(args, Tensor) else tuple(args)
-    return PlanRequest(given, kwargs or {}, captured, stop, shared, sized, at, around)
+    told = captured, stop, shared, sized, at, around, workers
+    return PlanRequest(given, kwargs or {}, *told)
 
 
 def check_stop(stop: Any) -> None:

@@ -49,6 +49,7 @@ from anabranch.tuning.build import (
 from anabranch.tuning.horizontal.decide import horizontal_fusion
 from anabranch.tuning.job import Job, with_samples
 from anabranch.tuning.sandbox.process import SandboxProcess
+from anabranch.tuning.sandbox.spread import SpreadTrials
 
 NOUNS: Mapping[str, Callable[[Any], Any]] = {
     "capture": itemgetter(0),
@@ -97,7 +98,8 @@ def _runner(job: Job, stop_after: str | None) -> StageRunner:
 
 
 def _attempt(job: Job, stage: StageRunner) -> Any:
-    with SandboxProcess(job.target, job.cache) as sandbox:
+    others = None if job.workers is None else SpreadTrials(job.workers, job.options.tf32)
+    with SandboxProcess(job.target, job.cache, others=others) as sandbox:
         try:
             return _stages(replace(job, sandbox=sandbox), stage)
         except Stopped as stopped:

@@ -24,6 +24,7 @@ from anabranch.options import Options
 from anabranch.targets.sampled import sampled
 from anabranch.trace import Trace
 from anabranch.tuning.sandbox.process import SandboxProcess
+from anabranch.tuning.workers.pool import WorkerPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Job:
     `live_bytes`: what values may take at once, so that some are computed again; `over`: why;
     `counted`: what they take, as `rewrite.remat` counts; `again`: what is computed again; `late`:
     as in FusionFacts. `merge_s`: seconds in which a scheduler is to say which convolutions it
-    merges, None for as long as it takes."""
+    merges, None for as long as it takes. `workers`: who helps to try kernels."""
 
     model: Any
     args: tuple[Any, ...]
@@ -65,6 +66,7 @@ class Job:
     again: tuple[str, ...] = ()
     late: Mapping[str, int] = field(default_factory=dict)
     merge_s: float | None = None
+    workers: WorkerPool | None = None
 
     @property
     def taken(self) -> float:

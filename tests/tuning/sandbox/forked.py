@@ -25,6 +25,8 @@ class Forked:
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
+            os.close(ask)  # or it would never hear that nobody asks any more
+            os.close(told)
             _become(command[at], command[at + 1 :], asked, tell)
         os.close(asked)
         os.close(tell)

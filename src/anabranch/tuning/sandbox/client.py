@@ -26,6 +26,7 @@ from torch import Tensor
 
 from anabranch.cache import Cache, Table
 from anabranch.deadline import ENDLESS, TIME, Deadline
+from anabranch.errors import WorkerError
 from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.refused import Refused
@@ -36,7 +37,7 @@ from anabranch.targets.cuda.compile_pool import Process
 from anabranch.targets.sampled import values_of
 from anabranch.trace import Trace
 from anabranch.tuning.halving import TrialTimer, successive_halving
-from anabranch.tuning.sandbox.process import SandboxProcess
+from anabranch.tuning.sandbox.process import OtherSandboxes, SandboxProcess
 from anabranch.tuning.sandbox.worker import BATCHES, TOLD, SandboxBatch, written
 from anabranch.tuning.verdict import Verdict
 
@@ -47,7 +48,8 @@ NO_TIME = Refused("no time was left to try it")
 class SandboxClient:
     """Puts itself before a trial: what fails there is not tried here. `sandbox`: the process, if
     others use it too; without it there is one of its own, which ends with the block. What was not
-    tried when `until` is over is refused, this time."""
+    tried when `until` is over is refused, this time. `values`: what tasks read on the example, by
+    their text, where somebody else knows it."""
 
     def __init__(
         self,
@@ -56,9 +58,10 @@ class SandboxClient:
         trace: Trace,
         sandbox: SandboxProcess | None = None,
         until: Deadline = ENDLESS,
+        values: Mapping[str, list[Tensor] | None] | None = None,
     ) -> None:
         self._target, self._cache, self._trace = target, cache, trace
-        self._own, self._until = sandbox is None, until
+        self._own, self._until, self._given = sandbox is None, until, values
         self._sandbox = sandbox or SandboxProcess(target, cache)
         self._known: dict[str, Verdict] = {}
         self.settled = True
@@ -127,6 +130,43 @@ class SandboxClient:
         return found
 
     def _run(self, left: dict[str, Task], meanwhile: Callable[[], None] | None) -> None:
+        """Learn of all tasks, of many of them by others, where there are some."""
+        others = self._sandbox.others
+        if others is not None and len(left) >= others.least and not self._until.over():
+            meanwhile = self._run_elsewhere(others, left, meanwhile)
+        self._run_here(left, meanwhile)
+
+    def _run_elsewhere(
+        self,
+        others: OtherSandboxes,
+        left: dict[str, Task],
+        meanwhile: Callable[[], None] | None,
+    ) -> Callable[[], None] | None:
+        """Learn what others say; what they do not say stays in `left`. The references are tried
+        here before anybody else is at work."""
+        references = {key: left.pop(key) for key in others.references(left)}
+        self._run_here(dict(references), None)
+        known = {key: self._known[key].cost for key in references}
+        mine = {key: cost for key, cost in known.items() if cost is not None}
+        tasks = {**references, **left}
+        values = dict(zip(tasks, self._values(list(tasks.values())), strict=True))
+        total = len(left)
+        found = others.verdicts(dict(left), references, mine, values, self._trace, self._until)
+        try:
+            for key, verdict in found:
+                del left[key]
+                self._learn(key, verdict)
+                self._trace.progress("tuning", total - len(left), total, "kernels tried")
+                if meanwhile is not None:
+                    meanwhile()
+                    meanwhile = None
+        except WorkerError as failed:
+            self._sandbox.others = None
+            what = f"{failed.what}: all kernels are tried here"
+            self._trace.add("warning", "tuning", what, failed.why)
+        return meanwhile
+
+    def _run_here(self, left: dict[str, Task], meanwhile: Callable[[], None] | None) -> None:
         """Learn of all tasks. One is blamed if a process that was started for it, and has run
         nothing else, says nothing."""
         total = len(left)
@@ -198,6 +238,8 @@ class SandboxClient:
 
     def _values(self, tasks: Sequence[Task]) -> list[list[Tensor] | None]:
         """The values that tasks read on the example whose operators may not read drawn numbers."""
+        if self._given is not None:
+            return [self._given.get(task_text(task)) for task in tasks]
         return [
             values_of(self._target, task) if delicate([task.body], task.reads) else None
             for task in tasks

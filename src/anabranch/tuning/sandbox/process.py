@@ -12,23 +12,59 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol, Self
+
+from torch import Tensor
 
 from anabranch.cache import Cache
-from anabranch.deadline import TIME
-from anabranch.ir.protocols import Target
+from anabranch.deadline import TIME, Deadline
+from anabranch.ir.protocols import Cost, Target
+from anabranch.ir.task import Task
 from anabranch.targets.cuda.compile_pool import Process, end
+from anabranch.trace import Trace
+from anabranch.tuning.verdict import Verdict
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1])"
 SERVE = "from anabranch.tuning.sandbox.worker import main; main(*sys.argv[2:])"
 
 
+class OtherSandboxes(Protocol):
+    """Who tries kernels instead of this process's own sandbox, from `least` kernels on."""
+
+    least: int
+
+    def start(self) -> None:
+        """Start them ahead."""
+
+    def references(self, left: Mapping[str, Task]) -> list[str]:
+        """The keys of those that the caller's own sandbox tries as well, to compare clocks."""
+
+    def verdicts(
+        self,
+        left: Mapping[str, Task],
+        references: Mapping[str, Task],
+        mine: Mapping[str, Cost],
+        values: Mapping[str, Sequence[Tensor] | None],
+        trace: Trace,
+        until: Deadline,
+    ) -> Iterator[tuple[str, Verdict]]:
+        """Those that were tried, as answers come, in the microseconds of `mine`, which is what the
+        references take here. `values`: what a task reads on the example, where that is known."""
+
+
 class SandboxProcess:
     """At most one process at a time; it ends with the block. On a simulated target there is none.
-    `start`: what it runs first."""
+    `start`: what it runs first; `others`: who helps."""
 
-    def __init__(self, target: Target, cache: Cache | None, start: str = START) -> None:
-        self._target, self._cache, self._start = target, cache, start
+    def __init__(
+        self,
+        target: Target,
+        cache: Cache | None,
+        start: str = START,
+        others: OtherSandboxes | None = None,
+    ) -> None:
+        self._target, self._cache, self._start, self.others = target, cache, start, others
         self.process: Process | None = None
 
     def __enter__(self) -> Self:
@@ -41,6 +77,8 @@ class SandboxProcess:
         """Start the process ahead."""
         if not self._target.spec.simulated:
             self.running()
+            if self.others is not None:
+                self.others.start()
 
     def running(self) -> Process:
         """The process, started if need be."""

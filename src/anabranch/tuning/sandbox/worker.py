@@ -180,7 +180,7 @@ def main(device: str, tf32: str, folder: str, patience: str = "2") -> None:
     with Cache.open(place, patience=float(patience)) as cache:
         for line in sys.stdin.buffer:
             asked = BATCHES.read(line, None)
-            tasks, values = list(map(read, asked.tasks)), list(map(_values, asked.tasks))
+            tasks, values = list(map(read, asked.tasks)), list(map(values_told, asked.tasks))
             kernels = [task.kernel for task in tasks if task.kernel]
             for number in itertools.chain.from_iterable(target.ready(kernels, cache)):
                 _say(answers, json.dumps(number).encode())
@@ -226,7 +226,7 @@ def _sent(values: Sequence[Tensor] | None) -> tuple[str, ...] | None:
     return tuple(base64.b64encode(bytes(one.numpy())).decode() for one in flat)
 
 
-def _values(asked: SandboxTask) -> list[Tensor] | None:
+def values_told(asked: SandboxTask) -> list[Tensor] | None:
     """The values that came with a task."""
     if asked.values is None:
         return None

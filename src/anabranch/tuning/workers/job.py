@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ class WorkerPlace:
     """Where a job runs, as its call is told. `worker`: the name; `target`: what `resolve` takes
     there; `gpu`: which one, "" for none;
     `cache_dir`: the folder of the worker's own cache; `deadline`: what is left of the caller's;
-    `trace`: whose progress and warnings the caller hears."""
+    `trace`: whose progress and warnings the caller hears; `kept`: what earlier jobs
+    of this worker have left for later ones."""
 
     worker: str
     target: str
@@ -35,6 +36,7 @@ class WorkerPlace:
     cache_dir: Path | None
     deadline: Deadline
     trace: Trace
+    kept: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

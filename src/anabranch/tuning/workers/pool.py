@@ -95,6 +95,12 @@ class WorkerPool:
         """How many workers there may be at once."""
         return len(self._places)
 
+    def start(self) -> None:
+        """Start the workers ahead of jobs: it takes seconds."""
+        for place in self._places:
+            if place.link is None and place.refused is None:
+                place.link = self._crew.start(place.number)
+
     def outcomes(
         self,
         jobs: Sequence[WorkerJob],

@@ -86,6 +86,7 @@ class _Serving:
         self._lock = threading.Lock()
         self._stop: threading.Event | None = None
         self._told_at = -math.inf
+        self._kept: dict[str, Any] = {}
 
     def run(self) -> None:
         """Say who it is, then do jobs."""
@@ -123,7 +124,13 @@ class _Serving:
         until = Deadline.after(left, stop)
         folder = self._setup.folder
         here = WorkerPlace(
-            self._setup.name, self._setup.target, gpu, folder, until, Trace(self._tell)
+            self._setup.name,
+            self._setup.target,
+            gpu,
+            folder,
+            until,
+            Trace(self._tell),
+            self._kept,
         )
         value, error = None, None
         try:

@@ -1,0 +1,163 @@
+"""Kernels over workers: the verdicts of one sandbox, by its clock, whatever becomes of workers.
+
+Each worker's clock goes at a rate of its own; kernels take what their variant says.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tests.tuning.sandbox.forked import Forked
+from tests.tuning.sandbox.test_client import DEEDS
+
+from anabranch.cache import Cache
+from anabranch.ir.task import Kernel, Task
+from anabranch.ir.text import parse_graph
+from anabranch.targets.cpu.target import CpuTarget
+from anabranch.trace import Trace
+from anabranch.tuning.sandbox import process as sandbox_process
+from anabranch.tuning.sandbox import spread
+from anabranch.tuning.sandbox.client import SandboxClient
+from anabranch.tuning.sandbox.process import SandboxProcess
+from anabranch.tuning.sandbox.spread import SpreadTrials, packed
+from anabranch.tuning.verdict import Verdict
+from anabranch.tuning.workers.identity import Identity, identity_of
+from anabranch.tuning.workers.local import LocalCrew
+from anabranch.tuning.workers.pool import WorkerPool
+
+pytestmark = pytest.mark.xdist_group("workers")
+MINE = identity_of(CpuTarget().spec)
+CLOCKS = (
+    DEEDS
+    + """
+import multiprocessing, pathlib
+from anabranch.ir.protocols import Cost
+
+RATES = {"worker 0": 2.0, "worker 1": 3.0, "worker 2": 0.5}
+rate = RATES.get(multiprocessing.current_process().name, 1.0)
+ran = []
+
+def noted(task, values, workspace):
+    variant = task.kernel.variant
+    ran.append(variant)
+    call = deed(task, values, workspace)
+    if variant.startswith("kills"):
+        mark = pathlib.Path(variant.partition(" ")[2])
+        if rate != 1.0 and not mark.exists():
+            mark.touch()
+            os.kill(os.getppid(), 9)
+            os._exit(1)
+    return call
+
+def timed(self, runs, seconds):
+    words = ran[-1].split()
+    us = float(words[1]) if words[0] == "takes" else 1.0
+    return [Cost(us * rate, "measured", 0.1 * rate) for run in runs]
+
+cpu.RUNNERS["deeds"] = noted
+cpu.CpuTarget.time = timed
+"""
+)
+
+
+BODY = """\
+graph add {
+  input %x: f32[WIDTH]
+  %out: f32[WIDTH] = aten.relu.default(%x)
+  return %out
+}
+"""
+
+
+def task(variant: str, width: int) -> Task:
+    body = parse_graph(BODY.replace("WIDTH", str(width)))
+    return Task("add", body, Kernel("deeds", "add", body, variant, writes_out=True, source="text"))
+
+
+@pytest.fixture(autouse=True)
+def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipes = {"PIPE": subprocess.PIPE, "DEVNULL": subprocess.DEVNULL}
+    monkeypatch.setattr(sandbox_process, "subprocess", SimpleNamespace(Popen=Forked, **pipes))
+    monkeypatch.setattr(spread, "SandboxProcess", partial(SandboxProcess, start=CLOCKS))
+    monkeypatch.setattr(spread, "JOB_KERNELS", 4)
+    monkeypatch.setattr(SpreadTrials, "least", 4)
+
+
+def verdicts(
+    tasks: list[Task], pool: WorkerPool | None, trace: Trace, cache: Cache | None = None
+) -> dict[int, Verdict]:
+    target = CpuTarget()
+    others = None if pool is None else SpreadTrials(pool, False)
+    with (
+        SandboxProcess(target, cache, CLOCKS, others) as sandbox,
+        SandboxClient(target, cache, trace, sandbox) as client,
+    ):
+        return client.verdicts(tasks)
+
+
+def told(found: dict[int, Verdict]) -> dict[int, tuple[str, float | None, str]]:
+    """Without numbers of refusals, which rest on what was drawn."""
+    return {
+        i: (
+            v.reached,
+            None if v.cost is None else round(v.cost.us, 6),
+            str(v.refused).partition(" where")[0][:20],
+        )
+        for i, v in found.items()
+    }
+
+
+def forks(count: int, cache: Path | None = None) -> WorkerPool:
+    return WorkerPool(LocalCrew("cpu", [""] * count, cache, method="fork"), MINE, cache)
+
+
+def kernels(mark: Path) -> list[Task]:
+    """Of three bodies; one dies wherever it runs, one takes a worker with it once."""
+    takes = [task(f"takes {1 + n}", 100 + n % 3) for n in range(12)]
+    return [*takes, task("dies", 101), task(f"kills {mark}", 102), task("errs", 100)]
+
+
+def test_verdicts_are_those_of_one_sandbox_whatever_becomes_of_workers(tmp_path: Path) -> None:
+    alone = told(verdicts(kernels(tmp_path / "none"), None, Trace(quiet=True)))
+    assert [alone[n] for n in range(12)] == [("right", 1.0 + n, "None") for n in range(12)]
+    assert alone[12][2] == "the process that ran" and alone[14][0] == "ran"
+    for count in (1, 2, 8):
+        mark, trace = tmp_path / f"mark {count}", Trace(quiet=True)
+        with forks(count) as pool:
+            together = told(verdicts(kernels(mark), pool, trace))
+        assert together == alone
+        if mark.exists():  # the caller's own sandbox did not come to it first
+            died = [e.what for e in trace.events if e.kind == "warning" and " died of " in e.what]
+            assert len(died) == 1
+
+
+def test_candidates_of_one_body_are_one_workers() -> None:
+    tasks = {f"{n}": task(f"takes {n}", 100 + n % 2) for n in range(10)}
+    packs = packed(tasks)
+    assert sorted(map(sorted, packs)) == [["0", "2", "4", "6", "8"], ["1", "3", "5", "7", "9"]]
+    assert packed(dict(reversed(tasks.items()))) == packs
+
+
+def test_the_caller_keeps_verdicts_by_its_own_clock(tmp_path: Path) -> None:
+    """And not those that a worker has found by its own."""
+    tasks = [task(f"takes {1 + n}", 100) for n in range(8)]
+    with Cache.open(tmp_path) as cache, forks(2, tmp_path) as pool:
+        first = told(verdicts(tasks, pool, Trace(quiet=True), cache))
+        known = told(verdicts(tasks, None, Trace(quiet=True), cache))
+    assert first == known
+    assert [cost for _, cost, _ in known.values()] == [1.0 + n for n in range(8)]
+
+
+def test_without_workers_that_fit_all_are_tried_here() -> None:
+    other = Identity((("torch", "1.0"),), "another")
+    trace, crew = Trace(quiet=True), LocalCrew("cpu", [""], claims={0: other}, method="fork")
+    tasks = [task(f"takes {1 + n}", 100) for n in range(8)]
+    with WorkerPool(crew, MINE) as pool:
+        found = told(verdicts(tasks, pool, trace))
+    assert [cost for _, cost, _ in found.values()] == [1.0 + n for n in range(8)]
+    (warned,) = [e for e in trace.events if "all kernels are tried here" in e.what]
+    assert "torch 1.0" in warned.why
