@@ -7,18 +7,28 @@ they may be loaded anew.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from anabranch.errors import OnnxError
-from anabranch.frontend.onnx.graph import OnnxFile, OnnxGraph, OnnxNode, bodies
+from anabranch.frontend.onnx.graph import OnnxFile, OnnxGraph, OnnxNode
 from anabranch.frontend.onnx.host import MOST_HOST, host, tensors_of
+from anabranch.frontend.onnx.host_operators import HOST_OPERATORS
 from anabranch.frontend.onnx.interpret import Surface, run_graph
 
-DRAWN = ("Bernoulli", "Multinomial", "Random")
-"""How the names of operators begin that give something else each time."""
+FILLING = ("ConstantOfShape", "Expand", "Range", "Tile")
+"""Operators whose results are as large as their inputs say: a small file can say terabytes."""
+FOLDABLE = {
+    *HOST_OPERATORS,
+    *FILLING,
+    *("ArgMax", "ArgMin", "CastLike", "Clip", "CumSum", "GatherElements", "GatherND", "IsInf"),
+    *("IsNaN", "Pow", "ReduceMean", "Reciprocal", "Round", "ScatterElements", "ScatterND", "Sign"),
+    *("Exp", "Log", "Tanh", "TopK", "Trilu", "Unique", "Xor"),
+}
+"""No others: their results have not many more numbers than their inputs."""
 
 
 def folded(file: OnnxFile, floats: torch.dtype) -> OnnxFile:
@@ -45,10 +55,21 @@ def folded(file: OnnxFile, floats: torch.dtype) -> OnnxFile:
 def _constant(node: OnnxNode, known: dict[str, Tensor]) -> bool:
     return (
         bool(node.inputs)
+        and not node.domain
+        and node.op in FOLDABLE
         and all(name in known for name in node.inputs if name)
-        and not node.op.startswith(DRAWN)
-        and not any(bodies(node))
+        and (node.op not in FILLING or _filled(node, known) <= MOST_HOST)
     )
+
+
+def _filled(node: OnnxNode, known: dict[str, Tensor]) -> float:
+    """At most so many numbers a result has that its inputs give the size of."""
+    given = [known[name] for name in node.inputs if name]
+    if node.op == "Range":
+        start, limit, delta = (float(one.reshape(-1)[0]) for one in given)
+        return abs((limit - start) / delta) if delta else math.inf
+    sizes = [abs(int(one)) for one in given[-1].reshape(-1).tolist()]
+    return math.prod(sizes) * (max(1, given[0].numel()) if len(given) > 1 else 1)
 
 
 def _results(
