@@ -249,6 +249,19 @@ def of_autocast() -> Loops:
         yield plain()
 
 
+def of_default_dtype() -> Loops:
+    def loss(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+        return loss_of(model, x, t) * torch.full((), 1 / 3)
+
+    yield with_loss(loss)
+    loop = with_loss(loss)
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield loop
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def of_value_in_the_batch() -> Loops:
     def loss(model: nn.Module, x: Tensor, t: Tensor, by: float) -> Tensor:
         return loss_of(model, x, t) * by
@@ -276,7 +289,7 @@ CHANGES: list[Callable[[], Loops]] = [
     *(of_global, of_helper, of_closed_over_tensor, of_backward_alone, of_gradient_hook),
     *(of_detached_part, of_frozen_parameter, of_parameter_nobody_trains, of_hook, of_global_hook),
     *(of_parametrization, of_mode, of_tied_weights, of_groups, of_counts, of_optimizer, of_shape),
-    *(of_dtype, of_autocast, of_value_in_the_batch),
+    *(of_dtype, of_autocast, of_default_dtype, of_value_in_the_batch),
     of_settings({"momentum": 0.5}, {"momentum": 0.9}),
     of_settings({"weight_decay": 0.5}, {}),
     of_settings({"momentum": 0.5}, {"momentum": 0.5, "nesterov": True}),

@@ -98,12 +98,13 @@ def capture_training(
     warn_of_reads(trace, type(training.model).__name__, seen[0].reads)
     constants = _closed_over(prepared(recorded))
     whole = functionalize(_Again(recorded).run, remove="mutations")
-    graph = _made(whole, [*flat, *constants], training_decompositions()).graph
-    _unite(graph, held)
-    graph.eliminate_dead_code()
     eager = EagerStep(training, surroundings, ends, seen[0].draws, seen[0].assigns)
     try:
-        captured = _translate(training, held, graph, call, constants, seen[0].returned)
+        with Surroundings(dtype=surroundings.dtype).restored():  # of which tensors are made
+            graph = _made(whole, [*flat, *constants], training_decompositions()).graph
+            _unite(graph, held)
+            graph.eliminate_dead_code()
+            captured = _translate(training, held, graph, call, constants, seen[0].returned)
     except DataDependentError as error:  # a step is not cut into several plans
         raise CaptureError(error.what, error.why, OF_ONE_SHAPE, error.source) from error
     return captured, eager
