@@ -204,6 +204,31 @@ def test_a_loop_of_known_length_is_its_turns(tmp_path: Path) -> None:
     assert fast(torch.ones(4)).tolist() == [22, 22, 22, 22]
 
 
+def test_a_loop_that_values_end_is_a_cut(tmp_path: Path) -> None:
+    """Doubled until the sum of four is ten at least: 1 to 4; from 3, once."""
+    body = make_graph(
+        [
+            make_node("MatMul", ["a", "w"], ["h"]),
+            make_node("Relu", ["h"], ["b"]),
+            make_node("ReduceSum", ["b"], ["s"], keepdims=0),
+            make_node("Less", ["s", "ten"], ["on"]),
+        ],
+        "body",
+        [value("i", kind=7), value("go", kind=9), value("a", 1, 4)],
+        [value("on", kind=9), value("b", 1, 4)],
+    )
+    numbers = {"w": 2 * np.eye(4, dtype=np.float32), "ten": np.float32(10), "yes": np.array(True)}
+    weights = [weight(name, one) for name, one in numbers.items()]
+    loop = make_node("Loop", ["", "yes", "x"], ["y"], body=body)
+    net = from_onnx(
+        written(tmp_path, model([loop], [value("x", 1, 4)], [value("y", 1, 4)], weights))
+    )
+    fast = anabranch.compile(net, (torch.ones(1, 4),), target="cpu", search="none")
+    for start, end in ((1, 4), (3, 6)):
+        x = torch.full((1, 4), float(start))
+        assert net(x).tolist() == fast(x).tolist() == [[end] * 4]
+
+
 @pytest.mark.parametrize("opset", [13, 18])
 def test_what_older_opsets_have_as_attributes_are_inputs(tmp_path: Path, opset: int) -> None:
     """The axes of a mean are an attribute before opset 18, and an input since."""
