@@ -238,3 +238,17 @@ def test_truth_values_are_not_added_by_a_kernel() -> None:
     """A device adds them without a carry: two that are true would be false."""
     graph = graph_of(lambda x: x.sum(-1, dtype=torch.bool), torch.ones(2, 8, dtype=torch.bool))
     assert variants(graph, gpu(132)) == []
+
+
+def test_a_number_that_is_rounded_to_a_half_type_has_a_type() -> None:
+    x = torch.tensor([[-1.0, 7.0, 6.0], [0.5, 0.25, 9.0]], dtype=torch.float16)
+    (places,) = results(lambda x: (torch.where(x > 5, 2.1, x) * 3).argmax(-1), x).values()
+    assert places.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["gather", "index_select"])
+def test_a_tensor_without_axes_is_a_library_s_to_choose_from(name: str) -> None:
+    function = {"gather": torch.gather, "index_select": torch.index_select}[name]
+    places = torch.tensor(0) if name == "gather" else torch.tensor([0])
+    graph = graph_of(lambda x, i: function(x, 0, i), torch.tensor(3.0), places)
+    assert variants(graph, gpu(132)) == []

@@ -121,7 +121,7 @@ def _at_border(index: Index, last: int, mirrored: bool) -> Index:
 
 
 def _slice_scatter(call: LoweringCall) -> tuple[At, ...]:
-    dim, size, given = call.dims("dim")[0], call.x.shape[call.dims("dim")[0]], call.given
+    dim, size, given = call.dim(), call.x.shape[call.dim()], call.given
     if given.get("step", 1) != 1:
         raise NotLowered("a slice with steps is written by no kernel")
     start = given.get("start") or 0
@@ -130,7 +130,7 @@ def _slice_scatter(call: LoweringCall) -> tuple[At, ...]:
 
 
 def _select_scatter(call: LoweringCall) -> tuple[At, ...]:
-    dim = call.dims("dim")[0]
+    dim = call.dim()
     at = call.given["index"] % call.x.shape[dim]
     return (_with_inside(call, call.given["src"], dim, at, new=True),)
 
@@ -155,9 +155,7 @@ def _copy(call: LoweringCall) -> tuple[At, ...]:
 
 
 def _gather(call: LoweringCall) -> tuple[At, ...]:
-    dim, index = call.dims("dim")[0], call.given["index"]
-    if not call.x.shape:
-        raise NotLowered("a number has no places to gather from")
+    dim, index = call.dim(), call.given["index"]
 
     def at(point: Point, within: Within) -> Expr:
         rows = [(index.at(point, within), call.x.shape[dim])]

@@ -92,6 +92,12 @@ class LoweringCall:
         listed = dims if isinstance(dims, tuple) else (dims,)
         return tuple(d % rank for d in listed)
 
+    def dim(self) -> int:
+        """The one dimension that "dim" names; NotLowered for a tensor that has none."""
+        if not self.x.shape:
+            raise NotLowered(f"{self.node.op} along an axis of a tensor without axes")
+        return self.dims("dim")[0]
+
 
 Lowering = Callable[[LoweringCall], tuple[At, ...]]
 """One function for each result; results may be missing at the end, where nothing reads them."""

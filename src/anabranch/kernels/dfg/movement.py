@@ -62,7 +62,7 @@ def _expand(call: LoweringCall, point: Point) -> Point:
 
 
 def _slice(call: LoweringCall, point: Point) -> Point:
-    dim = call.dims("dim")[0]
+    dim = call.dim()
     size = call.x.shape[dim]
     start = _clipped(call.given.get("start"), 0, size)
     step = call.given.get("step", 1)
@@ -75,13 +75,13 @@ def _clipped(given: Any, default: int, size: int) -> int:
 
 
 def _select(call: LoweringCall, point: Point) -> Point:
-    dim = call.dims("dim")[0]
+    dim = call.dim()
     at = call.given["index"] % call.x.shape[dim]
     return (*point[:dim], number(at), *point[dim:])
 
 
 def _narrow(call: LoweringCall, point: Point) -> Point:
-    dim = call.dims("dim")[0]
+    dim = call.dim()
     start = call.given["start"]
     if isinstance(start, Value):
         raise NotLowered("narrow starts at a tensor")
@@ -112,7 +112,7 @@ def _squeeze(call: LoweringCall, point: Point) -> Point:
 
 def _split(call: LoweringCall) -> tuple[At, ...]:
     """Parts along a dimension, of sizes that the result types tell."""
-    dim = call.dims("dim")[0]
+    dim = call.dim()
 
     def part(start: int) -> At:
         return lambda p, within: call.x.at((*p[:dim], p[dim] + start, *p[dim + 1 :]), within)
@@ -122,7 +122,7 @@ def _split(call: LoweringCall) -> tuple[At, ...]:
 
 
 def _unbind(call: LoweringCall) -> tuple[At, ...]:
-    dim = call.dims("dim")[0]
+    dim = call.dim()
 
     def part(k: int) -> At:
         return lambda p, within: call.x.at((*p[:dim], number(k), *p[dim:]), within)
@@ -207,7 +207,7 @@ def _embedding(call: LoweringCall) -> tuple[At, ...]:
 
 
 def _index_select(call: LoweringCall) -> tuple[At, ...]:
-    dim, index = call.dims("dim")[0], call.given["index"]
+    dim, index = call.dim(), call.given["index"]
 
     def at(point: Point, within: Within) -> Expr:
         rows = [(index.spread((point[dim],), within), call.x.shape[dim])]

@@ -80,7 +80,7 @@ def _arg_scan(op: str) -> Lowering:
 
 
 def _recurrence(call: LoweringCall) -> tuple[At, ...]:
-    (d,), dtype = call.dims("dim"), call.type.dtype
+    d, dtype = call.dim(), call.type.dtype
     factor, first = call.given["factor"], call.given["first"]
 
     def at(point: Point, within: Within) -> Expr:

@@ -318,6 +318,8 @@ class Emission:
         elif part.op == "pow":
             text = self.call(CALLED["pow"], *map(_tensor, part.args, given))
         elif part.op in CALLED:
+            if all(isinstance(arg, Const) for arg in part.args):  # a number has no methods
+                given = list(map(_tensor, part.args, given))
             text = self.call(CALLED[part.op], *given)
         else:
             text = self._formed(part, given, floating)
