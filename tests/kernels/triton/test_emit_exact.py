@@ -214,6 +214,10 @@ def test_integers_beside_half_types_are_of_these_before_anything_is_computed() -
     for divide in (lambda x, y: x.to(y.dtype) / y, torch.div):
         (quotient,) = results(divide, large, halves).values()
         assert quotient.tolist() == [inf, 1.5]
+    for join in (torch.cat, torch.stack):  # the sum is of two infinities, or of inf and a half
+        pair = torch.tensor([100_000, -100_000])
+        (total,) = results(lambda x, y: join([x, y], -1).sum(-1), pair, halves).values()  # noqa: B023
+        assert total.isnan().item() if join is torch.cat else total.tolist() == [inf, -inf]
     number = torch.tensor(70_000.0)  # without axes it is of the other's type
     (product,) = results(lambda x, y: x * y * 0.001, halves, number).values()
     assert product.tolist() == [inf, inf]

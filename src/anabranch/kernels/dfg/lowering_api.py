@@ -110,6 +110,15 @@ HELD_AS_OPERAND = frozenset({"aten.remainder", "aten.fmod", "aten.xlogy", "aten.
 the type that it computes in."""
 
 
+def operand(expr: Expr, dtype: torch.dtype, old: torch.dtype) -> Expr:
+    """A value of the old type as one that ATen computes with in this one. To a half type, beside
+    whose tensors integers and numbers without axes are of that type, it is rounded before."""
+    whole = not (old.is_floating_point or old.is_complex) and old.itemsize > 1
+    expr = cast(expr, dtype)
+    rounds = dtype in ROUNDED and (whole or narrower(dtype, old))
+    return arith(ROUNDED[dtype], expr) if rounds else expr
+
+
 @dataclass(frozen=True, slots=True)
 class Operands:
     """The arguments of a pointwise call at one point, as expressions of the type that ATen's
@@ -130,8 +139,7 @@ class Operands:
         is not given."""
         given, dtype = self.call.given.get(name), dtype or self.dtype
         if isinstance(given, Value):
-            expr = cast(given.spread(self.point, self.within), dtype)
-            return arith(ROUNDED[dtype], expr) if _cut(dtype, given.type.dtype) else expr
+            return operand(given.spread(self.point, self.within), dtype, given.type.dtype)
         if given is None:
             return None
         if isinstance(given, complex | str) or not COMPUTE.get(dtype):
@@ -147,13 +155,6 @@ class Operands:
     def raw(self, name: str) -> Any:
         """The argument as it is given: a value, a number or None."""
         return self.call.given.get(name)
-
-
-def _cut(new: torch.dtype, old: torch.dtype) -> bool:
-    """Whether ATen rounds operands of the old type before it computes: to a half type, beside whose
-    tensors integers and numbers without axes are of that type."""
-    whole = not (old.is_floating_point or old.is_complex) and old.itemsize > 1
-    return new in ROUNDED and (whole or narrower(new, old))
 
 
 Formula = Callable[[Operands], Expr]

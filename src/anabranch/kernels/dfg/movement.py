@@ -14,8 +14,16 @@ from anabranch.ir.types import contiguous_strides
 from anabranch.kernels.dfg.expr import Expr, Within
 from anabranch.kernels.dfg.index_expr import Index, number
 from anabranch.kernels.dfg.lookups import looked_up
-from anabranch.kernels.dfg.lowering_api import At, Lowering, LoweringCall, NotLowered, Point, Value
-from anabranch.kernels.dfg.simplify import arith, both, bounded, cast, choose, const, position
+from anabranch.kernels.dfg.lowering_api import (
+    At,
+    Lowering,
+    LoweringCall,
+    NotLowered,
+    Point,
+    Value,
+    operand,
+)
+from anabranch.kernels.dfg.simplify import arith, both, bounded, choose, const, position
 
 
 def moved(where: Callable[[LoweringCall, Point], Point]) -> Lowering:
@@ -146,7 +154,8 @@ def _cat(call: LoweringCall) -> tuple[At, ...]:
         for low, high, value in reversed(_reached(ends, point[dim])):
             inside = bounded(point[dim], low, high)
             there = (*point[:dim], point[dim] - low, *point[dim + 1 :])
-            piece = cast(value.at(there, both(within, inside)), call.type.dtype)
+            piece = value.at(there, both(within, inside))
+            piece = operand(piece, call.type.dtype, value.type.dtype)
             # The last piece needs no test of its own: what is not before it is in it.
             before = bounded(point[dim], 0, high)
             result = piece if result is None else choose(before, piece, result)
@@ -165,7 +174,8 @@ def _stack(call: LoweringCall) -> tuple[At, ...]:
         there, result = (*point[:dim], *point[dim + 1 :]), None
         for low, high, value in reversed(_reached(ends, point[dim])):
             inside = bounded(point[dim], low, high)
-            piece = cast(value.at(there, both(within, inside)), call.type.dtype)
+            piece = value.at(there, both(within, inside))
+            piece = operand(piece, call.type.dtype, value.type.dtype)
             before = bounded(point[dim], 0, high)
             result = piece if result is None else choose(before, piece, result)
         assert result is not None
