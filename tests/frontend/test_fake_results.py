@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from anabranch.frontend.fake_results import FakeResults, called_by_torch
 from anabranch.frontend.observe import observe
@@ -99,7 +100,9 @@ def _calls(fake: Callable[..., Tensor]) -> dict[str, tuple[Call, Call, bool]]:
         "a number of another type": ((add, x, 1), (add, x, 1.0), False),
         "a view": ((OPS.view.default, x, [16]), (OPS.view.default, x, [16]), False),
         "a view unsaid": ((OPS._unsafe_view.default, x, [16]),) * 2 + (False,),
-        "a write": ((OPS.relu_.default, x), (OPS.relu_.default, x), False),
+        "a write": ((OPS.relu_.default, x), (OPS.relu_.default, y), True),
+        "a write of another type": ((OPS.add_.Tensor, x, y), (OPS.add_.Tensor, x, laid), False),
+        "a write to a view": ((OPS.t_.default, fake(2, 8)), (OPS.t_.default, fake(2, 8)), False),
         "a conjugate": ((relu, x), (relu, x.to(torch.complex64).conj().real), False),
     }
 
@@ -128,6 +131,16 @@ def test_which_calls_are_made(name: str) -> None:
     assert like[0] == like[1]
     memory = [one.untyped_storage()._cdata for one in (again, *filter(torch.is_tensor, second))]
     assert (memory[0] in memory[1:]) == ("view" in name or "write" in name)
+
+
+def test_sizes_that_values_decide_are_found_each_time() -> None:
+    with FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True):
+        results = FakeResults()
+        found = [torch.ones(4).nonzero() for _ in range(2)]
+        made = [results(OPS.abs.default, (one,), {}) for one in found]
+        plain = results(OPS.abs.default, (torch.ones(4),), {})
+        assert [str(one.shape) for one in made] == [str(one.shape) for one in found]
+        assert made[0].shape[0] is not made[1].shape[0] and plain.shape == (4,)
 
 
 def test_what_is_not_torchs_own_is_called() -> None:

@@ -5,8 +5,9 @@
 
 A fake tensor has a type and no numbers, and so a second call of the same operator, on operands of
 the same types and the same numbers, gives results of the same types. That holds for torch's own
-operators that neither write nor return memory of their operands, and whose results have sizes that
-do not depend on values. All others are called each time.
+operators that return no memory of their operands, and whose results have sizes that do not depend
+on values; and for those that write to their first operand, leave its type as it is and return it.
+All others are called each time.
 """
 
 from __future__ import annotations
@@ -42,27 +43,34 @@ class FakeResults:
 
     def __init__(self) -> None:
         self._known: dict[Any, tuple[type | None, tuple[TensorMeta, ...]]] = {}
-        self._functional: dict[Any, bool] = {}
+        self._writes = set[Any]()
+        self._rememberable: dict[Any, bool] = {}
         self._mode: Any = None
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """What the operator returns, called if it has to be."""
         key: Any
-        if func not in self._functional:
-            self._functional[func] = _functional(func)
+        if func not in self._rememberable:
+            self._rememberable[func] = _functional(func) or _in_place(func)
         try:
-            if not self._functional[func]:
+            if not self._rememberable[func]:
                 raise _OtherError
             given = *map(self._kind, args), *((k, self._kind(v)) for k, v in kwargs.items())
             key = func, given, torch.get_default_dtype(), torch.is_inference_mode_enabled()
         except _OtherError:
             return func(*args, **kwargs)
+        if key in self._writes:
+            return args[0]
         found = self._known.get(key)
         if found is not None:
             container, kinds = found
             made = [self._made(kind) for kind in kinds]
             return made[0] if container is None else container(made)
         result = func(*args, **kwargs)
+        if args and result is args[0]:
+            if _in_place(func) and self._kind(result) == given[0]:
+                self._writes.add(key)
+            return result
         leaves = (result,) if isinstance(result, Tensor) else result
         if type(leaves) in (tuple, list) and self._are_new(leaves, args, kwargs):
             container = None if leaves is not result else type(result)
@@ -81,6 +89,8 @@ class FakeResults:
             return *_laid(value), value.fake_device
         if kind in (Tensor, torch.nn.Parameter):
             return *_laid(value), value.device
+        if kind is torch.SymFloat:  # a number that nobody knows decides no type
+            return (kind,)
         if kind in (tuple, list):
             return kind, *map(self._kind, value)
         raise _OtherError
@@ -128,6 +138,19 @@ def _functional(func: Any) -> bool:
     schema = func._schema
     shared = any(one.alias_info for one in (*schema.arguments, *schema.returns))
     return not shared and not any(tag in func.tags for tag in OF_VALUES)
+
+
+def _in_place(func: Any) -> bool:
+    """Whether the operator writes to its first operand alone, and returns it."""
+    schema = func._schema
+    if torch.Tag.inplace_view in func.tags or len(schema.returns) != 1 or not schema.arguments:
+        return False
+    first, *others = schema.arguments
+    written, returned = first.alias_info, schema.returns[0].alias_info
+    if written is None or not written.is_write or returned is None:
+        return False
+    alike = written.before_set == returned.before_set
+    return alike and not any(one.alias_info for one in others)
 
 
 def _laid(tensor: Tensor) -> tuple[Any, ...]:
