@@ -1,0 +1,148 @@
+"""What a second GPU is worth: cold compilations and benchmarks by one worker and by two.
+
+    PYTHONPATH=src python3 benchmarks/workers.py --json FILE
+    PYTHONPATH=src python3 benchmarks/workers.py --target sim:h200 --cores 1 \
+        --models benchmarks/unet.py:tiny --bench benchmarks/unet.py:tiny
+
+Each compilation is a process of its own with an empty cache, and `--cores` cores for each worker,
+so that what is gained is the GPU's and not the host's. Both plans are then loaded in one process
+and timed side by side; for a simulated GPU their forecasts are shown. `--bench`: networks that
+`anabranch bench` times, with an empty cache as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anabranch
+from anabranch.bench import harness
+from anabranch.bench.machine import machine
+from anabranch.bench.statistics import paired, summary
+from anabranch.models.load import load_model
+
+MODELS = "zoo:nasnet_large,benchmarks/unet.py:unet"
+BENCHED = (
+    "zoo:resnet50,zoo:inception_v3,zoo:densenet121,zoo:googlenet,zoo:bert_base,zoo:nasnet_mobile"
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="one worker and two")
+    parser.add_argument("--models", default=MODELS, help="compiled, separated by commas")
+    parser.add_argument("--bench", default=BENCHED, help="timed by anabranch bench; none for none")
+    parser.add_argument("--counts", default="1,2", help="of workers")
+    parser.add_argument("--cores", type=int, default=16, help="of each worker")
+    parser.add_argument("--dtype", default="fp16")
+    parser.add_argument("--target", default="auto")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of timing a plan")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        model, count, plan = given.one
+        print(json.dumps(compiled(given, model, int(count), Path(plan))))
+        return 0
+    counts = [int(count) for count in given.counts.split(",")]
+    rows: list[dict[str, Any]] = []
+    for model in filter(None, given.models.split(",")):
+        rows += compilations(given, model, counts)
+    if given.bench != "none":
+        rows += [benched(given, count) for count in counts]
+    for row in rows:
+        print(json.dumps(row))
+    if given.json:
+        harness.write(given.json, "workers", given.target, vars(given), rows)
+    return 0
+
+
+def compilations(
+    given: argparse.Namespace, model: str, counts: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Cold, by each count of workers; then their plans side by side."""
+    with tempfile.TemporaryDirectory() as folder:
+        plans = [Path(folder) / f"{count}.anabranch" for count in counts]
+        rows = []
+        for count, plan in zip(counts, plans, strict=True):
+            words = ["--one", model, str(count), str(plan), *shared(given)]
+            done = run(given, count, [__file__, *words])
+            rows.append({"what": "compile", "model": model, "workers": count, **json.loads(done)})
+            print(f"{model}, {count}: {rows[-1]['seconds']:.1f} s", file=sys.stderr)
+        if not given.target.startswith("sim:"):
+            beside(given, rows, plans)
+    return rows
+
+
+def compiled(given: argparse.Namespace, model: str, count: int, plan: Path) -> dict[str, Any]:
+    device = machine(given.target).device
+    module, args = load_model(model, None, given.dtype, device)
+    start = time.perf_counter()
+    workers = str(count) if count > 1 else None
+    target = machine(given.target).target
+    fast = anabranch.compile(module, args, target=target, fullgraph=True, workers=workers)
+    seconds = time.perf_counter() - start
+    known = fast.known
+    fast.save(plan)
+    kept = {name: known[name] for name in ("latency_ms", "stages_s")}
+    return {"seconds": seconds, **kept}
+
+
+def beside(given: argparse.Namespace, rows: list[dict[str, Any]], plans: Sequence[Path]) -> None:
+    """Times of the plans, in common rounds, with the ratio to the first."""
+    here = machine(given.target)
+    loaded = [anabranch.load(plan, here.target) for plan in plans]
+    runs = [one.executable() for one in loaded]
+    calls = [one.replay for one in runs if one is not None]
+    with here.alone(lambda: None):
+        taken = here.sample(calls, given.seconds * len(calls), range(len(calls)))
+    for row, own in zip(rows, taken, strict=True):
+        told, ratio = summary(own), paired(own, taken[0])
+        row |= {"median_ms": told.median, "p10_ms": told.p10, "p90_ms": told.p90}
+        row |= {"ratio": ratio.ratio, "low": ratio.low, "high": ratio.high, "tie": ratio.tie}
+
+
+def benched(given: argparse.Namespace, count: int) -> dict[str, Any]:
+    """Seconds of the whole benchmark, the start of workers among them."""
+    words = ["-m", "anabranch", "bench", "speed", *given.bench.split(",")]
+    words += ["--dtype", given.dtype, "--target", given.target, "--rivals", "none", "--cold"]
+    words += ["--workers", str(count)]
+    start = time.perf_counter()
+    run(given, count, words)
+    return {
+        "what": "bench",
+        "model": given.bench,
+        "workers": count,
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def shared(given: argparse.Namespace) -> list[str]:
+    return ["--target", given.target, "--dtype", given.dtype, "--cores", str(given.cores)]
+
+
+def run(given: argparse.Namespace, count: int, words: Sequence[str]) -> str:
+    """What the last line of stdout says, of a process on so many cores with an empty cache."""
+    cores = sorted(os.sched_getaffinity(0))[: count * given.cores]
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "ANABRANCH_CACHE_DIR": cache}
+        done = subprocess.run(
+            [sys.executable, *words],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        )
+    return done.stdout.strip().rpartition("\n")[2]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
