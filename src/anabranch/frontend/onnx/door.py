@@ -17,6 +17,6 @@ def onnx_packages() -> tuple[Any, Any]:
         raise OptionError(
             "files of ONNX need the packages onnx and onnx-ir",
             f"{type(missing).__name__}: {missing}",
-            "pip install anabranch[onnx]",
+            "pip install 'anabranch[onnx]'",
         ) from missing
     return onnx, ir

@@ -16,5 +16,5 @@ def cp_sat() -> Any:
         raise OptionError(
             "exact schedules need OR-tools",
             f"{type(missing).__name__}: {missing}",
-            "pip install anabranch[solver]",
+            "pip install 'anabranch[solver]'",
         ) from missing

@@ -16,5 +16,5 @@ def ray_package() -> Any:
         raise OptionError(
             "workers of Ray need the package ray",
             f"{type(missing).__name__}: {missing}",
-            "pip install anabranch[ray], or use workers='auto' for the GPUs of this machine",
+            "pip install 'anabranch[ray]', or use workers='auto' for the GPUs of this machine",
         ) from missing
