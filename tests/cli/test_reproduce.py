@@ -26,7 +26,7 @@ def test_schedulers_of_ios(cli: Callable[..., Any]) -> None:
 def test_wrong_usage_says_what_there_is(cli: Callable[..., Any]) -> None:
     for words, said in (
         (("ios",), "schedulers, frameworks"),
-        (("halide",), "lists all"),
+        (("halide",), "unknown paper 'halide'"),
         (("halide", "systems"), "autograph"),
         (("ios", "systems"), "schedulers, frameworks"),
         (("ios", "schedulers", "--search-seconds", "3"), "no graph is searched"),

@@ -247,10 +247,14 @@ REPRODUCTIONS: dict[str, dict[str, Reproduction]] = {
 }
 
 
+def tables_of(paper: str) -> dict[str, Reproduction]:
+    """The tables of this paper, by name. OptionError lists the known papers."""
+    return _entry("paper", paper, REPRODUCTIONS)
+
+
 def reproduction(paper: str, table: str) -> Reproduction:
     """The table of this paper. OptionError lists the known ones."""
-    tables = _entry("paper", paper, REPRODUCTIONS)
-    return _entry(f"table of {paper}", table, tables)
+    return _entry(f"table of {paper}", table, tables_of(paper))
 
 
 def asked_as(

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from anabranch.bench.batches import BatchMatrix
-from anabranch.bench.reproduce import REPRODUCTIONS, asked_as, reproduction
+from anabranch.bench.reproduce import REPRODUCTIONS, asked_as, reproduction, tables_of
 from anabranch.bench.result_rows import BenchmarkMatrix
 from anabranch.cli import flags, screen
 from anabranch.cli.bench import arguments, batches, schedulers, system_rows, training
@@ -69,11 +69,11 @@ def run(
         )
         return
     if table is None:
-        known = ", ".join(REPRODUCTIONS.get(paper, ()))
+        known = ", ".join(tables_of(paper))
         raise OptionError(
             "reproduce needs a table",
             f"the paper {paper} alone does not say which",
-            f"choose from: {known}" if known else "anabranch reproduce lists all",
+            f"choose from: {known}",
         )
     check_folders(screen.file_of(json))
     found = reproduction(paper, table)
