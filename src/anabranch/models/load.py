@@ -47,6 +47,8 @@ DTYPES: dict[str, torch.dtype] = {
 }
 """What `dtype` may be. tf32 is fp32 here: that its contractions may run in tf32 is an option."""
 
+MOST_LISTED = 40
+"""Names that an error lists in full: all networks of the zoo, and not those of timm."""
 FORMS = "zoo:NAME, torchvision:NAME, timm:NAME, FILE.pt2, FILE.onnx or module:callable"
 IMAGE_SIZES = {"inception_v3": 299}
 """Pixels a side where torchvision's networks want other than 224."""
@@ -326,13 +328,12 @@ def _package(name: str) -> Any:
 
 def _unknown(what: str, name: str, known: Collection[str]) -> OptionError:
     near = difflib.get_close_matches(name, known, 5, 0.5)
-    if near:
-        next = f"did you mean {' or '.join(near)}?"
-    elif len(known) <= 20:
-        next = f"choose one of: {', '.join(known)}"
-    else:
-        next = f"there are {len(known)}, for example {', '.join(sorted(known)[:5])}"
-    return OptionError(f"unknown {what} {name!r}", "nothing has this name", next)
+    said = [f"did you mean {' or '.join(near)}?"] if near else []
+    if len(known) <= MOST_LISTED:
+        said.append(f"choose one of: {', '.join(known)}")
+    elif not near:
+        said.append(f"there are {len(known)}, for example {', '.join(sorted(known)[:5])}")
+    return OptionError(f"unknown {what} {name!r}", "nothing has this name", " ".join(said))
 
 
 def _no_form(name: str) -> OptionError:
