@@ -45,6 +45,9 @@ def test_help_names_every_verb(cli: Callable[..., Any]) -> None:
         ("bench", "zoo:sru/tiny", "--rivals", "nobody"),
         ("bench", "zoo:sru/tiny", "--batch", "1,x"),
         ("bench", "zoo:sru/tiny", "--target", "tpu"),
+        ("compile", "nothing.pt2", "--target", "cpu"),
+        ("compile", "nothing.onnx", "--target", "cpu"),
+        ("explain", "nothing.anabranch", "--target", "cpu"),
         ("cache", "ls", "nothing"),
         ("cache",),
         ("space",),
@@ -64,6 +67,7 @@ def test_an_error_has_three_parts(cli: Callable[..., Any]) -> None:
     assert ran.err.splitlines()[0] == "error: unknown network of the zoo 'inceptionv3'"
     assert "\n  why:  " in ran.err
     assert "\n  next: did you mean inception_v3" in ran.err
+    assert "nasnet_mobile" in ran.err  # as the README says, a wrong name lists all
 
 
 def test_failed_work_is_1_and_debug_shows_where(

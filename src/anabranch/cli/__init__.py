@@ -11,6 +11,7 @@
 | precompile | the kernels that MODEL... may need on a GPU that is not here -> the cache |
 | record | the zoo on this GPU -> a profile for the simulated target |
 | discover | rules that small graphs are found to obey -> a file |
+| fuzz | random models, compiled and compared with what they were |
 | doctor | what is installed, what will be used, what is missing |
 | cache | ls, stats, clear, path |
 

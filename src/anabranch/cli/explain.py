@@ -19,15 +19,24 @@ import typer
 from anabranch.artifact import file as artifact_file
 from anabranch.cli import flags, screen
 from anabranch.cli.compile import compiled_for
+from anabranch.errors import OptionError
 from anabranch.ir.plan import Plan, text_plan
 from anabranch.ir.schedule import text_schedule
 from anabranch.ir.text import text_kernel
+from anabranch.models.load import FORMS
 from anabranch.models.onnx_file import is_onnx_name
 from anabranch.report.kernel import kernel_facts, kernel_text
 
 
 def run(
-    model: flags.Model,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help=f"A plan that `compile -o` saved, or {FORMS}.",
+            show_default=False,
+            metavar="FILE|MODEL",
+        ),
+    ],
     batch: flags.BatchOption = None,
     dtype: flags.Dtype = None,
     target: flags.TargetOption = "auto",
@@ -66,6 +75,8 @@ def run(
         console.print(text)
         screen.write_json(json, {"name": model, "facts": facts, "events": [], "text": text})
         return
+    if model.endswith(".anabranch"):
+        raise OptionError(f"there is no file {model}", "a saved plan is a file", "check the path")
     options = flags.compile_options(
         settings,
         system=system,

@@ -10,6 +10,7 @@ vocabulary, and masks hide nothing.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -39,10 +40,14 @@ def load_onnx(
     """The module on the CPU, all its sizes fixed, and inputs for one call of it.
 
     batch: of the size that comes first of all, if the file leaves it open. dtype: what 32-bit
-    floats become. OptionError for sizes that nobody has said.
+    floats become. OptionError where there is no such file, and for sizes that nobody has
+    said.
     """
     found = NAME.fullmatch(name)
     assert found is not None
+    if not Path(found["path"]).is_file():
+        why = "a name in .onnx is a file"
+        raise OptionError(f"there is no file {found['path']}", why, "check the path")
     floats = dtype or torch.float32
     probe = from_onnx(found["path"], dtype=floats)
     sizes = {**_first(probe, batch), **_said(name, found["sizes"] or "")}
