@@ -10,12 +10,15 @@ from anabranch.ir.text import parse_graph
 
 VALUES = """
   input %x: f32[2,16,8,8]
+  input %p: f32[2,16,4,4]
+  input %q: f64[2,16,4,4]
   input %c: f32[16]
   input %d: f32[3]
   input %z: c64[2,5]
 """
 NORM = "aten._native_batch_norm_legit_no_training.default(%x, {}, None, %c, %c, 0.1, 1e-05)"
 GROUPS = "aten.native_group_norm.default(%x, {}, None, 2, 16, {}, {}, 1e-05)"
+AVERAGES = "aten.avg_pool2d_backward.default(%p, %x, {}, [2, 2], [0, 0], False, True, None)"
 SIZED = "aten.upsample_nearest2d.vec(%x, None, [{}, 2.0])"
 
 
@@ -29,6 +32,10 @@ SIZED = "aten.upsample_nearest2d.vec(%x, None, [{}, 2.0])"
         ("f32[2,16,8,8]", GROUPS.format("%c", 65, 4), False),
         ("f32[2,16,16,16]", SIZED.format("2.0"), True),
         ("f32[2,16,16,16]", SIZED.format("1e-300"), False),
+        ("f32[2,16,8,8]", AVERAGES.format([2, 2]), True),
+        ("f32[2,16,8,8]", AVERAGES.format([4, 4]), False),  # which has three places in a row
+        ("f32[2,16,8,8]", AVERAGES.format([0, 0]), False),
+        ("f32[2,16,8,8]", AVERAGES.replace("%p", "%q").format([2, 2]), False),  # other numbers
         ("f32[]", "aten.mse_loss.default(%x, %x, 2)", True),
         ("f32[]", "aten.mse_loss.default(%x, %x, 3)", False),
         ("f32[2,16,8,8]", "aten.relu.default(%x)", True),

@@ -19,7 +19,15 @@ DEFINED: list[str] = []
 """Schemas that tests defined: torch keeps their names."""
 
 
-@pytest.mark.parametrize("op", ["aten.relu.default", "aten.linalg_qr.default", "aten.acos.default"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        "aten.relu.default",
+        "aten.linalg_qr.default",
+        "aten.acos.default",
+        "aten.avg_pool2d_backward.default",
+    ],
+)
 def test_operators_that_compute_tensors_of_tensors_may_be_named(op: str) -> None:
     check_operator(op, frozenset())
 

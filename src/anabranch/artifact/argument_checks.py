@@ -35,6 +35,11 @@ def why_not(node: Node, table: Types) -> Refused | None:
 
 
 REDUCTIONS = (0, 1, 2)
+AVERAGED = (
+    *("self", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"),
+    "divisor_override",
+)
+"""The arguments of an average of windows, in order."""
 
 
 def _shape(arg: Arg, table: Types) -> tuple[int, ...]:
@@ -114,6 +119,20 @@ def _sampled(node: Node, given: Args, table: Types) -> bool:
     return all(mode in (0, 1, 2) for mode in modes)
 
 
+def _averaged(node: Node, given: Args, table: Types) -> bool:
+    """A gradient of the shape that the averages of such windows have."""
+    gradient = given["grad_output"]
+    if not isinstance(gradient, Ref):
+        return False
+    try:
+        read = tuple(given[name] for name in AVERAGED)
+        (made,) = ops.infer("aten.avg_pool2d.default", read, (), table)
+    except Exception:  # no such windows
+        return False
+    declared = table[gradient.name]
+    return (made.shape, made.dtype) == (declared.shape, declared.dtype)
+
+
 def _unpacked(node: Node, given: Args, table: Types) -> bool:
     """Sequences of one length: those of several are described by a tensor of numbers."""
     return node.op.endswith(".input")
@@ -141,5 +160,6 @@ RULES: dict[str, Callable[[Node, Args, Types], bool]] = {
         "_upsample_bilinear2d_aa",
     ),
     **_rules(_sampled, "grid_sampler_2d grid_sampler_3d"),
+    **_rules(_averaged, "avg_pool2d_backward"),
     **_rules(_unpacked, "lstm gru rnn_tanh rnn_relu"),
 }

@@ -9,8 +9,8 @@
 
 An operator is allowed if torch's schema says that it is functional, from tensors and plain values
 to tensors, and if a table here or in `ir.ops`, or torch's own tags (`core`, `pointwise`) know it.
-Of gradients only those are that compute each element by itself: several others trust the indices
-that they are given.
+Of gradients only those are that compute each element by itself, and those in GRADIENTS: several
+others trust the indices that they are given.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ OPAQUE = _aten(
     "triangular_solve tril_indices triu_indices vdot zero"
 )
 """What export makes of models and `ir.ops` does not know: functional, within their operands."""
+GRADIENTS = _aten("avg_pool2d_backward")
+"""Gradients within their operands, if these fit together (`argument_checks`)."""
 NEVER = _aten("empty empty_strided from_file masked_select new_empty nonzero")
 """Functional by their schemas, but they show memory that nobody wrote, read files, or give results
 whose sizes depend on the data."""
@@ -120,7 +122,7 @@ def _listed(op: str) -> bool:
     if not packet.startswith("aten.") or packet in NEVER:
         return False
     if packet.endswith("_backward"):
-        return ops.info(op).kind == "pointwise"
+        return packet in GRADIENTS or ops.info(op).kind == "pointwise"
     if packet in ops.OPS or packet in OPAQUE:
         return True
     try:
