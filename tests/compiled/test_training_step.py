@@ -25,7 +25,7 @@ from anabranch.errors import (
     TargetError,
     WeightsError,
 )
-from anabranch.trace import Trace
+from anabranch.trace import RECALLED, Trace
 
 QUICK: dict[str, Any] = {
     **{"target": "cpu", "cache_dir": None, "search": "none", "scheduler": "sequential"},
@@ -130,6 +130,27 @@ def test_a_loop_with_statistics_and_a_schedule_can_be_resumed_bit_for_bit() -> N
     for one, state in zip(everything, kept, strict=True):
         one.load_state_dict(state)
     assert [step(*batch).item() for batch in batches(3, seed=1)] == first
+
+
+def test_a_warm_start_trains_as_eager_does(tmp_path: Path) -> None:
+    """With statistics that forward assigns, and sums of gradients: two graphs are recalled."""
+    more: dict[str, Any] = {"cache_dir": tmp_path, "accumulate": 2}
+    for number in range(2):
+        model, optimizer, other, theirs = twins(lambda p: torch.optim.AdamW(p, lr=1e-2), Net)
+        trace = Trace(quiet=True)
+        step = anabranch.compile_step(
+            model, loss_of, optimizer, batches(1)[0], trace=trace, **{**QUICK, **more}
+        )
+        recalled = [e for e in trace.events if e.where == "capture" and e.why == RECALLED]
+        assert len(recalled) == 2 * number
+    for number, batch in enumerate(batches(4)):
+        loss = loss_of(other, *batch)
+        backward(loss / 2)
+        assert step(*batch).item() == pytest.approx(loss.item(), abs=2e-6)
+        if number % 2:
+            theirs.step()
+            theirs.zero_grad()
+    assert apart(model, other) < 1e-5
 
 
 def test_other_forms_of_batches_and_other_settings() -> None:
