@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.ir.plan import ALIGNMENT
-from anabranch.memory.arena import align, lower_bound, place
+from anabranch.ir.plan import ALIGNMENT, aligned
+from anabranch.memory.arena import lower_bound, place
 from anabranch.memory.lifetime import Lifetime, before_masks, lifetimes, may_share
 
 
@@ -52,7 +52,7 @@ def test_one_stream_needs_its_live_range_peak_and_no_more(networks: Any) -> None
         buffers, before = lifetimes(tasks, schedule), before_masks(schedule)
         exact = max(
             sum(
-                align(value.nbytes)
+                aligned(value.nbytes)
                 for value in buffers
                 if value.writer <= t < value.touches.bit_length()
             )

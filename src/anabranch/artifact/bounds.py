@@ -23,7 +23,7 @@ from anabranch.errors import VerifyError, shown
 from anabranch.ir import ops
 from anabranch.ir.ambient import SWITCHES
 from anabranch.ir.graph import types
-from anabranch.ir.plan import ALIGNMENT, Plan, Signature, ValueCheck
+from anabranch.ir.plan import Plan, Signature, ValueCheck, aligned
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph, value_types
@@ -73,10 +73,10 @@ def check_places(plan: Plan) -> None:
     for types that would take more memory than the machine has."""
     table = value_types(plan.tasks)
     for slot in plan.slots:
-        fits = slot.value in table and slot.nbytes <= _aligned(table[slot.value].nbytes)
+        fits = slot.value in table and slot.nbytes <= aligned(table[slot.value].nbytes)
         _unless(fits, f"%{slot.value} has a place of {slot.nbytes} B, which is not its size")
-    row = sum(_aligned(slot.nbytes) for slot in plan.slots if slot.space == "arena")
-    row += sum(_aligned(item.nbytes) for item in plan.workspaces)
+    row = sum(aligned(slot.nbytes) for slot in plan.slots if slot.space == "arena")
+    row += sum(aligned(item.nbytes) for item in plan.workspaces)
     _unless(plan.arena_bytes <= row, f"its arena of {plan.arena_bytes} B holds values of {row} B")
     for task in plan.tasks.tasks:
         if task.kernel is not None:
@@ -128,10 +128,6 @@ def _memory() -> int:
     except (ImportError, OSError):
         return total
     return total if limit == resource.RLIM_INFINITY else min(total, limit)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def check_spec(spec: TargetSpec) -> None:

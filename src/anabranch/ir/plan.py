@@ -146,17 +146,17 @@ class Plan:
         own = {task.name: task.kernel.temporary for task in self.tasks.tasks if task.kernel}
         freed: dict[str | None, int] = {}
         for slot in allocated.values():
-            freed[slot.release] = freed.get(slot.release, 0) + _aligned(slot.nbytes)
+            freed[slot.release] = freed.get(slot.release, 0) + aligned(slot.nbytes)
         writes = {task.name: task.writes for task in self.tasks.tasks}
         live: dict[int, int] = {}
         peak: dict[int, int] = {}
         for launch in self.schedule.launches:
             gained = sum(
-                _aligned(allocated[v].nbytes) for v in writes[launch.task] if v in allocated
+                aligned(allocated[v].nbytes) for v in writes[launch.task] if v in allocated
             )
             held = live.get(launch.stream, 0) - freed.get(launch.task, 0) + gained
             live[launch.stream] = held
-            during = held + _aligned(own.get(launch.task, 0))
+            during = held + aligned(own.get(launch.task, 0))
             peak[launch.stream] = max(peak.get(launch.stream, 0), during)
         return sum(peak.values())
 
@@ -171,7 +171,12 @@ class Plan:
         return Footprint(self.arena_bytes, self.pool_bytes)
 
 
-def _aligned(nbytes: int) -> int:
+def aligned(nbytes: int) -> int:
+    """The bytes rounded up to a multiple of ALIGNMENT, as every place in an arena is.
+
+    >>> aligned(1), aligned(512), aligned(513)
+    (512, 512, 1024)
+    """
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 

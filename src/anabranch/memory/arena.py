@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.ir.plan import ALIGNMENT
+from anabranch.ir.plan import aligned
 from anabranch.memory.lifetime import Lifetime
 
 Bools = NDArray[np.bool_]
@@ -60,7 +60,7 @@ def place(
     more."""
     if not buffers:
         return Placement((), 0)
-    sizes = np.array([align(buffer.nbytes) for buffer in buffers], dtype=np.int64)
+    sizes = np.array([aligned(buffer.nbytes) for buffer in buffers], dtype=np.int64)
     order_of = _matrix(before, len(before) - 1)
     alive = _alive(buffers, order_of)
     live = alive.T.astype(np.float64) @ sizes.astype(np.float64)
@@ -93,14 +93,9 @@ def lower_bound(buffers: Sequence[Lifetime], before: Sequence[int]) -> int:
     """Bytes that any packing needs: at each launch, the buffers written by then (in the happens-
     before order) and still to be touched conflict pairwise. For one stream this is the live
     range peak."""
-    sizes = np.array([align(buffer.nbytes) for buffer in buffers], dtype=np.float64)
+    sizes = np.array([aligned(buffer.nbytes) for buffer in buffers], dtype=np.float64)
     alive = _alive(buffers, _matrix(before, len(before) - 1))
     return int((alive.T.astype(np.float64) @ sizes).max(initial=0))
-
-
-def align(nbytes: int) -> int:
-    """The bytes rounded up to a multiple of the arena's alignment."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def _matrix(before: Sequence[int], n: int) -> Bools:

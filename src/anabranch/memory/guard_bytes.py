@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Constant
-from anabranch.ir.plan import ALIGNMENT, Plan
+from anabranch.ir.plan import Plan, aligned
 from anabranch.ir.schedule import Schedule, sequential_launches
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
@@ -37,7 +37,7 @@ def fence(plan: Plan) -> Plan:
     def put(nbytes: int) -> int:
         nonlocal end
         start = end
-        end = start + -(-nbytes // ALIGNMENT) * ALIGNMENT + FENCE
+        end = start + aligned(nbytes) + FENCE
         return start
 
     slots = tuple(
