@@ -35,6 +35,7 @@ from anabranch.fusion.legality import (
     MOST_PROLOGUE_READS,
     FusionFacts,
     body_of,
+    contracts,
     differs,
     why_not_written,
 )
@@ -141,7 +142,7 @@ def _offers(
 
 def _suits(first: NodeGroup, second: NodeGroup, facts: FusionFacts) -> bool:
     """Whether the two are of kinds that go together, one contraction at least among them."""
-    ours, theirs = ([_contracts(node) for node in _anchors(one)] for one in (first, second))
+    ours, theirs = ([contracts(node) for node in _anchors(one)] for one in (first, second))
     if theirs == [True]:
         product = len(ours) == 1 and not _attends(second)
         return product or (not ours and _light(first, facts))
@@ -195,7 +196,7 @@ def why_not_gemm_chain(first: NodeGroup, second: NodeGroup, facts: FusionFacts) 
     last = {first[-1].name, *(name for node in views for name in node.results)}
     reading = [node for node in second if last.intersection(node.uses)]
     for node in reading:
-        if not _contracts(node) or sum(map(node.uses.count, last)) > 1:
+        if not contracts(node) or sum(map(node.uses.count, last)) > 1:
             return Refused(f"%{node.name} reads %{first[-1].name} otherwise than as its input")
     why = _waits(nodes, facts) if _anchors(first) else _again(first, reading, facts)
     return why or why_not_one(body_of(nodes, facts))
@@ -217,7 +218,7 @@ def why_not_one_kernel(
     """Why no template writes the group, of one anchor or a chain of two. As
     `legality.why_not_written`, for which what lies before a window must be cheap."""
     anchors = _anchors(group)
-    if len(anchors) < 2 or not any(map(_contracts, anchors)) or any(map(_reduces, group)):
+    if len(anchors) < 2 or not any(map(contracts, anchors)) or any(map(_reduces, group)):
         return why_not_written(group, facts, outputs)
     said = " and ".join(f"%{anchor.name}" for anchor in anchors)
     if len(anchors) > 2 and not _attends(tuple(group)):
@@ -270,11 +271,7 @@ def is_gemm_chain(task: Task) -> bool:
 
 def _anchors(group: Sequence[Node]) -> list[Node]:
     """The contractions and poolings of a group."""
-    return [node for node in group if _contracts(node) or "pool" in ops.packet_name(node.op)]
-
-
-def _contracts(node: Node) -> bool:
-    return ops.info(node.op).kind == "contract"
+    return [node for node in group if contracts(node) or "pool" in ops.packet_name(node.op)]
 
 
 def _attends(group: NodeGroup) -> bool:

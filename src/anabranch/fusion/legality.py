@@ -245,6 +245,11 @@ def body_of(
     return Graph(group[-1].name, inputs, (), tuple(group), returned)
 
 
+def contracts(node: Node) -> bool:
+    """Whether the node is a contraction."""
+    return ops.info(node.op).kind == "contract"
+
+
 def is_depthwise(node: Node, facts: FusionFacts) -> bool:
     """Whether the node is a convolution of each channel by itself."""
     if node.op != CONVOLUTION:

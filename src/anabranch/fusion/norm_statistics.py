@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from anabranch.fusion.cluster import in_order
-from anabranch.fusion.legality import FusionFacts, Unwritten
+from anabranch.fusion.legality import FusionFacts, Unwritten, contracts
 from anabranch.fusion.reachability import Reach
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
@@ -70,7 +70,7 @@ def _joined(
             continue
         taken = [node for other in summed for node in groups[other]]
         nodes = _with_own_views([*group, *taken], paths)
-        anchor = next(node for node in group if _contracts(node))
+        anchor = next(node for node in group if contracts(node))
         what = f"%{anchor.name} + " + " + ".join(f"%{n.name}" for n in taken if _reduces(n))
         reach = reach or Reach.of(paths.edges(groups))
         why = _between(groups, {at, *summed}, reach)
@@ -93,7 +93,7 @@ def _after(
 ) -> set[int]:
     """The groups that compute, of parts of the rows that this one makes, numbers for each part."""
     facts, at = paths.facts, home[group[-1].name]
-    if len(group[-1].types) != 1 or sum(map(_contracts, group)) != 1:
+    if len(group[-1].types) != 1 or sum(map(contracts, group)) != 1:
         return set()
     *lead, length = group[-1].type.shape or (1,)
     found: set[int] = set()
@@ -124,7 +124,7 @@ def _before(
 ) -> set[int]:
     """The groups that compute numbers that this one reads, for each row that it multiplies, of a
     few numbers in memory."""
-    anchors = [node for node in group if _contracts(node)]
+    anchors = [node for node in group if contracts(node)]
     if len(anchors) != 1:
         return set()
     rows, made = anchors[0].uses[0], {name for node in group for name in node.results}
@@ -188,10 +188,6 @@ def _between(groups: Sequence[NodeGroup], joined: Collection[int], reach: Reach)
         above, below, own = above | reach.above[at], below | reach.below[at], own | reach.own[at]
     stands = next(bits(above & below & ~own & reach.live), None)
     return None if stands is None else Refused(f"%{groups[stands][-1].name} stands between them")
-
-
-def _contracts(node: Node) -> bool:
-    return ops.info(node.op).kind == "contract"
 
 
 def _reduces(node: Node) -> bool:

@@ -25,6 +25,7 @@ from anabranch.fusion.legality import (
     CHEAP,
     FusionFacts,
     body_of,
+    contracts,
     is_depthwise,
     misread,
     why_not_written,
@@ -150,7 +151,7 @@ class _RecomputeSearch:
             if why := misread(node, [n for n in reading if node.name in n.uses]):
                 return why
         outputs = self.outputs[reader]
-        if not any(_contracts(node, self.facts) for node in nodes):
+        if not any(_is_dense(node, self.facts) for node in nodes):
             return why_not_written(nodes, self.facts, outputs)
         each = (body_of(group, self.facts, outputs) for group in (nodes, self.now[reader]))
         return self._too_slow(light, *each)
@@ -210,5 +211,6 @@ def _is_light(node: Node) -> bool:
     return ops.info(node.op).kind == "pointwise" and ops.packet_name(node.op) in CHEAP
 
 
-def _contracts(node: Node, facts: FusionFacts) -> bool:
-    return ops.info(node.op).kind == "contract" and not is_depthwise(node, facts)
+def _is_dense(node: Node, facts: FusionFacts) -> bool:
+    """Whether the node is a contraction over more than the taps of one channel."""
+    return contracts(node) and not is_depthwise(node, facts)
