@@ -48,7 +48,7 @@ def test_text_shows_each_sort_of_place(networks: Any) -> None:
     plan = pack(tasks, networks.sequential(tasks), networks.spec)
     assert text_plan(plan).splitlines() == [
         "plan net for Test GPU",
-        "  arena 2,560 B, pool 1,024 B, 3 tasks on 1 streams, 0 waits",
+        "  arena 2,560 B, pool 1,024 B, 3 tasks on 1 stream, 0 waits",
         "  %x                        input",
         "  %a                        pool    until c",
         "  %b                        arena            0  +1024",

@@ -180,13 +180,17 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def text_plan(plan: Plan) -> str:
     """What a person reads of a plan; `artifact.file` writes the form that is read back."""
     lines = [
         f"plan {plan.tasks.name} for {plan.spec.name}",
         f"  arena {plan.arena_bytes:,} B, pool {plan.pool_bytes:,} B, "
-        f"{len(plan.tasks.tasks)} tasks on {plan.schedule.streams} streams, "
-        f"{plan.schedule.waits} waits",
+        f"{_counted(len(plan.tasks.tasks), 'task')} on "
+        f"{_counted(plan.schedule.streams, 'stream')}, {_counted(plan.schedule.waits, 'wait')}",
     ]
     for slot in plan.slots:
         place = f"{slot.offset:>10}  +{slot.nbytes}" if slot.space == "arena" else ""
