@@ -16,6 +16,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import cached_property
 from statistics import median
 
+from anabranch.costs.work import main_node
 from anabranch.ir import ops
 from anabranch.ir.graph import Node, types
 from anabranch.ir.protocols import Cost
@@ -80,7 +81,7 @@ def _off(found: Sequence[TimedAndEstimated]) -> float:
 
 def _likenesses(task: Task) -> Iterator[Hashable]:
     """The nearest first."""
-    node = _main(task)
+    node = main_node(task)
     if node is not None:
         table = types(task.body)
         yield node.op, tuple(table[name].shape for name in node.uses[:1]), _taps(task, node)
@@ -94,12 +95,6 @@ def _tell(likeness: Hashable, known: int) -> bool:
     """Whether so many known tasks say something of those that are alike so: one does where it says
     what is read, and not the operator alone."""
     return known >= FEWEST_TASKS or (isinstance(likeness, tuple) and len(likeness) > 1)
-
-
-def _main(task: Task) -> Node | None:
-    nodes = task.body.nodes
-    contract = (node for node in nodes if ops.info(node.op).kind == "contract")
-    return next(contract, nodes[0] if nodes else None)
 
 
 def _taps(task: Task, node: Node) -> tuple[int, ...]:

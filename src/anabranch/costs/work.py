@@ -146,6 +146,13 @@ def per_processor(resources: Resources, spec: TargetSpec) -> int:
     )
 
 
+def main_node(task: Task) -> Node | None:
+    """What a task is mostly about: its contraction, else its first node; None for an empty one."""
+    nodes = task.body.nodes
+    contract = (node for node in nodes if ops.info(node.op).kind == "contract")
+    return next(contract, nodes[0] if nodes else None)
+
+
 def computes(task: Task) -> bool:
     """Whether the task multiplies and accumulates; all others are bound by memory."""
     return any(ops.info(node.op).kind == "contract" for node in task.body.nodes)

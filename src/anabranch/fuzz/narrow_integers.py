@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from anabranch.fuzz.program_builder import Rejected, Sheet
+from anabranch.fuzz.program_builder import Rejected, Sheet, broadcasts
 
 NARROW_TYPES = ("int8", "uint8", "int16", "int32", "bool")
 SMALL_INTEGERS = frozenset((torch.int8, torch.uint8, torch.int16))
@@ -278,7 +278,7 @@ def beside_floats(sheet: Sheet) -> None:
     """An input of floats with integers that broadcast to it."""
     x = sheet.given_floats()
     shape = sheet.shape(x)
-    whole = _whole(sheet, lambda value: _broadcasts(tuple(value.shape), shape))
+    whole = _whole(sheet, lambda value: broadcasts(tuple(value.shape), shape))
     sheet.add(sheet.one(BESIDE).format(whole, x=x))
 
 
@@ -321,7 +321,7 @@ def _two(sheet: Sheet) -> tuple[str, str]:
     """A value of integers, and one that broadcasts to it, itself perhaps."""
     x = _whole(sheet)
     shape = sheet.shape(x)
-    return x, _whole(sheet, lambda value: _broadcasts(tuple(value.shape), shape))
+    return x, _whole(sheet, lambda value: broadcasts(tuple(value.shape), shape))
 
 
 def _new(sheet: Sheet) -> str:
@@ -329,8 +329,3 @@ def _new(sheet: Sheet) -> str:
     shapes = [tuple(value.shape) for value in sheet.values.values() if value.numel() <= 256]
     shape = sheet.one([(2, 3), *shapes])
     return sheet.given(f"narrow({shape}, torch.{sheet.one(NARROW_TYPES)}, {sheet.seed()}{{shift}})")
-
-
-def _broadcasts(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
-    pairs = zip(reversed(small), reversed(large), strict=False)
-    return len(small) <= len(large) and all(a in (1, b) for a, b in pairs)

@@ -3,7 +3,7 @@ either side, in place, and many at once."""
 
 from __future__ import annotations
 
-from anabranch.fuzz.program_builder import Rejected, Sheet
+from anabranch.fuzz.program_builder import Rejected, Sheet, broadcasts
 
 ACTIVATIONS = (
     *("F.relu({})", "torch.sigmoid({})", "F.gelu({})", "torch.tanh({})", "F.silu({})"),
@@ -49,7 +49,7 @@ def broadcast(sheet: Sheet) -> None:
     x = sheet.pick()
     shape = sheet.shape(x)
     y = sheet.pick(
-        ok=lambda value: tuple(value.shape) != shape and _fits(tuple(value.shape), shape)
+        ok=lambda value: tuple(value.shape) != shape and broadcasts(tuple(value.shape), shape)
     )
     pair = (x, y) if sheet.perhaps(0.5) else (y, x)
     sheet.add(sheet.one(("{} + {}", "{} * {}", "{} - {}")).format(*pair))
@@ -143,8 +143,3 @@ def in_place_part(sheet: Sheet) -> None:
     whole = sheet.add(f"{x}.clone()")
     part = sheet.one(("[..., 1:]", "[..., 0]", "[..., ::2]"))
     sheet.add(sheet.one(("{}.mul_(0.5)", "{}.zero_()", "{}.add_(1.0)")).format(whole + part))
-
-
-def _fits(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
-    pairs = zip(reversed(small), reversed(large), strict=False)
-    return len(small) <= len(large) and all(a in (1, b) for a, b in pairs)

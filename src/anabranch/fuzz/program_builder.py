@@ -149,6 +149,12 @@ class Sheet:
         raise Rejected("no elements")
 
 
+def broadcasts(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
+    """Whether a tensor of the small shape broadcasts to the large one."""
+    pairs = zip(reversed(small), reversed(large), strict=False)
+    return len(small) <= len(large) and all(a in (1, b) for a, b in pairs)
+
+
 def _tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 import torch
 
 from anabranch.costs import Roofline
-from anabranch.costs.work import WIDE
+from anabranch.costs.work import WIDE, main_node
 from anabranch.fusion import partition
 from anabranch.fusion.legality import FusionFacts, why_not_written
 from anabranch.ir import ops
@@ -236,7 +236,7 @@ def _room(kept: dict[K, V]) -> dict[K, V]:
 
 
 def _likenesses(task: Task) -> Iterator[Hashable]:
-    node = _main(task)
+    node = main_node(task)
     if node is not None:
         table = types(task.body)
         op = _label(node, table[node.uses[1]] if len(node.uses) > 1 else None)
@@ -264,13 +264,6 @@ def _label(node: Node, weight: TensorType | None = None) -> str:
         return name
     small = weight is not None and weight.shape[1] < WIDE
     return f"{name} in small groups" if small else f"{name} in groups"
-
-
-def _main(task: Task) -> Node | None:
-    """What a task is mostly about: its contraction, else its first node."""
-    nodes = task.body.nodes
-    contract = (node for node in nodes if ops.info(node.op).kind == "contract")
-    return next(contract, nodes[0] if nodes else None)
 
 
 def _place(strides: re.Match[str]) -> str:
