@@ -19,7 +19,13 @@ T = TypeVar("T")
 Model = Annotated[str, typer.Argument(help=f"{FORMS}.", show_default=False, metavar="MODEL")]
 BatchOption = Annotated[int | None, typer.Option(help="Inputs per call.", show_default="1", min=1)]
 Dtype = Annotated[str | None, typer.Option(help="fp32, tf32, fp16 or bf16.", show_default="fp32")]
-TargetOption = Annotated[str, typer.Option(help="auto, cuda, cpu, sim:h200 or sim:FILE.json.")]
+TargetOption = Annotated[
+    str,
+    typer.Option(
+        help="auto, cuda, cpu, sim:h200 or sim:FILE.json; auto is the GPU, and where there is none "
+        "a plan for the recorded H200."
+    ),
+]
 SchedulerOption = Annotated[
     str | None, typer.Option(help="best, or the name of one.", show_default="best")
 ]
