@@ -12,7 +12,7 @@ from typing import Any
 
 from anabranch.ir.plan import Plan
 from anabranch.report.parts import ReportParts
-from anabranch.report.units import significant
+from anabranch.report.units import count, significant
 
 MOST_INPUTS = 4
 """Inputs that a line names."""
@@ -115,7 +115,7 @@ def one_line(facts: Mapping[str, Any], plan: Plan) -> str:
     streams = f" on {plan.schedule.streams} streams" if plan.schedule.streams > 1 else ""
     weights = sum(constant.type.nbytes for constant in plan.tasks.constants)
     return (
-        f"{plan.tasks.name} on {machine}, ({inputs}): {took}{launches} kernels{streams}, "
+        f"{plan.tasks.name} on {machine}, ({inputs}): {took}{count(launches, 'kernel')}{streams}, "
         f"weights {weights:,} B, intermediate values {plan.peak_bytes:,} B"
     )
 
