@@ -138,3 +138,20 @@ def test_a_question_that_export_answers_otherwise_is_named() -> None:
             Asks().eval(), (torch.ones(3),), target="cpu", search="none", cache_dir=None
         )
     assert "forward asks torch.is_grad_enabled() at" in str(raised.value)
+
+
+def test_averages_of_squares_are_drawn_as_they_can_be() -> None:
+    """Small and special numbers are sprinkled over what is drawn, but no negative ones over these:
+    a plan is not judged by what it makes of their roots."""
+    graph = parse_graph("""
+graph moments {
+  input %g: f32[4096]
+  state %m: f32[4096] -> %m1
+  state %v: f32[4096] -> %v1
+  %m1: f32[4096] = aten.add.Tensor(%m, %g)
+  %v1: f32[4096] = aten.addcmul.default(%v, %g, %g, value=0.001)
+  return %m1, %v1
+}""")
+    example = [torch.randn(4096), torch.zeros(4096), torch.zeros(4096)]
+    _, m, v = fresh(graph, example, 0)
+    assert (m < 0).any() and (v >= 0).all() and (v > 0).any()

@@ -27,6 +27,7 @@ from anabranch.ir import ops, tolerances
 from anabranch.ir.domains import ANY, domains
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.inputs import legal, random_tensor, sprinkle_small
+from anabranch.ir.never_negative import never_negative
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable
 from anabranch.ir.refused import Refused
@@ -258,8 +259,11 @@ def _unlike(what: str, asks: Sequence[str]) -> NumericsError:
 def fresh(graph: Graph, example: Sequence[Tensor], seed: int) -> list[Tensor]:
     """Inputs of the same kind: floats redrawn with the example's mean and deviation, probabilities
     from 0 to 1, among them zeros of both signs, denormals and small whole numbers. Rows of
-    integers, which may be indices, change places, unless their order has a meaning."""
+    integers, which may be indices, change places, unless their order has a meaning. States that can
+    hold no negative number get none."""
     unit, whole, bounds = ops.probabilities(graph.nodes), _made_whole(graph), domains(graph)
+    named = (value.name for value in graph.inputs)
+    never = never_negative(graph, dict(zip(named, example, strict=True)))
     drawn = []
     for i, (value, tensor) in enumerate(zip(graph.inputs, example, strict=True)):
         domain = bounds.get(value.name, ANY)
@@ -279,6 +283,8 @@ def fresh(graph: Graph, example: Sequence[Tensor], seed: int) -> list[Tensor]:
                 tensor = tensor.abs()
             else:
                 sprinkle_small(tensor, seed + i)
+            if value.name in never:
+                tensor = tensor.abs()
         drawn.append(tensor)
     return drawn
 

@@ -1,0 +1,102 @@
+"""Never negative: states of a graph that hold no negative number, whatever its calls are given.
+
+    state %v: f32[4] -> %new              now [0, 0, 0, 0]
+    %new: f32[4] = 0.999 * %v + 0.001 * %g * %g        again a sum of what is not negative
+
+That is so if it holds none now, and if its new value is none of numbers that are not negative: of
+squares, of other such states, of their sums and products. What is assumed of several states that
+need each other is shown of all at once. Averages of squared gradients (Adam, RMSprop, Adagrad) and
+variances of batch norms are such states; a plan is not to be judged by roots of negative ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from anabranch.ir import ops
+from anabranch.ir.domains import RENAMED
+from anabranch.ir.graph import Graph, Node, Ref
+
+IsKnown = Callable[[object], bool]
+"""Whether an argument, a value or a number, is known not to be negative."""
+
+ALWAYS = frozenset(
+    f"aten.{name}"
+    for name in ("abs", "square", "exp", "exp2", "sigmoid", "relu", "sqrt", "rsqrt", "var", "std")
+)
+HANDED_ON = RENAMED | {f"aten.{name}" for name in ("sum", "mean", "amax", "amin", "full_like")}
+ALL_OF = frozenset(f"aten.{name}" for name in ("div", "minimum", "cat", "stack"))
+
+
+def never_negative(graph: Graph, held: Mapping[str, torch.Tensor]) -> frozenset[str]:
+    """The names of such states. `held`: by name, what each holds now."""
+    floats = [one for one in graph.states if held[one.name].dtype.is_floating_point]
+    left = {one.name for one in floats if bool((held[one.name] >= 0).all())}
+    while left:
+        known = _known(graph, left)
+        stay = {s.name for s in floats if s.name in left and graph.outputs[s.output].name in known}
+        if stay == left:
+            break
+        left = stay
+    return frozenset(left)
+
+
+def _known(graph: Graph, assumed: set[str]) -> set[str]:
+    """All values that are not negative where the assumed ones are not."""
+    found = assumed | {
+        one.name
+        for one in graph.constants
+        if one.value is not None and not one.value.is_complex() and bool((one.value >= 0).all())
+    }
+
+    def known(arg: object) -> bool:
+        if isinstance(arg, Ref):
+            return arg.name in found
+        if isinstance(arg, (tuple, list)):
+            return all(map(known, arg))
+        return isinstance(arg, (int, float)) and arg >= 0
+
+    for node in graph.nodes:
+        if node.op.startswith("aten.var_mean."):
+            found.add(node.results[0])
+        elif _is_known(node, known):
+            found.update(node.results)
+    return found
+
+
+def _is_known(node: Node, known: IsKnown) -> bool:
+    """Whether its result is not negative, NaN aside. An operator that is not here may be."""
+    name, args, options = ops.packet_name(node.op), node.args, dict(node.kwargs)
+    if name in ALWAYS:
+        return True
+    if name in HANDED_ON:
+        return known(args[0])
+    if name in ALL_OF:
+        return all(map(known, args[:2]))
+    if name == "aten.add":
+        return known(args[0]) and known(args[1]) and known(options.get("alpha", 1))
+    if name == "aten.mul":
+        return _product(args[0], args[1], known)
+    if name == "aten.addcmul":
+        scaled = known(options.get("value", 1))
+        return scaled and known(args[0]) and _product(args[1], args[2], known)
+    if name == "aten.maximum":
+        return known(args[0]) or known(args[1])
+    if name == "aten.pow":
+        even = isinstance(args[1], (int, float)) and args[1] % 2 == 0
+        return known(args[0]) or (even and isinstance(args[0], Ref))
+    if name == "aten.where":
+        return known(args[1]) and known(args[2])
+    if name == "aten.lerp":
+        weight = args[2]
+        part = isinstance(weight, (int, float)) and 0 <= weight <= 1
+        return part and known(args[0]) and known(args[1])
+    return False
+
+
+def _product(one: object, other: object, known: IsKnown) -> bool:
+    """A square is not negative, whatever it is of."""
+    square = isinstance(one, Ref) and one == other
+    return square or (known(one) and known(other))
