@@ -14,6 +14,7 @@ import gc
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -152,6 +153,14 @@ def _switches() -> dict[str, object]:
             torch._C._len_torch_function_stack(),
         ),
     }
+
+
+@pytest.fixture
+def ctrl_c_is_heard() -> Iterator[None]:
+    """Also where the tests were started in the background, which has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ from anabranch.tuning.workers.job import WorkerPlace
 from anabranch.tuning.workers.local import LocalCrew
 from anabranch.tuning.workers.pool import WorkerPool
 
-pytestmark = pytest.mark.xdist_group("workers")
+pytestmark = [pytest.mark.xdist_group("workers"), pytest.mark.usefixtures("ctrl_c_is_heard")]
 SECONDS = {"date", "compile_s", "search_s", "stages_s", "order_s", "seconds", "slowest"}
 
 

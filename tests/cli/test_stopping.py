@@ -54,12 +54,7 @@ class Command:
 Start = Callable[..., Command]
 
 
-@pytest.fixture(autouse=True)
-def _ctrl_c_is_heard() -> Iterator[None]:
-    """Also where the tests were started in the background, which has it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("ctrl_c_is_heard")
 
 
 class Pressing:

@@ -306,3 +306,18 @@ def test_attributes_that_a_class_is_given_are_taken_from_it() -> None:
     with pytest.warns(UserWarning, match="Counts.calls"):
         fast = anabranch.compile(Counts().eval(), (X,), **QUICK)
     assert not hasattr(Counts, "calls") and torch.equal(fast(X), X)
+
+
+def test_scripted_parts_are_passed_over() -> None:
+    """Their attributes are not held in Python, and torch answers nothing else than their names."""
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.count = 0
+            self.held = [torch.jit.script(nn.Linear(2, 2))]  # not a part that is captured
+
+    model = Outer()
+    before = PythonState.of(model)
+    model.count = 1
+    assert before.changes() == ["count"]

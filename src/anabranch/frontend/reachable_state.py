@@ -99,6 +99,8 @@ class ReachedState:
         inside = part.__dict__
         if id(inside) in self.held or type(part).__module__.startswith(OURS):
             return
+        if isinstance(part, torch.jit.ScriptModule):  # what it holds is not in Python
+            return
         # A module that was written for a graph keeps notes of that graph.
         told = None if isinstance(part, fx.GraphModule) else path
         self._keep(inside, told)

@@ -109,7 +109,7 @@ def test_without_the_solver_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
         raise ImportError("No module named 'ortools'")
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(OptionError, match=r"pip install anabranch\[solver\]"):
+    with pytest.raises(OptionError, match=r"pip install 'anabranch\[solver\]'"):
         ortools_door.cp_sat()
 
 

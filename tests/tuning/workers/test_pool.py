@@ -41,7 +41,10 @@ from anabranch.tuning.workers.local import LocalCrew
 from anabranch.tuning.workers.pool import WorkerPool
 from anabranch.tuning.workers.ray_crew import RayCrew
 
-pytestmark = pytest.mark.xdist_group("workers")  # one cluster of Ray
+pytestmark = [
+    pytest.mark.xdist_group("workers"),  # one cluster of Ray
+    pytest.mark.usefixtures("ctrl_c_is_heard"),
+]
 SIM = "sim:h200"
 MINE = identity_of(resolve(SIM).spec)
 OTHER = Identity((*MINE.versions[:2], ("torch", "1.0"), *MINE.versions[3:]), "NVIDIA A100")
@@ -271,5 +274,5 @@ def test_what_is_asked_for_says_which_workers_there_are(monkeypatch: pytest.Monk
         with pytest.raises(WorkerError, match="no Ray cluster answers at 'ray://nowhere'"):
             crew_of("ray://nowhere", SIM)
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    with pytest.raises(OptionError, match=r"pip install anabranch\[ray\]"):
+    with pytest.raises(OptionError, match=r"pip install 'anabranch\[ray\]'"):
         crew_of("ray", SIM)

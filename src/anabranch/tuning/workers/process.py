@@ -69,6 +69,8 @@ def serve(connection: Connection, setup: WorkerSetup) -> None:
     with suppress(OSError):
         os.setsid()
     os.dup2(2, 1)  # stdout may be the caller's record
+    # Also where the caller was started in the background, which has it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     write_environment(setup.environment)
     if setup.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, setup.cores)
