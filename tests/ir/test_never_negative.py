@@ -39,6 +39,17 @@ def test_moments_of_adam(scale: str, first: float, expected: set[str]) -> None:
     assert never_negative(graph, held) == expected
 
 
+def test_types_that_torch_does_not_compare_are_passed_over() -> None:
+    text = """
+graph cache {
+  input %x: f8e4m3[2]
+  state %k: f8e4m3[2] -> %x
+  return %x
+}"""
+    held = {"k": torch.zeros(2).to(torch.float8_e4m3fn)}
+    assert never_negative(parse_graph(text), held) == frozenset()
+
+
 def test_states_that_need_each_other() -> None:
     """Each is shown with what is assumed of the other; a difference breaks both."""
     text = """

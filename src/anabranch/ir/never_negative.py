@@ -33,7 +33,7 @@ ALL_OF = frozenset(f"aten.{name}" for name in ("div", "minimum", "cat", "stack")
 def never_negative(graph: Graph, held: Mapping[str, torch.Tensor]) -> frozenset[str]:
     """The names of such states. `held`: by name, what each holds now."""
     floats = [one for one in graph.states if held[one.name].dtype.is_floating_point]
-    left = {one.name for one in floats if bool((held[one.name] >= 0).all())}
+    left = {one.name for one in floats if _not_negative(held[one.name])}
     while left:
         known = _known(graph, left)
         stay = {s.name for s in floats if s.name in left and graph.outputs[s.output].name in known}
@@ -43,12 +43,16 @@ def never_negative(graph: Graph, held: Mapping[str, torch.Tensor]) -> frozenset[
     return frozenset(left)
 
 
+def _not_negative(tensor: torch.Tensor) -> bool:
+    """Whether none of its numbers is. Types that torch does not compare have unknown ones."""
+    narrow = tensor.dtype.is_floating_point and tensor.dtype.itemsize < 2
+    return not narrow and not tensor.is_complex() and bool((tensor >= 0).all())
+
+
 def _known(graph: Graph, assumed: set[str]) -> set[str]:
     """All values that are not negative where the assumed ones are not."""
     found = assumed | {
-        one.name
-        for one in graph.constants
-        if one.value is not None and not one.value.is_complex() and bool((one.value >= 0).all())
+        one.name for one in graph.constants if one.value is not None and _not_negative(one.value)
     }
 
     def known(arg: object) -> bool:
