@@ -264,6 +264,12 @@ def types(graph: Graph) -> dict[str, TensorType]:
     return table
 
 
+def result_types(graph: Graph) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and dtype of each output: what a rewrite leaves as it is, where strides may change."""
+    known = types(graph)
+    return [(known[ref.name].shape, known[ref.name].dtype) for ref in graph.outputs]
+
+
 def producers(graph: Graph) -> dict[str, Node]:
     """The node that defines each value that a node defines."""
     return {result: node for node in graph.nodes for result in node.results}

@@ -18,7 +18,7 @@ import torch
 from anabranch.cache import Cache, Codec, Table
 from anabranch.ir import derive
 from anabranch.ir.codec import nouns
-from anabranch.ir.graph import Condition, Graph, types
+from anabranch.ir.graph import Condition, Graph, result_types
 from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.text import text_graph
 from anabranch.ir.verify import verify_graph
@@ -121,15 +121,10 @@ def _known(cache: Cache, key: str, graph: Graph) -> tuple[Graph, tuple[Event, ..
         )
         verify_graph(simple)
         same = simple.inputs == graph.inputs and read.states == graph.states
-        same = same and _results(simple) == _results(graph)
+        same = same and result_types(simple) == result_types(graph)
         return (simple, stored.events) if same else None
 
     return SIMPLIFIED.find(cache, key, computed)
-
-
-def _results(graph: Graph) -> list[tuple[object, ...]]:
-    known = types(graph)
-    return [(known[ref.name].shape, known[ref.name].dtype) for ref in graph.outputs]
 
 
 def _key(graph: Graph, options: Options, kind: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from anabranch.cache import Cache, Table
 from anabranch.costs import name_of
 from anabranch.ir.codec import UNTOLD, Beside, nouns
-from anabranch.ir.graph import Constant, Graph, types
+from anabranch.ir.graph import Constant, Graph, result_types
 from anabranch.ir.protocols import Target
 from anabranch.ir.text import text_graph
 from anabranch.ir.verify import verify_graph
@@ -53,16 +53,10 @@ def _bound(read: Graph, graph: Graph) -> Graph:
     constants = tuple(held[constant.name] for constant in read.constants)
     bound = replace(read, constants=constants, conditions=graph.conditions)
     verify_graph(bound)
-    if (read.inputs, read.states) != (graph.inputs, graph.states) or _results(bound) != _results(
-        graph
-    ):
+    same = (read.inputs, read.states) == (graph.inputs, graph.states)
+    if not same or result_types(bound) != result_types(graph):
         raise ValueError("it is of another graph")
     return replace(bound, inputs=graph.inputs, states=graph.states)
-
-
-def _results(graph: Graph) -> list[tuple[object, ...]]:
-    known = types(graph)
-    return [(known[ref.name].shape, known[ref.name].dtype) for ref in graph.outputs]
 
 
 def key(graph: Graph, options: Options, target: Target) -> str:

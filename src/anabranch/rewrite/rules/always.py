@@ -15,10 +15,11 @@ from anabranch.ir.axis_order import axis_order
 from anabranch.ir.ops import same_layout
 from anabranch.ir.refused import unless
 from anabranch.ir.rule import Draw, Match, Pattern, Rule, wild
-from anabranch.rewrite.pattern_ops import linear, permute, reshape
+from anabranch.rewrite.pattern_ops import permute, reshape
 from anabranch.rewrite.rules.drawing import Drawing, OneOf
 from anabranch.rewrite.rules.notation import equation
 from anabranch.rewrite.rules.shapes import shapes
+from anabranch.rewrite.rules.transposed_operands import before_linear
 
 x, w, b = wild("x w b")
 
@@ -87,11 +88,6 @@ def keeps_rows(match: Match) -> bool:
     return len(weight) == 2 and made[-1:] == weight[:1]
 
 
-def of_rows_at_once(match: Match) -> Pattern:
-    """The linear of what is reshaped once."""
-    return linear(reshape(x, (*match.root.type.shape[:-1], match.w.shape[1])), w, b)
-
-
 DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 
 
@@ -145,6 +141,6 @@ RULES: tuple[Rule, ...] = (
             L=(1, 2, 3),
         ),
         when=unless("columns of the result are counted as rows", keeps_rows),
-        put=of_rows_at_once,
+        put=before_linear,
     ),
 )
