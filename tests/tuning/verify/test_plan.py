@@ -154,4 +154,5 @@ graph moments {
 }""")
     example = [torch.randn(4096), torch.zeros(4096), torch.zeros(4096)]
     _, m, v = fresh(graph, example, 0)
-    assert (m < 0).any() and (v >= 0).all() and (v > 0).any()
+    assert (m < 0).any() and (v >= 0).all()
+    assert v.mean() > 0.5 and (v == 0).any(), "of a later step, with zeros among them"

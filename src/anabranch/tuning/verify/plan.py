@@ -260,7 +260,8 @@ def fresh(graph: Graph, example: Sequence[Tensor], seed: int) -> list[Tensor]:
     """Inputs of the same kind: floats redrawn with the example's mean and deviation, probabilities
     from 0 to 1, among them zeros of both signs, denormals and small whole numbers. Rows of
     integers, which may be indices, change places, unless their order has a meaning. States that can
-    hold no negative number get none."""
+    hold no negative number get none; where they hold nothing yet, as averages of squares before a
+    first step, they get what later steps find: what rounding leaves is not divided by its root."""
     unit, whole, bounds = ops.probabilities(graph.nodes), _made_whole(graph), domains(graph)
     named = (value.name for value in graph.inputs)
     never = never_negative(graph, dict(zip(named, example, strict=True)))
@@ -278,6 +279,8 @@ def fresh(graph: Graph, example: Sequence[Tensor], seed: int) -> list[Tensor]:
         elif tensor.dtype.is_floating_point and tensor.numel() > 1:
             noise = random_tensor(type_of(tensor), seed + i, tensor.device)
             deviation, mean = torch.std_mean(tensor.float())
+            if value.name in never and not tensor.any():
+                deviation = torch.ones_like(deviation)
             tensor = (noise.float() * deviation + mean).to(tensor.dtype)
             if domain.positive:
                 tensor = tensor.abs()
