@@ -725,3 +725,25 @@ def test_parametrized_weights_are_derived_also_where_torch_caches_them() -> None
         layer.parametrizations.weight.original.add_(1)
     fast.refit(model)
     torch.testing.assert_close(fast(x).detach(), model(x).detach())
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_weight_that_is_taken_apart(pieces: int) -> None:
+    """Also into one piece, of which torch makes a list of one."""
+
+    class Apart(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(pieces, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for row in self.weight.unbind(0):
+                x = x * row.unsqueeze(0).exp()
+            return x
+
+    model, x = Apart().eval(), torch.randn(2, 3)
+    with torch.no_grad():
+        fast = anabranch.compile(model, (x,), target="cpu", search="none", cache_dir=None)
+        model.weight.add_(0.5)
+        fast.refit(model)
+        torch.testing.assert_close(fast(x), model(x))

@@ -90,7 +90,8 @@ class Single:
         given = list(args)
         for place, number in places:
             given[place] = values[number]
-        values[self.makes[0]] = call(*given)
+        result = call(*given)  # of `unbind` along an axis of one a list of one
+        values[self.makes[0]] = result[0] if isinstance(result, (list, tuple)) else result
 
 
 def _single(node: Node, reads: tuple[int, ...], makes: tuple[int, ...]) -> Single:
