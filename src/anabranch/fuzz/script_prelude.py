@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import anabranch
+from anabranch.errors import CaptureError
 from anabranch.ir import tolerances
 from anabranch.ir.eval import eval_tasks
 from anabranch.ir.protocols import Target
@@ -139,6 +140,7 @@ def differences(
     found: list[str] = []
     held: list[tuple[Tensor, Tensor]] = []
     ran, exact_ones = compiled.executable() is not None, bool(options.get("exact"))
+    judged, why = 0, Exception("an index is none that the model may read")
     for shift, wild in ((0, False), (1000, False), (0, False), *([(0, True)] * exact_ones)):
         drawn = inputs(shift)
         if wild:
@@ -154,8 +156,10 @@ def differences(
         exact = cast([tensor.clone() for tensor in given], device, torch.float64)
         try:
             own, truth, unrounded = judges(model, wide, eager, exact, opened)
-        except (RuntimeError, IndexError):
+        except (RuntimeError, IndexError) as refused:
+            why = refused
             continue  # inputs that the model does not take
+        judged += 1
         if not ran:
             outs = _evaluated(compiled, given)
         else:
@@ -172,6 +176,12 @@ def differences(
                 found += [f"input {i}, which is written to: {why}" for why in wrong]
         leaves = [pytree.tree_leaves(each) for each in (outs, own, truth, unrounded)]
         found += compared(leaves[0], leaves[1], leaves[2], opened.spec.tf32, wild, leaves[3])
+    if not judged:
+        raise CaptureError(
+            "eager itself cannot take these inputs, or not in fp64",
+            (str(why).strip().splitlines() or [type(why).__name__])[0],
+            "draw another model, with another seed",
+        )
     changed = any(not torch.equal(now.nan_to_num(), was.nan_to_num()) for now, was in held)
     found += ["a later call changed the results of an earlier one"] * changed
     return list(dict.fromkeys(found))

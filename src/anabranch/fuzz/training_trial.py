@@ -115,13 +115,14 @@ class _Drawn:
                     for i, x in enumerate(given)
                 ]
                 drawn = _Drawn(model, loss, form, batches, dtype)
-                _eager(drawn.side(), drawn, batches[: form.accumulate])
+                for kind in (None, torch.float64):  # which judges it, and knows fewer casts
+                    _eager(drawn.side(kind), drawn, batches[: form.accumulate])
             except (CaptureError, RuntimeError, ValueError, IndexError, TypeError) as error:
                 why = error
                 continue
             return drawn
         raise CaptureError(
-            "eager itself cannot take this step",
+            "eager itself cannot take this step, or not in fp64",
             (str(why).strip().splitlines() or [type(why).__name__])[0],
             "draw another model, with another seed",
         )
