@@ -156,7 +156,7 @@ def differences(
         exact = cast([tensor.clone() for tensor in given], device, torch.float64)
         try:
             own, truth, unrounded = judges(model, wide, eager, exact, opened)
-        except (RuntimeError, IndexError) as refused:
+        except (RuntimeError, IndexError, ValueError) as refused:
             why = refused
             continue  # inputs that the model does not take
         judged += 1
