@@ -63,3 +63,14 @@ graph two {{
     held = {"a": torch.zeros(2), "b": torch.ones(2)}
     assert never_negative(parse_graph(text.format(op="mul")), held) == {"a", "b"}
     assert never_negative(parse_graph(text.format(op="sub")), held) == frozenset()
+
+
+def test_what_is_filled_is_as_its_number_is() -> None:
+    """And not as the tensor whose shape it takes."""
+    text = """
+graph filled {
+  state %a: f32[2] -> %b
+  %b: f32[2] = aten.full_like.default(%a, -1.0)
+  return %b
+}"""
+    assert never_negative(parse_graph(text), {"a": torch.zeros(2)}) == frozenset()

@@ -42,7 +42,7 @@ DEEPCUTS = tuple(
         *("deepspeech2", "attention_rnn", "dlrm", "bert_base"),
     )
 )
-TRAINED = {"zoo:deepspeech2": (16,), "zoo:attention_rnn": (16,), "zoo:dlrm": (1024,)}
+TRAINING_BATCHES = {"zoo:deepspeech2": (16,), "zoo:attention_rnn": (16,), "zoo:dlrm": (1024,)}
 """Batches of training steps; its paper says none."""
 IOS = ("zoo:inception_v3", "zoo:randwire_ios", "zoo:nasnet_ios", "zoo:squeezenet_bypass")
 OPARA = tuple(
@@ -130,7 +130,7 @@ REPRODUCTIONS: dict[str, dict[str, Reproduction]] = {
                 rivals=("eager-graph",),
                 systems=("cudagraph", "deepcuts"),
                 ours=False,
-                own_batches=TRAINED,
+                own_batches=TRAINING_BATCHES,
             ),
             training=True,
         ),

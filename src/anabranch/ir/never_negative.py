@@ -26,7 +26,7 @@ ALWAYS = frozenset(
     f"aten.{name}"
     for name in ("abs", "square", "exp", "exp2", "sigmoid", "relu", "sqrt", "rsqrt", "var", "std")
 )
-HANDED_ON = RENAMED | {f"aten.{name}" for name in ("sum", "mean", "amax", "amin", "full_like")}
+HANDED_ON = RENAMED | {f"aten.{name}" for name in ("sum", "mean", "amax", "amin")}
 ALL_OF = frozenset(f"aten.{name}" for name in ("div", "minimum", "cat", "stack"))
 
 
@@ -91,8 +91,8 @@ def _is_known(node: Node, known: IsKnown) -> bool:
     if name == "aten.pow":
         even = isinstance(args[1], (int, float)) and args[1] % 2 == 0
         return known(args[0]) or (even and isinstance(args[0], Ref))
-    if name == "aten.where":
-        return known(args[1]) and known(args[2])
+    if name == "aten.where":  # with a condition alone it gives places
+        return all(map(known, args[1:]))
     if name == "aten.lerp":
         weight = args[2]
         part = isinstance(weight, (int, float)) and 0 <= weight <= 1
