@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import random
 import time
 from collections import OrderedDict
@@ -173,6 +174,26 @@ def test_containers_are_read_past_the_methods_of_their_classes() -> None:
     state.restore()
     assert state.changes() == []
     assert list(part.table) == ["relu"] and len(part.list) == 1
+
+
+logger = logging.getLogger(__name__)
+
+
+class Logs(nn.Module):
+    """Asks a logger, which then notes its answer, and makes another one that torch knows of."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logger.debug("called")
+        logging.getLogger(f"{__name__}.{len(logging.Logger.manager.loggerDict)}").debug("called")
+        return x + 1
+
+
+def test_loggers_are_no_state_of_a_model() -> None:
+    logger.manager._clear_cache()  # type: ignore[attr-defined]
+    count = len(logging.Logger.manager.loggerDict)
+    seen = observe(Logs().eval(), (X,), {}, Surroundings())
+    assert seen.changed == ()
+    assert len(logging.Logger.manager.loggerDict) > count  # and nothing is taken back there
 
 
 def test_closures_and_functions() -> None:

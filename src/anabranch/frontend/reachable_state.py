@@ -13,6 +13,7 @@ reads.
 from __future__ import annotations
 
 import functools
+import logging
 import types
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -46,6 +47,9 @@ DERIVED_FROM = ("_g", "_orig")
 """How parameters are called from which an attribute is computed."""
 UNCHANGING = frozenset((*PLAIN_VALUES, torch.dtype, torch.device, torch.Size))
 """Values of these very classes have nothing within them that is looked at."""
+NO_STATE = (types.ModuleType, type, logging.Filterer, logging.LoggerAdapter, logging.Manager)
+"""What a model may refer to and is no state of its own: every logger reaches all others, of torch
+too, which note what they are asked."""
 MOST_CONTAINERS = 200_000
 """Containers that are looked at: beyond that it takes longer than it is worth."""
 OURS = "anabranch.compiled"
@@ -136,7 +140,7 @@ class ReachedState:
 
     def _value(self, value: Any, path: str) -> None:
         """Whatever may change within a value."""
-        if isinstance(value, (*PLAIN_VALUES, types.ModuleType, type)):
+        if isinstance(value, (*PLAIN_VALUES, *NO_STATE)):
             return
         if isinstance(value, Tensor):
             if id(value) not in self.tensors:
