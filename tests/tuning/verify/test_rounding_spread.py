@@ -11,11 +11,11 @@ import torch
 
 import anabranch
 from anabranch.errors import NumericsError
-from anabranch.ir.text import parse_graph
+from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.tolerances import compare, relative_error
 from anabranch.targets import resolve
 from anabranch.tuning.verify.plan import verify_capture
-from anabranch.tuning.verify.rounding_spread import RoundingSpread
+from anabranch.tuning.verify.rounding_spread import COUNT, MORE_EVALUATIONS, RoundingSpread
 
 GRAPH = parse_graph(
     """graph g {
@@ -144,5 +144,47 @@ def test_a_sign_that_is_certain_and_a_sum_are_allowed_no_more() -> None:
     near, truth, other = step(12.0)
     error = relative_error(other, truth)
     assert near.allowed(0, error) < 1e-4 < error and not near.explain(other, 0)
-    most = max(compare([one[1]], [one[1]], [near._reference[1]])[0][1] for one in near._results)
+    seen = [*near._results, *near._evaluations(range(COUNT, COUNT + MORE_EVALUATIONS))]
+    most = max(compare([own[1]], [own[1]], [near._reference[1]])[0][1] for own in seen)
     assert near.allowed(1) == most, "no more than the draws of the whole graph"
+
+
+def many(deviations: float) -> tuple[RoundingSpread, torch.Tensor, torch.Tensor]:
+    """As `step`, with 2,048 sums: the first few are so many times what rounding moves them."""
+    count, make = 2048, torch.Generator().manual_seed(0)
+    graph = parse_graph(text_graph(STEP).replace("f32[4", f"f32[{count}"))
+    x = torch.randn(count, 32, generator=make)
+    x = torch.cat([x, -x], 1)
+    x[1:, 0] += 5.0
+    eps = torch.finfo(torch.float32).eps
+    x[:64, 0] = -x[:64, 32] + deviations * eps * x[:64].norm(dim=1) * math.sqrt(2 / 3)
+    total = x.double().sum(1)
+    truth = torch.ones(count).double() - 0.1 * total.sign()
+    return (
+        RoundingSpread(graph, (x, torch.ones(count)), (truth, total), resolve("cpu", False)),
+        (truth),
+        truth.float(),
+    )
+
+
+def test_an_element_may_jump_as_far_as_rounding_takes_it() -> None:
+    """Of many elements one jumps that does in no evaluation; each is judged for itself."""
+    near, truth, right = many(6.0)
+    assert all(float(own[0].max()) < 1 for own in near._results), "no evaluation sees a jump"
+    out = right.clone()
+    out[5] = 2.0 - out[5]
+    error = relative_error(out, truth)
+    assert not error <= near.allowed(0, error) and near.reaches(out, 0)
+    out[5] += 0.3
+    assert not near.reaches(out, 0), "farther than rounding takes it"
+
+
+@pytest.mark.parametrize("what", ["certain", "too many", "others", "not a number"])
+def test_what_rounding_does_not_take_so_far_is_refused(what: str) -> None:
+    near, _, right = many(30.0 if what == "certain" else 6.0)
+    out = right.clone()
+    where = {"certain": slice(5, 6), "too many": slice(0, 64), "others": slice(64, 2048)}
+    out[where.get(what, slice(5, 6))] += 1e-4 if what == "others" else 0.2
+    if what == "not a number":
+        out[5] = math.nan
+    assert not near.reaches(out, 0)

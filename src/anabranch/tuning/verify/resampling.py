@@ -9,6 +9,11 @@ easily miss it. But each element of a new state is computed of the same elements
 continuous, so these are what a few evaluations tell well: where they lie, and how far rounding
 moves each. The rest is computed anew for as many draws of them as are asked for. The noise is that
 of the evaluations, and no more is allowed of what does not jump.
+
+    reach     -10 .. 0 .. 10 spreads, and zero      how far from the truth the element comes
+
+Of millions of elements some jump in one of a million draws. So what jumps is also found by a sweep:
+all sums go through what rounding makes of them and beyond, each element at once.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from anabranch.ir import ops
+from anabranch.ir import ops, tolerances
 from anabranch.ir.eval import ELEMENTWISE, eval_graph
 from anabranch.ir.graph import Graph, Input, Node, Ref, producers, types
 from anabranch.ir.protocols import Target
@@ -30,6 +35,12 @@ from anabranch.rewrite.build import drop_dead
 MOST_DRAWS, FEWEST_DRAWS = 64, 4
 MOST_ELEMENTS = 1 << 26
 """That are drawn in all, for one result: of a large one every draw has its rare elements."""
+SWEPT_SPREADS = 10.0
+"""How far a sweep goes: spreads of a dozen evaluations are too small for some of millions."""
+SWEEP_STEPS = 10
+"""Of a sweep, to each side."""
+STEEPER = 2.0
+"""An element jumps if the sweep takes it farther than so many times what the first spread says."""
 
 Evaluated = Callable[[Graph, int | None], tuple[Tensor, ...]]
 """A graph of the same inputs, with a seed moved by roundings, and without as it is."""
@@ -41,6 +52,15 @@ class _Value:
 
     centre: Tensor
     spread: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RoundingReach:
+    """By element how far from the truth rounding may take a result, and whether it jumps: whether
+    that is farther than the move by one spread lets expect."""
+
+    distance: Tensor
+    jumps: Tensor
 
 
 class Resampling:
@@ -72,6 +92,38 @@ class Resampling:
             drawn = [_drawn(self._values[name], generator) for name in names]
             with self._target.own_precision():
                 yield eval_graph(tail, [*given, *drawn], device)[0]
+
+    def reach(self, output: int, truth: Tensor) -> RoundingReach | None:
+        """How far from the truth each element of the result comes where the sums that it is
+        computed of go through what rounding makes of them; None if it is such a sum."""
+        tail, names = self._tail(output)
+        if not tail.nodes or not set(names) & set(self._values):
+            return None
+        device, held = self._target.device, self._held
+        read = [held[value.name].to(device) for value in tail.inputs if value.name in held]
+        values = [self._values[name] for name in names]
+
+        def at(spreads: Sequence[float], zero: bool = False) -> Tensor:
+            swept = [_swept(v, by, zero) for v, by in zip(values, spreads, strict=True)]
+            with self._target.own_precision():
+                return eval_graph(tail, [*read, *swept], device)[0].to(torch.float64)
+
+        exact = truth.to(device, torch.float64)
+        middle = at([0.0] * len(values))
+        far, slope = _apart(middle, exact), torch.zeros_like(exact)
+        for signs in _directions(len(values)):
+            for step in range(-SWEEP_STEPS, SWEEP_STEPS + 1):
+                by = step * SWEPT_SPREADS / SWEEP_STEPS
+                moved = at([sign * by for sign in signs])
+                far = torch.maximum(far, _apart(moved, exact))
+                if abs(by) == 1.0:
+                    slope = torch.maximum(slope, _apart(moved, middle))
+        for i in range(len(values)):  # where roots and signs of sums are at their steepest
+            spreads = [SWEPT_SPREADS if i == j else 0.0 for j in range(len(values))]
+            far = torch.maximum(far, _apart(at(spreads, zero=True), exact))
+        straight = STEEPER * SWEPT_SPREADS * slope
+        floor = tolerances.tolerance(self._types[self._graph.outputs[output].name].dtype, 0.0)
+        return RoundingReach(far, far > straight + floor * exact.abs())
 
     @cached_property
     def _values(self) -> dict[str, _Value]:
@@ -133,6 +185,31 @@ class Resampling:
     @cached_property
     def _place(self) -> Mapping[str, int]:
         return {node.name: i for i, node in enumerate(self._graph.nodes)}
+
+
+def _apart(result: Tensor, truth: Tensor) -> Tensor:
+    """Their distance by element; of what is not finite nothing is learnt."""
+    return torch.where(result.isfinite() & truth.isfinite(), (result - truth).abs(), 0.0)
+
+
+def _directions(count: int) -> list[list[float]]:
+    """In which directions so many sums are moved together: all up, and by halves the one up and the
+    other down, so that each two go the same way in one of them and opposite ways in another."""
+    found, half = [[1.0] * count], 1
+    while half < count:
+        found.append([-1.0 if i // half % 2 else 1.0 for i in range(count)])
+        half *= 2
+    return found
+
+
+def _swept(value: _Value, spreads: float, zero: bool) -> Tensor:
+    """The value so many spreads away; `zero`: only where that is zero on the way; integers stay."""
+    centre, spread = value.centre, value.spread
+    if not centre.dtype.is_floating_point:
+        return centre
+    if zero:
+        return torch.where(centre.abs() <= spreads * spread, 0, centre)
+    return (centre.to(torch.float64) + spreads * spread).to(centre.dtype)
 
 
 def _drawn(value: _Value, generator: torch.Generator) -> Tensor:

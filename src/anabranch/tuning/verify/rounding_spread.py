@@ -8,6 +8,13 @@ for a loss, a single number whose error may be small by luck. The inputs are mov
 results of operators, because weights may be fp32 where products are bf16. Where that does not
 explain a result, what it is computed of element by element is drawn more often (`resampling`): a
 sign that rounding decides in one of ten evaluations is seen in few of four.
+
+    p' = p - lr * m / (sqrt(v) + eps)      4 of 2,000,000 elements jump, others in each evaluation
+
+Where a norm over few elements is compared with another such norm, luck decides. So elements that
+jump are judged each for itself, by how far it comes where the gradients go through their spread,
+and as many of them may jump as do in an evaluation; the others are held to what holds without
+them.
 """
 
 from __future__ import annotations
@@ -16,6 +23,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -24,9 +32,13 @@ from anabranch.ir import tolerances
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Target
-from anabranch.tuning.verify.resampling import Resampling
+from anabranch.tuning.verify.resampling import Resampling, RoundingReach
 
 COUNT = 4
+MORE_EVALUATIONS = 8
+"""Evaluations more, where the first do not explain a result: of them norms are kept, no tensors."""
+FEW_JUMPS = 8.0
+"""Elements that may jump whatever the evaluations show."""
 ROUNDED_ALIKE = 10
 """Results that stay for two that move: then both deviate as two roundings of a number do from each
 other, by 0.41 of the distance to the next number, in quadratic mean."""
@@ -54,42 +66,101 @@ class RoundingSpread:
             moved = [_moved(tensor, generator) for tensor in given]
             return eval_graph(graph, moved, device, moved=again)
 
+    def _evaluations(self, seeds: Sequence[int]) -> Iterator[tuple[Tensor, ...]]:
+        """The results under rounding, of those evaluations that fit."""
+        for seed in seeds:
+            with suppress(torch.OutOfMemoryError):
+                yield self._evaluated(self._graph, seed)
+
     @cached_property
     def _results(self) -> list[tuple[Tensor, ...]]:
-        found = []
-        for seed in range(COUNT):
-            with suppress(torch.OutOfMemoryError):
-                found.append(self._evaluated(self._graph, seed))
-        return found
+        return list(self._evaluations(range(COUNT)))
 
     @cached_property
     def _more(self) -> Resampling:
         """What draws again, where results of few evaluations do not explain one."""
         own = self._graph, self._inputs, self._target
-        return Resampling(*own, self._evaluated, range(COUNT))
+        return Resampling(*own, self._evaluated, range(COUNT + MORE_EVALUATIONS))
 
-    def _near(self, output: int) -> Iterator[Tensor]:
-        """The output under rounding, again and again, as long as it is asked for."""
-        yield from (own[output] for own in self._results)
+    @cached_property
+    def _further(self) -> list[list[float]]:
+        """By evaluation, what each output is allowed by it."""
+        return [
+            self._explained(own)
+            for own in self._evaluations(range(COUNT, COUNT + MORE_EVALUATIONS))
+        ]
+
+    def _explained(self, results: Sequence[Tensor]) -> list[float]:
+        """The relative error of each output that these explain; of a neighbour that is infinite
+        elsewhere than the truth nothing is learnt."""
+        pairs = tolerances.compare(results, results, self._reference, self._target.spec.tf32)
+        return [allowed if math.isfinite(allowed) else 0.0 for _, allowed in pairs]
+
+    def _drawn(self, output: int) -> Iterator[Tensor]:
+        """The output of sums that are drawn again, as long as it is asked for."""
         with suppress(torch.OutOfMemoryError):
             yield from self._more.results(output)
 
     def allowed(self, output: int, error: float = math.inf) -> float:
         """The relative error that rounding explains of this output, at least `error` if it explains
-        that; of a neighbour that is infinite elsewhere than the truth nothing is learnt."""
-        tf32, truth, most = self._target.spec.tf32, self._reference[output], 0.0
-        for own in self._near(output):
-            _, allowed = tolerances.compare([own], [own], [truth], tf32)[0]
-            most = max(most, allowed if math.isfinite(allowed) else 0.0)
+        that."""
+        most = max((one[output] for one in self._first), default=0.0)
+        if not error <= most:
+            most = max((most, *(one[output] for one in self._further)))
+        drawn = () if error <= most else self._drawn(output)
+        for own in drawn:
+            truth, tf32 = self._reference[output], self._target.spec.tf32
+            _, explained = tolerances.compare([own], [own], [truth], tf32)[0]
+            most = max(most, explained if math.isfinite(explained) else 0.0)
             if error <= most:
                 break
         return most
 
+    @cached_property
+    def _first(self) -> list[list[float]]:
+        return [self._explained(own) for own in self._results]
+
     def explain(self, out: Tensor, output: int) -> bool:
         """Whether each element is as far off as it is for one of them."""
         tf32, truth = self._target.spec.tf32, self._reference[output]
-        return any(
-            not tolerances.mistaken(out, own, truth, tf32=tf32) for own in self._near(output)
+        near = chain((own[output] for own in self._results), self._drawn(output))
+        return any(not tolerances.mistaken(out, own, truth, tf32=tf32) for own in near)
+
+    def reaches(self, out: Tensor, output: int) -> bool:
+        """Whether each element that jumps is where rounding may take it, as many are as far off as
+        in one of the evaluations, and the others are as near as in these."""
+        with suppress(torch.OutOfMemoryError):
+            reach = self._more.reach(output, self._reference[output])
+            return reach is not None and self._within(reach, out, output)
+        return False
+
+    def _within(self, reach: RoundingReach, out: Tensor, output: int) -> bool:
+        truth, tf32 = self._reference[output], self._target.spec.tf32
+        jumps, near = reach.jumps, [own[output] for own in self._results]
+        if not near or not bool(jumps.any()):
+            return False
+        exact = truth.to(torch.float64)[jumps]
+        floor = tolerances.tolerance(out.dtype, 0.0, tf32)
+        most = reach.distance[jumps] + floor * exact.abs()
+
+        def parts(result: Tensor) -> Tensor:
+            return ((result.to(exact.device, torch.float64)[jumps] - exact).abs() / most).square()
+
+        own = parts(out)
+        if not bool((own <= tolerances.FACTOR**2).all()):  # nor is one that is not a number
+            return False
+        total = max(float(parts(one).clamp(max=1.0).nan_to_num(0.0).sum()) for one in near)
+        if float(own.sum()) > tolerances.FACTOR**2 * total + FEW_JUMPS:
+            return False
+
+        def steady(result: Tensor) -> Tensor:
+            return torch.where(jumps, 0, result)
+
+        rest, left = steady(truth), steady(out)
+        others = [steady(one) for one in near]
+        pairs = [tolerances.compare([left], [one], [rest], tf32)[0] for one in others]
+        return any(error <= allowed for error, allowed in pairs) and any(
+            not tolerances.mistaken(left, one, rest, tf32=tf32) for one in others
         )
 
 
