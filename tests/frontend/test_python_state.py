@@ -123,16 +123,28 @@ class Same(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale, self.shape = 0.5, "square"
+        self.scale, self.shape, self.names = 0.5, "square", {"inputs": ["x"], "by": {1: None}}
 
     def forward(self, x: Tensor) -> Tensor:
         self.scale = float("0.5")
         self.shape = "".join(["squ", "are"])
+        self.names = {"inputs": ["x"], "by": {1: None}}
         return x * self.scale
 
 
 def test_what_is_set_to_what_it_was_is_no_change() -> None:
-    assert observe(Same().eval(), (X,), {}, Surroundings()).changed == ()
+    model = Same().eval()
+    names = model.names
+    assert observe(model, (X,), {}, Surroundings()).changed == ()
+    assert model.names is names  # others may hold it, too
+
+
+@pytest.mark.parametrize("other", [{"inputs": ["y"], "by": {1: None}}, {"by": {1: None}}, {1: 2}])
+def test_another_dict_is_told(other: dict[Any, Any]) -> None:
+    model, names = Same().eval(), {**Same().names}
+    model.names = other
+    assert observe(model, (X,), {}, Surroundings()).changed == ("names",)
+    assert model.names is other and names == Same().names
 
 
 class Makes(OrderedDict[str, Any]):

@@ -6,8 +6,8 @@ that later on, and how it is put back.
     list(differences(live, "cache", was))       ["cache['a']"]
     put_back(live, was)                         live == {"a": 1}
 
-What is held is looked at by identity: numbers, strings, and lists and tuples of such are the same
-if they are equal, too.
+What is held is looked at by identity: numbers, strings, and lists, tuples and dicts of such are the
+same if they are equal, too.
 """
 
 from __future__ import annotations
@@ -84,13 +84,15 @@ def named(path: str, key: Any) -> str:
 
 def same(now: Any, was: Any) -> bool:
     """Whether nobody can tell one from the other: they are one, or equal numbers, strings, and
-    lists and tuples of the same."""
+    lists, tuples and dicts of the same. torch.export leaves equal dicts in place of a module's."""
     if now is was:
         return True
     if type(now) is not type(was):
         return False
     if isinstance(now, (list, tuple)):
         return len(now) == len(was) and all(map(same, now, was))
+    if type(now) is dict:
+        return len(now) == len(was) and all(map(same, (*now, *now.values()), (*was, *was.values())))
     return isinstance(now, PLAIN_VALUES) and bool(now == was or now != now)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import types
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -47,9 +48,10 @@ DERIVED_FROM = ("_g", "_orig")
 """How parameters are called from which an attribute is computed."""
 UNCHANGING = frozenset((*PLAIN_VALUES, torch.dtype, torch.device, torch.Size))
 """Values of these very classes have nothing within them that is looked at."""
-NO_STATE = (types.ModuleType, type, logging.Filterer, logging.LoggerAdapter, logging.Manager)
-"""What a model may refer to and is no state of its own: every logger reaches all others, of torch
-too, which note what they are asked."""
+LOGGING = (logging.Filterer, logging.LoggerAdapter, logging.Manager)
+"""Every logger reaches all others, of torch too, which note what they are asked."""
+NO_STATE = (types.ModuleType, type, threading.Thread, *LOGGING)
+"""What a model may refer to and is no state of its own; a thread runs by itself."""
 MOST_CONTAINERS = 200_000
 """Containers that are looked at: beyond that it takes longer than it is worth."""
 OURS = "anabranch.compiled"
