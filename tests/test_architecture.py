@@ -54,6 +54,8 @@ OF_SECONDS = re.compile(r"^(deterministic )?seconds\b", re.IGNORECASE)
 VAGUE = {"base", "common", "context", "handler", "helper", "manager", "util"}
 BARE = {"AGAIN", "FEW", "LARGE", "LEAST", "LONG", "MANY", "MOST", "OWN", "PLAIN", "SMALL", "WHOLE"}
 """As constants: they say neither of what, nor in which unit."""
+UNNAMED = {"found", "given", "known", "made", "one"}
+"""As locals and parameters: how a value came about, where the value has a name."""
 
 
 def test_layers() -> None:
@@ -364,6 +366,24 @@ def test_constants_say_of_what() -> None:
         if isinstance(target, ast.Name) and isinstance(target.ctx, ast.Store) and target.id in BARE
     ]
     assert bare == []
+
+
+def test_locals_say_what_they_hold() -> None:
+    unnamed = []
+    for file, tree in sources():
+        bodies = (node.body for node in nodes(tree) if isinstance(node, ast.ClassDef))
+        fields = {
+            id(line.target) for body in bodies for line in body if isinstance(line, ast.AnnAssign)
+        }
+        for node in nodes(tree):
+            match node:
+                case ast.Name(id=name, ctx=ast.Store()) if (
+                    name in UNNAMED and id(node) not in fields
+                ):
+                    unnamed.append(f"{file}:{node.lineno} {name}")
+                case ast.arg(arg=name) if name in UNNAMED:
+                    unnamed.append(f"{file}:{node.lineno} {name}")
+    assert unnamed == []
 
 
 def test_docstrings_name_what_there_is() -> None:

@@ -82,10 +82,10 @@ if not TYPE_CHECKING:  # who checks types would take every name for one of these
             return _imported(name)
         if name not in __all__:
             raise AttributeError(f"module 'anabranch' has no attribute {name!r}")
-        found = getattr(_imported(_OF_OTHERS.get(name, "errors")), name)
+        value = getattr(_imported(_OF_OTHERS.get(name, "errors")), name)
         if name in ("compile", "compile_step", "load", "load_step"):
             _imported("integrations").name_backend()
-        return found
+        return value
 
     def _imported(name: str) -> Any:
         """Thousands of modules make no garbage: looking for some took a quarter of the time."""

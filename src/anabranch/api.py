@@ -111,13 +111,13 @@ def compile(
     chosen = Options.read(options)
     _check_watchers(trace, stop)
     check_call(model, args, kwargs)
-    given = (args,) if isinstance(args, Tensor) else tuple(args)
+    inputs = (args,) if isinstance(args, Tensor) else tuple(args)
     if isinstance(model, ExportedProgram) and dynamic_shapes is None:
         dynamic_shapes = program_shapes(model)
     asked = dynamic_shapes is not None or sizes is not None
     if isinstance(model, OnnxModule) and dynamic_shapes is None:
         dynamic_shapes = model.dynamic_shapes
-    module, given, kwargs = opened(model, given, kwargs)
+    module, inputs, kwargs = opened(model, inputs, kwargs)
     progress = Progress(type(module).__name__ if isinstance(module, nn.Module) else "a function")
     listened = trace or Trace(progress, level=chosen.debug)
     place = resolve(target, chosen.tf32)
@@ -128,13 +128,13 @@ def compile(
                 # On a simulated GPU no kernel of one plan is tried.
                 helped = chosen if not place.spec.simulated else chosen.model_copy(update=ALONE)
                 with _workers(helped, target, listened) as pool:
-                    return compiled.add(given, kwargs, stop=stop, workers=pool)
+                    return compiled.add(inputs, kwargs, stop=stop, workers=pool)
             with _workers(chosen, target, listened) as pool:
-                return compiled.add_sizes(given, kwargs, dynamic_shapes, sizes, stop, pool)
+                return compiled.add_sizes(inputs, kwargs, dynamic_shapes, sizes, stop, pool)
         except DataDependentError:
             if chosen.fullgraph or asked:
                 raise
-        return CutModel(module, place, chosen, listened).add(given, kwargs, stop=stop)
+        return CutModel(module, place, chosen, listened).add(inputs, kwargs, stop=stop)
 
 
 @contextmanager
@@ -216,17 +216,17 @@ def compile_step(
     """
     chosen = Options.read(options)
     _check_watchers(trace, stop)
-    given = (batch,) if isinstance(batch, Tensor) else tuple(batch)
+    inputs = (batch,) if isinstance(batch, Tensor) else tuple(batch)
     model = unwrapped(model) if isinstance(model, nn.Module) else model
     training = Training(model, loss_fn, optimizer, NO_DRAWS, clip_norm, accumulate, scaler)
-    device = check_training(training, given)
+    device = check_training(training, inputs)
     draws = torch.tensor([(torch.initial_seed() if seed is None else seed) & MOST_SEED, 0])
     training = with_places(replace(training, random=draws.to(device)), keep_grad)
     progress = Progress(f"a step of {type(model).__name__}")
     listened = trace or Trace(progress, level=chosen.debug)
     with telling(progress) if trace is None else nullcontext():
         return TrainingStep(training, resolve(target, chosen.tf32), chosen, listened).add(
-            given, stop
+            inputs, stop
         )
 
 

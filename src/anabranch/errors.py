@@ -25,7 +25,7 @@ def shown(text: str) -> str:
     >>> print(shown("a\x1b[2Jb"))
     a\\x1b[2Jb
     """
-    return UNSHOWN.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+    return UNSHOWN.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
 class AnabranchError(Exception):

@@ -340,51 +340,55 @@ class Options(BaseModel):
 
     @field_validator("cache_dir", mode="before")
     @classmethod
-    def _nowhere(cls, given: Any) -> Any:
+    def _nowhere(cls, value: Any) -> Any:
         """An empty name is no folder, as in the environment, and not the current one."""
-        return None if given == "" else given
+        return None if value == "" else value
 
     @field_validator("workers", mode="before")
     @classmethod
-    def _workers(cls, given: Any) -> Any:
+    def _workers(cls, value: Any) -> Any:
         """A form that says how many there are, as text."""
-        text = str(given) if type(given) is int else given
+        text = str(value) if type(value) is int else value
         if text is None or (isinstance(text, str) and WORKERS.fullmatch(text)):
             return text
         raise PydanticCustomError("workers", 'give "auto", a number, "ray" or "ray://HOST"')
 
     @field_validator("memory_limit", mode="before")
     @classmethod
-    def _bytes(cls, given: Any) -> Any:
+    def _bytes(cls, value: Any) -> Any:
         """A number, or a number with a unit."""
-        found = SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
-        return int(float(found[1]) * UNITS[found[2].lower()]) if found else given
+        match = SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+        return int(float(match[1]) * UNITS[match[2].lower()]) if match else value
 
     @field_validator("search_size_u")
     @classmethod
-    def _not_below_the_parts(cls, given: int, others: ValidationInfo) -> int:
+    def _not_below_the_parts(cls, value: int, others: ValidationInfo) -> int:
         """A whole that is searched is no smaller than the parts that it is made of."""
-        least = others.data.get("search_size_l", given)
-        if given < least:
+        least = others.data.get("search_size_l", value)
+        if value < least:
             why = f"Input should be greater than or equal to search_size_l, which is {least}"
             raise PydanticCustomError("size", "{why}", {"why": why})
-        return given
+        return value
 
     @staticmethod
-    def read(given: Mapping[str, Any] | None = None, environment: bool = True) -> Options:
+    def read(arguments: Mapping[str, Any] | None = None, environment: bool = True) -> Options:
         """Options from keyword arguments over the environment over the defaults. Former names and
         words count, with a warning. OptionError names the option, what was wrong with it and what
         is allowed."""
-        found = _of_today(_from_environment() if environment else {})
-        given = _of_today(given or {})
-        values: dict[str, Any] = {**found, **given}
-        told = {name for name in found if values[name] is found[name] and name not in given}
+        from_environment = _of_today(_from_environment() if environment else {})
+        arguments = _of_today(arguments or {})
+        values: dict[str, Any] = {**from_environment, **arguments}
+        told = {
+            name
+            for name in from_environment
+            if values[name] is from_environment[name] and name not in arguments
+        }
         system = values.get("system", "anabranch")
         if system not in SYSTEMS:
-            known = ", ".join(SYSTEMS)
+            names = ", ".join(SYSTEMS)
             where = f", which {PREFIX}SYSTEM says" if "system" in told else ""
             raise OptionError(
-                f"unknown system {system!r}{where}", "it is not in the table", f"one of {known}"
+                f"unknown system {system!r}{where}", "it is not in the table", f"one of {names}"
             )
         values = {**SYSTEMS[system], **values}
         try:
@@ -399,11 +403,11 @@ def renamed(saved: Mapping[str, Any]) -> dict[str, Any]:
     >>> renamed({"overlap": "each", "abreast": "all", "fusion": "cuts", "budget": 3.0})
     {'pdl': 'per_kernel', 'horizontal_fusion': 'all', 'fusion': 'cuts', 'budget': 3.0}
     """
-    found = {}
+    options = {}
     for name, value in saved.items():
         now, words = FORMER.get(name, (name, {}))
-        found[now] = words.get(value, value) if isinstance(value, str) else value
-    return found
+        options[now] = words.get(value, value) if isinstance(value, str) else value
+    return options
 
 
 def own_environment() -> dict[str, str]:
@@ -421,9 +425,9 @@ def write_environment(values: Mapping[str, str | None]) -> None:
             os.environ[name] = text
 
 
-def _of_today(given: Mapping[str, Any]) -> dict[str, Any]:
+def _of_today(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options by the names and words that they have now; those that have others are said."""
-    for name, value in given.items():
+    for name, value in options.items():
         ((now, word),) = renamed({name: value}).items()
         if now != name or word != value:
             warnings.warn(
@@ -431,7 +435,7 @@ def _of_today(given: Mapping[str, Any]) -> dict[str, Any]:
                 FutureWarning,
                 stacklevel=4,
             )
-    return renamed(given)
+    return renamed(options)
 
 
 def _invalid(refused: ValidationError, told: Collection[str]) -> OptionError:
@@ -444,21 +448,21 @@ def _invalid(refused: ValidationError, told: Collection[str]) -> OptionError:
     if name in Options.model_fields:
         return OptionError(what, first["msg"], "help(anabranch.Options) says what each may be")
     near = difflib.get_close_matches(name, Options.model_fields, 1)
-    known = f"known options: {', '.join(Options.model_fields)}"
-    hint = f"did you mean {near[0]}?" if near else known
+    valid = f"known options: {', '.join(Options.model_fields)}"
+    hint = f"did you mean {near[0]}?" if near else valid
     return OptionError(what, "no option has this name", hint)
 
 
 def _from_environment() -> dict[str, Any]:
     """The options that variables set; warns of variables that set none."""
-    known = {f"{PREFIX}{name.upper()}": name for name in (*Options.model_fields, *FORMER)}
+    option_of = {f"{PREFIX}{name.upper()}": name for name in (*Options.model_fields, *FORMER)}
     values: dict[str, Any] = {}
     for variable, text in os.environ.items():
         if not variable.startswith(PREFIX):
             continue
-        name = known.get(variable)
+        name = option_of.get(variable)
         if name is None:
-            near = difflib.get_close_matches(variable, known, 3, 0.85)
+            near = difflib.get_close_matches(variable, option_of, 3, 0.85)
             hint = f"did you mean {' or '.join(near)}?" if near else "docs/options.md lists all"
             warnings.warn(f"{variable} is no option of Anabranch: {hint}", stacklevel=3)
         elif text.lower() == "none" and type(None) in get_args(

@@ -105,8 +105,8 @@ class Trace:
         """An earlier process found it; `events`: what was told of it then, which is told again."""
         self.add("applied", where, what, RECALLED)
         now = time.perf_counter() - self._start
-        for one in events:  # thousands
-            again = Event(one.kind, one.where, one.what, one.why, now, one.data)
+        for event in events:  # thousands
+            again = Event(event.kind, event.where, event.what, event.why, now, event.data)
             self._append(again, not self._quiet)
 
     def progress(self, where: str, done: int, total: int, what: str = "") -> None:

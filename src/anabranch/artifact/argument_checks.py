@@ -26,11 +26,11 @@ SCALE_TOLERANCE = 1e-6
 
 def why_not(node: Node, table: Types) -> Refused | None:
     """Why the call is not one that its kernel can be trusted with, as a sentence; None if it is."""
-    given = ops.arguments(node)
-    if "reduction" in given and given["reduction"] not in REDUCTIONS:
-        return Refused(f"there is no reduction {given['reduction']}")
+    args = ops.arguments(node)
+    if "reduction" in args and args["reduction"] not in REDUCTIONS:
+        return Refused(f"there is no reduction {args['reduction']}")
     rule = RULES.get(ops.packet_name(node.op))
-    fits = rule is None or rule(node, given, table)
+    fits = rule is None or rule(node, args, table)
     return Refused.unless(fits, "its operands do not fit together")
 
 
@@ -51,57 +51,61 @@ def _numbers(arg: Arg) -> tuple[int, ...]:
     return tuple(item for item in items if isinstance(item, int))
 
 
-def _batch_norm(node: Node, given: Args, table: Types) -> bool:
+def _batch_norm(node: Node, args: Args, table: Types) -> bool:
     """One number of everything for each channel."""
-    shape = _shape(given["input"], table)
-    each = (arg for arg in given.values() if isinstance(arg, Ref) and arg != given["input"])
+    shape = _shape(args["input"], table)
+    each = (arg for arg in args.values() if isinstance(arg, Ref) and arg != args["input"])
     return len(shape) > 1 and all(_shape(arg, table) == shape[1:2] for arg in each)
 
 
-def _group_norm(node: Node, given: Args, table: Types) -> bool:
-    shape = _shape(given["input"], table)
-    n, c, inner, groups = (_numbers(given[key])[0] for key in ("N", "C", "HxW", "group"))
-    each = (given["weight"], given["bias"])
+def _group_norm(node: Node, args: Args, table: Types) -> bool:
+    shape = _shape(args["input"], table)
+    n, c, inner, groups = (_numbers(args[key])[0] for key in ("N", "C", "HxW", "group"))
+    each = (args["weight"], args["bias"])
     fits = shape[:2] == (n, c) and inner == math.prod(shape[2:]) and groups > 0 and c % groups == 0
     return fits and all(arg is None or _shape(arg, table) == (c,) for arg in each)
 
 
-def _weight_norm(node: Node, given: Args, table: Types) -> bool:
+def _weight_norm(node: Node, args: Args, table: Types) -> bool:
     """One length for each slice along the first or the last dimension."""
-    shape, (dim,) = _shape(given["v"], table), _numbers(given["dim"])
+    shape, (dim,) = _shape(args["v"], table), _numbers(args["dim"])
     if not shape or dim not in (0, len(shape) - 1):
         return False
-    return _shape(given["g"], table) == tuple(n if i == dim else 1 for i, n in enumerate(shape))
+    return _shape(args["g"], table) == tuple(n if i == dim else 1 for i, n in enumerate(shape))
 
 
-def _noise(node: Node, given: Args, table: Types) -> bool:
-    return _shape(given["self"], table) == _shape(given["noise"], table)
+def _noise(node: Node, args: Args, table: Types) -> bool:
+    return _shape(args["self"], table) == _shape(args["noise"], table)
 
 
-def _fft(node: Node, given: Args, table: Types) -> bool:
+def _fft(node: Node, args: Args, table: Types) -> bool:
     """Different dimensions, of something; as many numbers as are asked for."""
-    shape, dims = _shape(given["self"], table), _numbers(given["dim"])
+    shape, dims = _shape(args["self"], table), _numbers(args["dim"])
     legal = dims and all(-len(shape) <= dim < len(shape) for dim in dims)
     if not legal or len({dim % len(shape) for dim in dims}) < len(dims) or 0 in shape:
         return False
-    if "last_dim_size" not in given:
+    if "last_dim_size" not in args:
         return True
-    (size,) = _numbers(given["last_dim_size"])
+    (size,) = _numbers(args["last_dim_size"])
     return size > 0 and size // 2 + 1 == shape[dims[-1]]
 
 
-def _upsampled(node: Node, given: Args, table: Types) -> bool:
+def _upsampled(node: Node, args: Args, table: Types) -> bool:
     """Scales that lead from no place of the result to one beyond the operand."""
-    shape, made = _shape(next(iter(given.values())), table)[2:], node.type.shape[2:]
-    told = given.get("scale_factors")
+    shape, result_shape = _shape(next(iter(args.values())), table)[2:], node.type.shape[2:]
+    told = args.get("scale_factors")
     scales = (
         told
         if isinstance(told, tuple)
-        else tuple(given[key] for key in given if key.startswith("scales"))
+        else tuple(args[key] for key in args if key.startswith("scales"))
     )
-    if 0 in (*shape, *made) or len(made) != len(shape) or len(scales) not in (0, len(shape)):
+    if (
+        0 in (*shape, *result_shape)
+        or len(result_shape) != len(shape)
+        or len(scales) not in (0, len(shape))
+    ):
         return False
-    return all(map(_leads, scales, shape, made))
+    return all(map(_leads, scales, shape, result_shape))
 
 
 def _leads(scale: Arg, size: int, wide: int) -> bool:
@@ -114,26 +118,26 @@ def _leads(scale: Arg, size: int, wide: int) -> bool:
     return scale > 0 and wide <= exact < wide + 1
 
 
-def _sampled(node: Node, given: Args, table: Types) -> bool:
-    modes = (given["interpolation_mode"], given["padding_mode"])
+def _sampled(node: Node, args: Args, table: Types) -> bool:
+    modes = (args["interpolation_mode"], args["padding_mode"])
     return all(mode in (0, 1, 2) for mode in modes)
 
 
-def _averaged(node: Node, given: Args, table: Types) -> bool:
+def _averaged(node: Node, args: Args, table: Types) -> bool:
     """A gradient of the shape that the averages of such windows have."""
-    gradient = given["grad_output"]
+    gradient = args["grad_output"]
     if not isinstance(gradient, Ref):
         return False
     try:
-        read = tuple(given[name] for name in AVERAGED)
-        (made,) = ops.infer("aten.avg_pool2d.default", read, (), table)
+        read = tuple(args[name] for name in AVERAGED)
+        (inferred,) = ops.infer("aten.avg_pool2d.default", read, (), table)
     except Exception:  # no such windows
         return False
     declared = table[gradient.name]
-    return (made.shape, made.dtype) == (declared.shape, declared.dtype)
+    return (inferred.shape, inferred.dtype) == (declared.shape, declared.dtype)
 
 
-def _unpacked(node: Node, given: Args, table: Types) -> bool:
+def _unpacked(node: Node, args: Args, table: Types) -> bool:
     """Sequences of one length: those of several are described by a tensor of numbers."""
     return node.op.endswith(".input")
 

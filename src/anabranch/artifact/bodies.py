@@ -89,14 +89,14 @@ def check_nodes(graph: Graph, table: Mapping[str, TensorType], asked: frozenset[
         if quick is not None and (quick.shape, quick.dtype) == (node.type.shape, node.type.dtype):
             continue
         what = f"%{node.name} of {graph.name}"
-        found = _computed(node, table, what, asked)
-        if found is None:
+        results = _computed(node, table, what, asked)
+        if results is None:
             continue
-        _unless(len(found) == len(node.types), what, f"{node.op} has {len(found)} results")
-        for name, declared, made in zip(node.results, node.types, found, strict=True):
-            same = (declared.shape, declared.dtype) == (made.shape, made.dtype)
+        _unless(len(results) == len(node.types), what, f"{node.op} has {len(results)} results")
+        for name, declared, computed in zip(node.results, node.types, results, strict=True):
+            same = (declared.shape, declared.dtype) == (computed.shape, computed.dtype)
             same = same or (name not in read and name != node.name)
-            _unless(same, what, f"{node.op} computes {made.text}, declared is {declared.text}")
+            _unless(same, what, f"{node.op} computes {computed.text}, declared is {declared.text}")
 
 
 def _computed(
@@ -110,8 +110,8 @@ def _computed(
     packet = ops.packet_name(node.op)
     try:
         if packet in CUDNN:
-            places, given = CUDNN[packet], node.args
-            conv: tuple[Arg, ...] = tuple(None if at is None else given[at] for at in places)
+            places, node_args = CUDNN[packet], node.args
+            conv: tuple[Arg, ...] = tuple(None if at is None else node_args[at] for at in places)
             args = (*conv[:6], False, (0,) * len(_shape(node.args[0], table)[2:]), conv[6])
             return ops.infer("aten.convolution.default", args, (), table)
         if node.op in RECURRENT:
@@ -128,9 +128,9 @@ def _computed(
 
 def _recurrent(node: Node, table: Mapping[str, TensorType]) -> tuple[TensorType, ...]:
     """As inferred for a sequence of one step, and as long as the operand."""
-    given = ops.arguments(node)
+    arguments = ops.arguments(node)
     name, type = _name(node.args[0]), table[_name(node.args[0])]
-    axis = 1 if given["batch_first"] and len(type.shape) == 3 else 0
+    axis = 1 if arguments["batch_first"] and len(type.shape) == 3 else 0
     steps = type.shape[axis]
     short = TensorType(_with(type.shape, axis, min(steps, 1)), type.dtype)
     first, *states = ops.infer(node.op, node.args, node.kwargs, {**table, name: short})
@@ -159,9 +159,9 @@ def _check_reach(node: Node, table: Mapping[str, TensorType], what: str) -> None
     packet = ops.packet_name(node.op)
     if packet not in ("aten.as_strided", "aten.as_strided_scatter"):
         return
-    given = ops.arguments(node)
-    size, stride = _whole(given["size"], what), _whole(given["stride"], what)
-    (start,) = _whole((given["storage_offset"] or 0,), what)
+    arguments = ops.arguments(node)
+    size, stride = _whole(arguments["size"], what), _whole(arguments["stride"], what)
+    (start,) = _whole((arguments["storage_offset"] or 0,), what)
     source = table[_name(node.args[0])]
     reached = TensorType(size, source.dtype, stride).nbytes
     end = start * source.dtype.itemsize + reached

@@ -105,13 +105,13 @@ def _temporary(task: Task) -> int:
     if task.kernel is None:
         return 0
     body, table = task.kernel.body, types(task.kernel.body)
-    given = {ref.name for ref in body.outputs}
+    returned = {ref.name for ref in body.outputs}
     return sum(
-        made.nbytes
+        result_type.nbytes
         for node in body.nodes
         if not ops.is_view(node, table)
-        for name, made in zip(node.results, node.types, strict=True)
-        if name not in given
+        for name, result_type in zip(node.results, node.types, strict=True)
+        if name not in returned
     )
 
 
@@ -154,23 +154,23 @@ def check_signature(signature: Signature, tasks: TaskGraph) -> None:
     kinds = [child.type for child in arguments.children()] if call else []
     keys = arguments.child(1).context if kinds == [tuple, dict] else [None]
     _unless(all(isinstance(key, str) for key in keys), "its inputs are no arguments of a call")
-    given = [leaf.ref.name for leaf in signature.inputs if leaf.ref is not None]
+    input_names = [leaf.ref.name for leaf in signature.inputs if leaf.ref is not None]
     inputs = {value.name: value.type for value in tasks.given}
-    fits = len(signature.inputs) == arguments.num_leaves and given == list(inputs)
+    fits = len(signature.inputs) == arguments.num_leaves and input_names == list(inputs)
     _unless(fits, "its signature has other inputs than its tasks")
     results = read_tree(signature.output_tree, plain=True)
     _unless(len(signature.outputs) == results.num_leaves, "its results are not those of its tree")
     outputs, table = {ref.name for ref in tasks.outputs}, value_types(tasks)
     most = len(signature.mutations) + len(signature.outputs)
     for leaf in signature.outputs:
-        known = leaf.ref is None or leaf.ref.name in outputs or leaf.ref.name in inputs
-        _unless(known, "its signature returns a value that is no output")
+        valid = leaf.ref is None or leaf.ref.name in outputs or leaf.ref.name in inputs
+        _unless(valid, "its signature returns a value that is no output")
         _unless(0 <= leaf.number < most, f"it returns tensor {leaf.number} of one value")
     changed = [name for name, _ in signature.mutations]
     _unless(len(set(changed)) == len(changed), "it writes to one input twice")
     for name, ref in signature.mutations:
-        known = name in inputs and ref.name in outputs
-        _unless(known, f"it writes %{ref.name} to %{name}, which is not an output to an input")
+        valid = name in inputs and ref.name in outputs
+        _unless(valid, f"it writes %{ref.name} to %{name}, which is not an output to an input")
         old, new = inputs[name], table[ref.name]
         same = (old.shape, old.dtype) == (new.shape, new.dtype)
         _unless(same, f"it writes {new.text} to %{name}, which is {old.text}")
@@ -217,8 +217,8 @@ def check_source(source: bytes) -> None:
     """VerifyError for the text of a kernel that a terminal would obey."""
     if source.isascii() and not source.translate(None, PRINTED):
         return
-    found = CONTROLS.search(source.decode())
-    _unless(found is None, "the text of a kernel holds control characters")
+    match = CONTROLS.search(source.decode())
+    _unless(match is None, "the text of a kernel holds control characters")
 
 
 def plain(value: JsonValue) -> JsonValue:

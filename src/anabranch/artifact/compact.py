@@ -108,9 +108,9 @@ def _with_text(task: Task) -> Task:
 
 def _check_constants(tasks: TaskGraph, graph: Graph) -> None:
     """ValueError unless all constants are the graph's, which have values."""
-    known = {id(constant) for constant in graph.constants}
+    constant_ids = {id(constant) for constant in graph.constants}
     for constant in constants_of(tasks):
-        if id(constant) not in known:
+        if id(constant) not in constant_ids:
             raise ValueError(f"%{constant.name} is no constant of the graph")
 
 

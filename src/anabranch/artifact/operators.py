@@ -76,7 +76,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 def named(operators: Collection[str]) -> frozenset[str]:
     """The operators that a user names, `ns::name` or `ns::name.overload`, as plans spell them;
     ArtifactError for one that is spelled otherwise."""
-    found = set[str]()
+    names = set[str]()
     for operator in operators:
         spelled = re.fullmatch(r"(\w+)(?:::|\.)(\w+)(?:\.(\w+))?", operator)
         if spelled is None:
@@ -85,8 +85,8 @@ def named(operators: Collection[str]) -> frozenset[str]:
                 "an operator is named by its namespace and its name",
                 'for example operators=["mylib::attend"]',
             )
-        found.add(".".join(part for part in spelled.groups() if part))
-    return frozenset(found)
+        names.add(".".join(part for part in spelled.groups() if part))
+    return frozenset(names)
 
 
 def check_operator(op: str, own_operators: frozenset[str]) -> None:
@@ -144,7 +144,7 @@ def _unfit(op: str) -> Refused | None:
     schema = overload._schema
     if schema.is_mutable or any(argument.is_out for argument in schema.arguments):
         return Refused("it writes to what it is given")
-    if not schema.returns or any(str(one.type) not in RESULTS for one in schema.returns):
+    if not schema.returns or any(str(result.type) not in RESULTS for result in schema.returns):
         return Refused("it returns something else than tensors")
     return None
 
@@ -154,14 +154,14 @@ def check_arguments(node: Node) -> None:
     something, or ask for memory of another kind than a plan's."""
     schema = ops.resolve(node.op)._schema.arguments
     table = {argument.name: argument for argument in schema}
-    given = dict(zip(table, node.args, strict=False))
-    if len(node.args) > len(schema) or given.keys() & dict(node.kwargs).keys():
+    args = dict(zip(table, node.args, strict=False))
+    if len(node.args) > len(schema) or args.keys() & dict(node.kwargs).keys():
         raise _argument(node, "it has too many arguments")
-    given |= dict(node.kwargs)
-    missing = [name for name, one in table.items() if not one.has_default_value()]
-    for name in given.keys() ^ (given.keys() & table.keys()) or set(missing) - given.keys():
+    args |= dict(node.kwargs)
+    missing = [name for name, argument in table.items() if not argument.has_default_value()]
+    for name in args.keys() ^ (args.keys() & table.keys()) or set(missing) - args.keys():
         raise _argument(node, f"{name!r} is missing, or no argument of it")
-    for name, value in given.items():
+    for name, value in args.items():
         kind = str(table[name].type)
         if not _fits(kind, value):
             raise _argument(node, f"{name!r} is {value!r}, and should be {kind}")

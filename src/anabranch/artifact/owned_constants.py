@@ -40,8 +40,8 @@ def owned(
     for constant in constants_of(plan.tasks):
         key = constant.digest, constant.type
         if constant.value is not None and key not in values:
-            known = shared.get(key)
-            values[key] = _own(constant, device, theirs) if known is None else known
+            shared_value = shared.get(key)
+            values[key] = _own(constant, device, theirs) if shared_value is None else shared_value
     bodies: dict[int, Graph] = {}
 
     def own(body: Graph) -> Graph:
@@ -49,10 +49,10 @@ def owned(
             bodies[id(body)] = replace(body, constants=bound(body.constants, values))
         return bodies[id(body)]
 
-    def task(one: Task) -> Task:
-        kernel = one.kernel
+    def task(plan_task: Task) -> Task:
+        kernel = plan_task.kernel
         held = kernel if kernel is None else replace(kernel, body=own(kernel.body))
-        return Task(one.name, own(one.body), held)
+        return Task(plan_task.name, own(plan_task.body), held)
 
     tasks = replace(
         plan.tasks,
@@ -92,7 +92,7 @@ def owned_bytes(plan: Plan) -> int:
             storage = constant.value.untyped_storage()
             held[storage._cdata] = storage.nbytes()
     kept = plan.recipe.kept.values() if plan.recipe is not None else ()
-    return sum(held.values()) + sum(one.nbytes for one in kept)
+    return sum(held.values()) + sum(tensor.nbytes for tensor in kept)
 
 
 def constants_of(tasks: TaskGraph) -> Iterator[Constant]:
@@ -114,5 +114,5 @@ def _own(constant: Constant, device: torch.device | None, theirs: Collection[int
     if alone and value.device == device and type_of(value) == type and not value.is_inference():
         return value
     with torch.inference_mode(False), torch.no_grad():  # it may be written to in any mode
-        made = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=device)
-        return copy_into(made, value)
+        copy = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=device)
+        return copy_into(copy, value)

@@ -119,7 +119,7 @@ class Named:
         self.tensors |= {weight.tensor for weight in document.weights}
         self.tensors |= {state.tensor for state in document.states}
         if document.recipe is not None:
-            self.tensors |= {given.tensor for given in document.recipe.given}
+            self.tensors |= {constant.tensor for constant in document.recipe.given}
 
     def check(self, sources: tuple[str, ...], tensors: Mapping[str, torch.Tensor]) -> None:
         """ValueError for texts and tensors that nothing in the plans names."""
@@ -158,7 +158,7 @@ def _read_states(
     document: Document, border: Graph, tensors: Mapping[str, torch.Tensor]
 ) -> tuple[State, ...]:
     told = {model.name: model for model in document.states}
-    if len(told) != len(document.states) or told.keys() != {one.name for one in border.states}:
+    if len(told) != len(document.states) or told.keys() != {state.name for state in border.states}:
         raise ValueError("its states are not those of its tasks")
     types = {value.name: value.type for value in border.inputs}
 
@@ -184,11 +184,11 @@ def _read_task(
         return Task(model.name, body)
     if kernel.source is not None and not 0 <= kernel.source < len(sources):
         raise ValueError(f"task {model.name} names source {kernel.source}, which is not there")
-    known = dict(kernel)
-    del known["source"]
-    known["body"] = None if kernel.body is None else _read_body(kernel.body, values, asked)
+    kernel_fields = dict(kernel)
+    del kernel_fields["source"]
+    kernel_fields["body"] = None if kernel.body is None else _read_body(kernel.body, values, asked)
     source = "" if kernel.source is None else sources[kernel.source]
-    chosen = replace(told_kernel(ToldKernel(**known), body), source=source)
+    chosen = replace(told_kernel(ToldKernel(**kernel_fields), body), source=source)
     return Task(model.name, body, chosen)
 
 

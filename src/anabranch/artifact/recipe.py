@@ -29,17 +29,17 @@ def with_recipe(
     them its own. The condition of a lookup's index is a condition of the plan, too, where the
     lookup is folded.
     """
-    given = {(c.digest, c.type): c for c in captured.constants}
-    constants = tuple(_sourced(c, given) for c in plan.tasks.constants)
+    by_content = {(c.digest, c.type): c for c in captured.constants}
+    constants = tuple(_sourced(c, by_content) for c in plan.tasks.constants)
     graphs = {id(graph): graph for graph in (captured, *rewritten)}.values()  # some are one
     looked_up = [conditioned(graph, index_bounds(graph)) for graph in graphs]
     relied = dict.fromkeys(c for graph in looked_up for c in graph.conditions)
-    lost = [c.name for c in leaves(constants) if (c.digest, c.type) not in given]
-    held = [c for c in (*constants, *(one.constant for one in relied)) if follows(c)]
+    lost = [c.name for c in leaves(constants) if (c.digest, c.type) not in by_content]
+    held = [c for c in (*constants, *(condition.constant for condition in relied)) if follows(c)]
     recipe = Recipe(
         state,
         tuple(map(bare, captured.constants)),
-        _kept(held, captured, {one.name for one in state if one.persistent}, constants),
+        _kept(held, captured, {tensor.name for tensor in state if tensor.persistent}, constants),
         tuple(relied),
         f"nobody says how %{lost[0]} was computed" if lost else "",
     )
@@ -47,9 +47,9 @@ def with_recipe(
     return replace(plan, tasks=tasks, recipe=recipe)
 
 
-def _sourced(constant: Constant, given: Mapping[tuple[str, TensorType], Constant]) -> Constant:
+def _sourced(constant: Constant, by_content: Mapping[tuple[str, TensorType], Constant]) -> Constant:
     """One that was captured says where it comes from, under whatever name."""
-    same = given.get((constant.digest, constant.type))
+    same = by_content.get((constant.digest, constant.type))
     if constant.derived is not None or same is None:
         return constant
     return replace(constant, source=same.source)

@@ -94,7 +94,7 @@ def write(plan: Plan, tensors: dict[str, torch.Tensor]) -> RecipeModel | None:
         steps = derive.write(recipe.given, (*derived, *relied))
     except ValueError:
         return None
-    given = tuple(_given(constant, recipe, tensors) for constant in recipe.given)
+    given_models = tuple(_given(constant, recipe, tensors) for constant in recipe.given)
     model = RecipeModel(
         state=tuple(
             HeldModel(
@@ -103,7 +103,7 @@ def write(plan: Plan, tensors: dict[str, torch.Tensor]) -> RecipeModel | None:
             for h in recipe.state
             if h.dtype in DTYPE_NAMES
         ),
-        given=given,
+        given=given_models,
         read=tuple(steps.given),
         sorts=tuple(steps.sorts),
         steps=tuple(map(tuple, steps.steps)),
@@ -127,7 +127,7 @@ def _given(constant: Constant, recipe: Recipe, tensors: dict[str, torch.Tensor])
     kept = recipe.kept.get(constant.name)
     if kept is None or not kept.numel():
         return GivenModel(constant=line, names=constant.source, type=None, tensor=None)
-    name = f"kept{sum(one.startswith('kept') for one in tensors):05}"
+    name = f"kept{sum(key.startswith('kept') for key in tensors):05}"
     flat = flatten(kept)
     tensors[name] = flat.view(torch.uint8) if kept.dtype.is_complex else flat
     return GivenModel(constant=line, names=constant.source, type=type_of(kept).text, tensor=name)
@@ -141,7 +141,7 @@ def read(
     check_node: CheckNode,
 ) -> Plan:
     """The plan with the recipe. ValueError, and what parsers raise, for what is none of it."""
-    given = [_read_given(one, check_type) for one in model.given]
+    captured = [_read_given(given_model, check_type) for given_model in model.given]
     steps = derive.Steps(
         given=list(model.read),
         sorts=list(model.sorts),
@@ -152,26 +152,28 @@ def read(
         Constant(_name(i), _type(c.type, check_type), c.digest)
         for i, c in enumerate(model.conditions)
     ]
-    made = [c for c in plan.tasks.constants if c.name in steps.made]
-    _check(steps, {c.name: c for c in given}, (*made, *relied), check_type, check_node)
-    told = {c.name: c for c in derive.told(steps, (*made, *relied), given)}
-    by_content = {(c.digest, c.type): c.source for c in given}
+    derived = [c for c in plan.tasks.constants if c.name in steps.made]
+    _check(steps, {c.name: c for c in captured}, (*derived, *relied), check_type, check_node)
+    told = {c.name: c for c in derive.told(steps, (*derived, *relied), captured)}
+    by_content = {(c.digest, c.type): c.source for c in captured}
     constants = tuple(
         told.get(c.name) or replace(c, source=by_content.get((c.digest, c.type), ()))
         for c in plan.tasks.constants
     )
-    for one in model.conditions:
-        if one.kind not in KINDS or len(one.numbers) != KINDS[one.kind].numbers:
-            raise ValueError(f"there is no condition {one.kind!r} of {len(one.numbers)} numbers")
+    for condition in model.conditions:
+        if condition.kind not in KINDS or len(condition.numbers) != KINDS[condition.kind].numbers:
+            raise ValueError(
+                f"there is no condition {condition.kind!r} of {len(condition.numbers)} numbers"
+            )
     kept = {
-        constant.name: _kept(one, constant, tensors, check_type)
-        for one, constant in zip(model.given, given, strict=True)
-        if one.tensor is not None or not constant.type.numel
+        constant.name: _kept(given_model, constant, tensors, check_type)
+        for given_model, constant in zip(model.given, captured, strict=True)
+        if given_model.tensor is not None or not constant.type.numel
     }
-    _check_values(model, given, kept, constants)
+    _check_values(model, captured, kept, constants)
     recipe = Recipe(
         tuple(ModelTensor(h.name, h.shape, DTYPES[h.dtype], h.persistent) for h in model.state),
-        tuple(given),
+        tuple(captured),
         kept,
         tuple(Condition(told[_name(i)], c.kind, c.numbers) for i, c in enumerate(model.conditions)),
     )
@@ -192,15 +194,15 @@ def _type(text: str, check_type: Callable[[TensorType], None]) -> TensorType:
 
 def _check_values(
     model: RecipeModel,
-    given: Sequence[Constant],
+    captured: Sequence[Constant],
     kept: Mapping[str, torch.Tensor],
     constants: Sequence[Constant],
 ) -> None:
     """ValueError where new weights would be asked for something that is neither kept nor held by
     the model, under whatever name."""
-    held, known = {one.name for one in model.state}, {(c.digest, c.type): c for c in given}
-    read = [c for c in given if c.name in model.read]
-    read += [known[c.digest, c.type] for c in constants if c.derived is None and c.source]
+    held, by_content = {h.name for h in model.state}, {(c.digest, c.type): c for c in captured}
+    read = [c for c in captured if c.name in model.read]
+    read += [by_content[c.digest, c.type] for c in constants if c.derived is None and c.source]
     for constant in read:
         if constant.name not in kept and held.isdisjoint(constant.source):
             raise ValueError(f"nobody has the value of %{constant.name}")
@@ -224,8 +226,8 @@ def _kept(
 
 def _check(
     steps: derive.Steps,
-    given: Mapping[str, Constant],
-    made: tuple[Constant, ...],
+    captured: Mapping[str, Constant],
+    derived: tuple[Constant, ...],
     check_type: Callable[[TensorType], None],
     check_node: CheckNode,
 ) -> None:
@@ -238,7 +240,9 @@ def _check(
         check_node(sort, None)
         if not computable(sort):
             raise ValueError(f"a constant is computed by {sort.op}, which does more than compute")
-    types: dict[int, TensorType] = {-1 - i: given[name].type for i, name in enumerate(steps.given)}
+    types: dict[int, TensorType] = {
+        -1 - i: captured[name].type for i, name in enumerate(steps.given)
+    }
     count, seen = 0, set[tuple[object, ...]]()
     for step in steps.steps:
         if not step or not 0 <= step[0] < len(sorts):
@@ -258,9 +262,9 @@ def _check(
         results = (sort,) if isinstance(sort, TensorType) else sort.types
         types.update(enumerate(results, count))
         count += len(results)
-    if {c.name for c in made} != steps.made.keys():
+    if {c.name for c in derived} != steps.made.keys():
         raise ValueError("a constant is made that the plan does not have")
-    for constant in made:
+    for constant in derived:
         if types.get(steps.made[constant.name]) != constant.type:
             raise ValueError(f"%{constant.name} is made of another type")
 

@@ -157,10 +157,10 @@ def _write_task(task: Task, number: Mapping[str, int]) -> TaskModel:
     if kernel is None:
         return TaskModel(name=task.name, body=_write_graph(task.body), kernel=None)
     told_kernel = tell_kernel(kernel, task.body)
-    known = {one.name: getattr(told_kernel, one.name) for one in fields(told_kernel)}
-    known["body"] = None if told_kernel.body is None else _write_graph(told_kernel.body)
+    kernel_fields = {field.name: getattr(told_kernel, field.name) for field in fields(told_kernel)}
+    kernel_fields["body"] = None if told_kernel.body is None else _write_graph(told_kernel.body)
     source = number[kernel.source] if kernel.source else None
-    model = KernelModel(**known, source=source)
+    model = KernelModel(**kernel_fields, source=source)
     return TaskModel(name=task.name, body=_write_graph(task.body), kernel=model)
 
 

@@ -119,16 +119,16 @@ def _rows_there(there: WorkerPlace, matrix: BatchMatrix, cell: Cell) -> list[Bat
 def _failed(matrix: BatchMatrix, cell: Cell, why: str) -> list[BatchRow]:
     """The rows of a model that no worker could do."""
     model, dtype, _ = cell
-    made = [(b, m, "") for b in matrix.batches for m in matrix.batches]
-    made += [(b, b, device) for b in matrix.batches for device in matrix.devices]
-    return [BatchRow(model, dtype, b, m, device, failure=why) for b, m, device in made]
+    cases = [(b, m, "") for b in matrix.batches for m in matrix.batches]
+    cases += [(b, b, device) for b in matrix.batches for device in matrix.devices]
+    return [BatchRow(model, dtype, b, m, device, failure=why) for b, m, device in cases]
 
 
 def _model(matrix: BatchMatrix, model: str, trace: Trace) -> list[BatchRow]:
     """Compiled for each batch here and for each other device, and each schedule run at each
     batch; those for other devices at their own."""
-    given = {"tf32": matrix.dtype == "tf32", "budget": matrix.budget, "search": "none"}
-    options = Options.read({**given, "kernels": "library", "scheduler": matrix.scheduler})
+    settings = {"tf32": matrix.dtype == "tf32", "budget": matrix.budget, "search": "none"}
+    options = Options.read({**settings, "kernels": "library", "scheduler": matrix.scheduler})
     rows: list[BatchRow] = []
     with Cache.open(options.cache_dir) as cache:
 
@@ -140,9 +140,9 @@ def _model(matrix: BatchMatrix, model: str, trace: Trace) -> list[BatchRow]:
             choice: Choice = compile_model(job, stop_after="schedule")
             return _Made(job, tasks, choice.schedule)
 
-        made = {batch: _tried(scheduled, batch, "") for batch in matrix.batches}
-        for batch, here in made.items():
-            others = {(other, ""): one for other, one in made.items()}
+        outcomes = {batch: _tried(scheduled, batch, "") for batch in matrix.batches}
+        for batch, here in outcomes.items():
+            others = {(other, ""): outcome for other, outcome in outcomes.items()}
             others |= {(batch, name): _tried(scheduled, batch, name) for name in matrix.devices}
             rows += _compared((model, matrix.dtype, batch), here, others)
     return rows
@@ -172,8 +172,10 @@ def _compared(
 ) -> list[BatchRow]:
     """A row for each schedule, by batch and device it was made for, run where `here` was made."""
     batch = cell[2]
-    why = {key: one for key, one in others.items() if isinstance(one, str)}
-    schedules = {key: one.schedule for key, one in others.items() if not isinstance(one, str)}
+    why = {key: outcome for key, outcome in others.items() if isinstance(outcome, str)}
+    schedules = {
+        key: outcome.schedule for key, outcome in others.items() if not isinstance(outcome, str)
+    }
     priced: dict[tuple[int, str], Cost] = {}
     if not isinstance(here, str):
         _, _, costs = bounded_costs(here.job, here.tasks)

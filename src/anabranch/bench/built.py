@@ -116,11 +116,11 @@ def build_ours(
         trace.add("warning", "bench", f"{cell.name} {name}", reason(failed))
         yield System(name, None, failure=reason(failed))
         return
-    events, known = trace.events[told:], compiled.known
-    facts = {key: known[key] for key in KEPT_FACTS if key in known}
+    events, all_facts = trace.events[told:], compiled.known
+    facts = {key: all_facts[key] for key in KEPT_FACTS if key in all_facts}
     facts["substitutions"] = list(_substitutions(events, "applied", "chosen"))
     facts["substitutions_refused"] = list(_substitutions(events, "refused"))
-    peak, chosen = known.get("peak_bytes"), str(facts.get("scheduler", ""))
+    peak, chosen = all_facts.get("peak_bytes"), str(facts.get("scheduler", ""))
     took = _ordering(events, chosen)
     facts |= {} if took is None else {"order_s": took}
     wanted = asked.get("scheduler", chosen)
@@ -148,12 +148,12 @@ def _ordering(events: Sequence[Event], scheduler: str) -> float | None:
 def bounded_plan(compiled: Any) -> Plan | None:
     """The plan of a system without a bound on memory, with the waits that ours would get; None
     where it has them."""
-    made = compiled.entries[-1]
-    if compiled.options.arena_ratio is not None or made.compilation is None:
+    entry = compiled.entries[-1]
+    if compiled.options.arena_ratio is not None or entry.compilation is None:
         return None
     usual = Options.model_fields["arena_ratio"].default
-    most = largest_arena(made.compilation.found.sequential.arena_bytes, usual)
-    plan: Plan = made.plan
+    most = largest_arena(entry.compilation.found.sequential.arena_bytes, usual)
+    plan: Plan = entry.plan
     return pack(plan.tasks, plan.schedule, plan.spec, plan.signature, limit_bytes=most)
 
 

@@ -105,34 +105,34 @@ def _cases(
     """Each graph's family, itself and its case; how well measurements of networks repeat."""
     cases = [case_of(graph, observations) for graph in observations.graphs]
     whole = [case for case in cases if case.kind == "network"]
-    known = repeatability(times for case in whole for times in case.repeats)
+    overall = repeatability(times for case in whole for times in case.repeats)
     return [
-        (family(graph.of or graph.name), graph, floored(case, _own(case, known)))
+        (family(graph.of or graph.name), graph, floored(case, _own(case, overall)))
         for graph, case in zip(observations.graphs, cases, strict=True)
-    ], known
+    ], overall
 
 
-def _own(case: Case, known: Repeatability) -> Repeatability:
-    """How well measurements of this graph repeat; that of all, `known`, where it has too few."""
+def _own(case: Case, overall: Repeatability) -> Repeatability:
+    """How well measurements of this graph repeat; that of all, `overall`, where it has too few."""
     own = repeatability(case.repeats)
-    return own if case.kind == "network" and own.freedom >= OWN_FREEDOM_LEAST else known
+    return own if case.kind == "network" and own.freedom >= OWN_FREEDOM_LEAST else overall
 
 
 def _fits(
     kept: Sequence[list[Case]], spec: TargetSpec, trace: Trace, workers: int
 ) -> list[Calibration]:
     """One fit to each list of cases, in several processes if there may be several."""
-    one = partial(fit, spec=spec, start=START)
-    found: list[Calibration] = []
+    fit_cases = partial(fit, spec=spec, start=START)
+    calibrations: list[Calibration] = []
     with ExitStack() as stack:
         run: Callable[..., Iterable[Calibration]] = map
         if workers > 1:
             pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
             run = stack.enter_context(pool).map
-        for done, fitted in enumerate(run(one, kept)):
-            found.append(fitted)
+        for done, fitted in enumerate(run(fit_cases, kept)):
+            calibrations.append(fitted)
             trace.progress("calibrate", done + 1, len(kept), "fitted")
-    return found
+    return calibrations
 
 
 def family(name: str) -> str:

@@ -147,18 +147,18 @@ def _together(name: str, originals: Sequence[Task]) -> TaskGraph:
 
 
 def _copied(task: Task, i: int) -> Task:
-    own, given = f"c{i}.", f"{task.name}.set{i % SETS}."
-    body = _renamed(task.body, own, given)
+    own, input_prefix = f"c{i}.", f"{task.name}.set{i % SETS}."
+    body = _renamed(task.body, own, input_prefix)
     kernel = task.kernel
     if kernel is not None:
-        kernel = replace(kernel, body=_renamed(kernel.body, own, given))
+        kernel = replace(kernel, body=_renamed(kernel.body, own, input_prefix))
     return Task(f"{own}{task.name}", body, kernel)
 
 
-def _renamed(graph: Graph, own: str, given: str) -> Graph:
-    """What it computes begins with `own`, what it is given with `given`."""
-    names = {value.name: given + value.name for value in graph.inputs}
-    names.update((constant.name, given + constant.name) for constant in graph.constants)
+def _renamed(graph: Graph, own: str, input_prefix: str) -> Graph:
+    """What it computes begins with `own`, the inputs with `input_prefix`."""
+    names = {value.name: input_prefix + value.name for value in graph.inputs}
+    names.update((constant.name, input_prefix + constant.name) for constant in graph.constants)
     nodes = []
     for node in graph.nodes:
         args = tuple(rename(arg, names) for arg in node.args)

@@ -89,8 +89,8 @@ def fit_kernels(
     OptionError if nothing could be held out."""
     trace = trace or Trace()
     names = models or tuple(f"zoo:{name}" for name in RECORDED_NETWORKS)
-    known = load_profile(profile)
-    gathered = gather(names, f"sim:{Path(profile)}", known, trace, compile)
+    loaded = load_profile(profile)
+    gathered = gather(names, f"sim:{Path(profile)}", loaded, trace, compile)
     held = {name: _without(name, gathered) for name in names}
     if len(names) < 2 or not all(held.values()):
         raise OptionError(
@@ -98,14 +98,16 @@ def fit_kernels(
             f"the profile knows kernels of {sum(map(bool, held.values()))} of {len(names)}",
             "name two networks or more that it was recorded of",
         )
-    factors = fit_factors([one.timed for one in gathered.samples.values()])
+    factors = fit_factors([sample.timed for sample in gathered.samples.values()])
     errors, families, networks = judged(held, gathered)
     origin = recorded_provenance()
-    model = FittedKernels(device=known.spec.name, provenance=origin, factors=factors, errors=errors)
+    model = FittedKernels(
+        device=loaded.spec.name, provenance=origin, factors=factors, errors=errors
+    )
     record = {
         "version": 1,
-        "provenance": {**origin.model_dump(), "profile": known.provenance.date},
-        "device": known.spec.name,
+        "provenance": {**origin.model_dump(), "profile": loaded.provenance.date},
+        "device": loaded.spec.name,
         "kernels": len(gathered.samples),
         "networks": networks,
         "families": families,
@@ -123,7 +125,7 @@ def gather(
     """The kernels of these networks that the profile has times of."""
     spec = replace(resolve(target).spec, tf32=False)
     rough = Roofline(spec)
-    found: dict[str, tuple[Task, float]] = {}
+    timed_tasks: dict[str, tuple[Task, float]] = {}
     users: dict[str, set[str]] = defaultdict(set)
     plans: dict[str, tuple[str, ...]] = {}
     for done, name in enumerate(names):
@@ -136,19 +138,21 @@ def gather(
             for candidate in candidates:
                 own = replace(task, kernel=whole(task, candidate, spec, ALL))
                 key = timing_key(own, False)
-                if key in found or (timing := find_timing(profile, own, False, key)) is None:
-                    if key in found:
+                if key in timed_tasks or (timing := find_timing(profile, own, False, key)) is None:
+                    if key in timed_tasks:
                         users[key].add(name)
                     continue
                 if timing.us:
-                    found[key] = own, timing.us
+                    timed_tasks[key] = own, timing.us
                     users[key].add(name)
         tasks = compiled.entries[-1].compilation.plan.tasks.tasks
-        plans[name] = tuple(key for key in (timing_key(t, False) for t in tasks) if key in found)
+        plans[name] = tuple(
+            key for key in (timing_key(t, False) for t in tasks) if key in timed_tasks
+        )
     trace.progress("fit", len(names), len(names))
     samples = {
         key: Sample(frozenset(users[key]), launches, us, rough.task(task).us)
-        for key, (task, us) in found.items()
+        for key, (task, us) in timed_tasks.items()
         if (launches := terms_of(task, spec))
     }
     kept = {name: tuple(key for key in keys if key in samples) for name, keys in plans.items()}
@@ -158,11 +162,13 @@ def gather(
 def _without(name: str, gathered: TimedKernels) -> dict[str, float]:
     """What a fit without the network says of its kernels, by key."""
     samples = gathered.samples
-    factors = fit_factors([one.timed for one in samples.values() if name not in one.networks])
+    factors = fit_factors(
+        [sample.timed for sample in samples.values() if name not in sample.networks]
+    )
     said = {
-        key: predicted_us(factors, one.launches) or one.rough_us
-        for key, one in samples.items()
-        if name in one.networks
+        key: predicted_us(factors, sample.launches) or sample.rough_us
+        for key, sample in samples.items()
+        if name in sample.networks
     }
     return {key: max(us, LEAST_US) for key, us in said.items()}
 
@@ -175,16 +181,21 @@ def judged(
     networks = []
     for name, said in held.items():
         samples = [(gathered.samples[key], us) for key, us in said.items()]
-        for one, us in samples:
-            both = math.log(us / one.us), math.log(one.rough_us / one.us)
-            for family in ("", family_of(one.launches)):
+        for sample, us in samples:
+            both = math.log(us / sample.us), math.log(sample.rough_us / sample.us)
+            for family in ("", family_of(sample.launches)):
                 off.setdefault(family, {}).setdefault(name, []).append(both)
         plan = gathered.plans[name]
         took = sum(gathered.samples[key].us for key in plan) or 1.0
         networks.append(
             {
                 "network": name,
-                **_row([(us / one.us - 1, one.rough_us / one.us - 1) for one, us in samples]),
+                **_row(
+                    [
+                        (us / sample.us - 1, sample.rough_us / sample.us - 1)
+                        for sample, us in samples
+                    ]
+                ),
                 "sum": round(sum(said[key] for key in plan) / took - 1, 4),
                 "roofline_sum": round(
                     sum(gathered.samples[key].rough_us for key in plan) / took - 1, 4

@@ -65,19 +65,19 @@ def run(
     why no more is begun, "" if there is no reason. `spread`: who makes the rows instead of
     `rows_of`, several cells at a time; they stand in the order of the cells all the same."""
     record = header(kind, target, settings) | {"rows": [], **summary(())}
-    found: dict[int, list[dict[str, Any]]] = {}
+    rows_by_number: dict[int, list[dict[str, Any]]] = {}
     answers = _in_turn(cells, rows_of, trace, gpu_of(target))
     if spread is not None:
         answers = spread.answers(cells, label, trace)
     for number, gpu, rows in answers:
         cause = "stop" if rows is None else cut_short(rows)
-        found[number] = [{**asdict(row), "gpu": gpu} for row in rows or ()]
-        record["rows"] = [row for own in sorted(found) for row in found[own]]
+        rows_by_number[number] = [{**asdict(row), "gpu": gpu} for row in rows or ()]
+        record["rows"] = [row for own in sorted(rows_by_number) for row in rows_by_number[own]]
         record |= {**summary(record["rows"]), "cut_short": record["cut_short"] or cause}
         if save is not None:
             save(record)
         if spread is not None:
-            trace.progress("bench", len(found), len(cells))
+            trace.progress("bench", len(rows_by_number), len(cells))
         elif cause:
             break
     trace.progress("bench", len(cells), len(cells))

@@ -55,8 +55,8 @@ def scheduler_options(name: str) -> Options:
 def schedule_job(matrix: ScheduleMatrix, cell: Cell, trace: Trace) -> Iterator[Job]:
     """One network of the matrix, compiled without a search while its cache is open."""
     model, dtype, batch = cell
-    given = {"tf32": dtype == "tf32", "kernels": matrix.kernels, "search": "none"}
-    options = Options.read(given)
+    settings = {"tf32": dtype == "tf32", "kernels": matrix.kernels, "search": "none"}
+    options = Options.read(settings)
     target = resolve(matrix.target, options.tf32)
     with Cache.open(options.cache_dir) as cache:
         yield job_of(model, dtype, batch, target, options, cache, trace, matrix.trust)

@@ -69,8 +69,8 @@ def described(target: str) -> dict[str, Any]:
     """What a record says of the machine: the target, the device, and of one that is here what it is
     and has installed."""
     here = machine(target)
-    known = {"target": here.target, "device": resolve(here.target).spec.name}
-    return known if here.simulated else {**known, **here.survey()}
+    facts = {"target": here.target, "device": resolve(here.target).spec.name}
+    return facts if here.simulated else {**facts, **here.survey()}
 
 
 def gpu_of(target: str) -> str:

@@ -94,11 +94,11 @@ def observe(
         del job, tasks, whole
         here.release()
     trace.progress("record", len(cells), len(cells))
-    found = recorder.found if recorder is not None else into
-    if found is None:
+    observations = recorder.found if recorder is not None else into
+    if observations is None:
         assert failed is not None, "no networks"
         raise failed
-    return found
+    return observations
 
 
 def _holds(

@@ -40,7 +40,7 @@ def xla(model: nn.Module, args: Args, machine: Machine) -> tuple[TimedCall, int]
             "it would run on the CPU beside systems that run on the GPU",
             "pip install 'jax[cuda13]', or the one for this CUDA",
         )
-    given = importlib.import_module("torchax.ops.mappings").t2j
+    to_jax = importlib.import_module("torchax.ops.mappings").t2j
     model, args = model.to("cpu"), pytree.tree_map_only(Tensor, lambda x: x.cpu(), args)
     products = "default" if matmul.allow_tf32 else "highest"
     with warnings.catch_warnings(), jax.default_matmul_precision(products):
@@ -50,13 +50,13 @@ def xla(model: nn.Module, args: Args, machine: Machine) -> tuple[TimedCall, int]
         # are.
         place = jax.devices()[0]
         weights = jax.device_put(weights, place)
-        inputs = [jax.device_put(given(x), place) for x in args]
+        inputs = [jax.device_put(to_jax(x), place) for x in args]
         compiled = jax.jit(lambda *xs: function(weights, xs)).lower(*inputs).compile()
     taken = compiled.memory_analysis()
 
     def call() -> Any:
-        found = jax.block_until_ready(compiled(*inputs))
-        return [from_dlpack(x) for x in jax.tree_util.tree_leaves(found)]
+        outputs = jax.block_until_ready(compiled(*inputs))
+        return [from_dlpack(x) for x in jax.tree_util.tree_leaves(outputs)]
 
     off = {d for x in jax.tree_util.tree_leaves(compiled(*inputs)) for d in x.devices()} - {place}
     if off:
@@ -87,10 +87,10 @@ def tvm(model: nn.Module, args: Args, machine: Machine) -> tuple[TimedCall, None
     inputs = [tvm.runtime.from_dlpack(x.contiguous()) for x in args]
 
     def call() -> Any:
-        found = run(*inputs)
+        outputs = run(*inputs)
         device.sync()
-        several = not hasattr(found, "numpy")
-        return [from_dlpack(x) for x in (found if several else [found])]
+        several = not hasattr(outputs, "numpy")
+        return [from_dlpack(x) for x in (outputs if several else [outputs])]
 
     return call, None
 

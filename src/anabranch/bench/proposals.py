@@ -45,7 +45,7 @@ def proposals(
     for streams, stay in CHANCES:
         rng = random.Random(f"{seed} {streams}")
         makers[f"random-{streams}"] = partial(chance, dag, streams, stay, rng)
-    found: dict[tuple[Launch, ...], Schedule] = {}
+    schedules: dict[tuple[Launch, ...], Schedule] = {}
     for name, maker in makers.items():
         try:
             schedule = replace(maker(), scheduler=name, stages=())
@@ -53,8 +53,8 @@ def proposals(
         except Exception as failure:
             limits.trace.add("warning", "record", name, f"{type(failure).__name__}: {failure}")
             continue
-        found.setdefault(schedule.launches, schedule)
-    return tuple(found.values())
+        schedules.setdefault(schedule.launches, schedule)
+    return tuple(schedules.values())
 
 
 def chance(dag: Dag, streams: int, stay: float, rng: random.Random) -> Schedule:

@@ -44,13 +44,13 @@ def command() -> str:
 
 def versions() -> dict[str, str]:
     """Of this package, of Python and of the packages that numbers depend on, where installed."""
-    found = {"anabranch": anabranch.__version__, "python": platform.python_version()}
+    version_of = {"anabranch": anabranch.__version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            version_of[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return version_of
 
 
 def commit() -> str:

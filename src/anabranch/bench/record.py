@@ -95,7 +95,7 @@ def record(
             options["scheduler"] = "sequential"
         try:
             compiled = compile(model, args, trace=trace, verify=False, **options)
-            made = compiled.entries[-1].compilation
+            compilation = compiled.entries[-1].compilation
             tried, facts = considered(compiled)
         except OptionError:
             raise
@@ -103,10 +103,10 @@ def record(
             failed = error
             trace.add("warning", "record", what, str(error))
             continue
-        profile = extended(profile, made, tried, facts, tf32, borrow_from)
+        profile = extended(profile, compilation, tried, facts, tf32, borrow_from)
         if save is not None:
             save(profile)
-        del model, args, compiled, made, tried, facts
+        del model, args, compiled, compilation, tried, facts
         here.release()
     trace.progress("record", len(cells), len(cells))
     if profile is None:
@@ -118,19 +118,23 @@ def record(
 def considered(compiled: Compiled) -> tuple[list[Tried], dict[str, KernelFact]]:
     """Every task of the plan, of every other way to cut its graph, and of the selections that are
     compared as wholes, with its candidates; and by `kernel_key` what those take that are kept."""
-    made, target = compiled.entries[-1].compilation, compiled.target
-    assert made is not None
-    selections = [made.found.selection]
+    compilation, target = compiled.entries[-1].compilation, compiled.target
+    assert compilation is not None
+    selections = [compilation.found.selection]
     with Cache.open(compiled.options.cache_dir) as cache:
         tuner = Tuner(target, compiled.options, cache)
         prepare = partial(pack, spec=target.spec)
         costs = costs_of(target, prepare, cache, compiled.trace, each=TIME.kernel_s)
-        cuts = tuner.cuts(made.found.graph, Trace())
+        cuts = tuner.cuts(compilation.found.graph, Trace())
         selections += tuner.each(cuts, costs)
         wholes = tuner.kernels(cuts, costs, Trace(), wholes=True)
         selections += [way.selection for way in wholes]
         facts = kernel_facts(selections, costs, target.spec)
-    tried = [(task, one.candidates[task.name]) for one in selections for task in one.tasks.tasks]
+    tried = [
+        (task, selection.candidates[task.name])
+        for selection in selections
+        for task in selection.tasks.tasks
+    ]
     return tried, facts
 
 
@@ -139,26 +143,27 @@ def kernel_facts(
 ) -> dict[str, KernelFact]:
     """By `kernel_key` what the kernels take whose times are kept: a kernel of each task in one run,
     then the next of each."""
-    found: dict[str, KernelFact] = {}
-    for one in selections:
+    facts: dict[str, KernelFact] = {}
+    for selection in selections:
         kept = {
             task.name: [
                 whole(task, candidate, spec, ALL)
-                for candidate, _ in _worth_keeping(one.candidates[task.name])
+                for candidate, _ in _worth_keeping(selection.candidates[task.name])
             ]
-            for task in one.tasks.tasks
+            for task in selection.tasks.tasks
         }
         for turn in range(max(map(len, kept.values()), default=0)):
             asked = {name: own[turn] for name, own in kept.items() if turn < len(own)}
-            if all(kernel_key(kernel) in found for kernel in asked.values()):
+            if all(kernel_key(kernel) in facts for kernel in asked.values()):
                 continue
             tasks = tuple(
-                replace(task, kernel=asked.get(task.name, task.kernel)) for task in one.tasks.tasks
+                replace(task, kernel=asked.get(task.name, task.kernel))
+                for task in selection.tasks.tasks
             )
-            probes = costs.probe(replace(one.tasks, tasks=tasks))
+            probes = costs.probe(replace(selection.tasks, tasks=tasks))
             for name in asked.keys() & probes.keys():
-                found[kernel_key(asked[name])] = _fact(asked[name], probes[name])
-    return found
+                facts[kernel_key(asked[name])] = _fact(asked[name], probes[name])
+    return facts
 
 
 def _fact(kernel: Kernel, probe: Probe) -> KernelFact:
@@ -189,8 +194,8 @@ def extended(
     for task, candidates in tried:
         for candidate, cost in _worth_keeping(candidates):
             kernel = whole(task, candidate, compilation.plan.spec, ALL)
-            one = replace(task, kernel=kernel)
-            key = timing_key(one, tf32)
+            candidate_task = replace(task, kernel=kernel)
+            key = timing_key(candidate_task, tf32)
             if own:
                 elsewhere.pop(key, None)
             elif key not in timings or key in elsewhere:
@@ -200,7 +205,7 @@ def extended(
             timings[key] = Timing(
                 us=round(cost.us, 3),
                 spread=round(cost.spread, 3),
-                label=label(one),
+                label=label(candidate_task),
             )
     kernels = {**profile.kernels, **facts} if own else {**facts, **profile.kernels}
     for task in compilation.plan.tasks.tasks:
@@ -248,11 +253,15 @@ def _multiprocessors(spec: TargetSpec) -> tuple[object, ...]:
 
 def _worth_keeping(candidates: Sequence[Candidate]) -> list[tuple[Candidate, Cost]]:
     """Those that were measured; of the generated ones the fastest few, and the chosen one."""
-    known = ((one, cost) for one in candidates if (cost := one.verdict.cost) is not None)
-    timed = [(one, cost) for one, cost in known if cost.source == "measured"]
+    priced = (
+        (candidate, cost)
+        for candidate in candidates
+        if (cost := candidate.verdict.cost) is not None
+    )
+    timed = [(candidate, cost) for candidate, cost in priced if cost.source == "measured"]
     generated = [pair for pair in timed if pair[0].kernel.provider == GENERATED]
     slower = sorted(generated, key=lambda pair: pair[1].us)[FASTEST:]
-    left_out = {id(one) for one, _ in slower if not one.verdict.chosen}
+    left_out = {id(candidate) for candidate, _ in slower if not candidate.verdict.chosen}
     return [pair for pair in timed if id(pair[0]) not in left_out]
 
 

@@ -49,20 +49,20 @@ class Subject:
 
 
 class ObservationRecorder:
-    """Observations of one machine that grow. OptionError if `found` is of another machine."""
+    """Observations of one machine that grow. OptionError if `earlier` are of another machine."""
 
-    def __init__(self, found: Observations | None, spec: TargetSpec) -> None:
+    def __init__(self, earlier: Observations | None, spec: TargetSpec) -> None:
         spec = replace(spec, tf32=False)
-        if found is None:
-            found = Observations(spec=spec)
-        elif found.spec.fingerprint != spec.fingerprint:
+        if earlier is None:
+            earlier = Observations(spec=spec)
+        elif earlier.spec.fingerprint != spec.fingerprint:
             raise OptionError(
-                f"the observations are of {found.spec.name} with {dict(found.spec.versions)}",
+                f"the observations are of {earlier.spec.name} with {dict(earlier.spec.versions)}",
                 f"this is {spec.name} with {dict(spec.versions)}",
                 "write to another file, or remove this one",
             )
-        sessions = (*found.sessions, recorded_provenance())
-        self.found = found.model_copy(update={"sessions": sessions})
+        sessions = (*earlier.sessions, recorded_provenance())
+        self.found = earlier.model_copy(update={"sessions": sessions})
         self._rows: dict[str, int] = {}
 
     def begin(self) -> None:

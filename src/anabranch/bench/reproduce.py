@@ -302,15 +302,15 @@ def _those(names: Sequence[str], only: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if name in only)
 
 
-def _check(only: tuple[str, ...], known: Sequence[str]) -> None:
-    check_names("row of this table", only, known)
+def _check(only: tuple[str, ...], choices: Sequence[str]) -> None:
+    check_names("row of this table", only, choices)
 
 
-def _entry(what: str, name: str, known: dict[str, T]) -> T:
-    if name not in known:
+def _entry(what: str, name: str, entries: dict[str, T]) -> T:
+    if name not in entries:
         raise OptionError(
             f"unknown {what} {name!r}",
             f"no {what} has this name",
-            f"choose from: {', '.join(known)}; anabranch reproduce lists all",
+            f"choose from: {', '.join(entries)}; anabranch reproduce lists all",
         )
-    return known[name]
+    return entries[name]

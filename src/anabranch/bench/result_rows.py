@@ -151,22 +151,22 @@ def variant(text: str, kind: str = "system") -> dict[str, str]:
 
 
 def rivals_of(
-    matrix: BenchmarkMatrix, usual: Sequence[str], known: Collection[str]
+    matrix: BenchmarkMatrix, usual: Sequence[str], choices: Collection[str]
 ) -> tuple[str, ...]:
     """Those that are asked for, once each, or the usual ones. OptionError for an unknown one."""
     chosen = tuple(usual if matrix.rivals is None else dict.fromkeys(matrix.rivals))
-    check_names("rival", chosen, known)
+    check_names("rival", chosen, choices)
     return chosen
 
 
-def check_names(what: str, names: Sequence[str], known: Collection[str]) -> None:
+def check_names(what: str, names: Sequence[str], choices: Collection[str]) -> None:
     """OptionError for a name that is not known."""
     for name in names:
-        if name not in known:
+        if name not in choices:
             raise OptionError(
                 f"unknown {what} {name!r}",
                 f"no {what} has this name",
-                f"choose from: {', '.join(known)}",
+                f"choose from: {', '.join(choices)}",
             )
 
 

@@ -97,14 +97,14 @@ class ScheduleSearch:
             yield job, bounded_costs(job, self.tasks, each=STAGE_S)[2]
 
     def _limits(self, options: Options, trace: Trace, spent: float) -> Limits:
-        given = self.limits
+        limits = self.limits
         left = None if self.seconds is None else max(0.0, self.seconds - spent)
         return replace(
-            given,
-            deadline=given.deadline.within(left),
-            max_streams=ANY_STREAMS if options.scheduler in UNCAPPED else given.max_streams,
-            max_group_size=options.max_group_size or given.max_group_size,
-            max_groups=options.max_groups or given.max_groups,
+            limits,
+            deadline=limits.deadline.within(left),
+            max_streams=ANY_STREAMS if options.scheduler in UNCAPPED else limits.max_streams,
+            max_group_size=options.max_group_size or limits.max_group_size,
+            max_groups=options.max_groups or limits.max_groups,
             trace=trace,
         )
 

@@ -160,15 +160,15 @@ class _Plans:
 
     def prepare(self, tasks: TaskGraph, schedule: Schedule) -> Plan:
         """The plan of this schedule, with the waits that it has."""
-        known = self._known.get((id(tasks), schedule))
-        return known or self.keep(pack(tasks, schedule, self._job.target.spec))
+        cached = self._known.get((id(tasks), schedule))
+        return cached or self.keep(pack(tasks, schedule, self._job.target.spec))
 
     def _packer(self, tasks: TaskGraph) -> Packer:
-        found = next((packer for own, packer in self._packers if own is tasks), None)
-        if found is None:
-            found = bounded_costs(self._job, tasks)[1]
-            self._packers.append((tasks, found))
-        return found
+        cached = next((packer for own, packer in self._packers if own is tasks), None)
+        if cached is None:
+            cached = bounded_costs(self._job, tasks)[1]
+            self._packers.append((tasks, cached))
+        return cached
 
 
 def run(
@@ -270,8 +270,8 @@ def must_agree(
     same, only sooner. By turns on several inputs, for what is read too early still holds what the
     run before has left."""
     name, first = changed.tasks.name, target.load(plain)
-    wants = [first(given, clone=True) for given in turns]
-    again = [first(given, clone=True) for given in turns]
+    wants = [first(inputs, clone=True) for inputs in turns]
+    again = [first(inputs, clone=True) for inputs in turns]
     if not all(map(same_bits, wants, again)):
         trace.add(
             "warning", "bench", name, "leaves other bits each time: not compared with overlap"
@@ -300,50 +300,60 @@ def _compared(
     kernels `launched` as is best. `side_by_side`: what times the plans in the end; `used`: what
     they make of the machine, where that is asked for."""
     tasks, limits = search.tasks, search.limits
-    found, failures = _planned(plans, search, names)
-    priced = _priced(found, side_by_side)
+    planned_by_name, failures = _planned(plans, search, names)
+    priced = _priced(planned_by_name, side_by_side)
     ours = min(
-        (name for name in OURS if name in found), key=lambda n: priced[n][1].us, default=None
+        (name for name in OURS if name in planned_by_name),
+        key=lambda n: priced[n][1].us,
+        default=None,
     )
     if ours is not None and not limits.deadline.stopped():
-        usual = [(found[n].scheduled.schedule, priced[n][1]) for n in found if n in (*BEST, *OURS)]
+        usual = [
+            (planned_by_name[n].scheduled.schedule, priced[n][1])
+            for n in planned_by_name
+            if n in (*BEST, *OURS)
+        ]
         try:
-            plan, took = launched(found[ours].scheduled.schedule, usual)
+            plan, took = launched(planned_by_name[ours].scheduled.schedule, usual)
         except AnabranchError as failed:
             plan, failures[PDL] = None, failed.what
         if plan is not None and plan.tasks is not tasks:
-            found[PDL] = _Made(plans.keep(plan), plan, took)
-            priced = _priced(found, side_by_side)
-    fastest = min((_counted(name, *priced[name]).us for name in found), default=0.0)
-    more = dict.fromkeys(name for name in (*found, *failures) if name not in names)
+            planned_by_name[PDL] = _Made(plans.keep(plan), plan, took)
+            priced = _priced(planned_by_name, side_by_side)
+    fastest = min((_counted(name, *priced[name]).us for name in planned_by_name), default=0.0)
+    more = dict.fromkeys(name for name in (*planned_by_name, *failures) if name not in names)
     order = sorted([*names, *more], key=_place(names))
-    rows = [_row(name, found.get(name), priced.get(name), fastest, failures) for name in order]
+    rows = [
+        _row(name, planned_by_name.get(name), priced.get(name), fastest, failures) for name in order
+    ]
     if used is None:
         return rows
-    return [_with_use(row, found, search.costs, used) for row in rows]
+    return [_with_use(row, planned_by_name, search.costs, used) for row in rows]
 
 
 def _with_use(
-    row: ScheduleRow, found: Mapping[str, _Made], costs: Costs, used: Used
+    row: ScheduleRow, planned_by_name: Mapping[str, _Made], costs: Costs, used: Used
 ) -> ScheduleRow:
     """With what the plan that counts makes of the machine, or why nobody saw it: times that were
     taken stand all the same."""
     if row.us is None:
         return row
-    made = found[row.scheduler]
+    planned = planned_by_name[row.scheduler]
     try:
-        plan = made.packed if row.scheduler in OURS else made.scheduled
+        plan = planned.packed if row.scheduler in OURS else planned.scheduled
         return replace(row, utilisation=used(plan, costs, row.us))
     except Exception as failed:
         unseen = f"no profiler: {reason(failed)}"
         return replace(row, note="; ".join(filter(None, [row.note, unseen])))
 
 
-def _priced(found: Mapping[str, _Made], costs: Costs) -> dict[str, tuple[Cost, Cost]]:
+def _priced(planned_by_name: Mapping[str, _Made], costs: Costs) -> dict[str, tuple[Cost, Cost]]:
     """The time of each schedule as scheduled and as packed, all measured side by side."""
-    plans = [plan for made in found.values() for plan in (made.scheduled, made.packed)]
+    plans = [
+        plan for planned in planned_by_name.values() for plan in (planned.scheduled, planned.packed)
+    ]
     prices = costs.race([(plan.tasks, plan.schedule) for plan in plans])
-    return dict(zip(found, zip(prices[::2], prices[1::2], strict=True), strict=True))
+    return dict(zip(planned_by_name, zip(prices[::2], prices[1::2], strict=True), strict=True))
 
 
 def _counted(name: str, scheduled: Cost, packed: Cost) -> Cost:
@@ -356,7 +366,7 @@ def _planned(
 ) -> tuple[dict[str, _Made], dict[str, str]]:
     """What these schedulers made, ours with its refinements, too; and why others made nothing. One
     that was stopped is not compared: it would have found more."""
-    found: dict[str, _Made] = {}
+    planned_by_name: dict[str, _Made] = {}
     failures: dict[str, str] = {}
     tasks, costs = search.tasks, search.costs
     for name in names:
@@ -364,19 +374,19 @@ def _planned(
             failures[name] = STOPPED
             continue
         try:
-            made = search.of(name)
+            proposal = search.of(name)
             if search.limits.deadline.stopped():
                 failures[name] = STOPPED
                 continue
-            both = plans.made(made.tasks, made.schedule, made.seconds)
-            found[name] = replace(both, note=made.note)
+            both = plans.made(proposal.tasks, proposal.schedule, proposal.seconds)
+            planned_by_name[name] = replace(both, note=proposal.note)
         except (AnabranchError, VerifyError) as failed:
             failures[name] = str(failed).partition("\n")[0]
-    if LOCAL in found:
-        schedule = found[LOCAL].scheduled.schedule
+    if LOCAL in planned_by_name:
+        schedule = planned_by_name[LOCAL].scheduled.schedule
         for refined in refinements(schedule, dag_of(tasks), times(tasks, costs)):
-            found[refined.scheduler] = plans.made(tasks, refined, 0.0)
-    return found, failures
+            planned_by_name[refined.scheduler] = plans.made(tasks, refined, 0.0)
+    return planned_by_name, failures
 
 
 def _place(names: Sequence[str]) -> Callable[[str], tuple[int, int]]:
@@ -389,13 +399,13 @@ def _place(names: Sequence[str]) -> Callable[[str], tuple[int, int]]:
 
 def _row(
     name: str,
-    made: _Made | None,
+    planned: _Made | None,
     prices: tuple[Cost, Cost] | None,
     fastest: float,
     failures: Mapping[str, str],
 ) -> ScheduleRow:
     cost = None if prices is None else _counted(name, *prices)
-    if made is None or prices is None or cost is None or math.isinf(cost.us):
+    if planned is None or prices is None or cost is None or math.isinf(cost.us):
         return ScheduleRow("", "", 0, name, failure=failures.get(name, "its plan could not run"))
     return ScheduleRow(
         *("", "", 0, name),
@@ -403,12 +413,12 @@ def _row(
         spread=cost.spread,
         source=cost.source,
         counts="packed" if name in OURS else "scheduled",
-        scheduled=_packed_time(made.scheduled, prices[0]),
-        packed=_packed_time(made.packed, prices[1]),
-        streams=made.scheduled.schedule.streams,
-        search_s=made.seconds,
+        scheduled=_packed_time(planned.scheduled, prices[0]),
+        packed=_packed_time(planned.packed, prices[1]),
+        streams=planned.scheduled.schedule.streams,
+        search_s=planned.seconds,
         ratio=cost.us / fastest if fastest else 1.0,
-        note=made.note,
+        note=planned.note,
     )
 
 

@@ -60,7 +60,7 @@ def is_record(record: Mapping[str, Any]) -> bool:
 
 def read(files: Sequence[str]) -> list[dict[str, Any]]:
     """What is in these files; OptionError for one that is no record."""
-    found = []
+    records = []
     for name in files:
         try:
             record = json.loads(Path(name).read_text())
@@ -68,8 +68,8 @@ def read(files: Sequence[str]) -> list[dict[str, Any]]:
             raise OptionError(
                 f"{name} is no record", str(failed), "give files that bench --json wrote"
             ) from None
-        found.append(record)
-    return found
+        records.append(record)
+    return records
 
 
 def summary(records: Sequence[Mapping[str, Any]]) -> str:
@@ -132,7 +132,7 @@ def _place(held: Mapping[str, Row], name: str, best: Collection[str]) -> str:
         return ""
     if row["median_ms"] is None:
         return "-"
-    ties = (_against(held, name, one) for one in best if _is_call(one) == _is_call(name))
+    ties = (_against(held, name, other) for other in best if _is_call(other) == _is_call(name))
     bold = name in best or any(tie is not None and tie[3] for tie in ties)
     text = significant(row["median_ms"])
     text = f"**{text}**" if bold else text
@@ -168,18 +168,18 @@ def _ratios(cells: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
     pairs = [pair for pair in PAIRS if names.issuperset(pair)]
     if not pairs:
         return
-    yield _line(["", *(f"{one} / {other}" for one, other in pairs)])
+    yield _line(["", *(f"{first} / {other}" for first, other in pairs)])
     yield _line(["---"] * (len(pairs) + 1))
-    found: dict[tuple[str, str], list[float]] = {}
+    ratios: dict[tuple[str, str], list[float]] = {}
     for model, held in cells.items():
         texts = []
-        for one, other in pairs:
-            told = _against(held, one, other)
+        for first, other in pairs:
+            told = _against(held, first, other)
             if told is not None:
-                found.setdefault((one, other), []).append(told[0])
+                ratios.setdefault((first, other), []).append(told[0])
             texts.append("-" if told is None else _ratio(*told))
         yield _line([model, *texts])
-    means = (_mean(found.get(pair, [])) for pair in pairs)
+    means = (_mean(ratios.get(pair, [])) for pair in pairs)
     yield _line(["geometric mean", *means])
 
 
@@ -195,26 +195,26 @@ def _mean(ratios: Sequence[float]) -> str:
 
 
 def _against(
-    held: Mapping[str, Row], one: str, other: str
+    held: Mapping[str, Row], first: str, other: str
 ) -> tuple[float, float, float, bool] | None:
-    if one not in held or other not in held:
+    if first not in held or other not in held:
         return None
-    known = held[one].get("against", {})
+    ratios = held[first].get("against", {})
     system = held[other]["system"]
-    return tuple(known[system]) if system in known else None
+    return tuple(ratios[system]) if system in ratios else None
 
 
 def _paid(cells: Cells) -> Iterator[str]:
     """Of ours with the search, what the device found faster."""
     for (dtype, model, batch), held in cells.items():
         facts = held[OURS]["facts"] if OURS in held else {}
-        found = facts.get("search") or []
+        steps = facts.get("search") or []
         where = f"{model} {dtype} batch {batch}"
-        if not found:
+        if not steps:
             if OURS in held and held[OURS]["median_ms"] is not None:
                 yield f"- {where}: the graph was taken as it is"
             continue
-        for step in found:
+        for step in steps:
             gain = step["us_before"] / step["us_after"]
             yield f"- {where}: {gain:.3f}x when it was tried: {step['rules']}"
         for told in facts.get("substitutions", []):
@@ -224,12 +224,12 @@ def _paid(cells: Cells) -> Iterator[str]:
 
 def _names(cells: Mapping[str, Mapping[str, Row]]) -> list[str]:
     """Calls, then replays: of both, rivals first and ours last."""
-    found = list(dict.fromkeys(name for held in cells.values() for name in held))
-    calls = [name for name in found if _is_call(name)]
+    names = list(dict.fromkeys(name for held in cells.values() for name in held))
+    calls = [name for name in names if _is_call(name)]
     called = sorted(calls, key=lambda name: name.removesuffix(CALLED) == OURS)
-    found = [name for name in found if name not in calls]
-    ours = [name for name in found if name in (OURS, "search=none")]
-    return [*called, *(name for name in found if name not in ours), *reversed(ours)]
+    names = [name for name in names if name not in calls]
+    ours = [name for name in names if name in (OURS, "search=none")]
+    return [*called, *(name for name in names if name not in ours), *reversed(ours)]
 
 
 def _line(cells: Sequence[str]) -> str:

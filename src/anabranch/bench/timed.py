@@ -93,12 +93,12 @@ def timed(
     if not here.simulated:
         how = _sampled(cell, built, here, seconds, again)
     rows = list(how)
-    bounded = {one.bounds: row for one, row in zip(built, rows, strict=True) if one.bounds}
+    bounded = {system.bounds: row for system, row in zip(built, rows, strict=True) if system.bounds}
     hidden = {row.system for row in bounded.values()}
-    for one, row in zip(built, rows, strict=True):
-        if not one.bounds:
+    for system, row in zip(built, rows, strict=True):
+        if not system.bounds:
             against = {name: said for name, said in row.against.items() if name not in hidden}
-            time = _bounded_time(bounded.get(one.name))
+            time = _bounded_time(bounded.get(system.name))
             yield replace(row, against=against, bounded=time)
 
 
@@ -126,7 +126,7 @@ def _sampled(
     except Exception as failed:
         taken, failure = [], f"while timing: {reason(failed)}"
     samples = dict(zip(calls, taken, strict=False))
-    samples |= {one.name: samples[one.same] for one in built if one.same in samples}
+    samples |= {alias.name: samples[alias.same] for alias in built if alias.same in samples}
     for system in built:
         difference = system.difference if failure else again(system)
         beside = OURS if system.replayed or CALL not in samples else CALL
@@ -161,8 +161,8 @@ def _against(
     own: list[float] | None, others: Mapping[str, list[float]]
 ) -> dict[str, tuple[float, float, float, bool]]:
     """How many times as long as each of the others, in the rounds that they have in common."""
-    found = {name: paired(own, taken) for name, taken in others.items()} if own else {}
-    return {name: (r.ratio, r.low, r.high, r.tie) for name, r in found.items()}
+    ratios = {name: paired(own, taken) for name, taken in others.items()} if own else {}
+    return {name: (r.ratio, r.low, r.high, r.tie) for name, r in ratios.items()}
 
 
 def _foretold(cell: Timeable, built: Sequence[System], here: Machine) -> Iterator[BenchmarkRow]:
@@ -171,11 +171,11 @@ def _foretold(cell: Timeable, built: Sequence[System], here: Machine) -> Iterato
     target = resolve(here.target, cell.dtype == "tf32")
     costs = costs_of(target, partial(pack, spec=target.spec), None, Trace(quiet=True))
     raced = costs.race([(plan.tasks, plan.schedule) for plan in plans.values()])
-    known = dict(zip(plans, raced, strict=True))
+    forecasts = dict(zip(plans, raced, strict=True))
     for system in built:
-        own, ours = known.get(system.name), known.get(OURS)
+        own, ours = forecasts.get(system.name), forecasts.get(OURS)
         ratio = own.us / ours.us if own and ours else None
-        pairs = {n: own.us / c.us for n, c in known.items() if own and n != system.name}
+        pairs = {n: own.us / c.us for n, c in forecasts.items() if own and n != system.name}
         yield BenchmarkRow(
             cell.name,
             cell.dtype,

@@ -170,12 +170,12 @@ def _cell(
     name, dtype, batch = cell
 
     def rows(case: TrainingCase, built: list[Built]) -> list[BenchmarkRow]:
-        checks = {one.system.name: one.again for one in built if one.again is not None}
+        checks = {entry.system.name: entry.again for entry in built if entry.again is not None}
         compared: dict[str, Compared] = {}
-        systems = [one.system for one in built]
+        systems = [entry.system for entry in built]
         again = partial(_again, checks, compared)
-        found = list(timed(case, systems, here, matrix.seconds, again))
-        return [_judged(row, compared.get(row.system), case) for row in found]
+        timed_rows = list(timed(case, systems, here, matrix.seconds, again))
+        return [_judged(row, compared.get(row.system), case) for row in timed_rows]
 
     with torch.enable_grad(), precision(dtype == "tf32"), TemporaryDirectory() as scratch:
         return built_then_timed(
@@ -199,12 +199,12 @@ def load_case(name: str, dtype: str, batch: int, here: Machine, trust: bool) -> 
         return leaf.to(higher) if leaf.dtype.is_floating_point else leaf
 
     model = copy.deepcopy(network.model).to(higher)
-    given = pytree.tree_map_only(Tensor, up, network.batch)
-    exact = replace(network, model=model, batch=given)
+    higher_batch = pytree.tree_map_only(Tensor, up, network.batch)
+    exact = replace(network, model=model, batch=higher_batch)
     with precision(False):
         reference = _eager_losses(exact, "fp32", here)
     orders = (turned(network, batch, order * batch // ORDERS) for order in range(ORDERS))
-    runs = [deviations(_eager_losses(one, dtype, here), reference) for one in orders]
+    runs = [deviations(_eager_losses(reordered, dtype, here), reference) for reordered in orders]
     until = [max(max(own[: step + 1]) for own in runs) for step in range(STEPS)]
     tolerance = tuple(max(FLOOR[dtype], DEVIATIONS * off) for off in until)
     return TrainingCase(name, dtype, batch, network, reference, tolerance)
@@ -230,21 +230,23 @@ def losses(step: TimedCall, from_start: TimedCall) -> tuple[float, ...]:
     return tuple(float(step()) for _ in range(STEPS))
 
 
-def deviations(found: Sequence[float], reference: Sequence[float]) -> tuple[float, ...]:
+def deviations(actual: Sequence[float], reference: Sequence[float]) -> tuple[float, ...]:
     """By step, as parts of the largest loss; infinite for what is no number.
 
     >>> deviations([2.0, 1.0], [2.0, 1.5]), deviations([float("nan"), 1.0], [2.0, 1.5])
     ((0.0, 0.25), (inf, 0.25))
     """
     largest = max(map(abs, reference)) or 1.0
-    off = (abs(a - b) / largest for a, b in zip(found, reference, strict=True))
-    return tuple(one if one == one else math.inf for one in off)
+    off = (abs(a - b) / largest for a, b in zip(actual, reference, strict=True))
+    return tuple(deviation if deviation == deviation else math.inf for deviation in off)
 
 
-def compared(found: Sequence[float], case: TrainingCase) -> Compared:
+def compared(actual: Sequence[float], case: TrainingCase) -> Compared:
     """The losses of a system beside the reference."""
-    off = deviations(found, case.reference)
-    excess = max(one / allowed for one, allowed in zip(off, case.tolerance, strict=True))
+    off = deviations(actual, case.reference)
+    excess = max(
+        deviation / allowed for deviation, allowed in zip(off, case.tolerance, strict=True)
+    )
     return Compared(max(off), excess)
 
 
@@ -273,19 +275,19 @@ def _built(
     built: list[Built] = []
     stopped = False
     for name, build in tasks:
-        made = [Built(System(name, None, failure=STOPPED))]
+        entries = [Built(System(name, None, failure=STOPPED))]
         if not stopped:
             trace.add("chosen", "bench", name, f"building its step for {case.name}")
             try:
-                made = build()
+                entries = build()
             except KeyboardInterrupt:
                 stopped = True
-        for one in made:
+        for entry in entries:
             before = [other.system for other in built]
-            built.append(replace(one, system=told_apart(one.system, before)))
-            if one.system.failure:
+            built.append(replace(entry, system=told_apart(entry.system, before)))
+            if entry.system.failure:
                 what = f"{case.name} {case.dtype} batch {case.batch}, {name}"
-                trace.add("warning", "bench", what, one.system.failure)
+                trace.add("warning", "bench", what, entry.system.failure)
     return built
 
 
@@ -331,9 +333,9 @@ def _ours(
 def _facts(step: TrainingStep, case: TrainingCase) -> dict[str, Any]:
     held = step.memory()
     memory = {kind: count for kind, count in asdict(held).items() if isinstance(count, int)}
-    known = step.known
+    all_facts = step.known
     return {
-        **{key: known[key] for key in KEPT_FACTS if key in known},
+        **{key: all_facts[key] for key in KEPT_FACTS if key in all_facts},
         "memory": {**memory, "total": held.total},
         "phases": step.phases(),
         **_about(case),
@@ -404,7 +406,7 @@ def _check(case: TrainingCase, step: TimedCall, from_start: TimedCall) -> Compar
 
 
 def _again(
-    checks: dict[str, Callable[[], Compared]], found: dict[str, Compared], system: System
+    checks: dict[str, Callable[[], Compared]], comparisons: dict[str, Compared], system: System
 ) -> float | None:
     """The larger difference of both times: nobody may have written to its memory meanwhile."""
     if system.call is None or system.difference is None or system.name not in checks:
@@ -413,14 +415,14 @@ def _again(
         now = checks[system.name]()
     except Exception:
         now = Compared(math.inf, math.inf)
-    found[system.name] = now
+    comparisons[system.name] = now
     return max(system.difference, now.difference)
 
 
 def _right(system: System, off: Compared) -> System:
     """The system with its difference, and not to be timed if that is too large."""
-    known = replace(system, difference=off.difference)
-    return known if off.excess <= 1.0 else replace(known, call=None, failure=wrong(off))
+    checked = replace(system, difference=off.difference)
+    return checked if off.excess <= 1.0 else replace(checked, call=None, failure=wrong(off))
 
 
 def wrong(off: Compared) -> str:

@@ -37,12 +37,12 @@ Cell = tuple[str, str, int]
 
 def cells(rows: Sequence[Row]) -> dict[Cell, dict[str, Row]]:
     """By model, dtype and batch, and then by scheduler, the rows with numbers."""
-    found: dict[Cell, dict[str, Row]] = {}
+    rows_by_cell: dict[Cell, dict[str, Row]] = {}
     for row in rows:
         if row["us"]:
             cell = (row["model"], row["dtype"], row["batch"])
-            found.setdefault(cell, {})[name_of(row)] = row
-    return found
+            rows_by_cell.setdefault(cell, {})[name_of(row)] = row
+    return rows_by_cell
 
 
 def name_of(row: Row) -> str:
@@ -53,13 +53,13 @@ def name_of(row: Row) -> str:
 def verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Of every model that ours has a number for: the fastest of the others, and how many times as
     long it takes."""
-    found = []
+    verdict_rows = []
     for (model, dtype, batch), cell in cells(rows).items():
         others = [row for name, row in cell.items() if name not in OURS]
         if LOCAL not in cell or not others:
             continue
         ours, best = cell[LOCAL], min(others, key=lambda row: float(row["us"]))
-        found.append(
+        verdict_rows.append(
             {
                 "model": model,
                 "dtype": dtype,
@@ -72,7 +72,7 @@ def verdicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 **_with_pdl(cell, best),
             }
         )
-    return found
+    return verdict_rows
 
 
 def _with_pdl(cell: Mapping[str, Row], best: Row) -> dict[str, Any]:

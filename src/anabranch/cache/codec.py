@@ -79,9 +79,9 @@ def to_plain(codec: Codec[T], value: T) -> Any:
     return json.loads(codec.write(value, None))
 
 
-def from_plain(codec: Codec[T], given: Any) -> T:
+def from_plain(codec: Codec[T], plain: Any) -> T:
     """What `to_plain` made. ValueError for what a strict codec does not read."""
-    return codec.read(json.dumps(given).encode(), None)
+    return codec.read(json.dumps(plain).encode(), None)
 
 
 def _schema(kind: Any, forms: Forms, config: CoreConfig) -> CoreSchema:

@@ -144,8 +144,8 @@ class Cache:
 
     def get_many(self, table: str, keys: Iterable[str]) -> dict[str, str]:
         """The texts stored under these keys; a key that is missing here is a miss."""
-        found = self.read(table, keys)
-        return {key: value.decode(errors="surrogatepass") for key, value in found.items()}
+        stored = self.read(table, keys)
+        return {key: value.decode(errors="surrogatepass") for key, value in stored.items()}
 
     def put(self, table: str, key: str, value: str) -> None:
         """Store a text, in place of what was there."""
@@ -164,9 +164,9 @@ class Cache:
     def stats(self) -> CacheStats:
         """Entries and bytes per table; hits and misses of this process."""
         rows = self._store.attempt(lambda db: db.execute(_COUNT).fetchall(), _NO_ROWS)
-        found = {table: (entries, size) for table, entries, size in rows}
-        entries = {table: found.get(table, (0, 0))[0] for table in TABLES}
-        sizes = {table: found.get(table, (0, 0))[1] for table in TABLES}
+        totals = {table: (entries, size) for table, entries, size in rows}
+        entries = {table: totals.get(table, (0, 0))[0] for table in TABLES}
+        sizes = {table: totals.get(table, (0, 0))[1] for table in TABLES}
         path = self._store.path
         return CacheStats(path, entries, sizes, self._max_bytes, self._hits, self._misses)
 
@@ -202,7 +202,7 @@ class Cache:
         wanted = tuple(dict.fromkeys(keys))
 
         def work(db: sqlite3.Connection) -> dict[str, bytes]:
-            found = {}
+            stored = {}
             for key in wanted:
                 encoded = _encode(key)
                 digest = _digest(encoded)
@@ -212,42 +212,42 @@ class Cache:
                 if not isinstance(row[1], bytes) or row[2] != _checksum(table, encoded, row[1]):
                     _log.warning("a damaged entry of table %s is ignored", table)
                     continue
-                found[key] = row[1]
+                stored[key] = row[1]
                 if self._touches:
                     self._touched.add((table, digest))
-            self._hits += len(found)
-            self._misses += len(wanted) - len(found)
-            return found
+            self._hits += len(stored)
+            self._misses += len(wanted) - len(stored)
+            return stored
 
         nothing: dict[str, bytes] = {}
-        found = self._store.attempt(work, nothing)
+        stored = self._store.attempt(work, nothing)
         if len(self._touched) > _TOUCHES_KEPT:
             self._store.attempt(self._touch, None)
-        missing = [key for key in wanted if key not in found]
+        missing = [key for key in wanted if key not in stored]
         if missing and self._beneath is not None:
-            found = {**found, **self._beneath.read(table, missing)}
-        return found
+            stored = {**stored, **self._beneath.read(table, missing)}
+        return stored
 
     def news(
-        self, known: Mapping[tuple[str, bytes], bytes]
+        self, checksums: Mapping[tuple[str, bytes], bytes]
     ) -> tuple[dict[str, dict[str, bytes]], dict[tuple[str, bytes], bytes]]:
-        """What was stored here since `known` was true, by table and key, as `write` takes it; and
-        what is true now: the checksums of all entries. Of what it stands on it says nothing."""
+        """What was stored here since `checksums` were true, by table and key, as `write` takes it;
+        and what is true now: the checksums of all entries. Of what it stands on it says nothing."""
         nothing: dict[str, dict[str, bytes]] = {}
 
         def work(
             db: sqlite3.Connection,
         ) -> tuple[dict[str, dict[str, bytes]], dict[tuple[str, bytes], bytes]]:
             now = {(table, digest): checksum for table, digest, checksum in db.execute(_SUMS)}
-            found: dict[str, dict[str, bytes]] = {}
+            changed: dict[str, dict[str, bytes]] = {}
             for (table, digest), checksum in now.items():
-                if known.get((table, digest)) != checksum:
+                if checksums.get((table, digest)) != checksum:
                     key, value, _ = db.execute(_SELECT, (table, digest)).fetchone()
                     text = key.decode(errors="surrogatepass")
-                    found.setdefault(table, {})[text] = value
-            return found, now
+                    changed.setdefault(table, {})[text] = value
+            return changed, now
 
-        return self._store.attempt(work, (nothing, dict(known)))
+        return self._store.attempt(work, (nothing, dict(checksums)))
 
     def write(self, table: str, items: Mapping[str, bytes]) -> None:
         """Store bytes in one transaction, in place of what was there."""

@@ -29,9 +29,9 @@ MOUNTS = Path("/proc/self/mounts")
 
 def made(folder: Path) -> None:
     """The folder exists; those that were missing on the way are ours alone."""
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    for one in reversed(missing):
-        one.mkdir(mode=0o700, exist_ok=True)
+    missing = [directory for directory in (folder, *folder.parents) if not directory.exists()]
+    for directory in reversed(missing):
+        directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def why_untrusted(folder: Path) -> str:
@@ -42,10 +42,10 @@ def why_untrusted(folder: Path) -> str:
     place = Path(path.anchor)
     rest = list(path.parts[1:])
     while True:
-        found = place.lstat()
-        if why := _why_not(place, found, last=not rest):
+        status = place.lstat()
+        if why := _why_not(place, status, last=not rest):
             return why
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(status.st_mode):
             links += 1
             if links > LINKS:
                 return f"{folder} has more than {LINKS} links on its way"
@@ -62,10 +62,10 @@ def why_shared_file(file: Path) -> str:
     if not hasattr(os, "geteuid"):
         return ""
     try:
-        found = file.lstat()
+        status = file.lstat()
     except FileNotFoundError:
         return ""
-    return _why_not(file, found, last=True)
+    return _why_not(file, status, last=True)
 
 
 def on_network(folder: Path, mounts: Path = MOUNTS) -> bool:
@@ -88,17 +88,17 @@ def _parts(link: Path) -> tuple[str, ...]:
     return Path(os.readlink(link)).parts
 
 
-def _why_not(place: Path, found: os.stat_result, last: bool) -> str:
+def _why_not(place: Path, status: os.stat_result, last: bool) -> str:
     """`last`: what is asked about, where a sticky bit is no help: others could add files."""
-    if found.st_uid not in (0, os.geteuid()):
-        kind = "is a link" if stat.S_ISLNK(found.st_mode) else "is"
-        return f"{place} {kind} of user {found.st_uid}, who could change what lies there"
-    if stat.S_ISLNK(found.st_mode) or (found.st_mode & stat.S_ISVTX and not last):
+    if status.st_uid not in (0, os.geteuid()):
+        kind = "is a link" if stat.S_ISLNK(status.st_mode) else "is"
+        return f"{place} {kind} of user {status.st_uid}, who could change what lies there"
+    if stat.S_ISLNK(status.st_mode) or (status.st_mode & stat.S_ISVTX and not last):
         return ""
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_mode & stat.S_IWOTH:
         return f"{place} is writable for everybody"
-    if found.st_mode & stat.S_IWGRP and not _own_group(found.st_gid):
-        return f"{place} is writable for its group, {found.st_gid}"
+    if status.st_mode & stat.S_IWGRP and not _own_group(status.st_gid):
+        return f"{place} is writable for its group, {status.st_gid}"
     return ""
 
 

@@ -115,7 +115,7 @@ class Store:
             until, tries = time.monotonic() + self.patience, 3
             while tries:  # on the file, on a fresh file, in memory
                 try:
-                    found = work(self._connected())
+                    result = work(self._connected())
                 except _FAILURES as error:
                     if isinstance(error, sqlite3.ProgrammingError) or self.path is None:
                         raise  # no file is to blame
@@ -131,7 +131,7 @@ class Store:
                 else:
                     if writes and self.path is not None:
                         _waited_for.discard(self.path)
-                    return found
+                    return result
             return otherwise
 
     def close(self) -> None:
@@ -272,10 +272,10 @@ def _only_process(directory: Path, seconds: float) -> filelock.BaseFileLock:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _verdict(error: Exception) -> Literal["busy", "damaged", "disk", "memory"]:

@@ -68,7 +68,7 @@ class Table(Generic[T]):
     ) -> dict[K, R]:
         if cache is None or not keys:
             return {}
-        stored, found = cache.read(self.shelf, keys.values()), dict[K, R]()
+        stored, values = cache.read(self.shelf, keys.values()), dict[K, R]()
         for of, key in keys.items():
             if key not in stored:
                 continue
@@ -78,8 +78,8 @@ class Table(Generic[T]):
                 _log.info("an entry of %s does not fit: %s", self.name, broken)
                 continue
             if value is not None:
-                found[of] = value
-        return found
+                values[of] = value
+        return values
 
     def put(self, cache: Cache | None, key: str, value: T, beside: Any = None) -> None:
         """Store this, in place of what was there."""

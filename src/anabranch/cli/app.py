@@ -78,16 +78,16 @@ def options(
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line (sys.argv's by default) and return its exit status."""
-    given = list(sys.argv[1:] if words is None else words)
-    debug = "--debug" in given
+    arguments = list(sys.argv[1:] if words is None else words)
+    debug = "--debug" in arguments
     events = logging.getLogger("anabranch")  # `watch` shows them; without a handler so does Python
     if not events.handlers:
         events.addHandler(logging.NullHandler())
-    given = [word for word in given if word != "--debug"]
+    arguments = [word for word in arguments if word != "--debug"]
     try:
         with warnings.catch_warnings():  # of a model: `watch` shows these, too
             warnings.filterwarnings("ignore", category=UserWarning, module=r"anabranch\.frontend")
-            status = _run(given)
+            status = _run(arguments)
         if status == INTERRUPTED:  # some versions of the parser catch Ctrl-C and say only this
             raise KeyboardInterrupt
         sys.stdout.flush()

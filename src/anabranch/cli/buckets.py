@@ -74,15 +74,17 @@ def run(
                 f"--dims {dims}", "inputs differ on these axes", "name axes that all inputs share"
             )
         forecast = forecasts(job, shapes, shares)
-        found = choose(shares, forecast, limit)
+        buckets = choose(shares, forecast, limit)
     total = sum(shares.values())
-    served: dict[Any, float] = dict.fromkeys(found, 0.0)
+    served: dict[Any, float] = dict.fromkeys(buckets, 0.0)
     for size, share in shares.items():
-        fits = [one for one in found if all(a <= b for a, b in zip(size, one, strict=True))]
+        fits = [
+            bucket for bucket in buckets if all(a <= b for a, b in zip(size, bucket, strict=True))
+        ]
         served[min(fits, key=forecast)] += share / total
-    rows = [(list(one), served[one], forecast(one)) for one in found]
-    alone = expected(shares, [max(found)], forecast)
-    many = expected(shares, found, forecast)
+    rows = [(list(bucket), served[bucket], forecast(bucket)) for bucket in buckets]
+    alone = expected(shares, [max(buckets)], forecast)
+    many = expected(shares, buckets, forecast)
     console = screen.console(json)
     cells = [[",".join(map(str, size)), f"{share:.0%}", f"{us:.1f}"] for size, share, us in rows]
     console.print(screen.table(COLUMNS, cells))

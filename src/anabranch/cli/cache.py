@@ -35,18 +35,18 @@ def path(json: flags.Json = None) -> None:
 def stats(json: flags.Json = None) -> None:
     """Entries and bytes of each table."""
     with _opened() as cache:
-        found = cache.stats()
-    rows = [(name, str(found.entries[name]), units.size(found.bytes[name])) for name in TABLES]
+        usage = cache.stats()
+    rows = [(name, str(usage.entries[name]), units.size(usage.bytes[name])) for name in TABLES]
     console = screen.console(json)
     console.print(screen.table(("<table", "entries", "size"), rows))
-    console.print(f"{found.path or 'in memory'}, at most {units.size(found.max_bytes)}")
+    console.print(f"{usage.path or 'in memory'}, at most {units.size(usage.max_bytes)}")
     screen.write_json(
         json,
         {
-            "path": str(found.path) if found.path else None,
-            "entries": dict(found.entries),
-            "bytes": dict(found.bytes),
-            "max_bytes": found.max_bytes,
+            "path": str(usage.path) if usage.path else None,
+            "entries": dict(usage.entries),
+            "bytes": dict(usage.bytes),
+            "max_bytes": usage.max_bytes,
         },
     )
 

@@ -140,17 +140,17 @@ def compiled_for(
 
 def top(compiled: Any) -> list[dict[str, Any]]:
     """The slowest tasks, each alone on the device; equal ones once, with how many there are."""
-    made = compiled.entries[-1].compilation
-    found: dict[str, dict[str, Any]] = {}
-    for task in made.plan.tasks.tasks:
-        tried = made.found.selection.candidates.get(task.name, ())
+    compilation = compiled.entries[-1].compilation
+    rows: dict[str, dict[str, Any]] = {}
+    for task in compilation.plan.tasks.tasks:
+        tried = compilation.found.selection.candidates.get(task.name, ())
         won = next((c for c in tried if c.verdict.chosen), None)
         if won is None or (cost := won.verdict.cost) is None:
             continue
         ops = ", ".join(node.op.split(".")[1] for node in task.body.nodes)
         sizes = " ".join(node.type.text for node in task.body.nodes[-1:])
         kernel = text_kernel(won.kernel)
-        row = found.setdefault(
+        row = rows.setdefault(
             f"{kernel} {ops} {sizes} {cost.us}",
             {
                 "task": task.name,
@@ -163,7 +163,7 @@ def top(compiled: Any) -> list[dict[str, Any]]:
             },
         )
         row["count"] += 1
-    ordered = sorted(found.values(), key=lambda row: -float(row["us"]) * int(row["count"]))
+    ordered = sorted(rows.values(), key=lambda row: -float(row["us"]) * int(row["count"]))
     return ordered[:TOP]
 
 

@@ -54,17 +54,17 @@ def run(
             f"unknown setting {unknown[0]!r}", "no table has it", f"one of {', '.join(SETTINGS)}"
         )
     sizes = {name: size or SHIPPED[name] for name in names}
-    found = discover(sizes, seed, written(), screen.complain)
+    discovery = discover(sizes, seed, written(), screen.complain)
     console = screen.console(json)
     heads = ("<setting", "size", *COLUMNS)
-    console.print(screen.table(heads, _rows(found)))
-    again = sum(bool(each.written) for each in found.rules)
-    console.print(f"{len(found.rules)} rules, {again} of which are written already.")
+    console.print(screen.table(heads, _rows(discovery)))
+    again = sum(bool(each.written) for each in discovery.rules)
+    console.print(f"{len(discovery.rules)} rules, {again} of which are written already.")
     if output is not None:
-        text = text_discovery(found, command(settings, size, seed))
+        text = text_discovery(discovery, command(settings, size, seed))
         screen.write_file(str(output), text)
-    counts = {name: asdict(each) for name, each in found.counts.items()}
-    screen.write_json(json, {"counts": counts, "rules": [each.entry for each in found.rules]})
+    counts = {name: asdict(each) for name, each in discovery.counts.items()}
+    screen.write_json(json, {"counts": counts, "rules": [each.entry for each in discovery.rules]})
 
 
 def written() -> list[Rule]:

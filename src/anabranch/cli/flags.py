@@ -92,14 +92,14 @@ def opened_workers(
         yield pool
 
 
-def compile_options(settings: Sequence[str] | None, **given: Any) -> dict[str, Any]:
+def compile_options(settings: Sequence[str] | None, **flags: Any) -> dict[str, Any]:
     """What a compilation is told: the flags that were given, None for those that were not, and over
     them each NAME=VALUE. OptionError for what `anabranch.Options` does not take.
 
     >>> compile_options(["search_alpha=8", "budget=none"], scheduler="ios", search=None, budget=3.0)
     {'scheduler': 'ios', 'budget': None, 'search_alpha': '8'}
     """
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: value for name, value in flags.items() if value is not None}
     for text in settings or ():
         name, equals, value = text.partition("=")
         if not name or not equals:
@@ -138,29 +138,29 @@ def dtypes(text: str) -> tuple[str, ...]:
     >>> dtypes("fp16, tf32")
     ('fp16', 'tf32')
     """
-    found = words(text)
-    for name in found or ("",):
+    names = words(text)
+    for name in names or ("",):
         check_dtype(name)
-    return found
+    return names
 
 
 def words(
-    text: str | None, known: Collection[str] | None = None, flag: str = ""
+    text: str | None, choices: Collection[str] | None = None, flag: str = ""
 ) -> tuple[str, ...]:
-    """The names in "a,b"; with `known`, "all" is all of them, and none and others are refused."""
+    """The names in "a,b"; with `choices`, "all" is all of them, and none and others are refused."""
     if text is None:
         return ()
-    if known is not None and text.strip() == "all":
-        return tuple(known)
-    found = tuple(word.strip() for word in text.split(",") if word.strip())
-    for word in found or ("",):
-        if known is not None and word not in known:
+    if choices is not None and text.strip() == "all":
+        return tuple(choices)
+    names = tuple(word.strip() for word in text.split(",") if word.strip())
+    for word in names or ("",):
+        if choices is not None and word not in choices:
             raise OptionError(
                 f"{flag} does not know {word!r}",
                 f"{text!r} was given",
-                f"choose from: all, {', '.join(known)}",
+                f"choose from: all, {', '.join(choices)}",
             )
-    return found
+    return names
 
 
 def numbers(text: str, of: Callable[[str], T], flag: str) -> tuple[T, ...]:
@@ -170,13 +170,13 @@ def numbers(text: str, of: Callable[[str], T], flag: str) -> tuple[T, ...]:
     (1, 8)
     """
     try:
-        found = tuple(of(word) for word in text.split(","))
+        values = tuple(of(word) for word in text.split(","))
     except ValueError:
-        found = ()
-    if not found or not all(number > 0 for number in found):  # type: ignore[operator]
+        values = ()
+    if not values or not all(number > 0 for number in values):  # type: ignore[operator]
         raise OptionError(
             f"{flag} cannot be {text!r}",
             "it takes positive numbers with commas between them",
             f"for example {flag} 1,16",
         )
-    return found
+    return values

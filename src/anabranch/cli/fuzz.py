@@ -110,8 +110,8 @@ def run(
             "leave out one or the other",
         )
     if steps:
-        given = {"scheduler": scheduler, "search": search, "budget": str(budget)}
-        setting = _of_steps(target, dtype, verified, steps, given)
+        compile_options = {"scheduler": scheduler, "search": search, "budget": str(budget)}
+        setting = _of_steps(target, dtype, verified, steps, compile_options)
     else:
         setting = _setting(target, dtype, scheduler, search, budget, verified)
         setting = replace(setting, sizes=sizes, training=training)
@@ -159,11 +159,11 @@ def _setting(
 
 
 def _of_steps(
-    target: str, dtype: str | None, verified: int, steps: int, given: Mapping[str, str]
+    target: str, dtype: str | None, verified: int, steps: int, compile_options: Mapping[str, str]
 ) -> TrialSetting:
     """What was asked for, where nothing is compiled. OptionError if what is given to compile is
     not as it is by default."""
-    other = [f"--{name}" for name, value in given.items() if value != DEFAULTS[name]]
+    other = [f"--{name}" for name, value in compile_options.items() if value != DEFAULTS[name]]
     if other:
         raise OptionError(
             f"{' and '.join(other)} beside --steps",

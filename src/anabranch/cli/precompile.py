@@ -60,17 +60,17 @@ def run(
             options = Options.read({"tf32": of == "tf32", "search": "none"})
             place, trace = resolve(target, options.tf32), Trace(watch)
             start = time.perf_counter()
-            found, failure = PrecompileCounts(0, 0, 0), ""
+            counts, failure = PrecompileCounts(0, 0, 0), ""
             with Cache.open(options.cache_dir) as cache:
                 try:
                     job = job_of(model, of, size, place, options, cache, trace, trust)
-                    found = precompile_kernels(job)
+                    counts = precompile_kernels(job)
                 except OptionError:
                     raise
                 except AnabranchError as failed:
                     failure = failed.what
                 path = str(cache.stats().path)
-            row = {"model": model, "dtype": of, "batch": size, **asdict(found)}
+            row = {"model": model, "dtype": of, "batch": size, **asdict(counts)}
             seconds = round(time.perf_counter() - start, 1)
             rows.append({**row, "seconds": seconds, "failure": failure})
     console = screen.console(json)

@@ -104,11 +104,11 @@ def run(
             searches=searches,
             borrow_from=borrow_from,
         )
-    known = (len(before.tasks), len(before.kernels)) if before else (0, 0)
+    old_counts = (len(before.tasks), len(before.kernels)) if before else (0, 0)
     screen.console(json).print(
         f"{output}: {profile.spec.name}, {len(profile.tasks)} timings "
-        f"({len(profile.tasks) - known[0]} new), {len(profile.kernels)} kernels "
-        f"({len(profile.kernels) - known[1]} new)"
+        f"({len(profile.tasks) - old_counts[0]} new), {len(profile.kernels)} kernels "
+        f"({len(profile.kernels) - old_counts[1]} new)"
     )
     screen.write_json(
         json,
@@ -148,7 +148,7 @@ def _schedules(
     chosen = _kernels(kernels)
     before = load_observations(output) if output.exists() else None
     with ProgressDisplay("recording", "record") as watch:
-        found = observe(
+        observations = observe(
             models or recording.networks(),
             dtypes,
             batches,
@@ -157,30 +157,30 @@ def _schedules(
             before,
             target,
             chosen,
-            save=lambda found: save_observations(found, output),
+            save=lambda newest: save_observations(newest, output),
         )
-    runs = sum(len(graph.runs) for graph in found.graphs)
+    runs = sum(len(graph.runs) for graph in observations.graphs)
     screen.console(json).print(
-        f"{output}: {found.spec.name}, {len(found.tasks)} tasks, "
-        f"{len(found.graphs)} graphs, {runs} schedules"
+        f"{output}: {observations.spec.name}, {len(observations.tasks)} tasks, "
+        f"{len(observations.graphs)} graphs, {runs} schedules"
     )
     screen.write_json(
         json,
         {
             "observations": str(output),
-            "device": found.spec.name,
-            "tasks": len(found.tasks),
-            "graphs": len(found.graphs),
+            "device": observations.spec.name,
+            "tasks": len(observations.tasks),
+            "graphs": len(observations.graphs),
             "schedules": runs,
-            "sessions": [session.model_dump() for session in found.sessions],
+            "sessions": [session.model_dump() for session in observations.sessions],
         },
     )
 
 
 def _kernels(name: str) -> KernelSource:
-    known: dict[str, KernelSource] = {"library": "library", "all": "all"}
-    if name in known:
-        return known[name]
+    choices: dict[str, KernelSource] = {"library": "library", "all": "all"}
+    if name in choices:
+        return choices[name]
     raise OptionError(f"--kernels cannot be {name!r}", "no such choice", "one of: library, all")
 
 

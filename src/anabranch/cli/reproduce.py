@@ -59,9 +59,9 @@ def run(
     """Run what a published table compares, on this machine; without arguments list the tables."""
     if paper is None:
         rows = [
-            (name, title, found.says)
+            (name, title, published.says)
             for name, tables in REPRODUCTIONS.items()
-            for title, found in tables.items()
+            for title, published in tables.items()
         ]
         screen.console(json).print(screen.table(("<paper", "<table", "<shows"), rows))
         screen.write_json(
@@ -69,17 +69,17 @@ def run(
         )
         return
     if table is None:
-        known = ", ".join(tables_of(paper))
+        choices = ", ".join(tables_of(paper))
         raise OptionError(
             "reproduce needs a table",
             f"the paper {paper} alone does not say which",
-            f"choose from: {known}",
+            f"choose from: {choices}",
         )
     check_folders(screen.file_of(json))
-    found = reproduction(paper, table)
+    published = reproduction(paper, table)
     flags.check_dtype(dtype)
     matrix = asked_as(
-        found.matrix,
+        published.matrix,
         flags.words(models),
         dtype,
         place(target)[0],
@@ -87,7 +87,7 @@ def run(
         flags.words(only),
     )
     matrix = replace(matrix, budget=matrix.budget if budget is None else budget)
-    if isinstance(matrix, BenchmarkMatrix) and not found.training:
+    if isinstance(matrix, BenchmarkMatrix) and not published.training:
         system_rows.run(replace(matrix, search_seconds=search_seconds), json, None, workers)
     elif search_seconds is not None:
         raise OptionError(

@@ -55,13 +55,13 @@ def complain(text: str) -> None:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Table:
     """Columns whose name starts with "<" are aligned left, the others right."""
-    made = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    grid = Table(box=SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
     for column in columns:
         left = column.startswith("<")
-        made.add_column(column.lstrip("<"), justify="left" if left else "right", overflow="fold")
+        grid.add_column(column.lstrip("<"), justify="left" if left else "right", overflow="fold")
     for row in rows:
-        made.add_row(*(Text(cell) for cell in row))
-    return made
+        grid.add_row(*(Text(cell) for cell in row))
+    return grid
 
 
 def milliseconds(value: float | None) -> str:

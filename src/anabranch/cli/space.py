@@ -117,20 +117,20 @@ def run(
     if dag is not None:
         whole = read_dag(dag)
         n = len(whole.names)
-        found = [SpaceBlock(whole, (UNKNOWN_US,) * n, (UNKNOWN_SHARE,) * n)]
+        space_blocks = [SpaceBlock(whole, (UNKNOWN_US,) * n, (UNKNOWN_SHARE,) * n)]
     else:
         assert model is not None
-        found = _blocks(model, units, batch, target, trust)
-    known: dict[tuple[object, ...], Row] = {}
+        space_blocks = _blocks(model, units, batch, target, trust)
+    row_of: dict[tuple[object, ...], Row] = {}
     rows: list[Row] = []
     until = Deadline.after(budget)
     with ProgressDisplay("counting", "space") as watch:
         trace = Trace(watch)
-        for done, block in enumerate(found):
-            trace.progress("space", done, len(found))
+        for done, block in enumerate(space_blocks):
+            trace.progress("space", done, len(space_blocks))
             key = (block.dag.preds, block.us, block.shares)  # networks repeat their blocks
-            if key not in known:
-                known[key] = _count(block, max_group_size, max_groups)
+            if key not in row_of:
+                row_of[key] = _count(block, max_group_size, max_groups)
                 if solved:
                     limits = Limits(
                         max_group_size=max_group_size,
@@ -138,16 +138,16 @@ def run(
                         deadline=until,
                         spec=spec,
                     )
-                    known[key] |= _solve(block, known[key], limits)
-            rows.append(known[key])
+                    row_of[key] |= _solve(block, row_of[key], limits)
+            rows.append(row_of[key])
     _show(json, rows, COLUMNS + SOLVED if solved else COLUMNS)
     content: dict[str, Any] = {"blocks": rows}
     if solved:
-        content |= {"seconds": sum(float(row["seconds"] or 0) for row in known.values())}
-        content |= {"different": len(known), "estimates": spec.name, **provenance()}
+        content |= {"seconds": sum(float(row["seconds"] or 0) for row in row_of.values())}
+        content |= {"different": len(row_of), "estimates": spec.name, **provenance()}
         content |= {"versions": versions(), "machine": machine("cpu").survey()}
-        done = sum(row["us"] is not None for row in known.values())
-        said = f"{done} of {len(known)} different blocks solved in {content['seconds']:.2f} s"
+        done = sum(row["us"] is not None for row in row_of.values())
+        said = f"{done} of {len(row_of)} different blocks solved in {content['seconds']:.2f} s"
         screen.console(json).print(f"{said} on one core")
     screen.write_json(json, content)
 
@@ -197,8 +197,8 @@ def _blocks(
     with ProgressDisplay(model) as watch, Cache.open(options.cache_dir) as cache:
         job = Job(loaded, args, {}, opened, options, cache, Trace(watch))
         if units == "ios":
-            found = operators(compile_model(job, stop_after="capture").graph)
-            tasks, whole = found.tasks, found.dag
+            ios_operators = operators(compile_model(job, stop_after="capture").graph)
+            tasks, whole = ios_operators.tasks, ios_operators.dag
         else:
             fused = compile_model(job, stop_after="fusion")
             tasks, whole = fused.tasks, dag_of(fused)
@@ -219,19 +219,19 @@ def _blocks(
 def _count(block: SpaceBlock, r: int | None, s: int | None) -> Row:
     """The block's row. Pruned as IOS prunes where nobody asked for pruning and the exact count is
     too much; the row then has the limits too."""
-    found, limits = space(block.dag, r, s), {}
-    if found.transitions is None:
-        said = f"a block of {found.nodes} operators, width {found.width}, bound"
-        said += f" {_number(found.bound)}, is too large to count"
+    block_space, limits = space(block.dag, r, s), {}
+    if block_space.transitions is None:
+        said = f"a block of {block_space.nodes} operators, width {block_space.width}, bound"
+        said += f" {_number(block_space.bound)}, is too large to count"
         if r is s is None:
             limits = {"max_group_size": GROUP_SIZE, "max_groups": GROUPS}
-            found = space(block.dag, GROUP_SIZE, GROUPS)
+            block_space = space(block.dag, GROUP_SIZE, GROUPS)
             pruned = f"with groups of at most {GROUP_SIZE}, {GROUPS} a stage"
-            counted = found.transitions is not None
+            counted = block_space.transitions is not None
             said += f" exactly: counted {pruned}" if counted else f", also {pruned}"
         screen.notices().print(said)
-    counts = (found.states, found.transitions, found.schedules)
-    values = (found.nodes, found.width, found.bound, *counts)
+    counts = (block_space.states, block_space.transitions, block_space.schedules)
+    values = (block_space.nodes, block_space.width, block_space.bound, *counts)
     return {**dict(zip(COLUMNS, values, strict=True)), **limits}
 
 

@@ -64,7 +64,9 @@ def answering(entry: Entry, options: Options) -> Callable[[Sequence[Tensor]], An
         if relay is not None:
             results = relay(tensors, results)
         if constants:  # nobody may write to them
-            results = [one.clone() if i in constants else one for i, one in enumerate(results)]
+            results = [
+                result.clone() if i in constants else result for i, result in enumerate(results)
+            ]
         if grad_mode():
             results = seal(tensors, results)
         return assemble(tensors, results)
@@ -105,7 +107,7 @@ def _memory(entry: Entry, clone: bool) -> Callable[[Sequence[Tensor]], None] | N
     kept = sorted({*written, *(i for i, name in enumerate(names) if name in returned)})
     buffers: Sequence[Tensor] = () if clone else getattr(run, "outputs", ())
     filled = getattr(run, "inputs", ())[: len(names)]  # and states, which nobody copies to
-    if any(share(one, other) for one in buffers for other in filled):
+    if any(share(buffer, other) for buffer in buffers for other in filled):
         kept = list(range(len(names)))  # results that are where inputs are copied to
     states = entry.plan.tasks.states if run is not None else ()
     if not written and not (kept and buffers) and not states:
@@ -126,16 +128,18 @@ def _sealing(
 ) -> Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]:
     """What is done to results in grad mode: those that the model would find gradients for require
     some, and refuse to give them."""
-    made, frozen = entry.compilation, entry.trained.frozen
-    graph = made.captured.graph if made is not None else None
+    compilation, frozen = entry.compilation, entry.trained.frozen
+    graph = compilation.captured.graph if compilation is not None else None
     always, asked, first = _seals(entry, entry.trained, graph)
     warned = False
 
     def thawed() -> None:
         """Parameters require gradients that did not."""
         nonlocal always, asked, first, frozen
-        assert made is not None and entry.job is not None, "a loaded plan knows of no parameters"
-        now = trained(entry.job.model, made.captured)
+        assert compilation is not None and entry.job is not None, (
+            "a loaded plan knows of no parameters"
+        )
+        now = trained(entry.job.model, compilation.captured)
         frozen = now.frozen
         always, asked, first = _seals(entry, now, graph)
 
@@ -143,7 +147,7 @@ def _sealing(
         nonlocal warned
         if frozen and any_requires_grad(*frozen):
             thawed()
-            results = [one.detach() if one.requires_grad else one for one in results]
+            results = [result.detach() if result.requires_grad else result for result in results]
         for tensor in tensors:
             if tensor.requires_grad:
                 if not warned:
@@ -157,15 +161,15 @@ def _sealing(
     return seal
 
 
-def _seals(entry: Entry, known: Trained, graph: Graph | None) -> tuple[Seal, Seal, int | None]:
+def _seals(entry: Entry, trained: Trained, graph: Graph | None) -> tuple[Seal, Seal, int | None]:
     """The functions that seal results in every call, and in calls whose inputs require gradients;
     the first result that the model has gradients of weights for. The executable is told."""
     count = len(entry.plan.tasks.outputs)
     inputs = frozenset(value.name for value in entry.plan.tasks.inputs)
     kept = {state.output for state in entry.plan.tasks.states}
-    places = known.places - kept  # what is written to has no history
+    places = trained.places - kept  # what is written to has no history
     varied = places | (reached(graph, inputs) if graph else frozenset(range(count))) - kept
-    roots = known.roots if places else ()
+    roots = trained.roots if places else ()
     always = Seal(sorted(places), count, roots)
     beforehand = getattr(entry.run, "seal", None)
     if places and beforehand is not None:

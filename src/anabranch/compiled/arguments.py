@@ -75,12 +75,12 @@ def written(signature: inspect.Signature | None) -> list[list[Any]] | None:
     return [[p.name, int(p.kind), *_written(p.default)] for p in _all(signature)]
 
 
-def read_back(given: Any) -> inspect.Signature | None:
+def read_back(plain: Any) -> inspect.Signature | None:
     """What `written` wrote. ArtifactError for anything else."""
-    if given is None:
+    if plain is None:
         return None
     try:
-        saved = from_plain(CODEC, given)
+        saved = from_plain(CODEC, plain)
         if len(saved) > MOST_ARGUMENTS:
             raise ValueError(f"there are no more than {MOST_ARGUMENTS} arguments")
         return inspect.Signature(list(map(_read, saved)))
@@ -115,20 +115,20 @@ def default_of(signature: inspect.Signature | None, name: str) -> Any:
     DEFAULT if only the model knows."""
     if signature is None or name not in signature.parameters:
         return Parameter.empty
-    found = signature.parameters[name]
-    if found.kind is Parameter.VAR_POSITIONAL:
+    parameter = signature.parameters[name]
+    if parameter.kind is Parameter.VAR_POSITIONAL:
         return ()
-    return {} if found.kind is Parameter.VAR_KEYWORD else found.default
+    return {} if parameter.kind is Parameter.VAR_KEYWORD else parameter.default
 
 
-def same_default(default: Any, given: Any) -> bool:
+def same_default(default: Any, value: Any) -> bool:
     """Whether what was given is what the model would have taken."""
-    if default is given:
+    if default is value:
         return True
-    if not (_is_plain(default) and _is_plain(given)):
+    if not (_is_plain(default) and _is_plain(value)):
         return False
     mine, own = pytree.tree_flatten(_as_lists(default))
-    theirs, other = pytree.tree_flatten(_as_lists(given))
+    theirs, other = pytree.tree_flatten(_as_lists(value))
     return own == other and all(map(same_literal, theirs, mine))
 
 

@@ -67,25 +67,25 @@ def bind(
         sizes = () if type is None else next(axes, ())
         if number not in places:
             continue  # said where it was looked for
-        path, given = places[number]
+        path, value = places[number]
         if type is None:
-            if not same_literal(given, expected.literal):
-                said = f"{path} is {told(given)}, compiled for {expected.literal!r}"
+            if not same_literal(value, expected.literal):
+                said = f"{path} is {told(value)}, compiled for {expected.literal!r}"
                 bound_call.differences.append(said)
-        elif not fits(given, type, entry.device, sizes):
-            bound_call.differences.append(f"{path} is {_unlike(given, type, entry.device)}")
-        elif not lies_there(given, expected.offset, type):
-            here, there = given.storage_offset(), expected.offset
+        elif not fits(value, type, entry.device, sizes):
+            bound_call.differences.append(f"{path} is {_unlike(value, type, entry.device)}")
+        elif not lies_there(value, expected.offset, type):
+            here, there = value.storage_offset(), expected.offset
             bound_call.differences.append(
-                f"{path} begins at {place_of(here, given.stride())}, compiled for "
+                f"{path} begins at {place_of(here, value.stride())}, compiled for "
                 f"{place_of(there, type.strides)}: the model's as_strided counts in that memory"
             )
         else:
-            bound_call.tensors.append(given)
+            bound_call.tensors.append(value)
     for asked in signature_of(entry).asked:
-        path, given = places.get(asked.leaf, ("", None))
-        if isinstance(given, Tensor) and given.__class__ in PLAIN_TENSORS:
-            bound_call.differences += map(str, filter(None, [why_broken(asked, given, path)]))
+        path, value = places.get(asked.leaf, ("", None))
+        if isinstance(value, Tensor) and value.__class__ in PLAIN_TENSORS:
+            bound_call.differences += map(str, filter(None, [why_broken(asked, value, path)]))
     if signature_of(entry).exact and not bound_call.differences:
         bound_call.differences += _other_form(entry, args, kwargs)
     if signature_of(entry).distinct:
@@ -118,10 +118,10 @@ def _one_in_two_places(places: Mapping[int, tuple[str, Any]]) -> list[str]:
     """The refusal of inputs that are one tensor, for a model that looks whether they are."""
     first: dict[int, str] = {}
     said = []
-    for path, given in places.values():
-        if isinstance(given, Tensor) and first.setdefault(id(given), path) != path:
+    for path, value in places.values():
+        if isinstance(value, Tensor) and first.setdefault(id(value), path) != path:
             said.append(
-                f"{first[id(given)]} and {path} are one tensor, which the model looks for (`is`), "
+                f"{first[id(value)]} and {path} are one tensor, which the model looks for (`is`), "
                 "compiled for two"
             )
     return said
@@ -141,11 +141,11 @@ def refusal(
     except InputError as refused:
         nearest, what = [refused.why], refused.what
     else:
-        given = [f"{told(value)}" for value in args]
-        given += [f"{name}={told(value)}" for name, value in kwargs.items()]
-        what = f"this call was not compiled: ({', '.join(given)})"
-    known = "; ".join(map(shapes, entries))
-    return InputError(what, why or "; ".join(nearest), f"compiled: {known}. {more}")
+        arguments = [f"{told(value)}" for value in args]
+        arguments += [f"{name}={told(value)}" for name, value in kwargs.items()]
+        what = f"this call was not compiled: ({', '.join(arguments)})"
+    compiled = "; ".join(map(shapes, entries))
+    return InputError(what, why or "; ".join(nearest), f"compiled: {compiled}. {more}")
 
 
 def shapes(entry: Entry) -> str:
@@ -196,20 +196,20 @@ def _places(
     except Exception:  # a class of somebody else's refuses numbers
         return _as_given(entry, args, kwargs, wrong)
     like = by_name(entry.call, *example)
-    given = by_name(entry.call, args, dict(kwargs))
-    found: dict[int, tuple[str, Any]] = {}
-    for name in [*like, *(name for name in given if name not in like)]:
+    arguments = by_name(entry.call, args, dict(kwargs))
+    places: dict[int, tuple[str, Any]] = {}
+    for name in [*like, *(name for name in arguments if name not in like)]:
         default = default_of(entry.call, name)
-        wanted, has = like.get(name, default), given.get(name, default)
+        wanted, has = like.get(name, default), arguments.get(name, default)
         if wanted is Parameter.empty:
             wrong.append(f"there was no {name} when it was compiled, now {name} is {told(has)}")
         elif has is Parameter.empty:
             wrong.append(f"{name} is missing")
         elif name in like:
-            _match(entry, name, wanted, has, found, wrong)
+            _match(entry, name, wanted, has, places, wrong)
         elif not same_default(wanted, has):
             wrong.append(f"{name} is {told(has)}, compiled for {told(wanted)}, its default")
-    return found
+    return places
 
 
 def _as_given(
@@ -227,44 +227,44 @@ def _match(
     entry: Entry,
     path: str,
     like: Any,
-    given: Any,
-    found: dict[int, tuple[str, Any]],
+    actual: Any,
+    places: dict[int, tuple[str, Any]],
     wrong: list[str],
 ) -> None:
     """Finds the leaves of a value that has this structure; says where it has another."""
     if type(like) is int:
-        found[like] = path, given
-    elif isinstance(like, dict) and isinstance(given, dict):
-        for key in [*like, *(key for key in given if key not in like)]:
+        places[like] = path, actual
+    elif isinstance(like, dict) and isinstance(actual, dict):
+        for key in [*like, *(key for key in actual if key not in like)]:
             if key not in like:
                 wrong.append(f"{path}[{key!r}] is more than was compiled")
-            elif key not in given:
+            elif key not in actual:
                 wrong.append(f"{path}[{key!r}] is missing")
             else:
-                _match(entry, f"{path}[{key!r}]", like[key], given[key], found, wrong)
-    elif _row(like) and _row(given) and (type(like) is type(given) or not _returned(entry, like)):
-        if len(like) != len(given):
-            wrong.append(f"{path} has {len(given)} items, compiled for {len(like)}")
+                _match(entry, f"{path}[{key!r}]", like[key], actual[key], places, wrong)
+    elif _row(like) and _row(actual) and (type(like) is type(actual) or not _returned(entry, like)):
+        if len(like) != len(actual):
+            wrong.append(f"{path} has {len(actual)} items, compiled for {len(like)}")
             return
-        for place, (one, other) in enumerate(zip(like, given, strict=True)):
-            _match(entry, f"{path}[{place}]", one, other, found, wrong)
+        for place, (item, other) in enumerate(zip(like, actual, strict=True)):
+            _match(entry, f"{path}[{place}]", item, other, places, wrong)
     else:
-        _match_class(path, like, given, found, wrong)
+        _match_class(path, like, actual, places, wrong)
 
 
 def _match_class(
-    path: str, like: Any, given: Any, found: dict[int, tuple[str, Any]], wrong: list[str]
+    path: str, like: Any, actual: Any, places: dict[int, tuple[str, Any]], wrong: list[str]
 ) -> None:
     """As `_match`, of classes that only pytree knows."""
     leaves, tree = pytree.tree_flatten_with_path(like)
     try:
-        values = tree.flatten_up_to(given)
+        values = tree.flatten_up_to(actual)
     except ValueError:
         kind = "a plain value" if not leaves else f"a {type(like).__name__}"
-        wrong.append(f"{path} is {told(given)}, compiled for {kind}")
+        wrong.append(f"{path} is {told(actual)}, compiled for {kind}")
         return
     for (inside, number), value in zip(leaves, values, strict=True):
-        found[number] = path + pytree.keystr(inside), value
+        places[number] = path + pytree.keystr(inside), value
 
 
 def _row(value: Any) -> bool:
@@ -280,30 +280,30 @@ def _returned(entry: Entry, like: Any) -> bool:
     return any(ref is not None and ref.name in returned for ref in inside)
 
 
-def _unlike(given: Any, type: TensorType, device: torch.device | None) -> str:
+def _unlike(value: Any, type: TensorType, device: torch.device | None) -> str:
     """The difference between this value and the tensor type that was compiled for."""
     wanted = type.text.partition("{")[0]
-    if not isinstance(given, Tensor):
-        return f"{told(given)}, compiled for a tensor {wanted}"
-    name = given.__class__.__name__
+    if not isinstance(value, Tensor):
+        return f"{told(value)}, compiled for a tensor {wanted}"
+    name = value.__class__.__name__
     if name in TRACED:
         return f"a {name}, which has no numbers: a plan cannot be traced, export the model itself"
-    if given.__class__ not in PLAIN_TENSORS:
+    if value.__class__ not in PLAIN_TENSORS:
         return f"a {name}, compiled for a plain tensor {wanted}: give x.as_subclass(torch.Tensor)"
-    elsewhere = device is not None and given.device != device
+    elsewhere = device is not None and value.device != device
     where = f" on {device}" if elsewhere else ""
-    return f"{_tensor(given, device)}, compiled for {wanted}{where}"
+    return f"{_tensor(value, device)}, compiled for {wanted}{where}"
 
 
-def _tensor(given: Tensor, device: torch.device | None) -> str:
-    dtype = DTYPE_NAMES.get(given.dtype, str(given.dtype).removeprefix("torch."))
+def _tensor(tensor: Tensor, device: torch.device | None) -> str:
+    dtype = DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
     try:
-        shape = ",".join(map(str, given.shape))
+        shape = ",".join(map(str, tensor.shape))
     except RuntimeError:
-        return f"{dtype}, a nested tensor of {given.size(0)}"
+        return f"{dtype}, a nested tensor of {tensor.size(0)}"
     said = f"{dtype}[{shape}]"
-    if given.is_meta:
+    if tensor.is_meta:
         return f"{said} without values, on the meta device"
-    if given.layout != torch.strided:
-        said += f" ({str(given.layout).removeprefix('torch.')})"
-    return said if device is None or given.device == device else f"{said} on {given.device}"
+    if tensor.layout != torch.strided:
+        said += f" ({str(tensor.layout).removeprefix('torch.')})"
+    return said if device is None or tensor.device == device else f"{said} on {tensor.device}"

@@ -121,16 +121,18 @@ class BoundTensors:
         """The optimizer has loaded a state: its values, in the plan's places."""
         optimizer = self.training.optimizer
         by_parameter = {id(p): p for group in optimizer.param_groups for p in group["params"]}
-        known = {id(values): p for p, values in self.state.items()}
+        parameter_of = {id(values): p for p, values in self.state.items()}
         moments: list[StatePlace] = []
         for mapping, key, place in self.moments:
-            parameter = by_parameter.get(id(known.get(id(mapping))))
+            parameter = by_parameter.get(id(parameter_of.get(id(mapping))))
             values = optimizer.state.get(parameter, {}) if parameter is not None else {}
             value = values.get(key)
             if not isinstance(value, Tensor) or value.shape != place.shape:
-                found = f"of shape {list(value.shape)}" if isinstance(value, Tensor) else "missing"
+                description = (
+                    f"of shape {list(value.shape)}" if isinstance(value, Tensor) else "missing"
+                )
                 raise WeightsError(
-                    f"the optimizer's {key} is {found}",
+                    f"the optimizer's {key} is {description}",
                     f"the step was compiled for one of shape {list(place.shape)}",
                     "load the state of the same optimizer, or compile the step again",
                 )

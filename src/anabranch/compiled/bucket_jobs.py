@@ -50,8 +50,8 @@ def compile_sizes(
     caller, and is told there. WorkerError for a size of which workers died, and for a model that
     cannot be sent."""
     jobs = [
-        WorkerJob(repr(one.at), _compile_there, (model, one, options, around), f"size {one.at}")
-        for one in sizes
+        WorkerJob(repr(size.at), _compile_there, (model, size, options, around), f"size {size.at}")
+        for size in sizes
     ]
     for outcome in pool.outcomes(jobs, trace, until):
         if isinstance(outcome, JobRefusal):
@@ -63,11 +63,11 @@ def compile_sizes(
 
 
 def _compile_there(
-    here: WorkerPlace, model: Any, one: SizeToCompile, options: Options, around: Surroundings
+    here: WorkerPlace, model: Any, size: SizeToCompile, options: Options, around: Surroundings
 ) -> None:
     """What a worker does: a compilation as the caller's, into the cache of the worker."""
     chosen = options.model_copy(update={"cache_dir": here.cache_dir, "dump": None, "workers": None})
     target = resolve(here.target, chosen.tf32)
     with capture_lock(), neutral(), Cache.open(here.cache_dir) as cache:
-        given = (model, one.args, one.kwargs, target, chosen, cache, here.trace)
-        compile_model(Job(*given, deadline=here.deadline, found=around))
+        arguments = (model, size.args, size.kwargs, target, chosen, cache, here.trace)
+        compile_model(Job(*arguments, deadline=here.deadline, found=around))

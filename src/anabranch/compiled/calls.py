@@ -130,20 +130,20 @@ class Compiled(Plans):
     def _lacking(self) -> dict[str, Tensor]:
         """Copies of the weights that are known, and that plans have only what was computed of."""
         try:
-            known = self._weights()
+            weights = self._weights()
         except OptionError:  # whoever asks the copy for them is told so
             return {}
         held = self._held_by_name()
-        return on_host({name: value for name, value in known.items() if name not in held})
+        return on_host({name: value for name, value in weights.items() if name not in held})
 
-    def _keep(self, given: Mapping[str, Tensor]) -> None:
+    def _keep(self, weights: Mapping[str, Tensor]) -> None:
         """Keep those of the given weights that neither plans nor the model have."""
         try:
             have = self._weights()
         except OptionError:
             have = self._held_by_name()
-        lost = [name for name in self._expected() if name not in have and name in given]
-        self._beside.update(on_host({name: given[name] for name in lost}))
+        lost = [name for name in self._expected() if name not in have and name in weights]
+        self._beside.update(on_host({name: weights[name] for name in lost}))
 
     def memory(self) -> MemoryUse:
         """Bytes that all plans hold on the device, by kind; memory that two share counts once. On a
@@ -186,12 +186,16 @@ class Compiled(Plans):
             ]
             if workers is not None and len(chosen) > 1:
                 until = Deadline(stop=plan_request.stop)
-                listed = [SizeToCompile(at, *one) for at, one in zip(chosen, resized, strict=True)]
+                listed = [
+                    SizeToCompile(at, *call) for at, call in zip(chosen, resized, strict=True)
+                ]
                 parts = (workers, self.model, listed, self.options, plan_request.around)
                 compile_sizes(*parts, self.trace, until)
-            for number, (at, (given, named)) in enumerate(zip(chosen, resized, strict=True)):
+            for number, (at, (positional, named)) in enumerate(zip(chosen, resized, strict=True)):
                 try:
-                    self._add(replace(plan_request, args=given, kwargs=named, sized=calls, at=at))
+                    self._add(
+                        replace(plan_request, args=positional, kwargs=named, sized=calls, at=at)
+                    )
                 except OptionError as refused:
                     if not number or "memory_limit" not in refused.what:
                         raise
@@ -203,24 +207,24 @@ class Compiled(Plans):
         """Compile for more sizes of the dimensions that vary, or for the inputs of more calls: what
         `anabranch.warm` does to a compiled model."""
         sized.check_listed(sizes)
-        for one in sizes:
-            at = one if isinstance(one, tuple) else (one,)
-            known = self._buckets[0] if self._buckets else None
+        for size in sizes:
+            at = size if isinstance(size, tuple) else (size,)
+            buckets = self._buckets[0] if self._buckets else None
             if any(type(n) is not int for n in at):
-                args, kwargs = ((), one) if isinstance(one, dict) else (one, None)
+                args, kwargs = ((), size) if isinstance(size, dict) else (size, None)
                 self.add(args, kwargs)
-            elif known is None or known.entries[0].job is None:
+            elif buckets is None or buckets.entries[0].job is None:
                 raise OptionError(
-                    f"{one} is a size of nothing",
+                    f"{size} is a size of nothing",
                     "the model was compiled without dynamic_shapes, or loaded from a file",
                     "give the inputs of a call, or compile it with dynamic_shapes",
                 )
-            elif at not in known.sizes():
-                job, dimensions = known.entries[0].job, known.sized.shapes.dimensions
+            elif at not in buckets.sizes():
+                job, dimensions = buckets.entries[0].job, buckets.sized.shapes.dimensions
                 read_sizes([at], dimensions)
-                args, kwargs = known.sized.shapes.resized(job.args, dict(job.kwargs), at)
+                args, kwargs = buckets.sized.shapes.resized(job.args, dict(job.kwargs), at)
                 with capture_lock():
-                    self._add(request(args, kwargs, sized=known.sized, at=at))
+                    self._add(request(args, kwargs, sized=buckets.sized, at=at))
         return self
 
     def _add(self, asked: PlanRequest) -> None:
@@ -290,7 +294,7 @@ class Compiled(Plans):
         self._buckets[:] = grouped(self.entries, self._answers)
 
     def _answer_all(self) -> None:
-        self._answers[:] = [(one.read, answering(one, self.options)) for one in self.entries]
+        self._answers[:] = [(entry.read, answering(entry, self.options)) for entry in self.entries]
         self._buckets[:] = grouped(self.entries, self._answers)
 
     def _job(self, asked: PlanRequest, cache: Cache | None) -> Job:
@@ -319,8 +323,8 @@ class Compiled(Plans):
     def facts_of(self, entry: Entry, eager: bool = False) -> dict[str, Any]:
         """What is known of one plan, as it is saved: the names of the model's arguments, too."""
         sizes = saved_sizes.written(entry.sized, entry.at)
-        known = {arguments.KEY: arguments.written(entry.call), saved_sizes.KEY: sizes}
-        return {**entry.find_facts(eager), **known, KEY: dict(entry.attributes)}
+        facts = {arguments.KEY: arguments.written(entry.call), saved_sizes.KEY: sizes}
+        return {**entry.find_facts(eager), **facts, KEY: dict(entry.attributes)}
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -358,16 +362,20 @@ class Compiled(Plans):
         """For each round of the search its time before and after, in microseconds, its steps, and
         the graph's nodes as rows of [before, after], ready for JSON; None where there is no such
         node. Empty without a search that found something."""
-        made = self.entries[-1].compilation
-        told = rounds_told(made.path) if made is not None and made.path is not None else []
-        return [{**known, **one} for known, one in zip(self.facts["search"], told, strict=True)]
+        compilation = self.entries[-1].compilation
+        told = (
+            rounds_told(compilation.path)
+            if compilation is not None and compilation.path is not None
+            else []
+        )
+        return [{**timing, **rows} for timing, rows in zip(self.facts["search"], told, strict=True)]
 
     def about(self, task: str) -> dict[str, Any]:
         """What `explain(task)` says, ready for JSON. A loaded plan has no candidates any more, and
         its `candidates` are None. OptionError for a name that no task has, with those near it."""
         entry = self.entries[-1]
-        made = entry.compilation
-        candidates = made.found.selection.candidates if made is not None else None
+        compilation = entry.compilation
+        candidates = compilation.found.selection.candidates if compilation is not None else None
         return kernel.kernel_facts(entry.plan, task, candidates, self.trace.events)
 
     def report(self, path: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> None:
@@ -382,8 +390,8 @@ class Compiled(Plans):
             WriteError: The file cannot be written.
             OptionError: The plan was loaded from a file and has no history.
         """
-        known = self._history()
-        page.write(path_of(path), **{**known, "facts": {**known["facts"], **(more or {})}})
+        history = self._history()
+        page.write(path_of(path), **{**history, "facts": {**history["facts"], **(more or {})}})
 
     def session(self) -> Compiled:
         """The same plans and weights with states of their own, which begin as they were when the
@@ -432,9 +440,9 @@ class Compiled(Plans):
             for e in self.entries
         ]
         artifact_file.save_all(plans, path)
-        made = [entry for entry in self.entries if entry.compilation is not None]
-        kernels = [task.kernel for e in made for task in e.plan.tasks.tasks if task.kernel]
-        if made:  # what was loaded was kept then
+        compiled = [entry for entry in self.entries if entry.compilation is not None]
+        kernels = [task.kernel for e in compiled for task in e.plan.tasks.tasks if task.kernel]
+        if compiled:  # what was loaded was kept then
             with Cache.open(self.options.cache_dir) as cache:
                 program_cache.keep(cache, program_cache.recall(cache, kernels))
 
@@ -450,28 +458,28 @@ class Compiled(Plans):
             check_plain(pytree.tree_leaves((args, kwargs)))
         for entry, (_, answer) in zip(self.entries, self._answers, strict=True):
             with suppress(InputError):
-                found = bind(entry, args, kwargs)
-                if not found.differences:
-                    return answer(found.tensors)
+                bound_call = bind(entry, args, kwargs)
+                if not bound_call.differences:
+                    return answer(bound_call.tensors)
         eager = self.model if self.options.unseen == "eager" else None
         if any(entry.plan.tasks.states for entry in self.entries):
             eager = None  # it would read and write states of its own
-        done, found = answer_between(self._buckets, args, kwargs, eager)
+        done, outcome = answer_between(self._buckets, args, kwargs, eager)
         if done:
-            return found
+            return outcome
         more = "Add yours with .add(...)" if self.model is not None else "Compile the model for it"
-        raise refusal(self.entries, args, kwargs, more, found)
+        raise refusal(self.entries, args, kwargs, more, outcome)
 
     def _held_by_name(self) -> dict[str, Tensor]:
         """The weights that lie in memory of plans, and states."""
-        known, _ = sources(self.entries[-1].plan) if self.entries else ({}, ())
-        return {**known, **self.states.present()}
+        weights, _ = sources(self.entries[-1].plan) if self.entries else ({}, ())
+        return {**weights, **self.states.present()}
 
     def _weights(self) -> dict[str, Tensor]:
         beside = on_device(self._beside, self.target.device)
-        found = weights_of(self.model, self.entries, self.fitted, beside)
-        known, now = expected(self.entries), self.states.present()
-        return {**found, **{n: value for n, value in now.items() if n in known or n in found}}
+        weights = weights_of(self.model, self.entries, self.fitted, beside)
+        wanted, now = expected(self.entries), self.states.present()
+        return {**weights, **{n: value for n, value in now.items() if n in wanted or n in weights}}
 
     def _expected(self) -> dict[str, Tensor]:
         return expected(self.entries) or self._weights()
@@ -504,15 +512,15 @@ class Compiled(Plans):
         """
         if isinstance(weights, Compiled):
             weights = weights._weights()
-        sessions = [session for one in self._sessions if (session := one()) is not None]
-        others = [entry for one in sessions if one is not self for entry in one.entries]
+        sessions = [session for reference in self._sessions if (session := reference()) is not None]
+        others = [entry for other in sessions if other is not self for entry in other.entries]
         with waiting(others):
             refit.refit(self.entries, self.target, weights, check, self._answers.clear)
         self._beside.clear()
         recipe = self.entries[-1].plan.recipe
         assert recipe is not None, "what has none cannot be refitted"
-        given, paths = refit.tensors_by_name(weights, recipe), self.states.paths()
-        self.fitted = stamps_of({n: tensor for n, tensor in given.items() if n not in paths})
+        tensors, paths = refit.tensors_by_name(weights, recipe), self.states.paths()
+        self.fitted = stamps_of({n: tensor for n, tensor in tensors.items() if n not in paths})
         if not self._answers:  # an earlier refit was cut off half way
             self._answer_all()
         return self
@@ -520,12 +528,15 @@ class Compiled(Plans):
     def _refit(self, state: dict[str, Tensor]) -> None:
         """`state`: weights by name. Of those that are missing, what the plan has stays: where that
         was only computed of them, they are its model's as long as it has the same."""
-        known = {**on_device(self._beside, self.target.device), **sources(self.entries[-1].plan)[0]}
+        weights = {
+            **on_device(self._beside, self.target.device),
+            **sources(self.entries[-1].plan)[0],
+        }
         if self._expected().keys() - state.keys():
             with suppress(OptionError):
-                known = self._weights()
+                weights = self._weights()
         paths = self.states.paths()
-        self.refit({**known, **state})
-        self._keep({**known, **state})
+        self.refit({**weights, **state})
+        self._keep({**weights, **state})
         held = {paths[name]: value for name, value in state.items() if name in paths}
         states.write(self.entries, self.states, held)

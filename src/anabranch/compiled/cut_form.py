@@ -50,16 +50,16 @@ class CallForm:
 
     def rebuilt(self, tensors: Sequence[Tensor]) -> tuple[Any, Any]:
         """Positional and keyword arguments of a call with these tensors."""
-        given = iter(tensors)
-        leaves = [next(given) if leaf is PLACE else leaf for leaf in self.leaves]
+        remaining = iter(tensors)
+        leaves = [next(remaining) if leaf is PLACE else leaf for leaf in self.leaves]
         args, kwargs = pytree.tree_unflatten(leaves, self.in_tree)
         return args, kwargs
 
     def bound(self, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
         """The tensors of a call, whichever of the model's arguments are given by name. InputError
         for a call of another form."""
-        given = _as_example(model, self, args, kwargs)
-        tensors = flatten_call(self.signature, self.inputs, *given, self.in_tree)
+        call = _as_example(model, self, args, kwargs)
+        tensors = flatten_call(self.signature, self.inputs, *call, self.in_tree)
         if not holds(self.signature.ambient)():
             raise InputError(
                 "this call is made under other switches of torch than the example was",
@@ -107,10 +107,12 @@ def _as_example(
     positional = [p.name for p in signature.parameters.values() if p.kind in POSITIONAL]
     if len(like_args) > len(positional) or len(bound.args) > len(positional):
         return args, dict(kwargs)
-    given = bound.arguments
+    arguments = bound.arguments
     first = positional[: len(like_args)]
-    if not {*first, *like_kwargs} >= given.keys() or not all(name in given for name in first):
+    if not {*first, *like_kwargs} >= arguments.keys() or not all(
+        name in arguments for name in first
+    ):
         return args, dict(kwargs)
-    return tuple(given[name] for name in first), {
-        name: given[name] for name in like_kwargs if name in given
+    return tuple(arguments[name] for name in first), {
+        name: arguments[name] for name in like_kwargs if name in arguments
     }

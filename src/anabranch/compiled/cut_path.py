@@ -56,7 +56,7 @@ class CutPath:
 
     def results(self, values: Mapping[str, Any]) -> list[Any]:
         """The leaves of the result."""
-        return [given if name is None else values[name] for name, given in self.leaves]
+        return [leaf if name is None else values[name] for name, leaf in self.leaves]
 
 
 def run(paths: Sequence[CutPath], tensors: Sequence[Tensor]) -> tuple[CutPath, list[Any]]:
@@ -74,8 +74,8 @@ def run(paths: Sequence[CutPath], tensors: Sequence[Tensor]) -> tuple[CutPath, l
             came = begin
             try:
                 for step in path.steps[begin:]:
-                    made = step.call([values[name] for name in step.step.reads])
-                    values.update(zip(step.step.gives, made, strict=True))
+                    results = step.call([values[name] for name in step.step.reads])
+                    values.update(zip(step.step.gives, results, strict=True))
                     if len(paths) == 1:
                         for name in step.last:
                             del values[name]
@@ -88,10 +88,10 @@ def run(paths: Sequence[CutPath], tensors: Sequence[Tensor]) -> tuple[CutPath, l
     raise unseen
 
 
-def _alike_at_first(one: CutPath, other: CutPath) -> int:
+def _alike_at_first(first: CutPath, other: CutPath) -> int:
     """How many steps two paths begin with alike."""
     count = 0
-    for mine, theirs in zip(one.steps, other.steps, strict=False):
+    for mine, theirs in zip(first.steps, other.steps, strict=False):
         if mine.identity != theirs.identity:
             break
         count += 1
@@ -101,9 +101,9 @@ def _alike_at_first(one: CutPath, other: CutPath) -> int:
 def leaves_of(trace: CutTrace) -> tuple[tuple[str | None, Any], ...]:
     """What the result is made of."""
     output = next(node for node in reversed(trace.graph.nodes) if node.op == "output")
-    given: Any = output.args[0]
+    results: Any = output.args[0]
     return tuple(
-        (leaf.name, None) if isinstance(leaf, torch.fx.Node) else (None, leaf) for leaf in given
+        (leaf.name, None) if isinstance(leaf, torch.fx.Node) else (None, leaf) for leaf in results
     )
 
 
@@ -112,12 +112,12 @@ def last_reads(
 ) -> list[tuple[str, ...]]:
     """By step the values that nobody reads after it."""
     kept = {name for name, _ in leaves}
-    found: list[tuple[str, ...]] = []
+    dead: list[tuple[str, ...]] = []
     for step in reversed(steps):
         named = dict.fromkeys((*step.reads, *step.gives))
-        found.append(tuple(name for name in named if name not in kept))
+        dead.append(tuple(name for name in named if name not in kept))
         kept.update(named)
-    return found[::-1]
+    return dead[::-1]
 
 
 def identity(step: CutStep) -> str:
@@ -132,9 +132,9 @@ def identity(step: CutStep) -> str:
     return "\n".join((step.kind, *step.weights, *step.reads, *kinds, step.module.code))
 
 
-def same(one: CutPath, other: CutPath) -> bool:
+def same(first: CutPath, other: CutPath) -> bool:
     """Whether two paths are the same steps with the same checks."""
-    return [step.identity for step in one.steps] == [step.identity for step in other.steps]
+    return [step.identity for step in first.steps] == [step.identity for step in other.steps]
 
 
 def compare(trace: CutTrace, ours: Sequence[Any]) -> None:
@@ -183,7 +183,7 @@ def path_facts(path: CutPath) -> dict[str, Any]:
                 ),
                 "origin": cut.origin,
                 "why": cut.why,
-                "checks": [{"holds": one.text, "origin": one.origin} for one in cut.checks],
+                "checks": [{"holds": check.text, "origin": check.origin} for check in cut.checks],
             }
             for cut in path.cuts
         ],

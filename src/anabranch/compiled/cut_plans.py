@@ -89,7 +89,7 @@ class Sections:
         tensors = [leaf for leaf in own_inputs(trace.leaves, {})[0] if isinstance(leaf, Tensor)]
         values: dict[str, Any] = dict(zip(trace.inputs, tensors, strict=True))
         state = dict(tensors_of(unwrapped(model))) if trace.weights else {}
-        made: list[RunStep] = []
+        run_steps: list[RunStep] = []
         leaves = leaves_of(trace)
         rest = sum(step.kind == "section" for step in steps)
         for step, last in zip(steps, last_reads(steps, leaves), strict=True):
@@ -114,9 +114,9 @@ class Sections:
             with torch.no_grad():
                 results = step.module.forward(*weights.values(), *inputs)
             values.update(zip(step.gives, results, strict=True))
-            made.append(replace(ready, cost=self._timed(ready, inputs), last=last))
+            run_steps.append(replace(ready, cost=self._timed(ready, inputs), last=last))
         self.share_arena()
-        path = CutPath(trace.inputs, tuple(made), leaves, trace.out_tree, trace.cuts)
+        path = CutPath(trace.inputs, tuple(run_steps), leaves, trace.out_tree, trace.cuts)
         if self.options.verify:
             compare(trace, path.results(values))
         for cut in trace.cuts:
@@ -160,7 +160,7 @@ class Sections:
         number = len(self.plans)
         self.plans.append(plan)
         self._numbers[identity(step)] = number
-        self.entries += [replace(one, job=None, attributes=was) for one in plan.entries]
+        self.entries += [replace(entry, job=None, attributes=was) for entry in plan.entries]
         return number
 
     def share_arena(self) -> None:
@@ -190,16 +190,16 @@ class Sections:
 
     def _ready(self, step: CutStep, section: int | None, held: tuple[str, ...]) -> RunStep:
         """The step with what runs it here."""
-        known = identity(step)
+        key = identity(step)
         if section is not None:
-            return RunStep(step, self._planned(section), section, held, known)
+            return RunStep(step, self._planned(section), section, held, key)
         weights, forward = [self.held[path] for path in held], step.module.forward
 
         def eager(values: Sequence[Any]) -> Sequence[Any]:
-            given: Sequence[Any] = forward(*weights, *values)
-            return given
+            results: Sequence[Any] = forward(*weights, *values)
+            return results
 
-        return RunStep(step, eager, None, held, known)
+        return RunStep(step, eager, None, held, key)
 
     def _planned(self, section: int) -> Callable[[Sequence[Any]], Sequence[Any]]:
         """What a plan gives of the values that its section reads; two of them may be one tensor.
@@ -212,8 +212,8 @@ class Sections:
             results: Sequence[Tensor] = entry.run(values, clone=True)
             if relay is not None:
                 results = relay(values, results)
-            given: Sequence[Any] = entry.assemble(values, results)
-            return given
+            assembled: Sequence[Any] = entry.assemble(values, results)
+            return assembled
 
         return call
 
@@ -222,16 +222,16 @@ class Sections:
         is."""
         if path not in self.held:
             key = digest_source(digest_tensor(value), path), type_of(value)
-            known = shared.get(key)
-            self.held[path] = value.detach().clone() if known is None else known
+            existing = shared.get(key)
+            self.held[path] = value.detach().clone() if existing is None else existing
             self._by_content[key] = self.held[path]
 
     def _timed(self, step: RunStep, inputs: Sequence[Any]) -> Cost | None:
         """What the step takes, its launches and what it waits for included; of a simulated target
         what its plan is expected to take."""
         if self.target.spec.simulated:
-            made = None if step.section is None else self.plans[step.section].entries[-1]
-            return None if made is None or made.compilation is None else made.compilation.cost
+            entry = None if step.section is None else self.plans[step.section].entries[-1]
+            return None if entry is None or entry.compilation is None else entry.compilation.cost
         if writes(step.step):
             return None
         with torch.no_grad():
@@ -244,10 +244,16 @@ class Sections:
         """Bytes that all plans hold on the device, and the weights that eager steps read; memory
         that several share counts once."""
         memory_use = memory_of(self.entries)
-        constants = [one.value for entry in self.entries for one in entry.plan.tasks.constants]
-        plans = {one.untyped_storage().data_ptr() for one in constants if one is not None}
+        constants = [
+            constant.value for entry in self.entries for constant in entry.plan.tasks.constants
+        ]
+        plans = {value.untyped_storage().data_ptr() for value in constants if value is not None}
         held = [value.untyped_storage() for value in self.held.values()]
-        own = {one.data_ptr(): one.nbytes() for one in held if one.data_ptr() not in plans}
+        own = {
+            storage.data_ptr(): storage.nbytes()
+            for storage in held
+            if storage.data_ptr() not in plans
+        }
         return replace(memory_use, weights=memory_use.weights + sum(own.values()))
 
 

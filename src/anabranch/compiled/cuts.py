@@ -102,7 +102,7 @@ class CutModel(Compiled):
         with neutral():
             path = self._sections.path(self.model, self._model_is, trace, asked.stop, self.owned)
             form = self._form(trace, asked.around, device)
-        if not any(same(known, path) for known in form.paths):
+        if not any(same(existing, path) for existing in form.paths):
             form.paths.append(path)
 
     def add_sizes(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -135,9 +135,9 @@ class CutModel(Compiled):
         """That of the example's call; a new one where there is none."""
         here = None if self.target.spec.simulated else self.target.device
         form = form_of(trace, surroundings, device, here)
-        for known in self._forms:
-            if known.alike(form):
-                return known
+        for existing in self._forms:
+            if existing.alike(form):
+                return existing
         self._forms.append(form)
         self._answers.append((form.read, functools.partial(self._answer, form)))
         return form
@@ -262,13 +262,13 @@ class CutModel(Compiled):
 
     def _with_task(self, task: str) -> Compiled:
         for section in self.sections:
-            if any(one.name == task for one in section.entries[-1].plan.tasks.tasks):
+            if any(planned.name == task for planned in section.entries[-1].plan.tasks.tasks):
                 return section
         return self.sections[0]
 
     def search_rounds(self) -> list[dict[str, Any]]:
         """As `Compiled.search_rounds`, of all plans in turn."""
-        return [one for section in self.sections for one in section.search_rounds()]
+        return [facts for section in self.sections for facts in section.search_rounds()]
 
     def report(self, path: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> None:
         """Raises OptionError: a page is about one plan."""
@@ -321,8 +321,8 @@ class CutModel(Compiled):
             weights = weights.state_dict()
         recipe = self.entries[-1].plan.recipe
         assert recipe is not None, "what was captured has one"
-        given = refit.tensors_by_name(weights, recipe)
-        missing = [path for path in self._sections.held if path not in given]
+        tensors = refit.tensors_by_name(weights, recipe)
+        missing = [path for path in self._sections.held if path not in tensors]
         if missing:
             raise WeightsError(
                 "these weights do not fit the compiled model",
@@ -333,26 +333,26 @@ class CutModel(Compiled):
             refit.refit(self.entries, self.target, weights, check, self._answers.clear)
             with torch.no_grad():
                 for path, value in self._sections.held.items():
-                    value.copy_(given[path])
+                    value.copy_(tensors[path])
             self._beside.clear()
-            self.fitted = stamps_of(given)
+            self.fitted = stamps_of(tensors)
             if not self._answers:  # an earlier refit was cut off half way
                 self._answer_all()
         return self
 
     def _refit(self, state: dict[str, Tensor]) -> None:
-        known = self._known_by_name()
+        weights = self._known_by_name()
         if self._expected().keys() - state.keys() and not self._other_weight():
-            known = self._model_state()
-        self.refit({**known, **state})
-        self._keep({**known, **state})
+            weights = self._model_state()
+        self.refit({**weights, **state})
+        self._keep({**weights, **state})
 
     def _weights(self) -> dict[str, Tensor]:
         changed = self._other_weight()
         if self.model is not None and not changed:
             return self._model_state()
-        known, wanted = self._known_by_name(), self._expected()
-        lost = [name for name in wanted if name not in known]
+        weights, wanted = self._known_by_name(), self._expected()
+        lost = [name for name in wanted if name not in weights]
         if lost:
             raise OptionError(
                 "the weights of this compiled model are not known by name",
@@ -360,14 +360,14 @@ class CutModel(Compiled):
                 "give it them with load_state_dict, which keeps them, or load them into the model, "
                 "too, and call refit(model)",
             )
-        return {name: known[name] for name in wanted}
+        return {name: weights[name] for name in wanted}
 
     def _held_by_name(self) -> dict[str, Tensor]:
         """The weights that lie in memory of plans and eager steps."""
-        found: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         for entry in self.entries:
-            found.update(sources(entry.plan)[0])
-        return {**found, **self._sections.held}
+            weights.update(sources(entry.plan)[0])
+        return {**weights, **self._sections.held}
 
     def _known_by_name(self) -> dict[str, Tensor]:
         """These, and those that are kept because plans lack them."""
@@ -386,9 +386,9 @@ class CutModel(Compiled):
 
     def _other_weight(self) -> str:
         """A weight of the model that is not what plans have; "" if there is none."""
-        known = self._stamps if self.fitted is None else self.fitted
+        stamps = self._stamps if self.fitted is None else self.fitted
         now = self._model_stamps()
-        return next((name for name, stamp in known.items() if now.get(name, stamp) != stamp), "")
+        return next((name for name, stamp in stamps.items() if now.get(name, stamp) != stamp), "")
 
 
 def _simulated(name: str) -> TargetError:

@@ -49,26 +49,27 @@ def fitting(plan: Plan) -> Fitting:
     recipe = plan.recipe
     if recipe is None or not recipe.state or recipe.lost:
         raise _unknown(recipe)
-    given = {constant.name: constant for constant in recipe.given}
+    captured = {constant.name: constant for constant in recipe.given}
     named = {(c.digest, c.type): c.name for c in recipe.given}
     ours = [c for c in plan.tasks.constants if c.value is not None and follows(c)]
     direct = [(named[c.digest, c.type], c.value) for c in ours if c.derived is None]
     computed = [c for c in ours if c.derived is not None]
     relied = [replace(c.constant, name=str(i)) for i, c in enumerate(recipe.conditions)]
     at_once, after = (
-        [one for one in relied if (one.derived is None) is plain] for plain in (True, False)
+        [constant for constant in relied if (constant.derived is None) is plain]
+        for plain in (True, False)
     )
     try:
-        made, *asked = (program(some, recipe.given) for some in (computed, at_once, after))
+        computation, *asked = (program(some, recipe.given) for some in (computed, at_once, after))
     except ValueError as lost:
         raise _unknown(replace(recipe, lost=str(lost))) from None
-    read = {name for name, _ in direct}.union(*(one.given for one in (made, *asked)))
+    read = {name for name, _ in direct}.union(*(each.given for each in (computation, *asked)))
     return Fitting(
         recipe,
-        {name: given[name] for name in given if name in read},
+        {name: captured[name] for name in captured if name in read},
         tuple((name, value) for name, value in direct if value is not None),
         {c.name: c.value for c in computed if c.value is not None},
-        made,
+        computation,
         tuple(asked),
         next((c.value.device for c in ours if c.value is not None), torch.device("cpu")),
     )
@@ -85,14 +86,14 @@ def _unknown(recipe: Recipe | None) -> WeightsError:
 def chosen(fit: Fitting, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The new value of each captured constant that the plan reads; of those that no state dict
     brings and that are not there, none. WeightsError for what does not fit, all of it at once."""
-    state = {one.name: one for one in fit.recipe.state}
+    state = {tensor.name: tensor for tensor in fit.recipe.state}
     problems = list(_misfits(state, tensors))
-    found: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     missing: list[str] = []
     for name, constant in fit.read.items():
         there = [path for path in constant.source if path in tensors]
         if there:
-            found[name] = tensors[there[0]]
+            values[name] = tensors[there[0]]
             problems += _untied(there, tensors)
         elif any(state[path].persistent for path in constant.source if path in state):
             missing.append(constant.source[0])
@@ -105,7 +106,7 @@ def chosen(fit: Fitting, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             "; ".join(problems[:LISTED_NAMES]) + more,
             _next(tensors),
         )
-    return found
+    return values
 
 
 def _misfits(state: Mapping[str, ModelTensor], tensors: Mapping[str, Tensor]) -> Iterator[str]:
@@ -138,8 +139,8 @@ def _untied(paths: Sequence[str], tensors: Mapping[str, Tensor]) -> Iterator[str
 
 def _equal(a: Tensor, b: Tensor) -> bool:
     """Whether the contents are the same to the bit, NaN included."""
-    one, other = (x.detach().to(a.device).contiguous().view(torch.uint8) for x in (a, b))
-    return torch.equal(one, other)
+    first, other = (x.detach().to(a.device).contiguous().view(torch.uint8) for x in (a, b))
+    return torch.equal(first, other)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -158,16 +159,16 @@ class Moved(Mapping[str, Tensor]):
     """New values as captured constants hold them: on the plan's device, laid out as they were. What
     is not given is what the plan has kept."""
 
-    def __init__(self, fit: Fitting, given: Mapping[str, Tensor]) -> None:
-        self._fit, self._given = fit, given
+    def __init__(self, fit: Fitting, tensors: Mapping[str, Tensor]) -> None:
+        self._fit, self._given = fit, tensors
 
     def __getitem__(self, name: str) -> Tensor:
-        given = self._given.get(name)
-        if given is None:
+        tensor = self._given.get(name)
+        if tensor is None:
             return self._fit.recipe.kept[name]
-        value = given
-        if given.device != self._fit.device or given.is_conj() or given.is_neg():
-            value = plain_value(given, self._fit.device).to(self._fit.device)
+        value = tensor
+        if tensor.device != self._fit.device or tensor.is_conj() or tensor.is_neg():
+            value = plain_value(tensor, self._fit.device).to(self._fit.device)
         return laid_out(self._fit.read[name].type, value)
 
     def __iter__(self) -> Iterator[str]:
@@ -184,8 +185,8 @@ def check_conditions(fit: Fitting, values: Moved) -> None:
         return
     for relied in fit.relied:
         asked: dict[int, Tensor] = {}
-        for made in relied.values(values, fit.device):
-            asked.update((int(i), holds(conditions[int(i)], value)) for i, value in made.items())
+        for derived in relied.values(values, fit.device):
+            asked.update((int(i), holds(conditions[int(i)], value)) for i, value in derived.items())
         truths = torch.stack(list(asked.values())).tolist() if asked else []
         wrong = [conditions[i] for i, true in zip(asked, truths, strict=True) if not true]
         if wrong:
@@ -196,16 +197,16 @@ def check_conditions(fit: Fitting, values: Moved) -> None:
 
 
 def write(
-    fit: Fitting, values: Moved, given: Mapping[str, Tensor], begin: Callable[[], None]
+    fit: Fitting, values: Moved, tensors: Mapping[str, Tensor], begin: Callable[[], None]
 ) -> None:
-    """Every constant, in place. `given`: the new values as they came. `begin` is called before
+    """Every constant, in place. `tensors`: the new values as they came. `begin` is called before
     anything is written."""
-    for made in fit.program.values(values, fit.device):
+    for derived in fit.program.values(values, fit.device):
         begin()
-        _copied((fit.derived[name], value) for name, value in made.items())
+        _copied((fit.derived[name], value) for name, value in derived.items())
     begin()
-    there = [(memory, given[name]) for name, memory in fit.direct if name in given]
-    there += [(kept, given[name]) for name, kept in fit.recipe.kept.items() if name in given]
+    there = [(memory, tensors[name]) for name, memory in fit.direct if name in tensors]
+    there += [(kept, tensors[name]) for name, kept in fit.recipe.kept.items() if name in tensors]
     _copied((memory, plain_value(value, None)) for memory, value in there)
 
 

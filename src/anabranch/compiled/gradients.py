@@ -63,8 +63,8 @@ class Seal:
         if self._whole:
             return list(sealed(*self._roots, *inputs, *results)[begin:])
         changed = list(results)
-        made = sealed(*self._roots, *inputs, *[results[i] for i in self._places])[begin:]
-        for place, tensor in zip(self._places, made, strict=True):
+        tensors = sealed(*self._roots, *inputs, *[results[i] for i in self._places])[begin:]
+        for place, tensor in zip(self._places, tensors, strict=True):
             changed[place] = tensor
         return changed
 
@@ -111,21 +111,21 @@ def sealed_results(
 def roots_of(model: Any) -> tuple[Tensor, ...]:
     """One tensor whose history leads to every parameter of the model that requires gradients, so
     that a call costs the same for many; nothing where none does."""
-    found = {id(p): p for p in _parameters(model).values() if p.requires_grad}
-    if not found:
+    parameters = {id(p): p for p in _parameters(model).values() if p.requires_grad}
+    if not parameters:
         return ()
     with torch.inference_mode(False), torch.enable_grad():
         token = torch.zeros((), requires_grad=True)
         # Subclasses may be anything beneath; nodes of inference tensors cannot be had.
-        plain = [p for p in found.values() if type(p) is nn.Parameter and not p.is_inference()]
-        made: Any = DelayedError(REFUSED, len(plain) + 1)(token, *plain)
-        return (made if isinstance(made, Tensor) else made[0],)  # of one alone there is no tuple
+        plain = [p for p in parameters.values() if type(p) is nn.Parameter and not p.is_inference()]
+        root: Any = DelayedError(REFUSED, len(plain) + 1)(token, *plain)
+        return (root if isinstance(root, Tensor) else root[0],)  # of one alone there is no tuple
 
 
 def frozen_of(model: Any) -> tuple[Tensor, ...]:
     """The parameters of the model that require no gradients, and may do so later."""
-    found = {id(p): p for p in _parameters(model).values() if not p.requires_grad}
-    return tuple(p for p in found.values() if _continuous(p.dtype) and not p.is_inference())
+    parameters = {id(p): p for p in _parameters(model).values() if not p.requires_grad}
+    return tuple(p for p in parameters.values() if _continuous(p.dtype) and not p.is_inference())
 
 
 def trained(model: Any, captured: Captured) -> Trained:
@@ -137,8 +137,8 @@ def trained(model: Any, captured: Captured) -> Trained:
     held = _parameters(model)
     unknown = any(parameter.requires_grad for parameter in held.values())
     for constant in captured.graph.constants:
-        known = held.get(sources.get(constant.name, ""))
-        if known.requires_grad if known is not None else unknown and constant.name not in sources:
+        weight = held.get(sources.get(constant.name, ""))
+        if weight.requires_grad if weight is not None else unknown and constant.name not in sources:
             weights.add(constant.name)
     places = reached(captured.graph, frozenset(weights)) - frozenset(captured.detached or ())
     return Trained(places, roots_of(model) if places else (), frozen_of(model))
@@ -147,12 +147,12 @@ def trained(model: Any, captured: Captured) -> Trained:
 def reached(graph: Graph, names: frozenset[str]) -> frozenset[int]:
     """Places of results that are differentiable functions of these values: through numbers that are
     no integers all along."""
-    known = set(names)
+    reachable = set(names)
     for node in graph.nodes:
-        if known.intersection(node.uses):
+        if reachable.intersection(node.uses):
             pairs = zip(node.results, node.types, strict=True)
-            known.update(name for name, type in pairs if _continuous(type.dtype))
-    return frozenset(i for i, ref in enumerate(graph.outputs) if ref.name in known)
+            reachable.update(name for name, type in pairs if _continuous(type.dtype))
+    return frozenset(i for i, ref in enumerate(graph.outputs) if ref.name in reachable)
 
 
 def _continuous(dtype: torch.dtype) -> bool:
@@ -166,13 +166,13 @@ def _parameters(model: Any) -> dict[str, nn.Parameter]:
     owner = getattr(model, "__self__", None)
     closed = inspect.getclosurevars(model) if inspect.isfunction(model) else None
     values = [owner] if closed is None else [*closed.nonlocals.values(), *closed.globals.values()]
-    found = {}
+    parameters = {}
     for i, value in enumerate(values):
         for name, parameter in _parameters(value).items() if isinstance(value, nn.Module) else ():
-            found[f"{i}.{name}"] = parameter
+            parameters[f"{i}.{name}"] = parameter
         if isinstance(value, nn.Parameter):
-            found[str(i)] = value
-    return found
+            parameters[str(i)] = value
+    return parameters
 
 
 def _without_gradients(model: Any) -> bool:

@@ -23,15 +23,15 @@ class Text(str):
 
 def history(entry: Entry, facts: dict[str, Any], target: Target, trace: Trace) -> dict[str, Any]:
     """What `report.text.explain` and `report.page.write` take. OptionError for a loaded plan."""
-    made = entry.compilation
-    if made is None:
+    compilation = entry.compilation
+    if compilation is None:
         raise OptionError(
             "a loaded plan has no history to explain",
             "the file holds the plan and its facts, not the search that led to it",
             "look at `.facts` and `explain(task)`, or compile the model again",
         )
-    timelines = [("predicted", made.found.timeline)]
-    run = made.run
+    timelines = [("predicted", compilation.found.timeline)]
+    run = compilation.run
     if run is not None and run.states:
         run = target.load(entry.plan)  # on states that nobody needs
     with generators_kept(target.device):
@@ -40,12 +40,12 @@ def history(entry: Entry, facts: dict[str, Any], target: Target, trace: Trace) -
         timelines.append(("measured", measured))
     return {
         "name": facts["model"],
-        "captured": made.captured.graph,
-        "rewritten": made.found.graph,
-        "searched": made.path,
+        "captured": compilation.captured.graph,
+        "rewritten": compilation.found.graph,
+        "searched": compilation.path,
         "plan": entry.plan,
-        "candidates": made.found.selection.candidates,
-        "schedules": made.found.schedules,
+        "candidates": compilation.found.selection.candidates,
+        "schedules": compilation.found.schedules,
         "timelines": timelines,
         "events": trace.events,
         "facts": facts,

@@ -34,13 +34,13 @@ def nbytes(weights: Mapping[str, Tensor]) -> int:
 
 
 def _once_each(
-    weights: Mapping[str, Tensor], made: Callable[[Tensor], Tensor]
+    weights: Mapping[str, Tensor], move: Callable[[Tensor], Tensor]
 ) -> dict[str, Tensor]:
     done: dict[tuple[Any, ...], Tensor] = {}
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         place = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
         if place not in done or not tensor.numel():
-            done[place] = made(tensor)
-        found[name] = done[place]
-    return found
+            done[place] = move(tensor)
+        tensors[name] = done[place]
+    return tensors

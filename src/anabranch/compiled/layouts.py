@@ -48,46 +48,49 @@ def relaid(entry: Entry) -> Relaid | None:
     watched = [(i, v.type.strides) for i, v in enumerate(tasks.given) if _wide(v.type)]
     if not watched:
         return None
-    compilation, known = entry.compilation, dict[tuple[Strides, ...], list[Strides | None]]()
+    compilation, cached = entry.compilation, dict[tuple[Strides, ...], list[Strides | None]]()
     graph = compilation.captured.graph if compilation is not None else None
     told = [False]
 
     def wanted(tensors: Sequence[Tensor]) -> list[Strides | None]:
         key = tuple(tensor.stride() for tensor in tensors)
-        if key in known:
-            return known[key]
-        found = None if graph is None else model_strides(graph, key)
-        if found is None and not told[0]:
+        if key in cached:
+            return cached[key]
+        inferred = None if graph is None else model_strides(graph, key)
+        if inferred is None and not told[0]:
             told[0] = True
             warnings.warn(OTHERWISE.format(name=tasks.name), stacklevel=5)
-        made = [None if i in kept else one for i, one in enumerate(found or [None] * len(results))]
-        if len(known) < MOST_LAYOUTS:
-            known[key] = made
-        return made
+        changes = [
+            None if i in kept else strides
+            for i, strides in enumerate(inferred or [None] * len(results))
+        ]
+        if len(cached) < MOST_LAYOUTS:
+            cached[key] = changes
+        return changes
 
-    def relay(tensors: Sequence[Tensor], made: Sequence[Tensor]) -> Sequence[Tensor]:
+    def relay(tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> Sequence[Tensor]:
         for place, strides in watched:
             if tensors[place].stride() != strides:
                 break
         else:
-            return made
+            return outputs
         changes = wanted(tensors)
         if not any(changes):
-            return made
+            return outputs
         return [
-            one.detach() if strides is None else _as(one, strides)
-            for one, strides in zip(made, changes, strict=True)
+            output.detach() if strides is None else _as(output, strides)
+            for output, strides in zip(outputs, changes, strict=True)
         ]
 
     return relay
 
 
-def model_strides(graph: Graph, given: Sequence[Strides]) -> list[Strides | None] | None:
+def model_strides(graph: Graph, input_strides: Sequence[Strides]) -> list[Strides | None] | None:
     """The strides of the graph's outputs for inputs with these strides, None for an output that has
     those that it has for the example's; None where they cannot be inferred."""
     own, table = types(graph), types(graph)
     copies = {node.name: node.uses[0] for node in graph.nodes if node.op == CLONE}
-    for value, strides in zip(graph.given, given, strict=True):
+    for value, strides in zip(graph.given, input_strides, strict=True):
         table[value.name] = TensorType(value.type.shape, value.type.dtype, strides)
     try:
         for node in graph.nodes:
@@ -97,7 +100,7 @@ def model_strides(graph: Graph, given: Sequence[Strides]) -> list[Strides | None
     except (RuntimeError, ValueError, TypeError, NotImplementedError):  # whatever torch says
         return None
     pairs = ((own[ref.name], table[ref.name]) for ref in graph.outputs)
-    return [None if ops.same_layout(one, new) else new.strides for one, new in pairs]
+    return [None if ops.same_layout(old, new) else new.strides for old, new in pairs]
 
 
 def _inferred(
@@ -126,7 +129,7 @@ def _as(tensor: Tensor, strides: Strides) -> Tensor:
     for axis, stride in enumerate(strides):
         if stride == 0 and tensor.shape[axis] > 1:
             single = single.narrow(axis, 0, 1)
-    made = torch.empty_strided(
+    result = torch.empty_strided(
         single.shape, strides, dtype=tensor.dtype, device=tensor.device, requires_grad=False
     )
-    return made.copy_(single).expand(tensor.shape)
+    return result.copy_(single).expand(tensor.shape)

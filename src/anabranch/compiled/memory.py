@@ -64,26 +64,28 @@ def named(entry: Entry) -> str:
     """What a bucket is called: "batch 8, seq 128"."""
     assert entry.sized is not None
     dimensions = entry.sized.shapes.dimensions
-    return ", ".join(f"{one.name} {n}" for one, n in zip(dimensions, entry.at, strict=True))
+    return ", ".join(
+        f"{dimension.name} {n}" for dimension, n in zip(dimensions, entry.at, strict=True)
+    )
 
 
 def _together(entries: Sequence[Entry]) -> MemoryUse:
     seen: set[int] = set()
-    found = dict.fromkeys(KINDS, 0)
+    totals = dict.fromkeys(KINDS, 0)
     planned: set[tuple[str, str]] = set()
     for entry in entries:
         if entry.run is None:
             for kind, count in _planned(entry.plan, planned).items():
-                most = max(found[kind], count)
-                found[kind] = most if kind in ("arena", "libraries") else found[kind] + count
+                most = max(totals[kind], count)
+                totals[kind] = most if kind in ("arena", "libraries") else totals[kind] + count
             continue
         held: HeldMemory = entry.run.held()
         for kind, places in held.places.items():
-            found[kind] += sum(count for place, count in places.items() if place not in seen)
+            totals[kind] += sum(count for place, count in places.items() if place not in seen)
             seen.update(places)
-        found["pool"] += held.pool
-        found["kernels"] += held.kernels
-    weights, inputs, arena, pool, kernels, libraries, states = (found[kind] for kind in KINDS)
+        totals["pool"] += held.pool
+        totals["kernels"] += held.kernels
+    weights, inputs, arena, pool, kernels, libraries, states = (totals[kind] for kind in KINDS)
     return MemoryUse(weights, inputs, arena, pool, kernels, libraries, states)
 
 

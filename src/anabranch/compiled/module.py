@@ -159,14 +159,14 @@ class Fixed(nn.Module):
         """Answers `to`, `half`, `cuda` and their kin, those of a module around it too."""
         for kind in self._kinds():
             try:
-                made = fn(kind)
+                moved = fn(kind)
             except AnabranchError:
                 raise
             except Exception as failed:
                 first = (str(failed).strip() or type(failed).__name__).splitlines()[0]
                 raise _not_moved(kind, first) from failed
-            if made.dtype != kind.dtype or made.device != kind.device:
-                raise _not_moved(kind, f"{_kind(made)} was asked for")
+            if moved.dtype != kind.dtype or moved.device != kind.device:
+                raise _not_moved(kind, f"{_kind(moved)} was asked for")
         return self
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
@@ -236,37 +236,39 @@ class Fixed(nn.Module):
                 unexpected_keys,
                 error_msgs,
             )
-        known = self._expected()
-        given = {
+        expected = self._expected()
+        state = {
             key.removeprefix(prefix): value
             for key, value in state_dict.items()
             if key.startswith(prefix)
         }
-        missing = [prefix + name for name in known if name not in given]
+        missing = [prefix + name for name in expected if name not in state]
         extra = _EXTRA_STATE_KEY_SUFFIX  # of the model's code, which a plan does not run
         unexpected = [
-            prefix + name for name in given if name not in known and not name.endswith(extra)
+            prefix + name for name in state if name not in expected and not name.endswith(extra)
         ]
         missing_keys += missing
         unexpected_keys += unexpected
-        wrong = _misfits(known, given, prefix)
+        wrong = _misfits(expected, state, prefix)
         error_msgs += wrong
         if wrong:  # for this and for what is missing torch raises, or not, as it was asked
             return
-        if held := {name: given[name].to(known[name].dtype) for name in known if name in given}:
+        if held := {
+            name: state[name].to(expected[name].dtype) for name in expected if name in state
+        }:
             self._refit(held)
 
     def __copy__(self) -> Self:
         """Another object with the same plans."""
-        made = type(self).__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        return made
+        copy = type(self).__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        return copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        make, given = self._stored()
-        made = make(*given)
-        memo[id(self)] = made
-        return made
+        make, args = self._stored()
+        copy = make(*args)
+        memo[id(self)] = copy
+        return copy
 
     def _replicate_for_data_parallel(self) -> NoReturn:
         raise TargetError(
@@ -297,11 +299,11 @@ class Fixed(nn.Module):
         return value
 
 
-def _misfits(known: dict[str, Tensor], given: dict[str, Any], prefix: str) -> list[str]:
+def _misfits(expected: dict[str, Tensor], state: dict[str, Any], prefix: str) -> list[str]:
     """What is given of another shape, or is no tensor, in sentences."""
     wrong = []
-    for name in known.keys() & given.keys():
-        want, got = known[name], given[name]
+    for name in expected.keys() & state.keys():
+        want, got = expected[name], state[name]
         if not isinstance(got, Tensor):
             wrong.append(f"{prefix}{name} is a {type(got).__name__}, and not a tensor")
         elif got.shape != want.shape:

@@ -45,5 +45,5 @@ def stored(
             [(with_values(entry.plan, states), facts(entry)) for entry in entries], path
         )
         content = path.read_bytes()
-    given = options.model_dump(mode="json", exclude_defaults=True, exclude={"workers"})
-    return spec.kind, content, given
+    option_values = options.model_dump(mode="json", exclude_defaults=True, exclude={"workers"})
+    return spec.kind, content, option_values

@@ -54,7 +54,7 @@ RunInputs = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 def refit(
     entries: Sequence[Entry],
     target: Target,
-    given: Any,
+    weights: Any,
     check: bool = False,
     torn: Callable[[], None] = lambda: None,
 ) -> None:
@@ -66,9 +66,9 @@ def refit(
     fits = [entry.fit() for entry in entries]
     with neutral(), contextlib.ExitStack() as held:  # what is entered last is left first
         calls = [_held(held, entry) for entry in entries]
-        news = [chosen(fit, tensors_by_name(given, fit.recipe)) for fit in fits]
+        news = [chosen(fit, tensors_by_name(weights, fit.recipe)) for fit in fits]
         for entry in entries:
-            _check_attributes(entry, given)
+            _check_attributes(entry, weights)
         values = [Moved(fit, new) for fit, new in zip(fits, news, strict=True)]
         for fit, moved in zip(fits, values, strict=True):
             check_conditions(fit, moved)
@@ -79,8 +79,8 @@ def refit(
                 if check and call is not None and entry.run is not None:
                     with kept(entry.run.states.values()), generators_kept(target.device):
                         _check(entry, call, moved, target)
-                        if isinstance(given, nn.Module):
-                            _check_model(entry, call, unwrapped(given))
+                        if isinstance(weights, nn.Module):
+                            _check_model(entry, call, unwrapped(weights))
         except BaseException:
             for fit, old in zip(fits, before, strict=True):
                 for memory, value in zip(memory_of(fit), old, strict=True):
@@ -88,12 +88,12 @@ def refit(
             raise
 
 
-def _check_attributes(entry: Entry, given: Any) -> None:
+def _check_attributes(entry: Entry, model: Any) -> None:
     """WeightsError for a model whose modules are others than those that the plan was made of."""
-    path = other(given, entry.attributes)
+    path = other(model, entry.attributes)
     if path is None:
         return
-    module = dict(unwrapped(given).named_modules()).get(path)
+    module = dict(unwrapped(model).named_modules()).get(path)
     said = "missing" if module is None else repr(module)
     said = said if "\n" not in said else type(module).__name__
     raise WeightsError(
@@ -141,32 +141,32 @@ def _write(
         ) from failed
 
 
-def tensors_by_name(given: Any, recipe: Recipe) -> dict[str, Tensor]:
+def tensors_by_name(weights: Any, recipe: Recipe) -> dict[str, Tensor]:
     """What a model or a state dict holds, by name."""
-    if isinstance(given, ExportedProgram):
-        given = module_of(given)
-    if isinstance(given, nn.Module):
-        model = unwrapped(given)
-        found = dict(tensors_of(model))
-        for one in recipe.state:
-            if one.name not in found and (value := attribute(model, one.name)) is not None:
-                found[one.name] = value
-        return found
-    if not isinstance(given, Mapping):
+    if isinstance(weights, ExportedProgram):
+        weights = module_of(weights)
+    if isinstance(weights, nn.Module):
+        model = unwrapped(weights)
+        tensors = dict(tensors_of(model))
+        for tensor in recipe.state:
+            if tensor.name not in tensors and (value := attribute(model, tensor.name)) is not None:
+                tensors[tensor.name] = value
+        return tensors
+    if not isinstance(weights, Mapping):
         raise OptionError(
-            f"a {type(given).__name__} holds no weights",
+            f"a {type(weights).__name__} holds no weights",
             "refit takes a model, or a state dict of names and tensors",
             "give it the model, or model.state_dict()",
         )
-    extra = [name for name in given if isinstance(name, str) and name.endswith(EXTRA)]
-    for name, value in given.items():
+    extra = [name for name in weights if isinstance(name, str) and name.endswith(EXTRA)]
+    for name, value in weights.items():
         if not (isinstance(name, str) and isinstance(value, Tensor)) and name not in extra:
             raise WeightsError(
                 "these weights do not fit the plan",
                 f"{name!r} is a {type(value).__name__}, and not a tensor",
                 "give it model.state_dict(), or the part of a checkpoint that is one",
             )
-    return {name: value for name, value in given.items() if name not in extra}
+    return {name: value for name, value in weights.items() if name not in extra}
 
 
 def _check(entry: Entry, call: RunInputs, values: Moved, target: Target) -> None:
@@ -192,8 +192,8 @@ def _check(entry: Entry, call: RunInputs, values: Moved, target: Target) -> None
 
 
 def _evaluated(plan: Plan) -> Evaluate:
-    def evaluate(_: Graph, *given: Any) -> tuple[Tensor, ...]:
-        return eval_tasks(plan.tasks, *given)
+    def evaluate(_: Graph, *inputs: Any) -> tuple[Tensor, ...]:
+        return eval_tasks(plan.tasks, *inputs)
 
     return evaluate
 
@@ -203,16 +203,16 @@ def _check_model(entry: Entry, call: RunInputs, model: nn.Module) -> None:
     the one that was captured."""
     if entry.job is None or entry.compilation is None:
         return
-    job, made = entry.job, entry.compilation
-    example = example_of(job, made.captured)
+    job, compilation = entry.job, entry.compilation
+    example = example_of(job, compilation.captured)
     precise = job.target.full_precision
     try:
         with _in_eval(model), without_fastpath():
             results = observe(model, job.args, job.kwargs, job.found, precise).results
     except Exception as failed:
         raise fails(model, failed, job.found) from failed
-    allowed = [ok for _, ok in made.errors] or [0.0] * len(entry.plan.tasks.outputs)
-    drawn = drawn_anew(made.captured.graph)
+    allowed = [ok for _, ok in compilation.errors] or [0.0] * len(entry.plan.tasks.outputs)
+    drawn = drawn_anew(compilation.captured.graph)
     if differs := unlike_model(entry.plan, call(example), example, allowed, results, drawn):
         raise NumericsError(
             f"with these weights the plan is not this model: {differs}",

@@ -52,9 +52,9 @@ def request(
     check_stop(stop)
     if around is None:
         around = surroundings() if captured is None else Surroundings()
-    given = (args,) if isinstance(args, Tensor) else tuple(args)
+    positional = (args,) if isinstance(args, Tensor) else tuple(args)
     told = captured, stop, shared, sized, at, around, workers
-    return PlanRequest(given, kwargs or {}, *told)
+    return PlanRequest(positional, kwargs or {}, *told)
 
 
 def check_stop(stop: Any) -> None:

@@ -134,15 +134,15 @@ def resettled(
         count = "one kernel was" if len(foreign) == 1 else f"{len(foreign)} kernels were"
         why += f"; {count} compared with the operators it stands for"
     if wrong:
-        found = _chosen_anew(plan, wrong, target, cache, options or Options())
-        plan = _with_others(plan, wrong, found, target, trace)
+        replacements = _chosen_anew(plan, wrong, target, cache, options or Options())
+        plan = _with_others(plan, wrong, replacements, target, trace)
         named = [
             f"{cut(name, SHOWN)}: {cut(' '.join(str(said).split()), TOLD)}"
             for name, said in wrong.items()
         ][:LISTED]
         more = f", and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
         why += f", {len(wrong)} gave way to others ({'; '.join(named)}{more})"
-        timed = sum(cost.source != "estimated" for _, cost in found.values())
+        timed = sum(cost.source != "estimated" for _, cost in replacements.values())
         why += f", of which {timed} chosen anew by time" if timed else ", which nobody has timed"
     trace.add("warning", "load", source, f"{why}; {COMPILE_AGAIN}")
     return plan
@@ -166,17 +166,19 @@ def _chosen_anew(
         selection = tuner.in_place(tasks, plan.tasks, costs, trace)
     except TargetError:  # none runs: the library's is put in its place, or what is said then
         return {}
-    found: dict[str, tuple[Kernel, Cost]] = {}
+    fastest: dict[str, tuple[Kernel, Cost]] = {}
     for task in selection.tasks.tasks:
-        won = next(one for one in selection.candidates[task.name] if one.verdict.chosen)
+        won = next(
+            candidate for candidate in selection.candidates[task.name] if candidate.verdict.chosen
+        )
         if task.kernel is not None and won.verdict.cost is not None:
-            found[task.name] = task.kernel, won.verdict.cost
-    return found
+            fastest[task.name] = task.kernel, won.verdict.cost
+    return fastest
 
 
-def differences(made: TargetSpec, here: TargetSpec) -> str:
+def differences(there: TargetSpec, here: TargetSpec) -> str:
     """Names the machine that a plan was made on, and says how this one differs."""
-    theirs, ours = dict(made.versions), dict(here.versions)
+    theirs, ours = dict(there.versions), dict(here.versions)
     differing = [
         f"{cut(name, SHOWN)} {cut(theirs.get(name, 'none'), SHOWN)} (here {ours.get(name, 'none')})"
         for name in dict.fromkeys((*ours, *theirs))
@@ -184,14 +186,16 @@ def differences(made: TargetSpec, here: TargetSpec) -> str:
     ]
     if len(differing) > NAMED:
         differing[NAMED:] = [f"and {len(differing) - NAMED} more versions"]
-    name = cut(made.name, SHOWN)
-    return ", ".join([name if made.name == here.name else f"{name} (here {here.name})", *differing])
+    name = cut(there.name, SHOWN)
+    return ", ".join(
+        [name if there.name == here.name else f"{name} (here {here.name})", *differing]
+    )
 
 
 def _with_others(
     plan: Plan,
     wrong: Mapping[str, Refused],
-    found: Mapping[str, tuple[Kernel, Cost]],
+    replacements: Mapping[str, tuple[Kernel, Cost]],
     target: Target,
     trace: Trace,
 ) -> Plan:
@@ -212,7 +216,7 @@ def _with_others(
         )
 
     def other(task: Task) -> Task:
-        kernel, cost = found.get(task.name) or (library(task), None)
+        kernel, cost = replacements.get(task.name) or (library(task), None)
         took = f"{cost.us:.2f} us, {cost.source}" if cost is not None else "not timed"
         had = text_kernel(task.kernel) if task.kernel is not None else "none"
         why = cut(" ".join(str(wrong[task.name]).split()), TOLD)

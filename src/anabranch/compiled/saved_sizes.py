@@ -44,12 +44,12 @@ def written(sized: SizedCalls | None, at: Sequence[int]) -> Any:
 
 
 def read_back(
-    given: Any, ranks: Sequence[int], results: int
+    plain: Any, ranks: Sequence[int], results: int
 ) -> tuple[SizedCalls | None, tuple[int, ...]]:
     """Reads back what `written` wrote of a plan whose tensors have so many axes, and which has so
     many leaves of results; nothing where it says something else."""
     try:
-        saved = from_plain(CODEC, given)
+        saved = from_plain(CODEC, plain)
     except ValueError:
         return None, ()
     if not _fits(saved, ranks, results):
@@ -69,8 +69,8 @@ def _fits(saved: SavedSizes, ranks: Sequence[int], results: int) -> bool:
     count = len(saved.dimensions)
     if not 0 < count == len(saved.proofs) == len(saved.at) or len(saved.extents) != len(ranks):
         return False
-    sizes = [*saved.at, *(one.least for one in saved.dimensions)]
-    sizes += [one.most for one in saved.dimensions if one.most is not None]
+    sizes = [*saved.at, *(dimension.least for dimension in saved.dimensions)]
+    sizes += [dimension.most for dimension in saved.dimensions if dimension.most is not None]
     for rank, extents in zip(ranks, saved.extents, strict=True):
         if not all(0 <= e.axis < rank and 0 <= e.dimension < count for e in extents):
             return False
@@ -78,11 +78,11 @@ def _fits(saved: SavedSizes, ranks: Sequence[int], results: int) -> bool:
     for proof in saved.proofs:
         if isinstance(proof, Refused):
             continue
-        rows = [one for at in proof.results for one in at]
+        rows = [row for at in proof.results for row in at]
         if (len(proof.zeros), len(proof.results)) != (len(ranks), results):
             return False
         if any(outer == inner == 0 for _, outer, inner in rows):
             return False
-        sizes += [proof.least, *(size + 1 for one in rows for size in one)]
-    named = all(len(one.name) <= LONGEST_NAME for one in saved.dimensions)
+        sizes += [proof.least, *(size + 1 for row in rows for size in row)]
+    named = all(len(dimension.name) <= LONGEST_NAME for dimension in saved.dimensions)
     return named and all(1 <= size <= LARGEST_SIZE for size in sizes)

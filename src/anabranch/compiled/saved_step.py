@@ -115,17 +115,17 @@ def with_shared(plans: Sequence[Plan]) -> list[Plan]:
     """The plans with one tensor for each constant that several have of one content: plans that end
     with an update and those that do not have each their own."""
     first: dict[tuple[str, str], Tensor] = {}
-    found = []
+    shared = []
     for plan in plans:
         constants = []
         for constant in plan.tasks.constants:
             value = constant.value
             if value is not None:
-                known = first.setdefault((constant.digest, constant.type.text), value)
-                value = known if torch.equal(known, value) else value
+                earlier = first.setdefault((constant.digest, constant.type.text), value)
+                value = earlier if torch.equal(earlier, value) else value
             constants.append(replace(constant, value=value))
-        found.append(replace(plan, tasks=replace(plan.tasks, constants=tuple(constants))))
-    return found
+        shared.append(replace(plan, tasks=replace(plan.tasks, constants=tuple(constants))))
+    return shared
 
 
 def check_settings(saved: SavedStep, now: GroupSettings) -> None:
@@ -136,8 +136,8 @@ def check_settings(saved: SavedStep, now: GroupSettings) -> None:
             f"the saved step was compiled for {len(saved.settings)}",
             "make the optimizer as it was, or compile the step again",
         )
-    for number, (was, found) in enumerate(zip(saved.settings, now, strict=True)):
-        mine, theirs = dict(found), dict(was)
+    for number, (was, current) in enumerate(zip(saved.settings, now, strict=True)):
+        mine, theirs = dict(current), dict(was)
         for key in sorted({*mine, *theirs}):
             if mine.get(key) != theirs.get(key):
                 raise InputError(
@@ -153,21 +153,21 @@ def state_places(plan: Plan, held: Held, device: torch.device) -> dict[str, Tens
     where model and optimizer have none, or another one, of a name."""
     mine = dict(zip(held.names, held.tensors, strict=True))
     types = {value.name: value.type for value in plan.tasks.inputs}
-    found = {}
+    places = {}
     for state in plan.tasks.states:
         tensor, type = mine.get(state.path), types[state.name]
         told = "nothing" if tensor is None else f"{type_of(tensor).text} on {tensor.device}"
         if tensor is not None and tensor.data_ptr() % ALIGNED:
             told += " at an odd address"
         elif tensor is not None and type_of(tensor) == type and tensor.device == device:
-            found[state.path] = tensor.detach()
+            places[state.path] = tensor.detach()
             continue
         raise WeightsError(
             f"{state.path} is {told}",
             f"the saved step reads and writes {type.text} on {device} there",
             "make model, optimizer and scaler as they were when the step was saved",
         )
-    return found
+    return places
 
 
 def alike_in(saved: SavedStep, held: Held) -> Held:

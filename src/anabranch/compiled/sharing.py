@@ -54,13 +54,13 @@ def with_states(
             "compile for target='cpu', or on the GPU itself",
         )
     begun = {path: value.clone() for path, value in first.items()}
-    made: list[Entry] = []
+    loaded: list[Entry] = []
     with neutral():
         for entry in entries:
             places = {state.name: begun[state.path] for state in entry.plan.tasks.states}
-            run = target.load(entry.plan, beside=widest(made), states=places)
-            made.append(replace(entry, run=run))
-    return made
+            run = target.load(entry.plan, beside=widest(loaded), states=places)
+            loaded.append(replace(entry, run=run))
+    return loaded
 
 
 @contextlib.contextmanager

@@ -66,44 +66,44 @@ class SizedCalls:
         self, tensors: Sequence[Tensor], sizes: Sequence[int], full: Sequence[int]
     ) -> list[Tensor]:
         """The tensors of a call with the rows of a larger bucket, dimension by dimension."""
-        found = list(tensors)
+        extended = list(tensors)
         for number, (size, more) in enumerate(zip(sizes, full, strict=True)):
             rows, proof = self.shapes.rows(number), self.proofs[number]
             if size == more:
                 continue
             assert isinstance(proof, PaddingProof) and rows is not None
             for place, (at, zeros) in enumerate(zip(rows, proof.zeros, strict=True)):
-                for one in at:
-                    found[place] = padded(found[place], one, size, more, zeros)
-        return found
+                for axis in at:
+                    extended[place] = padded(extended[place], axis, size, more, zeros)
+        return extended
 
     def cut(self, leaves: Sequence[Any], sizes: Sequence[int], full: Sequence[int]) -> list[Any]:
         """The leaves of a result without padding, in memory of their own where that is not the end
         of them."""
-        found = list(leaves)
+        trimmed = list(leaves)
         for number, (size, more) in enumerate(zip(sizes, full, strict=True)):
             proof = self.proofs[number]
             if size == more:
                 continue
             assert isinstance(proof, PaddingProof)
             for place, at in enumerate(proof.results):
-                for one in at:
-                    found[place] = without_padding(found[place], one, size, more)
+                for axis in at:
+                    trimmed[place] = without_padding(trimmed[place], axis, size, more)
         return [
             leaf.contiguous() if isinstance(leaf, Tensor) and leaf is not was else leaf
-            for leaf, was in zip(found, leaves, strict=True)
+            for leaf, was in zip(trimmed, leaves, strict=True)
         ]
 
     def told(self) -> list[str]:
         """A line for each dimension: its range, and what is known of padding."""
         lines = []
-        for one, proof in zip(self.shapes.dimensions, self.proofs, strict=True):
+        for dimension, proof in zip(self.shapes.dimensions, self.proofs, strict=True):
             if isinstance(proof, Refused):
-                lines.append(f"{one}: not padded, {proof}")
+                lines.append(f"{dimension}: not padded, {proof}")
                 continue
             how = "its rows stay apart" if proof.apart else "no row of a call reads padding"
             least = f", from {proof.least} rows on" if proof.least > 1 else ""
-            lines.append(f"{one}: padded{least}, {how}")
+            lines.append(f"{dimension}: padded{least}, {how}")
         return lines
 
 
@@ -119,34 +119,34 @@ def chosen(job: Job, dynamic_shapes: Any, sizes: Any) -> tuple[SizedCalls, list[
                 "the inputs have no first axis of one size, which would be the batch",
                 "give dynamic_shapes, as torch.export takes it",
             )
-    given = job.args, job.kwargs
-    shapes = read_dynamic_shapes(job.model, *given, shapes, job.found, job.trace)
+    example = job.args, job.kwargs
+    shapes = read_dynamic_shapes(job.model, *example, shapes, job.found, job.trace)
     calls = proved(job, shapes)
     paddable = [isinstance(proof, PaddingProof) for proof in calls.proofs]
     at = buckets(job, shapes, sizes, paddable)
     told = "run the model as it is" if job.options.unseen == "eager" else "are refused"
-    for one, proof in zip(shapes.dimensions, calls.proofs, strict=True):
+    for dimension, proof in zip(shapes.dimensions, calls.proofs, strict=True):
         if isinstance(proof, Refused):
-            why = f"calls with another {one.name} than was compiled {told}: {proof}"
-            job.trace.add("warning", "capture", one.name, why)
+            why = f"calls with another {dimension.name} than was compiled {told}: {proof}"
+            job.trace.add("warning", "capture", dimension.name, why)
     return calls, at
 
 
 def batched(
-    job: Job, known: tuple[SizedCalls, tuple[int, ...]] | None
+    job: Job, earlier: tuple[SizedCalls, tuple[int, ...]] | None
 ) -> tuple[SizedCalls, tuple[int, ...]]:
-    """What `batch="pad"` says: the first axis of all inputs varies. `known`: what is known of such
-    calls, and the size of this one. OptionError where padding is not proved harmless."""
-    if known is not None:
-        return known
+    """What `batch="pad"` says: the first axis of all inputs varies. `earlier`: what is known of
+    such calls, and the size of this one. OptionError where padding is not proved harmless."""
+    if earlier is not None:
+        return earlier
     shapes, why = leading_batch(job.args, job.kwargs), ""
     if job.captured is not None:
         why = "torch.compile hands over a graph for one batch, and compiles others itself"
     elif shapes is None:
         why = "its inputs have no first axis of one size, which would be the batch"
     else:
-        given = job.args, job.kwargs
-        shapes = read_dynamic_shapes(job.model, *given, shapes, job.found, Trace(quiet=True))
+        example = job.args, job.kwargs
+        shapes = read_dynamic_shapes(job.model, *example, shapes, job.found, Trace(quiet=True))
         calls = proved(job, shapes)
         at = shapes.sizes_of(_tensors(job.args, job.kwargs))
         if at is not None and isinstance(calls.proofs[0], PaddingProof):
@@ -162,9 +162,9 @@ def batched(
 def proved(job: Job, shapes: DynamicShapes) -> SizedCalls:
     """The proofs of padding along each dimension of calls like the job's."""
     proofs = [_proved(job, shapes, number) for number in range(len(shapes.dimensions))]
-    for one, proof in zip(shapes.dimensions, proofs, strict=True):
+    for dimension, proof in zip(shapes.dimensions, proofs, strict=True):
         if isinstance(proof, Refused):
-            job.trace.add("refused", "capture", one.name, f"calls are not padded: {proof}")
+            job.trace.add("refused", "capture", dimension.name, f"calls are not padded: {proof}")
     return SizedCalls(shapes, tuple(proofs))
 
 
@@ -173,54 +173,60 @@ def _proved(job: Job, shapes: DynamicShapes, number: int) -> PaddingProof | Refu
         return Refused(why)
     if shapes.rows(number) is None:
         return Refused("an axis has its size and some more")
-    given = shapes.sizes_of(_tensors(job.args, job.kwargs))
-    assert given is not None, "read_dynamic_shapes looks at them"
+    call_sizes = shapes.sizes_of(_tensors(job.args, job.kwargs))
+    assert call_sizes is not None, "read_dynamic_shapes looks at them"
     dimension = shapes.dimensions[number]
-    size = max(given[number], 2, dimension.least)
+    size = max(call_sizes[number], 2, dimension.least)
     sizes = (size, size + 1)
     if dimension.most is not None and size + 1 > dimension.most:
         sizes = (dimension.most - 1, dimension.most)
     if sizes[0] < dimension.least:
         return Refused("it has one size alone")
     try:
-        proof = proof_along(shapes, given, number, sizes, partial(_captured, job, shapes))
+        proof = proof_along(shapes, call_sizes, number, sizes, partial(_captured, job, shapes))
     except UnprovenError as unproven:
         return Refused(str(unproven))
     except AnabranchError as failed:
         return Refused(f"with other sizes: {failed.what}: {failed.why}")
     if sizes[0] < proof.least:
         return Refused(f"a call has {proof.least} rows at least")
-    return _compared(job, SizedCalls(shapes, _only(shapes, number, proof)), given, number, sizes[1])
+    return _compared(
+        job, SizedCalls(shapes, _only(shapes, number, proof)), call_sizes, number, sizes[1]
+    )
 
 
 def proof_along(
     shapes: DynamicShapes,
-    given: Sequence[int],
+    call_sizes: Sequence[int],
     number: int,
     sizes: tuple[int, int],
     capture: Callable[[Sequence[int]], Captured],
 ) -> PaddingProof:
     """That calls may be padded along one dimension, captured at these two `sizes` of it, whatever
-    the others are, which are `given` for one call. UnprovenError if that is not proved."""
+    the others are, which are `call_sizes` for one call. UnprovenError if that is not proved."""
     rows = shapes.rows(number)
     assert rows is not None, "asked before"
     proofs: list[PaddingProof] = []
-    for others in _beside(shapes, given, number):
-        one, other = (capture(_with(others, number, n)) for n in sizes)
-        proofs.append(padding_proof(one, other, sizes, rows))
+    for others in _beside(shapes, call_sizes, number):
+        first, other = (capture(_with(others, number, n)) for n in sizes)
+        proofs.append(padding_proof(first, other, sizes, rows))
         if not _needs_others(proofs[0], others, number):
             break
     return _of_all_sizes(proofs)
 
 
-def _beside(shapes: DynamicShapes, given: Sequence[int], number: int) -> list[tuple[int, ...]]:
+def _beside(shapes: DynamicShapes, call_sizes: Sequence[int], number: int) -> list[tuple[int, ...]]:
     """Sizes of the other dimensions at which one of them is looked at: as given, and all that may
     be larger by one."""
-    low, high = list(given), list(given)
-    for i, one in enumerate(shapes.dimensions):
-        if i != number and one.most is not None and given[i] >= one.most > one.least:
-            low[i], high[i] = one.most - 1, one.most
-        elif i != number and (one.most is None or given[i] < one.most):
+    low, high = list(call_sizes), list(call_sizes)
+    for i, dimension in enumerate(shapes.dimensions):
+        if (
+            i != number
+            and dimension.most is not None
+            and call_sizes[i] >= dimension.most > dimension.least
+        ):
+            low[i], high[i] = dimension.most - 1, dimension.most
+        elif i != number and (dimension.most is None or call_sizes[i] < dimension.most):
             high[i] += 1
     return [tuple(low), tuple(high)] if low != high else [tuple(low)]
 
@@ -236,7 +242,7 @@ def _of_all_sizes(proofs: Sequence[PaddingProof]) -> PaddingProof:
     """The joint answer of proofs of one dimension at growing sizes of all others. Of the indices of
     an axis, `[outer, size, inner]`, one may depend on them, and is 0: the axis says it."""
     first, last = proofs[0], proofs[-1]
-    axes = [[[axis for axis, _, _ in at] for at in one.results] for one in proofs]
+    axes = [[[axis for axis, _, _ in at] for at in proof.results] for proof in proofs]
     if axes[0] != axes[-1] or first.zeros != last.zeros:
         raise UnprovenError("what is padded depends on the other dimensions")
     results = tuple(
@@ -246,8 +252,8 @@ def _of_all_sizes(proofs: Sequence[PaddingProof]) -> PaddingProof:
     return replace(first, results=results, least=least, apart=apart)
 
 
-def _of_both(one: RowAxis, other: RowAxis) -> RowAxis:
-    axis, outer, inner = one
+def _of_both(first: RowAxis, other: RowAxis) -> RowAxis:
+    axis, outer, inner = first
     if outer != other[1] and inner != other[2]:
         raise UnprovenError("a result has its rows between those of two other dimensions")
     return axis, outer if outer == other[1] else 0, inner if inner == other[2] else 0
@@ -263,7 +269,7 @@ def _only(
 
 
 def _with(sizes: Sequence[int], number: int, size: int) -> tuple[int, ...]:
-    return tuple(size if i == number else one for i, one in enumerate(sizes))
+    return tuple(size if i == number else old for i, old in enumerate(sizes))
 
 
 def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
@@ -277,13 +283,13 @@ def _captured(job: Job, shapes: DynamicShapes, sizes: Sequence[int]) -> Captured
 
 
 def _compared(
-    job: Job, sized: SizedCalls, given: Sequence[int], number: int, full: int
+    job: Job, sized: SizedCalls, call_sizes: Sequence[int], number: int, full: int
 ) -> PaddingProof | Refused:
     """The proof, if the model itself agrees: few rows alone, and with padding."""
     proof, dimension = sized.proofs[number], sized.shapes.dimensions[number]
     assert isinstance(proof, PaddingProof)
     for few in sorted({max(dimension.least, proof.least), max(dimension.least, full - 1)}):
-        sizes, whole = _with(given, number, few), _with(given, number, full)
+        sizes, whole = _with(call_sizes, number, few), _with(call_sizes, number, full)
         if (differs := _differs(job, sized, sizes, whole)) and few > 1:
             return Refused(f"with {few} rows {differs}")
         if differs:
@@ -314,13 +320,13 @@ def _differs(
 def alike_results(want: Sequence[Any], got: Sequence[Any]) -> bool:
     """Whether these leaves are the same, as far as eager itself may round otherwise."""
     alike = len(want) == len(got)
-    for one, other in zip(want, got, strict=True) if alike else ():
-        if isinstance(one, Tensor):
-            alike = alike and isinstance(other, Tensor) and other.shape == one.shape
-            allowed = EAGER_TOLERANCE.get(one.dtype, math.inf)
-            alike = alike and relative_error(other, one) <= allowed
+    for expected, other in zip(want, got, strict=True) if alike else ():
+        if isinstance(expected, Tensor):
+            alike = alike and isinstance(other, Tensor) and other.shape == expected.shape
+            allowed = EAGER_TOLERANCE.get(expected.dtype, math.inf)
+            alike = alike and relative_error(other, expected) <= allowed
         else:
-            alike = alike and type(one) is type(other)
+            alike = alike and type(expected) is type(other)
     return alike
 
 

@@ -22,7 +22,7 @@ from anabranch.ir.recipe import follows, leaves
 def sources(plan: Plan) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """The weights that lie in the plan's memory, by name: views of it, which nobody may write to;
     and the names of those that it was computed of and does not have."""
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     read: dict[str, None] = {}
     for constant in plan.tasks.constants:
         if not follows(constant):
@@ -30,12 +30,12 @@ def sources(plan: Plan) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         read.update(dict.fromkeys(name for leaf in leaves([constant]) for name in leaf.source))
         if constant.value is not None and (source := _source(constant, constant.value)):
             leaf, value = source
-            found.update(dict.fromkeys(leaf.source, value))
+            weights.update(dict.fromkeys(leaf.source, value))
     if plan.recipe is not None:
         for leaf in plan.recipe.given:
             if leaf.name in plan.recipe.kept:
-                found.update(dict.fromkeys(leaf.source, plan.recipe.kept[leaf.name]))
-    return found, tuple(name for name in read if name not in found)
+                weights.update(dict.fromkeys(leaf.source, plan.recipe.kept[leaf.name]))
+    return weights, tuple(name for name in read if name not in weights)
 
 
 def _source(constant: Constant, value: Tensor) -> tuple[Constant, Tensor] | None:

@@ -93,8 +93,8 @@ class TrainingStep:
         Raises:
             CaptureError: The step could not be turned into a graph.
         """
-        given = (batch,) if isinstance(batch, Tensor) else tuple(batch)
-        check_training(self.training, given)
+        inputs = (batch,) if isinstance(batch, Tensor) else tuple(batch)
+        check_training(self.training, inputs)
         if self._bound is not None:
             self._bound.follow()
         with capture_lock(), neutral():
@@ -103,16 +103,16 @@ class TrainingStep:
             self._take_rates()
             with uncollected(), Cache.open(self.options.cache_dir) as cache:
                 asked = (
-                    StepRequest(self.training, held, given, self._found, ends)
+                    StepRequest(self.training, held, inputs, self._found, ends)
                     for ends in self._kinds
                 )
-                captured = [capture_step(one, cache, self.trace) for one in asked]
+                captured = [capture_step(request, cache, self.trace) for request in asked]
         self._plans = self._plans or [
             Compiled(eager, self.target, self.options, self.trace) for _, eager in captured
         ]
         for compiled, (graph, _) in zip(self._plans, captured, strict=True):
             compiled.options = self._options_beside(compiled)
-            compiled.add((*given, self._rates), captured=graph, stop=stop)
+            compiled.add((*inputs, self._rates), captured=graph, stop=stop)
         fixed = {path for graph, _ in captured for _, path in graph.sources}
         written = {state.path for graph, _ in captured for state in graph.graph.states}
         self._held, self._bound = held, BoundTensors.of(self.training, held, fixed, written)
@@ -121,9 +121,9 @@ class TrainingStep:
     def _options_beside(self, compiled: Compiled) -> Options:
         """Those of one of the plans, which has the memory that the others leave."""
         limit, others = self.options.memory_limit, 0
-        for one in self._plans:
-            held = one.memory()
-            others += held.total - held.states if one is not compiled else 0
+        for plan in self._plans:
+            held = plan.memory()
+            others += held.total - held.states if plan is not compiled else 0
         left = None if limit is None else max(1, limit - others)
         return self.options.model_copy(update={"memory_limit": left})
 
@@ -189,7 +189,7 @@ class TrainingStep:
                 plan = with_values(entry.plan, places) if state else without_values(entry.plan)
                 plans.append((plan, {**compiled.facts_of(entry), KEY: written(said)}))
         shared = with_shared([plan for plan, _ in plans])
-        facts = (known for _, known in plans)
+        facts = (plan_facts for _, plan_facts in plans)
         artifact_file.save_all(list(zip(shared, facts, strict=True)), path)
 
     @staticmethod
@@ -212,14 +212,14 @@ class TrainingStep:
         step._plans = [Compiled(None, target, options, None) for _ in step._kinds]
         places: dict[str, Tensor] = {}
         for ends, compiled in zip(step._kinds, step._plans, strict=True):
-            mine = [one for one, said in zip(plans, saved, strict=True) if said.ends == ends]
+            mine = [pair for pair, said in zip(plans, saved, strict=True) if said.ends == ends]
             for plan, _ in mine:
                 compiled.states.places.update(state_places(plan, held, target.device))
             places.update(compiled.states.places)
             compiled.adopt_all(mine, str(path))
         read = [plan.recipe for plan, _ in plans if plan.recipe is not None]
         written_to = {state.path for plan, _ in plans for state in plan.tasks.states}
-        fixed = {name for recipe in read for one in recipe.given for name in one.source}
+        fixed = {name for recipe in read for constant in recipe.given for name in constant.source}
         step._held, step._bound = held, BoundTensors.of(training, held, fixed, written_to)
         check_settings(first, settings_of(step._bound.settings))
         with torch.no_grad():
@@ -311,9 +311,11 @@ class TrainingStep:
                 "what its tasks took when it was compiled is not in it",
                 "ask the step before it is saved",
             )
-        found = entry.compilation.found
+        compiled_graph = entry.compilation.found
         taken: dict[str, float] = {}
-        for row in task_rows(entry.plan, found.selection.candidates, [("", found.timeline)]):
+        for row in task_rows(
+            entry.plan, compiled_graph.selection.candidates, [("", compiled_graph.timeline)]
+        ):
             place = row.place if row.place in PHASES else "other"
             taken[place] = taken.get(place, 0.0) + (row.us or 0.0)
         return {phase: taken[phase] for phase in (*PHASES, "other") if phase in taken}

@@ -50,19 +50,19 @@ class Buckets:
     @property
     def free(self) -> list[frozenset[int]]:
         """For each tensor the axes whose sizes vary."""
-        return [frozenset(one.axis for one in at) for at in self.sized.shapes.extents]
+        return [frozenset(extent.axis for extent in at) for at in self.sized.shapes.extents]
 
     def alike(self, entry: Entry) -> bool:
         """Whether the plan answers calls that differ from those of these plans in sizes alone."""
         first = self.entries[0]
-        one, other = signature_of(first), signature_of(entry)
-        literals = [[leaf.literal for leaf in each.inputs] for each in (one, other)]
+        own, other = signature_of(first), signature_of(entry)
+        literals = [[leaf.literal for leaf in each.inputs] for each in (own, other)]
         dtypes = [[x.type.dtype for x in each.plan.tasks.given] for each in (first, entry)]
         return (
             first.trees == entry.trees
             and all(map(same_literal, *literals))
             and dtypes[0] == dtypes[1]
-            and one.ambient == other.ambient
+            and own.ambient == other.ambient
         )
 
     def sizes(self) -> list[tuple[int, ...]]:
@@ -71,9 +71,9 @@ class Buckets:
 
     def tensors(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Tensor] | None:
         """The tensors of a call, of whatever sizes; None for a call of another form."""
-        found = self.read(args, kwargs)
-        if found is not None:
-            return found
+        tensors = self.read(args, kwargs)
+        if tensors is not None:
+            return tensors
         try:
             bound = bind(self.entries[0], args, kwargs, self.free)
         except InputError:
@@ -82,19 +82,21 @@ class Buckets:
 
     def contradiction(self, tensors: Sequence[Tensor]) -> Refused | None:
         """Which axes say different sizes of one dimension, or none that it has; None if none do."""
-        shapes, found = self.sized.shapes, dict[int, tuple[str, int]]()
+        shapes, sizes = self.sized.shapes, dict[int, tuple[str, int]]()
         for name, tensor, at in zip(
             names_of(self.entries[0]), tensors, shapes.extents, strict=True
         ):
-            for one in at:
-                dimension, rows = shapes.dimensions[one.dimension], tensor.shape[one.axis]
-                size, rest = divmod(rows - one.plus, one.times)
+            for extent in at:
+                dimension, rows = shapes.dimensions[extent.dimension], tensor.shape[extent.axis]
+                size, rest = divmod(rows - extent.plus, extent.times)
                 if rest or size < 1:
-                    where = f"axis {one.axis} of {name}"
+                    where = f"axis {extent.axis} of {name}"
                     return Refused(f"{where} has {rows} rows, as no size of {dimension} gives")
-                other, known = found.setdefault(one.dimension, (name, size))
-                if known != size:
-                    return Refused(f"{dimension.name} is {known} in {other}, and {size} in {name}")
+                other, earlier = sizes.setdefault(extent.dimension, (name, size))
+                if earlier != size:
+                    return Refused(
+                        f"{dimension.name} is {earlier} in {other}, and {size} in {name}"
+                    )
         return None
 
     def answered(self, tensors: Sequence[Tensor], sizes: tuple[int, ...]) -> tuple[bool, Any]:
@@ -117,9 +119,9 @@ class Buckets:
         return self._in_pieces(tensors, sizes) if not fitting else (False, str(why))
 
     def _out_of_range(self, number: int, size: int) -> Refused | None:
-        one = self.sized.shapes.dimensions[number]
-        said = f"{one.name} is {size}, and was said to be {one}"
-        return Refused.unless(size >= one.least, said)
+        dimension = self.sized.shapes.dimensions[number]
+        said = f"{dimension.name} is {size}, and was said to be {dimension}"
+        return Refused.unless(size >= dimension.least, said)
 
     def _kept(self, number: int, sizes: Sequence[int], full: Sequence[int]) -> Refused | None:
         """Why a call may not be padded along this dimension; None if it may, or need not be."""
@@ -159,7 +161,7 @@ class Buckets:
                 proof if isinstance(proof, Refused) else "its rows meet, so it is not cut in pieces"
             )
             return False, f"{why}; {more}"
-        made: list[list[Any]] = []
+        results: list[list[Any]] = []
         tree = None
         for begin, count in _cuts(sizes[number], largest[number], proof.least):
             piece = [_piece(x, at, begin, count) for x, at in zip(tensors, rows, strict=True)]
@@ -168,9 +170,9 @@ class Buckets:
             if not done:
                 return False, result
             leaves, tree = pytree.tree_flatten(result)
-            made.append(leaves)
+            results.append(leaves)
         assert tree is not None
-        return True, pytree.tree_unflatten(_joined(made, proof), with_shapes(tree))
+        return True, pytree.tree_unflatten(_joined(results, proof), with_shapes(tree))
 
 
 def grouped(entries: Sequence[Entry], answers: Sequence[CallAnswer]) -> list[Buckets]:
@@ -213,8 +215,8 @@ def _cuts(size: int, most: int, least: int) -> Iterator[tuple[int, int]]:
 
 def _work(entry: Entry) -> tuple[float, int]:
     """What a call of this plan takes, as far as is known."""
-    made = entry.compilation
-    return made.cost.us if made is not None else 0.0, math.prod(entry.at)
+    compilation = entry.compilation
+    return compilation.cost.us if compilation is not None else 0.0, math.prod(entry.at)
 
 
 def _piece(tensor: Tensor, at: Sequence[tuple[int, int, int]], begin: int, count: int) -> Tensor:
@@ -223,10 +225,10 @@ def _piece(tensor: Tensor, at: Sequence[tuple[int, int, int]], begin: int, count
     return tensor
 
 
-def _joined(made: Sequence[Sequence[Any]], proof: PaddingProof) -> list[Any]:
+def _joined(results: Sequence[Sequence[Any]], proof: PaddingProof) -> list[Any]:
     """Results of pieces, one behind the other; those without rows are the same in all."""
     joined = []
-    for leaves, at in zip(zip(*made, strict=True), proof.results, strict=True):
+    for leaves, at in zip(zip(*results, strict=True), proof.results, strict=True):
         joined.append(torch.cat(leaves, at[0][0]) if at else leaves[0])
     return joined
 
@@ -245,12 +247,12 @@ def answer_between(
         if tensors is None:
             continue
         sizes = group.sized.shapes.sizes_of(tensors)
-        done, found = False, str(group.contradiction(tensors) or "")
+        done, answer = False, str(group.contradiction(tensors) or "")
         if sizes is not None:
-            done, found = group.answered(tensors, sizes)
+            done, answer = group.answered(tensors, sizes)
         if done:
-            return True, found
-        why = why or found
+            return True, answer
+        why = why or answer
         if eager is not None:
             return True, eager(*args, **kwargs)
     return False, why

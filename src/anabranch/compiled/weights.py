@@ -45,24 +45,26 @@ def weights_of(
     if entries and not entries[-1].plan.tasks.constants and not isinstance(model, nn.Module):
         return {}
     state = _state(model) if isinstance(model, nn.Module) else {}
-    made = entries[-1].compilation if entries else None
+    compilation = entries[-1].compilation if entries else None
     changed = "they are not those of a model"
-    if isinstance(model, nn.Module) and made is not None:
-        changed = changed_since(state, made, fitted)
+    if isinstance(model, nn.Module) and compilation is not None:
+        changed = changed_since(state, compilation, fitted)
         if not changed:
             return state
-    known, unknown = sources(entries[-1].plan) if entries else ({}, ())
-    known = {**(beside or {}), **known}
-    unknown = tuple(name for name in unknown if name not in known)
+    weights, unknown = sources(entries[-1].plan) if entries else ({}, ())
+    weights = {**(beside or {}), **weights}
+    unknown = tuple(name for name in unknown if name not in weights)
     recipe = entries[-1].plan.recipe if entries else None
-    names = [one.name for one in recipe.state if one.persistent] if recipe is not None else []
+    names = (
+        [tensor.name for tensor in recipe.state if tensor.persistent] if recipe is not None else []
+    )
     if names and not unknown:
         return {
-            name: (known if name in known else state)[name]
+            name: (weights if name in weights else state)[name]
             for name in names
-            if name in known or name in state
+            if name in weights or name in state
         }
-    if made is None or not isinstance(model, nn.Module):
+    if compilation is None or not isinstance(model, nn.Module):
         told = f", and of {unknown[0]} it has only what was computed of it" if unknown else ""
         raise OptionError(
             "the weights of this compiled model are not known by name",
@@ -91,9 +93,9 @@ def expected(entries: Sequence[Entry]) -> dict[str, Tensor]:
     recipe = entries[-1].plan.recipe if entries else None
     state = recipe.state if recipe is not None else ()
     return {
-        one.name: torch.empty(one.shape, dtype=one.dtype, device="meta")
-        for one in state
-        if one.persistent
+        tensor.name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        for tensor in state
+        if tensor.persistent
     }
 
 

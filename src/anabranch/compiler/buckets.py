@@ -70,15 +70,15 @@ def buckets(
     limit = job.options.buckets
     histogram, listed = read_sizes(sizes, shapes.dimensions)
     if histogram is None:
-        ends = all(one.most is not None for one in shapes.dimensions)
+        ends = all(dimension.most is not None for dimension in shapes.dimensions)
         histogram = _range(shapes.dimensions) if ends else {_example(job, shapes): 1.0}
     if listed and len(histogram) <= limit:
-        found = list(histogram)
+        chosen = list(histogram)
     elif not all(paddable):
-        found = most_frequent(histogram, limit)
+        chosen = most_frequent(histogram, limit)
     else:
-        found = choose(histogram, forecast or forecasts(job, shapes, histogram), limit)
-    return sorted(found, key=lambda size: (math.prod(size), size), reverse=True)
+        chosen = choose(histogram, forecast or forecasts(job, shapes, histogram), limit)
+    return sorted(chosen, key=lambda size: (math.prod(size), size), reverse=True)
 
 
 def choose(histogram: Mapping[Size, float], forecast: Forecast, limit: int) -> list[Size]:
@@ -89,9 +89,9 @@ def choose(histogram: Mapping[Size, float], forecast: Forecast, limit: int) -> l
     return _greedy(histogram, forecast, limit)
 
 
-def expected(histogram: Mapping[Size, float], found: Iterable[Size], forecast: Forecast) -> float:
+def expected(histogram: Mapping[Size, float], sizes: Iterable[Size], forecast: Forecast) -> float:
     """Microseconds of a call drawn from the histogram, with these buckets."""
-    costs = {size: forecast(size) for size in found}
+    costs = {size: forecast(size) for size in sizes}
     total = sum(histogram.values())
     return sum(share * _cost(size, costs) for size, share in histogram.items()) / total
 
@@ -121,14 +121,14 @@ def _exact(sizes: Sequence[tuple[int, float]], forecast: Forecast, limit: int) -
     for k in range(1, len(best)):
         if best[k][-1] < (1 - _least_gain(limit)) * best[few][-1]:
             few = k
-    found: list[Size] = []
+    chosen: list[Size] = []
     j = count - 1
     for k in range(few, -1, -1):
-        found.append((sizes[j][0],))
+        chosen.append((sizes[j][0],))
         j = came[k][j]
         if j < 0:
             break
-    return found
+    return chosen
 
 
 def _greedy(histogram: Mapping[Size, float], forecast: Forecast, limit: int) -> list[Size]:
@@ -140,26 +140,26 @@ def _greedy(histogram: Mapping[Size, float], forecast: Forecast, limit: int) -> 
     fits = (calls[:, None, :] <= np.array(every)[None, :, :]).all(2)
     costs = np.where(fits, np.array([forecast(size) for size in every]), math.inf)
 
-    def with_each(found: Sequence[int]) -> NDArray[np.float64]:
+    def with_each(indices: Sequence[int]) -> NDArray[np.float64]:
         """The cost of all calls with these buckets and each other one."""
-        least = costs[:, list(found)].min(1)
+        least = costs[:, list(indices)].min(1)
         totals: NDArray[np.float64] = shares @ np.minimum(least[:, None], costs)
         return totals
 
-    found = [every.index(whole)]
-    total = float(shares @ costs[:, found[0]])
-    while len(found) < limit:
-        totals = with_each(found)
+    chosen = [every.index(whole)]
+    total = float(shares @ costs[:, chosen[0]])
+    while len(chosen) < limit:
+        totals = with_each(chosen)
         more = int(totals.argmin())
         if totals[more] >= (1 - _least_gain(limit)) * total:
             break
-        found, total = [*found, more], float(totals[more])
-        for place in range(1, len(found)):
-            totals = with_each(found[:place] + found[place + 1 :])
+        chosen, total = [*chosen, more], float(totals[more])
+        for place in range(1, len(chosen)):
+            totals = with_each(chosen[:place] + chosen[place + 1 :])
             other = int(totals.argmin())
             if totals[other] < total:
-                found[place], total = other, float(totals[other])
-    return [every[number] for number in found]
+                chosen[place], total = other, float(totals[other])
+    return [every[number] for number in chosen]
 
 
 def _least_gain(limit: int) -> float:
@@ -169,7 +169,9 @@ def _least_gain(limit: int) -> float:
 
 def _cost(size: Size, costs: Mapping[Size, float]) -> float:
     fitting = (
-        cost for one, cost in costs.items() if all(a <= b for a, b in zip(size, one, strict=True))
+        cost
+        for bucket, cost in costs.items()
+        if all(a <= b for a, b in zip(size, bucket, strict=True))
     )
     return min(fitting, default=math.inf)
 
@@ -181,12 +183,12 @@ def forecasts(job: Job, shapes: DynamicShapes, sizes: Iterable[Size]) -> Forecas
     step = max(1, math.ceil((len(order) - 1) / (MOST_FORECAST - 1)))
     planned = list(dict.fromkeys([*order[::step], order[-1]]))
     try:
-        known = [(math.prod(size), forecast_us(job, shapes, size)) for size in planned]
+        points = [(math.prod(size), forecast_us(job, shapes, size)) for size in planned]
     except AnabranchError as failed:
         job.trace.add("refused", "capture", "buckets", f"no forecast: {failed.what}: {failed.why}")
         return lambda size: float(math.prod(size))
-    works = [work for work, _ in known]
-    times = list(itertools.accumulate((us for _, us in known), max))  # more never takes less
+    works = [work for work, _ in points]
+    times = list(itertools.accumulate((us for _, us in points), max))  # more never takes less
     told = ", ".join(f"{size}: {us:.1f} us" for size, us in zip(planned, times, strict=True))
     job.trace.add("chosen", "capture", "buckets", f"forecast {told}")
 
@@ -215,20 +217,20 @@ def forecast_us(job: Job, shapes: DynamicShapes, size: Size) -> float:
 
 
 def read_sizes(
-    given: Any, dimensions: Sequence[Dimension]
+    sizes: Any, dimensions: Sequence[Dimension]
 ) -> tuple[dict[Size, float] | None, bool]:
     """The share of each size, and whether it was given as a list of sizes to compile. None for no
     sizes at all. OptionError for sizes that the dimensions do not have."""
-    if given is None:
+    if sizes is None:
         return None, False
-    listed = not isinstance(given, (str, PathLike, Mapping))
-    found = _from_file(given) if isinstance(given, (str, PathLike)) else given
-    if isinstance(found, Mapping):
-        pairs: list[tuple[Any, Any]] = list(found.items())
-    elif isinstance(found, (list, tuple)):
-        pairs = [(one, 1.0) for one in found]
+    listed = not isinstance(sizes, (str, PathLike, Mapping))
+    parsed = _from_file(sizes) if isinstance(sizes, (str, PathLike)) else sizes
+    if isinstance(parsed, Mapping):
+        pairs: list[tuple[Any, Any]] = list(parsed.items())
+    elif isinstance(parsed, (list, tuple)):
+        pairs = [(entry, 1.0) for entry in parsed]
     else:
-        raise _no_sizes(f"they are a {type(found).__name__}")
+        raise _no_sizes(f"they are a {type(parsed).__name__}")
     shares: Counter[Size] = Counter()
     for size, share in pairs:
         if type(share) not in (int, float) or not 0 <= share < math.inf:
@@ -246,20 +248,20 @@ def _from_file(path: str | PathLike[str]) -> Any:
         raise _no_sizes(f"{path} cannot be read: {str(failed).splitlines()[0]}") from None
 
 
-def _size(given: Any, dimensions: Sequence[Dimension]) -> Size:
+def _size(value: Any, dimensions: Sequence[Dimension]) -> Size:
     """A size as a number, a tuple, or as text in JSON: "8", "8,128"."""
-    parts = given.split(",") if isinstance(given, str) else given
+    parts = value.split(",") if isinstance(value, str) else value
     parts = parts if isinstance(parts, (list, tuple)) else (parts,)
     try:
         size = tuple(int(part) if isinstance(part, str) else part for part in parts)
     except ValueError:
-        raise _no_sizes(f"{given!r} is no size") from None
+        raise _no_sizes(f"{value!r} is no size") from None
     names = ", ".join(map(str, dimensions))
     if len(size) != len(dimensions) or any(type(n) is not int for n in size):
-        raise _no_sizes(f"{given!r} is no size of {names}")
-    for n, one in zip(size, dimensions, strict=True):
-        if n < one.least or (one.most is not None and n > one.most):
-            raise _no_sizes(f"{given!r} is not among {names}")
+        raise _no_sizes(f"{value!r} is no size of {names}")
+    for n, dimension in zip(size, dimensions, strict=True):
+        if n < dimension.least or (dimension.most is not None and n > dimension.most):
+            raise _no_sizes(f"{value!r} is not among {names}")
     return size
 
 
@@ -269,9 +271,9 @@ def _no_sizes(why: str) -> OptionError:
 
 def _range(dimensions: Sequence[Dimension]) -> dict[Size, float]:
     """All sizes of the dimensions alike; of a large range, and of several, in steps that grow."""
-    ranges = [range(one.least, (one.most or 0) + 1) for one in dimensions]
+    ranges = [range(dimension.least, (dimension.most or 0) + 1) for dimension in dimensions]
     if math.prod(map(len, ranges)) > MOST_SIZES or len(ranges) > 1:
-        ranges = [_ladder(one.start, one.stop - 1) for one in ranges]  # type: ignore[misc]
+        ranges = [_ladder(span.start, span.stop - 1) for span in ranges]  # type: ignore[misc]
     return dict.fromkeys(itertools.product(*ranges), 1.0)
 
 

@@ -53,8 +53,8 @@ def beside_eager(
         return compilation
     if job.sandbox is not None:
         job.sandbox.end()  # no kernel is tried any more, and the model needs the memory
-    known = _recalled(job, compilation)
-    verdict = known
+    recalled = _recalled(job, compilation)
+    verdict = recalled
     if verdict is None:
         over = job.deadline.over() or bool(compilation.found.cut_short)
         # What no graph captures rightly is no candidate as a graph.
@@ -62,9 +62,9 @@ def beside_eager(
         if verdict is None:
             return compilation
     timed, plain = replace(compilation, model=verdict.model), None
-    if verdict.as_captured or (known is None and slower(verdict.plan, verdict.model)):
+    if verdict.as_captured or (recalled is None and slower(verdict.plan, verdict.model)):
         plain = _as_captured(job, timed, verdict, attempt)
-    if known is None:
+    if recalled is None:
         _remember(job, compilation, replace(verdict, as_captured=plain is not None))
     return plain or timed
 
@@ -109,7 +109,7 @@ def _race(job: Job, compilation: Compilation) -> EagerComparison | None:
 
 def _held(compilation: Compilation) -> list[Tensor]:
     """The states that the model has."""
-    return [one.value for one in compilation.plan.tasks.states if one.value is not None]
+    return [state.value for state in compilation.plan.tasks.states if state.value is not None]
 
 
 def _call_of(job: Job) -> Callable[[], object]:

@@ -82,10 +82,10 @@ def anything_recalled(job: Job, events: Iterable[Event]) -> bool:
 def _again(job: Job, wrong: NumericsError, stages: StageRunner) -> Job | None:
     """The next attempt, None if there is none left: with nothing from the cache, if this one had
     something, else with less optimised."""
-    name, known = type(job.model).__name__, isinstance(wrong, KnownError)
+    name, is_known = type(job.model).__name__, isinstance(wrong, KnownError)
     careful = None if job.options.strict else more_careful(job, wrong, stages.captured)
-    recalled = not known and anything_recalled(job, stages.events)
-    if (careful is None and known) or recalled:
+    recalled = not is_known and anything_recalled(job, stages.events)
+    if (careful is None and is_known) or recalled:
         job.trace.add("fallback", "verify", name, f"{wrong.what}: decided anew, without the cache")
         return replace(job, anew=True)
     if careful is None:

@@ -54,13 +54,13 @@ from anabranch.tuning.sandbox.spread import SpreadTrials
 NOUNS: Mapping[str, Callable[[Any], Any]] = {
     "capture": itemgetter(0),
     "rewrite": lambda graph: graph,
-    "recompute": lambda made: made[1] if made[0].again else None,
-    "recall": lambda known: known.decided and known.decided.found,
+    "recompute": lambda result: result[1] if result[0].again else None,
+    "recall": lambda earlier: earlier.decided and earlier.decided.found,
     "fusion": itemgetter(-1),
     "tuning": attrgetter("selection"),
     "probe": attrgetter("tasks"),
     "schedule": attrgetter("choice"),
-    "search": lambda made: made[0].graph,
+    "search": lambda result: result[0].graph,
     "horizontal_fusion": attrgetter("tasks"),
     "memory": attrgetter("found.plan"),
     "load": itemgetter(1),
@@ -114,25 +114,25 @@ def _stages(job: Job, stage: StageRunner) -> Compilation:
     ask, whole = stage.recall_answers, not stage.wants(*INSIDE)
     graph = stage("rewrite", simplified_or_recalled, here, captured.graph, ask, pause_gc=True)
     here, graph = stage("recompute", recompute, here, graph)
-    known = stage("recall", recall, here, captured, graph, ask, whole, pause_gc=True)
+    earlier = stage("recall", recall, here, captured, graph, ask, whole, pause_gc=True)
 
     def decide(here: Job) -> Decided:
         # It returns no kernels and values on the device but the plan's: loading needs the room.
-        line = with_samples(here, captured, known.begin)
-        cuts = stage("fusion", fusion, line, known.begin)
-        tuned = stage("tuning", tune, line, captured, known.begin, cuts)
+        line = with_samples(here, captured, earlier.begin)
+        cuts = stage("fusion", fusion, line, earlier.begin)
+        tuned = stage("tuning", tune, line, captured, earlier.begin, cuts)
         tuned = stage("probe", probe, line, captured, tuned)
-        made = stage("schedule", schedule, line, tuned)
+        built = stage("schedule", schedule, line, tuned)
         span = stage.span("fusion", "schedule")
-        made, path = stage("search", search, here, captured, graph, made, known.path, span)
-        made = stage("horizontal_fusion", horizontal_fusion, here, made)
-        return stage("memory", memory, here, made, path)
+        built, path = stage("search", search, here, captured, graph, built, earlier.path, span)
+        built = stage("horizontal_fusion", horizontal_fusion, here, built)
+        return stage("memory", memory, here, built, path)
 
-    decided, decisions = stage.recalled_or("fusion", "memory", known.decided, decide, here)
+    decided, decisions = stage.recalled_or("fusion", "memory", earlier.decided, decide, here)
     # What was decided anew left garbage that holds memory of the device: it may be collected.
-    recalled, graphs = decisions is None, (graph, known.begin)
-    found, run = stage("load", load, here, captured, graphs, decided.found, pause_gc=recalled)
-    compilation = Compilation(captured, decided.path, found, run, ())
+    recalled, graphs = decisions is None, (graph, earlier.begin)
+    compiled, run = stage("load", load, here, captured, graphs, decided.found, pause_gc=recalled)
+    compilation = Compilation(captured, decided.path, compiled, run, ())
     rest = compilation, seen, stage.events, decisions
     compilation = stage("verify", prove, here, *rest, pause_gc=recalled)
     del here, seen, rest

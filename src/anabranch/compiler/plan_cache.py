@@ -141,7 +141,7 @@ class PlanCache:
             "this package": sources.digest(sources.ALL_ROOMS),
             "the machine": spec.fingerprint,
             "the target": f"{name_of(self.target)} {spec.simulated} {spec.calibration}",
-            **{f"provider {one.name}": one.version for one in providers},
+            **{f"provider {provider.name}": provider.version for provider in providers},
             **{f"option {name}": str(getattr(self.options, name)) for name in OPTIONS},
             "the signature": repr(signature),
             "the graph": text_graph(replace(graph, constants=bare)),
@@ -188,10 +188,10 @@ class PlanCache:
             )
             return compiled, stored
 
-        known = OUTCOMES.find(self.cache, key, whole, Beside.of(graph))
-        if known is None:
+        outcome = OUTCOMES.find(self.cache, key, whole, Beside.of(graph))
+        if outcome is None:
             return None
-        found, stored = known
+        recalled, stored = outcome
         if stored.budget is not None:
             now = self.options.budget
             if now is None or now > stored.budget:
@@ -199,7 +199,7 @@ class PlanCache:
             why = f"a budget of {stored.budget:g} s cut it short: a longer one goes on"
             trace.add("refused", "recall", graph.name, why)
         trace.recalled("recall", graph.name, stored.events)
-        return found
+        return recalled
 
     def store(self, key: str, outcome: CompiledGraph, events: Sequence[Event], trace: Trace) -> str:
         """Keep an outcome that is settled, with the events that led to it, and give what names it

@@ -60,21 +60,21 @@ class StageRunner:
         self,
         name: str,
         make: Callable[[*Ts], T],
-        *given: *Ts,
+        *args: *Ts,
         pause_gc: bool = False,
     ) -> T:
         """What `make` returns. Raises Stopped after the last stage that is wanted."""
         self._begins[name] = len(self._trace.events)
         with self._trace.stage(name), uncollected() if pause_gc else nullcontext():
-            made = make(*given)
+            result = make(*args)
         self._ends[name] = len(self._trace.events)
-        self.passed(name, made)
-        return made
+        self.passed(name, result)
+        return result
 
-    def passed(self, name: str, made: Any) -> None:
+    def passed(self, name: str, result: Any) -> None:
         """Dump what a stage made, and stop if it is the last one wanted; called by itself where
         the stage's work was recalled as a part of more."""
-        noun = self._nouns[name](made)
+        noun = self._nouns[name](result)
         if isinstance(noun, Captured):
             self.captured, self._answers = noun, Answers(self._cache, noun.graph)
         if self._folder is not None:
@@ -88,18 +88,18 @@ class StageRunner:
         self,
         first: str,
         last: str,
-        known: T | None,
+        recalled: T | None,
         decide: Callable[[*Ts], T],
-        *given: *Ts,
+        *args: *Ts,
     ) -> tuple[T, list[Event] | None]:
         """The decisions of the stages from `first` to `last` that earlier processes made, with
         None; else what `decide`, which runs them, decides, and their events. What operators answer
         meanwhile is recalled, and kept for later processes."""
-        if known is not None:
-            self.passed(last, known)
-            return known, None
+        if recalled is not None:
+            self.passed(last, recalled)
+            return recalled, None
         self.recall_answers()
-        decided = decide(*given)
+        decided = decide(*args)
         self._answers.keep()
         return decided, self.events_of(first, last)
 

@@ -114,19 +114,19 @@ def recompute(job: Job, graph: Graph) -> tuple[Job, Graph]:
         return job, graph
     roofline = Roofline(job.target.spec)
     us = {task.body.nodes[-1].name: roofline.task(task).us for task in singly(graph).tasks}
-    found = remat(graph, job.live_bytes, us)
-    if job.over is not None and found.nodes == job.over.again:
+    result = remat(graph, job.live_bytes, us)
+    if job.over is not None and result.nodes == job.over.again:
         raise job.over
     if key:
         LIVE_BYTES.put(job.cache, key, job.live_bytes)
-    why = f"{len(found.nodes)} values computed again, {found.us:.1f} us of {sum(us.values()):.1f}"
-    sizes = {"nbytes": found.nbytes, "before": found.before, "values": len(found.nodes)}
-    names = ", ".join(found.nodes)
-    job.trace.add("applied", "recompute", graph.name, why, us=found.us, names=names, **sizes)
+    why = f"{len(result.nodes)} values computed again, {result.us:.1f} us of {sum(us.values()):.1f}"
+    sizes = {"nbytes": result.nbytes, "before": result.before, "values": len(result.nodes)}
+    names = ", ".join(result.nodes)
+    job.trace.add("applied", "recompute", graph.name, why, us=result.us, names=names, **sizes)
     options = job.options.model_copy(update=RECOMPUTING)
     job = replace(job, options=options, wanted=job.wanted or job.options)
-    job = replace(job, counted=found.nbytes, again=found.nodes, late=found.late)
-    return job, found.graph
+    job = replace(job, counted=result.nbytes, again=result.nodes, late=result.late)
+    return job, result.graph
 
 
 def _live_key(job: Job, graph: Graph) -> str:
@@ -143,9 +143,9 @@ def recall(
     improved = path.graph if path and path.rounds else None
     begin = simplified_or_recalled(job, improved, unknown) if improved else graph
     ended = job.options.search == "none" or (path is not None and not goes_on(path, job.options))
-    found = _known_outcome(job, captured, begin) if whole and ended else None
-    found = found if found is not None and fits(job, found.plan) else None
-    return EarlierFindings(begin, path, Decided(found, path) if found is not None else None)
+    outcome = _known_outcome(job, captured, begin) if whole and ended else None
+    outcome = outcome if outcome is not None and fits(job, outcome.plan) else None
+    return EarlierFindings(begin, path, Decided(outcome, path) if outcome is not None else None)
 
 
 def fusion(job: Job, graph: Graph) -> Sequence[TaskGraph]:
@@ -169,13 +169,13 @@ def search(
     check_room(job, first.sequential)
     if job.options.search == "none" or (path is not None and not goes_on(path, job.options)):
         return first, path
-    made, path = run_search(job, captured, graph, first, path)
+    built, path = run_search(job, captured, graph, first, path)
     if path.rounds:  # a start that finds this path begins with its graph, simplified
         quiet = replace(job, trace=job.trace.child())
         simplified_or_recalled(quiet, path.graph, lambda: None)
-    if made is not first:
-        job.trace.replace(*span, made.trace)
-    return made, path
+    if built is not first:
+        job.trace.replace(*span, built.trace)
+    return built, path
 
 
 def memory(job: Job, built: BuiltPlan, path: Path | None) -> Decided:
@@ -257,20 +257,20 @@ def prove(
     """The compilation with its errors, and stored; NumericsError if they are too large. That is
     remembered, unless something was recalled in this `attempt`, which is then tried anew.
     `decisions`: the events of what was decided anew, None where all was recalled."""
-    captured, found, errors, known = compilation.captured, compilation.found, Errors(), False
+    captured, compiled, errors, verified = compilation.captured, compilation.found, Errors(), False
     if compilation.run is not None and job.options.verify:
         try:
-            errors, known = _errors(job, captured, found, compilation.run, seen)
+            errors, verified = _errors(job, captured, compiled, compilation.run, seen)
         except NumericsError as wrong:
             # A wrong capture is said of the model, not of its graph.
             if wrong.why != WRONG_CAPTURE and not anything_recalled(job, attempt):
                 _plans(job).mark_wrong(captured.graph, wrong)
             raise
     if decisions is not None:  # what turned out wrong is not stored
-        found = replace(found, kept=_keep(job, captured, found, decisions))
-    if errors and not known:
-        _plans(job).mark_verified(found.kept, captured.graph, errors)
-    return replace(compilation, found=found, errors=errors, seconds=job.taken)
+        compiled = replace(compiled, kept=_keep(job, captured, compiled, decisions))
+    if errors and not verified:
+        _plans(job).mark_verified(compiled.kept, captured.graph, errors)
+    return replace(compilation, found=compiled, errors=errors, seconds=job.taken)
 
 
 def _errors(
@@ -278,17 +278,17 @@ def _errors(
 ) -> tuple[Errors, bool]:
     """By how much it is off, and whether that was known: what was recalled, and verified with the
     very same weights, is only compared with the model."""
-    known = _plans(job).verified(compiled.kept, captured.graph)
-    if known is None:
+    recorded = _plans(job).verified(compiled.kept, captured.graph)
+    if recorded is None:
         first = ReferenceRuns(captured.graph, example_of(job, captured), job.target)
         errors = verify(run, captured, job, seen, first)
         with kept(run.states.values()):
             verify_calls(run, captured, job, first)
         return errors, False
-    verify_capture(run, captured, job, known, seen)
+    verify_capture(run, captured, job, recorded, seen)
     why = "with these weights it was before: now only with the model itself"
     job.trace.add("applied", "verify", run.plan.tasks.name, why)
-    return known, True
+    return recorded, True
 
 
 def _known_outcome(job: Job, captured: Captured, graph: Graph) -> CompiledGraph | None:
@@ -296,10 +296,10 @@ def _known_outcome(job: Job, captured: Captured, graph: Graph) -> CompiledGraph 
     if job.cache is None or job.anew or job.options.scheduler in MERGING:
         return None
     plans, parts = _plans(job), _plan_parts(job, captured, graph)
-    found = plans.find(key_of(parts), graph, renamed(captured, graph), job.trace)
-    if found is None:
+    outcome = plans.find(key_of(parts), graph, renamed(captured, graph), job.trace)
+    if outcome is None:
         plans.say_why_unknown(graph, parts, job.trace)
-    return found
+    return outcome
 
 
 def _keep(job: Job, captured: Captured, compiled: CompiledGraph, events: Sequence[Event]) -> str:

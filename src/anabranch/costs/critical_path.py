@@ -83,12 +83,12 @@ def _ends(times: Sequence[float], preds: Sequence[Iterable[int]]) -> list[float]
 def _needed(times: Sequence[float], preds: Sequence[Iterable[int]]) -> list[list[int]]:
     """For each node those that it waits for, and that take time: no others imply them."""
     before: list[int] = []
-    found: list[int] = []
+    needed: list[int] = []
     for waits in preds:
         direct = 0
         for p in waits:
-            direct |= 1 << p if times[p] else found[p]
+            direct |= 1 << p if times[p] else needed[p]
         kept, implied = unimplied(direct, before)
         before.append(implied)
-        found.append(kept)
-    return [[*bits(kept)][::-1] for kept in found]
+        needed.append(kept)
+    return [[*bits(kept)][::-1] for kept in needed]

@@ -30,21 +30,21 @@ TimedAndEstimated = tuple[float, float]
 
 
 class Corrected:
-    """`known`: tasks, what each takes, and what it was estimated to take."""
+    """`timings`: tasks, what each takes, and what it was estimated to take."""
 
-    def __init__(self, known: Sequence[tuple[Task, Cost, Cost]]) -> None:
+    def __init__(self, timings: Sequence[tuple[Task, Cost, Cost]]) -> None:
         self._known: dict[Hashable, list[TimedAndEstimated]] = {}
         each: dict[tuple[TimedAndEstimated, tuple[Hashable, ...]], None] = {}
-        for task, cost, guess in known:
+        for task, cost, guess in timings:
             if guess.us and cost.us:
                 timed, likenesses = (cost.us, guess.us), tuple(_likenesses(task))
                 each.setdefault((timed, likenesses))
                 for likeness in likenesses:
                     self._known.setdefault(likeness, []).append(timed)
         self._ratio = {
-            likeness: _off(found)
-            for likeness, found in self._known.items()
-            if _tell(likeness, len(found))
+            likeness: _off(pairs)
+            for likeness, pairs in self._known.items()
+            if _tell(likeness, len(pairs))
         }
         self._each = tuple(each)
 
@@ -58,12 +58,12 @@ class Corrected:
         """By what part of it such an estimate may be off: three of four of the known tasks are by
         less, each estimated by those that are not the same. 0 if that tells of too
         few tasks."""
-        found = []
+        errors = []
         for own, likenesses in self._each:
             ratio = self._by_others(own, likenesses)
             if ratio is not None:
-                found.append(abs(own[0] / (own[1] * ratio) - 1))
-        return sorted(found)[len(found) * 3 // 4] if len(found) >= FEWEST_TASKS else 0.0
+                errors.append(abs(own[0] / (own[1] * ratio) - 1))
+        return sorted(errors)[len(errors) * 3 // 4] if len(errors) >= FEWEST_TASKS else 0.0
 
     def _by_others(self, own: TimedAndEstimated, likenesses: Sequence[Hashable]) -> float | None:
         """By how much the estimate of a task would be changed if it were not known, None if none
@@ -75,8 +75,8 @@ class Corrected:
         return None
 
 
-def _off(found: Sequence[TimedAndEstimated]) -> float:
-    return median(us / guess for us, guess in found)
+def _off(pairs: Sequence[TimedAndEstimated]) -> float:
+    return median(us / guess for us, guess in pairs)
 
 
 def _likenesses(task: Task) -> Iterator[Hashable]:
@@ -91,10 +91,10 @@ def _likenesses(task: Task) -> Iterator[Hashable]:
     yield ()
 
 
-def _tell(likeness: Hashable, known: int) -> bool:
+def _tell(likeness: Hashable, count: int) -> bool:
     """Whether so many known tasks say something of those that are alike so: one does where it says
     what is read, and not the operator alone."""
-    return known >= FEWEST_TASKS or (isinstance(likeness, tuple) and len(likeness) > 1)
+    return count >= FEWEST_TASKS or (isinstance(likeness, tuple) and len(likeness) > 1)
 
 
 def _taps(task: Task, node: Node) -> tuple[int, ...]:

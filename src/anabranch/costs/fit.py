@@ -219,10 +219,10 @@ class _CalibrationSearch:
             low, high, _ = PARAMETERS[name]
             values[name] = min(high, max(low, value))
         tried = replace(self.best, **cast(dict[str, Any], values))
-        found = self._loss(tried) if tried != self.best else math.inf
-        if found >= self.least:
+        tried_loss = self._loss(tried) if tried != self.best else math.inf
+        if tried_loss >= self.least:
             return False
-        self.best, self.least = tried, found
+        self.best, self.least = tried, tried_loss
         return True
 
 

@@ -62,10 +62,10 @@ def interval_of(us: float, tasks: TaskGraph, costs: Recorded) -> ForecastInterva
             own[same] += cost.spread
             continue
         estimates = costs.estimates
-        known = estimates.error(task) if isinstance(estimates, Modelled) else NOTHING_KNOWN
+        error = estimates.error(task) if isinstance(estimates, Modelled) else NOTHING_KNOWN
         family = estimates.family(task) if isinstance(estimates, Modelled) else ""
-        own[same] += TENTH * known.own * cost.us
-        common[family] += TENTH * known.common * cost.us
+        own[same] += TENTH * error.own * cost.us
+        common[family] += TENTH * error.common * cost.us
     scale = us / total if total else 0.0  # what runs beside others counts less
     variance = _squares(own.values()) + _squares(common.values())
     half = math.sqrt(scale**2 * variance + (SIMULATED * us) ** 2)

@@ -20,7 +20,7 @@ _NOW = re.compile(rf"\b({'|'.join(_FORMER)})\b")
 def with_former_names(kernel: Kernel) -> Kernel | None:
     """The kernel as it was recorded then; None if its names are the same today."""
     now = str(kernel.variant)
-    then = _NOW.sub(lambda found: _FORMER[found[1]], now)
+    then = _NOW.sub(lambda match: _FORMER[match[1]], now)
     if kernel.provider != GENERATED or then == now:
         return None
     name = _FORMER.get(kernel.name, kernel.name)

@@ -21,16 +21,16 @@ from collections.abc import Iterable, Sequence
 def lanes(preds: Sequence[Iterable[int]]) -> tuple[int, ...]:
     """By launch, in launch order, given those that each may go on from: all that it has an edge
     from, less the edges that others imply (`costs.launches`). A later one is none."""
-    found: list[int] = []
+    lane_of: list[int] = []
     last: list[int] = []
     for i, direct in enumerate(preds):
         lane = len(last)
         for p in sorted(direct):
-            if p < i and last[found[p]] == p:
-                lane = found[p]
+            if p < i and last[lane_of[p]] == p:
+                lane = lane_of[p]
                 break
         if lane == len(last):
             last.append(i)
         last[lane] = i
-        found.append(lane)
-    return tuple(found)
+        lane_of.append(lane)
+    return tuple(lane_of)

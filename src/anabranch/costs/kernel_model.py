@@ -98,13 +98,15 @@ def predicted_us(factors: Factors, launches: Sequence[LaunchTerms]) -> float | N
     """Microseconds of all launches, None where there is a family that nothing is known of."""
     groups: list[list[tuple[float, float, float]]] = []
     for launch in launches:
-        known = factors.get(launch.family) or factors.get(launch.pool)
-        if known is None:
+        factor_of = factors.get(launch.family) or factors.get(launch.pool)
+        if factor_of is None:
             return None
         if not launch.beside:
             groups.append([])
-        start = sum(known.get(name, 0.0) * value for name, value in launch.terms if name == START)
-        whole = sum(known.get(name, 0.0) * value for name, value in launch.terms)
+        start = sum(
+            factor_of.get(name, 0.0) * value for name, value in launch.terms if name == START
+        )
+        whole = sum(factor_of.get(name, 0.0) * value for name, value in launch.terms)
         groups[-1].append((start, whole - start, launch.share))
     total = sum(_together(parts) for parts in groups)
     return max(total, LEAST_US) if launches else None
@@ -126,38 +128,42 @@ def family_of(launches: Sequence[LaunchTerms]) -> str:
 def fit_factors(timed: Sequence[Timed]) -> Factors:
     """The factors of all families of enough timings, and of all pools. Nobody knows which part of a
     launch took its time where parts run side by side: that tells nothing."""
-    timed = [one for one in timed if not any(launch.beside for launch in one.launches)]
+    timed = [timing for timing in timed if not any(launch.beside for launch in timing.launches)]
     counts: dict[str, int] = defaultdict(int)
-    for one in timed:
-        for family in {launch.family for launch in one.launches}:
+    for timing in timed:
+        for family in {launch.family for launch in timing.launches}:
             counts[family] += 1
-    known = {family for family, count in counts.items() if count >= FEWEST_KERNELS}
+    families = {family for family, count in counts.items() if count >= FEWEST_KERNELS}
     pools = _fitted(timed, lambda launch: launch.pool)
-    own = [one for one in timed if all(launch.family in known for launch in one.launches)]
+    own = [
+        timing for timing in timed if all(launch.family in families for launch in timing.launches)
+    ]
     return {**pools, **_fitted(own, lambda launch: launch.family)}
 
 
 def _fitted(timed: Sequence[Timed], named: Callable[[LaunchTerms], str]) -> Factors:
     """Families that share kernels are fitted together: such a kernel's time is a sum of theirs."""
-    groups = _connected([[named(launch) for launch in one.launches] for one in timed])
+    groups = _connected([[named(launch) for launch in timing.launches] for timing in timed])
     parts: dict[str, list[Timed]] = defaultdict(list)
-    for one in timed:
-        parts[groups[named(one.launches[0])]].append(one)
-    found: Factors = {}
+    for timing in timed:
+        parts[groups[named(timing.launches[0])]].append(timing)
+    factors_of: Factors = {}
     for part in parts.values():
-        names = sorted({(named(x), t) for one in part for x in one.launches for t, _ in x.terms})
+        names = sorted(
+            {(named(x), t) for timing in part for x in timing.launches for t, _ in x.terms}
+        )
         place = {name: i for i, name in enumerate(names)}
         rows = np.zeros((len(part), len(names)))
-        for row, one in zip(rows, part, strict=True):
-            for launch in one.launches:
+        for row, timing in zip(rows, part, strict=True):
+            for launch in timing.launches:
                 for term, value in launch.terms:
                     row[place[named(launch), term]] += value
-        factors = _robust(rows, np.array([one.us for one in part]))
+        factors = _robust(rows, np.array([timing.us for timing in part]))
         for (family, term), factor in zip(names, factors, strict=True):
-            found.setdefault(family, {})
+            factors_of.setdefault(family, {})
             if factor > 0:
-                found[family][term] = float(f"{factor:.5g}")
-    return found
+                factors_of[family][term] = float(f"{factor:.5g}")
+    return factors_of
 
 
 def _connected(lists: Iterable[Sequence[str]]) -> dict[str, str]:
@@ -194,9 +200,9 @@ def _not_negative(rows: FloatArray, wanted: FloatArray) -> FloatArray:
     rows = rows / sizes
     gram = rows.T @ rows + RIDGE * len(rows) * np.eye(rows.shape[1])
     target = rows.T @ wanted
-    found, free = np.zeros(len(sizes)), np.zeros(len(sizes), dtype=bool)
+    solution, free = np.zeros(len(sizes)), np.zeros(len(sizes), dtype=bool)
     for _ in range(3 * len(sizes)):
-        pull = np.where(free, -np.inf, target - gram @ found)
+        pull = np.where(free, -np.inf, target - gram @ solution)
         if pull.max(initial=-np.inf) <= 1e-9 * len(rows):
             break
         free[int(pull.argmax())] = True
@@ -205,13 +211,13 @@ def _not_negative(rows: FloatArray, wanted: FloatArray) -> FloatArray:
             tried[free] = np.linalg.solve(gram[np.ix_(free, free)], target[free])
             below = free & (tried <= 0)
             if not below.any():
-                found = tried
+                solution = tried
                 break
-            step = (found[below] / (found[below] - tried[below] + 1e-300)).min()
-            found = found + step * (tried - found)
-            free &= found > 1e-12
-            found[~free] = 0.0
-    factors: FloatArray = found / sizes
+            step = (solution[below] / (solution[below] - tried[below] + 1e-300)).min()
+            solution = solution + step * (tried - solution)
+            free &= solution > 1e-12
+            solution[~free] = 0.0
+    factors: FloatArray = solution / sizes
     return factors
 
 
@@ -236,8 +242,8 @@ class Modelled:
 
     def error(self, task: Task) -> FamilyError:
         """How far such kernels are off."""
-        known = self.model.errors
-        return known.get(family_of(self._launches(task))) or known.get("", NOTHING_KNOWN)
+        errors = self.model.errors
+        return errors.get(family_of(self._launches(task))) or errors.get("", NOTHING_KNOWN)
 
     def family(self, task: Task) -> str:
         """The family that its error is known by, "" for none."""

@@ -126,13 +126,13 @@ class Measured:
         body run by the library, operator by operator, runs wherever the model does: where it could
         not be measured alone it is estimated."""
         self.warm(tasks)
-        found = [self._known[self._digests(task)][0] for task in tasks]
+        costs = [self._known[self._digests(task)][0] for task in tasks]
         for i, task in enumerate(tasks):
-            if found[i] is None and runs_body(task):
-                found[i] = replace(self._fallback.task(task), source="estimated")
+            if costs[i] is None and runs_body(task):
+                costs[i] = replace(self._fallback.task(task), source="estimated")
                 why = "the library's kernel could not be measured alone: its time is estimated"
                 self._trace.add("warning", "costs", task.name, why)
-        return comparable(tasks, found)
+        return comparable(tasks, costs)
 
     def probe(self, tasks: TaskGraph) -> dict[str, Probe]:
         """From one run of all tasks in order, unless the cache knows every kernel; empty, with an
@@ -142,15 +142,15 @@ class Measured:
             for task in tasks.tasks
             if task.kernel is not None
         }
-        known = PROBES.get_many(self._cache, keys)
-        if len(known) == len(keys):
-            return known
+        cached = PROBES.get_many(self._cache, keys)
+        if len(cached) == len(keys):
+            return cached
         schedule = Schedule("probe", sequential_launches(dag_of(tasks)))
         trial = self._schedule_trial(tasks, schedule)
-        found = self._stopwatch.attempt(trial, lambda: self.target.probe(trial.build())) or {}
-        items = {keys[name]: probe for name, probe in found.items() if name in keys}
+        probes = self._stopwatch.attempt(trial, lambda: self.target.probe(trial.build())) or {}
+        items = {keys[name]: probe for name, probe in probes.items() if name in keys}
         PROBES.put_many(self._cache, items)
-        return found
+        return probes
 
     def timeline(self, tasks: TaskGraph, schedule: Schedule) -> Timeline:
         """Simulated from the measured times of the tasks."""
@@ -183,8 +183,8 @@ class Measured:
         """The time of each schedule in so many captures of its own, all of them interleaved; less
         where some fail. Nothing is remembered: what counts is that they were taken together."""
         trials = [self._schedule_trial(tasks, schedule) for schedule in schedules] * times
-        found = self._stopwatch.measure(trials, least=len(trials))
-        apart = [found[i :: len(schedules)] for i in range(len(schedules))]
+        measured = self._stopwatch.measure(trials, least=len(trials))
+        apart = [measured[i :: len(schedules)] for i in range(len(schedules))]
         return [[cost for cost in costs if cost is not None] for costs in apart]
 
     def _side_by_side(
@@ -208,10 +208,10 @@ class Measured:
             costs = self._stopwatch.measure(trials, compared if len(trials) > 1 else 0)
             took = dict(zip(by_text, medians(costs, captures), strict=True))
             self._remember({key: [took[text] for text in named]})
-        found = dict(zip(named, self._known[digest_text(key)], strict=True))
-        if not any(found.values()):
+        cost_of = dict(zip(named, self._known[digest_text(key)], strict=True))
+        if not any(cost_of.values()):
             return [self._fallback.schedule(*plan) for plan in plans]
-        return [found[text] or Cost(math.inf, "estimated") for text in texts]
+        return [cost_of[text] or Cost(math.inf, "estimated") for text in texts]
 
     def _unknown(self, keys: Iterable[str]) -> list[str]:
         """The keys that neither this object nor the cache knows, in their order."""
@@ -220,14 +220,14 @@ class Measured:
             self._known[digest_text(key)] = list(costs)
         return [key for key in missing if digest_text(key) not in self._known]
 
-    def _remember(self, found: Mapping[str, MaybeCosts]) -> None:
+    def _remember(self, costs_by_key: Mapping[str, MaybeCosts]) -> None:
         """Failures and estimates are remembered here only: the next process may do better."""
-        self._known.update((digest_text(key), costs) for key, costs in found.items())
+        self._known.update((digest_text(key), costs) for key, costs in costs_by_key.items())
         good = {
             key: tuple(cost for cost in costs if cost is not None and cost.source == "measured")
-            for key, costs in found.items()
+            for key, costs in costs_by_key.items()
         }
-        good = {key: costs for key, costs in good.items() if len(costs) == len(found[key])}
+        good = {key: costs for key, costs in good.items() if len(costs) == len(costs_by_key[key])}
         TIMINGS.put_many(self._cache, good)
 
     def _task_trial(self, task: Task) -> Trial:

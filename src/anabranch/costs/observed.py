@@ -125,7 +125,7 @@ def merged(parts: Sequence[Observations]) -> Observations:
             what = " ".join(map(str, min(twice)))
             raise TargetError("cannot merge observations", f"{what} is in two", "leave one out")
         shift, session = len(whole.tasks), len(whole.sessions)
-        known = any(graph.kind == "steps" for graph in whole.graphs)
+        has_steps = any(graph.kind == "steps" for graph in whole.graphs)
         graphs = tuple(
             graph.model_copy(
                 update={
@@ -134,7 +134,7 @@ def merged(parts: Sequence[Observations]) -> Observations:
                 }
             )
             for graph in part.graphs
-            if graph.kind != "steps" or not known  # tiny kernels count once
+            if graph.kind != "steps" or not has_steps  # tiny kernels count once
         )
         update = {
             "tasks": (*whole.tasks, *part.tasks),
@@ -159,17 +159,17 @@ def load_observations(path: str | os.PathLike[str]) -> Observations:
     try:
         data = Path(path).read_bytes()
         data = gzip.decompress(data) if Path(path).suffix == ".gz" else data
-        found = Observations.model_validate_json(data)
+        observations = Observations.model_validate_json(data)
     except (OSError, EOFError, ValidationError) as broken:
         why = str(broken)
         if isinstance(broken, ValidationError):
             error = broken.errors()[0]
             why = f"{'.'.join(map(str, error['loc'])) or 'file'}: {error['msg']}"
         raise TargetError(f"cannot read the observations {path}", why, advice) from None
-    if found.version != VERSION:
-        why = f"it has format {found.version}, this version reads {VERSION}"
+    if observations.version != VERSION:
+        why = f"it has format {observations.version}, this version reads {VERSION}"
         raise TargetError(f"cannot read the observations {path}", why, advice)
-    return found
+    return observations
 
 
 def save_observations(observations: Observations, path: str | os.PathLike[str]) -> None:

@@ -226,12 +226,12 @@ class Recorded:
 
     def probe(self, tasks: TaskGraph) -> dict[str, Probe]:
         """For tasks whose kernels the profile knows what they allocate and launch, by task name."""
-        found = {
+        probes = {
             task.name: find_probe(self.profile, task.kernel)
             for task in tasks.tasks
             if task.kernel is not None
         }
-        return {name: probe for name, probe in found.items() if probe is not None}
+        return {name: probe for name, probe in probes.items() if probe is not None}
 
     def schedule(self, tasks: TaskGraph, schedule: Schedule) -> Cost:
         """Simulated; "recorded" only if the profile holds every task."""
@@ -250,7 +250,7 @@ class Recorded:
         and have none."""
         tasks = [task for plan, _ in plans for task in plan.tasks]
         costs = [(task, self.task(task), self._fallback.task(task)) for task in tasks]
-        recorded = [one for one in costs if one[1].source != "estimated"]
+        recorded = [entry for entry in costs if entry[1].source != "estimated"]
         scale = Corrected(recorded)
 
         def raced(longer: float = 1.0) -> list[Timeline]:

@@ -72,16 +72,16 @@ def chained_us(body: Graph) -> float:
 
 def _rows(node: Node, type: TensorType) -> int:
     """How many rows there are in what it reads."""
-    name, given = ops.packet_name(node.op), ops.arguments(node)
-    groups = given.get("num_groups", given.get("group"))
+    name, arguments = ops.packet_name(node.op), ops.arguments(node)
+    groups = arguments.get("num_groups", arguments.get("group"))
     if isinstance(groups, int):
         return type.shape[0] * groups
     if name == "aten.instance_norm":
         return math.prod(type.shape[:2])
-    if isinstance(sizes := given.get("normalized_shape"), tuple):
+    if isinstance(sizes := arguments.get("normalized_shape"), tuple):
         return math.prod(type.shape[: len(type.shape) - len(sizes)])
     if (name.endswith("softmax") or name in SCANS) and type.shape:
-        dim = given["dim"]
+        dim = arguments["dim"]
         assert isinstance(dim, int)
         return type.numel // max(1, type.shape[dim])
     return node.type.numel

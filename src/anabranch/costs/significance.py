@@ -64,12 +64,12 @@ def comparable(tasks: Sequence[Task], costs: Sequence[Cost | None]) -> list[Cost
     """The costs without estimates that compete with known numbers. Among ways to run the same
     body an estimate knows no difference, and is too low for most: it would win for ignorance."""
     bodies = [structure_text(task.body) for task in tasks]
-    known = {
+    timed = {
         body
         for body, cost in zip(bodies, costs, strict=True)
         if cost is not None and cost.source != "estimated"
     }
     return [
-        None if cost is not None and cost.source == "estimated" and body in known else cost
+        None if cost is not None and cost.source == "estimated" and body in timed else cost
         for body, cost in zip(bodies, costs, strict=True)
     ]

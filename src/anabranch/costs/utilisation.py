@@ -66,15 +66,15 @@ class _Moment:
 
 def kernels_in(tasks: TaskGraph, timeline: Timeline) -> list[KernelSpan]:
     """Each task of a timeline as one kernel, with what that is known to take."""
-    known = {task.name: task for task in tasks.tasks}
-    found = []
+    task_of = {task.name: task for task in tasks.tasks}
+    kernels = []
     for span in timeline.spans:
-        task = known.get(span.task)
+        task = task_of.get(span.task)
         if task is None:
             continue
         taken = task.kernel.resources if task.kernel is not None else None
-        found.append(KernelSpan(span.task, span.start, span.end, taken, computes(task)))
-    return found
+        kernels.append(KernelSpan(span.task, span.start, span.end, taken, computes(task)))
+    return kernels
 
 
 def utilisation(spans: Sequence[KernelSpan], spec: TargetSpec, how: str) -> Utilisation | None:

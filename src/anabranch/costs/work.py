@@ -104,8 +104,8 @@ def _padded_us(node: Node, table: Mapping[str, TensorType], spec: TargetSpec) ->
     narrow for that, and where there are no tensor cores to fill."""
     if spec.kind != "cuda" or node.op not in ops.CONVOLUTIONS:
         return 0.0
-    given, rate = ops.arguments(node), _rate(node, spec)
-    weight, groups = given["weight"], given["groups"]
+    arguments, rate = ops.arguments(node), _rate(node, spec)
+    weight, groups = arguments["weight"], arguments["groups"]
     assert isinstance(weight, Ref) and isinstance(groups, int)
     first, second = table[weight.name].shape[:2]
     sides = second, first // groups  # channels of a group: in and out, or out and in

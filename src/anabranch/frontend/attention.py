@@ -29,7 +29,7 @@ def _scale(q: Tensor, scale: float | None) -> float:
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: bool, scale: Any) -> Any:
     """Heads of queries that share keys read these again and again."""
-    k, v = (one.repeat_interleave(q.shape[1] // one.shape[1], 1) for one in (k, v))
+    k, v = (heads.repeat_interleave(q.shape[1] // heads.shape[1], 1) for heads in (k, v))
     return OURS.scaled_dot_product_forward(q, k, v, mask, causal, _scale(q, scale))
 
 
@@ -45,18 +45,18 @@ def _attention_backward(
     scale: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     shared = q.shape[1] // k.shape[1]
-    rk, rv = (one.repeat_interleave(shared, 1) if shared > 1 else one for one in (k, v))
-    given = (grad, q, rk, rv, mask, out, lse, causal, _scale(q, scale))
-    dq, dk, dv = OURS.scaled_dot_product_backward(*given)
+    rk, rv = (heads.repeat_interleave(shared, 1) if shared > 1 else heads for heads in (k, v))
+    operands = (grad, q, rk, rv, mask, out, lse, causal, _scale(q, scale))
+    dq, dk, dv = OURS.scaled_dot_product_backward(*operands)
     if shared > 1:
-        dk, dv = (one.unflatten(1, (-1, shared)).sum(2) for one in (dk, dv))
+        dk, dv = (gradient.unflatten(1, (-1, shared)).sum(2) for gradient in (dk, dv))
     return dq, dk, dv
 
 
-def _forward(op: Any, *given: Any, **named: Any) -> Any:
+def _forward(op: Any, *args: Any, **named: Any) -> Any:
     """What such an operator returns: the result and the sums, and what a library says of a dropout
     that nobody asked for."""
-    said = _by_name(op, given, named)
+    said = _by_name(op, args, named)
     if said["dropout_p"] or said.get("return_debug_mask"):
         return NotImplemented
     q, k, v = said["query"], said["key"], said["value"]
@@ -73,29 +73,29 @@ def _forward(op: Any, *given: Any, **named: Any) -> Any:
     return out, lse
 
 
-def _backward(op: Any, *given: Any, **named: Any) -> Any:
+def _backward(op: Any, *args: Any, **named: Any) -> Any:
     """The gradients of such an operator's operands."""
-    said = _by_name(op, given, named)
+    said = _by_name(op, args, named)
     if said["dropout_p"]:
         return NotImplemented
     grad = said["grad_out_"] if "grad_out_" in said else said["grad_out"]
     q, k, v, out, lse = (said[name] for name in ("query", "key", "value", "out", "logsumexp"))
     lse = lse.squeeze(-1) if lse.dim() == q.dim() else lse
     mask, causal, scale = _mask(said), said["is_causal"], said["scale"]
-    found = _attention_backward(grad, q, k, v, mask, out, lse, causal, scale)
+    gradients = _attention_backward(grad, q, k, v, mask, out, lse, causal, scale)
     if "grad_input_mask" not in said:
-        return found
+        return gradients
     of_mask = None
     if said["grad_input_mask"][3] and mask is not None:
         of_mask = _gradient_of_scores(grad, q, k, v, mask, out, lse, causal, scale)
-    return *found, of_mask
+    return *gradients, of_mask
 
 
-def _by_name(op: Any, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+def _by_name(op: Any, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
     """All arguments of a call, defaults included."""
     schema = op._schema.arguments
-    said = {one.name: one.default_value for one in schema}
-    return {**said, **dict(zip(said, given, strict=False)), **named}
+    said = {arg.name: arg.default_value for arg in schema}
+    return {**said, **dict(zip(said, args, strict=False)), **named}
 
 
 def _mask(said: Mapping[str, Any]) -> Any:

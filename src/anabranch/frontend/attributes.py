@@ -61,10 +61,10 @@ def other(model: Any, recorded: Mapping[str, str]) -> str | None:
     return next((path for path in paths if now.get(path) != recorded.get(path)), None)
 
 
-def read_attributes(given: Any) -> dict[str, str]:
+def read_attributes(plain: Any) -> dict[str, str]:
     """What a saved plan says of its modules; empty if it says nothing that may be."""
     try:
-        return from_plain(CODEC, given)
+        return from_plain(CODEC, plain)
     except ValueError:
         return {}
 
@@ -87,8 +87,8 @@ def _digest(module: nn.Module, unread: frozenset[str]) -> str:
 
 def _hooks(module: nn.Module, name: str) -> list[str]:
     """Those of export look at inputs alone."""
-    found = (_told(hook) for hook in getattr(module, name).values())
-    return [told for told in found if not told.startswith("torch.export.")]
+    hooks = (_told(hook) for hook in getattr(module, name).values())
+    return [told for told in hooks if not told.startswith("torch.export.")]
 
 
 def _told(value: Any) -> str:

@@ -117,8 +117,8 @@ def _convolution_backward(
     transposed convolution, of a transposed one the plain one."""
     rank = x.dim() - 2
     stride, padding, dilation, extra = (
-        [*given] * rank if len(given) == 1 else [*given]
-        for given in (stride, padding, dilation, output_padding)
+        [*numbers] * rank if len(numbers) == 1 else [*numbers]
+        for numbers in (stride, padding, dilation, output_padding)
     )
     if transposed and any(more >= by for more, by in zip(extra, stride, strict=True)):
         return NotImplemented  # the plain one has more results than x has places
@@ -153,8 +153,8 @@ def _gradient_of_image(
     elif not transposed:
         sizes = zip(x.shape[2:], grad.shape[2:], size, *window, strict=True)
         reach = [m - ((n - 1) * s - 2 * p + d * (k - 1) + 1) for m, n, k, s, p, d in sizes]
-    found: Tensor = aten.convolution(grad, weight, None, *window, swapped, reach, groups)
-    return found
+    gradient: Tensor = aten.convolution(grad, weight, None, *window, swapped, reach, groups)
+    return gradient
 
 
 def _batch_norm(
@@ -178,7 +178,7 @@ def _batch_norm(
         normal = normal * weight.view(shape)
     if bias is not None:
         normal = normal + bias.view(shape)
-    center, scale, of_batch = (one.view(-1) for one in (center, scale, of_batch))
+    center, scale, of_batch = (statistic.view(-1) for statistic in (center, scale, of_batch))
     count = x.numel() // x.shape[1]
     if mean is not None:
         mean = (center * momentum + mean * (1 - momentum)).to(mean.dtype)
@@ -205,8 +205,8 @@ def _sum(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The sum of each channel, as [1, c, 1, 1], of long images line by line, as `_var_mean` has
     it."""
     lines, line = _lines(x)
-    found = x.sum(line, keepdim=True, dtype=dtype)
-    return found.sum(lines, keepdim=True) if lines else found
+    sums = x.sum(line, keepdim=True, dtype=dtype)
+    return sums.sum(lines, keepdim=True) if lines else sums
 
 
 def _lines(x: Tensor) -> tuple[list[int], list[int]]:
@@ -285,10 +285,10 @@ def _layer_norm_backward(
     of_x = of_weight = of_bias = None
     if output_mask[0]:
         normal = (x - mean) * scale
-        given = grad.to(wide) if weight is None else grad * weight.to(wide)
-        total = given.sum(columns, keepdim=True)
-        along = (given * normal).sum(columns, keepdim=True)
-        of_x = ((given - total / count - normal * (along / count)) * scale).to(x.dtype)
+        weighted = grad.to(wide) if weight is None else grad * weight.to(wide)
+        total = weighted.sum(columns, keepdim=True)
+        along = (weighted * normal).sum(columns, keepdim=True)
+        of_x = ((weighted - total / count - normal * (along / count)) * scale).to(x.dtype)
     if output_mask[1] and weight is not None:
         against = grad * ((mean - x) * scale)
         of_weight = -(against.sum(rows) if rows else against).to(weight.dtype)
@@ -372,9 +372,9 @@ def _linalg_vector_norm(
     wide = torch.promote_types(dtype or x.dtype, torch.float32)
     far = x.to(wide)
     dims = list(range(x.dim())) if dim is None else list(dim)
-    found = far.abs() if ord == 1 else far * far
-    found = found.sum(dims, keepdim) if x.dim() else found
-    return (found if ord == 1 else found.sqrt()).to(dtype or x.dtype)
+    norm = far.abs() if ord == 1 else far * far
+    norm = norm.sum(dims, keepdim) if x.dim() else norm
+    return (norm if ord == 1 else norm.sqrt()).to(dtype or x.dtype)
 
 
 def _of_lists() -> dict[Any, Callable[..., Any]]:
@@ -385,30 +385,30 @@ def _of_lists() -> dict[Any, Callable[..., Any]]:
         name, _, overload = full.removeprefix("aten::").partition(".")
         single = name.removeprefix("_foreach_")
         single = "linalg_vector_norm" if single == "norm" else single
-        known = name.startswith("_foreach_") and not name.endswith("_") and "out" not in overload
-        if full.startswith("aten::") and known and hasattr(aten, single):
+        pure = name.startswith("_foreach_") and not name.endswith("_") and "out" not in overload
+        if full.startswith("aten::") and pure and hasattr(aten, single):
             op = getattr(getattr(aten, name), overload or "default")
             table[op] = functools.partial(_one_by_one, op, getattr(aten, single))
     return table
 
 
-def _one_by_one(op: torch._ops.OpOverload, single: Any, *given: Any, **named: Any) -> Any:
+def _one_by_one(op: torch._ops.OpOverload, single: Any, *args: Any, **named: Any) -> Any:
     """The operator of one tensor, for each of the lists."""
     schema = op._schema.arguments
     if any(arg.name == "scalars" and str(arg.type) == "Tensor" for arg in schema):
         return NotImplemented
-    named |= {arg.name: value for arg, value in zip(schema, given, strict=False)}
+    named |= {arg.name: value for arg, value in zip(schema, args, strict=False)}
     listed = {arg.name for arg in schema if isinstance(arg.type, torch.ListType)}
     count = max(len(value) for name, value in named.items() if name in listed)
-    found = []
+    results = []
     for i in range(count):
         own = {name: value[i] if name in listed else value for name, value in named.items()}
         value = own.pop("scalars", own.pop("value", None))
         first = [own.pop(arg.name) for arg in schema if arg.name in own and not arg.kwarg_only]
         if value is not None:
             own["value"] = value
-        found.append(single(*first, **own))
-    return found
+        results.append(single(*first, **own))
+    return results
 
 
 OWN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {

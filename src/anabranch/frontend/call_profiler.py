@@ -284,13 +284,13 @@ def unless_of_module(code: CodeType) -> frozenset[str]:
     if not code.co_argcount:
         return frozenset()
     first, own, others = code.co_varnames[0], set[str](), set[Any](code.co_consts)
-    for before, one in pairwise(dis.get_instructions(code)):
-        named = one.argval if isinstance(one.argval, tuple) else (one.argval,)
-        if "STORE_FAST" in one.opname and first in named:
+    for before, op in pairwise(dis.get_instructions(code)):
+        named = op.argval if isinstance(op.argval, tuple) else (op.argval,)
+        if "STORE_FAST" in op.opname and first in named:
             return frozenset()
-        loaded = before.opname in LOADS and before.argval == first and not one.is_jump_target
-        if one.opname in READS and loaded:
-            own.add(one.argval)
+        loaded = before.opname in LOADS and before.argval == first and not op.is_jump_target
+        if op.opname in READS and loaded:
+            own.add(op.argval)
         else:
             others.update(named)
     return frozenset(own - others)

@@ -74,8 +74,8 @@ def reader(
             return None
         if not flat:
             leaves = []
-            given = (args, kwargs)
-            if not _gather(like, given, leaves) or (exact and not same_form(form, given)):
+            call = (args, kwargs)
+            if not _gather(like, call, leaves) or (exact and not same_form(form, call)):
                 return None
         elif kwargs or len(args) != count:
             return None
@@ -119,20 +119,20 @@ def assembler(
     caller's own tensor; what it writes to its inputs is written to them, unless a check that the
     model makes of values fails, which raises as the model does. `stateful`: the plan has written to
     its states by then."""
-    made: dict[str, list[int]] = {}
+    slots: dict[str, list[int]] = {}
     for place, name in enumerate(outputs):
-        made.setdefault(name, []).append(place)
-    given = {name: place for place, name in enumerate(inputs, len(outputs))}
-    written = [(given[name], made[ref.name][-1]) for name, ref in signature.mutations]
+        slots.setdefault(name, []).append(place)
+    input_slots = {name: place for place, name in enumerate(inputs, len(outputs))}
+    written = [(input_slots[name], slots[ref.name][-1]) for name, ref in signature.mutations]
     own: dict[str, list[int]] = {}
     for name, ref in signature.mutations:
-        own.setdefault(ref.name, []).append(given[name])
+        own.setdefault(ref.name, []).append(input_slots[name])
     count, copies = len(outputs) + len(inputs), dict[tuple[str, int], tuple[int, int, int]]()
 
     def place_of(name: str, number: int) -> int:
-        if name in given or number < len(own.get(name, ())):
-            return given[name] if name in given else own[name][number]
-        first, again = made[name][0], made[name][min(number, len(made[name]) - 1)]
+        if name in input_slots or number < len(own.get(name, ())):
+            return input_slots[name] if name in input_slots else own[name][number]
+        first, again = slots[name][0], slots[name][min(number, len(slots[name]) - 1)]
         if not number:
             return first
         return copies.setdefault((name, number), (count + len(copies), first, again))[0]
@@ -142,7 +142,7 @@ def assembler(
     tree = with_shapes(tree)
     like = _numbered(tree)
     whole = _part(like, leaves) if _plain(like) else None
-    first_of = {name: places[0] for name, places in made.items()} | given
+    first_of = {name: places[0] for name, places in slots.items()} | input_slots
     check = checker(signature.checks, first_of, stateful)
 
     def assemble(tensors: Sequence[Tensor], results: Sequence[Tensor]) -> Any:
@@ -152,8 +152,8 @@ def assembler(
         for own, of in written:
             values[own].copy_(values[of])
         for first, again in apart:
-            one, other = values[first], values[again]
-            values.append(other.clone() if one.data_ptr() == other.data_ptr() else other)
+            original, other = values[first], values[again]
+            values.append(other.clone() if original.data_ptr() == other.data_ptr() else other)
         if whole is None:
             return pytree.tree_unflatten([leaf(values) for leaf in leaves], tree)
         return whole(values)
@@ -176,21 +176,21 @@ def _plain(like: Any) -> bool:
     return type(like) is int or (type(like) in (tuple, list) and all(map(_plain, like)))
 
 
-def _gather(like: Any, given: Any, leaves: list[Any]) -> bool:
+def _gather(like: Any, value: Any, leaves: list[Any]) -> bool:
     """Append the leaves of a value that has this structure; False if it has another. A torch.Size
     is a tuple."""
     kind = type(like)
     if kind is int:
-        leaves.append(given)
+        leaves.append(value)
         return True
-    if type(given) is not kind and (kind is not tuple or type(given) is not torch.Size):
+    if type(value) is not kind and (kind is not tuple or type(value) is not torch.Size):
         return False
-    if len(given) != len(like):
+    if len(value) != len(like):
         return False
-    if kind is dict and like.keys() != given.keys():
+    if kind is dict and like.keys() != value.keys():
         return False
     for key in like if kind is dict else range(len(like)):  # `all` takes twice as long
-        if not _gather(like[key], given[key], leaves):
+        if not _gather(like[key], value[key], leaves):
             return False
     return True
 

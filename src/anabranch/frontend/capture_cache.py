@@ -99,17 +99,17 @@ def capture_model(
     if name is not None and cache is not None and not calling.anew:
         stored = CAPTURED.get(cache, CAPTURED.key(name))
         seen = _seen(calling, model, args, kwargs) if stored is not None else None
-        found = None
+        bound = None
         if stored is not None and seen is not None and seen.digest == stored.calls:
             with uncollected():
-                found = bound_to(stored, name, cache, *of_model(model))
-        if found is not None:
-            trace.recalled("capture", found.graph.name)
+                bound = bound_to(stored, name, cache, *of_model(model))
+        if bound is not None:
+            trace.recalled("capture", bound.graph.name)
             assert seen is not None
-            other = unkept(found.graph, unwrapped(model), seen.changed)
+            other = unkept(bound.graph, unwrapped(model), seen.changed)
             warn_of_changes(trace, name_of(model), other)
             warn_of_reads(trace, name_of(model), seen.reads)
-            return with_state(_with_answers(found, args, kwargs, seen, calling.under), model), seen
+            return with_state(_with_answers(bound, args, kwargs, seen, calling.under), model), seen
         if stored is not None:
             why = "it computes something else than when it was captured, or that cannot be told"
             trace.add("refused", "capture", type(model).__name__, f"captured anew: {why}")
@@ -144,12 +144,12 @@ def capture_model(
         raise
     if seen is not None:
         check_assigned(captured, seen.replaced)
-    found = with_state(captured, model)
+    bound = with_state(captured, model)
     held = dict(tensors_of(unwrapped(model))) if name is not None else {}
-    known = seen is not None and seen.digest is not None and not hides_shared(found.graph, held)
-    if known and name is not None and cache is not None and seen is not None and seen.digest:
+    storable = seen is not None and seen.digest is not None and not hides_shared(bound.graph, held)
+    if storable and name is not None and cache is not None and seen is not None and seen.digest:
         store(cache, name, captured, seen.digest)
-    return found, None if calling.fake else _held(seen)
+    return bound, None if calling.fake else _held(seen)
 
 
 def _with_answers(
@@ -164,9 +164,9 @@ def _with_answers(
     if seen.questions:
         exported = apart((args, dict(kwargs)))
         asked = answered(captured, (args, kwargs), exported, seen.questions)
-    known = {(one.leaf, one.what) for one in asked}
-    lie = [one for one in signature.asked if one.what == "layout"]  # writes need that
-    asked += tuple(one for one in lie if (one.leaf, one.what) not in known)
+    covered = {(guard.leaf, guard.what) for guard in asked}
+    lie = [guard for guard in signature.asked if guard.what == "layout"]  # writes need that
+    asked += tuple(guard for guard in lie if (guard.leaf, guard.what) not in covered)
     ambient = relied_on(signature.ambient, seen.asks, under)
     signature = replace(signature, ambient=ambient, asked=asked)
     signature = replace(signature, distinct=seen.distinct, exact=seen.exact)
@@ -238,7 +238,7 @@ def _seen(
 def _made_by_default(seen: Observed, call: Callable[..., Observed], calling: Calling) -> bool:
     """Whether tensors that the model makes lie on torch's default device. The model is called
     where there are no numbers, only if it makes any."""
-    if not any(one.startswith(MAKES) for one in seen.asks):
+    if not any(question.startswith(MAKES) for question in seen.asks):
         return False
     elsewhere = replace(calling.under, device=torch.device("meta"))
     return _unlike(seen, lambda: call(under=elsewhere))
@@ -285,7 +285,7 @@ def _goes_another_way(seen: Observed, call: Callable[..., Observed], calling: Ca
 
     @contextmanager
     def exported() -> Iterator[None]:
-        with calling.precise(), as_exported(any("is_grad_enabled" in one for one in seen.asks)):
+        with calling.precise(), as_exported(any("is_grad_enabled" in asked for asked in seen.asks)):
             yield
 
     return _unlike(seen, lambda: call(precise=exported))

@@ -25,8 +25,8 @@ UNCHECKED = (
 def warn(trace: Trace, model: str, why: str) -> None:
     """An event and a Python warning. A trace is of one model, which is warned of once for each of
     the things that begin with the same two words."""
-    known = (event.why.split()[:2] for event in trace.events if event.where == WHERE)
-    if why.split()[:2] in known:
+    warned = (event.why.split()[:2] for event in trace.events if event.where == WHERE)
+    if why.split()[:2] in warned:
         return
     trace.warn(WHERE, model, why)
 

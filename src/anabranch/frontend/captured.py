@@ -55,10 +55,10 @@ def renamed(captured: Captured, graph: Graph) -> Signature:
         if leaf.ref is None:
             return leaf
         new, old = names.get(leaf.ref.name, leaf.ref), leaf.ref.name
-        known = values.setdefault(new.name, [])
-        if old not in known:
-            known.append(old)
-        return Leaf(new, number=known.index(old))
+        aliases = values.setdefault(new.name, [])
+        if old not in aliases:
+            aliases.append(old)
+        return Leaf(new, number=aliases.index(old))
 
     checks = tuple(
         check if check.ref is None else replace(check, ref=names.get(check.ref.name, check.ref))

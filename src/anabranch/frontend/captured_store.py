@@ -82,10 +82,12 @@ def bound_to(
         for constant in stored.graph.constants:
             if constant.type.dtype.is_complex and constant.name in kept:
                 kept[constant.name] = torch.view_as_complex(kept[constant.name])
-        held = tuple(replace(one, source=(stored.places[one.name],)) for one in stored.graph.states)
+        held = tuple(
+            replace(state, source=(stored.places[state.name],)) for state in stored.graph.states
+        )
         graph = replace(stored.graph, states=held)
-        made = {name: tensor.to(device or "cpu") for name, tensor in kept.items()}
-        bound = rebound(graph, stored.sources, find, device, made)
+        contents = {name: tensor.to(device or "cpu") for name, tensor in kept.items()}
+        bound = rebound(graph, stored.sources, find, device, contents)
         signature = stored.signature
         trees = (read_tree(signature.input_tree), read_tree(signature.output_tree))
         return Captured(bound, signature, stored.sources, trees, detached=stored.detached)

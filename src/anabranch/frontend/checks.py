@@ -92,22 +92,22 @@ def check_devices(
 
     Also checks that weights are dense and have values.
     """
-    found: dict[torch.device, str] = {}
+    name_by_device: dict[torch.device, str] = {}
     for what, tensor in (*_weights(state), *_inputs(args, kwargs)):
         tensor_type(tensor, what)
         if tensor.device.type == "meta" or isinstance(tensor, torch._subclasses.FakeTensor):
             raise _no_values(what)
         if tensor.ndim == 0 and tensor.device.type == "cpu":
             continue
-        found.setdefault(tensor.device, what)
-    if len(found) > 1:
-        (one, first), (other, second), *_ = found.items()
+        name_by_device.setdefault(tensor.device, what)
+    if len(name_by_device) > 1:
+        (device, first), (other, second), *_ = name_by_device.items()
         raise CaptureError(
-            f"{first} is on {one}, {second} is on {other}",
+            f"{first} is on {device}, {second} is on {other}",
             "a graph runs on one device",
-            f"move the model and its inputs to one device, for example with .to({str(one)!r})",
+            f"move the model and its inputs to one device, for example with .to({str(device)!r})",
         )
-    return next(iter(found), torch.device("cpu"))
+    return next(iter(name_by_device), torch.device("cpu"))
 
 
 def _no_values(what: str) -> CaptureError:

@@ -79,38 +79,38 @@ def parts(node: fx.Node, differentiable: Collection[fx.Node]) -> Parts | None:
     where that is not certain. `differentiable`: the nodes that may have a gradient."""
     if str(node.target) not in TAKEN_APART:
         return None
-    found = _run(node, ())
-    unclear = [one for one in node.all_input_nodes if one in differentiable]
-    if found is None or not unclear or str(node.target) not in ASK_GRADIENTS:
-        return found
+    call_parts = _run(node, ())
+    unclear = [operand for operand in node.all_input_nodes if operand in differentiable]
+    if call_parts is None or not unclear or str(node.target) not in ASK_GRADIENTS:
+        return call_parts
     other = _run(node, unclear)
-    return found if other is not None and _spelling(found) == _spelling(other) else None
+    return call_parts if other is not None and _spelling(call_parts) == _spelling(other) else None
 
 
-def _spelling(found: Parts) -> tuple[Any, ...]:
-    return found.result, [(call.target, call.args, call.kwargs) for call in found.calls]
+def _spelling(parts: Parts) -> tuple[Any, ...]:
+    return parts.result, [(call.target, call.args, call.kwargs) for call in parts.calls]
 
 
 def _run(node: fx.Node, with_gradient: Collection[fx.Node]) -> Parts | None:
-    given: dict[fx.Node, FakeTensor] = {}
-    for one in node.all_input_nodes:
-        value = one.meta.get("val")
+    fake_of: dict[fx.Node, FakeTensor] = {}
+    for operand in node.all_input_nodes:
+        value = operand.meta.get("val")
         if not isinstance(value, FakeTensor) or not _fixed(value):
             return None
-        required = one in with_gradient or (one.op == "placeholder" and value.requires_grad)
-        given[one] = value.detach().requires_grad_(required)  # type: ignore[assignment]
-    if not given:
+        required = operand in with_gradient or (operand.op == "placeholder" and value.requires_grad)
+        fake_of[operand] = value.detach().requires_grad_(required)  # type: ignore[assignment]
+    if not fake_of:
         return None
-    calls = _Calls(given)
-    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), given.__getitem__)
-    mode = next(iter(given.values())).fake_mode
+    calls = _Calls(fake_of)
+    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), fake_of.__getitem__)
+    mode = next(iter(fake_of.values())).fake_mode
     try:
         with mode, calls:
-            made = calls.run(node.target, args, kwargs)
+            output = calls.run(node.target, args, kwargs)
     except (_UncertainError, RuntimeError, TypeError, NotImplementedError):
         return None
-    result = calls.named(made)
-    if result is None or not _alike(made, node.meta.get("val")):
+    result = calls.named(output)
+    if result is None or not _alike(output, node.meta.get("val")):
         return None
     return Parts(tuple(calls.found), result)
 
@@ -122,27 +122,27 @@ class _UncertainError(Exception):
 class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down the operators that are called while it is active."""
 
-    def __init__(self, given: Mapping[fx.Node, Tensor]) -> None:
+    def __init__(self, fake_of: Mapping[fx.Node, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[Part] = []
-        self._names: dict[int, fx.Node | Earlier] = {id(v): node for node, v in given.items()}
-        self._held: list[Any] = list(given.values())  # an id is that of one value while it lives
+        self._names: dict[int, fx.Node | Earlier] = {id(v): node for node, v in fake_of.items()}
+        self._held: list[Any] = list(fake_of.values())  # an id is that of one value while it lives
 
     def run(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What the composite gives, by its own code."""
-        made = target.decompose(*args, **kwargs)
-        if made is NotImplemented:
+        output = target.decompose(*args, **kwargs)
+        if output is NotImplemented:
             raise _UncertainError
-        return made
+        return output
 
-    def named(self, made: Any) -> fx.Node | Earlier | None:
+    def named(self, output: Any) -> fx.Node | Earlier | None:
         """Which value this is; None if it is no single one. Several are those of one call."""
-        if isinstance(made, Tensor):
-            return self._names.get(id(made))
+        if isinstance(output, Tensor):
+            return self._names.get(id(output))
         last = self.found[-1].value if self.found else None
-        if not isinstance(made, tuple) or not isinstance(last, tuple) or len(made) != len(last):
+        if not isinstance(output, tuple) or not isinstance(last, tuple) or len(output) != len(last):
             return None
-        same = all(one is other for one, other in zip(made, last, strict=True))
+        same = all(tensor is other for tensor, other in zip(output, last, strict=True))
         return Earlier(len(self.found) - 1) if same else None
 
     def __torch_dispatch__(
@@ -158,17 +158,19 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self.run(func, args, kwargs)
         if func.namespace != "aten" or func._schema.is_mutable:
             raise _UncertainError
-        made = func(*args, **kwargs)
-        if not all(isinstance(one, FakeTensor) and _fixed(one) for one in pytree.tree_leaves(made)):
+        output = func(*args, **kwargs)
+        if not all(
+            isinstance(leaf, FakeTensor) and _fixed(leaf) for leaf in pytree.tree_leaves(output)
+        ):
             raise _UncertainError
         written: Any = map_aggregate((args, kwargs), self._written)
-        self._held.append(made)
-        if isinstance(made, Tensor):
-            if id(made) in self._names:  # given back as it was
+        self._held.append(output)
+        if isinstance(output, Tensor):
+            if id(output) in self._names:  # given back as it was
                 raise _UncertainError
-            self._names[id(made)] = Earlier(len(self.found))
-        self.found.append(Part(func, _stripped(func, written[0]), written[1], made))
-        return made
+            self._names[id(output)] = Earlier(len(self.found))
+        self.found.append(Part(func, _stripped(func, written[0]), written[1], output))
+        return output
 
     def _written(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -193,14 +195,14 @@ def _fixed(value: Tensor) -> bool:
     return all(type(size) is int for size in (*value.shape, *value.stride()))
 
 
-def _alike(made: Any, was: Any) -> bool:
+def _alike(now: Any, was: Any) -> bool:
     """Whether two values without numbers have the same types."""
-    ours, theirs = pytree.tree_leaves(made), pytree.tree_leaves(was)
+    ours, theirs = pytree.tree_leaves(now), pytree.tree_leaves(was)
     return len(ours) == len(theirs) and all(map(_same_type, ours, theirs))
 
 
-def _same_type(one: Any, other: Any) -> bool:
-    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+def _same_type(value: Any, other: Any) -> bool:
+    if not isinstance(value, Tensor) or not isinstance(other, Tensor):
         return False
-    ours, theirs = ((v.dtype, v.shape, v.stride(), v.device) for v in (one, other))
+    ours, theirs = ((v.dtype, v.shape, v.stride(), v.device) for v in (value, other))
     return bool(ours == theirs)

@@ -99,7 +99,7 @@ class ByNumbers(TorchFunctionMode):
 
 
 def _listed(tensor: Tensor) -> Any:
-    return [_listed(one) for one in tensor] if tensor.dim() else tensor.item()
+    return [_listed(row) for row in tensor] if tensor.dim() else tensor.item()
 
 
 class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch annotates none of it
@@ -110,10 +110,10 @@ class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch annot
         self.answers: list[ValueAnswer] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if may_ask(func, args):
-            self.answers.append(ValueAnswer(func, pytree.tree_map_only(Tensor, _laid, given)))
-        return given
+            self.answers.append(ValueAnswer(func, pytree.tree_map_only(Tensor, _laid, result)))
+        return result
 
 
 def _laid(tensor: Tensor) -> LaidTensor:
@@ -133,4 +133,4 @@ def may_ask(func: Any, args: Sequence[Any]) -> bool:
 def by_mask(indices: Sequence[Any]) -> bool:
     """Whether one of these indices is a mask."""
     masks = (torch.bool, torch.uint8)
-    return any(isinstance(one, Tensor) and one.dtype in masks for one in indices)
+    return any(isinstance(index, Tensor) and index.dtype in masks for index in indices)

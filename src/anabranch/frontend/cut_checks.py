@@ -173,8 +173,8 @@ def _answer_node(
 
 
 def _taken(value: Any, check: PathCheck) -> Callable[..., Any]:
-    def holds(given: Any) -> None:
-        if given != value:
+    def holds(answer: Any) -> None:
+        if answer != value:
             raise Unseen(check)
 
     return holds
@@ -185,11 +185,11 @@ def _holding(
 ) -> Callable[..., Any]:
     text = PythonPrinter().doprint(expr)
     # As torch does it: the text is of its own symbols and numbers.
-    known = {"math": math, "torch": torch}
-    function = eval(f"lambda {', '.join(map(str, symbols))}: {text}", known)
+    namespace = {"math": math, "torch": torch}
+    function = eval(f"lambda {', '.join(map(str, symbols))}: {text}", namespace)
 
-    def holds(*given: Any) -> None:
-        if not function(*given):
+    def holds(*numbers: Any) -> None:
+        if not function(*numbers):
             raise Unseen(check)
 
     return holds

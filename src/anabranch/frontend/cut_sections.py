@@ -119,7 +119,7 @@ def _static(node: fx.Node) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload) or _in_order(node):
         return False
     if packet_name(str(node.target)) in ASKING:
-        indices = [one.meta["val"] if isinstance(one, fx.Node) else one for one in node.args[1]]  # type: ignore[union-attr] # the schema says that these are a list
+        indices = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in node.args[1]]  # type: ignore[union-attr] # the schema says that these are a list
         if by_mask(indices):
             return False
     if packet_name(str(node.target)) in CHECKS:
@@ -225,17 +225,17 @@ def _steps(
 
 def _with_fixed(nodes: Sequence[fx.Node], fixed: Collection[fx.Node]) -> dict[fx.Node, None]:
     """The nodes, with what they read that is computed of weights alone; in an order to run in."""
-    found: dict[fx.Node, None] = {}
+    ordered: dict[fx.Node, None] = {}
 
     def add(node: fx.Node) -> None:
         for used in node.all_input_nodes:
-            if used in fixed and used.op != "placeholder" and used not in found:
+            if used in fixed and used.op != "placeholder" and used not in ordered:
                 add(used)
-        found[node] = None
+        ordered[node] = None
 
     for node in nodes:
         add(node)
-    return found
+    return ordered
 
 
 def _module(
@@ -246,13 +246,13 @@ def _module(
     gives: Sequence[fx.Node],
 ) -> fx.GraphModule:
     graph = fx.Graph()
-    made: dict[fx.Node, fx.Node] = {}
+    copy_of: dict[fx.Node, fx.Node] = {}
     for node in reads:
-        made[node] = graph.placeholder(node.name)
-        made[node].meta = dict(node.meta)
+        copy_of[node] = graph.placeholder(node.name)
+        copy_of[node].meta = dict(node.meta)
     for node in nodes:
-        made[node] = graph.node_copy(node, made.__getitem__)
-    graph.output(tuple(made[node] for node in gives))
+        copy_of[node] = graph.node_copy(node, copy_of.__getitem__)
+    graph.output(tuple(copy_of[node] for node in gives))
     for node in list(graph.nodes) if kind == "eager" else ():
         _reshape(graph, node)
     return fx.GraphModule(holder, graph)

@@ -138,7 +138,7 @@ class _SymbolicTrace:
         """The graph, checks and common subexpressions seen to."""
         names = [*self.state, *(f"input {i}" for i in self.given)]
         tensors = [*self.state.values(), *(self.leaves[i] for i in self.given)]
-        fakes = [self.fake.from_tensor(_plain(one), static_shapes=True) for one in tensors]
+        fakes = [self.fake.from_tensor(_plain(tensor), static_shapes=True) for tensor in tensors]
         cutting = _Cutting(self.fake, self.shapes, answers)
 
         def whole(*values: Tensor) -> Any:
@@ -152,28 +152,28 @@ class _SymbolicTrace:
             # A size that nobody has looked at is not taken for 0 or 1.
             SYMBOLIC.patch(backed_size_oblivious=True),
         ):
-            made = make_fx(
+            traced = make_fx(
                 whole,
                 decomposition_table=decompositions(),
                 tracing_mode="real",
                 record_stack_traces=True,
                 _allow_non_fake_inputs=True,
             )(*fakes)
-        placeholders = [node for node in made.graph.nodes if node.op == "placeholder"]
+        placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
         for node, name in zip(placeholders, names, strict=True):
             _not_written(node, name if name in self.state else "")
-        _rename(made.graph, placeholders, [*self.state, *self._names()])
-        cuts = checked(made.graph, cutting.asked, self.shapes.guards)
-        simplify(made.graph)
-        live = set(made.graph.nodes)
+        _rename(traced.graph, placeholders, [*self.state, *self._names()])
+        cuts = checked(traced.graph, cutting.asked, self.shapes.guards)
+        simplify(traced.graph)
+        live = set(traced.graph.nodes)
         assert self.out_tree is not None
         return CutTrace(
             name_of(self.model),
-            made.graph,
-            made,
+            traced.graph,
+            traced,
             {node.name: name for node, name in zip(placeholders, self.state, strict=False)},
             tuple(node.name for node in placeholders[len(self.state) :]),
-            tuple(one for one in cuts if one.node in live),
+            tuple(cut for cut in cuts if cut.node in live),
             self.tree,
             tuple(self.leaves),
             self.out_tree,
@@ -188,10 +188,10 @@ class _SymbolicTrace:
         args, kwargs = pytree.tree_unflatten(leaves, self.tree)
         if isinstance(self.model, nn.Module):
             state = dict(zip(self.state, values[:count], strict=True))
-            found = functional_call(self.model, state, args, kwargs)
+            returned = functional_call(self.model, state, args, kwargs)
         else:
-            found = self.model(*args, **kwargs)
-        flat, self.out_tree = pytree.tree_flatten(found)
+            returned = self.model(*args, **kwargs)
+        flat, self.out_tree = pytree.tree_flatten(returned)
         return flat
 
     def _names(self) -> list[str]:
@@ -199,9 +199,9 @@ class _SymbolicTrace:
         names: list[str] = []
         try:
             function = getattr(self.model, "forward", self.model)
-            known = list(inspect.signature(function).parameters)
+            parameters = list(inspect.signature(function).parameters)
         except (TypeError, ValueError):
-            known = []
+            parameters = []
         example = pytree.tree_unflatten(list(range(len(self.leaves))), self.tree)
         for path, number in pytree.tree_flatten_with_path(example)[0]:
             if number not in self.given:
@@ -212,7 +212,9 @@ class _SymbolicTrace:
             if side.idx == 1:
                 names.append(f"{first.key}{rest}")
             else:
-                names.append(f"{known[first.idx] if first.idx < len(known) else 'input'}{rest}")
+                names.append(
+                    f"{parameters[first.idx] if first.idx < len(parameters) else 'input'}{rest}"
+                )
         return names
 
 
@@ -237,7 +239,7 @@ class _Cutting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch anno
         if not may_ask(func, args):
             return func(*args, **kwargs)
         # With values the model may ask more, such as whether a mask hides anything.
-        answer = next((one for one in self.answers if one.op is func), None)
+        answer = next((candidate for candidate in self.answers if candidate.op is func), None)
         if answer is None:
             raise CaptureError(
                 f"the model calls {func} without values, and something else with them",
@@ -260,40 +262,40 @@ class _Cutting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch anno
             symbol = self.shapes.create_symbol(
                 value, source, dynamic, None, positive=None, do_not_specialize_zero_one=True
             )
-            given: Any = self.shapes.create_symintnode(symbol, hint=value, source=source)
+            symbolic: Any = self.shapes.create_symintnode(symbol, hint=value, source=source)
         else:
             symbol = self.shapes.create_unspecified_symbol(value, source, dynamic)
-            given = self.shapes.create_symfloatnode(symbol, hint=value, source=source)
+            symbolic = self.shapes.create_symfloatnode(symbol, hint=value, source=source)
         self.asked.symbols[symbol] = node.node, None
-        track_tensor_tree(given, node, constant=None, tracer=_tracer())
-        return given
+        track_tensor_tree(symbolic, node, constant=None, tracer=_tracer())
+        return symbolic
 
     def _tensors(self, func: Any, args: Any, kwargs: Any, noted: Any) -> Any:
-        known: list[Any] | None
+        declared_shapes: list[Any] | None
         try:
             with disable_proxy_modes_tracing(), self.shapes.ignore_fresh_unbacked_symbols():
-                given = func(*args, **kwargs)
-            known = [tuple(one.shape) for one in pytree.tree_leaves(given)]
+                outputs = func(*args, **kwargs)
+            declared_shapes = [tuple(output.shape) for output in pytree.tree_leaves(outputs)]
         except Exception:  # nobody has said what it gives without values
-            known = None
+            declared_shapes = None
         laid, tree = pytree.tree_flatten(noted, is_leaf=lambda leaf: isinstance(leaf, LaidTensor))
-        if known is not None and not any(
-            free_unbacked_symbols(size) for shape in known for size in shape
+        if declared_shapes is not None and not any(
+            free_unbacked_symbols(size) for shape in declared_shapes for size in shape
         ):
             return func(*args, **kwargs)
-        shapes, own = self._shapes([one.shape for one in laid], known)
+        shapes, own = self._shapes([layout.shape for layout in laid], declared_shapes)
         with disable_proxy_modes_tracing():
-            made = [_empty(shape, one) for shape, one in zip(shapes, laid, strict=True)]
+            empties = [_empty(shape, layout) for shape, layout in zip(shapes, laid, strict=True)]
         node = self._node(func, args, kwargs)
         self._cut(node.node)
-        self.asked.unknown.update([node.node] if known is None else [])
+        self.asked.unknown.update([node.node] if declared_shapes is None else [])
         self.asked.symbols.update({symbol: (node.node, place) for symbol, place in own.items()})
-        found = pytree.tree_unflatten(made, tree)
-        track_tensor_tree(found, node, constant=None, tracer=_tracer())
-        return found
+        results = pytree.tree_unflatten(empties, tree)
+        track_tensor_tree(results, node, constant=None, tracer=_tracer())
+        return results
 
     def _shapes(
-        self, noted: Sequence[tuple[int, ...]], known: Sequence[tuple[Any, ...]] | None
+        self, noted: Sequence[tuple[int, ...]], declared_shapes: Sequence[tuple[Any, ...]] | None
     ) -> tuple[list[list[Any]], dict[sympy.Symbol, tuple[int, int]]]:
         """Sizes with a symbol for each that depends on values: all, where nobody knows which do."""
         symbols: dict[Any, Any] = {}
@@ -302,7 +304,7 @@ class _Cutting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch anno
         for number, shape in enumerate(noted):
             sizes: list[Any] = []
             for dim, size in enumerate(shape):
-                declared = known[number][dim] if known is not None else None
+                declared = declared_shapes[number][dim] if declared_shapes is not None else None
                 if declared is not None and not free_unbacked_symbols(declared):
                     sizes.append(declared)
                     continue
@@ -329,13 +331,13 @@ class _Cutting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch anno
 
         def proxy(value: Any) -> Any:
             if isinstance(value, Tensor):
-                found: Any = fetch_object_proxy(tracer, value)
-                return found.proxy if hasattr(found, "proxy") else found
+                entry: Any = fetch_object_proxy(tracer, value)
+                return entry.proxy if hasattr(entry, "proxy") else entry
             return fetch_sym_proxy(tracer)(value) if isinstance(value, py_sym_types) else value
 
-        given, named = pytree.tree_map(proxy, (args, kwargs))
+        positional, named = pytree.tree_map(proxy, (args, kwargs))
         name = "item" if func is ITEM else func.overloadpacket.__name__
-        return tracer.create_proxy("call_function", func, given, named, name=name)
+        return tracer.create_proxy("call_function", func, positional, named, name=name)
 
 
 def _tracer() -> Any:

@@ -25,18 +25,18 @@ def undeclared(
     args: Iterable[Arg],
     kwargs: Kwargs,
     results: Iterable[TensorType],
-    known: Mapping[str, TensorType],
+    types: Mapping[str, TensorType],
 ) -> bool:
-    """Whether a result has the default dtype, and no operand or argument said so. `known`: the
-    types of operands."""
+    """Whether a result has the default dtype, and no operand or argument said so. `types`: those
+    of operands."""
     if not any(type.dtype in (default, COMPLEX.get(default)) for type in results):
         return False
-    given = [*args, *(arg for _, arg in kwargs)]
-    for arg in given:
-        given += arg if isinstance(arg, tuple) else ()
-    read = (known[arg.name].dtype for arg in given if isinstance(arg, Ref))
+    arguments = [*args, *(arg for _, arg in kwargs)]
+    for arg in arguments:
+        arguments += arg if isinstance(arg, tuple) else ()
+    read = (types[arg.name].dtype for arg in arguments if isinstance(arg, Ref))
     real = any(dtype.is_floating_point or dtype.is_complex for dtype in read)
-    return not real and not any(isinstance(arg, torch.dtype) for arg in given)
+    return not real and not any(isinstance(arg, torch.dtype) for arg in arguments)
 
 
 def declared(

@@ -45,19 +45,19 @@ def direct(program: ExportedProgram) -> fx.Graph | None:
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem:
             functional = _functional(node.target)
-            found: Spelled | Parts | None
-            found = _spelling(node, node.target if functional is None else functional)
-            if found is None:
-                found = parts(node, differentiable)
-            if found is None:
+            spelling: Spelled | Parts | None
+            spelling = _spelling(node, node.target if functional is None else functional)
+            if spelling is None:
+                spelling = parts(node, differentiable)
+            if spelling is None:
                 return None
             if functional is not None:
-                assert isinstance(found, tuple)
-                owner = _written_to(node, found, owners)
+                assert isinstance(spelling, tuple)
+                owner = _written_to(node, spelling, owners)
                 if owner is None:
                     return None
                 owners[node] = owner
-            spelled[node] = found
+            spelled[node] = spelling
     return _written(program.graph, spelled, owners)
 
 
@@ -75,16 +75,18 @@ def _reordered(program: ExportedProgram) -> bool:
 
 def _differentiable(graph: fx.Graph) -> set[fx.Node]:
     """The nodes that may have a gradient: of what is computed from a weight it is not known."""
-    found = set[fx.Node]()
+    differentiable = set[fx.Node]()
     weights = set[fx.Node]()
     for node in graph.nodes:
         if node.op == "placeholder" and getattr(node.meta.get("val"), "requires_grad", False):
             weights.add(node)
         elif node.target is aten.detach.default:
             continue
-        elif any(one in found or one in weights for one in node.all_input_nodes):
-            found.add(node)
-    return found
+        elif any(
+            operand in differentiable or operand in weights for operand in node.all_input_nodes
+        ):
+            differentiable.add(node)
+    return differentiable
 
 
 def _spelling(node: fx.Node, target: Any) -> Spelled | None:
@@ -125,39 +127,41 @@ def _functional(target: Any) -> Any:
     written = [i for i, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
     if written != [0] or len(schema.returns) != 1 or not name.endswith("_"):
         return None
-    found = getattr(getattr(aten, name.removesuffix("_"), None), target._overloadname, None)
-    if found is None or _parameters(found) != _parameters(target):  # pow_.Scalar is no pow.Scalar
+    op = getattr(getattr(aten, name.removesuffix("_"), None), target._overloadname, None)
+    if op is None or _parameters(op) != _parameters(target):  # pow_.Scalar is no pow.Scalar
         return None
-    return found if found in UNTAGGED or torch.Tag.pointwise in getattr(found, "tags", ()) else None
+    return op if op in UNTAGGED or torch.Tag.pointwise in getattr(op, "tags", ()) else None
 
 
 def _parameters(target: Any) -> list[tuple[str, bool]]:
     return [(str(a.type), a.kwarg_only) for a in target._schema.arguments]
 
 
-def _written_to(node: fx.Node, found: Spelled, owners: Mapping[fx.Node, fx.Node]) -> fx.Node | None:
+def _written_to(
+    node: fx.Node, spelling: Spelled, owners: Mapping[fx.Node, fx.Node]
+) -> fx.Node | None:
     """Who has made what the node writes to; None where somebody else may see that: where it came
-    in, is a view, or is read as one; or where what is `found` to be written lies otherwise, or has
+    in, is a view, or is read as one; or where what `spelling` writes lies otherwise, or has
     another dtype. `owners`: of what was written over before."""
     if not node.args:  # it is named
         return None
     first = node.args[0]
     assert isinstance(first, fx.Node)
     owner = owners.get(first, first)
-    if found[0] is SAME:
+    if spelling[0] is SAME:
         return owner
     names = [owner]
-    for one in names:  # all that give back what they are given, of which some come later
-        names += (u for u in one.users if u.args[:1] == (one,) and _functional(u.target))
-    readers = (user for one in names for user in one.users)
+    for alias in names:  # all that give back what they are given, of which some come later
+        names += (u for u in alias.users if u.args[:1] == (alias,) and _functional(u.target))
+    readers = (user for alias in names for user in alias.users)
     others = (user for user in readers if _functional(user.target) is None)
     # Dropout gives a copy in the end, though what it is given when it runs: by then that is right.
-    seen = (one for one in others if one.target is not DROPOUT or one < node)
+    seen = (user for user in others if user.target is not DROPOUT or user < node)
     if not all(map(_fresh, (owner, *seen))):
         return None
     was = first.meta["val"]
     try:
-        now = _value(*found, node.kwargs)
+        now = _value(*spelling, node.kwargs)
     except (RuntimeError, TypeError):
         return None
     alike = (was.dtype, was.shape, was.stride()) == (now.dtype, now.shape, now.stride())
@@ -192,11 +196,11 @@ def _written(
             if node.op == "placeholder":
                 put[node].name = node.name  # it may be called as a built-in function is
             continue
-        found = spelled[node]
-        if isinstance(found, Parts):
-            put[node] = _put(written, node, found, read)
+        spelling = spelled[node]
+        if isinstance(spelling, Parts):
+            put[node] = _put(written, node, spelling, read)
             continue
-        target, args = found
+        target, args = spelling
         if target is SAME:
             if node not in owners:
                 put[node] = read(node.args[0])
@@ -221,34 +225,34 @@ def _written(
 
 
 def _put(
-    written: fx.Graph, node: fx.Node, found: Parts, read: Callable[[fx.Node], fx.Node]
+    written: fx.Graph, node: fx.Node, parts: Parts, read: Callable[[fx.Node], fx.Node]
 ) -> fx.Node:
     """The calls that stand for the node; returns the one whose result it is."""
-    made: list[fx.Node] = []
+    nodes: list[fx.Node] = []
 
-    def given(value: Any) -> Any:
+    def operand(value: Any) -> Any:
         if isinstance(value, Earlier):
-            return made[value.call]
+            return nodes[value.call]
         return read(value) if isinstance(value, fx.Node) else value
 
-    for call in found.calls:
-        args: Any = map_aggregate(call.args, given)
-        kwargs: Any = map_aggregate(dict(call.kwargs), given)
+    for call in parts.calls:
+        args: Any = map_aggregate(call.args, operand)
+        kwargs: Any = map_aggregate(dict(call.kwargs), operand)
         name = call.target.overloadpacket.__name__
         new = written.create_node("call_function", call.target, args, kwargs, name=name)
         new.meta = {**node.meta, "val": call.value}
-        made.append(new)
-    last: fx.Node = given(found.result)
+        nodes.append(new)
+    last: fx.Node = operand(parts.result)
     return last
 
 
 def _value(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What the call gives, without numbers."""
-    given = fx.map_arg(args, lambda node: node.meta["val"])
+    fakes = fx.map_arg(args, lambda node: node.meta["val"])
     named = fx.map_arg(dict(kwargs), lambda node: node.meta["val"])
-    mode = given[0].fake_mode
+    mode = fakes[0].fake_mode
     with mode:
-        return target(*given, **named)
+        return target(*fakes, **named)
 
 
 def _convolution(spatial: int) -> Callable[[fx.Node], Spelled | None]:
@@ -273,11 +277,11 @@ def _batch_norm(node: fx.Node) -> Spelled | None:
 
 
 def _view(node: fx.Node) -> Spelled | None:
-    x, made = node.args[0], node.meta["val"]
+    x, output = node.args[0], node.meta["val"]
     assert isinstance(x, fx.Node)
-    if not x.meta["val"].is_contiguous() or len(_shape(x)) == len(made.shape):
+    if not x.meta["val"].is_contiguous() or len(_shape(x)) == len(output.shape):
         return None
-    return aten.view.default, (x, list(made.shape))
+    return aten.view.default, (x, list(output.shape))
 
 
 def _reshape(node: fx.Node) -> Spelled | None:

@@ -115,8 +115,8 @@ def _exponential_(draws: Draws, x: Tensor, rate: float = 1.0, *, generator: Any 
     return x.copy_(torch.log1p(-draws.uniform(x.shape)) / -rate)
 
 
-def _randint(draws: Draws, *given: Any, dtype: Any = None, **_: Any) -> Tensor:
-    *bounds, size = given
+def _randint(draws: Draws, *args: Any, dtype: Any = None, **_: Any) -> Tensor:
+    *bounds, size = args
     return _whole(draws, bounds, size, dtype or torch.int64)
 
 
@@ -152,17 +152,17 @@ def _normal_(
 
 def _like(kind: str) -> Callable[..., Tensor]:
     def drawn(draws: Draws, x: Tensor, *, dtype: Any = None, **_: Any) -> Tensor:
-        made: Tensor = getattr(draws, kind)(x.shape)
-        return _of_dtype(made, dtype or x.dtype) if kind == "uniform" else made.to(dtype or x.dtype)
+        draw: Tensor = getattr(draws, kind)(x.shape)
+        return _of_dtype(draw, dtype or x.dtype) if kind == "uniform" else draw.to(dtype or x.dtype)
 
     return drawn
 
 
 def _of_shape(kind: str) -> Callable[..., Tensor]:
     def drawn(draws: Draws, size: Any, *, dtype: Any = None, **_: Any) -> Tensor:
-        made: Tensor = getattr(draws, kind)(size)
+        draw: Tensor = getattr(draws, kind)(size)
         into = dtype or torch.get_default_dtype()
-        return _of_dtype(made, into) if kind == "uniform" else made.to(into)
+        return _of_dtype(draw, into) if kind == "uniform" else draw.to(into)
 
     return drawn
 

@@ -52,18 +52,18 @@ class DynamicShapes:
 
     def sizes_of(self, tensors: Sequence[Tensor]) -> tuple[int, ...] | None:
         """The size of each dimension in a call; None if its tensors contradict each other."""
-        found: dict[int, int] = {}
+        size_of: dict[int, int] = {}
         for tensor, extents in zip(tensors, self.extents, strict=True):
-            for one in extents:
-                size, rest = divmod(tensor.shape[one.axis] - one.plus, one.times)
-                if rest or size < 1 or found.setdefault(one.dimension, size) != size:
+            for extent in extents:
+                size, rest = divmod(tensor.shape[extent.axis] - extent.plus, extent.times)
+                if rest or size < 1 or size_of.setdefault(extent.dimension, size) != size:
                     return None
-        return tuple(found[i] for i in range(len(self.dimensions)))
+        return tuple(size_of[i] for i in range(len(self.dimensions)))
 
     def value_of(self, size: torch.SymInt, sizes: Sequence[int]) -> int | None:
         """What a symbolic size is at these sizes; None if it is no affine function of one."""
         expression = size.node.expr
-        named = {one.name: n for one, n in zip(self.dimensions, sizes, strict=True)}
+        named = {dimension.name: n for dimension, n in zip(self.dimensions, sizes, strict=True)}
         free = {symbol: named.get(str(symbol)) for symbol in expression.free_symbols}
         if any(n is None for n in free.values()):
             return None
@@ -71,10 +71,12 @@ class DynamicShapes:
 
     def rows(self, dimension: int) -> list[list[RowAxis]] | None:
         """For each tensor where it has rows of a dimension; None if some of its axes have more."""
-        if any(one.plus for at in self.extents for one in at if one.dimension == dimension):
+        if any(
+            extent.plus for at in self.extents for extent in at if extent.dimension == dimension
+        ):
             return None
         return [
-            [(one.axis, 1, one.times) for one in at if one.dimension == dimension]
+            [(extent.axis, 1, extent.times) for extent in at if extent.dimension == dimension]
             for at in self.extents
         ]
 
@@ -82,20 +84,20 @@ class DynamicShapes:
         """The call with tensors of these sizes: cut, or with rows again and again."""
         leaves, tree = pytree.tree_flatten((args, kwargs))
         extents = iter(self.extents)
-        made = [
+        new_leaves = [
             _resized(leaf, next(extents), sizes) if isinstance(leaf, Tensor) else leaf
             for leaf in leaves
         ]
-        changed: tuple[Any, Any] = pytree.tree_unflatten(made, tree)
+        changed: tuple[Any, Any] = pytree.tree_unflatten(new_leaves, tree)
         return changed
 
 
 def _resized(tensor: Tensor, extents: Sequence[Extent], sizes: Sequence[int]) -> Tensor:
-    for one in extents:
-        size, want = tensor.shape[one.axis], one.times * sizes[one.dimension] + one.plus
+    for extent in extents:
+        size, want = tensor.shape[extent.axis], extent.times * sizes[extent.dimension] + extent.plus
         if size != want:
             rows = torch.arange(want, device=tensor.device) % size
-            tensor = tensor.detach().index_select(one.axis, rows)
+            tensor = tensor.detach().index_select(extent.axis, rows)
     return tensor
 
 

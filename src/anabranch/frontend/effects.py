@@ -32,8 +32,8 @@ Leaves = Mapping[str, Any]
 
 def leaves_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """All leaves of a call's arguments by the path that names them in messages."""
-    found, _ = pytree.tree_flatten_with_path((args, dict(kwargs)))
-    return {name_of_leaf(path): leaf for path, leaf in found}
+    leaves, _ = pytree.tree_flatten_with_path((args, dict(kwargs)))
+    return {name_of_leaf(path): leaf for path, leaf in leaves}
 
 
 def changed(before: Leaves, now: Leaves) -> list[str]:
@@ -56,10 +56,10 @@ def replaced(model: Any, before: Mapping[str, Tensor]) -> tuple[str, ...]:
     return tuple(name for name, now in model.named_buffers() if now is not before.get(name))
 
 
-def check_writes(captured: Captured, given: CallInputs, written: Mapping[str, Tensor]) -> None:
+def check_writes(captured: Captured, inputs: CallInputs, written: Mapping[str, Tensor]) -> None:
     """CaptureError where the graph writes to an input that the model does not write to. `written`:
     the inputs that a call of the model wrote to, by name."""
-    for names in mutated(captured, given):
+    for names in mutated(captured, inputs):
         if names.isdisjoint(written):
             raise CaptureError(
                 f"torch.export could not capture the model: its graph writes to {min(names)}",
@@ -68,12 +68,12 @@ def check_writes(captured: Captured, given: CallInputs, written: Mapping[str, Te
             )
 
 
-def check_values(captured: Captured, given: CallInputs, after: Mapping[str, Tensor]) -> None:
+def check_values(captured: Captured, inputs: CallInputs, after: Mapping[str, Tensor]) -> None:
     """CaptureError where the model changes an input that the graph leaves as it is. `after`: the
     inputs that a call of the model wrote to, as it left them."""
-    before, known = leaves_of(*given), set[str]().union(*mutated(captured, given))
+    before, written = leaves_of(*inputs), set[str]().union(*mutated(captured, inputs))
     for name, tensor in after.items():
-        if name not in known and not _alike(tensor, before[name]):
+        if name not in written and not _alike(tensor, before[name]):
             raise CaptureError(
                 f"the model changes {name}, and the graph that torch.export captured does not",
                 "it writes past what torch.export follows",
@@ -81,12 +81,12 @@ def check_values(captured: Captured, given: CallInputs, after: Mapping[str, Tens
             )
 
 
-def mutated(captured: Captured, given: CallInputs) -> list[frozenset[str]]:
+def mutated(captured: Captured, inputs: CallInputs) -> list[frozenset[str]]:
     """The inputs that the graph writes to: a tensor that is given twice has two names."""
     names: dict[int, list[str]] = {}
-    for name, leaf in leaves_of(*given).items():
+    for name, leaf in leaves_of(*inputs).items():
         names.setdefault(id(leaf), []).append(name)
-    leaves = captured.trees[0].flatten_up_to((given[0], dict(given[1])))
+    leaves = captured.trees[0].flatten_up_to((inputs[0], dict(inputs[1])))
     written = {name for name, _ in captured.signature.mutations}
     told = zip(leaves, captured.signature.inputs, strict=True)
     return [frozenset(names[id(x)]) for x, leaf in told if leaf.ref and leaf.ref.name in written]
@@ -115,9 +115,9 @@ def check_assigned(captured: Captured, names: Sequence[str]) -> None:
             )
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
+def _alike(tensor: Tensor, other: Tensor) -> bool:
     """Whether nobody can tell one from the other."""
-    if one.shape != other.shape or one.dtype != other.dtype:
+    if tensor.shape != other.shape or tensor.dtype != other.dtype:
         return False
-    now, was = (t.detach().resolve_conj().resolve_neg().reshape(-1) for t in (one, other))
+    now, was = (t.detach().resolve_conj().resolve_neg().reshape(-1) for t in (tensor, other))
     return torch.equal(now.view(torch.uint8), was.view(torch.uint8))

@@ -55,20 +55,20 @@ class FakeResults:
         try:
             if not self._rememberable[func]:
                 raise _OtherError
-            given = *map(self._kind, args), *((k, self._kind(v)) for k, v in kwargs.items())
-            key = func, given, torch.get_default_dtype(), torch.is_inference_mode_enabled()
+            operand_kinds = *map(self._kind, args), *((k, self._kind(v)) for k, v in kwargs.items())
+            key = func, operand_kinds, torch.get_default_dtype(), torch.is_inference_mode_enabled()
         except _OtherError:
             return func(*args, **kwargs)
         if key in self._writes:
             return args[0]
-        found = self._known.get(key)
-        if found is not None:
-            container, kinds = found
-            made = [self._made(kind) for kind in kinds]
-            return made[0] if container is None else container(made)
+        entry = self._known.get(key)
+        if entry is not None:
+            container, kinds = entry
+            results = [self._made(kind) for kind in kinds]
+            return results[0] if container is None else container(results)
         result = func(*args, **kwargs)
         if args and result is args[0]:
-            if _in_place(func) and self._kind(result) == given[0]:
+            if _in_place(func) and self._kind(result) == operand_kinds[0]:
                 self._writes.add(key)
             return result
         leaves = (result,) if isinstance(result, Tensor) else result
@@ -117,7 +117,7 @@ class FakeResults:
         if not all(type(leaf) is FakeTensor and not leaf.storage_offset() for leaf in leaves):
             return False
         memory = [_memory(leaf) for leaf in leaves]
-        theirs = {_memory(one) for one in _tensors(operands)}
+        theirs = {_memory(operand) for operand in _tensors(operands)}
         if len(set(memory)) < len(memory) or not theirs.isdisjoint(memory):
             return False
         twins = [self._made(kind) for kind in kinds]
@@ -125,7 +125,7 @@ class FakeResults:
             (a.untyped_storage().nbytes(), b.untyped_storage().nbytes())
             for a, b in zip(leaves, twins, strict=True)
         )
-        return all(one == other for one, other in sizes)
+        return all(size == other for size, other in sizes)
 
 
 def called_by_torch(func: Any, types: tuple[type, ...]) -> bool:
@@ -136,7 +136,7 @@ def called_by_torch(func: Any, types: tuple[type, ...]) -> bool:
 
 def _functional(func: Any) -> bool:
     schema = func._schema
-    shared = any(one.alias_info for one in (*schema.arguments, *schema.returns))
+    shared = any(argument.alias_info for argument in (*schema.arguments, *schema.returns))
     return not shared and not any(tag in func.tags for tag in OF_VALUES)
 
 
@@ -150,7 +150,7 @@ def _in_place(func: Any) -> bool:
     if written is None or not written.is_write or returned is None:
         return False
     alike = written.before_set == returned.before_set
-    return alike and not any(one.alias_info for one in others)
+    return alike and not any(argument.alias_info for argument in others)
 
 
 def _laid(tensor: Tensor) -> tuple[Any, ...]:
@@ -170,8 +170,8 @@ def _tensors(value: Any) -> Any:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
-        for one in value:
-            yield from _tensors(one)
+        for item in value:
+            yield from _tensors(item)
     elif isinstance(value, dict):
-        for one in value.values():
-            yield from _tensors(one)
+        for item in value.values():
+            yield from _tensors(item)

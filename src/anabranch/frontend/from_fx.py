@@ -61,7 +61,7 @@ def capture_fx(
                 translation.add(node, node in returned)
             case "output":
                 outputs = [_leaf(translation, value) for value in returned]
-    held = {sources.get(one, one): v for one, v in constants.items() if v is not None}
+    held = {sources.get(key, key): v for key, v in constants.items() if v is not None}
     in_tree = pytree.tree_flatten((tuple(range(len(inputs))), {}))[1]
     out_tree = pytree.tree_flatten(tuple(range(len(outputs))))[1]
     captured = Captured(
@@ -84,8 +84,8 @@ def capture_fx(
 def _returned(graph: fx.Graph) -> Sequence[Any]:
     """What the graph returns, in order."""
     (output,) = (node for node in graph.nodes if node.op == "output")
-    found = output.args[0]
-    return found if isinstance(found, (tuple, list)) else (found,)
+    result = output.args[0]
+    return result if isinstance(result, (tuple, list)) else (result,)
 
 
 def _bind(
@@ -111,16 +111,16 @@ def _bind(
 
 
 def _bind_attribute(translation: Translation, module: fx.GraphModule, node: fx.Node) -> None:
-    found: Any = module
+    attribute: Any = module
     for part in str(node.target).split("."):
-        found = getattr(found, part)
-    if isinstance(found, torch.Tensor):
-        translation.bind_constant(node, found, str(node.target), source=False)
+        attribute = getattr(attribute, part)
+    if isinstance(attribute, torch.Tensor):
+        translation.bind_constant(node, attribute, str(node.target), source=False)
 
 
 def _leaf(translation: Translation, value: Any) -> Leaf:
-    found = translation.value(value) if isinstance(value, fx.Node) else value
-    if isinstance(found, Ref):
-        return Leaf(found)
-    assert isinstance(found, LITERALS), f"a backend's graph returns {found!r}"
-    return Leaf(None, found)
+    arg = translation.value(value) if isinstance(value, fx.Node) else value
+    if isinstance(arg, Ref):
+        return Leaf(arg)
+    assert isinstance(arg, LITERALS), f"a backend's graph returns {arg!r}"
+    return Leaf(None, arg)

@@ -71,41 +71,41 @@ def capture(
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
     trace: Trace | None = None,
-    found: Surroundings | None = None,
+    under: Surroundings | None = None,
     changed: Sequence[str] | None = None,
     gradients: bool = False,
 ) -> Captured:
     """The graph of `model(*args, **kwargs)` for these shapes, dtypes and Python values.
 
-    An exported program brings its own example inputs where none are given. `found`: torch's
+    An exported program brings its own example inputs where none are given. `under`: torch's
     switches that the model is captured under, those of this thread by default. `changed`: the
     Python state that a call of the model changes, where that is known. `gradients`: it is known
     to take gradients in forward. Raises CaptureError.
     """
-    trace, found = trace or Trace(), found or surroundings()
+    trace, under = trace or Trace(), under or surroundings()
     model, args, kwargs = opened(model, args, kwargs)
     module = module_for(model)
     kwargs = in_order(module, kwargs)
     name = name_of(_own(module))
     # Weights that were made in inference mode can be exported in it alone.
     inference = any(tensor.is_inference() for tensor in _state(module))
-    with neutral(), found.restored(), torch.inference_mode(inference):
+    with neutral(), under.restored(), torch.inference_mode(inference):
         program, device, detached, changed = _export(
             module, args, kwargs, trace, changed, gradients
         )
         line = written_by_strides(program)
         with trace.stage("frontend.decompose"):
             try:
-                program, graph = _functional(program, found)
+                program, graph = _functional(program, under)
             except CaptureError as refused:
                 cause = refused.__cause__
                 below = _below(module, args, kwargs) if cause and takes_gradients(cause) else None
                 if below is None:
                     raise
                 program, detached = below
-                program, graph = _functional(program, found)
+                program, graph = _functional(program, under)
         with trace.stage("frontend.translate"):
-            captured = _translate(program, graph, name, device, module, found)
+            captured = _translate(program, graph, name, device, module, under)
             captured = replace(captured, detached=detached)
             if line is not None:
                 lie = layout_guards(captured.graph.inputs, captured.signature.inputs, line)
@@ -120,13 +120,13 @@ def export_dynamic(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     dynamic_shapes: dict[str, Any],
-    found: Surroundings,
+    under: Surroundings,
 ) -> ExportedProgram:
     """The program of a `module_for` whose sizes vary as `dynamic_shapes` says, by the names of its
     arguments. CaptureError, in torch's words, where torch.export does not keep them."""
     kwargs = in_order(module, kwargs)
     inference = any(tensor.is_inference() for tensor in _state(module))
-    with neutral(), found.restored(), torch.inference_mode(inference):
+    with neutral(), under.restored(), torch.inference_mode(inference):
         check(module, args, kwargs)
         args, kwargs = apart((args, dict(kwargs)))
         return _exported(module, args, kwargs, dynamic_shapes)[0]
@@ -240,7 +240,7 @@ def _state(module: nn.Module) -> Iterator[torch.Tensor]:
     return itertools.chain(module.parameters(), module.buffers())
 
 
-def apart(given: Any) -> Any:
+def apart(inputs: Any) -> Any:
     """The example inputs, each element in memory of its own: of the next call's nobody knows that
     they repeat each other, or are the same as those of another input."""
     seen: list[torch.Tensor] = []
@@ -257,7 +257,7 @@ def apart(given: Any) -> Any:
         return tensor
 
     with shapes_kept():
-        return pytree.tree_map_only(torch.Tensor, own, given)
+        return pytree.tree_map_only(torch.Tensor, own, inputs)
 
 
 def _moved(tensor: torch.Tensor) -> torch.Tensor:
@@ -268,11 +268,11 @@ def _moved(tensor: torch.Tensor) -> torch.Tensor:
     return memory.as_strided(type.shape, type.strides, begin).copy_(tensor)
 
 
-def _functional(program: ExportedProgram, found: Surroundings) -> tuple[ExportedProgram, fx.Graph]:
+def _functional(program: ExportedProgram, under: Surroundings) -> tuple[ExportedProgram, fx.Graph]:
     """The program in functional ATen, and its graph."""
     with quiet(), brief(), last_states_shaped():
         # Casts of autocast are part of the graph only once it is traced below autocast.
-        graph = None if found.autocast else direct(program)
+        graph = None if under.autocast else direct(program)
         if graph is None:
             program = _decompose(program)
             graph = program.graph
@@ -292,7 +292,7 @@ def _translate(
     name: str,
     device: torch.device,
     holder: nn.Module,
-    found: Surroundings,
+    under: Surroundings,
 ) -> Captured:
     """`graph`: of the program, in functional ATen."""
     declared = program.graph_signature
@@ -316,8 +316,8 @@ def _translate(
                     held[spec.target] = node
                 elif node.users:
                     value = _held_value(program, spec.target)
-                    known = attribute(holder, spec.target) is not None
-                    translation.bind_constant(node, value, spec.target, source=known)
+                    of_model = attribute(holder, spec.target) is not None
+                    translation.bind_constant(node, value, spec.target, source=of_model)
             case InputKind.TOKEN:
                 translation.bind_literal(node, None)
             case InputKind.CUSTOM_OBJ if _is_generator(program, spec.target):
@@ -345,7 +345,7 @@ def _translate(
             tree_text(out_tree),
             tuple(outputs),
             tuple(translation.mutations),
-            found.ambient(device, translation.by_default),
+            under.ambient(device, translation.by_default),
             checks=translation.checks,
         ),
         tuple(translation.sources),

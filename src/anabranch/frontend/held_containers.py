@@ -124,17 +124,17 @@ def put_back(live: Any, was: Any) -> None:
         kind.update(live, was) if isinstance(live, set) else kind.extend(live, was)
 
 
-def exchange(live: Any, one: Any, other: Any) -> bool:
-    """Have it hold the `other` wherever it holds `one`; False where it does not."""
+def exchange(live: Any, old: Any, other: Any) -> bool:
+    """Have it hold the `other` wherever it holds `old`; False where it does not."""
     was = copied(live)
     held: dict[Any, Any]
     if isinstance(live, types.CellType):
         held = {"": was}
     else:
         held = was if isinstance(was, dict) else dict(enumerate(was))
-    if not any(value is one for value in held.values()):
+    if not any(value is old for value in held.values()):
         return False
-    new = {key: other if value is one else value for key, value in held.items()}
+    new = {key: other if value is old else value for key, value in held.items()}
     if isinstance(live, types.CellType):
         put_back(live, other)
     else:

@@ -30,8 +30,8 @@ def read(tensor: Tensor) -> _Held:
     """What the tensor is now. Asked of every tensor of a model: 0.7 us."""
     if type(tensor) not in PLAIN_CLASSES:  # what others note for themselves is nobody's affair
         return None, None, tensor.requires_grad, ()
-    known = tensor.__dict__ or tensor._backward_hooks
-    told = _rare(tensor) if known or not tensor.is_leaf or tensor.grad is not None else ()
+    noted = tensor.__dict__ or tensor._backward_hooks
+    told = _rare(tensor) if noted or not tensor.is_leaf or tensor.grad is not None else ()
     if tensor.layout is not torch.strided:
         return None, None, tensor.requires_grad, told
     memory = tensor.untyped_storage()
@@ -64,14 +64,14 @@ def differences(tensor: Tensor, path: str, was: _Held) -> Iterator[str]:
         yield f"{path}.requires_grad"
     if not now[3] and not was[3]:
         return
-    (grad, known, hooks), (old_grad, old_known, old_hooks) = (x[3] or _NOTHING for x in (now, was))
+    (grad, notes, hooks), (old_grad, old_notes, old_hooks) = (x[3] or _NOTHING for x in (now, was))
     if grad is not old_grad:
         yield f"{path}.grad"
-    for name in dict.fromkeys([*old_known, *known]):
-        if not same(known.get(name, ABSENT), old_known.get(name, ABSENT)):
+    for name in dict.fromkeys([*old_notes, *notes]):
+        if not same(notes.get(name, ABSENT), old_notes.get(name, ABSENT)):
             yield f"{path}.{name}"
-    for name, one, other in zip(HOOKS, hooks, old_hooks, strict=True):
-        if not as_it_was(one, other):
+    for name, held, other in zip(HOOKS, hooks, old_hooks, strict=True):
+        if not as_it_was(held, other):
             yield f"{path}.{name}"
 
 
@@ -87,12 +87,12 @@ def put_back(tensor: Tensor, was: _Held) -> None:
         tensor.requires_grad_(needs_grad)
     if not told and not read(tensor)[3]:
         return
-    grad, known, hooks = told or _NOTHING
+    grad, notes, hooks = told or _NOTHING
     if tensor.is_leaf and tensor.grad is not grad:
         tensor.grad = grad
-    if not as_it_was(tensor.__dict__, known):
+    if not as_it_was(tensor.__dict__, notes):
         tensor.__dict__.clear()
-        tensor.__dict__.update(known)
+        tensor.__dict__.update(notes)
     for name, kept in zip(HOOKS, hooks, strict=True):
         held = getattr(tensor, name, None)
         if held is not None and not as_it_was(held, kept):

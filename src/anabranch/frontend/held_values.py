@@ -73,8 +73,8 @@ def kind_of(value: type) -> ValueKind | None:
     for base in value.__mro__:
         if base in KINDS:
             return KINDS[base]
-        if base.__module__.partition(".")[0] == "numpy" and (found := _of_numpy(base)):
-            return found
+        if base.__module__.partition(".")[0] == "numpy" and (kind := _of_numpy(base)):
+            return kind
         if base.__module__ in ITERATORS_IN and hasattr(base, "__next__"):
             return ITERATOR
     return None
@@ -223,10 +223,10 @@ class _Paused:
 
     def again(self) -> Any:
         """An iterator that goes on from there."""
-        made = self.make(*map(_again, self.args))
+        iterator = self.make(*map(_again, self.args))
         if self.more is not None:
-            made.__setstate__(_own(_again(self.more)))
-        return made
+            iterator.__setstate__(_own(_again(self.more)))
+        return iterator
 
 
 @dataclass(frozen=True, slots=True)

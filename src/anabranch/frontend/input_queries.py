@@ -65,7 +65,7 @@ def mentioned(code: CodeType) -> frozenset[str]:
     named = NAMES.intersection(code.co_names)
     if not ATTRIBUTES.isdisjoint(code.co_names):
         named |= ATTRIBUTES | NAMES.intersection(
-            one for one in code.co_consts if one.__class__ is str
+            constant for constant in code.co_consts if constant.__class__ is str
         )
     return named | IDENTITY if _compares(code) or "id" in code.co_names else named
 
@@ -139,8 +139,8 @@ class InputQuestions(TorchFunctionMode):
     def kept(self, matter: bool) -> tuple[tuple[Question, ...], tuple[str, ...]]:
         """Questions of inputs, and reads. `matter`: those of yes and no are among them."""
         return (
-            tuple(one for one, boolean in self.found.items() if matter or not boolean),
-            tuple(one for one, boolean in self.reads.items() if matter or not boolean),
+            tuple(question for question, boolean in self.found.items() if matter or not boolean),
+            tuple(read for read, boolean in self.reads.items() if matter or not boolean),
         )
 
     def of_all(self, what: What) -> tuple[Question, ...]:
@@ -149,15 +149,15 @@ class InputQuestions(TorchFunctionMode):
 
 
 def answered(
-    captured: Captured, given: CallInputs, exported: CallInputs, questions: Sequence[Question]
+    captured: Captured, inputs: CallInputs, exported: CallInputs, questions: Sequence[Question]
 ) -> tuple[InputGuard, ...]:
     """The questions with the answers that the graph was captured for, those of the tensors that
     were `exported`. CaptureError where those that the user has given answer otherwise."""
     named: dict[int, list[str]] = {}
-    for name, leaf in leaves_of(*given).items():
+    for name, leaf in leaves_of(*inputs).items():
         named.setdefault(id(leaf), []).append(name)
-    mine, theirs = (captured.trees[0].flatten_up_to((a, dict(k))) for a, k in (given, exported))
-    found: dict[tuple[int, What], InputGuard] = {}
+    mine, theirs = (captured.trees[0].flatten_up_to((a, dict(k))) for a, k in (inputs, exported))
+    guards: dict[tuple[int, What], InputGuard] = {}
     for place, (own, leaf) in enumerate(zip(mine, theirs, strict=True)):
         for name, what, where in questions:
             if name in named.get(id(own), ()):
@@ -168,8 +168,8 @@ def answered(
                         "torch.export gives it inputs without gradients, that share no memory",
                         "give an example as calls will be: x.detach(), or x.contiguous()",
                     )
-                found.setdefault((place, what), input_guard)
-    return tuple(found.values())
+                guards.setdefault((place, what), input_guard)
+    return tuple(guards.values())
 
 
 def as_parameter(value: Any) -> Any:
@@ -179,7 +179,7 @@ def as_parameter(value: Any) -> Any:
 
 def first_of_type(tensors: Sequence[Tensor]) -> list[int]:
     """For each the number of the first that has its shape, strides, dtype and device."""
-    kinds = [(one.shape, one.stride(), one.dtype, one.device) for one in tensors]
+    kinds = [(tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors]
     return [kinds.index(kind) for kind in kinds]
 
 
@@ -196,7 +196,7 @@ def in_other_containers(value: Any) -> Any:
 def has_containers(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether there is a container among the inputs that a call may give in another form, such as
     what `**more` gathers."""
-    if any(type(one) in (dict, list, tuple, torch.Size) for one in (*args, *kwargs.values())):
+    if any(type(arg) in (dict, list, tuple, torch.Size) for arg in (*args, *kwargs.values())):
         return True
     try:
         named = inspect.signature(getattr(model, "forward", model)).parameters

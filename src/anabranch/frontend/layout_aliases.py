@@ -39,12 +39,12 @@ def layout_guards(
 ) -> tuple[InputGuard, ...]:
     """How the inputs of a graph must lie: as the example's did. `line`: of the write that asks."""
     types = {value.name: value.type for value in inputs}
-    found = []
+    guards = []
     for place, leaf in enumerate(leaves):
         type = types.get(leaf.ref.name) if leaf.ref is not None else None
         if type is not None and sum(size > 1 for size in type.shape) >= AT_LEAST:
-            found.append(InputGuard(place, "layout", answer_of("layout", meta(type)), line))
-    return tuple(found)
+            guards.append(InputGuard(place, "layout", answer_of("layout", meta(type)), line))
+    return tuple(guards)
 
 
 def written_by_strides(program: ExportedProgram) -> str | None:
@@ -81,10 +81,10 @@ def written_by_strides(program: ExportedProgram) -> str | None:
     return None
 
 
-def _join(behind: dict[fx.Node, set[fx.Node]], one: fx.Node, other: fx.Node) -> None:
+def _join(behind: dict[fx.Node, set[fx.Node]], node: fx.Node, other: fx.Node) -> None:
     """Tensors that may share memory with one may share it with the other, and with all that was so
     before."""
-    group = {one, other, *behind.get(one, ()), *behind.get(other, ())}
+    group = {node, other, *behind.get(node, ()), *behind.get(other, ())}
     for member in group:
         behind[member] = group - {member}
 
@@ -103,6 +103,6 @@ def _is_alias(node: fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return False
-    viewed = any(one.alias_info is not None for one in schema.returns)
+    viewed = any(result.alias_info is not None for result in schema.returns)
     composite = isinstance(node.target, torch._ops.OpOverload) and node.target.is_view
     return viewed or composite

@@ -79,7 +79,7 @@ class StateSpans:
     def __init__(self, states: Mapping[str, Tensor]) -> None:
         """`states`: their places, by what a person calls them."""
         held = [(*_span(tensor), name, tensor) for name, tensor in states.items()]
-        self._held = sorted(held, key=lambda one: one[1])
+        self._held = sorted(held, key=lambda span: span[1])
         self._ends = [end for _, end, _, _ in self._held]
 
     def check(self, tensors: Sequence[Tensor], names: Sequence[str]) -> None:
@@ -128,17 +128,17 @@ def check_foreign(
             )
 
 
-def share(one: Tensor, other: Tensor) -> bool:
+def share(tensor: Tensor, other: Tensor) -> bool:
     """Whether two tensors have an element in the same memory."""
-    if one.device != other.device or not one.numel() or not other.numel():
+    if tensor.device != other.device or not tensor.numel() or not other.numel():
         return False
-    if not (has_memory(one) and has_memory(other)):
+    if not (has_memory(tensor) and has_memory(other)):
         return False
-    begin, end = _span(one)
+    begin, end = _span(tensor)
     start, stop = _span(other)
     if end <= start or stop <= begin:
         return False
-    return _meet(_layout(one), _layout(other), start - begin)
+    return _meet(_layout(tensor), _layout(other), start - begin)
 
 
 def sharing(tensors: Sequence[Any]) -> frozenset[tuple[int, int]]:
@@ -148,23 +148,23 @@ def sharing(tensors: Sequence[Any]) -> frozenset[tuple[int, int]]:
         if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
             owners.setdefault(tensor.untyped_storage()._cdata, []).append(place)
     return frozenset(
-        (one, other)
+        (first, other)
         for places in owners.values()
-        for i, one in enumerate(places)
+        for i, first in enumerate(places)
         for other in places[i + 1 :]
-        if _meet_within(tensors[one], tensors[other])
+        if _meet_within(tensors[first], tensors[other])
     )
 
 
-def _meet_within(one: Tensor, other: Tensor) -> bool:
+def _meet_within(tensor: Tensor, other: Tensor) -> bool:
     """Whether two tensors of one storage have an element in common."""
-    if not one.numel() or not other.numel():
+    if not tensor.numel() or not other.numel():
         return False
-    begin = one.storage_offset() * one.element_size()
+    begin = tensor.storage_offset() * tensor.element_size()
     start = other.storage_offset() * other.element_size()
-    if begin + _extent(one) <= start or start + _extent(other) <= begin:
+    if begin + _extent(tensor) <= start or start + _extent(other) <= begin:
         return False
-    return _meet(_layout(one), _layout(other), start - begin)
+    return _meet(_layout(tensor), _layout(other), start - begin)
 
 
 def _extent(tensor: Tensor) -> int:
@@ -194,20 +194,20 @@ def _layout(tensor: Tensor) -> Layout:
 
 
 @functools.lru_cache(maxsize=256)
-def _meet(one: Layout, other: Layout, offset: int) -> bool:
+def _meet(layout: Layout, other: Layout, offset: int) -> bool:
     """Whether a byte of the first is one of the second, which begins `offset` bytes later. True,
     too, of large tensors whose layouts do not tell."""
-    periods = {*one[1], *other[1]} - {0}
-    if any(_interleaved(one, other, offset, period) for period in periods):
+    periods = {*layout[1], *other[1]} - {0}
+    if any(_interleaved(layout, other, offset, period) for period in periods):
         return False
-    if max(_count(one), _count(other)) > MOST_BYTES:
+    if max(_count(layout), _count(other)) > MOST_BYTES:
         return True
-    return bool(torch.isin(_bytes(other) + offset, _bytes(one)).any())
+    return bool(torch.isin(_bytes(other) + offset, _bytes(layout)).any())
 
 
-def _interleaved(one: Layout, other: Layout, offset: int, period: int) -> bool:
+def _interleaved(layout: Layout, other: Layout, offset: int, period: int) -> bool:
     """Whether both repeat with this period, and lie beside each other within it."""
-    first, second = _within(one, period), _within(other, period)
+    first, second = _within(layout, period), _within(other, period)
     if first is None or second is None:
         return False
     begin = offset % period

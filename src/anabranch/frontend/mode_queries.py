@@ -142,34 +142,34 @@ def _seeds(code: CodeType) -> str:
 def of_export(questions: Iterable[str]) -> list[str]:
     """Those that torch.export answers in a way of its own, each with the first place of it."""
     first: dict[str, str] = {}
-    for one in questions:
-        if not one.startswith((DEFAULT_DTYPE, DETERMINISTIC, MAKES, *SWITCHES, *UNSETTLED)):
-            first.setdefault(one.partition(" at ")[0], one)
+    for question in questions:
+        if not question.startswith((DEFAULT_DTYPE, DETERMINISTIC, MAKES, *SWITCHES, *UNSETTLED)):
+            first.setdefault(question.partition(" at ")[0], question)
     return list(first.values())
 
 
 def seeding(questions: Iterable[str]) -> str:
     """Where the user's code first seeds torch's random numbers; "" if it does not."""
     names = {*(f"torch.{name}()" for name in SEEDS), *SEEDED.values()}
-    for one in questions:
-        called = one.partition(" at ")[0]
+    for question in questions:
+        called = question.partition(" at ")[0]
         if called in names or called.rpartition(".")[2].removesuffix("()") in DEVICE_SEEDS:
-            return one
+            return question
     return ""
 
 
 def unsettled(questions: Iterable[str]) -> list[str]:
     """Those whose answer is none of the user's while the model is captured."""
-    return [one for one in questions if one.startswith(UNSETTLED)]
+    return [question for question in questions if question.startswith(UNSETTLED)]
 
 
 def relied_on(ambient: Ambient, questions: Iterable[str], under: Surroundings) -> Ambient:
     """The ambient, with the switches that the model asked for as they were."""
     told = [*questions, *(question for question, _ in ambient.asked if question == DEFAULT_DEVICE)]
-    questions_of = {one.partition(" at ")[0] for one in told}
-    if ambient.device and any(one.startswith(DEFAULT_DTYPE) for one in told):
+    questions_of = {question.partition(" at ")[0] for question in told}
+    if ambient.device and any(question.startswith(DEFAULT_DTYPE) for question in told):
         ambient = replace(ambient, default_dtype=name_of(under.dtype))
-    if ambient.device and any(one.startswith(DETERMINISTIC) for one in told):
+    if ambient.device and any(question.startswith(DETERMINISTIC) for question in told):
         ambient = replace(ambient, asks_deterministic="on" if under.deterministic else "off")
     with under.restored():
         asked = tuple(

@@ -29,23 +29,23 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not isinstance(func, torch._ops.OpOverload):
         return func(*args, **kwargs)
     told = func._schema.arguments
-    given = dict(zip((a.name for a in told), args, strict=False)) | kwargs
+    bound = dict(zip((a.name for a in told), args, strict=False)) | kwargs
     strange = [
         a.name
         for a in told
-        if isinstance(given.get(a.name), Tensor) and not _takes_tensor(str(a.type))
+        if isinstance(bound.get(a.name), Tensor) and not _takes_tensor(str(a.type))
     ]
     if not strange:
         return func(*args, **kwargs)
     for name in strange:
         if name in FACTORS:
             place = told[FACTORS[name]].name
-            given[place] = given[place] * given.pop(name)
+            bound[place] = bound[place] * bound.pop(name)
         else:
             func = _other(func, name)
     names = [a.name for a in func._schema.arguments]
     renamed = (
-        dict(zip(names, given.values(), strict=False)) if func._schema.arguments != told else given
+        dict(zip(names, bound.values(), strict=False)) if func._schema.arguments != told else bound
     )
     positional = [
         renamed[a.name] for a in func._schema.arguments if not a.kwarg_only and a.name in renamed

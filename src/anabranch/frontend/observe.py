@@ -116,35 +116,37 @@ def observe(
                 with shapes_kept():
                     args, kwargs = pytree.tree_map(as_parameter, (args, kwargs))
             before, weights = leaves_of(args, kwargs), _weights(model)
-            given = {name: leaf for name, leaf in before.items() if isinstance(leaf, Tensor)}
+            tensors = {name: leaf for name, leaf in before.items() if isinstance(leaf, Tensor)}
             numbers = None
             if united:
-                numbers = first_of_type(list(given.values()))
-                args, kwargs = _as_one((args, kwargs), given, numbers, united == "tensors")
-                given = {k: v for k, v in leaves_of(args, kwargs).items() if isinstance(v, Tensor)}
+                numbers = first_of_type(list(tensors.values()))
+                args, kwargs = _as_one((args, kwargs), tensors, numbers, united == "tensors")
+                tensors = {
+                    k: v for k, v in leaves_of(args, kwargs).items() if isinstance(v, Tensor)
+                }
                 before = leaves_of(args, kwargs)
             if other_containers:
                 args, kwargs = (
                     tuple(map(in_other_containers, args)),
                     in_other_containers(dict(kwargs)),
                 )
-            recorder = CallRecorder(weights, given.values(), numbers, fake)
-            drawn, was = _drawn(), {name: held_tensors.read(t) for name, t in given.items()}
+            recorder = CallRecorder(weights, tensors.values(), numbers, fake)
+            drawn, was = _drawn(), {name: held_tensors.read(t) for name, t in tensors.items()}
             turns = switches()
             listed = recorder if record else nullcontext()
-            listening = asking.about(given, weights) if asking is not None else nullcontext()
+            listening = asking.about(tensors, weights) if asking is not None else nullcontext()
             heard = watched(reads, asks, names, files) if watch else nullcontext()
             with listening, listed, heard as recorder.listener:
                 results = model(*args, **kwargs)
             reads += _differs(drawn, _drawn())
             switched = turned(turns)
             digest = recorder.digest(results) if record else None
-            inputs = [*changed(before, leaves_of(args, kwargs)), *attributes_of(given, was)]
+            inputs = [*changed(before, leaves_of(args, kwargs)), *attributes_of(tensors, was)]
             other = (*state.changes(), *switched, *inputs, *dict.fromkeys(recorder.written))
             other += tuple(f"{file}{LOST}" for file in dict.fromkeys(files))
-            inputs_named, told = list(given), record and not recorder.opaque
+            inputs_named, told = list(tensors), record and not recorder.opaque
             written = {
-                inputs_named[i]: given[inputs_named[i]] for i in sorted(recorder.written_inputs)
+                inputs_named[i]: tensors[inputs_named[i]] for i in sorted(recorder.written_inputs)
             }
             results = recorder.of_its_own(results)
             return Observed(
@@ -214,16 +216,16 @@ def own_inputs(
     """Inputs with tensors of our own, with the same attributes: the model may write to them. A
     slice is one of a copy of its memory, for the model may count from the start of that
     (`as_strided`)."""
-    given: tuple[tuple[Any, ...], dict[str, Any]] = (args, dict(kwargs))
+    inputs: tuple[tuple[Any, ...], dict[str, Any]] = (args, dict(kwargs))
 
     def own(tensor: Tensor) -> Tensor:
-        made = _own(tensor)
+        twin = _own(tensor)
         if type(tensor) in held_tensors.PLAIN_CLASSES:
-            made.__dict__.update(tensor.__dict__)
-        return made
+            twin.__dict__.update(tensor.__dict__)
+        return twin
 
     with shapes_kept():
-        copied = pytree.tree_map_only(Tensor, own, given)
+        copied = pytree.tree_map_only(Tensor, own, inputs)
     return copied[0], copied[1]
 
 
@@ -305,18 +307,18 @@ def _own(tensor: Tensor) -> Tensor:
 
 
 def _as_one(
-    inputs: Any, given: Mapping[str, Tensor], numbers: Sequence[int], one: bool
+    inputs: Any, by_name: Mapping[str, Tensor], numbers: Sequence[int], shared: bool
 ) -> tuple[Any, Any]:
-    """The inputs, where each tensor has the numbers of the one that its number says: is that `one`
-    itself, or a copy. What a model reads of values is the same for both."""
-    tensors = list(given.values())
+    """The inputs, where each tensor has the numbers of the one that its number says: is that one
+    itself if `shared`, else a copy. What a model reads of values is the same for both."""
+    tensors = list(by_name.values())
     first = {
-        id(tensor): tensors[number] if one or number == place else tensors[number].clone()
+        id(tensor): tensors[number] if shared or number == place else tensors[number].clone()
         for place, (tensor, number) in enumerate(zip(tensors, numbers, strict=True))
     }
     with shapes_kept():
-        made: tuple[Any, Any] = pytree.tree_map_only(Tensor, lambda x: first[id(x)], inputs)
-    return made
+        united: tuple[Any, Any] = pytree.tree_map_only(Tensor, lambda x: first[id(x)], inputs)
+    return united
 
 
 def _numpy_random() -> Any:

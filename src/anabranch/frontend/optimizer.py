@@ -79,7 +79,7 @@ def step_on(
             **group,
             "params": [tensors[held.place[id(p)]] for p in group["params"]],
             LR: rate,
-            **{key: made for key, made in AS_GRAPH.items() if key in group},
+            **{key: value for key, value in AS_GRAPH.items() if key in group},
         }
         for group, rate in zip(optimizer.param_groups, rates, strict=True)
     ]

@@ -58,7 +58,7 @@ class PaddedCall:
         """The values of an argument that is a tensor, or several."""
         value = self.arguments.get(name)
         many = value if isinstance(value, tuple) else (value,)
-        return [one.name for one in many if isinstance(one, Ref)]
+        return [arg.name for arg in many if isinstance(arg, Ref)]
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The sizes of an operand; () for a number and for one that is not given."""
@@ -67,8 +67,8 @@ class PaddedCall:
 
     def at(self, name: str, axis: int) -> PaddedAxis | None:
         """The padded axis of an operand at this place; None if it has none there."""
-        padded = (one for value in self.refs(name) for one in self.axes.get(value, ()))
-        return next((one for one in padded if one.axis == axis), None)
+        padded = (rows for value in self.refs(name) for rows in self.axes.get(value, ()))
+        return next((rows for rows in padded if rows.axis == axis), None)
 
 
 AxisRule = Callable[[PaddedCall, str, str, int], int | None]
@@ -77,11 +77,11 @@ AxisRule = Callable[[PaddedCall, str, str, int], int | None]
 
 def dims_of(call: PaddedCall, ndim: int, name: str = "dim") -> list[int]:
     """The axes that an argument names, counted from the front; all for None."""
-    given = call.arguments.get(name)
-    if given is None or given == ():
+    dims = call.arguments.get(name)
+    if dims is None or dims == ():
         return list(range(ndim))
-    many = given if isinstance(given, tuple) else (given,)
-    return [int(one) % max(ndim, 1) for one in many]  # type: ignore[arg-type]
+    many = dims if isinstance(dims, tuple) else (dims,)
+    return [int(dim) % max(ndim, 1) for dim in many]  # type: ignore[arg-type]
 
 
 def _only(name: str, *names: str) -> None:
@@ -105,7 +105,7 @@ def along(first: str = "self", dim: str = "dim") -> AxisRule:
         dims = dims_of(call, ndim, dim)
         if axis in dims:
             return None
-        return axis - sum(one < axis for one in dims) if len(call.result) < ndim else axis
+        return axis - sum(reduced < axis for reduced in dims) if len(call.result) < ndim else axis
 
     return rule
 
@@ -171,8 +171,8 @@ def padding(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
     """All axes that it adds nothing to."""
     _only(name, "self", "input")
     ndim = len(call.shapes[value])
-    given = call.arguments.get("pad", call.arguments.get("padding", ()))
-    amounts = given if isinstance(given, tuple) else (given,)
+    pads = call.arguments.get("pad", call.arguments.get("padding", ()))
+    amounts = pads if isinstance(pads, tuple) else (pads,)
     place = 2 * (ndim - 1 - axis)
     return None if any(amounts[place : place + 2]) else axis
 
@@ -243,23 +243,23 @@ def index_select(call: PaddedCall, name: str, value: str, axis: int) -> int | No
 def index(call: PaddedCall, name: str, value: str, axis: int) -> int | None:
     """`x[..., i, j, ...]`: the axes of the indices, and of what they leave; where they pick rows of
     a padded axis, one must count them."""
-    given = call.arguments["indices"]
-    assert isinstance(given, tuple)
-    places = [place for place, one in enumerate(given) if isinstance(one, Ref)]
+    indices = call.arguments["indices"]
+    assert isinstance(indices, tuple)
+    places = [place for place, arg in enumerate(indices) if isinstance(arg, Ref)]
     if not places or places != list(range(places[0], places[-1] + 1)):
         raise MixedRowsError("its indices are not beside each other")
-    names = [one.name for one in given if isinstance(one, Ref)]
-    width = max(len(call.shapes[one]) for one in names)
+    names = [arg.name for arg in indices if isinstance(arg, Ref)]
+    width = max(len(call.shapes[operand]) for operand in names)
     if name == "indices":
         return places[0] + axis + width - len(call.shapes[value])
     _only(name, "self")
     if axis in places:
         counting = names[axis - places[0]]
         own = call.at("self", axis)
-        for one in call.axes.get(counting, ()):
-            plain = own is not None and (own.outer, own.inner) == (one.outer, one.inner) == (1, 1)
-            if one.counts == 0 and plain:
-                return places[0] + one.axis + width - len(call.shapes[counting])
+        for rows in call.axes.get(counting, ()):
+            plain = own is not None and (own.outer, own.inner) == (rows.outer, rows.inner) == (1, 1)
+            if rows.counts == 0 and plain:
+                return places[0] + rows.axis + width - len(call.shapes[counting])
         raise MixedRowsError("it picks rows of the padded axis")
     return axis if axis < places[0] else axis - len(places) + width
 
@@ -313,11 +313,11 @@ def regrouped(
     did. None if it is on another one."""
     before = math.prod(shape[: rows.axis]) * rows.outer
     inside = math.prod(shape[rows.axis + 1 :]) * rows.inner
-    outer, one = divmod(before, math.prod(result[:axis]))
+    outer, rest = divmod(before, math.prod(result[:axis]))
     inner, other = divmod(inside, math.prod(result[axis + 1 :]))
     return (
         None
-        if one or other or not outer * inner
+        if rest or other or not outer * inner
         else replace(rows, axis=axis, outer=outer, inner=inner)
     )
 
@@ -332,8 +332,8 @@ VIEWS: Sequence[str] = tuple(
 POINTWISE: Mapping[str, AxisRule] = {
     **{
         name: pointwise
-        for name, known in OPS.items()
-        if known.kind == "pointwise" and not known.random
+        for name, info in OPS.items()
+        if info.kind == "pointwise" and not info.random
     },
     **_named(
         pointwise,

@@ -75,32 +75,32 @@ class PaddingNumbers:
         """The number that an operator makes of numbers; None where that is not known."""
         if name in ("aten.arange", "aten.empty") or ops.info(node.op).random:
             return None
-        known = {value: get(value) for value in node.uses}
-        if any(number is None for number in known.values()):
-            return _absorbed(name, arguments(node), known)
+        numbers = {value: get(value) for value in node.uses}
+        if any(number is None for number in numbers.values()):
+            return _absorbed(name, arguments(node), numbers)
         if not node.uses:
             if name not in MADE and name != "aten.scalar_tensor":
                 return None
             shape = {"aten.full": 1.0, "aten.zeros": 0, "aten.ones": 1}
-            given = arguments(node)
-            value = given.get("fill_value", given.get("s", shape.get(name)))
+            args = arguments(node)
+            value = args.get("fill_value", args.get("s", shape.get(name)))
             if not isinstance(value, (int, float)):
                 return None
             return torch.tensor(value, dtype=node.types[0].dtype).item()
         try:
             tensors = {
                 value: torch.tensor(number, dtype=self.types[value].dtype)
-                for value, number in known.items()
+                for value, number in numbers.items()
             }
-            (made, *_) = ops.call(node, tensors.__getitem__, torch.device("cpu"))
-            return made.item() if made.numel() == 1 else None
+            (result, *_) = ops.call(node, tensors.__getitem__, torch.device("cpu"))
+            return result.item() if result.numel() == 1 else None
         except Exception:  # an operator that wants axes, or other numbers than these
             return None
 
     def _compared(self, name: str, node: Node, call: PaddedCall, rows: PaddedAxis) -> bool | None:
         """Two numbers of rows, of two axes: one of them is padding, and larger."""
-        given = [call.arguments.get(key) for key in ("self", "other")]
-        counted = [self._counts(one, node) for one in given]
+        operands = [call.arguments.get(key) for key in ("self", "other")]
+        counted = [self._counts(operand, node) for operand in operands]
         if None in counted:
             return None
         (axis, a), (other, b) = counted  # type: ignore[misc]
@@ -113,12 +113,12 @@ class PaddingNumbers:
         truths = {COMPARISONS[name](sign * difference) for difference in differences}
         return truths.pop() if len(truths) == 1 else None
 
-    def _counts(self, given: Arg, node: Node) -> tuple[int, int] | None:
+    def _counts(self, operand: Arg, node: Node) -> tuple[int, int] | None:
         """The axis of the result whose rows an operand counts, and from which number."""
-        if not isinstance(given, Ref):
+        if not isinstance(operand, Ref):
             return None
-        shift = len(node.types[0].shape) - len(self.shapes[given.name])
-        for own in self.axes.get(given.name, ()):
+        shift = len(node.types[0].shape) - len(self.shapes[operand.name])
+        for own in self.axes.get(operand.name, ()):
             if own.counts is not None:
                 return own.axis + shift, own.counts
         return None
@@ -142,19 +142,19 @@ class PaddingNumbers:
 
 
 def _absorbed(
-    name: str, given: Mapping[str, Arg], known: Mapping[str, Number | None]
+    name: str, args: Mapping[str, Arg], numbers: Mapping[str, Number | None]
 ) -> Number | None:
     """The number of a result of which some operands are not known: 0 times anything, say."""
 
     def number(key: str) -> Number | None:
-        value = given.get(key)
+        value = args.get(key)
         if isinstance(value, Ref):
-            return known[value.name]
+            return numbers[value.name]
         return value if isinstance(value, (int, float)) else None
 
-    one, other = number("self"), number("other")
-    either = [value for value in (one, other) if value is not None]
-    plain = given.get("alpha", 1) == 1
+    first, other = number("self"), number("other")
+    either = [value for value in (first, other) if value is not None]
+    plain = args.get("alpha", 1) == 1
     match name.removeprefix("aten."):
         case "mul" | "logical_and" | "bitwise_and" if any(value == 0 for value in either):
             return False if any(value is False for value in either) and name != "aten.mul" else 0
@@ -164,8 +164,8 @@ def _absorbed(
             return True
         case "add" if plain and (far := [v for v in either if math.isinf(v)]):
             return far[0]
-        case "sub" if plain and one is not None and math.isinf(one):
-            return one
+        case "sub" if plain and first is not None and math.isinf(first):
+            return first
         case "sub" if plain and other is not None and math.isinf(other):
             return -other
         case "minimum" if -math.inf in either:
@@ -173,5 +173,5 @@ def _absorbed(
         case "where" if (chosen := number("condition")) is not None:
             return number("self" if chosen else "other")
         case "masked_fill" if (chosen := number("mask")) is not None:
-            return number("value") if chosen else one
+            return number("value") if chosen else first
     return None

@@ -79,18 +79,18 @@ class PaddingProof:
 
 
 def padding_proof(
-    one: Captured, other: Captured, sizes: tuple[int, int], rows: Sequence[Sequence[RowAxis]]
+    captured: Captured, other: Captured, sizes: tuple[int, int], rows: Sequence[Sequence[RowAxis]]
 ) -> PaddingProof:
     """That calls may be padded along the axis that has these two `sizes` in the two captures.
     `rows`: for each tensor of a call where it has rows. Masks are padded with zeros where copies
     of the last row would not do. UnprovenError if they would not do either."""
     first: UnprovenError | None = None
-    if one.graph.states:
-        path = one.graph.states[0].path
+    if captured.graph.states:
+        path = captured.graph.states[0].path
         raise UnprovenError(f"the model writes to {path}, and padding would be written, too")
-    for zeros in _paddings([value.type for value in one.graph.inputs], rows):
+    for zeros in _paddings([value.type for value in captured.graph.inputs], rows):
         try:
-            return _PaddingWalk(one, other, sizes).proof(rows, zeros)
+            return _PaddingWalk(captured, other, sizes).proof(rows, zeros)
         except UnprovenError as unproven:
             first = first or unproven
     assert first is not None
@@ -140,10 +140,10 @@ class _PaddingWalk:
         for value, same, at, zero in zip(graph.inputs, twin.inputs, rows, zeros, strict=True):
             self._declare(value.name, value.type, same.type)
             fill = (False if value.type.dtype == torch.bool else 0) if zero else None
-            found = tuple(PaddedAxis(*one, fill=fill) for one in at)
-            self._check_sizes(f"the input {value.name}", found, value.name)
-            if found:
-                self.axes[value.name] = found
+            axes = tuple(PaddedAxis(*row_axis, fill=fill) for row_axis in at)
+            self._check_sizes(f"the input {value.name}", axes, value.name)
+            if axes:
+                self.axes[value.name] = axes
         checked = self._only_checked()
         for node, alike in zip(graph.nodes, twin.nodes, strict=True):
             try:
@@ -158,13 +158,13 @@ class _PaddingWalk:
         """The nodes computed for nothing but the checks that the model makes of values."""
         leaves = self.one.signature.outputs
         read = {leaf.ref.name for leaf in leaves if leaf.ref is not None}
-        found = set[str]()
+        checked = set[str]()
         for node in reversed(self.one.graph.nodes):
             if read.isdisjoint(node.results):
-                found.update(node.results)
+                checked.update(node.results)
             else:
                 read.update(node.uses)
-        return found
+        return checked
 
     def _check_checks(self, zeros: tuple[bool, ...]) -> None:
         """A check may hold of the rows of a call and not of zeros."""
@@ -193,21 +193,21 @@ class _PaddingWalk:
             varying = self._varying(name)
         except MixedRowsError:
             raise UnprovenError(f"the size of {what} is no multiple of the axis'") from None
-        told = {one.axis: one.outer * one.inner for one in axes}
+        told = {rows.axis: rows.outer * rows.inner for rows in axes}
         if told != varying:
             raise UnprovenError(f"{what} has other axes of this size than it says")
 
     def _varying(self, name: str) -> dict[int, int]:
         """By axis of a value, how many indices it has for each row, where its size differs."""
-        found = {}
+        varying = {}
         size, more = self.sizes
         for axis, (a, b) in enumerate(zip(self.shapes[name], self.wide[name], strict=True)):
             if a != b:
                 times = a // size
                 if (a, b) != (times * size, times * more):
                     raise MixedRowsError("the size of its result is no multiple of the axis'")
-                found[axis] = times
-        return found
+                varying[axis] = times
+        return varying
 
     def _step(self, node: Node, twin: Node) -> None:
         for result, type, wide in zip(node.results, node.types, twin.types, strict=True):
@@ -217,26 +217,26 @@ class _PaddingWalk:
         if used := next((value for value in node.uses if value in self.spoiled), None):
             raise MixedRowsError(f"it reads %{used}, which is of the last row, and that is padding")
         name, call = packet_name(node.op), self._call(node)
-        made = not any(value in self.axes for value in node.uses)
-        self._check_numbers(name, node, twin, made)
+        fresh = not any(value in self.axes for value in node.uses)
+        self._check_numbers(name, node, twin, fresh)
         if any(value in self.met for value in node.uses):
             self.met.update(node.results)
-        if ops.info(node.op).random and any(self._varying(one) for one in node.results):
+        if ops.info(node.op).random and any(self._varying(value) for value in node.results):
             raise MixedRowsError("it draws random numbers")
-        found = self._moved(name, node, call) if not made else {}
+        by_axis = self._moved(name, node, call) if not fresh else {}
         for number, result in enumerate(node.results):
-            self._place(name, node, call, found, number, result)
-        if made or name in CARRIED or name in POINTWISE:
+            self._place(name, node, call, by_axis, number, result)
+        if fresh or name in CARRIED or name in POINTWISE:
             self.numbers.fill(name, node, call)
 
     def _call(self, node: Node) -> PaddedCall:
         return PaddedCall(arguments(node), self.axes, self.shapes, node.types[0].shape)
 
-    def _check_numbers(self, name: str, node: Node, twin: Node, made: bool) -> None:
+    def _check_numbers(self, name: str, node: Node, twin: Node, fresh: bool) -> None:
         if _same((node.args, node.kwargs), (twin.args, twin.kwargs)):
             return
         grown = any(self._varying(result) for result in node.results)
-        if not (grown and _same_but(MADE.get(name), node, twin) if made else name in SIZED):
+        if not (grown and _same_but(MADE.get(name), node, twin) if fresh else name in SIZED):
             raise MixedRowsError("one of its numbers depends on the size of the axis")
         if name == "aten.slice" and not _same_but("end", node, twin):
             raise MixedRowsError("where it begins depends on the size of the axis")
@@ -248,7 +248,7 @@ class _PaddingWalk:
         rule = RULES.get(name)
         if rule is None:
             raise MixedRowsError("nobody knows what it does to rows")
-        found: dict[int, list[PaddedAxis]] = {}
+        by_axis: dict[int, list[PaddedAxis]] = {}
         sums: list[tuple[str, PaddedAxis]] = []
         for argument in call.arguments:
             for value in call.refs(argument):
@@ -260,11 +260,11 @@ class _PaddingWalk:
                         kept = (
                             rows if name in COPYING_OPS and argument != "indices" else _bare(rows)
                         )
-                        found.setdefault(axis, []).append(replace(kept, axis=axis))
+                        by_axis.setdefault(axis, []).append(replace(kept, axis=axis))
         if sums:
             self.met.update(node.results)
-            self._summed(name, node, call, sums, found)
-        return found
+            self._summed(name, node, call, sums, by_axis)
+        return by_axis
 
     def _summed(
         self,
@@ -272,7 +272,7 @@ class _PaddingWalk:
         node: Node,
         call: PaddedCall,
         sums: Sequence[tuple[str, PaddedAxis]],
-        found: dict[int, list[PaddedAxis]],
+        by_axis: dict[int, list[PaddedAxis]],
     ) -> None:
         """Where an operator works along the axis: it must find the padding neutral."""
         rule = SUMS.get(name)
@@ -283,7 +283,7 @@ class _PaddingWalk:
         if len(set(operands)) < len(operands) and not squares:
             raise MixedRowsError("it works along two axes that are padded alike")
         if name == "aten.scaled_dot_product_attention":
-            sums = [one for one in sums if one[0] != "attn_mask"]
+            sums = [pair for pair in sums if pair[0] != "attn_mask"]
         groups = {(rows.outer, rows.inner) for _, rows in sums}
         if len(groups) > 1:
             raise MixedRowsError("its operands have the rows in different orders")
@@ -300,50 +300,50 @@ class _PaddingWalk:
             self.least = max(self.least, along.least)
             self.spoiled.update(node.results[i] for i in along.spoiled if i < len(node.results))
             if along.axis is not None:
-                found.setdefault(along.axis.axis, []).append(along.axis)
+                by_axis.setdefault(along.axis.axis, []).append(along.axis)
 
     def _viewed(self, node: Node) -> dict[int, list[PaddedAxis]]:
         """Views move nothing: the rows are where as many numbers lie before and in them."""
         (value,), result = set(node.uses), node.results[0]
-        found: dict[int, list[PaddedAxis]] = {}
+        by_axis: dict[int, list[PaddedAxis]] = {}
         for rows in self.axes[value]:
             for axis in self._varying(result):
                 there = regrouped(rows, self.shapes[value], axis, self.shapes[result])
                 also = regrouped(rows, self.wide[value], axis, self.wide[result])
-                if there is not None and there == also and axis not in found:
-                    found[axis] = [there]
+                if there is not None and there == also and axis not in by_axis:
+                    by_axis[axis] = [there]
                     break
             else:
                 if self.types[result].numel:
                     raise MixedRowsError("it takes rows of the axis apart")
-        return found
+        return by_axis
 
     def _place(
         self,
         name: str,
         node: Node,
         call: PaddedCall,
-        found: Mapping[int, Sequence[PaddedAxis]],
+        by_axis: Mapping[int, Sequence[PaddedAxis]],
         number: int,
         result: str,
     ) -> None:
         """Notes where one result has its rows. MixedRowsError unless sizes say the same."""
         varying = self._varying(result)
         if number and result not in self.spoiled and varying:
-            places = sorted(found)
+            places = sorted(by_axis)
             if len(places) != len(varying):
                 raise MixedRowsError("its results have rows on different axes")
             moved = zip(places, sorted(varying), strict=True)
-            found = {new: [replace(a, axis=new) for a in found[old]] for old, new in moved}
+            by_axis = {new: [replace(a, axis=new) for a in by_axis[old]] for old, new in moved}
         if result in self.spoiled:
             return
         axes = []
         for axis, times in varying.items():
-            if axis in found:
-                axes.append(_together(found[axis], times, name == "aten.index"))
+            if axis in by_axis:
+                axes.append(_together(by_axis[axis], times, name == "aten.index"))
             else:
                 axes.append(self._grown(name, node, call, axis, times))
-        lost = [axis for axis in found if axis not in varying]
+        lost = [axis for axis in by_axis if axis not in varying]
         if lost and self.types[result].numel and number == 0:
             raise MixedRowsError("its result has no axis for the rows")
         if axes:
@@ -363,8 +363,8 @@ class _PaddingWalk:
                 return PaddedAxis(axis, 1, times, self.numbers.content.get(used), alike=whole)
         if name == "aten.arange":
             self.met.update(node.results)
-            given = call.arguments
-            start, step = given.get("start", 0), given.get("step", 1)
+            args = call.arguments
+            start, step = args.get("start", 0), args.get("step", 1)
             counts = start if isinstance(start, int) and (step, times) == (1, 1) else None
             return PaddedAxis(axis, 1, times, counts=counts)
         if not node.uses and name in MADE:
@@ -376,50 +376,50 @@ def _bare(rows: PaddedAxis) -> PaddedAxis:
     return replace(rows, fill=None, counts=None)
 
 
-def _together(given: Sequence[PaddedAxis], times: int, first: bool) -> PaddedAxis:
+def _together(axes: Sequence[PaddedAxis], times: int, first: bool) -> PaddedAxis:
     """The axis of a result that several operands have. `first`: the first one says what is known
     of its numbers; else all must say the same."""
-    groups = {(one.outer, one.inner) for one in given if not one.alike} or {(1, times)}
+    groups = {(rows.outer, rows.inner) for rows in axes if not rows.alike} or {(1, times)}
     if len(groups) > 1:
         raise MixedRowsError("its operands have the rows in different orders")
     ((outer, inner),) = groups
     if outer * inner != times:
         raise MixedRowsError("its result has other parts of the rows than its operands")
-    told = given[0]
+    told = axes[0]
     if not first and any(
-        (one.fill, type(one.fill), one.counts) != (told.fill, type(told.fill), told.counts)
-        for one in given
+        (rows.fill, type(rows.fill), rows.counts) != (told.fill, type(told.fill), told.counts)
+        for rows in axes
     ):
         told = _bare(told)
-    alike = all(one.alike for one in given)
+    alike = all(rows.alike for rows in axes)
     return replace(told, outer=outer, inner=inner, alike=alike)
 
 
-def _differ(one: Captured, other: Captured) -> bool:
+def _differ(captured: Captured, other: Captured) -> bool:
     """Whether two graphs have other operators, constants or results."""
-    first, second = one.graph, other.graph
+    first, second = captured.graph, other.graph
     return (
         [node.op for node in first.nodes] != [node.op for node in second.nodes]
         or [(c.type, c.digest) for c in first.constants]
         != [(c.type, c.digest) for c in second.constants]
         or len(first.inputs) != len(second.inputs)
-        or one.signature.inputs != other.signature.inputs
-        or one.signature.outputs != other.signature.outputs
-        or one.signature.checks != other.signature.checks
+        or captured.signature.inputs != other.signature.inputs
+        or captured.signature.outputs != other.signature.outputs
+        or captured.signature.checks != other.signature.checks
     )
 
 
 def _same_but(name: str | None, node: Node, twin: Node) -> bool:
     """Whether only this argument differs."""
-    one, other = arguments(node), arguments(twin)
-    return name is not None and all(_same(one[key], other[key]) for key in one if key != name)
+    args, other = arguments(node), arguments(twin)
+    return name is not None and all(_same(args[key], other[key]) for key in args if key != name)
 
 
-def _same(one: Arg, other: Arg) -> bool:
+def _same(arg: Arg, other: Arg) -> bool:
     """Whether two calls have the same numbers; names of values are those of both graphs."""
-    if isinstance(one, Ref):
-        return isinstance(other, Ref) and one == other
-    if isinstance(one, tuple):
-        alike = isinstance(other, tuple) and len(one) == len(other)
-        return alike and all(map(_same, one, other))  # type: ignore[arg-type]
-    return type(one) is type(other) and repr(one) == repr(other)  # NaN and -0.0 are themselves
+    if isinstance(arg, Ref):
+        return isinstance(other, Ref) and arg == other
+    if isinstance(arg, tuple):
+        alike = isinstance(other, tuple) and len(arg) == len(other)
+        return alike and all(map(_same, arg, other))  # type: ignore[arg-type]
+    return type(arg) is type(other) and repr(arg) == repr(other)  # NaN and -0.0 are themselves

@@ -65,25 +65,25 @@ class PythonState:
 
     def changes(self) -> list[str]:
         """Names of what is not as it was."""
-        found: list[str] = []
+        changed: list[str] = []
         with unheard():
             for live, path, was in self.was.held.values():
                 if path is not None and not untouched(live, was):
-                    found += differences(live, path, was, UNTOLD)
+                    changed += differences(live, path, was, UNTOLD)
             for number, live, path, was in self._other_dicts():
                 if path is not None:
                     inside = differences(live, path, was)
-                    found += inside if number < len(USER_DICTS) else [f"{path}{DICTS[number]}"]
+                    changed += inside if number < len(USER_DICTS) else [f"{path}{DICTS[number]}"]
             for tensor, path, name, was in self.was.tensors.values():
                 if not held_tensors.untouched(tensor, was):
-                    found += held_tensors.differences(tensor, f"{path}{name}", was)
+                    changed += held_tensors.differences(tensor, f"{path}{name}", was)
             for live, path, kind, was in self.was.values.values():
                 if not kind.same(kind.read(live), was):
-                    found.append(path if self._can_be_put_back(live, kind, was) else path + LOST)
+                    changed.append(path if self._can_be_put_back(live, kind, was) else path + LOST)
         for owner, name, told, value in self.was.bound:
-            found += [] if same(_read(owner, name), value) else [told]
-        found += [f"{kind.__name__}.{name}" for kind, name in self._added()]
-        return [name for name in dict.fromkeys(found) if name not in self.was.derived]
+            changed += [] if same(_read(owner, name), value) else [told]
+        changed += [f"{kind.__name__}.{name}" for kind, name in self._added()]
+        return [name for name in dict.fromkeys(changed) if name not in self.was.derived]
 
     def restore(self) -> None:
         """Put back into each container and attribute what it held."""
@@ -132,12 +132,12 @@ class PythonState:
             yield from was.values() if isinstance(was, dict) else items_of(was)
         yield from (value for _, _, _, value in self.was.bound)
 
-    def _exchange(self, one: Any, other: Any) -> None:
+    def _exchange(self, old: Any, other: Any) -> None:
         for key, (live, path, _) in list(self.was.held.items()):
-            if exchange(live, one, other):
+            if exchange(live, old, other):
                 self.was.held[key] = live, path, copied(live)
         for number, (owner, name, told, value) in enumerate(self.was.bound):
-            if value is one:
+            if value is old:
                 _write(owner, name, other)
                 self.was.bound[number] = owner, name, told, other
 

@@ -85,11 +85,11 @@ class ReachedState:
         now."""
         state = ReachedState()
         with unheard(), suppress(RecursionError):  # deeper than Python can go is not looked at
-            for one in models:
-                if isinstance(one, nn.Module):
-                    state._model(one, "")
+            for model in models:
+                if isinstance(model, nn.Module):
+                    state._model(model, "")
                 else:
-                    state._value(one, "the function")
+                    state._value(model, "the function")
             for name in GLOBAL_HOOKS:
                 state._value(getattr(nn.modules.module, name), name)
         return state
@@ -101,7 +101,7 @@ class ReachedState:
         for part, name in parts:
             self._attributes(part, name)
 
-    def _parts(self, part: nn.Module, path: str, found: list[tuple[nn.Module, str]]) -> None:
+    def _parts(self, part: nn.Module, path: str, parts: list[tuple[nn.Module, str]]) -> None:
         inside = part.__dict__
         if id(inside) in self.held or type(part).__module__.startswith(OURS):
             return
@@ -110,7 +110,7 @@ class ReachedState:
         # A module that was written for a graph keeps notes of that graph.
         told = None if isinstance(part, fx.GraphModule) else path
         self._keep(inside, told)
-        found.append((part, path))
+        parts.append((part, path))
         lives = _dicts(inside)
         held = [live.copy() if live else NOTHING for live in lives]
         self.dicts.append((lives, told, held))
@@ -120,7 +120,7 @@ class ReachedState:
                     self.tensors[id(tensor)] = tensor, path, name, held_tensors.read(tensor)
         for name, child in held[len(TENSOR_DICTS)].items():
             if child is not None:
-                self._parts(child, f"{path}{name}.", found)
+                self._parts(child, f"{path}{name}.", parts)
 
     def _attributes(self, part: nn.Module, path: str) -> None:
         self.derived.update(f"{path}{name}" for name in _derived(part))

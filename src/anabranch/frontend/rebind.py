@@ -84,22 +84,22 @@ def rebound(
         constant if value is None else _bound(constant, value, next(digests), paths)
         for constant, value in zip(graph.constants, values, strict=True)
     )
-    states = tuple(_state(graph, one, find) for one in graph.states)
+    states = tuple(_state(graph, state, find) for state in graph.states)
     return replace(graph, constants=constants, states=states)
 
 
 def _state(graph: Graph, state: State, find: Callable[[str], torch.Tensor | None]) -> State:
     """The state with the model's tensor as its place."""
-    found = find(state.path)
+    tensor = find(state.path)
     (wanted,) = (value.type for value in graph.inputs if value.name == state.name)
-    if found is None or type_of(found) != wanted:
-        there = "nothing" if found is None else type_of(found).text
+    if tensor is None or type_of(tensor) != wanted:
+        there = "nothing" if tensor is None else type_of(tensor).text
         raise CaptureError(
             f"there is {there} for the state {state.path}, the saved graph has {wanted.text}",
             "the model changed since it was captured",
             "capture it again",
         )
-    return replace(state, value=found.detach())
+    return replace(state, value=tensor.detach())
 
 
 def _bound(

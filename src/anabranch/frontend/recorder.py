@@ -204,8 +204,8 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 written = tuple((i, a.name) for i, a in ours)
         else:
             self.opaque = self.opaque or f"{func} runs parts of the model by itself"
-        self._operators[func] = found = (str(func), written)
-        return found
+        self._operators[func] = entry = (str(func), written)
+        return entry
 
     def _name(self, tensor: Tensor, name: str) -> str:
         self._named.setdefault(id(tensor), (weakref.ref(tensor), name))
@@ -221,10 +221,10 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(result, (tuple, list)):
             return str(result) if isinstance(result, SYMBOLS) else ""
         said = []
-        for i, one in enumerate(result):
-            if isinstance(one, Tensor):
-                self._named[id(one)] = (weakref.ref(one), f"n{len(self._lines)}.{i}")
-                said.append(_type(one))
+        for i, item in enumerate(result):
+            if isinstance(item, Tensor):
+                self._named[id(item)] = (weakref.ref(item), f"n{len(self._lines)}.{i}")
+                said.append(_type(item))
         return " ".join(said)
 
     def _text(self, value: Any) -> str:
@@ -234,8 +234,8 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kind is tuple or kind is list:
             return f"({', '.join([self._text(item) for item in value])})"
         if isinstance(value, Tensor):
-            known = self._named.get(id(value))
-            return known[1] if known is not None and known[0]() is value else self._content(value)
+            entry = self._named.get(id(value))
+            return entry[1] if entry is not None and entry[0]() is value else self._content(value)
         if isinstance(value, PLAIN_VALUES):
             return f"{type(value).__name__[0]}{value!r}"
         if isinstance(value, (tuple, list)):

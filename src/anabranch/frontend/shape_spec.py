@@ -33,7 +33,7 @@ def as_spec(shapes: DynamicShapes, args: Any, kwargs: Any) -> Any:
     def told(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return None
-        return {one.axis: _dim(dims[one.dimension], one) for one in next(extents)}
+        return {extent.axis: _dim(dims[extent.dimension], extent) for extent in next(extents)}
 
     leaves, tree = pytree.tree_flatten((args, dict(kwargs)))
     return pytree.tree_unflatten([told(leaf) for leaf in leaves], tree)
@@ -49,10 +49,10 @@ def _identifier(name: str) -> str:
     return plain if plain.isidentifier() else f"d_{plain}"
 
 
-def by_place(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Any) -> Any:
+def by_place(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], spec: Any) -> Any:
     """The user's `dynamic_shapes` in the structure of (args, kwargs)."""
-    if hasattr(given, "dynamic_shapes"):  # a ShapesCollection
-        given = given.dynamic_shapes(module_for(model), args, dict(kwargs))
+    if hasattr(spec, "dynamic_shapes"):  # a ShapesCollection
+        spec = spec.dynamic_shapes(module_for(model), args, dict(kwargs))
     function = model.forward if isinstance(model, torch.nn.Module) else model
     try:
         signature = inspect.signature(function)
@@ -64,17 +64,17 @@ def by_place(model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], given
             WRITE,
         ) from None
     names = list(bound.arguments)
-    if isinstance(given, (tuple, list)):
-        if len(given) > len(names):
-            raise _misfit(f"it has {len(given)} parts, the call has {len(names)} arguments")
-        given = dict(zip(names, given, strict=False))
-    if not isinstance(given, Mapping):
-        raise _misfit(f"it is a {type(given).__name__}")
-    if unknown := [name for name in given if name not in names]:
+    if isinstance(spec, (tuple, list)):
+        if len(spec) > len(names):
+            raise _misfit(f"it has {len(spec)} parts, the call has {len(names)} arguments")
+        spec = dict(zip(names, spec, strict=False))
+    if not isinstance(spec, Mapping):
+        raise _misfit(f"it is a {type(spec).__name__}")
+    if unknown := [name for name in spec if name not in names]:
         raise _misfit(f"there is no argument {unknown[0]!r}; there are {', '.join(names)}")
     said: dict[int | str, Any] = {}
     for name, place in bound.arguments.items():  # a place, or those of *args, or of **kwargs
-        of = given.get(name)
+        of = spec.get(name)
         if isinstance(place, tuple):
             said.update(zip(place, of or (None,) * len(place), strict=False))
         elif isinstance(place, dict):
@@ -94,18 +94,18 @@ def _misfit(why: str) -> OptionError:
 
 def _leaves(args: Any, kwargs: Any, spec: Any) -> list[tuple[str, Any, Any]]:
     """Each leaf of the call with its place and what is said of it."""
-    found: list[tuple[str, Any, Any]] = []
+    leaves: list[tuple[str, Any, Any]] = []
     whole = _padded(args, dict(kwargs), spec)
     try:
         _tree_map_with_path(
-            lambda path, leaf, said: found.append((pytree.keystr(path[1:]), leaf, said)),
+            lambda path, leaf, said: leaves.append((pytree.keystr(path[1:]), leaf, said)),
             (tuple(args), dict(kwargs)),
             whole,
             tree_name="inputs",
         )
     except Exception as wrong:  # torch's own words
         raise _misfit(" ".join(str(wrong).split())) from None
-    return found
+    return leaves
 
 
 def _padded(args: Any, kwargs: Any, spec: Any) -> Any:
@@ -147,7 +147,7 @@ def plain_spec(args: Any, kwargs: Any, spec: Any) -> Any:
 def has_hints(spec: Any) -> bool:
     """Whether torch.export is to find out what an axis is."""
     leaves = pytree.tree_leaves(spec, is_leaf=lambda x: isinstance(x, (Dim, _DimHint)))
-    return any(isinstance(one, _DimHint) for one in leaves)
+    return any(isinstance(leaf, _DimHint) for leaf in leaves)
 
 
 def named_axes(args: Any, kwargs: Any, spec: Any) -> Iterator[tuple[tuple[int, int], str]]:

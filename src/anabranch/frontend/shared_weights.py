@@ -40,11 +40,11 @@ def with_shared(
     `tensors`: what the model holds by name; `names`: by a name all names of that memory. A weight
     that the graph does not read becomes a constant of it, which nothing reads."""
     read = list(_held_of(graph, tensors))
-    known = {name for _, constant in read for name in constant.source}
+    read_names = {name for _, constant in read for name in constant.source}
     rest = [
         (name, tensor)
         for name, tensor in tensors.items()
-        if name not in known and names[name][0] == name and has_memory(tensor)
+        if name not in read_names and names[name][0] == name and has_memory(tensor)
     ]
     lie = Counter(_storage(tensor) for tensor in (*(t for t, _ in read), *(t for _, t in rest)))
     read = [held for held in read if lie[_storage(held[0])] > 1]
@@ -53,18 +53,18 @@ def with_shared(
         for name, tensor in rest
         if lie[_storage(tensor)] > 1
     )
-    found, first = [*read, *unread], len(read)
+    weights, first = [*read, *unread], len(read)
     pairs = [
-        (one, other)
-        for one, other in _sharing([tensor for tensor, _ in found])
-        if min(one, other) < first and (found[one][1].source or found[other][1].source)
+        (place, other)
+        for place, other in _sharing([tensor for tensor, _ in weights])
+        if min(place, other) < first and (weights[place][1].source or weights[other][1].source)
     ]
     if not pairs:
         return graph
     more = sorted({place for pair in pairs for place in pair if place >= first})
-    added = {place: _content(*found[place], graph, place) for place in more}
-    held = [(tensor, added.get(place, c)) for place, (tensor, c) in enumerate(found)]
-    conditions = (_condition(held[one], held[other]) for one, other in pairs)
+    added = {place: _content(*weights[place], graph, place) for place in more}
+    held = [(tensor, added.get(place, c)) for place, (tensor, c) in enumerate(weights)]
+    conditions = (_condition(held[place], held[other]) for place, other in pairs)
     return replace(
         graph,
         constants=(*graph.constants, *added.values()),
@@ -83,7 +83,7 @@ def hides_shared(graph: Graph, tensors: Mapping[str, Tensor]) -> bool:
     nameless = [tensor for tensor, constant in _held_of(graph, {}) if not constant.source]
     lie = set(map(_storage, nameless))
     near = [t for t in tensors.values() if has_memory(t) and _storage(t) in lie] if lie else []
-    return any(share(one, tensor) for one in nameless for tensor in near)
+    return any(share(hidden, tensor) for hidden in nameless for tensor in near)
 
 
 def _held_of(graph: Graph, tensors: Mapping[str, Tensor]) -> Iterator[WeightConstant]:
@@ -98,14 +98,14 @@ def _held_of(graph: Graph, tensors: Mapping[str, Tensor]) -> Iterator[WeightCons
 
 def _sharing(tensors: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
     """The places of each two that have an element in common."""
-    spans = [(one.data_ptr(), one.data_ptr() + type_of(one).nbytes) for one in tensors]
+    spans = [(tensor.data_ptr(), tensor.data_ptr() + type_of(tensor).nbytes) for tensor in tensors]
     order = sorted(range(len(tensors)), key=lambda place: spans[place])
-    for i, one in enumerate(order):
+    for i, first in enumerate(order):
         for other in order[i + 1 :]:
-            if spans[other][0] >= spans[one][1]:
+            if spans[other][0] >= spans[first][1]:
                 break
-            if share(tensors[one], tensors[other]):
-                yield one, other
+            if share(tensors[first], tensors[other]):
+                yield first, other
 
 
 def _content(tensor: Tensor, constant: Constant, graph: Graph, place: int) -> Constant:
@@ -118,10 +118,10 @@ def _content(tensor: Tensor, constant: Constant, graph: Graph, place: int) -> Co
     return replace(constant, name=name, digest=digest, value=value)
 
 
-def _condition(one: WeightConstant, other: WeightConstant) -> Condition:
+def _condition(weight: WeightConstant, other: WeightConstant) -> Condition:
     """The smaller of two tensors is the part of the larger one that it is now. A relation that
     cannot be told so is a condition that no new weights meet."""
-    part, whole = sorted((one, other), key=lambda held: held[0].nbytes)
+    part, whole = sorted((weight, other), key=lambda held: held[0].nbytes)
     how = _part_of(part, whole)
     if how is not None:
         return how
@@ -150,8 +150,8 @@ def _part_of(part: WeightConstant, whole: WeightConstant) -> Condition | None:
 def _computed(op: str, operands: Sequence[Constant], *rest: Arg) -> Constant:
     """What an operator makes of constants, as a constant without a value."""
     names = [str(i) for i in range(len(operands))]
-    known = {name: one.type for name, one in zip(names, operands, strict=True)}
-    node = ops.make_node("cut", op, (*map(Ref, names), *rest), known)
-    digest = digest_text(" ".join([op, repr(rest), *(one.digest for one in operands)]))
+    types = {name: operand.type for name, operand in zip(names, operands, strict=True)}
+    node = ops.make_node("cut", op, (*map(Ref, names), *rest), types)
+    digest = digest_text(" ".join([op, repr(rest), *(operand.digest for operand in operands)]))
     reads = dict(zip(names, operands, strict=True))
     return Constant("cut", node.type, digest, derived=Derivation(node, 0, reads))

@@ -104,9 +104,9 @@ def held_of(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[ModelTe
         for path, module in model.named_modules(remove_duplicate=False)
         for name in module._non_persistent_buffers_set
     }
-    known = {name for name, _ in tensors_of(model)}
+    registered = {name for name, _ in tensors_of(model)}
     for name, tensor in tensors.items():
-        persistent = name in known and name not in passing
+        persistent = name in registered and name not in passing
         yield ModelTensor(name, tuple(tensor.shape), tensor.dtype, persistent)
 
 
@@ -153,10 +153,10 @@ def check_tied(model: nn.Module, written: Collection[str], refused: CaptureError
 
 def attribute(holder: nn.Module, path: str) -> Tensor | None:
     """The tensor that a module holds under a qualified name."""
-    found: Any = holder
+    value: Any = holder
     for name in path.split("."):
-        found = getattr(found, name, None)
-    return found if isinstance(found, Tensor) else None
+        value = getattr(value, name, None)
+    return value if isinstance(value, Tensor) else None
 
 
 _Memory = tuple[int, int, torch.Size, tuple[int, ...], torch.dtype]
@@ -165,8 +165,8 @@ _Memory = tuple[int, int, torch.Size, tuple[int, ...], torch.dtype]
 
 def same_memory(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are one memory seen in one way."""
-    one, other = _memory(a), _memory(b)
-    return one is not None and one == other
+    memory, other = _memory(a), _memory(b)
+    return memory is not None and memory == other
 
 
 def _memory(tensor: Tensor) -> _Memory | None:

@@ -78,25 +78,25 @@ class Seen:
 def seen(node: fx.Node) -> Seen:
     """The window of an as_strided node in the value that owns what it reads: its operand, or one
     that the operand is a view of. CaptureError where no value does."""
-    given = _arguments(node)
-    source, offset = given["self"], given["storage_offset"]
+    args = _arguments(node)
+    source, offset = args["self"], args["storage_offset"]
     assert isinstance(source, fx.Node)
     own = _fake(source)
-    if own is None or not all(type(n) is int for n in (*given["size"], *given["stride"])):
+    if own is None or not all(type(n) is int for n in (*args["size"], *args["stride"])):
         raise _refused(node, UNKNOWN)
     start = own.storage_offset() if offset is None else offset
     candidates = [
         (
-            one,
-            StridedWindow(type_of(fake), given["size"], given["stride"], int(start - begins(one))),
+            owner,
+            StridedWindow(type_of(fake), args["size"], args["stride"], int(start - begins(owner))),
         )
-        for one in _owners(source)
-        if (fake := _fake(one)) is not None and fake.dtype == own.dtype
+        for owner in _owners(source)
+        if (fake := _fake(owner)) is not None and fake.dtype == own.dtype
     ]
     for whole in (True, False):
-        for one, window in candidates:
+        for owner, window in candidates:
             if window.inside and (dense(window.type) if whole else numbers(window) is not None):
-                return Seen(one, window, root(node))
+                return Seen(owner, window, root(node))
     raise _refused(
         node, "it reads memory that belongs to no value of the model, before or behind its operand"
     )
@@ -117,21 +117,19 @@ def begins(node: fx.Node) -> int:
 
 def written(node: fx.Node) -> torch.Tensor:
     """The numbers of the elements of its operand that an as_strided_scatter writes."""
-    given = _arguments(node)
-    source = given["self"]
+    args = _arguments(node)
+    source = args["self"]
     own = _fake(source)
     if own is None:
         raise _refused(node, UNKNOWN)
-    start = own.storage_offset() if given["storage_offset"] is None else given["storage_offset"]
-    window = StridedWindow(
-        type_of(own), given["size"], given["stride"], int(start - begins(source))
-    )
-    found = numbers(window) if window.inside else None
-    if found is None:
+    start = own.storage_offset() if args["storage_offset"] is None else args["storage_offset"]
+    window = StridedWindow(type_of(own), args["size"], args["stride"], int(start - begins(source)))
+    places = numbers(window) if window.inside else None
+    if places is None:
         raise _refused(node, "it writes to memory that is not its operand's")
-    if found.numel() != len(set(found.flatten().tolist())):
+    if places.numel() != len(set(places.flatten().tolist())):
         raise _refused(node, "it writes to one place more than once, in an order nobody has said")
-    return found
+    return places
 
 
 def dense(type: TensorType) -> bool:
@@ -193,8 +191,8 @@ def numbers(window: StridedWindow) -> torch.Tensor | None:
     extent = int(max(own.max(), places.max())) + 1 if own.numel() and places.numel() else 1
     table = torch.full((extent,), -1)
     table[own] = torch.arange(own.numel())
-    found = table[places] if places.numel() else places
-    return None if bool((found < 0).any()) else found
+    looked_up = table[places] if places.numel() else places
+    return None if bool((looked_up < 0).any()) else looked_up
 
 
 def _places(shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
@@ -210,35 +208,35 @@ def _arguments(node: fx.Node) -> dict[str, Any]:
     """By the names of the schema; sizes and strides as tuples."""
     assert isinstance(node.target, torch._ops.OpOverload)
     names = [argument.name for argument in node.target._schema.arguments]
-    given: dict[str, Any] = {
+    named: dict[str, Any] = {
         "storage_offset": None,
         **dict(zip(names, node.args, strict=False)),
         **node.kwargs,
     }
-    return given | {name: tuple(given[name]) for name in ("size", "stride")}
+    return named | {name: tuple(named[name]) for name in ("size", "stride")}
 
 
 def _owners(source: fx.Node) -> list[fx.Node]:
     """The value, and those that it is a view of, one after the other."""
-    found = [source]
+    owners = [source]
     while True:
-        one = found[-1]
-        if one.target is operator.getitem:
-            one = one.args[0]  # type: ignore[assignment]
-        if one.op != "call_function" or ops.info(str(one.target)).kind != "view":
-            return found
-        base = one.args[0] if one.args else None
-        if not isinstance(base, fx.Node) or str(one.target) in STRIDED:
-            return found
-        found.append(base)
+        node = owners[-1]
+        if node.target is operator.getitem:
+            node = node.args[0]  # type: ignore[assignment]
+        if node.op != "call_function" or ops.info(str(node.target)).kind != "view":
+            return owners
+        base = node.args[0] if node.args else None
+        if not isinstance(base, fx.Node) or str(node.target) in STRIDED:
+            return owners
+        owners.append(base)
 
 
 def _fake(node: fx.Node) -> torch.Tensor | None:
-    found = node.meta.get("val")
-    if not isinstance(found, torch.Tensor):
+    fake = node.meta.get("val")
+    if not isinstance(fake, torch.Tensor):
         return None
-    known = (*found.shape, *found.stride(), found.storage_offset())
-    return found if all(type(n) is int for n in known) else None
+    layout = (*fake.shape, *fake.stride(), fake.storage_offset())
+    return fake if all(type(n) is int for n in layout) else None
 
 
 def _refused(node: fx.Node, why: str) -> CaptureError:

@@ -42,8 +42,8 @@ def flatten_call(
     compiled.
     """
     spec = tree or read_tree(signature.input_tree)
-    leaves, found = pytree.tree_flatten((args, kwargs))
-    if found != spec:
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    if structure != spec:
         leaves = _in_order(spec, args, kwargs)
     tensors: list[torch.Tensor] = []
     declared = iter(inputs)
@@ -62,7 +62,7 @@ def flatten_call(
 
 
 def fits(
-    given: Any,
+    value: Any,
     type: TensorType,
     device: torch.device | None = None,
     free: Collection[int] = (),
@@ -72,12 +72,12 @@ def fits(
     axes that may have any size."""
     try:
         return (
-            given.__class__ in PLAIN_TENSORS
-            and given.dtype == type.dtype
-            and (given.shape == type.shape or _same_but(given.shape, type.shape, free))
-            and given.layout == torch.strided
-            and not given.is_meta
-            and (device is None or given.device == device or (given.is_cpu and not type.shape))
+            value.__class__ in PLAIN_TENSORS
+            and value.dtype == type.dtype
+            and (value.shape == type.shape or _same_but(value.shape, type.shape, free))
+            and value.layout == torch.strided
+            and not value.is_meta
+            and (device is None or value.device == device or (value.is_cpu and not type.shape))
         )
     except RuntimeError:  # a nested tensor, which has no shape
         return False
@@ -90,42 +90,42 @@ def _same_but(shape: Sequence[int], wanted: Sequence[int], free: Collection[int]
     return all(a == b or i in free for i, (a, b) in sizes)
 
 
-def lies_there(given: torch.Tensor, offset: int | None, type: TensorType) -> bool:
+def lies_there(tensor: torch.Tensor, offset: int | None, type: TensorType) -> bool:
     """Whether the tensor lies in its memory as the model counts on it: begins there, and has the
     same strides."""
     if offset is None:
         return True
-    sides = zip(type.shape, type.strides, given.stride(), strict=True)
-    return given.storage_offset() == offset and all(n == 1 or a == b for n, a, b in sides)
+    sides = zip(type.shape, type.strides, tensor.stride(), strict=True)
+    return tensor.storage_offset() == offset and all(n == 1 or a == b for n, a, b in sides)
 
 
-def same_literal(given: Any, compiled: Any) -> bool:
+def same_literal(value: Any, compiled: Any) -> bool:
     """Whether a Python value is the one that was compiled in; NaN is itself, 0.0 is not -0.0."""
-    if type(given) is not type(compiled):
+    if type(value) is not type(compiled):
         return False
-    if isinstance(given, float):
-        if math.isnan(given):
+    if isinstance(value, float):
+        if math.isnan(value):
             return math.isnan(compiled)
-        return given == compiled and math.copysign(1.0, given) == math.copysign(1.0, compiled)
-    if isinstance(given, complex):
-        return same_literal(given.real, compiled.real) and same_literal(given.imag, compiled.imag)
-    return bool(given == compiled)
+        return value == compiled and math.copysign(1.0, value) == math.copysign(1.0, compiled)
+    if isinstance(value, complex):
+        return same_literal(value.real, compiled.real) and same_literal(value.imag, compiled.imag)
+    return bool(value == compiled)
 
 
-def same_form(like: Any, given: tuple[Sequence[Any], Mapping[str, Any]]) -> bool:
+def same_form(like: Any, call: tuple[Sequence[Any], Mapping[str, Any]]) -> bool:
     """Whether the containers among a call's arguments are those of the call that is `like` it:
     lists are lists, and dicts have their keys in one order."""
-    return _same_form(list(like[0]), list(given[0])) and _same_form(like[1], dict(given[1]))
+    return _same_form(list(like[0]), list(call[0])) and _same_form(like[1], dict(call[1]))
 
 
-def _same_form(like: Any, given: Any) -> bool:
+def _same_form(like: Any, value: Any) -> bool:
     if type(like) not in (dict, list, tuple, torch.Size):
         return True
-    if type(like) is not type(given) or len(like) != len(given):
+    if type(like) is not type(value) or len(like) != len(value):
         return False
     if type(like) is dict:
-        return list(like) == list(given) and all(_same_form(like[k], given[k]) for k in like)
-    return all(map(_same_form, like, given))
+        return list(like) == list(value) and all(_same_form(like[k], value[k]) for k in like)
+    return all(map(_same_form, like, value))
 
 
 def unflatten_result(
@@ -176,9 +176,9 @@ def place_of(offset: Any, strides: Sequence[int]) -> str:
 
 
 def _lies_elsewhere(
-    spec: TreeSpec, position: int, offset: int | None, type: TensorType, given: torch.Tensor
+    spec: TreeSpec, position: int, offset: int | None, type: TensorType, tensor: torch.Tensor
 ) -> InputError:
-    here = place_of(given.storage_offset(), given.stride())
+    here = place_of(tensor.storage_offset(), tensor.stride())
     return InputError(
         f"{_path(spec, position)} begins at {here}",
         "the model calls as_strided, which counts in that memory, and was compiled for a tensor "
@@ -192,15 +192,15 @@ def _path(spec: TreeSpec, position: int) -> str:
     return name_of_leaf(pytree.tree_flatten_with_path(example)[0][position][0])
 
 
-def _differs(spec: TreeSpec, position: int, compiled: str, given: Any) -> InputError:
+def _differs(spec: TreeSpec, position: int, compiled: str, value: Any) -> InputError:
     path = _path(spec, position)
-    if isinstance(given, torch.Tensor):
-        shape = ",".join(map(str, given.shape))
-        said = f"a tensor {str(given.dtype).removeprefix('torch.')}[{shape}]"
-        said += " without values" if given.is_meta else ""
-        said += "" if given.layout == torch.strided else f" ({given.layout})"
+    if isinstance(value, torch.Tensor):
+        shape = ",".join(map(str, value.shape))
+        said = f"a tensor {str(value.dtype).removeprefix('torch.')}[{shape}]"
+        said += " without values" if value.is_meta else ""
+        said += "" if value.layout == torch.strided else f" ({value.layout})"
     else:
-        said = f"{given!r}" if isinstance(given, (int, float, str)) else f"a {type(given).__name__}"
+        said = f"{value!r}" if isinstance(value, (int, float, str)) else f"a {type(value).__name__}"
     return InputError(
         f"{path} is {said}",
         f"the model was compiled for {compiled} there",

@@ -46,23 +46,23 @@ def read_dynamic_shapes(
     model: Any,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    given: Any,
+    requested: Any,
     surroundings: Surroundings,
     trace: Trace,
 ) -> DynamicShapes:
-    """What varies in calls of the model. `given`: `dynamic_shapes` as torch.export takes it, or a
-    DynamicShapes that was found otherwise. OptionError for what means nothing here."""
+    """What varies in calls of the model. `requested`: `dynamic_shapes` as torch.export takes it,
+    or a DynamicShapes that was found otherwise. OptionError for what means nothing here."""
     module = module_for(model)
     named: dict[tuple[int, int], str] = {}
-    if isinstance(given, DynamicShapes):
-        stated, spec = given, as_spec(given, args, kwargs)
+    if isinstance(requested, DynamicShapes):
+        stated, spec = requested, as_spec(requested, args, kwargs)
         named = {
-            (number, one.axis): given.dimensions[one.dimension].name
-            for number, at in enumerate(given.extents)
-            for one in at
+            (number, extent.axis): requested.dimensions[extent.dimension].name
+            for number, at in enumerate(requested.extents)
+            for extent in at
         }
     else:
-        spec = plain_spec(args, kwargs, by_place(model, args, kwargs, given))
+        spec = plain_spec(args, kwargs, by_place(model, args, kwargs, requested))
         named = dict(named_axes(args, kwargs, spec))
         stated = stated_shapes(args, kwargs, spec)
     example: tuple[Any, Any] = args, dict(kwargs)
@@ -131,16 +131,16 @@ def program_shapes(program: ExportedProgram) -> DynamicShapes | None:
 def _apart(shapes: DynamicShapes, args: Any, kwargs: Any) -> tuple[int, ...]:
     """Sizes for the export: none is 0 or 1, and no two are equal."""
     leaves = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    given = shapes.sizes_of(leaves)
-    if given is None:
+    sizes = shapes.sizes_of(leaves)
+    if sizes is None:
         raise OptionError(
             "the example inputs contradict dynamic_shapes",
             "axes of one dimension have sizes that do not go together",
             WRITE,
         )
     return tuple(
-        int(min(_distinct(number, size), math.inf if one.most is None else one.most))
-        for number, (one, size) in enumerate(zip(shapes.dimensions, given, strict=True))
+        int(min(_distinct(number, size), math.inf if dimension.most is None else dimension.most))
+        for number, (dimension, size) in enumerate(zip(shapes.dimensions, sizes, strict=True))
     )
 
 
@@ -166,10 +166,10 @@ def _read(
             symbol, times, plus = _affine(size, node.name)
             if symbol not in symbols:
                 name = named.get((len(extents), axis), f"{node.name}.shape[{axis}]")
-                known = _known(stated, len(extents), axis) if stated is not None else None
+                earlier = _known(stated, len(extents), axis) if stated is not None else None
                 symbols[symbol] = _dimension(program, symbol, name)
-                if known is not None:
-                    symbols[symbol] = replace(known, name=name)
+                if earlier is not None:
+                    symbols[symbol] = replace(earlier, name=name)
             at.append(Extent(axis, list(symbols).index(symbol), times, plus))
         if isinstance(value, Tensor):
             extents.append(tuple(at))
@@ -180,9 +180,9 @@ def _read(
 
 def _known(stated: DynamicShapes, tensor: int, axis: int) -> Dimension | None:
     """The earlier description of this axis, if it is a dimension itself."""
-    for one in stated.extents[tensor]:
-        if (one.axis, one.times, one.plus) == (axis, 1, 0):
-            return stated.dimensions[one.dimension]
+    for extent in stated.extents[tensor]:
+        if (extent.axis, extent.times, extent.plus) == (axis, 1, 0):
+            return stated.dimensions[extent.dimension]
     return None
 
 
@@ -228,8 +228,8 @@ def _uneven(graph: fx.Graph, symbols: Mapping[Any, Dimension]) -> str:
 def _sizes(node: fx.Node) -> Iterator[Any]:
     value = node.meta.get("val")
     many = value if isinstance(value, (tuple, list)) else (value,)
-    for one in many:
-        sizes = one.shape if isinstance(one, Tensor) else (one,)
+    for item in many:
+        sizes = item.shape if isinstance(item, Tensor) else (item,)
         for size in sizes:
             if isinstance(size, torch.SymInt):
                 yield size.node.expr

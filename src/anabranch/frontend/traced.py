@@ -80,8 +80,8 @@ class Traced(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns."""
         held = dict(tensors_of(self))
-        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        results = iter(self._graph(*(held[name] for name in self._names), *given))
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        results = iter(self._graph(*(held[name] for name in self._names), *tensors))
         leaves, tree = self._returned
         whole = [next(results) if leaf is TENSOR else leaf for leaf in leaves]
         return pytree.tree_unflatten(whole, tree)
@@ -102,22 +102,22 @@ def traced(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     places = [number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     returned: list[Any] = []
 
-    def call(*given: Tensor) -> list[Tensor]:
-        mine = {name: given[place[names[id(tensor)]]] for name, tensor in held.items()}
+    def call(*tensors: Tensor) -> list[Tensor]:
+        mine = {name: tensors[place[names[id(tensor)]]] for name, tensor in held.items()}
         whole = list(leaves)
-        for number, value in zip(places, given[len(first) :], strict=True):
+        for number, value in zip(places, tensors[len(first) :], strict=True):
             whole[number] = value
         own = pytree.tree_unflatten(whole, tree)
-        memory = [value.untyped_storage()._cdata for value in given]
+        memory = [value.untyped_storage()._cdata for value in tensors]
         with _reparametrize_module(model, mine), torch.enable_grad():
             results, form = pytree.tree_flatten(model(*own[0], **own[1]))
-        if memory != [value.untyped_storage()._cdata for value in given]:
+        if memory != [value.untyped_storage()._cdata for value in tensors]:
             raise OtherMemoryError
-        found = [one for one in results if isinstance(one, Tensor)]
-        told = [TENSOR if isinstance(one, Tensor) else one for one in results]
-        alone = [place for place, one in enumerate(found) if not one.requires_grad]
+        outputs = [result for result in results if isinstance(result, Tensor)]
+        told = [TENSOR if isinstance(result, Tensor) else result for result in results]
+        alone = [place for place, output in enumerate(outputs) if not output.requires_grad]
         returned[:] = [told, form, alone]
-        return [one.detach() for one in found]
+        return [output.detach() for output in outputs]
 
     with enable_python_dispatcher(), fx_traceback.preserve_node_meta():
         flat = [held[name] for name in first] + [leaves[number] for number in places]

@@ -100,10 +100,10 @@ class Held:
 
 def held_by(training: Training) -> Held:
     """What the model, the loss, the optimizer and the scaler hold: each tensor once."""
-    found: dict[int, tuple[str, Tensor]] = {}
+    held: dict[int, tuple[str, Tensor]] = {}
 
     def hold(name: str, tensor: Tensor) -> None:
-        found.setdefault(id(tensor), (name, tensor))
+        held.setdefault(id(tensor), (name, tensor))
 
     for name, tensor in tensors_of(training.model):
         hold(name, tensor)
@@ -117,7 +117,7 @@ def held_by(training: Training) -> Held:
     counts: dict[tuple[Any, ...], list[int]] = {}
     for number, group in enumerate(optimizer.param_groups):
         for parameter in group["params"]:
-            of = found[id(parameter)][0]
+            of = held[id(parameter)][0]
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):
                     hold(f"optimizer.{of}.{key}", value)
@@ -125,15 +125,15 @@ def held_by(training: Training) -> Held:
                         same = number, value.dtype, value.device, value.item()
                         counts.setdefault(same, []).append(id(value))
     for parameter in training.trained():
-        of = found[id(parameter)][0]
+        of = held[id(parameter)][0]
         for kind, places in (("sum", training.sums), ("gradient", training.gradients)):
             if id(parameter) in places:
                 hold(f"{kind}.{of}", places[id(parameter)])
     for name, value in zip(("scale", "growth_tracker"), training.scale() or (), strict=False):
         hold(f"scaler.{name}", value)
     hold("random", training.random)
-    names, tensors = zip(*found.values(), strict=True)
-    place = {key: i for i, key in enumerate(found)}
+    names, tensors = zip(*held.values(), strict=True)
+    place = {key: i for i, key in enumerate(held)}
     alike = (tuple(place[key] for key in keys) for keys in counts.values() if len(keys) > 1)
     return Held(names, tensors, place, tuple(alike))
 
@@ -299,13 +299,13 @@ class EagerStep(Holder):
         """The model and the loss."""
         return self.training.model, self.training.loss_fn
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *args: Any) -> Any:
         """What `loss_fn` returns, detached; the model is updated."""
         training, optimizer = self.training, self.training.optimizer
         on = roles(training, lambda tensor: tensor)
         before = [p.grad for p in on.parameters]
         try:
-            returned, gradients = without_fused_dropout(lambda: self._gradients(on, given))
+            returned, gradients = without_fused_dropout(lambda: self._gradients(on, args))
             with torch.no_grad():
                 if self.draws:
                     training.random[1] += 1
@@ -315,14 +315,14 @@ class EagerStep(Holder):
                 parameter.grad = gradient
         return detached(returned)
 
-    def _gradients(self, on: Roles, given: Sequence[Any]) -> tuple[Any, Sequence[Tensor | None]]:
+    def _gradients(self, on: Roles, args: Sequence[Any]) -> tuple[Any, Sequence[Tensor | None]]:
         """What `loss_fn` returns, and the gradients of the parameters."""
         training = self.training
         drawing = Draws(training.random) if self.draws else nullcontext()
         kept = kept_in_place(training) if self.assigns else nullcontext()
         with drawing, torch.enable_grad():
             with self.found.restored(), kept:
-                returned = training.loss_fn(training.model, *given[:-1])
+                returned = training.loss_fn(training.model, *args[:-1])
             return returned, gradients_of(returned, on.parameters, on.scale)
 
 

@@ -86,9 +86,9 @@ def capture_step(
         stored = CAPTURED.get(cache, CAPTURED.key(name))
         listed = _listed(asked)
         if stored is not None and listed is not None and listed.digest == stored.calls:
-            found = _recalled(asked, stored, name, cache)
-            if found is not None:
-                return _known(asked, found, listed, trace)
+            recalled = _recalled(asked, stored, name, cache)
+            if recalled is not None:
+                return _known(asked, recalled, listed, trace)
     kind = type(asked.training.model).__name__
     if stored is not None:
         why = "the step calls other operators than when it was captured, or that cannot be told"
@@ -171,8 +171,8 @@ def _held(training: Training, held: Held) -> Iterator[str]:
         memory = tensor.untyped_storage()._cdata if strided else id(tensor)
         kind = f"{tensor.dtype}{tuple(tensor.shape)}{lies} {tensor.device}"
         view = views.setdefault((memory, kind), number)
-        one = f"{view} in {memories.setdefault(memory, number)}"
-        yield f"{name} {kind} {type(tensor).__name__} {tensor.requires_grad} {one}"
+        identity = f"{view} in {memories.setdefault(memory, number)}"
+        yield f"{name} {kind} {type(tensor).__name__} {tensor.requires_grad} {identity}"
     updated = [held.place[id(t)] for t in roles(training, lambda tensor: tensor).updated]
     yield f"trained {[held.place[id(p)] for p in training.trained()]}"
     yield f"updated {updated} alike {held.alike}"
@@ -208,11 +208,11 @@ def _list_once(asked: StepRequest) -> tuple[str | None, SeenStep]:
     call: StepCall = call_of(training, asked.batch)
     # As torch makes it to record: a learning rate that is read as a number has a symbol.
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
-    given: Sequence[Tensor] = [mode.from_tensor(tensor) for tensor in call.flat(held)]
-    recorder = CallRecorder({}, given, fake=True)
+    fakes: Sequence[Tensor] = [mode.from_tensor(tensor) for tensor in call.flat(held)]
+    recorder = CallRecorder({}, fakes, fake=True)
     with enable_python_dispatcher(), mode, recorder:
         seen = run_on(
-            *(training, held, call, given, asked.under, asked.ends),
+            *(training, held, call, fakes, asked.under, asked.ends),
             lambda random: _ListedDraws(random, recorder),
         )
         return recorder.digest(seen.returned), seen

@@ -87,8 +87,8 @@ def capture_training(
     flat = call.flat(held)
     seen = list[SeenStep]()
 
-    def step(*given: Tensor) -> list[Tensor]:
-        seen[:] = [run_on(training, held, call, given, surroundings, ends, _Recording)]
+    def step(*tensors: Tensor) -> list[Tensor]:
+        seen[:] = [run_on(training, held, call, tensors, surroundings, ends, _Recording)]
         return [v for v in pytree.tree_leaves(seen[0].returned) if isinstance(v, Tensor)]
 
     with unchanged(EagerStep(training, surroundings)) as state, recurrences_by_steps():
@@ -148,26 +148,26 @@ class _Again(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         with fx_traceback.set_current_meta(n):
-            made, was = super().run_node(n), n.meta.get("val")
-            if n.op != "call_function" or not isinstance(made, Tensor | tuple | list):
-                return made
-            if isinstance(made, Tensor):
-                return _lying_as(made, was)
-            if not isinstance(was, tuple | list) or len(was) != len(made):
-                return made
-            return type(made)(map(_lying_as, made, was))
+            result, was = super().run_node(n), n.meta.get("val")
+            if n.op != "call_function" or not isinstance(result, Tensor | tuple | list):
+                return result
+            if isinstance(result, Tensor):
+                return _lying_as(result, was)
+            if not isinstance(was, tuple | list) or len(was) != len(result):
+                return result
+            return type(result)(map(_lying_as, result, was))
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         return numbers.call(target, args, kwargs)
 
 
-def _lying_as(made: Any, was: Any) -> Any:
-    if not isinstance(made, Tensor) or not isinstance(was, Tensor) or made.shape != was.shape:
-        return made
+def _lying_as(result: Any, was: Any) -> Any:
+    if not isinstance(result, Tensor) or not isinstance(was, Tensor) or result.shape != was.shape:
+        return result
     reach = sum((size - 1) * stride for size, stride in zip(was.shape, was.stride(), strict=True))
-    if made.stride() == was.stride() or reach + 1 != was.numel():
-        return made
-    return laid_as(made, was)
+    if result.stride() == was.stride() or reach + 1 != was.numel():
+        return result
+    return laid_as(result, was)
 
 
 def _made(
@@ -176,7 +176,7 @@ def _made(
     try:
         # Batch norm tells torch that it writes to its statistics under this dispatcher alone.
         with enable_python_dispatcher(), fx_traceback.preserve_node_meta(), brief():
-            made: fx.GraphModule = make_fx(
+            module: fx.GraphModule = make_fx(
                 function,
                 tracing_mode="fake",
                 decomposition_table=dict(table or {}),
@@ -194,7 +194,7 @@ def _made(
             "check that loss_fn(model, *batch).backward() and optimizer.step() run with this batch",
             raised_at(error),
         ) from error
-    return made
+    return module
 
 
 def _asks_for_a_value(error: Exception) -> bool:
@@ -210,20 +210,20 @@ def _asks_for_a_value(error: Exception) -> bool:
 def _closed_over(recorded: fx.GraphModule) -> list[Tensor]:
     """Tensors that the step reads and nobody of it holds, as inputs of what was recorded from now
     on."""
-    graph, found = recorded.graph, dict[str, tuple[Tensor, fx.Node]]()
+    graph, inputs = recorded.graph, dict[str, tuple[Tensor, fx.Node]]()
     last = [node for node in graph.nodes if node.op == "placeholder"][-1]
     for node in list(graph.nodes):
         if node.op != "get_attr":
             continue
-        if node.target not in found:
+        if node.target not in inputs:
             value = getattr(recorded, str(node.target))
             with graph.inserting_after(last):
                 last = graph.placeholder(str(node.target))
-            found[str(node.target)] = value.detach(), last
-        node.replace_all_uses_with(found[str(node.target)][1])
+            inputs[str(node.target)] = value.detach(), last
+        node.replace_all_uses_with(inputs[str(node.target)][1])
         graph.erase_node(node)
     recorded.recompile()
-    return [tensor for tensor, _ in found.values()]
+    return [tensor for tensor, _ in inputs.values()]
 
 
 def _unite(graph: fx.Graph, held: Held) -> None:
@@ -292,9 +292,9 @@ def _translate(
         elif node.op == "call_function":
             translation.add(node, node in results_of)
     values, out_tree = pytree.tree_flatten(returned)
-    made = iter(results_of)
+    result_nodes = iter(results_of)
     results = [
-        _leaf(translation, next(made)) if isinstance(value, Tensor) else Leaf(None, value)
+        _leaf(translation, next(result_nodes)) if isinstance(value, Tensor) else Leaf(None, value)
         for value in values
     ]
     batch = pytree.tree_unflatten(list(call.leaves), call.tree)

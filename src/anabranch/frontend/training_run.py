@@ -51,8 +51,8 @@ class StepCall:
         whole = list(self.leaves)
         for i, value in zip(self.places, tensors, strict=True):
             whole[i] = value
-        made: tuple[Any, ...] = pytree.tree_unflatten(whole, self.tree)
-        return made
+        batch: tuple[Any, ...] = pytree.tree_unflatten(whole, self.tree)
+        return batch
 
     def flat(self, held: Held) -> list[Tensor]:
         """All tensors that a step reads, in the order in which `run_on` takes them: those that are
@@ -101,7 +101,7 @@ def run_on(
     training: Training,
     held: Held,
     call: StepCall,
-    given: Sequence[Tensor],
+    flat: Sequence[Tensor],
     surroundings: Surroundings,
     ends: bool,
     drawing: Callable[[Tensor], Draws] = Draws,
@@ -109,7 +109,7 @@ def run_on(
     """The step on these tensors: those in the place of what is held, which it writes to, the
     batch's, and the learning rates. `drawing` is made of the counter of random numbers."""
     count, end = len(held.tensors), len(held.tensors) + len(call.places)
-    tensors, batch, rates = given[:count], call.batch(given[count:end]), given[end:]
+    tensors, batch, rates = flat[:count], call.batch(flat[count:end]), flat[end:]
 
     def of(tensor: Tensor) -> Tensor:
         return tensors[held.place[id(tensor)]]
@@ -120,9 +120,9 @@ def run_on(
     leaf = {i: tensors[i].detach().requires_grad_() for i in trained}
     with drawing(random) as draws:
         with torch.enable_grad():
-            given = [leaf.get(i, tensor) for i, tensor in enumerate(tensors)]
+            exchanged = [leaf.get(i, tensor) for i, tensor in enumerate(tensors)]
             with (
-                _exchanged(training, held, given),
+                _exchanged(training, held, exchanged),
                 surroundings.restored(),
                 kept_in_place(training) as assigned,
                 watched(reads, [], set(), files),

@@ -104,8 +104,8 @@ class Translation:
         type = tensor_type(value, path)
         key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), type)
         if key in self._held:
-            self._values[node] = found = Ref(self._held[key])
-            return found
+            self._values[node] = ref = Ref(self._held[key])
+            return ref
         name = self._unique(path)
         self._held[key] = name
         digest = digest_tensor(value)
@@ -124,8 +124,8 @@ class Translation:
         type = tensor_type(tensor, path)
         key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), type)
         if key in self._held:
-            self._values[node] = found = Ref(self._held[key])
-            return found
+            self._values[node] = ref = Ref(self._held[key])
+            return ref
         name = self._held[key] = self._unique(path)
         self._states.append((Input(name, type), path, tensor))
         return self._declare(node, name, type)
@@ -198,8 +198,8 @@ class Translation:
             tuple(self._nodes),
             tuple(outputs),
             states=tuple(
-                State(one.name, outputs.index(self.after[one.name]), (path,), tensor.detach())
-                for one, path, tensor in self._states
+                State(value.name, outputs.index(self.after[value.name]), (path,), tensor.detach())
+                for value, path, tensor in self._states
             ),
         )
 
@@ -222,18 +222,18 @@ class Translation:
         )
 
     def _add_call(self, node: fx.Node, op: str, returned: bool) -> None:
-        op, given = self._of_complex(node, op)
-        args = tuple(self._arg(arg, node) for arg in given)
+        op, operands = self._of_complex(node, op)
+        args = tuple(self._arg(arg, node) for arg in operands)
         kwargs = tuple(
             (key, self._arg(arg, node))
             for key, arg in node.kwargs.items()
             if key not in NOT_STORED and not (key == "layout" and arg in (None, torch.strided))
         )
-        found = node.meta.get("val")
+        fake = node.meta.get("val")
         if op in ATTENTION and (plain := _plain_attention(node, op, args, kwargs, self.types)):
             op, args, kwargs = plain
-            found = found[0] if found is not None else None
-        types = self._result_types(node, op, args, kwargs, found)
+            fake = fake[0] if fake is not None else None
+        types = self._result_types(node, op, args, kwargs, fake)
         if op == "aten.empty_like.default":  # where not contiguous it stays an operator
             op = "aten.zeros_like.default"
         if op in FILLS and types[0].contiguous:
@@ -269,10 +269,10 @@ class Translation:
         if op == strided.SCATTER:
             self._values[node] = self._scattered(node)
             return
-        found = strided.seen(node)
-        source, window = self._values[found.node], found.window
+        seen = strided.seen(node)
+        source, window = self._values[seen.node], seen.window
         assert isinstance(source, Ref)
-        self._count_from(found.root)
+        self._count_from(seen.root)
         steps = strided.views(window)
         if steps is None:
             places = self._literal(node, strided.numbers(window))
@@ -312,12 +312,12 @@ class Translation:
         """One more node on the way to what an FX node computes."""
         args, kwargs = (source, *rest), tuple(named.items())
         name, line = self._unique(node.name), origin(node)
-        made = ops.make_node(name, op, args, self.types, kwargs, line)
-        self._nodes.append(made)
-        self.types[made.name] = made.type
-        if source.name in self._borrowed and ops.is_view(made, self.types):
-            self._borrowed.add(made.name)
-        return Ref(made.name)
+        added = ops.make_node(name, op, args, self.types, kwargs, line)
+        self._nodes.append(added)
+        self.types[added.name] = added.type
+        if source.name in self._borrowed and ops.is_view(added, self.types):
+            self._borrowed.add(added.name)
+        return Ref(added.name)
 
     def _literal(self, node: fx.Node, places: torch.Tensor | None) -> Ref:
         """Numbers of elements, which capturing computed, as a constant."""
@@ -333,20 +333,20 @@ class Translation:
     def _of_complex(self, node: fx.Node, op: str) -> tuple[str, tuple[Any, ...]]:
         """The operator and its arguments, with complex numbers among them as constants of the
         result's dtype, which an operator of two tensors reads: x * 1j gives no other."""
-        found = node.meta.get("val")
+        fake = node.meta.get("val")
         if not any(isinstance(arg, complex) for arg in node.args):
             return op, node.args
         packet, _, overload = op.rpartition(".")
         other = f"{packet}.{OF_TENSORS.get(overload, overload)}"
         told = ops.resolve(other)._schema.arguments if other != op or overload == "Tensor" else []
-        if not isinstance(found, torch.Tensor) or not found.is_complex() or len(told) < 2:
+        if not isinstance(fake, torch.Tensor) or not fake.is_complex() or len(told) < 2:
             return op, node.args
-        device = self._device or found.device
+        device = self._device or fake.device
 
         def held(arg: Any, type: str) -> Any:
             if not isinstance(arg, complex) or type != "Tensor":
                 return arg
-            value = torch.tensor(arg, dtype=found.dtype, device=device)
+            value = torch.tensor(arg, dtype=fake.dtype, device=device)
             name, kind = self._unique("scalar"), tensor_type(value, "a complex number")
             self._constants.append(Constant(name, kind, digest_tensor(value), value))
             self.types[name] = kind
@@ -358,10 +358,10 @@ class Translation:
     def _real(self, node: fx.Node, source: Ref) -> Ref:
         """The operand in torch's default dtype."""
         was = self.types[source.name]
-        made = TensorType(was.shape, self._default, was.strides)
+        real_type = TensorType(was.shape, self._default, was.strides)
         name, kwargs = self._unique(f"{source.name}_real"), (("dtype", self._default),)
-        self._nodes.append(Node(name, _TO, (source,), kwargs, (made,), origin(node)))
-        self.types[name] = made
+        self._nodes.append(Node(name, _TO, (source,), kwargs, (real_type,), origin(node)))
+        self.types[name] = real_type
         return Ref(name)
 
     def _result_types(
@@ -370,15 +370,15 @@ class Translation:
         op: str,
         args: tuple[Arg, ...],
         kwargs: tuple[tuple[str, Arg], ...],
-        found: Any,
+        fake: Any,
     ) -> tuple[TensorType, ...]:
-        if found is None and "val" not in node.meta:
+        if fake is None and "val" not in node.meta:
             return ops.infer(op, args, kwargs, self.types)
-        results = found if isinstance(found, (tuple, list)) else (found,)
-        made = [tensor_type(result, f"a result of {op}", origin(node)) for result in results]
+        results = fake if isinstance(fake, (tuple, list)) else (fake,)
+        types = [tensor_type(result, f"a result of {op}", origin(node)) for result in results]
         if packet_name(op) in ops.RECURRENT:
-            return ops.last_states(op, args, made, self.types)
-        return tuple(made)
+            return ops.last_states(op, args, types, self.types)
+        return tuple(types)
 
     def _arg(self, arg: Any, node: fx.Node) -> Arg:
         if isinstance(arg, fx.Node):
@@ -447,11 +447,11 @@ def plain_value(tensor: torch.Tensor, device: torch.device | None) -> torch.Tens
 def tensor_type(value: Any, what: str, source: str = "") -> TensorType:
     """The type of a (fake) tensor; CaptureError for what a TensorType cannot say."""
     if not isinstance(value, torch.Tensor):
-        found = "nothing" if value is None else f"a {type(value).__name__}"
+        kind = "nothing" if value is None else f"a {type(value).__name__}"
         number = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
         refusal = DataDependentError if number else CaptureError
         raise refusal(
-            f"{what} is {found}, not a tensor",
+            f"{what} is {kind}, not a tensor",
             "nodes of a graph compute tensors only",
             "compute this part outside the model, or behind a custom operator that returns tensors",
             source,
@@ -491,13 +491,13 @@ def _plain_attention(
 ) -> tuple[str, tuple[Arg, ...], tuple[tuple[str, Arg], ...]] | None:
     """aten.scaled_dot_product_attention, if only the first result is read and nothing is random.
     Queries with more heads than the keys have share these, which it must be told."""
-    given = ops.arguments(Node(node.name, op, args, kwargs, ()))
-    mask, dropout, causal = (given.get(key) if key else None for key in ATTENTION[op])
+    arguments = ops.arguments(Node(node.name, op, args, kwargs, ()))
+    mask, dropout, causal = (arguments.get(key) if key else None for key in ATTENTION[op])
     if dropout != 0.0 or any(
         user.target is not operator.getitem or user.args[1] != 0 for user in node.users
     ):
         return None
-    query, key, value, scale = (given.get(name) for name in ("query", "key", "value", "scale"))
+    query, key, value, scale = (arguments.get(name) for name in ("query", "key", "value", "scale"))
     assert isinstance(query, Ref) and isinstance(key, Ref)
     shared = types[query.name].shape[HEADS] != types[key.name].shape[HEADS]
     return (

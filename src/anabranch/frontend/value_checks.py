@@ -102,19 +102,19 @@ class CheckedValues:
         """One more check."""
         subject, text = args[0], args[1] if len(args) > 1 else ""
         if name == SCALAR:
-            found = self._number(subject)
-            if isinstance(found, (bool, int, float)):
+            value = self._number(subject)
+            if isinstance(value, (bool, int, float)):
                 return
-            self._keep(node, subject, "true", found)
+            self._keep(node, subject, "true", value)
         else:
-            found = self.values.get(subject) if isinstance(subject, fx.Node) else None
-            self._keep(node, subject, "linalg" if name == LINALG else "assert", found, text)
+            value = self.values.get(subject) if isinstance(subject, fx.Node) else None
+            self._keep(node, subject, "linalg" if name == LINALG else "assert", value, text)
 
-    def _keep(self, node: fx.Node, subject: Any, kind: Any, found: Arg, text: str = "") -> None:
-        known = found if isinstance(found, Ref) else None
+    def _keep(self, node: fx.Node, subject: Any, kind: Any, value: Arg, text: str = "") -> None:
+        ref = value if isinstance(value, Ref) else None
         line = origin(node) or (origin(subject) if isinstance(subject, fx.Node) else "")
-        check = ValueCheck(kind, known, text, line)
-        if known is None or check not in self.made:
+        check = ValueCheck(kind, ref, text, line)
+        if ref is None or check not in self.made:
             self.made.append(check)
 
     def _number(self, value: Any) -> Arg:
@@ -129,36 +129,36 @@ class CheckedValues:
     def _computed(self, node: fx.Node) -> Arg:
         if str(node.target) in ITEMS:
             return self._item(node)
-        given = [self._number(arg) for arg in node.args]
-        if node.target is torch.sym_not and isinstance(given[0], Ref):
-            return self.step(node, "aten.logical_not.default", given[0])
-        if node.target is torch.sym_ite and given[1:] == [1, 0] and isinstance(given[0], Ref):
-            return self.step(node, "aten._to_copy.default", given[0], dtype=torch.int64)
-        if node.target not in COMPUTED or any(arg is None for arg in given):
+        operands = [self._number(arg) for arg in node.args]
+        if node.target is torch.sym_not and isinstance(operands[0], Ref):
+            return self.step(node, "aten.logical_not.default", operands[0])
+        if node.target is torch.sym_ite and operands[1:] == [1, 0] and isinstance(operands[0], Ref):
+            return self.step(node, "aten._to_copy.default", operands[0], dtype=torch.int64)
+        if node.target not in COMPUTED or any(arg is None for arg in operands):
             return None
-        one, other = given
+        first, other = operands
         behind, before = COMPUTED[node.target]
         packet = behind.partition(".")[0]
-        if isinstance(one, Ref) and isinstance(other, Ref):
+        if isinstance(first, Ref) and isinstance(other, Ref):
             kind = "default" if packet.startswith("logical") else "Tensor"
-            return self.step(node, f"aten.{packet}.{kind}", one, other)
+            return self.step(node, f"aten.{packet}.{kind}", first, other)
         if not before:
             return None
-        if isinstance(one, Ref):
-            return self.step(node, f"aten.{behind}", one, other)
+        if isinstance(first, Ref):
+            return self.step(node, f"aten.{behind}", first, other)
         if before.endswith("Scalar_Tensor"):
-            return self.step(node, f"aten.{before}", one, other)
-        return self.step(node, f"aten.{before}", other, one)
+            return self.step(node, f"aten.{before}", first, other)
+        return self.step(node, f"aten.{before}", other, first)
 
     def _item(self, node: fx.Node) -> Arg:
         source = self.values.get(node.args[0]) if isinstance(node.args[0], fx.Node) else None
-        known = node.args[0].meta.get("val") if isinstance(node.args[0], fx.Node) else None
-        if not isinstance(source, Ref) or not isinstance(known, Tensor) or known.is_complex():
+        fake = node.args[0].meta.get("val") if isinstance(node.args[0], fx.Node) else None
+        if not isinstance(source, Ref) or not isinstance(fake, Tensor) or fake.is_complex():
             return None
-        if known.dim():
+        if fake.dim():
             source = self.step(node, "aten.reshape.default", source, ())
-        wide = torch.float64 if known.is_floating_point() else torch.int64
-        if known.dtype not in (wide, torch.bool):
+        wide = torch.float64 if fake.is_floating_point() else torch.int64
+        if fake.dtype not in (wide, torch.bool):
             source = self.step(node, "aten._to_copy.default", source, dtype=wide)
         return source
 

@@ -36,20 +36,20 @@ STANDARD = ("<stdin>", "<stdout>", "<stderr>")
 
 
 @contextmanager
-def opened_files(found: list[str], deaf: Callable[[FrameType], bool]) -> Iterator[None]:
+def opened_files(files: list[str], deaf: Callable[[FrameType], bool]) -> Iterator[None]:
     """Adds the files that this thread opens for writing in the user's code, unless it is `deaf` to
     the code that opens them."""
-    thread, given, low = threading.get_ident(), builtins.open, os.open
+    thread, high, low = threading.get_ident(), builtins.open, os.open
 
     def note(file: Any) -> None:
         frame = sys._getframe(2)
         if threading.get_ident() == thread and not deaf(frame):
-            found.extend(_told(frame, file))
+            files.extend(_told(frame, file))
 
     def opened(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
         if isinstance(mode, str) and not {"w", "a", "x", "+"}.isdisjoint(mode):
             note(file)
-        return given(file, mode, *args, **kwargs)
+        return high(file, mode, *args, **kwargs)
 
     def opened_low(path: Any, flags: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(flags, int) and flags & FOR_WRITING:
@@ -62,7 +62,7 @@ def opened_files(found: list[str], deaf: Callable[[FrameType], bool]) -> Iterato
     try:
         yield
     finally:
-        for module, name, was in zip(changed, ("open",) * 3, (given, given, low), strict=True):
+        for module, name, was in zip(changed, ("open",) * 3, (high, high, low), strict=True):
             setattr(module, name, was)
 
 

@@ -108,11 +108,11 @@ class _ClusterSearch:
 
     def result(self, trace: Trace) -> list[NodeGroup]:
         """The clusters left after all merges, each with the views it swallows."""
-        found: list[NodeGroup] = []
+        groups: list[NodeGroup] = []
         for at, unit in enumerate(self.units):
             if unit:
-                found += self._settled(sorted(self.parts[at]), trace)
-        return in_order(found, self.paths, self.facts)
+                groups += self._settled(sorted(self.parts[at]), trace)
+        return in_order(groups, self.paths, self.facts)
 
     def _settled(self, parts: list[int], trace: Trace) -> list[NodeGroup]:
         """These groups as one cluster if it can be written, else halves of it."""
@@ -138,17 +138,17 @@ class _ClusterSearch:
     def _readers(self, at: int) -> set[int]:
         """Groups that read what this one makes, but for copies to the places of states, which stay
         alone: most of these go (`tuning.state_stores`), and what they read is a result anyway."""
-        found = {
+        readers = {
             self.home[node.name]
             for name in self._made(at)
             for node in self.paths.readers.get(name, ())
             if not (node.op == STORE and node.name in self.facts.alone)
         }
-        return found - {at}
+        return readers - {at}
 
-    def _merge(self, one: int, other: int) -> None:
+    def _merge(self, first: int, second: int) -> None:
         """Both as one unit, if that is legal."""
-        a, b = sorted((one, other))
+        a, b = sorted((first, second))
         if not (self.units[a] and self.units[b]) or not self.reach.may_merge(a, b):
             return
         nodes = [*self.units[a], *self.units[b]]
@@ -176,9 +176,9 @@ class _ClusterSearch:
 
     def _stays_apart(self, node: Node) -> bool:
         kind, name = ops.info(node.op).kind, ops.packet_name(node.op)
-        known = kind in ("pointwise", "factory", "reduce") or name in MOVES
+        supported = kind in ("pointwise", "factory", "reduce") or name in MOVES
         typed = all(type.dtype in COMPUTE and type.numel for type in node.types)
-        fits = known and typed and name in LOWERINGS and not ops.info(node.op).random
+        fits = supported and typed and name in LOWERINGS and not ops.info(node.op).random
         return not fits or node.name in self.facts.alone
 
 
@@ -186,18 +186,22 @@ def why_no_cluster(
     nodes: Sequence[Node], paths: Paths, facts: FusionFacts, shapes: dict[str, tuple[int, ...]]
 ) -> Refused | None:
     """Why pointwise nodes and moves make no good kernel, by shapes alone."""
-    made = {name for node in nodes for name in node.results}
+    results = {name for node in nodes for name in node.results}
     spaces = set[tuple[int, ...]]()
     for node in nodes:
         for value in node.uses:
             root = paths.root(value)
-            why = _why_not_inside(node, value, root, made, paths, facts) if root in made else None
+            why = (
+                _why_not_inside(node, value, root, results, paths, facts)
+                if root in results
+                else None
+            )
             if why:
                 return why
     for name in paths.outputs(nodes):
         node = facts.makers[name]
         shape = shapes[name]
-        if alike(node, shapes) and made & set(map(paths.root, concatenated(node))):
+        if alike(node, shapes) and results & set(map(paths.root, concatenated(node))):
             shape = shapes[concatenated(node)[0]]
         spaces.add(_without_ones(shape))
     if len(spaces) > 1 and not refined(spaces):
@@ -207,8 +211,8 @@ def why_no_cluster(
 
 def too_many(nodes: Sequence[Node], paths: Paths) -> Refused | None:
     """Why one kernel does not read and write all that these nodes do."""
-    made = {name for node in nodes for name in node.results}
-    read = {paths.root(name) for node in nodes for name in node.uses} - made
+    results = {name for node in nodes for name in node.results}
+    read = {paths.root(name) for node in nodes for name in node.uses} - results
     values = len(read) + len(paths.outputs(nodes))
     if len(nodes) > MOST_NODES or values > MOST_VALUES:
         return Refused(f"{len(nodes)} nodes with {values} values are too many")
@@ -224,7 +228,7 @@ def why_not_one_kernel(group: NodeGroup, paths: Paths, facts: FusionFacts) -> Re
 
 
 def _why_not_inside(
-    reader: Node, value: str, root: str, made: set[str], paths: Paths, facts: FusionFacts
+    reader: Node, value: str, root: str, results: set[str], paths: Paths, facts: FusionFacts
 ) -> Refused | None:
     """Why a node may not compute what it reads by itself."""
     maker, read, whole = facts.makers[root], facts.types[value].numel, facts.types[root].numel
@@ -244,18 +248,20 @@ def _why_not_inside(
             return Refused(
                 f"%{node.name} joins parts of several sizes: each would be computed for all"
             )
-        computed = made & set(map(paths.root, joined))
+        computed = results & set(map(paths.root, joined))
         if len(joined) == 2:
-            computed = {name for name in computed if not _is_step(facts.makers[name], made, paths)}
+            computed = {
+                name for name in computed if not _is_step(facts.makers[name], results, paths)
+            }
         if node is maker and computed and read > facts.types[joined[0]].numel:
             return Refused(f"%{root} is read whole: each of its parts would be computed for all")
     return None
 
 
-def _is_step(node: Node, made: set[str], paths: Paths) -> bool:
+def _is_step(node: Node, results: set[str], paths: Paths) -> bool:
     """Whether it is an instruction on one value that is read: a rotation's negated half, say."""
     cheap = ops.packet_name(node.op) in CHEAP and ops.info(node.op).kind == "pointwise"
-    return cheap and len(node.uses) == 1 and made.isdisjoint(map(paths.root, node.uses))
+    return cheap and len(node.uses) == 1 and results.isdisjoint(map(paths.root, node.uses))
 
 
 @functools.lru_cache(maxsize=1 << 13)

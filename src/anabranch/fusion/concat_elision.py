@@ -40,7 +40,7 @@ def fitting(tasks: TaskGraph, trace: Trace) -> tuple[str, ...]:
     """The names of tasks that are concatenations and nothing else, and may be elided concats. What
     may not is an event. A value is a slice of one whole: of several that want it, the first, unless
     that lies within the others."""
-    nest, found = _Nest.of(tasks), list[str]()
+    nest, names = _Nest.of(tasks), list[str]()
     for task in tasks.tasks:
         if [node.op for node in task.body.nodes] != [CAT]:
             continue
@@ -49,8 +49,8 @@ def fitting(tasks: TaskGraph, trace: Trace) -> tuple[str, ...]:
             trace.add("refused", "fusion", task.name, why.sentence)
         else:
             nest.add(task.body.nodes[0])
-            found.append(task.name)
-    return tuple(found)
+            names.append(task.name)
+    return tuple(names)
 
 
 def with_elided(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
@@ -59,14 +59,14 @@ def with_elided(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
     that is within another is among them if that is."""
     elided: list[Node] = []
     listed: list[Task] = []
-    nest, known = _Nest.of(tasks), set(value_types(tasks))
+    nest, taken = _Nest.of(tasks), set(value_types(tasks))
     for task in tasks.tasks:
         if task.name in names:
             (node,) = task.body.nodes
             parts = nest.add(node)
-            copies = _copies(task, parts, nest.made, known)
+            copies = _copies(task, parts, nest.made, taken)
             copied = {copy.reads[0]: copy.name for copy in copies}
-            known.update(copied.values())
+            taken.update(copied.values())
             args = tuple(Ref(copied.get(name, name)) for name in parts), _dim(node)
             elided.append(replace(node, args=args, kwargs=()))
             listed += copies
@@ -199,8 +199,8 @@ def _why_not(task: Task, tasks: TaskGraph, nest: _Nest) -> Refused | None:
     table = types(task.body)
     if not node.type.numel:
         return Refused(f"%{node.name} is empty")
-    made = {name: t for t in tasks.tasks for name in t.writes}
-    if made.keys().isdisjoint(node.uses):
+    writers = {name: t for t in tasks.tasks for name in t.writes}
+    if writers.keys().isdisjoint(node.uses):
         return Refused("no task writes any of its parts")
     held = {constant.name for constant in tasks.constants}
     for name, start in zip(node.uses, _starts(node, table), strict=True):
@@ -210,15 +210,15 @@ def _why_not(task: Task, tasks: TaskGraph, nest: _Nest) -> Refused | None:
             return Refused(f"%{name} is {table[name].text}, the result {node.type.text}")
         if start * node.type.dtype.itemsize % BLOCK:
             return Refused(f"%{name} would start at no multiple of {BLOCK} bytes")
-        if name in made and name not in nest.leaves and made[name].body.nodes[-1].op == CAT:
+        if name in writers and name not in nest.leaves and writers[name].body.nodes[-1].op == CAT:
             return Refused(f"%{name} is a concatenation itself")
     parts = nest.parts(node)
     if isinstance(parts, Refused):
         return parts
     # What is no task's is copied. What lies in an elided concat within this one has been asked
     # before, but for its aliases: the strides that it then had may have been its own.
-    inner = (name for name, whole in nest.home.items() if whole in parts and name in made)
-    reasons = (_why_fixed(name, node, tasks) for name in parts if name in made)
+    inner = (name for name, whole in nest.home.items() if whole in parts and name in writers)
+    reasons = (_why_fixed(name, node, tasks) for name in parts if name in writers)
     within = (_why_strided(name, node, tasks) for name in inner)
     return next(filter(None, (*reasons, *within)), None)
 
@@ -264,21 +264,21 @@ def _dim(node: Node) -> int:
 
 
 def _copies(
-    task: Task, parts: Sequence[str], made: Collection[str], known: Collection[str]
+    task: Task, parts: Sequence[str], written: Collection[str], taken: Collection[str]
 ) -> list[Task]:
-    """Tasks that copy the parts that no task has made, under names that are not known yet."""
+    """Tasks that copy the parts that no task has made, under names that are not taken yet."""
     (node,) = task.body.nodes
-    names, found = set(known), list[Task]()
+    names, copies = set(taken), list[Task]()
     for value in task.body.inputs:
-        if value.name in parts and value.name not in made:
+        if value.name in parts and value.name not in written:
             name = f"{task.name}_{value.name.replace('.', '_')}"
             while name in names:
                 name += "_"
             copy = Node(name, CLONE, (Ref(value.name),), (), (value.type,), node.origin)
             body = Graph(name, (value,), (), (copy,), (Ref(name),))
-            found.append(Task(name, body))
+            copies.append(Task(name, body))
             names.add(name)
-    return found
+    return copies
 
 
 def _renamed(
@@ -286,11 +286,11 @@ def _renamed(
 ) -> tuple[tuple[Node, ...], dict[str, tuple[int, ...]]]:
     """The aliases where these values have these strides, and the strides with those of aliases
     that come to have others. ValueError, or RuntimeError, if one would be no alias any more."""
-    table, found = value_types(tasks), dict(strides)
+    table, all_strides = value_types(tasks), dict(strides)
     table |= {n: replace(table[n], strides=steps) for n, steps in strides.items() if n in table}
     aliases: list[Node] = []
     for node in tasks.aliases:
-        if found.keys().isdisjoint(node.uses):
+        if all_strides.keys().isdisjoint(node.uses):
             aliases.append(node)
             continue
         if node.op == AS_STRIDED:
@@ -301,8 +301,8 @@ def _renamed(
             raise ValueError(f"%{node.name} would be a copy")
         aliases.append(node)
         for name, type in zip(node.results, kinds, strict=True):
-            table[name], found[name] = type, type.strides
-    return tuple(aliases), found
+            table[name], all_strides[name] = type, type.strides
+    return tuple(aliases), all_strides
 
 
 def _restrided(task: Task, strides: Mapping[str, tuple[int, ...]]) -> Task:
@@ -346,6 +346,6 @@ def _sharing(whole: TaskGraph, changed: Mapping[str, Task]) -> list[tuple[list[s
 
 def _sums(before: Sequence[Cost], after: Sequence[Cost]) -> tuple[tuple[float, float], bool]:
     """Both sums, and whether the second is only a guess where the first is known."""
-    known = any(cost.source != "estimated" for cost in before)
-    guess = known and any(cost.source == "estimated" for cost in after)
+    measured = any(cost.source != "estimated" for cost in before)
+    guess = measured and any(cost.source == "estimated" for cost in after)
     return (sum(cost.us for cost in before), sum(cost.us for cost in after)), guess

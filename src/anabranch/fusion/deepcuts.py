@@ -136,9 +136,9 @@ class _Growth:
                 for v in bits(mask):
                     self._known[v].append(mask)
             ways: dict[int, list[tuple[int, int]]] = {}
-            for one in fresh:
-                for other in self._consecutive(one):
-                    ways.setdefault(one | other, []).append((one, other))
+            for first in fresh:
+                for second in self._consecutive(first):
+                    ways.setdefault(first | second, []).append((first, second))
             unions = [union for union in ways if union not in tried]
             if len(unions) > left:
                 hopes = {union: max(self._gained(*pair) for pair in ways[union]) for union in ways}
@@ -148,16 +148,16 @@ class _Growth:
             self._subsets.learn([self.subset(mask) for mask in (*fresh, *unions)])
             fresh = [u for u in ways if u in tried and u not in self.gains and self._pays(ways[u])]
 
-    def _gained(self, one: int, other: int) -> float:
-        return self.gains[one] + self.gains[other]
+    def _gained(self, first: int, second: int) -> float:
+        return self.gains[first] + self.gains[second]
 
     def _consecutive(self, mask: int) -> list[int]:
         """The subsets known so far of which one reads the other, with nothing to run in between."""
         near = 0
         for v in bits(mask):
             near |= self._beside[v]
-        known = dict.fromkeys(other for v in bits(near & ~mask) for other in self._known[v])
-        return [other for other in known if not other & mask and self._whole(other | mask)]
+        neighbours = dict.fromkeys(other for v in bits(near & ~mask) for other in self._known[v])
+        return [other for other in neighbours if not other & mask and self._whole(other | mask)]
 
     def _whole(self, mask: int) -> bool:
         """Whether no path leads out of it and back."""
@@ -171,9 +171,9 @@ class _Growth:
         """Whether a merge of two of these is faster; then what it gains is noted."""
         union = pairs[0][0] | pairs[0][1]
         gains = [
-            self._gained(one, other) + saved
-            for one, other in pairs
-            if (saved := self._subsets.saved(self.subset(one), self.subset(other))) > 0
+            self._gained(first, second) + saved
+            for first, second in pairs
+            if (saved := self._subsets.saved(self.subset(first), self.subset(second))) > 0
         ]
         if gains:
             self.gains[union] = gains[0]
@@ -233,12 +233,12 @@ class _SubsetTable:
         """Learn what these take, in one batch."""
         fresh: dict[str, Task] = {}
         for subset in subsets:
-            made = self._task(subset)
-            if not isinstance(made, Refused) and made[1] not in self._costs:
-                fresh.setdefault(made[1], made[0])
+            entry = self._task(subset)
+            if not isinstance(entry, Refused) and entry[1] not in self._costs:
+                fresh.setdefault(entry[1], entry[0])
         if fresh:
-            found = self._evaluate(list(fresh.values()))
-            self._costs.update(zip(fresh, found, strict=True))
+            costs = self._evaluate(list(fresh.values()))
+            self._costs.update(zip(fresh, costs, strict=True))
 
     def faster(self, partition: Partition, pairs: Sequence[Pair]) -> Iterator[Partition]:
         """The partitions that a round leads to, all of them faster than this one."""
@@ -306,11 +306,11 @@ class _SubsetTable:
         ordered = in_order(groups, self.paths, self.facts)
         return tuple(frozenset(node.name for node in group) for group in ordered)
 
-    def saved(self, one: Subset, other: Subset) -> float:
+    def saved(self, first: Subset, second: Subset) -> float:
         """How much less the two take as one; 0 if that is not known to be."""
-        if self._why_not(one, other):
+        if self._why_not(first, second):
             return 0.0
-        return self._cost(one).us + self._cost(other).us - self._cost(one | other).us
+        return self._cost(first).us + self._cost(second).us - self._cost(first | second).us
 
     def _gain(self, partition: Partition, pair: Pair) -> float:
         """How much faster the partition gets by one merge; 0 if that is not known to be."""
@@ -320,10 +320,10 @@ class _SubsetTable:
 
     def _why_not(self, first: Subset, second: Subset) -> Refused | None:
         """Why two subsets are not one, as far as they alone say so."""
-        made = self._task(first | second)
-        if isinstance(made, Refused):
-            return made
-        task, structure = made
+        entry = self._task(first | second)
+        if isinstance(entry, Refused):
+            return entry
+        task, structure = entry
         if structure not in self._costs:
             return Refused("one of too many subsets to evaluate")
         cost = self._costs[structure]
@@ -337,8 +337,8 @@ class _SubsetTable:
         return Refused(f"{cost.us:.2f} us in one launch, {us:.2f} in two") if slower else None
 
     def _cost(self, subset: Subset) -> Cost:
-        made = self._task(subset)
-        cost = None if isinstance(made, Refused) else self._costs.get(made[1])
+        entry = self._task(subset)
+        cost = None if isinstance(entry, Refused) else self._costs.get(entry[1])
         return cost or Cost(math.inf, "estimated")
 
     def _task(self, subset: Subset) -> tuple[Task, str] | Refused:
@@ -369,20 +369,20 @@ class _SubsetTable:
     def _group(self, subset: Subset) -> tuple[tuple[Node, ...], Refused | None]:
         """The nodes with the views between them, in graph order, and why there can be no such
         group."""
-        found = {node.name: node for node in self._own(subset)}
+        nodes = {node.name: node for node in self._own(subset)}
         why: Refused | None = None
-        for name in [name for node in found.values() for name in node.uses]:
+        for name in [name for node in nodes.values() for name in node.uses]:
             chain: list[Node] = []
             maker = self.facts.makers.get(name)
             while maker is not None and maker.name in self.views:
                 chain.append(maker)
                 maker = self.facts.makers.get(maker.uses[0])
             if maker is not None and maker.name in subset:
-                found.update((view.name, view) for view in chain)
+                nodes.update((view.name, view) for view in chain)
                 strange = next((v for v in chain if v.name not in self.paths.views), None)
                 if strange is not None:
                     why = Refused(f"{strange.op} is a view that no kernel follows")
-        return tuple(sorted(found.values(), key=lambda n: self.facts.position[n.name])), why
+        return tuple(sorted(nodes.values(), key=lambda n: self.facts.position[n.name])), why
 
     def _own(self, subset: Subset) -> tuple[Node, ...]:
         names = sorted(subset, key=self.facts.position.__getitem__)
@@ -390,8 +390,8 @@ class _SubsetTable:
 
     def _outputs(self, subset: Subset) -> list[str]:
         """What others read of these nodes, themselves or through views."""
-        made = [name for node in self._own(subset) for name in node.results]
-        return [name for name in made if self._wanted(name, subset)]
+        results = [name for node in self._own(subset) for name in node.results]
+        return [name for name in results if self._wanted(name, subset)]
 
     def _wanted(self, name: str, subset: Subset) -> bool:
         if name in self.facts.returned:

@@ -47,8 +47,8 @@ def best_disjoint(gains: Mapping[int, float], preds: Sequence[int]) -> SubsetInd
             if fewer not in seen:
                 seen.add(fewer)
                 left = {other: gain for other, gain in gains.items() if other not in fewer}
-                gain, found = _packed(left, len(preds))
-                heapq.heappush(heap, (-gain, next(number), fewer, found))
+                gain, chosen = _packed(left, len(preds))
+                heapq.heappush(heap, (-gain, next(number), fewer, chosen))
 
 
 def in_circle(masks: Sequence[int], preds: Sequence[int]) -> SubsetIndices:
@@ -104,7 +104,7 @@ def _packed(gains: Mapping[int, float], nodes: int) -> tuple[float, SubsetIndice
             best = sorted(after.items(), key=lambda item: -item[1][0])
             after = dict(best[:MOST_STATES])
         states = after
-    gain, chosen = max(states.values(), key=lambda found: found[0])
+    gain, chosen = max(states.values(), key=lambda entry: entry[0])
     choice: list[int] = []
     at: object = chosen
     while isinstance(at, tuple):

@@ -86,8 +86,8 @@ def with_gemm_chains(
             break
         current, heard = chained, trace.child()
     home = {node.name: at for at, group in enumerate(current) for node in group}
-    for what, (one, other) in left.items():
-        if home[one.name] != home[other.name]:
+    for what, (first, second) in left.items():
+        if home[first.name] != home[second.name]:
             trace.add("refused", "fusion", what, "another chain of one of them gains more")
     return current
 
@@ -126,8 +126,8 @@ def _offers(
         why = why_not_gemm_chain(group, groups[other], facts)
         if not why:
             us = expected_us(body_of(nodes, facts), spec)
-            each = [expected_us(body_of(one, facts), spec) for one in (group, groups[other])]
-            apart = sum(one for one in each if one is not None)
+            each = [expected_us(body_of(part, facts), spec) for part in (group, groups[other])]
+            apart = sum(estimate for estimate in each if estimate is not None)
             if us is None:
                 why = Refused("no tile of both products fits a multiprocessor")
             elif None in each:
@@ -142,7 +142,7 @@ def _offers(
 
 def _suits(first: NodeGroup, second: NodeGroup, facts: FusionFacts) -> bool:
     """Whether the two are of kinds that go together, one contraction at least among them."""
-    ours, theirs = ([contracts(node) for node in _anchors(one)] for one in (first, second))
+    ours, theirs = ([contracts(node) for node in _anchors(group)] for group in (first, second))
     if theirs == [True]:
         product = len(ours) == 1 and not _attends(second)
         return product or (not ours and _light(first, facts))
@@ -165,18 +165,18 @@ def _readers(group: NodeGroup, facts: FusionFacts) -> Iterator[Node]:
 
 def _with_views(first: NodeGroup, second: NodeGroup, facts: FusionFacts) -> NodeGroup:
     """The nodes of both, and the views through which the second one reads the first."""
-    own, found = {node.name for node in first}, {node.name: node for node in (*first, *second)}
+    own, nodes = {node.name for node in first}, {node.name: node for node in (*first, *second)}
     for node in second:
         for name in node.uses:
             path, maker = list[Node](), facts.makers.get(name)
             while maker is not None and maker.name not in own:
-                if maker.name in found or not ops.is_view(maker, facts.types):
+                if maker.name in nodes or not ops.is_view(maker, facts.types):
                     break
                 path.append(maker)
                 maker = facts.makers.get(maker.uses[0])
             else:
-                found.update((view.name, view) for view in path if maker is not None)
-    return tuple(sorted(found.values(), key=lambda node: facts.position[node.name]))
+                nodes.update((view.name, view) for view in path if maker is not None)
+    return tuple(sorted(nodes.values(), key=lambda node: facts.position[node.name]))
 
 
 def why_not_gemm_chain(first: NodeGroup, second: NodeGroup, facts: FusionFacts) -> Refused | None:
@@ -205,10 +205,10 @@ def why_not_gemm_chain(first: NodeGroup, second: NodeGroup, facts: FusionFacts) 
 def _made(nodes: Sequence[Node], facts: FusionFacts) -> Iterator[Node]:
     """Those that make something, or view what these make: views of other values are had for
     nothing, so who else reads one does not matter."""
-    made = set[str]()
+    results = set[str]()
     for node in nodes:
-        if not ops.is_view(node, facts.types) or made.intersection(node.uses):
-            made.update(node.results)
+        if not ops.is_view(node, facts.types) or results.intersection(node.uses):
+            results.update(node.results)
             yield node
 
 
@@ -235,8 +235,8 @@ def _reduces(node: Node) -> bool:
 def _again(light: NodeGroup, reading: Sequence[Node], facts: FusionFacts) -> Refused | None:
     """Why light work is too much to be done wherever an element is read: for each tile of columns,
     and for each tap of a window."""
-    made = {name for node in light for name in node.results}
-    read = {name for node in light for name in node.uses} - made
+    results = {name for node in light for name in node.results}
+    read = {name for node in light for name in node.uses} - results
     concatenates = any(ops.packet_name(node.op) in CONCATS for node in light)
     if reading[0].op == CONVOLUTION and not concatenates:  # parts may be written into their places
         places = len(reading[0].types[0].shape) - 2
@@ -257,9 +257,9 @@ def _again(light: NodeGroup, reading: Sequence[Node], facts: FusionFacts) -> Ref
 
 def _waits(nodes: Sequence[Node], facts: FusionFacts) -> Refused | None:
     """Why the first anchor would start later: times of kernels do not show what ran beside it."""
-    anchor, made = _anchors(nodes)[0], {name for node in nodes for name in node.results}
+    anchor, results = _anchors(nodes)[0], {name for node in nodes for name in node.results}
     for name in (name for node in nodes for name in node.uses):
-        if name not in made and not facts.awaits(anchor, name):
+        if name not in results and not facts.awaits(anchor, name):
             return Refused(f"%{anchor.name} would wait for %{name}, which can run beside it")
     return None
 

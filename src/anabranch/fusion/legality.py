@@ -106,8 +106,8 @@ class FusionFacts:
             masks.append(mask)
         returned = frozenset(ref.name for ref in graph.outputs)
         constants = frozenset(constant.name for constant in graph.constants)
-        known = types(graph), users(graph), makers, returned, constants
-        return FusionFacts(*known, position, tuple(masks), {*alone, *overwriting(graph)}, late)
+        fields = types(graph), users(graph), makers, returned, constants
+        return FusionFacts(*fields, position, tuple(masks), {*alone, *overwriting(graph)}, late)
 
     def depends(self, node: Node, value: str) -> bool:
         """Whether the node can run only when the value is there anyway."""
@@ -196,9 +196,9 @@ def why_not_written(
     body = body_of(group, facts, outputs)
     if _written(canonical(body, content=False)):
         return None
-    found = lower(body)
-    if isinstance(found, Refused):
-        return found
+    lowered = lower(body)
+    if isinstance(lowered, Refused):
+        return lowered
     return Refused(f"no template writes it as one kernel ({why_none(body)})")
 
 
@@ -217,9 +217,9 @@ def _before_windows(group: Sequence[Node], facts: FusionFacts) -> Refused | None
         for node in before:
             if ops.packet_name(node.op) not in CHEAP:
                 return Refused(f"%{node.name} would be computed again for each window it lies in")
-        made = {name for node in before for name in node.results}
+        results = {name for node in before for name in node.results}
         places = len(anchor.types[0].shape) - 2
-        read = {name for node in before for name in node.uses} - made
+        read = {name for node in before for name in node.uses} - results
         read = {name for name in read if differs(facts.types[name], places)}
         if len(read) > MOST_PROLOGUE_READS:
             return Refused(
@@ -238,8 +238,8 @@ def body_of(
 ) -> Graph:
     """The group as a graph that reads everything as an input and returns `outputs`, by default its
     last value."""
-    made = {name for node in group for name in node.results}
-    read = dict.fromkeys(name for node in group for name in node.uses if name not in made)
+    results = {name for node in group for name in node.results}
+    read = dict.fromkeys(name for node in group for name in node.uses if name not in results)
     inputs = tuple(Input(name, facts.types[name]) for name in read)
     returned = tuple(map(Ref, outputs or group[-1].results))
     return Graph(group[-1].name, inputs, (), tuple(group), returned)
@@ -254,11 +254,11 @@ def is_depthwise(node: Node, facts: FusionFacts) -> bool:
     """Whether the node is a convolution of each channel by itself."""
     if node.op != CONVOLUTION:
         return False
-    given = ops.arguments(node)
-    weight = given["weight"]
+    arguments = ops.arguments(node)
+    weight = arguments["weight"]
     assert isinstance(weight, Ref)
     alone = facts.types[weight.name].shape[1] == 1
-    return alone and given["groups"] != 1 and not given["transposed"]
+    return alone and arguments["groups"] != 1 and not arguments["transposed"]
 
 
 def _read_outside(group: Sequence[Node], facts: FusionFacts) -> Refused | None:
@@ -282,8 +282,8 @@ def _other_type(group: Sequence[Node]) -> Refused | None:
 
 
 def _convolution(node: Node, rest: Sequence[Node]) -> Refused | None:
-    given = ops.arguments(node)
-    if given["transposed"]:
+    arguments = ops.arguments(node)
+    if arguments["transposed"]:
         return Refused("the library fuses nothing into a transposed convolution")
     if len(node.type.shape) != 4:
         return Refused("the library fuses two-dimensional convolutions only")
@@ -291,14 +291,14 @@ def _convolution(node: Node, rest: Sequence[Node]) -> Refused | None:
 
 
 def _linear(node: Node, rest: Sequence[Node]) -> Refused | None:
-    given = ops.arguments(node)
-    if node.op == LINEAR and given["bias"] is None:
+    arguments = ops.arguments(node)
+    if node.op == LINEAR and arguments["bias"] is None:
         return Refused("the library's fused call adds a bias, and there is none")
     if len(node.type.shape) != 2:
         return Refused(
             f"the library's fused call multiplies matrices, and %{node.name} is a stack of them"
         )
-    if node.op == ADDMM and (given["alpha"], given["beta"]) != (1, 1):
+    if node.op == ADDMM and (arguments["alpha"], arguments["beta"]) != (1, 1):
         return Refused("the library's fused call does not scale")
     for last in rest:
         if last.op == GELU and ops.arguments(last)["approximate"] != "tanh":
@@ -307,8 +307,8 @@ def _linear(node: Node, rest: Sequence[Node]) -> Refused | None:
 
 
 def _dtype(node: Node) -> Refused | None:
-    known = node.type.dtype in LIBRARY_DTYPES
-    return Refused.unless(known, f"the library fuses nothing in {node.type.dtype}")
+    supported = node.type.dtype in LIBRARY_DTYPES
+    return Refused.unless(supported, f"the library fuses nothing in {node.type.dtype}")
 
 
 _ANCHORS = {CONVOLUTION: _convolution, LINEAR: _linear, ADDMM: _linear}

@@ -88,17 +88,17 @@ def stretches(coarse: TaskGraph, fine: TaskGraph) -> list[Stretch]:
     for task in fine.tasks:
         for node in computed(task):
             homes.setdefault(node, []).append(task.name)
-    found: dict[str, Stretch] = {task.name: ([], [task]) for task in fine.tasks}
+    stretch_of: dict[str, Stretch] = {task.name: ([], [task]) for task in fine.tasks}
     for group in coarse.tasks:
         own = [name for node in computed(group) for name in homes[node]]
-        joined = {id(found[name]): found[name] for name in own}
+        joined = {id(stretch_of[name]): stretch_of[name] for name in own}
         first, *others = joined.values()
         first[0].append(group)
         for other in others:
             first[0].extend(other[0])
             first[1].extend(other[1])
-            found.update((part.name, first) for part in other[1])
-    return list({id(stretch): stretch for stretch in found.values()}.values())
+            stretch_of.update((part.name, first) for part in other[1])
+    return list({id(stretch): stretch for stretch in stretch_of.values()}.values())
 
 
 def computed(task: Task) -> list[str]:
@@ -128,12 +128,12 @@ def _aliases(tasks: Sequence[Task], coarse: TaskGraph, fine: TaskGraph) -> tuple
     needed = {name for task in tasks for name in task.reads} | {ref.name for ref in fine.outputs}
     both = {node.name for node in coarse.aliases} & {node.name for node in fine.aliases}
     every = {node.name: node for node in (*coarse.aliases, *fine.aliases)}
-    found: list[Node] = []
+    aliases: list[Node] = []
     for node in _in_order(every):
         if node.name in both or needed.intersection(node.results):
-            found.insert(0, node)
+            aliases.insert(0, node)
             needed.update(node.uses)
-    return tuple(found)
+    return tuple(aliases)
 
 
 def _in_order(aliases: dict[str, Node]) -> list[Node]:

@@ -62,10 +62,10 @@ def _joined(
     """The groups, each with those found for it, if that can be written and waits for nobody."""
     facts = paths.facts
     home = {node.name: at for at, group in enumerate(groups) for node in group}
-    found: dict[int, NodeGroup] = {}
+    joined: dict[int, NodeGroup] = {}
     reach: Reach | None = None
     for at, group in enumerate(groups):
-        summed = find(group, groups, home, paths) - found.keys()
+        summed = find(group, groups, home, paths) - joined.keys()
         if not summed:
             continue
         taken = [node for other in summed for node in groups[other]]
@@ -79,12 +79,12 @@ def _joined(
             trace.add("refused", "fusion", what, why.sentence)
             continue
         trace.add("applied", "fusion", what, said)
-        found |= {at: nodes, **dict.fromkeys(summed, ())}
+        joined |= {at: nodes, **dict.fromkeys(summed, ())}
         for other in summed:
             reach.merge(at, other)
-    if not found:
+    if not joined:
         return groups
-    left = [nodes for at, group in enumerate(groups) if (nodes := found.get(at, group))]
+    left = [nodes for at, group in enumerate(groups) if (nodes := joined.get(at, group))]
     return in_order(left, paths, facts)
 
 
@@ -96,12 +96,12 @@ def _after(
     if len(group[-1].types) != 1 or sum(map(contracts, group)) != 1:
         return set()
     *lead, length = group[-1].type.shape or (1,)
-    found: set[int] = set()
+    summed: set[int] = set()
     stack, shapes = [group[-1].name], set[tuple[int, ...]]()
     while stack:
         for reader in paths.readers.get(stack.pop(), ()):
             other = home[reader.name]
-            if other == at or other in found:
+            if other == at or other in summed:
                 continue
             parts = [shape for name in reader.uses if len(shape := facts.types[name].shape) > 1]
             if not shapes:  # of the first who reads parts
@@ -111,12 +111,12 @@ def _after(
             if not small or not _sums(groups[other]):
                 continue
             sources = {home[name] for node in groups[other] for name in paths.sources(node)}
-            if sources <= {at, other, *found}:
-                found.add(other)
+            if sources <= {at, other, *summed}:
+                summed.add(other)
                 stack += [name for node in groups[other] for name in node.results]
-    nodes = [node for other in found for node in groups[other]]
+    nodes = [node for other in summed for node in groups[other]]
     kept = {len(facts.types[name].shape) for name in paths.outputs(nodes)} if nodes else set()
-    return found if any(map(_reduces, nodes)) and kept <= {len(lead) + 1} else set()
+    return summed if any(map(_reduces, nodes)) and kept <= {len(lead) + 1} else set()
 
 
 def _before(
@@ -127,13 +127,13 @@ def _before(
     anchors = [node for node in group if contracts(node)]
     if len(anchors) != 1:
         return set()
-    rows, made = anchors[0].uses[0], {name for node in group for name in node.results}
-    found: set[int] = set()
-    for name in {name for node in group for name in node.uses} - made - {rows}:
+    rows, results = anchors[0].uses[0], {name for node in group for name in node.results}
+    summed: set[int] = set()
+    for name in {name for node in group for name in node.uses} - results - {rows}:
         chain = _chain(name, rows, groups, home, paths.facts)
         if any(_reduces(node) for at in chain for node in groups[at]):
-            found |= chain
-    return found
+            summed |= chain
+    return summed
 
 
 def _chain(
@@ -147,31 +147,31 @@ def _chain(
         *wanted, whole = facts.types[rows].shape or (1,)
         return lead == wanted and length <= min(MOST_SHORT, whole - 1)
 
-    found: set[int] = set()
+    chain: set[int] = set()
     stack = [name]
     while stack:
         value = stack.pop()
         maker = facts.makers.get(value)
         at = home.get(maker.name) if maker is not None else None
-        if at in found or value in facts.constants:
+        if at in chain or value in facts.constants:
             continue
         group = groups[at] if at is not None else ()
         own = {result for node in group for result in node.results}
         read = {use for node in group for use in node.uses} - own
-        known = all(use in facts.constants or few(use) for use in read)
-        if at is not None and known and _sums(group):
-            found.add(at)
+        available = all(use in facts.constants or few(use) for use in read)
+        if at is not None and available and _sums(group):
+            chain.add(at)
             stack += read
         elif not few(value):
             return set()
-    return found
+    return chain
 
 
 def _with_own_views(nodes: Sequence[Node], paths: Paths) -> NodeGroup:
     """The nodes and the views through which they read each other, in graph order."""
-    made = {name for node in nodes for name in node.results}
+    results = {name for node in nodes for name in node.results}
     views = [n for n in paths.with_views(nodes) if n.name in paths.views]
-    own = [view for view in views if paths.root(view.name) in made and view not in nodes]
+    own = [view for view in views if paths.root(view.name) in results and view not in nodes]
     return tuple(sorted((*nodes, *own), key=lambda node: paths.facts.position[node.name]))
 
 

@@ -74,12 +74,12 @@ def cut(graph: Graph, groups: Sequence[NodeGroup]) -> TaskGraph:
         bodies = _bodies(graph, groups, aliases, views)
         tasks = tuple(Task(body.name, _placed(body, written)) for body in bodies)
         border = graph.name, graph.inputs, graph.constants
-        made = TaskGraph(*border, tasks, aliases, graph.outputs, states=graph.states)
+        task_graph = TaskGraph(*border, tasks, aliases, graph.outputs, states=graph.states)
         if not written:
-            return made
-        knot = waiting(made)
+            return task_graph
+        knot = waiting(task_graph)
         if not knot:
-            return in_launch_order(made)
+            return in_launch_order(task_graph)
         groups = [
             part
             for group, task in zip(groups, tasks, strict=True)
@@ -119,16 +119,16 @@ def graph_of(tasks: TaskGraph) -> Graph:
     makers: dict[str, Node] = {}
     for node in (*(node for task in tasks.tasks for node in task.body.nodes), *tasks.aliases):
         makers.update(dict.fromkeys(node.results, node))
-    found: dict[str, Node] = {}
+    ordered: dict[str, Node] = {}
     stack = list({node.name: node for node in makers.values()}.values())[::-1]
     while stack:
         node = stack.pop()
-        missing = [makers[n] for n in node.uses if n in makers and makers[n].name not in found]
+        missing = [makers[n] for n in node.uses if n in makers and makers[n].name not in ordered]
         if missing:
             stack += [node, *missing[::-1]]
         else:
-            found.setdefault(node.name, node)
-    nodes = tuple(found.values())
+            ordered.setdefault(node.name, node)
+    nodes = tuple(ordered.values())
     border = tasks.name, tasks.inputs, tasks.constants
     return Graph(*border, nodes, tasks.outputs, states=tasks.states)
 
@@ -140,8 +140,8 @@ def _aliases(
     views; and those that nobody reads."""
     readers, needed = users(graph), {ref.name for ref in graph.outputs}
     for group in groups:
-        made = {name for node in group for name in node.results}
-        needed |= {name for node in group for name in node.uses} - made
+        results = {name for node in group for name in node.results}
+        needed |= {name for node in group for name in node.uses} - results
     aliases: list[Node] = []
     for view in reversed(list(views.values())):
         if needed.intersection(view.results) or not any(name in readers for name in view.results):
@@ -158,8 +158,8 @@ def _bodies(
     constants = {constant.name: constant for constant in graph.constants}
     wanted = {ref.name for ref in graph.outputs} | {name for a in aliases for name in a.uses}
     for group in groups:
-        made = {name for node in group for name in node.results}
-        wanted.update(name for node in group for name in node.uses if name not in made)
+        results = {name for node in group for name in node.results}
+        wanted.update(name for node in group for name in node.uses if name not in results)
     for group in groups:
         outputs = [
             name
@@ -180,8 +180,8 @@ def body_with(
 ) -> Graph:
     """The group as a graph of its own that returns these values. `table`: all types; `constants`,
     `views`: those of the whole graph."""
-    made = {name for node in group for name in node.results}
-    read = list(dict.fromkeys(n for node in group for n in node.uses if n not in made))
+    results = {name for node in group for name in node.results}
+    read = list(dict.fromkeys(n for node in group for n in node.uses if n not in results))
     return Graph(
         anchor_of(group, views).name,
         tuple(Input(name, table[name]) for name in read if name not in constants),

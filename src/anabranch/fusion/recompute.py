@@ -57,13 +57,13 @@ def computed_again(tasks: TaskGraph, spec: TargetSpec, trace: Trace) -> TaskGrap
         if len(readers) < 2:
             continue
         what = " + ".join(f"%{node.name}" for node in group)
-        found = search.all_with(at, sorted(readers))
-        if isinstance(found, Refused):
-            trace.add("refused", "fusion", what, found.sentence)
+        recomputed = search.all_with(at, sorted(readers))
+        if isinstance(recomputed, Refused):
+            trace.add("refused", "fusion", what, recomputed.sentence)
             continue
         why = f"computed again in {len(readers)} readers: no launch of its own"
         trace.add("applied", "fusion", what, why)
-        search.now.update(found)
+        search.now.update(recomputed)
         del search.now[at]
     if len(search.now) == len(tasks.tasks):
         return tasks
@@ -82,8 +82,8 @@ def _task(task: Task, nodes: NodeGroup, tasks: TaskGraph, facts: FusionFacts) ->
     """The task with these nodes; itself if it has them."""
     if nodes is task.body.nodes:
         return task
-    made = {name for node in nodes for name in node.results}
-    read = dict.fromkeys(name for node in nodes for name in node.uses if name not in made)
+    results = {name for node in nodes for name in node.results}
+    read = dict.fromkeys(name for node in nodes for name in node.uses if name not in results)
     held = {constant.name: constant for constant in tasks.constants}
     inputs = tuple(Input(name, facts.types[name]) for name in read if name not in held)
     constants = tuple(held[name] for name in read if name in held)
@@ -108,20 +108,20 @@ class _RecomputeSearch:
 
     def readers(self, at: int) -> set[int]:
         """The groups that read what the group makes, through views or not."""
-        made = (name for node in self.groups[at] for name in node.results)
-        found = (node for name in made for node in self.paths.readers.get(name, ()))
-        return {self.home[node.name] for node in found if node.name in self.home} - {at}
+        results = (name for node in self.groups[at] for name in node.results)
+        readers = (node for name in results for node in self.paths.readers.get(name, ()))
+        return {self.home[node.name] for node in readers if node.name in self.home} - {at}
 
     def all_with(self, at: int, readers: Sequence[int]) -> dict[int, NodeGroup] | Refused:
         """These groups, each with what it reads of this one, or why not."""
         why = self._why_not_again(self.groups[at])
-        found: dict[int, NodeGroup] = {}
+        groups: dict[int, NodeGroup] = {}
         for reader in readers:
             if not why:
                 light = _wanted(self.groups[at], self.now[reader])
-                found[reader] = self._sorted(light, self.now[reader])
-                why = self._why_not_in(light, reader, found[reader])
-        return why or found
+                groups[reader] = self._sorted(light, self.now[reader])
+                why = self._why_not_in(light, reader, groups[reader])
+        return why or groups
 
     def _why_not_again(self, light: NodeGroup) -> Refused | None:
         """Why somebody needs it in memory."""
@@ -137,11 +137,11 @@ class _RecomputeSearch:
 
     def _why_not_in(self, light: NodeGroup, reader: int, nodes: NodeGroup) -> Refused | None:
         """Why a group may not compute this, or is expected to lose more than is saved."""
-        made = {name for node in light for name in node.results}
-        read = {name for node in light for name in node.uses} - made - {*self.facts.constants}
+        results = {name for node in light for name in node.results}
+        read = {name for node in light for name in node.uses} - results - {*self.facts.constants}
         if len(read) > MOST_READS:
             return Refused(f"each reader would read {len(read)} values to compute it")
-        reading = [node for node in self.now[reader] if not made.isdisjoint(node.uses)]
+        reading = [node for node in self.now[reader] if not results.isdisjoint(node.uses)]
         for node in reading:
             if node.name in self.facts.alone:
                 return Refused(f"%{node.name} writes in the place of a state")
@@ -191,20 +191,20 @@ def _whole(tasks: TaskGraph) -> Graph:
     for node in (*(node for task in tasks.tasks for node in task.body.nodes), *tasks.aliases):
         if node.name not in nodes:
             add(node)
-    made = tuple(nodes.values())
+    ordered = tuple(nodes.values())
     border = tasks.name, tasks.inputs, tasks.constants
-    return Graph(*border, made, tasks.outputs, states=tasks.states)
+    return Graph(*border, ordered, tasks.outputs, states=tasks.states)
 
 
 def _wanted(light: NodeGroup, reader: NodeGroup) -> NodeGroup:
     """The nodes of a group that another one must compute to have what it reads."""
     needed = {name for node in reader for name in node.uses}
-    found: list[Node] = []
+    wanted: list[Node] = []
     for node in reversed(light):
         if not needed.isdisjoint(node.results):
-            found.insert(0, node)
+            wanted.insert(0, node)
             needed.update(node.uses)
-    return tuple(found)
+    return tuple(wanted)
 
 
 def _is_light(node: Node) -> bool:

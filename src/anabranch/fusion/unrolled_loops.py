@@ -85,13 +85,13 @@ class LoopSearch:
         if len(outputs) > MOST_RESULTS:
             trace.add("refused", "fusion", what, f"{len(outputs)} of them are read elsewhere")
             return
-        found = found_in(body_of(group, self.facts, outputs))
-        if not isinstance(found, Refused) and self.comes_back(group):
-            found = Refused("what reads it, or another loop, is read by it as well")
-        if isinstance(found, Refused):
-            trace.add("refused", "fusion", what, found.sentence)
+        recurrence = found_in(body_of(group, self.facts, outputs))
+        if not isinstance(recurrence, Refused) and self.comes_back(group):
+            recurrence = Refused("what reads it, or another loop, is read by it as well")
+        if isinstance(recurrence, Refused):
+            trace.add("refused", "fusion", what, recurrence.sentence)
             return
-        trace.add("applied", "fusion", what, f"a loop of {found.step.extent} steps")
+        trace.add("applied", "fusion", what, f"a loop of {recurrence.step.extent} steps")
         self.taken.update(node.name for node in nodes)
         self.groups.append(group)
 
@@ -118,9 +118,9 @@ class LoopSearch:
     def _is_able(self, node: Node) -> bool:
         """Whether it is computed element by element, or joins what is."""
         info = ops.info(node.op)
-        known = info.kind in ("pointwise", "factory") or _joins_steps(node)
+        supported = info.kind in ("pointwise", "factory") or _joins_steps(node)
         typed = all(type.dtype in COMPUTE and type.numel for type in node.types)
-        return known and typed and ops.packet_name(node.op) in LOWERINGS and not info.random
+        return supported and typed and ops.packet_name(node.op) in LOWERINGS and not info.random
 
     def _depths(self) -> dict[str, int]:
         """For each node how many others of its size follow each other up to it, joins left out."""
@@ -140,7 +140,7 @@ class LoopSearch:
     def _above(self, ends: Collection[str]) -> list[Node]:
         """The ends and all that only they are made of; what else is read outside is no way back."""
         inside, leads = set[str](), set[str]()
-        found: list[Node] = []
+        above: list[Node] = []
         for node in reversed(self.nodes):
             readers = {reader.name for reader in self._readers(node)}
             back = bool(readers & leads)
@@ -148,10 +148,10 @@ class LoopSearch:
             wanted = node.name in ends or bool(readers & inside)
             if wanted and able and not back and not self._renamed(node):
                 inside.add(node.name)
-                found.append(node)
+                above.append(node)
             elif back or readers & inside:
                 leads.add(node.name)
-        return found[::-1]
+        return above[::-1]
 
     def _other_joins(self, nodes: Sequence[Node]) -> set[str]:
         """Further joins of what these nodes make, as far as it is in their steps."""

@@ -171,8 +171,8 @@ def _join_reader(
     kind = ops.info(node.op).kind
     own = home.get(node.name, [node])
     readers = facts.readers.get(node.name, ())
-    known = kind in ("pointwise", "contract", "reduce") or ops.packet_name(node.op) in GATHERS
-    if not known or node is not own[-1] or not readers or node.name in facts.alone:
+    fusible = kind in ("pointwise", "contract", "reduce") or ops.packet_name(node.op) in GATHERS
+    if not fusible or node is not own[-1] or not readers or node.name in facts.alone:
         return
     reader = readers[0]
     if reader.name in facts.alone:

@@ -68,14 +68,14 @@ class Paths:
 
     def sources(self, node: Node) -> list[str]:
         """The nodes, other than views, that make what it reads."""
-        found: list[str] = []
+        sources: list[str] = []
         for name in dict.fromkeys(node.uses):
             maker = self.facts.makers.get(name)
             while maker is not None and ops.is_view(maker, self.facts.types):
                 maker = self.facts.makers.get(maker.uses[0])
             if maker is not None:
-                found.append(maker.name)
-        return found
+                sources.append(maker.name)
+        return sources
 
     def edges(self, groups: Sequence[Sequence[Node]]) -> list[set[int]]:
         """For each group the others that make what it reads, by number."""
@@ -98,15 +98,15 @@ class Paths:
 
     def with_views(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         """The nodes and the views through which they read, in graph order."""
-        found = {node.name: node for node in nodes}
+        reached = {node.name: node for node in nodes}
         stack = [name for node in nodes for name in node.uses]
         while stack:
             name = stack.pop()
             maker = self.facts.makers.get(name)
-            if maker is not None and maker.name in self.views and maker.name not in found:
-                found[maker.name] = maker
+            if maker is not None and maker.name in self.views and maker.name not in reached:
+                reached[maker.name] = maker
                 stack += maker.uses
-        return tuple(sorted(found.values(), key=lambda node: self.facts.position[node.name]))
+        return tuple(sorted(reached.values(), key=lambda node: self.facts.position[node.name]))
 
 
 def _is_map(node: Node) -> bool:

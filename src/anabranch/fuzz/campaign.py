@@ -115,17 +115,17 @@ def _outcomes(
         yield from (attempt(draw(seed), setting) for seed in seeds)
         return
     jobs = [WorkerJob(str(seed), _attempt_there, (seed, setting), f"seed {seed}") for seed in seeds]
-    known: dict[int, TrialOutcome] = {}
+    outcome_of: dict[int, TrialOutcome] = {}
     waiting = iter(seeds)
     seed = next(waiting, None)
-    for found in workers.outcomes(jobs, trace, first_interrupt_asks=True):
-        if isinstance(found, JobRefusal):
-            drawing, why = draw(int(found.key)), (str(found.refused),)
-            known[int(found.key)] = TrialOutcome(drawing, "failed", "its process died", why)
-        elif not isinstance(found, Undone):
-            known[int(found.key)] = value_of(found)
-        while seed is not None and seed in known:
-            yield known.pop(seed)
+    for result in workers.outcomes(jobs, trace, first_interrupt_asks=True):
+        if isinstance(result, JobRefusal):
+            drawing, why = draw(int(result.key)), (str(result.refused),)
+            outcome_of[int(result.key)] = TrialOutcome(drawing, "failed", "its process died", why)
+        elif not isinstance(result, Undone):
+            outcome_of[int(result.key)] = value_of(result)
+        while seed is not None and seed in outcome_of:
+            yield outcome_of.pop(seed)
             seed = next(waiting, None)
 
 
@@ -140,17 +140,17 @@ def _attempt_there(here: WorkerPlace, seed: int, setting: TrialSetting) -> Trial
 
 def _logged(log: Path | None, setting: TrialSetting) -> dict[int, dict[str, Any]]:
     """By seed, what a log says of this setting; a line that was cut off says nothing."""
-    found: dict[int, dict[str, Any]] = {}
+    entries: dict[int, dict[str, Any]] = {}
     if log is None or not log.exists():
-        return found
+        return entries
     for line in log.read_text(encoding="utf-8").splitlines():
         try:
             told = json.loads(line)
         except ValueError:
             continue
         if told.get("setting") == _named(setting):
-            found[told["seed"]] = told
-    return found
+            entries[told["seed"]] = told
+    return entries
 
 
 def _named(setting: TrialSetting) -> str:
@@ -228,7 +228,7 @@ def _count(
         tally.done[seed] = outcome.done
     if outcome.status == "equal":
         return
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "seed": seed,
         "status": outcome.status,
         "sort": outcome.sort,
@@ -236,19 +236,19 @@ def _count(
         "details": list(outcome.details),
         "steps": len(drawing.steps),
     }
-    tally.failures.append(found)
+    tally.failures.append(report)
     if setting.training and outcome.status == "refused":  # many are, and say themselves why
         return
     if setting.steps:  # a smaller model would draw other rules
         if outcome.shown and folder is not None:
-            found["files"] = [_write_text(outcome, folder)]
+            report["files"] = [_write_text(outcome, folder)]
         return
     if sum("shrunk" in failure for failure in tally.failures) < SHRUNK_FAILURES:
         trace.progress("fuzz", 0, 1, f"seed {seed} is {outcome.status}: making it smaller")
         small = _small(outcome, setting)
-        found |= {"shrunk": model_text(small), "shrunk steps": len(small.steps)}
+        report |= {"shrunk": model_text(small), "shrunk steps": len(small.steps)}
         if folder is not None:
-            found["files"] = _write(small, setting, folder)
+            report["files"] = _write(small, setting, folder)
 
 
 def _small(outcome: TrialOutcome, setting: TrialSetting) -> DrawnModel:

@@ -1,8 +1,8 @@
 """DrawnModel: a random model as lines of Python, which can be dropped one by one.
 
->>> given = (Given("x0", "normal((2, 3), 1{shift})"),)
+>>> inputs = (Given("x0", "normal((2, 3), 1{shift})"),)
 >>> steps = (DrawnStep("relu", ("v0",), "F.relu(x0)"), DrawnStep("linear", ("v1",), "self.w0(v0)"))
->>> drawing = DrawnModel(7, given, (DrawnLayer("w0", "nn.Linear(3, 4)", 5),), steps, ("v1",))
+>>> drawing = DrawnModel(7, inputs, (DrawnLayer("w0", "nn.Linear(3, 4)", 5),), steps, ("v1",))
 >>> print(model_text(drawing))
 class Drawn(nn.Module):
     def __init__(self):
@@ -90,12 +90,14 @@ def model_text(drawing: DrawnModel) -> str:
     """The class of the model, and the function of its inputs."""
     lines = ["class Drawn(nn.Module):", "    def __init__(self):", "        super().__init__()"]
     lines += [f"        self.{layer.name} = {layer_text(layer)}" for layer in drawing.layers]
-    names = ", ".join(given.name for given in drawing.inputs)
+    names = ", ".join(argument.name for argument in drawing.inputs)
     lines += ["", f"    def forward(self, {names}):"]
     lines += [f"        {', '.join(step.results)} = {step.text}" for step in drawing.steps]
     lines += [f"        return {_returned(drawing)}", "", "", "def inputs(shift):"]
-    given = ", ".join(given.text.replace("{shift}", " + shift") for given in drawing.inputs)
-    return "\n".join([*lines, f"    return ({given},)"])
+    arguments = ", ".join(
+        argument.text.replace("{shift}", " + shift") for argument in drawing.inputs
+    )
+    return "\n".join([*lines, f"    return ({arguments},)"])
 
 
 def script(
@@ -147,7 +149,10 @@ def made(drawing: DrawnModel) -> tuple[Callable[[], nn.Module], script_prelude.I
 def values(drawing: DrawnModel) -> dict[str, Tensor]:
     """Each value of the model as it computes them."""
     everything = dict.fromkeys(
-        (*(given.name for given in drawing.inputs), *(n for s in drawing.steps for n in s.results))
+        (
+            *(argument.name for argument in drawing.inputs),
+            *(n for s in drawing.steps for n in s.results),
+        )
     )
     build, inputs = made(replace(drawing, outputs=tuple(everything), form="tuple"))
     with torch.no_grad():

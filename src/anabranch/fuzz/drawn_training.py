@@ -71,8 +71,8 @@ class StepForm:
         groups = [
             {"params": part, "lr": rate} for part, rate in zip(parts, rates, strict=True) if part
         ]
-        made: Optimizer = kind(groups, **settings)
-        return made
+        optimizer: Optimizer = kind(groups, **settings)
+        return optimizer
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,13 @@ class Loss:
     extras: bool
 
     @staticmethod
-    def draw(seed: int, model: nn.Module, given: Sequence[Tensor]) -> Loss:
+    def draw(seed: int, model: nn.Module, inputs: Sequence[Tensor]) -> Loss:
         """A loss of what the model returns."""
         dice = random.Random(f"loss {seed}")
         autocast, extras = dice.random() < AUTOCAST, dice.random() < EXTRAS
         sort = dice.choice(("squares", "squares", "cross entropy", "power"))
         with torch.no_grad():
-            results = _results(model(*given))
+            results = _results(model(*inputs))
         sorts = [
             (i, _sort(sort, value))
             for i, value in enumerate(results)
@@ -99,26 +99,26 @@ class Loss:
         ]
         return Loss(tuple(sorts), autocast, extras)
 
-    def targets(self, seed: int, model: nn.Module, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def targets(self, seed: int, model: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """What the results of a call of these shapes are compared with."""
         dice = torch.Generator().manual_seed(seed)
         with torch.no_grad():
-            results = _results(model(*given))
-        made = list[Tensor]()
+            results = _results(model(*inputs))
+        targets = list[Tensor]()
         for i, sort in self.sorts:
             shape = results[i].shape
             if sort == "cross entropy":
-                made.append(torch.randint(shape[-1], shape[:-1], generator=dice))
+                targets.append(torch.randint(shape[-1], shape[:-1], generator=dice))
             elif sort == "squares":
-                made.append(torch.randn(shape, generator=dice))
-        return tuple(made)
+                targets.append(torch.randn(shape, generator=dice))
+        return tuple(targets)
 
     def __call__(self, model: nn.Module, *batch: Tensor) -> Any:
         """The loss, or the loss and all results."""
         count = sum(sort != "power" for _, sort in self.sorts)
-        given, targets = batch[: len(batch) - count], iter(batch[len(batch) - count :])
+        inputs, targets = batch[: len(batch) - count], iter(batch[len(batch) - count :])
         with torch.autocast(batch[0].device.type, torch.bfloat16, enabled=self.autocast):
-            returned = model(*given)
+            returned = model(*inputs)
         results = _results(returned)
         parts = [_part(sort, results[i], targets) for i, sort in self.sorts]
         loss = torch.stack(parts).mean()
@@ -133,10 +133,10 @@ class Scaled(nn.Module):
         self.model = model
         self.scale = nn.Parameter(torch.tensor([1.25, 0.75]))
 
-    def forward(self, *given: Tensor) -> Any:
+    def forward(self, *inputs: Tensor) -> Any:
         """What the model makes of them."""
         scaled = (
-            x * self.scale[i % 2] if x.is_floating_point() else x for i, x in enumerate(given)
+            x * self.scale[i % 2] if x.is_floating_point() else x for i, x in enumerate(inputs)
         )
         return self.model(*scaled)
 

@@ -160,17 +160,17 @@ def nasnet_sum(sheet: Sheet) -> None:
 def dense_layers(sheet: Sheet) -> None:
     """Each reads all before it, mostly through a norm and a function of its own."""
     x = sheet.pick(4)
-    made, channels = [x], sheet.shape(x)[1]
+    features, channels = [x], sheet.shape(x)[1]
     for _ in range(sheet.one((2, 3))):
-        whole = f"torch.cat([{', '.join(made)}], 1)" if len(made) > 1 else x
+        whole = f"torch.cat([{', '.join(features)}], 1)" if len(features) > 1 else x
         if sheet.perhaps(0.7):
             whole = f"{sheet.layer(f'nn.BatchNorm2d({channels})')}({whole})"
         if sheet.perhaps(0.8):
             whole = f"F.relu({whole})"
         kernel = sheet.one(("1", "3, padding=1"))
-        made.append(sheet.add(f"{sheet.layer(f'nn.Conv2d({channels}, 2, {kernel})')}({whole})"))
+        features.append(sheet.add(f"{sheet.layer(f'nn.Conv2d({channels}, 2, {kernel})')}({whole})"))
         channels += 2
-    sheet.add(f"torch.cat([{', '.join(made)}], 1)")
+    sheet.add(f"torch.cat([{', '.join(features)}], 1)")
 
 
 def squeeze_excite(sheet: Sheet) -> None:

@@ -91,9 +91,9 @@ def permute(sheet: Sheet) -> None:
     x = sheet.pick(ok=lambda value: value.dim() > 1)
     order = list(range(len(sheet.shape(x))))
     sheet.dice.shuffle(order)
-    made = sheet.add(f"{x}.permute({', '.join(map(str, order))})")
+    permuted = sheet.add(f"{x}.permute({', '.join(map(str, order))})")
     if sheet.perhaps(0.3):
-        sheet.add(f"{made}.contiguous()")
+        sheet.add(f"{permuted}.contiguous()")
 
 
 def reshape(sheet: Sheet) -> None:

@@ -299,14 +299,14 @@ def empty(sheet: Sheet) -> None:
 
 def _whole(sheet: Sheet, ok: Callable[[Tensor], bool] = lambda value: True) -> str:
     """A value of integers or truth values, more often a late one; a new input where none is."""
-    found = [
+    names = [
         name
         for name, value in sheet.values.items()
         if not value.is_floating_point() and not value.is_complex() and ok(value)
     ]
-    if not found and sheet.perhaps(0.5):
+    if not names and sheet.perhaps(0.5):
         raise Rejected("no integers")
-    return sheet.one(found[-4:] if sheet.perhaps(0.6) else found) if found else _new(sheet)
+    return sheet.one(names[-4:] if sheet.perhaps(0.6) else names) if names else _new(sheet)
 
 
 def _of(sheet: Sheet, texts: Sequence[str], name: str) -> str:

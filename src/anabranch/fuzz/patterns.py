@@ -33,14 +33,14 @@ def pattern(sheet: Sheet, rules: Sequence[Rule] = RULES) -> None:
     """The left side of one of these."""
     rule = sheet.one(rules)
     graph = instantiate(rule, sheet.dice.randrange(SEEDS))
-    names = {given.name: _value(sheet, given) for given in graph.inputs}
+    names = {value.name: _value(sheet, value) for value in graph.inputs}
     names |= {constant.name: _constant(sheet, constant.type) for constant in graph.constants}
     shapes = {name: type.shape for name, type in types(graph).items()}
     inside = _read_once(graph) if sheet.perhaps(0.5) else set[str]()
     for node in graph.nodes:
         line = _line(_safely(node, shapes), names)
-        made = (line,) if node.name in inside else sheet.several(line, len(node.results))
-        names |= zip(node.results, made, strict=True)
+        results = (line,) if node.name in inside else sheet.several(line, len(node.results))
+        names |= zip(node.results, results, strict=True)
 
 
 def _constant(sheet: Sheet, type: TensorType) -> str:
@@ -58,13 +58,13 @@ def _read_once(graph: Graph) -> set[str]:
     return once - {ref.name for ref in graph.outputs}
 
 
-def _value(sheet: Sheet, given: Input) -> str:
+def _value(sheet: Sheet, wanted: Input) -> str:
     """A value that is like this input, as many numbers of a larger one, or a new input."""
-    alike = [name for name, value in sheet.values.items() if type_of(value) == given.type]
+    alike = [name for name, value in sheet.values.items() if type_of(value) == wanted.type]
     if alike and sheet.perhaps(0.8):
         return sheet.one(alike)
-    shape, seed, numel = given.type.shape, sheet.seed(), given.type.numel
-    if not given.type.dtype.is_floating_point:
+    shape, seed, numel = wanted.type.shape, sheet.seed(), wanted.type.numel
+    if not wanted.type.dtype.is_floating_point:
         return sheet.given(f"whole({shape}, {TOKENS}, {seed}{{shift}})")
     values = sheet.values.items()
     large = [name for name, v in values if v.is_floating_point() and v.numel() >= numel]
@@ -72,15 +72,15 @@ def _value(sheet: Sheet, given: Input) -> str:
         name = sheet.add(f"{sheet.one(large)}.reshape(-1)[:{numel}].reshape({shape})")
     else:
         name = sheet.given(f"normal({shape}, {seed}{{shift}})")
-    if type_of(sheet.values[name]) == given.type or len(shape) != 4:
+    if type_of(sheet.values[name]) == wanted.type or len(shape) != 4:
         return name
     return sheet.add(f"{name}.contiguous(memory_format=torch.channels_last)")
 
 
 def _line(node: Node, names: dict[str, str]) -> str:
-    given = [_text(arg, names) for arg in node.args]
-    given += [f"{key}={_text(arg, names)}" for key, arg in node.kwargs]
-    return f"torch.ops.{node.op}({', '.join(given)})"
+    arguments = [_text(arg, names) for arg in node.args]
+    arguments += [f"{key}={_text(arg, names)}" for key, arg in node.kwargs]
+    return f"torch.ops.{node.op}({', '.join(arguments)})"
 
 
 def _safely(node: Node, kernels: dict[str, tuple[int, ...]]) -> Node:

@@ -80,9 +80,9 @@ def only_constants(sheet: Sheet) -> None:
     """A value that no input reaches."""
     size = sheet.one((1, 2, 3, 4))
     weight = sheet.weight(size, 3)
-    made = "dtype={w}.dtype, device={w}.device"
-    words = (f"torch.full(({{size}}, 2), 0.5, {made})", "{w} @ {w}.transpose(0, 1)")
-    more = (f"torch.arange({{size}}, {made}) * 0.5", "torch.ones_like({w}).tril()", "{w} * 2")
+    keywords = "dtype={w}.dtype, device={w}.device"
+    words = (f"torch.full(({{size}}, 2), 0.5, {keywords})", "{w} @ {w}.transpose(0, 1)")
+    more = (f"torch.arange({{size}}, {keywords}) * 0.5", "torch.ones_like({w}).tril()", "{w} * 2")
     sheet.add(sheet.one((*words, *more)).format(size=size, w=weight))
 
 

@@ -53,22 +53,22 @@ class Sheet:
 
     def pick(self, rank: int | None = None, ok: Callable[[Tensor], bool] | None = None) -> str:
         """A value of floats, more often a late one; of so many axes, and one that is `ok`."""
-        found = [
+        names = [
             name
             for name, value in self.values.items()
             if value.is_floating_point() and rank in (None, value.dim()) and (not ok or ok(value))
         ]
-        if not found:
+        if not names:
             raise Rejected("no value like that")
-        return self.one(found[-4:] if self.perhaps(0.6) else found)
+        return self.one(names[-4:] if self.perhaps(0.6) else names)
 
     def given_floats(self) -> str:
         """An input of floats: no two ways to compute it differ."""
-        names = [given.name for given in self.inputs]
-        found = [name for name in names if self.values[name].is_floating_point()]
-        if not found:
+        names = [argument.name for argument in self.inputs]
+        floats = [name for name in names if self.values[name].is_floating_point()]
+        if not floats:
             raise Rejected("no such input")
-        return self.one(found)
+        return self.one(floats)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The sizes that the value has with the inputs at hand."""
@@ -83,7 +83,7 @@ class Sheet:
 
     def own(self, name: str) -> bool:
         """Whether its memory is no input's and no layer's, so that it may be written to."""
-        held = {self.values[given.name].untyped_storage().data_ptr() for given in self.inputs}
+        held = {self.values[argument.name].untyped_storage().data_ptr() for argument in self.inputs}
         held |= {v.untyped_storage().data_ptr() for v in vars(self._held).values() if _tensor(v)}
         return self.values[name].untyped_storage().data_ptr() not in held
 
@@ -100,11 +100,13 @@ class Sheet:
         """What the model holds, as its lines call it."""
         layer = DrawnLayer(f"w{len(self.layers)}", text, self.seed())
         try:
-            made = eval(layer_text(layer), self._space)
+            value = eval(layer_text(layer), self._space)
         except (RuntimeError, ValueError) as refused:
             raise Rejected(str(refused)) from refused
         self.layers.append(layer)
-        setattr(self._held, layer.name, made.eval() if isinstance(made, torch.nn.Module) else made)
+        setattr(
+            self._held, layer.name, value.eval() if isinstance(value, torch.nn.Module) else value
+        )
         return f"self.{layer.name}"
 
     def weight(self, *shape: int) -> str:

@@ -75,9 +75,9 @@ def walked(
     except Crash as crash:
         crashed = crash
     done = tuple(each.done for each in path)
-    found = _first_wrong(captured, path, drawing.seed, allowed)
-    if found is not None:
-        at, why = found
+    fault = _first_wrong(captured, path, drawing.seed, allowed)
+    if fault is not None:
+        at, why = fault
         number = sum(bool(each.nodes) for each in done[: at + 1])
         said = f"{why}, first after step {number}: {done[at].text}"
         return Walked(done, said, done[at], _shown(captured, path, at))

@@ -23,5 +23,5 @@ def shared(sheet: Sheet) -> None:
     step = sheet.one(steps)
     old = sheet.one(step.uses)
     new = sheet.pick(ok=lambda value: value.shape == sheet.values[old].shape)
-    text = VALUE.sub(lambda found: new if found[0] == old else found[0], step.text)
+    text = VALUE.sub(lambda match: new if match[0] == old else match[0], step.text)
     sheet.several(text, len(step.results))

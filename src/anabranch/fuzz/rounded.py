@@ -36,10 +36,10 @@ def quotient(sheet: Sheet) -> None:
     """A quotient of inputs, or of one by another of its shape, and what rounds it."""
     x = sheet.given_floats()
     like = [
-        given.name
-        for given in sheet.inputs
-        if sheet.values[given.name].is_floating_point()
-        and sheet.shape(given.name) in (sheet.shape(x), ())
+        argument.name
+        for argument in sheet.inputs
+        if sheet.values[argument.name].is_floating_point()
+        and sheet.shape(argument.name) in (sheet.shape(x), ())
     ]
     under = sheet.one((*(f"({name}.abs() + 0.5)" for name in like), "3.0", "0.7"))
     if sheet.perhaps(0.3):
@@ -59,15 +59,15 @@ def cast(sheet: Sheet) -> None:
 
 def whole_numbers(sheet: Sheet) -> None:
     """Arithmetic on integers, dividing by none that is zero."""
-    found = [
+    names = [
         name
         for name, value in sheet.values.items()
         if not value.is_floating_point() and value.dtype.itemsize > 1
     ]
-    if not found:
+    if not names:
         raise Rejected("no integers")
-    x = sheet.one(found)
-    like = [name for name in found if sheet.shape(name) == sheet.shape(x)]
+    x = sheet.one(names)
+    like = [name for name in names if sheet.shape(name) == sheet.shape(x)]
     other = sheet.one((*(f"({name}.abs() + 1)" for name in like), "3", "-2"))
     text = sheet.one(INTEGER_TEXTS)
     if "{1}" in text and other in ("3", "-2") and "maximum" in text:

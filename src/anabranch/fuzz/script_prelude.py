@@ -64,10 +64,10 @@ def finite(shape: Sequence[int], seed: int) -> Tensor:
     """Numbers of which half are normal, the others zeros of both signs, denormals, whole numbers
     and halves of them."""
     dice = torch.Generator().manual_seed(seed)
-    found = torch.randn(tuple(shape), generator=dice)
+    gaussian = torch.randn(tuple(shape), generator=dice)
     table = torch.tensor([0.0, -0.0, 1e-40, -1e-39, 1.0, -2.0, 3.0, 6.0, -9.0, 0.5, -1.5, 2.5])
     other = table[torch.randint(len(table), tuple(shape), generator=dice)]
-    return torch.where(torch.rand(tuple(shape), generator=dice) < 0.5, found, other)
+    return torch.where(torch.rand(tuple(shape), generator=dice) < 0.5, gaussian, other)
 
 
 def signed(shape: Sequence[int], seed: int) -> Tensor:
@@ -88,8 +88,8 @@ def narrow(shape: Sequence[int], dtype: torch.dtype, seed: int) -> Tensor:
     table = torch.tensor([-(1 << (bits - 1)), (1 << (bits - 1)) - 1, -1, 0, 1, 1 << (bits - 2)])
     ends = table[torch.randint(len(table), size, generator=dice)]
     which = torch.randint(3, size, generator=dice)
-    found = torch.where(which == 0, small, torch.where(which == 1, large, ends))
-    return found > 0 if dtype == torch.bool else found.to(dtype)
+    numbers = torch.where(which == 0, small, torch.where(which == 1, large, ends))
+    return numbers > 0 if dtype == torch.bool else numbers.to(dtype)
 
 
 def special(tensor: Tensor, seed: int) -> Tensor:
@@ -137,7 +137,7 @@ def differences(
     example = cast(inputs(0), device, dtype)
     compiled = anabranch.compile(model, example, target=target, fullgraph=True, **options)
     keep(compiled)
-    found: list[str] = []
+    faults: list[str] = []
     held: list[tuple[Tensor, Tensor]] = []
     ran, exact_ones = compiled.executable() is not None, bool(options.get("exact"))
     judged, why = 0, Exception("an index is none that the model may read")
@@ -150,10 +150,10 @@ def differences(
             )
         if device.type != "cpu" and not legal(build, drawn):
             continue
-        given = cast(drawn, device, dtype)
-        kept = [tensor.clone() for tensor in given]
-        eager = [tensor.clone() for tensor in given]
-        exact = cast([tensor.clone() for tensor in given], device, torch.float64)
+        args = cast(drawn, device, dtype)
+        kept = [tensor.clone() for tensor in args]
+        eager = [tensor.clone() for tensor in args]
+        exact = cast([tensor.clone() for tensor in args], device, torch.float64)
         try:
             own, truth, unrounded = judges(model, wide, eager, exact, opened)
         except (RuntimeError, IndexError, ValueError) as refused:
@@ -161,21 +161,21 @@ def differences(
             continue  # inputs that the model does not take
         judged += 1
         if not ran:
-            outs = _evaluated(compiled, given)
+            outs = _evaluated(compiled, args)
         else:
-            outs = compiled(*given)
+            outs = compiled(*args)
             if pytree.tree_structure(outs) != pytree.tree_structure(own):
-                found.append("the results are arranged otherwise")
+                faults.append("the results are arranged otherwise")
             held += [(leaf, leaf.clone()) for leaf in pytree.tree_leaves(outs)]
-        for i, (ours, plain, true, old) in enumerate(zip(given, eager, exact, kept, strict=True)):
+        for i, (ours, plain, true, old) in enumerate(zip(args, eager, exact, kept, strict=True)):
             if torch.equal(plain.nan_to_num(), old.nan_to_num()):
                 same = torch.equal(ours.nan_to_num(), old.nan_to_num())
-                found += [f"input {i} was written to"] * (not same)
+                faults += [f"input {i} was written to"] * (not same)
             elif ran:  # the model writes to it
                 wrong = compared([ours], [plain], [true], opened.spec.tf32, wild)
-                found += [f"input {i}, which is written to: {why}" for why in wrong]
+                faults += [f"input {i}, which is written to: {why}" for why in wrong]
         leaves = [pytree.tree_leaves(each) for each in (outs, own, truth, unrounded)]
-        found += compared(leaves[0], leaves[1], leaves[2], opened.spec.tf32, wild, leaves[3])
+        faults += compared(leaves[0], leaves[1], leaves[2], opened.spec.tf32, wild, leaves[3])
     if not judged:
         raise CaptureError(
             "eager itself cannot take these inputs, or not in fp64",
@@ -183,8 +183,8 @@ def differences(
             "draw another model, with another seed",
         )
     changed = any(not torch.equal(now.nan_to_num(), was.nan_to_num()) for now, was in held)
-    found += ["a later call changed the results of an earlier one"] * changed
-    return list(dict.fromkeys(found))
+    faults += ["a later call changed the results of an earlier one"] * changed
+    return list(dict.fromkeys(faults))
 
 
 def device_of(target: Target) -> torch.device:
@@ -192,12 +192,12 @@ def device_of(target: Target) -> torch.device:
     return torch.device("cpu") if target.device.type == "meta" else target.device
 
 
-def legal(build: Callable[[], nn.Module], given: Sequence[Tensor]) -> bool:
+def legal(build: Callable[[], nn.Module], args: Sequence[Tensor]) -> bool:
     """Whether all indices are ones that the model may read, which a CPU says. A GPU ends the
     process's use of it."""
     try:
         with torch.no_grad():
-            build().eval()(*(tensor.clone() for tensor in given))
+            build().eval()(*(tensor.clone() for tensor in args))
     except NotImplementedError:
         return True  # an operator that a CPU lacks
     except (IndexError, RuntimeError):
@@ -208,8 +208,8 @@ def legal(build: Callable[[], nn.Module], given: Sequence[Tensor]) -> bool:
 def _windows(compiled: Any) -> set[int]:
     """The inputs, by number, that weights of a convolution are made of: what infinity times padding
     is differs from one of torch's own algorithms to the other."""
-    made = compiled.entries[-1].compilation
-    graph = made.captured.graph
+    compilation = compiled.entries[-1].compilation
+    graph = compilation.captured.graph
     read: set[str] = set()
     for node in reversed(graph.nodes):
         if read.intersection(node.results):
@@ -222,7 +222,7 @@ def _windows(compiled: Any) -> set[int]:
 def judges(
     model: nn.Module,
     wide: nn.Module,
-    given: Sequence[Tensor],
+    args: Sequence[Tensor],
     exact: Sequence[Tensor],
     target: Target,
 ) -> tuple[Any, Any, Any]:
@@ -230,7 +230,7 @@ def judges(
     fp64; and those of fp64 in which casts alone round. Both inputs may be written to."""
     spare = [tensor.clone() for tensor in exact]
     with torch.no_grad(), target.own_precision():
-        own = model(*given)
+        own = model(*args)
     with torch.no_grad(), target.full_precision():
         truth = wide(*exact)
         with UnroundedBetweenCasts():  # type: ignore[no-untyped-call]
@@ -262,18 +262,18 @@ def compared(
     is not finite, alone."""
     if len(outs) != len(own):
         return [f"{len(outs)} outputs instead of {len(own)}"]
-    found = []
+    faults = []
     for i, (out, plain, true) in enumerate(zip(outs, own, truth, strict=True)):
         if out.shape != plain.shape:
-            found.append(f"output {i} has shape {list(out.shape)} instead of {list(plain.shape)}")
+            faults.append(f"output {i} has shape {list(out.shape)} instead of {list(plain.shape)}")
             continue
         if out.dtype != plain.dtype:
-            found.append(f"output {i} is {out.dtype} instead of {plain.dtype}")
+            faults.append(f"output {i} is {out.dtype} instead of {plain.dtype}")
         if wild:
             said = (
                 tolerances.mistaken(out, plain, true, None, tf32) if out.is_floating_point() else ""
             )
-            found += [f"output {i}: {said}"] * ("off by" not in said and said != "")
+            faults += [f"output {i}: {said}"] * ("off by" not in said and said != "")
             continue
         ((error, allowed),) = tolerances.compare([out], [plain], [true], tf32)
         # Where the model jumps, what is the model's own is right whatever the truth is.
@@ -281,18 +281,18 @@ def compared(
         floor = tolerances.tolerance(out.dtype, 0.0, tf32)
         near = any(tolerances.relative_error(out, right) <= floor for right in same)
         if not error <= allowed and not near:
-            found.append(f"output {i} is off by {error:.2e} where {allowed:.2e} is allowed")
-    return found
+            faults.append(f"output {i} is off by {error:.2e} where {allowed:.2e} is allowed")
+    return faults
 
 
-def _evaluated(compiled: Any, given: Sequence[Tensor]) -> list[Tensor]:
+def _evaluated(compiled: Any, args: Sequence[Tensor]) -> list[Tensor]:
     """The outputs by the plan's tasks, as the kernels' bodies say, in the model's dtype."""
     plan = compiled.entries[-1].plan
-    made = value_types(plan.tasks)
-    outs = eval_tasks(plan.tasks, given, torch.device("cpu"), torch.float64, kernels=True)
-    values = dict(zip((value.name for value in plan.tasks.inputs), given, strict=True))
+    types = value_types(plan.tasks)
+    outs = eval_tasks(plan.tasks, args, torch.device("cpu"), torch.float64, kernels=True)
+    values = dict(zip((value.name for value in plan.tasks.inputs), args, strict=True))
     for ref, out in zip(plan.tasks.outputs, outs, strict=True):
-        values[ref.name] = out.to(made[ref.name].dtype)
+        values[ref.name] = out.to(types[ref.name].dtype)
     return [values[leaf.ref.name] for leaf in plan.signature.outputs]
 
 

@@ -111,9 +111,9 @@ def bag(sheet: Sheet) -> None:
     ]
     if not whole:
         raise Rejected("no lists of integers")
-    given = f"mode='{sheet.one(('sum', 'mean'))}'"
-    given += ", padding_idx=1" if sheet.perhaps(0.3) else ""
-    layer = sheet.layer(f"nn.EmbeddingBag(10, {sheet.one(WIDTHS)}, {given})")
+    arguments = f"mode='{sheet.one(('sum', 'mean'))}'"
+    arguments += ", padding_idx=1" if sheet.perhaps(0.3) else ""
+    layer = sheet.layer(f"nn.EmbeddingBag(10, {sheet.one(WIDTHS)}, {arguments})")
     sheet.add(f"{layer}({sheet.one(whole)})")
 
 

@@ -86,15 +86,15 @@ def _one_output(drawing: DrawnModel) -> Iterator[DrawnModel]:
 
 
 def _cut_above(drawing: DrawnModel) -> Iterator[DrawnModel]:
-    known = _known(drawing)
-    for step in reversed(drawing.steps) if known else ():
-        yield from _cut(drawing, step, known)
+    tensors = _known(drawing)
+    for step in reversed(drawing.steps) if tensors else ():
+        yield from _cut(drawing, step, tensors)
 
 
 def _passed_over(drawing: DrawnModel) -> Iterator[DrawnModel]:
-    known = _known(drawing)
-    for step in drawing.steps if known else ():
-        yield from _without(drawing, step, known)
+    tensors = _known(drawing)
+    for step in drawing.steps if tensors else ():
+        yield from _without(drawing, step, tensors)
 
 
 def _known(drawing: DrawnModel) -> dict[str, Tensor]:
@@ -114,34 +114,37 @@ def _returning(drawing: DrawnModel, outputs: tuple[str, ...]) -> DrawnModel:
     return pruned(replace(drawing, outputs=outputs))
 
 
-def _cut(drawing: DrawnModel, step: DrawnStep, known: dict[str, Tensor]) -> Iterator[DrawnModel]:
+def _cut(drawing: DrawnModel, step: DrawnStep, tensors: dict[str, Tensor]) -> Iterator[DrawnModel]:
     """The results of a step as inputs."""
-    if any(not known[name].is_floating_point() for name in step.results):
+    if any(not tensors[name].is_floating_point() for name in step.results):
         return
-    taken = {given.name for given in drawing.inputs}
+    taken = {argument.name for argument in drawing.inputs}
     free = (f"x{i}" for i in range(1000) if f"x{i}" not in taken)
     names = dict(zip(step.results, free, strict=False))
-    made = tuple(
-        Given(new, f"normal({tuple(known[old].shape)}, {int(old[1:])}{{shift}})")
+    new_inputs = tuple(
+        Given(new, f"normal({tuple(tensors[old].shape)}, {int(old[1:])}{{shift}})")
         for old, new in names.items()
     )
     steps = tuple(_reading(other, names) for other in drawing.steps if other is not step)
     outputs = tuple(names.get(name, name) for name in drawing.outputs)
-    smaller = replace(drawing, inputs=drawing.inputs + made, steps=steps, outputs=outputs)
+    smaller = replace(drawing, inputs=drawing.inputs + new_inputs, steps=steps, outputs=outputs)
     smaller = pruned(smaller)
     if len(smaller.steps) < len(drawing.steps):
         yield smaller
 
 
 def _without(
-    drawing: DrawnModel, step: DrawnStep, known: dict[str, Tensor]
+    drawing: DrawnModel, step: DrawnStep, tensors: dict[str, Tensor]
 ) -> Iterator[DrawnModel]:
     """Without the step, what it read in place of its result."""
     if len(step.results) != 1:
         return
     (name,) = step.results
     for used in dict.fromkeys(step.uses):
-        if known[used].shape == known[name].shape and known[used].dtype == known[name].dtype:
+        if (
+            tensors[used].shape == tensors[name].shape
+            and tensors[used].dtype == tensors[name].dtype
+        ):
             names = {name: used}
             steps = tuple(_reading(other, names) for other in drawing.steps if other is not step)
             outputs = tuple(names.get(output, output) for output in drawing.outputs)
@@ -149,7 +152,7 @@ def _without(
 
 
 def _reading(step: DrawnStep, names: dict[str, str]) -> DrawnStep:
-    return replace(step, text=VALUE.sub(lambda found: names.get(found[0], found[0]), step.text))
+    return replace(step, text=VALUE.sub(lambda match: names.get(match[0], match[0]), step.text))
 
 
 def _runs(drawing: DrawnModel) -> bool:

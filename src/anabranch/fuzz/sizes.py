@@ -55,24 +55,24 @@ def size_differences(
     how: dict[str, Any] = {"dynamic_shapes": shapes, "sizes": sizes, "unseen": "eager", **options}
     compiled = anabranch.compile(model, example, target=target, **how)
     keep(compiled)
-    found: list[str] = []
+    faults: list[str] = []
     if compiled.executable() is None:
-        return found
+        return faults
     for number, size in enumerate([n, *dice.choices(range(1, n + 2 * MORE), k=CALLS - 1)]):
         drawn = shapes.resized(inputs(number), {}, (size,))[0]
         if device.type != "cpu" and not legal(build, drawn):
             continue
-        given = cast(drawn, device, dtype)
-        exact = cast([tensor.clone() for tensor in given], device, torch.float64)
+        args = cast(drawn, device, dtype)
+        exact = cast([tensor.clone() for tensor in args], device, torch.float64)
         try:
-            right = judges(model, wide, [x.clone() for x in given], exact, opened)
+            right = judges(model, wide, [x.clone() for x in args], exact, opened)
         except Exception:  # a size that the model does not take
             continue
-        outs = compiled(*given)
+        outs = compiled(*args)
         ours, own, truth, unrounded = (pytree.tree_leaves(each) for each in (outs, *right))
         wrong = compared(ours, own, truth, opened.spec.tf32, unrounded=unrounded)
-        found += [f"with {size} rows, {why}" for why in wrong]
-    return list(dict.fromkeys(found))
+        faults += [f"with {size} rows, {why}" for why in wrong]
+    return list(dict.fromkeys(faults))
 
 
 def drawn_shapes(example: Sequence[Tensor], dice: random.Random) -> DynamicShapes:

@@ -111,8 +111,8 @@ class _RandomWalk:
         able = [signature for signature in self._signatures if signature.ops <= around.ops]
         for signature in self._dice.sample(able, len(able)):
             with _named(Substitution(signature.rule.name)):
-                found = list(islice(matches_in(around, signature, _unheard), MATCHES))
-            for match in self._dice.sample(found, len(found)):
+                matches = list(islice(matches_in(around, signature, _unheard), MATCHES))
+            for match in self._dice.sample(matches, len(matches)):
                 applied = self._applied(signature.rule, match)
                 if applied is not None:
                     return applied

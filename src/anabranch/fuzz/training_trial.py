@@ -65,17 +65,17 @@ def training_differences(
             return []
     mine = _Side(model, optimizer)
     own, wide = drawn.side(), drawn.side(torch.float64)
-    found: list[str] = []
+    faults: list[str] = []
     for number in range(STEPS):
         batches = drawn.batches[number * form.accumulate :][: form.accumulate]
         with opened.full_precision():
-            found += [
+            faults += [
                 f"step {number + 1}: {why}"
                 for why in _one(step, drawn, batches, mine, own, wide, opened.spec.tf32)
             ]
-        if found or not all(t.isfinite().all() for _, t in own.tensors()):
+        if faults or not all(t.isfinite().all() for _, t in own.tensors()):
             break
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(faults))
 
 
 @dataclass(frozen=True)
@@ -98,21 +98,21 @@ class _Drawn:
     ) -> _Drawn:
         """CaptureError where eager cannot take a step of it."""
         form = StepForm.draw(seed)
-        found = [inputs(1000 * i) for i in range(STEPS * form.accumulate)]
-        if device.type != "cpu" and not all(legal(build, each) for each in found):
+        samples = [inputs(1000 * i) for i in range(STEPS * form.accumulate)]
+        if device.type != "cpu" and not all(legal(build, each) for each in samples):
             raise CaptureError(
                 "an index is none that the model may read",
                 "on a GPU that ends the process's use of it",
                 "draw another model, with another seed",
             )
-        given = [cast(each, device, dtype) for each in found]
+        examples = [cast(each, device, dtype) for each in samples]
         for scaled, trains in ((False, True), (True, True), (False, False), (True, False)):
             model = trainable(build().to(device, dtype), seed, scaled).train(trains)
             try:
-                loss = Loss.draw(seed, twin(model), _clones(given[0]))
+                loss = Loss.draw(seed, twin(model), _clones(examples[0]))
                 batches = [
                     (*x, *cast(loss.targets(seed + i, twin(model), _clones(x)), device, dtype))
-                    for i, x in enumerate(given)
+                    for i, x in enumerate(examples)
                 ]
                 drawn = _Drawn(model, loss, form, batches, dtype)
                 for kind in (None, torch.float64):  # which judges it, and knows fewer casts
@@ -226,31 +226,31 @@ def _one(
 def _told(call: int, returned: Any) -> dict[str, Tensor]:
     """The loss, and further results, by name."""
     loss, *extras = pytree.tree_leaves(returned)
-    found = {f"result {i} of call {call}": x for i, x in enumerate(extras)}
-    found[f"the loss of call {call}"] = loss
-    return {name: x.detach().clone() for name, x in found.items() if isinstance(x, Tensor)}
+    values = {f"result {i} of call {call}": x for i, x in enumerate(extras)}
+    values[f"the loss of call {call}"] = loss
+    return {name: x.detach().clone() for name, x in values.items() if isinstance(x, Tensor)}
 
 
 def _eager(side: _Side, drawn: _Drawn, batches: Sequence[tuple[Tensor, ...]]) -> dict[str, Tensor]:
     """An update as a loop does it: losses, results, gradients, and the state after it, by name."""
-    found = dict[str, Tensor]()
+    values = dict[str, Tensor]()
     wide = next(side.model.parameters()).dtype == torch.float64
     for i, batch in enumerate(batches):
-        given = _clones(batch)
+        args = _clones(batch)
         returned = drawn.loss(
-            side.model, *(cast(given, given[0].device, torch.float64) if wide else given)
+            side.model, *(cast(args, args[0].device, torch.float64) if wide else args)
         )
-        found |= _told(i, returned)
+        values |= _told(i, returned)
         loss: Any = loss_of(returned) / len(batches)
         loss.backward()
     if drawn.form.clip_norm is not None:
         nn.utils.clip_grad_norm_(side.trained().values(), drawn.form.clip_norm)
     for name, parameter in side.trained().items():
         if parameter.grad is not None:
-            found[f"gradient of {name}"] = parameter.grad.clone()
+            values[f"gradient of {name}"] = parameter.grad.clone()
     side.optimizer.step()
     side.optimizer.zero_grad()
-    return found | side.state()
+    return values | side.state()
 
 
 def _neighbour(

@@ -114,16 +114,18 @@ def _compiled(drawing: DrawnModel, setting: TrialSetting) -> TrialOutcome:
     if setting.sizes or setting.training:
         more = setting.dtype, setting.target, drawing.seed
         differences = size_differences if setting.sizes else training_differences
-        found = differences(build, inputs, *more, keep, **options)
+        faults = differences(build, inputs, *more, keep, **options)
     else:
-        found = script_prelude.differences(
+        faults = script_prelude.differences(
             build, inputs, setting.dtype, setting.target, keep, **options
         )
     (path,) = paths
     done = tuple(Substitution(step.rule, step.nodes) for step in path.steps) if path else ()
     short = path is not None and path.cut_short != ""
-    if found:
-        return TrialOutcome(drawing, "unequal", "unequal", tuple(found), done=done, cut_short=short)
+    if faults:
+        return TrialOutcome(
+            drawing, "unequal", "unequal", tuple(faults), done=done, cut_short=short
+        )
     return TrialOutcome(drawing, "equal", done=done, cut_short=short)
 
 

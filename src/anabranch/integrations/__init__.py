@@ -25,6 +25,6 @@ def name_backend() -> None:
         register_backend(_backend, name=NAME)
 
 
-def _backend(*given: Any, **options: Any) -> Callable[..., Any]:
-    made: Callable[..., Any] = import_module(f"{__name__}.dynamo").anabranch_backend
-    return made(*given, **options)  # type: ignore[no-any-return]
+def _backend(*args: Any, **options: Any) -> Callable[..., Any]:
+    backend: Callable[..., Any] = import_module(f"{__name__}.dynamo").anabranch_backend
+    return backend(*args, **options)  # type: ignore[no-any-return]

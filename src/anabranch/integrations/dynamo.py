@@ -174,18 +174,18 @@ class _Lazy:
         """Where the weights were that plans have, and how often they had been written to."""
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        given = list(inputs)
+        arguments = list(inputs)
         inputs.clear()
-        weights = [given[i] for i in self.static]
+        weights = [arguments[i] for i in self.static]
         try:
             versions = [*map(VERSION, weights)]
         except RuntimeError:  # made in inference mode: nobody knows when they are written to
-            self._hold([i for i in self.static if not given[i].is_inference()])
-            return self(given)
-        dynamic = [given[i] for i in self.dynamic]
+            self._hold([i for i in self.static if not arguments[i].is_inference()])
+            return self(arguments)
+        dynamic = [arguments[i] for i in self.dynamic]
         read = [*map(Tensor.data_ptr, weights), *versions]
         if read != self.read:
-            self._follow(given)
+            self._follow(arguments)
             self.read = read
         called(self)
         key = tuple(map(_kind, dynamic))
@@ -193,19 +193,19 @@ class _Lazy:
             key += tuple((v.storage_offset(), v.stride()) for v in dynamic if isinstance(v, Tensor))
         plan = self.plans.get(key)
         if plan is None and self.closed:
-            return self._between(given, dynamic)
+            return self._between(arguments, dynamic)
         if plan is None:
-            plan = self.plans[key] = self._compile(given)
+            plan = self.plans[key] = self._compile(arguments)
             if (sizes := self.symbolic.sizes(dynamic)) is not None:
                 self.sized[sizes] = plan
         results: Sequence[Any] = plan(*dynamic)
         return with_views(results, self.views)[: self.results] if self.views else results
 
-    def _between(self, given: list[Any], dynamic: list[Any]) -> Sequence[Any]:
+    def _between(self, arguments: list[Any], dynamic: list[Any]) -> Sequence[Any]:
         """A call that has no plan, after all that were to be made are."""
 
         def whole(inputs: Sequence[Any]) -> list[Any]:
-            values = list(given)
+            values = list(arguments)
             for i, value in zip(self.dynamic, inputs, strict=True):
                 values[i] = value
             return values
@@ -221,22 +221,22 @@ class _Lazy:
         if not self.told:
             self.told = True
             warnings.warn(UNSEEN, stacklevel=3)
-        made: Sequence[Any] = self.graph(*given)
-        return made
+        outputs: Sequence[Any] = self.graph(*arguments)
+        return outputs
 
-    def _tensors_alone(self, given: list[Any]) -> Captured:
+    def _tensors_alone(self, arguments: list[Any]) -> Captured:
         """The graph at these sizes, as if numbers were not among its inputs."""
-        captured = self._captured(given)
+        captured = self._captured(arguments)
         leaves = tuple(leaf for leaf in captured.signature.inputs if leaf.ref is not None)
         return replace(captured, signature=replace(captured.signature, inputs=leaves))
 
-    def _follow(self, given: list[Any]) -> None:
+    def _follow(self, arguments: list[Any]) -> None:
         """Give all plans the weights as they are; none is kept that is not right for them."""
         if not self.plans:
             return
         plans = [*self.plans.values()]
         entries = [entry for plan in plans for entry in plan.entries]
-        weights = {self.names[i]: given[i].detach() for i in self.static}
+        weights = {self.names[i]: arguments[i].detach() for i in self.static}
         for plan in plans:
             plan.fitted = stamps_of(weights)
         try:
@@ -245,28 +245,28 @@ class _Lazy:
             self.plans.clear()
             self.sized.clear()
 
-    def _captured(self, given: list[Any]) -> Captured:
+    def _captured(self, arguments: list[Any]) -> Captured:
         graph = self.graph
-        if self.counted or any(not isinstance(value, Tensor) for value in given):
-            graph = make_fx(graph, tracing_mode="fake")(*given)
+        if self.counted or any(not isinstance(value, Tensor) for value in arguments):
+            graph = make_fx(graph, tracing_mode="fake")(*arguments)
         self.names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
-        constants = {self.names[i]: given[i].detach() for i in self.static}
-        return capture_fx(graph, given, constants)
+        constants = {self.names[i]: arguments[i].detach() for i in self.static}
+        return capture_fx(graph, arguments, constants)
 
-    def _compile(self, given: list[Any]) -> Compiled:
+    def _compile(self, arguments: list[Any]) -> Compiled:
         graph = self.graph
         shared = {key: value for plan in self.plans.values() for key, value in plan.owned().items()}
-        captured = self._captured(given)
+        captured = self._captured(arguments)
 
         def eager(*values: Any) -> Any:
-            whole = list(given)
+            whole = list(arguments)
             for i, value in zip(self.dynamic, values, strict=True):
                 whole[i] = value
             return graph(*whole)
 
-        cuda = any(isinstance(value, Tensor) and value.is_cuda for value in given)
+        cuda = any(isinstance(value, Tensor) and value.is_cuda for value in arguments)
         target = resolve("cuda" if cuda else "cpu", self.options.tf32)
-        free = [given[i] for i in self.dynamic]
+        free = [arguments[i] for i in self.dynamic]
         return Compiled(eager, target, self.options, None).add(
             free, captured=captured, shared=shared
         )

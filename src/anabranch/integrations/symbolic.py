@@ -79,48 +79,52 @@ class SymbolicCalls:
     def _with_numbers(self, inputs: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
         """The numbers among the inputs at these sizes; None for each tensor."""
         assert self.shapes is not None
-        found: list[Any] = []
-        for value, given in zip(self._values, inputs, strict=True):
-            if isinstance(given, Tensor):
-                found.append(None)
+        numbers: list[Any] = []
+        for value, argument in zip(self._values, inputs, strict=True):
+            if isinstance(argument, Tensor):
+                numbers.append(None)
             elif isinstance(value, torch.SymInt):
-                found.append(self.shapes.value_of(value, sizes))
+                numbers.append(self.shapes.value_of(value, sizes))
             else:
-                found.append(given)
-        return found
+                numbers.append(argument)
+        return numbers
 
     def _resized(self, inputs: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
         assert self.shapes is not None
         tensors = [x for x in inputs if isinstance(x, Tensor)]
-        made = iter(self.shapes.resized(tensors, {}, sizes)[0])
+        resized = iter(self.shapes.resized(tensors, {}, sizes)[0])
         numbers = self._with_numbers(inputs, sizes)
         pairs = zip(inputs, numbers, strict=True)
-        return [next(made) if isinstance(x, Tensor) else number for x, number in pairs]
+        return [next(resized) if isinstance(x, Tensor) else number for x, number in pairs]
 
     def _proved(
         self,
         inputs: list[Any],
-        given: tuple[int, ...],
+        call_sizes: tuple[int, ...],
         number: int,
         graph: Callable[[list[Any]], Sequence[Any]],
         capture: Capture,
     ) -> PaddingProof | Refused:
         assert self.shapes is not None
-        size = max(given[number], 2)
+        size = max(call_sizes[number], 2)
         if self.shapes.rows(number) is None or self.shapes.uneven:
             return Refused(self.shapes.uneven or "an axis has its size and some more")
-        few = tuple(size if i == number else n for i, n in enumerate(given))
-        more = tuple(size + 1 if i == number else n for i, n in enumerate(given))
+        few = tuple(size if i == number else n for i, n in enumerate(call_sizes))
+        more = tuple(size + 1 if i == number else n for i, n in enumerate(call_sizes))
         try:
             sizes = (size, size + 1)
             proof = proof_along(
-                self.shapes, given, number, sizes, lambda at: capture(self._resized(inputs, at))
+                self.shapes,
+                call_sizes,
+                number,
+                sizes,
+                lambda at: capture(self._resized(inputs, at)),
             )
         except UnprovenError as unproven:
             return Refused(str(unproven))
         except AnabranchError as failed:
             return Refused(failed.what)
-        calls = SizedCalls(self.shapes, tuple(proof for _ in given))
+        calls = SizedCalls(self.shapes, tuple(proof for _ in call_sizes))
         call = self._resized(inputs, few)
         want = graph(list(call))
         got = calls.cut(list(graph(self._padded(call, few, more, calls))), few, more)

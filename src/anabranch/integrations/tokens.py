@@ -22,8 +22,8 @@ Boxed = Callable[[list[Any]], Sequence[Any]]
 
 def without_tokens(graph: fx.GraphModule) -> None:
     """Have the graph call operators without tokens where none of them gives a result."""
-    found = [node for node in graph.graph.nodes if node.target is ORDERED]
-    for node in found:
+    calls = [node for node in graph.graph.nodes if node.target is ORDERED]
+    for node in calls:
         token, called, *args = node.args
         if called._schema.returns:
             continue
@@ -35,7 +35,7 @@ def without_tokens(graph: fx.GraphModule) -> None:
             user.replace_all_uses_with(token)
             graph.graph.erase_node(user)
         graph.graph.erase_node(node)
-    if found:
+    if calls:
         graph.recompile()
 
 
@@ -65,9 +65,9 @@ def beside_tokens(call: Boxed, count: int) -> Boxed:
         return call
 
     def whole(inputs: list[Any]) -> Sequence[Any]:
-        given = inputs[count:]
+        arguments = inputs[count:]
         inputs.clear()
-        return [*[None] * count, *call(given)]
+        return [*[None] * count, *call(arguments)]
 
     whole._boxed_call = True  # type: ignore[attr-defined]
     return whole

@@ -40,18 +40,18 @@ class TrainingPass:
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """The results of the pass; the list of inputs is empty afterwards."""
-        given = list(inputs)
+        arguments = list(inputs)
         inputs.clear()
-        lies = [given[i].data_ptr() for i in self.fixed]
+        lies = [arguments[i].data_ptr() for i in self.fixed]
         if lies != self.lies:
             self.plans.clear()
             self.lies = lies
         fixed = {*self.fixed}
-        free = [value for i, value in enumerate(given) if i not in fixed]
+        free = [value for i, value in enumerate(arguments) if i not in fixed]
         key = tuple((v.shape, v.dtype) if isinstance(v, Tensor) else v for v in free)
         if key not in self.plans:
-            self.plans[key] = self._compile(given, free)
-        return self.passed.whole(given, self.plans[key](*free))
+            self.plans[key] = self._compile(arguments, free)
+        return self.passed.whole(arguments, self.plans[key](*free))
 
     def boxed(self) -> Boxed:
         """The same as a function, of which torch sees that it takes a list that it may empty, also
@@ -63,21 +63,21 @@ class TrainingPass:
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
 
-    def _compile(self, given: list[Any], free: list[Any]) -> Compiled:
+    def _compile(self, arguments: list[Any], free: list[Any]) -> Compiled:
         graph = self.passed.graph
-        if any(not isinstance(value, Tensor) for value in given):
-            graph = make_fx(graph, tracing_mode="fake")(*given)
+        if any(not isinstance(value, Tensor) for value in arguments):
+            graph = make_fx(graph, tracing_mode="fake")(*arguments)
         fixed = {*self.fixed}
         names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
-        places = {names[i]: given[i].detach() for i in fixed}
-        captured = capture_fx(graph, given, places=places)
+        places = {names[i]: arguments[i].detach() for i in fixed}
+        captured = capture_fx(graph, arguments, places=places)
 
         def eager(*values: Any) -> Any:
             rest = iter(values)
-            whole = [v if i in fixed else next(rest) for i, v in enumerate(given)]
+            whole = [v if i in fixed else next(rest) for i, v in enumerate(arguments)]
             with torch.no_grad():
                 return graph(*whole)
 
-        cuda = any(isinstance(value, Tensor) and value.is_cuda for value in given)
+        cuda = any(isinstance(value, Tensor) and value.is_cuda for value in arguments)
         target = resolve("cuda" if cuda else "cpu", self.options.tf32)
         return Compiled(eager, target, self.options, None).add(free, captured=captured)

@@ -61,23 +61,25 @@ class Passed:
     @staticmethod
     def of(graph: fx.GraphModule) -> Passed:
         """The graph taken apart so."""
-        made = copy.deepcopy(graph)
-        inputs = [node for node in made.graph.nodes if node.op == "placeholder"]
+        copied = copy.deepcopy(graph)
+        inputs = [node for node in copied.graph.nodes if node.op == "placeholder"]
         number = {node: i for i, node in enumerate(inputs)}
-        (output,) = (node for node in made.graph.nodes if node.op == "output")
+        (output,) = (node for node in copied.graph.nodes if node.op == "output")
         views: list[tuple[int, tuple[fx.Node, ...]] | None] = []
         for result in output.args[0]:
             calls: list[fx.Node] = []
-            one = result
-            while isinstance(one, fx.Node) and (base := _viewed(one, inputs=True)) is not None:
-                calls.insert(0, one)
-                one = base
-            of_input = isinstance(one, fx.Node) and one in number
-            views.append((number[one], tuple(calls)) if of_input else None)
+            current = result
+            while (
+                isinstance(current, fx.Node) and (base := _viewed(current, inputs=True)) is not None
+            ):
+                calls.insert(0, current)
+                current = base
+            of_input = isinstance(current, fx.Node) and current in number
+            views.append((number[current], tuple(calls)) if of_input else None)
         computed = (r for r, view in zip(output.args[0], views, strict=True) if view is None)
         output.args = (tuple(computed),)
-        made.recompile()
-        return Passed(made, views)
+        copied.recompile()
+        return Passed(copied, views)
 
     def whole(self, inputs: Sequence[Any], computed: Sequence[Any]) -> list[Any]:
         """All results, of the inputs and of what the graph computed."""
@@ -96,30 +98,30 @@ def views_of_results(graph: fx.GraphModule) -> list[View]:
     (output,) = (node for node in graph.graph.nodes if node.op == "output")
     results = list(enumerate(output.args[0]))
     first = {node: i for i, node in reversed(results) if isinstance(node, fx.Node)}
-    found: list[View] = []
+    views: list[View] = []
     for i, node in sorted(
         ((i, node) for i, node in results if isinstance(node, fx.Node)), key=lambda r: order[r[1]]
     ):
         if first[node] != i:
-            found.append((i, first[node], ()))
+            views.append((i, first[node], ()))
             continue
         calls: list[fx.Node] = []
-        one = node
-        while (base := _viewed(one)) is not None:
-            calls.insert(0, one)
+        current = node
+        while (base := _viewed(current)) is not None:
+            calls.insert(0, current)
             if base in first:
-                found.append((i, first[base], tuple(calls)))
+                views.append((i, first[base], tuple(calls)))
                 break
-            one = base
-    return found
+            current = base
+    return views
 
 
 def with_views(results: Sequence[Any], views: Sequence[View]) -> list[Any]:
     """The results, those that are views made anew from the results that they are views of."""
-    made = list(results)
+    restored = list(results)
     for i, base, calls in views:
-        made[i] = _remade(made[base], calls)
-    return made
+        restored[i] = _remade(restored[base], calls)
+    return restored
 
 
 def _remade(value: Any, calls: Sequence[fx.Node]) -> Any:

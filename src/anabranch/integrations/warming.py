@@ -92,8 +92,8 @@ def warm(model: Any, sizes: Sequence[Any]) -> Any:
         model.warm(sizes)
         return model
     with _collected() as graphs, torch.no_grad():
-        for one in sizes:
-            args, kwargs = _call(one)
+        for inputs in sizes:
+            args, kwargs = _call(inputs)
             model(*args, **kwargs)
     if not graphs:
         what = type(model).__name__ if isinstance(model, nn.Module) else "the function"
@@ -108,15 +108,15 @@ def warm(model: Any, sizes: Sequence[Any]) -> Any:
     return model
 
 
-def _call(one: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(one, dict):
-        return (), one
-    if isinstance(one, (tuple, list)):
-        return tuple(one), {}
-    if isinstance(one, Tensor):
-        return (one,), {}
+def _call(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, dict):
+        return (), inputs
+    if isinstance(inputs, (tuple, list)):
+        return tuple(inputs), {}
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
     raise OptionError(
-        f"{one!r:.80} is no call",
+        f"{inputs!r:.80} is no call",
         "a model of torch.compile is warmed by calls, for nobody else knows what its inputs are",
         "give a tensor, a tuple of arguments, or a dict of keyword arguments",
     )

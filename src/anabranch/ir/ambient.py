@@ -160,8 +160,8 @@ def differs(ambient: Ambient) -> Refused | None:
         return Refused(f"{_cast(ambient.device, now)}, and the model was compiled {_was(ambient)}")
     default = name_of(_dtype())
     if ambient.default_dtype and default != ambient.default_dtype:
-        made = f"the model makes tensors of torch's default dtype, {ambient.default_dtype}"
-        return Refused(f"torch's default dtype is {default}, and {made} when it was compiled")
+        makes = f"the model makes tensors of torch's default dtype, {ambient.default_dtype}"
+        return Refused(f"torch's default dtype is {default}, and {makes} when it was compiled")
     if ambient.asks_deterministic not in ("", on := "on" if _deterministic() else "off"):
         asks = (
             f"the model asks for it, and it was {ambient.asks_deterministic} when it was compiled"

@@ -48,8 +48,8 @@ def forward(
     _check(q, k, v, mask)
     library = _library(q, k, v, mask, causal)
     if library == "flash":
-        found = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
-        out, lse = found[:2]
+        results = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
+        out, lse = results[:2]
     elif library == "efficient":
         bias = _aligned(mask, q, k)
         out, lse = aten._scaled_dot_product_efficient_attention(
@@ -87,7 +87,7 @@ def backward(
         sizes = (None, None, q.shape[2], k.shape[2])
         dropout: Any = (0.0, causal, none, none)
         with in_order():
-            found = aten._scaled_dot_product_flash_attention_backward(
+            gradients = aten._scaled_dot_product_flash_attention_backward(
                 _unit(grad), q, k, v, _unit(out), lse, *sizes, *dropout, scale=scale
             )
     elif library == "efficient":
@@ -96,17 +96,17 @@ def backward(
         none = torch.zeros((), dtype=torch.int64, device=q.device)
         wanted = [True, True, True, False]
         told: Any = (sums, none, none, 0.0, wanted, causal)
-        found = aten._scaled_dot_product_efficient_attention_backward(
+        gradients = aten._scaled_dot_product_efficient_attention_backward(
             _unit(grad), q, k, v, bias, _unit(out), *told, scale=scale
         )[:3]
     elif library == "cpu":
         named = {"attn_mask": mask, "scale": scale}
-        found = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward(
             _unit(grad), q, k, v, _unit(out), lse, 0.0, causal, **named
         )
     else:
-        found = _by_products(grad, q, k, v, mask, out, lse, causal, scale)
-    dq, dk, dv = found
+        gradients = _by_products(grad, q, k, v, mask, out, lse, causal, scale)
+    dq, dk, dv = gradients
     return laid_as(dq, q), laid_as(dk, k), laid_as(dv, v)
 
 
@@ -137,13 +137,13 @@ def _by_products(
 def scores(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
     """What softmax reads, in fp32 at least."""
     wide = _wide(q)
-    found = q.to(wide) @ k.to(wide).transpose(-2, -1) * scale
+    logits = q.to(wide) @ k.to(wide).transpose(-2, -1) * scale
     if mask is not None:
-        found = found + mask.to(wide)
+        logits = logits + mask.to(wide)
     if causal:
         seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
-        found = found.masked_fill(~seen, -torch.inf)
-    return found
+        logits = logits.masked_fill(~seen, -torch.inf)
+    return logits
 
 
 def _library(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> str:
@@ -158,11 +158,11 @@ def _library(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool)
     if q.device.type != "cuda" or q.dtype == torch.float64 or q.shape[-1] % 8:
         return ""
     half = q.dtype != torch.float32
-    given = CUDA.SDPAParams(q, k, v, _aligned(mask, q, k), 0.0, causal, False)
+    params = CUDA.SDPAParams(q, k, v, _aligned(mask, q, k), 0.0, causal, False)
     narrow = q.shape[-1] <= WIDEST_HEAD
-    if half and mask is None and narrow and CUDA.can_use_flash_attention(given, False):
+    if half and mask is None and narrow and CUDA.can_use_flash_attention(params, False):
         return "flash"
-    return "efficient" if CUDA.can_use_efficient_attention(given, False) else ""
+    return "efficient" if CUDA.can_use_efficient_attention(params, False) else ""
 
 
 def _aligned(mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
@@ -226,8 +226,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> None:
         raise RuntimeError("attention is of floating numbers of one dtype, of four dimensions")
     fits = q.shape[:2] == k.shape[:2] == v.shape[:2]
     if not fits or q.shape[3] != k.shape[3] or k.shape[2] != v.shape[2]:
-        given = ", ".join(str(list(tensor.shape)) for tensor in (q, k, v))
-        raise RuntimeError(f"no attention has queries, keys and values of {given}")
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in (q, k, v))
+        raise RuntimeError(f"no attention has queries, keys and values of {shapes}")
     whole = [*q.shape[:3], k.shape[2]]
     if mask is None:
         return

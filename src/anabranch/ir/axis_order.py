@@ -16,18 +16,18 @@ from anabranch.ir.graph import Node
 PERMUTE, TRANSPOSE = "aten.permute.default", "aten.transpose.int"
 
 
-def axis_order(given: Mapping[str, Any], rank: int) -> tuple[int, ...]:
+def axis_order(arguments: Mapping[str, Any], rank: int) -> tuple[int, ...]:
     """Which axis of the operand each axis of the result is, by the arguments of `permute`,
     `transpose`, `swapaxes` or `t`, of so many axes.
 
     >>> axis_order({"dims": (0, -1, 1)}, 3), axis_order({"dim0": 0, "dim1": -1}, 3)
     ((0, 2, 1), (2, 1, 0))
     """
-    if "dims" in given:
-        return tuple(dim % rank for dim in given["dims"])
+    if "dims" in arguments:
+        return tuple(dim % rank for dim in arguments["dims"])
     order = list(range(rank))
     if rank:
-        a, b = (given.get(f"dim{i}", given.get(f"axis{i}", -i)) for i in (0, 1))
+        a, b = (arguments.get(f"dim{i}", arguments.get(f"axis{i}", -i)) for i in (0, 1))
         order[a], order[b] = order[b], order[a]
     return tuple(order)
 

@@ -84,8 +84,8 @@ def nouns(kind: Any) -> Codec[Any]:
 
 
 def _write_input(value: Input, beside: Beside | None) -> str:
-    known = (beside or NOTHING).inputs.get(value.name) == value.type
-    return value.name if known else f"{value.name}: {value.type.text}"
+    implied = (beside or NOTHING).inputs.get(value.name) == value.type
+    return value.name if implied else f"{value.name}: {value.type.text}"
 
 
 def _read_input(told: str, beside: Beside | None) -> Input:
@@ -132,19 +132,19 @@ def _read_state(told: tuple[str, int], beside: Beside | None) -> State:
 
 def tell_kernel(kernel: Kernel, own: Graph = UNTOLD) -> ToldKernel:
     """What is told of a kernel of a task with this body."""
-    told = {one.name: getattr(kernel, one.name) for one in fields(ToldKernel)}
+    told = {field.name: getattr(kernel, field.name) for field in fields(ToldKernel)}
     told["body"] = None if kernel.body == own else kernel.body
     return ToldKernel(**{**told, "variant": str(kernel.variant)})
 
 
 def told_kernel(told: ToldKernel, own: Graph = UNTOLD) -> Kernel:
     """The kernel that was told of, of a task with this body."""
-    known = {one.name: getattr(told, one.name) for one in fields(ToldKernel)}
-    known["body"] = own if told.body is None else told.body
+    values = {field.name: getattr(told, field.name) for field in fields(ToldKernel)}
+    values["body"] = own if told.body is None else told.body
     name, variant = told.name, told.variant
     if told.provider == GENERATED:
         name, variant = with_current_names(name), with_current_names(variant)
-    return Kernel(**{**known, "name": name, "variant": read_variant(told.provider, variant)})
+    return Kernel(**{**values, "name": name, "variant": read_variant(told.provider, variant)})
 
 
 def _write_task(task: Task, _: Any) -> _Task:

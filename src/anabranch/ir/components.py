@@ -31,8 +31,8 @@ def components(body: Graph) -> tuple[Graph, ...]:
 def _part(body: Graph, nodes: Sequence[int]) -> Graph:
     own = tuple(body.nodes[at] for at in nodes)
     read = {name for node in own for name in node.uses}
-    made = {name for node in own for name in node.results}
-    outputs = tuple(ref for ref in body.outputs if ref.name in made)
+    results = {name for node in own for name in node.results}
+    outputs = tuple(ref for ref in body.outputs if ref.name in results)
     return replace(
         body,
         inputs=tuple(value for value in body.inputs if value.name in read),

@@ -57,36 +57,36 @@ def conditioned(graph: Graph, seen: Sequence[tuple[Constant, str, Numbers]]) -> 
 def index_bounds(graph: Graph) -> list[tuple[Constant, str, Numbers]]:
     """Where constants are indices: eager refuses those that point elsewhere, generated kernels do
     not look."""
-    known, makers = types(graph), producers(graph)
+    table, makers = types(graph), producers(graph)
     constants = {constant.name: constant for constant in graph.constants}
-    found: list[tuple[Constant, str, Numbers]] = []
+    bounds: list[tuple[Constant, str, Numbers]] = []
     for node in graph.nodes:
-        for name, low, high in _lookups(node, known):
+        for name, low, high in _lookups(node, table):
             while (maker := makers.get(name)) is not None and ops.info(maker.op).kind == "view":
                 name = maker.uses[0]
             constant = constants.get(name)
             if constant is not None and constant.type.dtype != torch.bool:
-                found.append((constant, "within", (low, high)))
-    return found
+                bounds.append((constant, "within", (low, high)))
+    return bounds
 
 
-def _lookups(node: Node, known: Mapping[str, TensorType]) -> Iterator[tuple[str, int, int]]:
+def _lookups(node: Node, types: Mapping[str, TensorType]) -> Iterator[tuple[str, int, int]]:
     """The indices that a node looks up by: names, the least of each, and what all are below."""
     name = ops.packet_name(node.op)
     if name not in LOOKUPS and not name.startswith(BAG):
         return
-    given = ops.arguments(node)
-    table = next(iter(given.values()), None)
+    arguments = ops.arguments(node)
+    table = next(iter(arguments.values()), None)
     if not isinstance(table, Ref):
         return
-    shape, wraps = known[table.name].shape, name == "aten.index"
+    shape, wraps = types[table.name].shape, name == "aten.index"
     listed: list[tuple[Arg, Arg]] = []
     if name in ("aten.embedding", "aten.embedding_bag") or name.startswith(BAG):
-        listed = [(given["indices"], 0)]
+        listed = [(arguments["indices"], 0)]
     elif name in ("aten.index_select", "aten.gather"):
-        listed = [(given["index"], given["dim"])]
-    elif wraps and isinstance(given["indices"], tuple):
-        listed = [(index, axis) for axis, index in enumerate(given["indices"])]
+        listed = [(arguments["index"], arguments["dim"])]
+    elif wraps and isinstance(arguments["indices"], tuple):
+        listed = [(index, axis) for axis, index in enumerate(arguments["indices"])]
     for index, axis in listed:
         if isinstance(index, Ref) and isinstance(axis, int) and -len(shape) <= axis < len(shape):
             yield index.name, -shape[axis] if wraps else 0, shape[axis]

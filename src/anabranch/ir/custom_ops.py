@@ -72,9 +72,9 @@ def conv_weight_grad(
     _check_sizes(grad, x, size, (stride, padding, dilation), groups)
     rank = len(size) - 2
     weight = grad.new_zeros(()).expand(size)  # of which nothing but the size is read
-    given = ([0], stride, padding, dilation, False, [0] * rank, groups, [False, True, False])
-    found: Tensor = torch.ops.aten.convolution_backward(grad, x, weight, *given)[1]
-    return found.contiguous(memory_format=_format_of_weights(grad, x))
+    arguments = ([0], stride, padding, dilation, False, [0] * rank, groups, [False, True, False])
+    weight_grad: Tensor = torch.ops.aten.convolution_backward(grad, x, weight, *arguments)[1]
+    return weight_grad.contiguous(memory_format=_format_of_weights(grad, x))
 
 
 def _shape_of_conv_weight_grad(
@@ -87,8 +87,8 @@ def _shape_of_conv_weight_grad(
     groups: int,
 ) -> Tensor:
     _check_sizes(grad, x, size, (stride, padding, dilation), groups)
-    found = x.new_empty(tuple(size))
-    return found.contiguous(memory_format=_format_of_weights(grad, x))
+    weight_grad = x.new_empty(tuple(size))
+    return weight_grad.contiguous(memory_format=_format_of_weights(grad, x))
 
 
 def _check_sizes(
@@ -169,8 +169,8 @@ def uniform(random: Tensor, number: int, shape: Sequence[int]) -> Tensor:
         ]
         key = [(part + more) & WORD for part, more in zip(key, WEYL, strict=True)]
     bits = word[0] - ((word[0] >> 31) << 32)  # with a sign
-    found: Tensor = torch.where(bits < 0, -bits - 1, bits).to(torch.float32) * TO_UNIT
-    return found
+    values: Tensor = torch.where(bits < 0, -bits - 1, bits).to(torch.float32) * TO_UNIT
+    return values
 
 
 def _shape_of_uniform(random: Tensor, number: int, shape: Sequence[int]) -> Tensor:

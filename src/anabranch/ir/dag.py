@@ -107,11 +107,11 @@ def dag_of(tasks: TaskGraph) -> Dag:
     """The dependencies between the tasks, seen through aliases and elided concats; bit i is
     `tasks.tasks[i]`. Who writes over a value comes after all who read it."""
     try:
-        known: Dag = tasks.dag
+        dag: Dag = tasks.dag
     except AttributeError:
-        known = Dag.of(tuple(task.name for task in tasks.tasks), _edges(tasks))
-        object.__setattr__(tasks, "dag", known)
-    return known
+        dag = Dag.of(tuple(task.name for task in tasks.tasks), _edges(tasks))
+        object.__setattr__(tasks, "dag", dag)
+    return dag
 
 
 def _edges(tasks: TaskGraph) -> set[tuple[int, int]]:

@@ -38,19 +38,19 @@ class Steps(BaseModel):
     made: dict[str, int]
 
 
-def write(given: Iterable[Constant], wanted: Iterable[Constant]) -> Steps:
+def write(sources: Iterable[Constant], wanted: Iterable[Constant]) -> Steps:
     """How those that are wanted come of those that are given. ValueError where none says how."""
     try:
-        return _Writing(given).steps(wanted)
+        return _Writing(sources).steps(wanted)
     except RecursionError:
         raise ValueError("a constant is computed in too many steps") from None
 
 
-def read(steps: Steps, given: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+def read(steps: Steps, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """The values of the constants that are made, of those that are given. What operators, parsers
     and look-ups raise for steps that are none."""
     calls = [_call(sort, device) for sort in sorts_of(steps)]
-    values = {-1 - i: given[name] for i, name in enumerate(steps.given)}
+    values = {-1 - i: tensors[name] for i, name in enumerate(steps.given)}
     kept = set(steps.made.values())
     last = {number: i for i, (_, *reads) in enumerate(steps.steps) for number in reads}
     count = 0
@@ -66,16 +66,18 @@ def read(steps: Steps, given: Mapping[str, Tensor], device: torch.device) -> dic
     return {name: values[number] for name, number in steps.made.items()}
 
 
-def told(steps: Steps, made: Iterable[Constant], given: Iterable[Constant]) -> tuple[Constant, ...]:
+def told(
+    steps: Steps, derived: Iterable[Constant], sources: Iterable[Constant]
+) -> tuple[Constant, ...]:
     """The constants that are made, saying how they come of those that are given: as they did when
     the steps were written. Values stay as they are."""
-    known = {constant.name: constant for constant in given}
+    constants = {constant.name: constant for constant in sources}
     sorts = sorts_of(steps)
     values: dict[int, Constant | Derivation] = {}
     keys: dict[int, str] = {}
     for i, name in enumerate(steps.given):
-        values[-1 - i] = bare(known[name])
-        keys[-1 - i] = f"{known[name].digest} {known[name].type.text}"
+        values[-1 - i] = bare(constants[name])
+        keys[-1 - i] = f"{constants[name].digest} {constants[name].type.text}"
     count = 0
     for number, *reads in steps.steps:
         sort = sorts[number]
@@ -84,7 +86,7 @@ def told(steps: Steps, made: Iterable[Constant], given: Iterable[Constant]) -> t
         values.update(enumerate(results, count))
         keys.update((count + i, f"{key}.{i}") for i in range(len(results)))
         count += len(results)
-    return tuple(_says(constant, values[steps.made[constant.name]]) for constant in made)
+    return tuple(_says(constant, values[steps.made[constant.name]]) for constant in derived)
 
 
 def _told(
@@ -92,7 +94,7 @@ def _told(
 ) -> Sequence[Constant | Derivation]:
     """What a step makes, without values. A name that its key is in is nobody else's."""
     if not isinstance(sort, TensorType):
-        reads = {str(i): one for i, one in enumerate(operands)}
+        reads = {str(i): operand for i, operand in enumerate(operands)}
         return [Derivation(sort, i, reads) for i in range(len(sort.results))]
     (of,) = operands
     if isinstance(of, Constant):
@@ -126,8 +128,8 @@ def _call(
 
 
 class _Writing:
-    def __init__(self, given: Iterable[Constant]) -> None:
-        self._given = {constant.name: constant for constant in given}
+    def __init__(self, sources: Iterable[Constant]) -> None:
+        self._given = {constant.name: constant for constant in sources}
         self._named = {(c.digest, c.type): c.name for c in self._given.values()}
         self._read: dict[str, int] = {}
         self._texts: dict[Node, str] = {}
@@ -139,8 +141,10 @@ class _Writing:
         self._count = 0
 
     def steps(self, wanted: Iterable[Constant]) -> Steps:
-        made = {constant.name: self._constant(constant) for constant in wanted}
-        return Steps(given=list(self._read), sorts=list(self._sorts), steps=self._steps, made=made)
+        numbers = {constant.name: self._constant(constant) for constant in wanted}
+        return Steps(
+            given=list(self._read), sorts=list(self._sorts), steps=self._steps, made=numbers
+        )
 
     def _constant(self, constant: Constant) -> int:
         if constant in self._constants:
@@ -166,10 +170,10 @@ class _Writing:
         node, first = derived.node, self._nodes.get(id(derived.reads))
         if first is None:
             names = dict.fromkeys(node.uses)
-            found = [derived.reads[name] for name in names]
+            operands = [derived.reads[name] for name in names]
             reads = [
-                self._constant(one) if isinstance(one, Constant) else self._result(one)
-                for one in found
+                self._constant(operand) if isinstance(operand, Constant) else self._result(operand)
+                for operand in operands
             ]
             first = self._step(self._sort(node, names), reads, len(node.results))
             self._nodes[id(derived.reads)] = first

@@ -119,8 +119,8 @@ def any_order(body: Graph, kind: str) -> Refused | None:
 
 def switched(body: Graph, kind: str) -> bool:
     """Whether all of these nodes work in one order under `ir.deterministic_switch`."""
-    found = (_entry(node, kind) for node in body.nodes)
-    return all(one is None or one.switched for one in found)
+    entries = (_entry(node, kind) for node in body.nodes)
+    return all(entry is None or entry.switched for entry in entries)
 
 
 def unordered(task: Task, kind: str) -> Refused | None:
@@ -136,7 +136,7 @@ _MACHINES = {"cuda": "a GPU", "cpu": "a CPU"}
 
 
 def _entry(node: Node, kind: str) -> _AnyOrder | None:
-    for one in _TABLE.get(ops.packet_name(node.op), ()):
-        if (kind == "cuda" or one.cpu) and one.when(node):
-            return one
+    for entry in _TABLE.get(ops.packet_name(node.op), ()):
+        if (kind == "cuda" or entry.cpu) and entry.when(node):
+            return entry
     return None

@@ -129,15 +129,15 @@ ANY = Domain()
 def domains(graph: Graph) -> dict[str, Domain]:
     """The domains of the inputs, where there are any. Bounds of indices are of inputs that are read
     as indices alone: of what is reckoned with besides nobody knows where it leads."""
-    known, makers, readers = types(graph), producers(graph), users(graph)
-    found: dict[str, Domain] = {}
+    table, makers, readers = types(graph), producers(graph), users(graph)
+    domain_of: dict[str, Domain] = {}
     asked: dict[str, set[str]] = {}
     for node in graph.nodes:
-        for name, domain in demands(node, known):
+        for name, domain in demands(node, table):
             source = source_of(name, makers)
             if domain.low is not None:
                 asked.setdefault(name, set()).add(node.name)
-            found[source] = domain.meet(found.get(source, ANY))
+            domain_of[source] = domain.meet(domain_of.get(source, ANY))
 
     def alone(name: str) -> bool:
         """Whether every reader looks up by it, or hands it on to such."""
@@ -150,7 +150,7 @@ def domains(graph: Graph) -> dict[str, Domain]:
     inputs = {value.name for value in graph.inputs}
     return {
         name: domain if domain.low is None or alone(name) else _unbound(domain)
-        for name, domain in found.items()
+        for name, domain in domain_of.items()
         if name in inputs
     }
 
@@ -159,35 +159,39 @@ def _unbound(domain: Domain) -> Domain:
     return replace(domain, low=None, high=None, distinct=None)
 
 
-def demands(node: Node, known: Mapping[str, TensorType]) -> Iterator[tuple[str, Domain]]:
+def demands(node: Node, types: Mapping[str, TensorType]) -> Iterator[tuple[str, Domain]]:
     """The numbers that the operator may read of the values it is given, where these are not any
     numbers."""
     name = ops.packet_name(node.op)
-    for index, low, size in indices(node, known):
+    for index, low, size in indices(node, types):
         yield index, Domain(low, max(1, size), distinct=_axis(node) if name in OVERWRITES else None)
     if name in ops.PROBABILITIES:
         for used in node.uses:
             yield used, Domain(unit=True)
-    given = ops.arguments(node)
-    if name in BAGS and isinstance(given["offsets"], Ref) and isinstance(given["indices"], Ref):
-        yield given["offsets"].name, Domain(starts=known[given["indices"].name].numel)
-    if name in SORTED and isinstance(edges := given[SORTED[name]], Ref):
+    arguments = ops.arguments(node)
+    if (
+        name in BAGS
+        and isinstance(arguments["offsets"], Ref)
+        and isinstance(arguments["indices"], Ref)
+    ):
+        yield arguments["offsets"].name, Domain(starts=types[arguments["indices"].name].numel)
+    if name in SORTED and isinstance(edges := arguments[SORTED[name]], Ref):
         yield edges.name, Domain(sorted=True)
-    if name in VARIANCES and isinstance(variance := given.get("running_var"), Ref):
+    if name in VARIANCES and isinstance(variance := arguments.get("running_var"), Ref):
         yield variance.name, Domain(positive=True, finite=True)
     if ATTENTION in name:
         for stated in ("key", "value", "attn_mask", "attn_bias"):
-            if isinstance(value := given.get(stated), Ref):
+            if isinstance(value := arguments.get(stated), Ref):
                 yield value.name, Domain(finite=True)
     if ops.info(node.op).kind == "contract" and "conv" in name:
-        weight = given.get("grad", given.get("weight"))
+        weight = arguments.get("grad", arguments.get("weight"))
         if isinstance(weight, Ref):  # of which libraries multiply the zeros around an image, or not
             yield weight.name, Domain(finite=True)
     if name in VARIANCES:
         for stated in ("running_mean", "weight", "bias"):
-            if isinstance(value := given.get(stated), Ref):
+            if isinstance(value := arguments.get(stated), Ref):
                 yield value.name, Domain(finite=True)
-    if len(node.args) > 1 and isinstance(other := node.args[1], Ref) and _whole(known[other.name]):
+    if len(node.args) > 1 and isinstance(other := node.args[1], Ref) and _whole(types[other.name]):
         if name in DIVIDES:
             yield other.name, Domain(nonzero=True)
         elif name == "aten.pow":
@@ -196,29 +200,29 @@ def demands(node: Node, known: Mapping[str, TensorType]) -> Iterator[tuple[str, 
             yield other.name, Domain(0, SHIFTED)
 
 
-def indices(node: Node, known: Mapping[str, TensorType]) -> Iterator[tuple[str, int, int]]:
+def indices(node: Node, types: Mapping[str, TensorType]) -> Iterator[tuple[str, int, int]]:
     """The indices of a lookup, each with the lowest it may be, and the size of what it is for."""
-    given, name = ops.arguments(node), ops.packet_name(node.op)
-    table = next(iter(given.values()), None)
+    arguments, name = ops.arguments(node), ops.packet_name(node.op)
+    table = next(iter(arguments.values()), None)
     if not isinstance(table, Ref):
         return
-    shape, listed = known[table.name].shape, list[tuple[Arg, int]]()
+    shape, listed = types[table.name].shape, list[tuple[Arg, int]]()
     negative = name in LISTED or name in FLAT
     if name == "aten.embedding" or name in BAGS:
-        listed = [(given["indices"], shape[0])]
-    elif name == LOOKUP_GRADIENT and isinstance(rows := given["num_weights"], int):
-        listed = [(given["indices"], rows)]
-    elif name in BY_AXIS and isinstance(axis := given["dim"], int):
+        listed = [(arguments["indices"], shape[0])]
+    elif name == LOOKUP_GRADIENT and isinstance(rows := arguments["num_weights"], int):
+        listed = [(arguments["indices"], rows)]
+    elif name in BY_AXIS and isinstance(axis := arguments["dim"], int):
         if -max(1, len(shape)) <= axis < max(1, len(shape)):
-            listed = [(given[BY_AXIS[name]], shape[axis] if shape else 1)]
-    elif name in LISTED and isinstance(given["indices"], tuple):
-        listed = list(zip(given["indices"], shape, strict=False))
+            listed = [(arguments[BY_AXIS[name]], shape[axis] if shape else 1)]
+    elif name in LISTED and isinstance(arguments["indices"], tuple):
+        listed = list(zip(arguments["indices"], shape, strict=False))
     elif name in FLAT:
-        listed = [(given[FLAT[name]], math.prod(shape))]
+        listed = [(arguments[FLAT[name]], math.prod(shape))]
     elif name in CLASSES:
-        listed = [(given[CLASSES[name]], shape[min(1, len(shape) - 1)])]
+        listed = [(arguments[CLASSES[name]], shape[min(1, len(shape) - 1)])]
     for index, size in listed:
-        if isinstance(index, Ref) and not known[index.name].dtype.is_floating_point:
+        if isinstance(index, Ref) and not types[index.name].dtype.is_floating_point:
             yield index.name, -size if negative else 0, size
 
 
@@ -230,11 +234,11 @@ def _axis(node: Node) -> int:
 def understood(graph: Graph) -> bool:
     """Whether the tables know what the operators may read: nothing is known of a user's own
     operators, and of ATen's that the operator table lacks and that read integers little."""
-    known = types(graph)
-    return all(_is_understood(node, known) for node in graph.nodes)
+    table = types(graph)
+    return all(_is_understood(node, table) for node in graph.nodes)
 
 
-def _is_understood(node: Node, known: Mapping[str, TensorType]) -> bool:
+def _is_understood(node: Node, types: Mapping[str, TensorType]) -> bool:
     name = ops.packet_name(node.op)
     if name in GRADIENTS:  # a place must be one of its window
         return False
@@ -254,7 +258,7 @@ def _is_understood(node: Node, known: Mapping[str, TensorType]) -> bool:
         return True
     # A mask counts: as many elements as it has must be there.
     return not any(
-        _whole(known[used]) or known[used].dtype == torch.bool for used in set(node.uses)
+        _whole(types[used]) or types[used].dtype == torch.bool for used in set(node.uses)
     )
 
 

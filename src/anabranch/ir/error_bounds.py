@@ -119,7 +119,9 @@ def slack(
     """For each output by how much its elements may be off. Of booleans and integers it is positive
     where they may differ, None if they may nowhere."""
     state = _State(device, precision, tf32, types(graph))
-    held = [(value.name, given) for value, given in zip(graph.inputs, inputs, strict=True)]
+    held = [
+        (value.name, input_tensor) for value, input_tensor in zip(graph.inputs, inputs, strict=True)
+    ]
     held += [(c.name, c.value) for c in graph.constants if c.value is not None]
     for name, tensor in held:
         tensor = tensor.to(device)
@@ -127,11 +129,11 @@ def slack(
         state.exact.add(name)
     for node in graph.nodes:
         results = state.run(node)
-        found = _errors(node, results, state)
+        errors = _errors(node, results, state)
         if _is_exact(node, state):
             state.exact.update(node.results)
         state.values.update(zip(node.results, results, strict=True))
-        for name, error in zip(node.results, found, strict=True):
+        for name, error in zip(node.results, errors, strict=True):
             if error is not None:
                 state.errors[name] = error.nan_to_num(0.0, math.inf)
     return tuple(_scaled(ref.name, state) for ref in graph.outputs)
@@ -155,9 +157,9 @@ def _is_exact(node: Node, state: _State) -> bool:
     if not state.exact.issuperset(node.uses) or "alpha" in dict(node.kwargs):
         return False
     moves = kind in ("view", "move", "factory") and name not in UNEVEN
-    known = name in SAME or name in STEPS or moves
+    listed = name in SAME or name in STEPS or moves
     wide = all(not type.dtype.is_floating_point or type.dtype.itemsize >= 4 for type in node.types)
-    return known and (wide or moves)
+    return listed and (wide or moves)
 
 
 def _errors(node: Node, results: Sequence[Tensor], state: _State) -> Sequence[Tensor | None]:
@@ -202,7 +204,7 @@ def _moved(node: Node, results: Sequence[Tensor], state: _State) -> list[Tensor 
         if name in state.errors or state.values[name].is_floating_point()
     }
     moved = state.run(node, changed)
-    return [torch.where(one.isfinite(), one, 0).abs().to(dtype) for one in moved]
+    return [torch.where(error.isfinite(), error, 0).abs().to(dtype) for error in moved]
 
 
 def _summed(node: Node, result: Tensor, state: _State) -> Tensor:
@@ -211,19 +213,19 @@ def _summed(node: Node, result: Tensor, state: _State) -> Tensor:
     contracts = ops.info(node.op).kind == "contract"
     eps = state.eps(name, contracts)
     floats = _floats(node, state)
-    sizes = {one: state.values[one].abs() for one in floats}
+    sizes = {operand: state.values[operand].abs() for operand in floats}
     (terms,) = state.run(node, sizes)
-    read = sum(state.values[one].numel() for one in floats)
+    read = sum(state.values[operand].numel() for operand in floats)
     count = ops.flops(node, state.own) / 2 if contracts else read
     long = 1 + math.sqrt(max(1.0, count / max(1, result.numel()))) / 8
     if eps < FINE:
         error = eps * long * terms
     else:
-        (squares,) = state.run(node, {one: size * size for one, size in sizes.items()})
+        (squares,) = state.run(node, {operand: size * size for operand, size in sizes.items()})
         error = eps * (result.abs() + WALK * squares.abs().sqrt())
         error += torch.finfo(torch.float32).eps * long * terms
-    if any(one in state.errors for one in floats):
-        off = {one: size + state.errors.get(one, 0.0) for one, size in sizes.items()}
+    if any(operand in state.errors for operand in floats):
+        off = {operand: size + state.errors.get(operand, 0.0) for operand, size in sizes.items()}
         (more,) = state.run(node, off)
         error = error + (more - terms).abs()
     return error
@@ -233,7 +235,7 @@ def _asked(node: Node, results: Sequence[Tensor], state: _State, own: bool) -> l
     """The error of each result, found by running the operator on more and on less of each value
     that it reads. `own`: it rounds as well, and where it does more than one step, what it makes on
     the way may be off by a unit in the last place of its operands."""
-    found: list[Tensor | None] = [None] * len(results)
+    errors: list[Tensor | None] = [None] * len(results)
     eps = max(state.eps(result) for result in node.results)
     inner = own and (ops.packet_name(node.op) not in SAME or bool(node.kwargs))
     for name in dict.fromkeys(node.uses):
@@ -247,17 +249,17 @@ def _asked(node: Node, results: Sequence[Tensor], state: _State, own: bool) -> l
                 zip(results, state.run(node, {name: changed}), strict=True)
             ):
                 apart = _apart(was, now, state.precision) / SAFETY
-                before = found[i]
-                found[i] = apart if before is None else torch.maximum(before, apart)
+                before = errors[i]
+                errors[i] = apart if before is None else torch.maximum(before, apart)
     if own:
         for i, result in enumerate(results):
-            before = found[i]
+            before = errors[i]
             rounding = eps * torch.where(result.isfinite(), result, 0).abs().to(state.precision)
             if ops.packet_name(node.op) in CANCELS:
                 sizes = (state.values[name].abs() for name in _floats(node, state))
                 rounding = eps * (rounding / eps + sum(sizes)) if eps else rounding
-            found[i] = rounding if before is None else before + rounding
-    return found
+            errors[i] = rounding if before is None else before + rounding
+    return errors
 
 
 def _changed(value: Tensor, error: Tensor) -> list[Tensor]:
@@ -304,7 +306,7 @@ def _roughly(node: Node, at: int, result: Tensor, state: _State) -> Tensor | Non
     size = torch.where(result.isfinite(), result, 0).abs()
     if result.dim():
         worst, size = (
-            one.amax(-1, keepdim=True).expand_as(result) if one.numel() else one
-            for one in (worst, size)
+            tensor.amax(-1, keepdim=True).expand_as(result) if tensor.numel() else tensor
+            for tensor in (worst, size)
         )
     return ROUGH * worst + eps * long * size

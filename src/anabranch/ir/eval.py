@@ -144,10 +144,10 @@ def _dropped(
         last.update(dict.fromkeys(read(declared.name for declared in body.inputs), i))
     for name in read(ref.name for ref in tasks.outputs):
         last.pop(name, None)
-    found: dict[int, list[str]] = {}
+    dropped: dict[int, list[str]] = {}
     for name, i in last.items():
-        found.setdefault(i, []).append(name)
-    return found
+        dropped.setdefault(i, []).append(name)
+    return dropped
 
 
 def run_node(
@@ -191,17 +191,17 @@ def run_node(
 
 def kept_as_they_are(graph: Graph) -> dict[str, How]:
     """By node, what of the model's own rounding a higher precision keeps."""
-    strict, known = strict_values(graph), types(graph)
-    found: dict[str, How] = {}
+    strict, table = strict_values(graph), types(graph)
+    kept: dict[str, How] = {}
     for node in graph.nodes:
-        if rounds(node, known) or ops.packet_name(node.op) in OF_A_DTYPE:
-            found[node.name] = "own"
+        if rounds(node, table) or ops.packet_name(node.op) in OF_A_DTYPE:
+            kept[node.name] = "own"
         elif not strict.isdisjoint(node.results):
             alone = ops.info(node.op).kind in ELEMENTWISE or node.types[0].dtype.is_complex
-            found[node.name] = "own" if alone else "rounded"
-        elif not strict.isdisjoint(node.uses) and decides(node, known):
-            found[node.name] = "own"
-    return found
+            kept[node.name] = "own" if alone else "rounded"
+        elif not strict.isdisjoint(node.uses) and decides(node, table):
+            kept[node.name] = "own"
+    return kept
 
 
 def _in_own(

@@ -18,4 +18,4 @@ def with_current_names(text: str) -> str:
     >>> with_current_names("abreast:rows:1x32.w4+pointwise:512.w4")
     'horizontal:rows:1x32.w4+pointwise:512.w4'
     """
-    return _THEN.sub(lambda found: TEMPLATES[found[1]], text)
+    return _THEN.sub(lambda match: TEMPLATES[match[1]], text)

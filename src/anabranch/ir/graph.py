@@ -266,8 +266,8 @@ def types(graph: Graph) -> dict[str, TensorType]:
 
 def result_types(graph: Graph) -> list[tuple[tuple[int, ...], torch.dtype]]:
     """Shape and dtype of each output: what a rewrite leaves as it is, where strides may change."""
-    known = types(graph)
-    return [(known[ref.name].shape, known[ref.name].dtype) for ref in graph.outputs]
+    table = types(graph)
+    return [(table[ref.name].shape, table[ref.name].dtype) for ref in graph.outputs]
 
 
 def producers(graph: Graph) -> dict[str, Node]:

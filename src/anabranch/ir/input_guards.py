@@ -108,5 +108,5 @@ def guards_hold(
 ) -> Callable[[Sequence[Tensor]], bool]:
     """Whether the tensors of a call answer as those did that a graph was captured with. `places`:
     for each leaf of a call its number among the tensors."""
-    wanted = [(places[one.leaf], ANSWERS[one.what], one.answer) for one in asked]
+    wanted = [(places[guard.leaf], ANSWERS[guard.what], guard.answer) for guard in asked]
     return lambda tensors: all(repr(get(tensors[at])) == was for at, get, was in wanted)

@@ -43,10 +43,10 @@ def random_inputs(
     graph: Graph, seed: int, device: torch.device | None = None, numbers: Numbers = "plain"
 ) -> list[torch.Tensor]:
     """One tensor for each input of the graph, the same for the same seed and device."""
-    bounds, found = domains(graph), []
+    bounds, tensors = domains(graph), []
     for i, value in enumerate(graph.inputs):
-        found.append(drawn(value.type, seed + i, device, bounds.get(value.name, ANY), numbers))
-    return found
+        tensors.append(drawn(value.type, seed + i, device, bounds.get(value.name, ANY), numbers))
+    return tensors
 
 
 def drawn(
@@ -124,9 +124,9 @@ def _sprinkle(tensor: torch.Tensor, seed: int, numbers: Numbers) -> None:
         else min(SPECIAL_ELEMENTS, -(-count // SPECIAL_ELEMENTS))
     )
     places = torch.randint(0, count, (chosen,), generator=generator)
-    given = _finite(chosen, tensor.dtype, generator) if finite else _special(chosen, generator)
+    values = _finite(chosen, tensor.dtype, generator) if finite else _special(chosen, generator)
     where = torch.unravel_index(places.to(tensor.device), tensor.shape)
-    tensor[where] = given.to(tensor.dtype).to(tensor.device)
+    tensor[where] = values.to(tensor.dtype).to(tensor.device)
 
 
 def sprinkle_small(tensor: torch.Tensor, seed: int) -> None:
@@ -135,9 +135,9 @@ def sprinkle_small(tensor: torch.Tensor, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         chosen = min(MOST_ELEMENTS, -(-tensor.numel() // 8))
         places = torch.randint(0, tensor.numel(), (chosen,), generator=generator)
-        given = _finite(chosen, tensor.dtype, generator).clamp(-2, 2)
+        values = _finite(chosen, tensor.dtype, generator).clamp(-2, 2)
         where = torch.unravel_index(places.to(tensor.device), tensor.shape)
-        tensor[where] = given.to(tensor.dtype).to(tensor.device)
+        tensor[where] = values.to(tensor.dtype).to(tensor.device)
 
 
 def _finite(count: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
@@ -148,10 +148,10 @@ def _finite(count: int, dtype: torch.dtype, generator: torch.Generator) -> torch
     tiny = info.smallest_normal * torch.rand(count, generator=generator, dtype=torch.float64)
     large = whole * 64.0
     kind = torch.randint(0, 8, (count,), generator=generator)
-    found = torch.where(kind < 2, torch.zeros_like(whole), whole)
-    found = torch.where(kind == 2, tiny, found)
-    found = torch.where(kind == 3, large, found)
-    return sign * torch.where(kind == 4, whole + 0.5, found)
+    values = torch.where(kind < 2, torch.zeros_like(whole), whole)
+    values = torch.where(kind == 2, tiny, values)
+    values = torch.where(kind == 3, large, values)
+    return sign * torch.where(kind == 4, whole + 0.5, values)
 
 
 def _special(count: int, generator: torch.Generator) -> torch.Tensor:
@@ -169,19 +169,19 @@ def lookups_fit(graph: Graph, inputs: Sequence[torch.Tensor]) -> bool:
     """Whether all indices of lookups lie in their tables on these inputs; constants have values.
     Light computations that make them are done here, on the CPU; else nobody knows, and the answer
     is no."""
-    known, makers = types(graph), producers(graph)
-    table = {value.name: given for value, given in zip(graph.inputs, inputs, strict=True)}
+    declared, makers = types(graph), producers(graph)
+    table = {value.name: tensor for value, tensor in zip(graph.inputs, inputs, strict=True)}
     seen: dict[str, torch.Tensor | None] = {}
     for node in graph.nodes:
-        for index, low, size in indices(node, known):
-            if known[index].dtype == torch.bool:
+        for index, low, size in indices(node, declared):
+            if declared[index].dtype == torch.bool:
                 continue  # a mask, as long as what it is of
             if index not in seen:
-                seen[index] = _value(index, graph, table, makers, known)
-            found = seen[index]
-            if found is None:
+                seen[index] = _value(index, graph, table, makers, declared)
+            values = seen[index]
+            if values is None:
                 return False
-            if found.numel() and not low <= int(found.min()) <= int(found.max()) < size:
+            if values.numel() and not low <= int(values.min()) <= int(values.max()) < size:
                 return False
     return True
 
@@ -191,24 +191,24 @@ def _value(
     graph: Graph,
     table: Mapping[str, torch.Tensor],
     makers: Mapping[str, Node],
-    known: Mapping[str, TensorType],
+    types: Mapping[str, TensorType],
 ) -> torch.Tensor | None:
     """A value of the graph, computed on the CPU; None if that is not light, or fails."""
     before = ancestors(name, makers)
-    if not all(_is_light(one, makers, known) for one in before):
+    if not all(_is_light(ancestor, makers, types) for ancestor in before):
         return None
     asked = Graph(
         graph.name,
         tuple(value for value in graph.inputs if value.name in before),
-        tuple(_on_cpu(one) for one in graph.constants if one.name in before),
+        tuple(_on_cpu(constant) for constant in graph.constants if constant.name in before),
         tuple(each for each in graph.nodes if before.issuperset(each.results)),
         (Ref(name),),
     )
     try:
-        (found,) = eval_graph(asked, [table[value.name].cpu() for value in asked.inputs])
+        (result,) = eval_graph(asked, [table[value.name].cpu() for value in asked.inputs])
     except (RuntimeError, IndexError, ValueError):
         return None
-    return found
+    return result
 
 
 def _on_cpu(constant: Constant) -> Constant:
@@ -218,20 +218,20 @@ def _on_cpu(constant: Constant) -> Constant:
 
 def ancestors(name: str, makers: Mapping[str, Node]) -> set[str]:
     """The value, and all that it is made of."""
-    found, left = {name}, [name]
+    seen, left = {name}, [name]
     while left:
         maker = makers.get(left.pop())
         if maker is not None:
-            found.update(maker.results)
-            left += [one for one in maker.uses if one not in found]
-            found.update(maker.uses)
-    return found
+            seen.update(maker.results)
+            left += [used for used in maker.uses if used not in seen]
+            seen.update(maker.uses)
+    return seen
 
 
-def _is_light(name: str, makers: Mapping[str, Node], known: Mapping[str, TensorType]) -> bool:
+def _is_light(name: str, makers: Mapping[str, Node], types: Mapping[str, TensorType]) -> bool:
     maker = makers.get(name)
     heavy = maker is not None and ops.info(maker.op).kind in ("contract", "opaque")
-    return not heavy and known[name].numel <= LIGHT
+    return not heavy and types[name].numel <= LIGHT
 
 
 def _starts(type: TensorType, count: int, seed: int, device: torch.device | None) -> torch.Tensor:

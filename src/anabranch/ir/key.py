@@ -45,20 +45,20 @@ def digest_tensor(tensor: torch.Tensor) -> str:
 def digest_tensors(tensors: Iterable[torch.Tensor]) -> list[str]:
     """As `digest_tensor` of each, on several cores. Copies from a GPU are made in this thread, with
     whose stream they are in order, and few are held at once."""
-    given = list(tensors)
+    listed = list(tensors)
     asked = dict[int, Future[str] | str]()
     with Pool(THREADS, "anabranch-digest") as pool:
         busy: deque[Future[str]] = deque()
-        for number, content in _contents_on_cpu(given):
+        for number, content in _contents_on_cpu(listed):
             if content.numel() < SMALL_BYTES:
-                asked[number] = _digest(given[number], content)
+                asked[number] = _digest(listed[number], content)
                 continue
             if len(busy) >= THREADS:
                 busy.popleft().result()
-            busy.append(pool.submit(_digest, given[number], content))
+            busy.append(pool.submit(_digest, listed[number], content))
             asked[number] = busy[-1]
-        found = (asked[number] for number in range(len(given)))
-        return [one if isinstance(one, str) else one.result() for one in found]
+        digests = (asked[number] for number in range(len(listed)))
+        return [digest if isinstance(digest, str) else digest.result() for digest in digests]
 
 
 def digest_source(content: str, path: str) -> str:
@@ -189,8 +189,8 @@ def task_text(task: Task) -> str:
 def code(source: str) -> str:
     """A generated source without the comment it starts with, which says for which task and from
     where in the model it is: what is left is equal for equal kernels."""
-    found = COMMENT.match(source)
-    return source[found.end() :] if found else source
+    match = COMMENT.match(source)
+    return source[match.end() :] if match else source
 
 
 def task_key(task: Task) -> str:

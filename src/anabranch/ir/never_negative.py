@@ -32,11 +32,13 @@ ALL_OF = frozenset(f"aten.{name}" for name in ("div", "minimum", "cat", "stack")
 
 def never_negative(graph: Graph, held: Mapping[str, torch.Tensor]) -> frozenset[str]:
     """The names of such states. `held`: by name, what each holds now."""
-    floats = [one for one in graph.states if held[one.name].dtype.is_floating_point]
-    left = {one.name for one in floats if _not_negative(held[one.name])}
+    floats = [state for state in graph.states if held[state.name].dtype.is_floating_point]
+    left = {state.name for state in floats if _not_negative(held[state.name])}
     while left:
-        known = _known(graph, left)
-        stay = {s.name for s in floats if s.name in left and graph.outputs[s.output].name in known}
+        nonnegative = _known(graph, left)
+        stay = {
+            s.name for s in floats if s.name in left and graph.outputs[s.output].name in nonnegative
+        }
         if stay == left:
             break
         left = stay
@@ -51,56 +53,60 @@ def _not_negative(tensor: torch.Tensor) -> bool:
 
 def _known(graph: Graph, assumed: set[str]) -> set[str]:
     """All values that are not negative where the assumed ones are not."""
-    found = assumed | {
-        one.name for one in graph.constants if one.value is not None and _not_negative(one.value)
+    nonnegative = assumed | {
+        constant.name
+        for constant in graph.constants
+        if constant.value is not None and _not_negative(constant.value)
     }
 
-    def known(arg: object) -> bool:
+    def is_nonnegative(arg: object) -> bool:
         if isinstance(arg, Ref):
-            return arg.name in found
+            return arg.name in nonnegative
         if isinstance(arg, (tuple, list)):
-            return all(map(known, arg))
+            return all(map(is_nonnegative, arg))
         return isinstance(arg, (int, float)) and arg >= 0
 
     for node in graph.nodes:
         if node.op.startswith("aten.var_mean."):
-            found.add(node.results[0])
-        elif _is_known(node, known):
-            found.update(node.results)
-    return found
+            nonnegative.add(node.results[0])
+        elif _is_known(node, is_nonnegative):
+            nonnegative.update(node.results)
+    return nonnegative
 
 
-def _is_known(node: Node, known: IsKnown) -> bool:
+def _is_known(node: Node, nonnegative: IsKnown) -> bool:
     """Whether its result is not negative, NaN aside. An operator that is not here may be."""
     name, args, options = ops.packet_name(node.op), node.args, dict(node.kwargs)
     if name in ALWAYS:
         return True
     if name in HANDED_ON:
-        return known(args[0])
+        return nonnegative(args[0])
     if name in ALL_OF:
-        return all(map(known, args[:2]))
+        return all(map(nonnegative, args[:2]))
     if name == "aten.add":
-        return known(args[0]) and known(args[1]) and known(options.get("alpha", 1))
+        return (
+            nonnegative(args[0]) and nonnegative(args[1]) and nonnegative(options.get("alpha", 1))
+        )
     if name == "aten.mul":
-        return _product(args[0], args[1], known)
+        return _product(args[0], args[1], nonnegative)
     if name == "aten.addcmul":
-        scaled = known(options.get("value", 1))
-        return scaled and known(args[0]) and _product(args[1], args[2], known)
+        scaled = nonnegative(options.get("value", 1))
+        return scaled and nonnegative(args[0]) and _product(args[1], args[2], nonnegative)
     if name == "aten.maximum":
-        return known(args[0]) or known(args[1])
+        return nonnegative(args[0]) or nonnegative(args[1])
     if name == "aten.pow":
         even = isinstance(args[1], (int, float)) and args[1] % 2 == 0
-        return known(args[0]) or (even and isinstance(args[0], Ref))
+        return nonnegative(args[0]) or (even and isinstance(args[0], Ref))
     if name == "aten.where":  # with a condition alone it gives places
-        return all(map(known, args[1:]))
+        return all(map(nonnegative, args[1:]))
     if name == "aten.lerp":
         weight = args[2]
         part = isinstance(weight, (int, float)) and 0 <= weight <= 1
-        return part and known(args[0]) and known(args[1])
+        return part and nonnegative(args[0]) and nonnegative(args[1])
     return False
 
 
-def _product(one: object, other: object, known: IsKnown) -> bool:
+def _product(first: object, other: object, nonnegative: IsKnown) -> bool:
     """A square is not negative, whatever it is of."""
-    square = isinstance(one, Ref) and one == other
-    return square or (known(one) and known(other))
+    square = isinstance(first, Ref) and first == other
+    return square or (nonnegative(first) and nonnegative(other))

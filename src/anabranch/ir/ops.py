@@ -278,13 +278,13 @@ def _of_torch(op: str) -> torch._ops.OpOverload:
 def _resolved(op: str) -> torch._ops.OpOverload:
     try:
         namespace, name, overload = op.split(".")
-        found = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+        operator = getattr(getattr(getattr(torch.ops, namespace), name), overload)
     except (AttributeError, ValueError) as missing:
         raise KeyError(f"torch has no operator {op}") from missing
     # torch.ops also has attributes that are no operators, and some of them load native libraries.
-    if not isinstance(found, torch._ops.OpOverload):
+    if not isinstance(operator, torch._ops.OpOverload):
         raise KeyError(f"{op} is not an operator")
-    return found
+    return operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,12 +362,12 @@ def prepared(
         _reads(arg) and not isinstance(arg, Ref) for arg in node.args
     ):
         return lambda operands: call(node, lambda name: operands[int(name)], device)
-    given = [None if isinstance(arg, Ref) else map_refs(arg, _none) for arg in node.args]
+    template = [None if isinstance(arg, Ref) else map_refs(arg, _none) for arg in node.args]
     places = [(i, int(arg.name)) for i, arg in enumerate(node.args) if isinstance(arg, Ref)]
     kwargs = {**fixed, **more}
 
     def run(operands: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        args = given.copy()
+        args = template.copy()
         for i, place in places:
             args[i] = operands[place]
         return _as_tuple(function(*args, **kwargs))
@@ -414,52 +414,52 @@ def infer(
             Node("probe", op, args, named, ()), lambda i: meta(table[i]), torch.device("meta")
         )
         ANSWERS[asked] = tuple(type_of(result) for result in results)
-    found = ANSWERS[asked]
+    inferred = ANSWERS[asked]
     if op == ATTENTION:
-        return _attention_layout(probe, found, types)
+        return _attention_layout(probe, inferred, types)
     if packet_name(op) in RECURRENT:
-        return last_states(op, probe.args, found, types)
-    return _conv_layout(probe, found, types) if op in CONVOLUTIONS else found
+        return last_states(op, probe.args, inferred, types)
+    return _conv_layout(probe, inferred, types) if op in CONVOLUTIONS else inferred
 
 
 def last_states(
     op: str,
     args: tuple[Arg, ...],
-    found: Sequence[TensorType],
+    inferred: Sequence[TensorType],
     types: Mapping[str, TensorType],
 ) -> tuple[TensorType, ...]:
     """The results of a recurrence of whole tensors, its last states in the shapes of the first
     ones: torch 2.11 without data says f32[1,1,3,8] of three sequences for f32[1,3,8]."""
     if not op.endswith(".input"):
-        return tuple(found)
+        return tuple(inferred)
     held = args[1] if isinstance(args[1], tuple) else (args[1],)
     shapes = [types[ref.name].shape for ref in held if isinstance(ref, Ref)]
-    states = zip(shapes, found[1:], strict=True)
-    return found[0], *(TensorType(shape, state.dtype) for shape, state in states)
+    states = zip(shapes, inferred[1:], strict=True)
+    return inferred[0], *(TensorType(shape, state.dtype) for shape, state in states)
 
 
 def _conv_layout(
-    node: Node, found: tuple[TensorType, ...], types: Mapping[str, TensorType]
+    node: Node, inferred: tuple[TensorType, ...], types: Mapping[str, TensorType]
 ) -> tuple[TensorType, ...]:
     """A convolution answers in channels_last if either its input or its weight is; torch's meta
     kernel, asked for no device in particular, looks at the input alone."""
-    shape, dtype = found[0].shape, found[0].dtype
+    shape, dtype = inferred[0].shape, inferred[0].dtype
     like = any(channels_last(types[_ref(arg)]) for arg in node.args[:2])
     if len(shape) != 4 or not like:
-        return found
+        return inferred
     return (TensorType(shape, dtype, channels_last_strides(shape)),)
 
 
 def _attention_layout(
-    node: Node, found: tuple[TensorType, ...], types: Mapping[str, TensorType]
+    node: Node, inferred: tuple[TensorType, ...], types: Mapping[str, TensorType]
 ) -> tuple[TensorType, ...]:
     """Fused attention answers with its axes in the order in which they lie in the query, without
     gaps; torch's meta kernel answers in the order of the shape, from which heads would be copied
     back. It matters where queries are slices of a merged product."""
-    (answer,) = found
+    (answer,) = inferred
     strides = types[_ref(node.args[0])].strides
     if len(strides) != len(answer.shape) or 0 in strides or strides[-1] != 1:
-        return found
+        return inferred
     dense, size = [0] * len(strides), 1
     for axis in sorted(range(len(strides)), key=lambda i: (strides[i], -i)):
         dense[axis] = size
@@ -548,11 +548,11 @@ def traffic(node: Node, types: Mapping[str, TensorType]) -> int:
 def reads(node: Node, types: Mapping[str, TensorType]) -> dict[str, int]:
     """Bytes the node must at least read of each value: all of it, but of one in which it looks
     something up what it finds."""
-    found = {name: _bytes(types[name]) for name in node.uses}
+    sizes = {name: _bytes(types[name]) for name in node.uses}
     if packet_name(node.op) in LOOKUPS:
         table = node.uses[0]
-        found[table] = min(found[table], _bytes(node.type))
-    return found
+        sizes[table] = min(sizes[table], _bytes(node.type))
+    return sizes
 
 
 def _bytes(type: TensorType) -> int:
@@ -572,10 +572,10 @@ def _position(op: str) -> dict[str, int]:
 
 def in_order(node: Node) -> tuple[Arg, ...]:
     """All arguments of the node in schema order, defaults filled in."""
-    given = node.args + defaults(node.op)[len(node.args) :]
+    args = node.args + defaults(node.op)[len(node.args) :]
     if not node.kwargs:
-        return given
-    place, changed = _position(node.op), list(given)
+        return args
+    place, changed = _position(node.op), list(args)
     for name, arg in node.kwargs:
         changed[place[name]] = arg
     return tuple(changed)
@@ -584,9 +584,9 @@ def in_order(node: Node) -> tuple[Arg, ...]:
 def arguments(node: Node) -> dict[str, Arg]:
     """The node's arguments by the names of the operator's schema, defaults filled in."""
     schema = parameters(node.op)
-    given = dict(zip((parameter.name for parameter in schema), node.args, strict=False))
-    given.update(node.kwargs)
+    by_name = dict(zip((parameter.name for parameter in schema), node.args, strict=False))
+    by_name.update(node.kwargs)
     for parameter in schema:
-        if parameter.optional and parameter.name not in given:
-            given[parameter.name] = parameter.default
-    return given
+        if parameter.optional and parameter.name not in by_name:
+            by_name[parameter.name] = parameter.default
+    return by_name

@@ -92,6 +92,6 @@ class Stepper:
 def rounding(graph: Graph) -> float:
     """The error that folding constants in their own dtypes may leave in a result evaluated in
     fp64."""
-    known = Known.of(graph)
-    held = (*(known.types[name] for name in known.constant), *(v.type for v in graph.inputs))
+    facts = Known.of(graph)
+    held = (*(facts.types[name] for name in facts.constant), *(v.type for v in graph.inputs))
     return 4 * max((FLOOR.get(type.dtype, 0.0) for type in held), default=1e-12)

@@ -75,7 +75,7 @@ class Answer:
     def nbytes(self) -> int:
         """Bytes of all tensors that the answer holds, wherever they lie."""
         held = (*self.inputs, *self.own, *self.truth, *self.slack)
-        return sum(one.nbytes for one in held if one is not None)
+        return sum(tensor.nbytes for tensor in held if tensor is not None)
 
     def screen(self) -> Screen | None:
         """What lets most right results pass; None where there is no quick look."""
@@ -112,18 +112,18 @@ def answer(
     are drawn, too; `bare`: without the slack of each element. Of special numbers nothing is said
     of bodies that make integers of their floats."""
     rungs: tuple[Numbers, ...] = RUNGS if kind == "finite" else ("special",)
-    found: tuple[Graph, Answer] | None = None
+    best: tuple[Graph, Answer] | None = None
     for numbers in rungs:
         filled, inputs = _drawn(body, seed, target, numbers, fill)
-        made = Answer(kind, tuple(inputs))
+        trial = Answer(kind, tuple(inputs))
         if legal(filled, inputs):
-            made = answered(filled, kind, inputs, target, bare)
-        if made.judged and (kind == "special" or _mostly_finite(made)):
-            return filled, made
-        if found is None or made.judged or not found[1].judged:
-            found = filled, made
-    assert found is not None
-    return found
+            trial = answered(filled, kind, inputs, target, bare)
+        if trial.judged and (kind == "special" or _mostly_finite(trial)):
+            return filled, trial
+        if best is None or trial.judged or not best[1].judged:
+            best = filled, trial
+    assert best is not None
+    return best
 
 
 def answered(
@@ -168,12 +168,12 @@ def _drawn(
     return replace(body, constants=constants), drawn[count:]
 
 
-def _mostly_finite(found: Answer) -> bool:
+def _mostly_finite(answer: Answer) -> bool:
     return all(
-        not one.is_floating_point()
-        or not one.numel()
-        or float(comparable(one).isfinite().float().mean()) >= MOSTLY
-        for one in (*found.own, *found.truth)
+        not tensor.is_floating_point()
+        or not tensor.numel()
+        or float(comparable(tensor).isfinite().float().mean()) >= MOSTLY
+        for tensor in (*answer.own, *answer.truth)
     )
 
 
@@ -181,12 +181,12 @@ def _makes_integers(body: Graph) -> bool:
     """Whether floats become integers, which of NaN and infinities are anything."""
     table = types(body)
     return any(
-        not made.dtype.is_floating_point
-        and made.dtype != torch.bool
+        not result_type.dtype.is_floating_point
+        and result_type.dtype != torch.bool
         and ops.packet_name(node.op) in CONVERTS
         and any(table[name].dtype.is_floating_point for name in node.uses)
         for node in body.nodes
-        for made in node.types
+        for result_type in node.types
     )
 
 

@@ -172,18 +172,18 @@ class Target(Protocol):
         self,
         plan: Plan,
         repeat: int = 1,
-        given: Mapping[str, torch.Tensor] | None = None,
+        contents: Mapping[str, torch.Tensor] | None = None,
         beside: Executable | None = None,
         states: Mapping[str, torch.Tensor] | None = None,
     ) -> Executable:
         """The plan, ready to run; with `repeat` > 1 a call runs it that often in a row, for timing
-        short plans; with 0 nothing is made ready for speed, for a single run. `given`: what input
-        buffers hold until the first call, by name, instead of drawn numbers. `beside`: another
-        one whose arena it uses as well, if that is no smaller than the plan's: the two run one at a
-        time, and each overwrites what the other has left there. `states`: the places of its states,
-        by name, which keep what they hold until the first call; without, each run begins with the
-        values that they had, for a plan that is only timed. TargetError if the
-        plan is for another kind of machine or cannot run here."""
+        short plans; with 0 nothing is made ready for speed, for a single run. `contents`: what
+        input buffers hold until the first call, by name, instead of drawn numbers. `beside`:
+        another one whose arena it uses as well, if that is no smaller than the plan's: the two run
+        one at a time, and each overwrites what the other has left there. `states`: the places of
+        its states, by name, which keep what they hold until the first call; without, each run
+        begins with the values that they had, for a plan that is only timed. TargetError if the plan
+        is for another kind of machine or cannot run here."""
 
     def again(self, run: Executable, plan: Plan) -> Executable:
         """A plan that differs from a loaded one in kernels alone, to be timed beside it: it may use

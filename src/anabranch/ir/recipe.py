@@ -55,13 +55,13 @@ def leaves(constants: Iterable[Constant]) -> Iterator[Constant]:
     seen: set[int] = set()
     told: set[str] = set()
     while todo:
-        one = todo.pop()
-        how = one.derived if isinstance(one, Constant) else one
+        item = todo.pop()
+        how = item.derived if isinstance(item, Constant) else item
         if how is None:
-            assert isinstance(one, Constant)
-            if one.name not in told:
-                told.add(one.name)
-                yield one
+            assert isinstance(item, Constant)
+            if item.name not in told:
+                told.add(item.name)
+                yield item
         elif id(how.reads) not in seen:
             seen.add(id(how.reads))
             todo += how.reads.values()

@@ -56,10 +56,10 @@ def _on_cpu(
     kernel."""
     cpu = torch.device("cpu")
     try:
-        found = evaluate(graph, [value.to(cpu) for value in inputs], cpu, precision)
+        results = evaluate(graph, [value.to(cpu) for value in inputs], cpu, precision)
     except (RuntimeError, NotImplementedError):
         raise full from None
-    return tuple(value.to(target.device) for value in found)
+    return tuple(value.to(target.device) for value in results)
 
 
 def wide_of(graph: Graph, inputs: Sequence[Tensor]) -> torch.dtype:

@@ -54,7 +54,7 @@ def unless(sentence: str, holds: Callable[[T], bool]) -> Callable[[T], Refused |
     """
 
     @wraps(holds)
-    def refusal(given: T) -> Refused | None:
-        return Refused.unless(holds(given), sentence)
+    def refusal(value: T) -> Refused | None:
+        return Refused.unless(holds(value), sentence)
 
     return refusal

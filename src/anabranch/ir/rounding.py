@@ -77,39 +77,39 @@ def strict_values(graph: Graph) -> frozenset[str]:
     is summed: those that a deciding operator reads, those marked, and what they are made of."""
     if not any(node.strict or _may_decide(node) for node in graph.nodes):
         return frozenset()
-    known = types(graph)
+    table = types(graph)
     readers = (node for node in graph.nodes if ops.packet_name(node.op) not in GRADIENTS)
     read = {name for node in readers for name in node.uses}
     read |= {ref.name for ref in graph.outputs}
-    found: set[str] = set()
+    strict: set[str] = set()
     for node in reversed(graph.nodes):
-        found.update(node.results if node.strict and node.op != CONVERT else ())
-        carries = not found.isdisjoint(node.results) and _carries(node)
-        if carries or decides(node, known, read.__contains__):
-            found.update(node.uses)
-    return frozenset(name for name in found if not _whole(known[name]))
+        strict.update(node.results if node.strict and node.op != CONVERT else ())
+        carries = not strict.isdisjoint(node.results) and _carries(node)
+        if carries or decides(node, table, read.__contains__):
+            strict.update(node.uses)
+    return frozenset(name for name in strict if not _whole(table[name]))
 
 
 def fixed_nodes(graph: Graph) -> frozenset[str]:
     """The nodes that round, element by element, what must be as eager has it."""
-    found = strict_values(graph)
+    strict = strict_values(graph)
     return frozenset(
         node.name
         for node in graph.nodes
-        if ops.packet_name(node.op) in ROUNDING_OPS and not found.isdisjoint(node.results)
+        if ops.packet_name(node.op) in ROUNDING_OPS and not strict.isdisjoint(node.results)
     )
 
 
 def marked(graph: Graph) -> Graph:
     """The graph with its strict nodes marked, so that a part of it knows what is decided elsewhere;
     the same one if there are none."""
-    found = strict_values(graph)
-    if not found:
+    strict = strict_values(graph)
+    if not strict:
         return graph
     nodes = tuple(
         replace(node, strict=True)
         if not node.strict
-        and not found.isdisjoint(node.results)
+        and not strict.isdisjoint(node.results)
         and (_carries(node) or node.types[0].dtype.is_complex)
         else node
         for node in graph.nodes
@@ -125,17 +125,17 @@ def divides_by_number(node: Node) -> bool:
     )
 
 
-def rounds(node: Node, known: Mapping[str, TensorType]) -> bool:
+def rounds(node: Node, types: Mapping[str, TensorType]) -> bool:
     """Whether it is a cast that gives up digits or range, which the model asked for: one that a
     rewrite has put where a half type ends is not marked, and no more than storing that."""
-    return node.strict and loses(node.op, node.args, node.type, known)
+    return node.strict and loses(node.op, node.args, node.type, types)
 
 
-def loses(op: str, args: Sequence[Arg], type: TensorType, known: Mapping[str, TensorType]) -> bool:
+def loses(op: str, args: Sequence[Arg], type: TensorType, types: Mapping[str, TensorType]) -> bool:
     """Whether the call is a cast that gives up digits or range."""
     if op != CONVERT or not args or not isinstance(args[0], Ref):
         return False
-    return narrower(type.dtype, known[args[0].name].dtype)
+    return narrower(type.dtype, types[args[0].name].dtype)
 
 
 def narrower(new: torch.dtype, old: torch.dtype) -> bool:
@@ -148,11 +148,11 @@ def narrower(new: torch.dtype, old: torch.dtype) -> bool:
 
 
 def decides(
-    node: Node, known: Mapping[str, TensorType], read: Callable[[str], bool] = lambda name: True
+    node: Node, types: Mapping[str, TensorType], read: Callable[[str], bool] = lambda name: True
 ) -> bool:
     """Whether its result jumps where what it reads is a little larger or smaller. `read`: whether
     somebody wants a result; places that nobody asks for decide nothing."""
-    if not _may_decide(node) or all(_whole(known[name]) for name in node.uses):
+    if not _may_decide(node) or all(_whole(types[name]) for name in node.uses):
         return False
     pairs = zip(node.results, node.types, strict=True)
     return _jumps(node) or any(read(name) for name, type in pairs if _whole(type))

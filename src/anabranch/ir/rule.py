@@ -135,10 +135,10 @@ class Known:
     @staticmethod
     def of(graph: Graph) -> Known:
         """What is known of all values of the graph."""
-        known = Known.declared(graph)
+        facts = Known.declared(graph)
         for node in graph.nodes:
-            known.add(node)
-        return known
+            facts.add(node)
+        return facts
 
     def add(self, node: Node) -> None:
         """Take in a node whose operands are known already."""
@@ -275,12 +275,12 @@ def verify_rule(rule: Rule) -> None:
     """Its operators exist, its replacement uses only what was found, its name is an equation."""
     if "->" not in rule.name:
         raise VerifyError(f"rule {rule.name!r}: its name is not an equation")
-    found = set(wildcards(rule.find))
+    bound = set(wildcards(rule.find))
     sides = [rule.find] if callable(rule.replace) else [rule.find, rule.replace]
     for call in (call for side in sides for call in _calls(side)):
-        known = ops.parameters(call.op)
-        if len(call.args) > len(known):
-            raise VerifyError(f"rule {rule.name}: {call.op} takes only {len(known)} arguments")
+        parameters = ops.parameters(call.op)
+        if len(call.args) > len(parameters):
+            raise VerifyError(f"rule {rule.name}: {call.op} takes only {len(parameters)} arguments")
         several = [a for a in call.args if isinstance(a, tuple) and sum(map(_is_each, a)) > 1]
         if several:
             raise VerifyError(f"rule {rule.name}: each of several, {text_pattern(several[0])}")
@@ -293,7 +293,7 @@ def verify_rule(rule: Rule) -> None:
     if isinstance(rule.replace, tuple) and len(rule.replace) != len(rule.roots):
         counts = f"finds {len(rule.roots)} values and puts {len(rule.replace)}"
         raise VerifyError(f"rule {rule.name}: {counts}")
-    if not callable(rule.replace) and (missing := set(wildcards(rule.replace)) - found):
+    if not callable(rule.replace) and (missing := set(wildcards(rule.replace)) - bound):
         raise VerifyError(f"rule {rule.name}: the pattern does not bind {sorted(missing)}")
 
 

@@ -57,9 +57,9 @@ def _read(node: ast.expr, text: str, words: Mapping[str, str]) -> Operand:
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return tuple(_item(item, text, words) for item in items)
         case ast.Attribute(value=ast.Name(id="torch"), attr=name):
-            found = getattr(torch, name, None)
-            if isinstance(found, torch.dtype | torch.memory_format | torch.layout):
-                return found
+            attribute = getattr(torch, name, None)
+            if isinstance(attribute, torch.dtype | torch.memory_format | torch.layout):
+                return attribute
         case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str(value))]):
             return float(value)
         case ast.BinOp(left=left, op=operator, right=right) if (
@@ -84,7 +84,7 @@ def _read(node: ast.expr, text: str, words: Mapping[str, str]) -> Operand:
 def _item(node: ast.expr, text: str, words: Mapping[str, str]) -> Operand:
     """An item of a tuple, or a call or a name that stands for several."""
     if isinstance(node, ast.Starred):
-        found = _read(node.value, text, words)
-        if isinstance(found, Call | Wild):
-            return Each(found) if isinstance(found, Call) else Wild(f"*{found.name}")
+        operand = _read(node.value, text, words)
+        if isinstance(operand, Call | Wild):
+            return Each(operand) if isinstance(operand, Call) else Wild(f"*{operand.name}")
     return _read(node, text, words)

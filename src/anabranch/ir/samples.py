@@ -47,26 +47,26 @@ class Samples:
     ) -> dict[str, Tensor]:
         """The values of these names, with these types; without those that the graph does not have,
         that take too much memory, or cannot be computed."""
-        given = self.inputs()
-        missing = [name for name in wanted if name not in given and name not in self._known]
+        inputs = self.inputs()
+        missing = [name for name in wanted if name not in inputs and name not in self._known]
         if missing:
             self._known.update(self._computed(missing, precision or nullcontext()))
-        found = {name: given.get(name, self._known.get(name)) for name in wanted}
+        values = {name: inputs.get(name, self._known.get(name)) for name in wanted}
         return {
             name: value
-            for name, value in found.items()
+            for name, value in values.items()
             if value is not None and _fits(value, wanted[name])
         }
 
     def _computed(
         self, names: Sequence[str], precision: AbstractContextManager[None]
     ) -> dict[str, Tensor | None]:
-        known, makers = types(self.graph), producers(self.graph)
+        declared, makers = types(self.graph), producers(self.graph)
         held = sum(value.nbytes for value in self._known.values() if value is not None)
         asked: list[str] = []
         for name in names:
-            if name in makers and held + known[name].nbytes <= MOST_KEPT_BYTES:
-                held += known[name].nbytes
+            if name in makers and held + declared[name].nbytes <= MOST_KEPT_BYTES:
+                held += declared[name].nbytes
                 asked.append(name)
         nothing: dict[str, Tensor | None] = dict.fromkeys(names)
         if not asked:
@@ -75,8 +75,8 @@ class Samples:
         table = self.inputs()
         try:
             with torch.no_grad(), precision:
-                given = [table[value.name] for value in part.inputs]
-                values = eval_graph(part, given, self.device)
+                inputs = [table[value.name] for value in part.inputs]
+                values = eval_graph(part, inputs, self.device)
         except (RuntimeError, IndexError, ValueError, KeyError):
             return nothing
         return nothing | dict(zip(asked, values, strict=True))
@@ -108,11 +108,11 @@ def delicate(bodies: Iterable[Graph], safe: Iterable[str] = ()) -> bool:
     for body in bodies:
         if not understood(body):
             return True
-        known = types(body)
+        table = types(body)
         fixed = {constant.name for constant in body.constants} | known_safe
         makers = producers(body)
         for node in body.nodes:
-            for name, domain in demands(node, known):
+            for name, domain in demands(node, table):
                 bounded = domain.low is not None or domain.starts is not None or domain.nonzero
                 if bounded and source_of(name, makers) not in fixed:
                     return True

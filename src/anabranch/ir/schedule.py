@@ -80,14 +80,14 @@ def awaited(schedule: Schedule) -> list[set[int]]:
     the one before it on its own."""
     position = {launch.task: i for i, launch in enumerate(schedule.launches)}
     last_on_stream: dict[int, int] = {}
-    found = []
+    waits = []
     for i, launch in enumerate(schedule.launches):
         direct = {position[name] for name in launch.waits}
         if launch.stream in last_on_stream:
             direct.add(last_on_stream[launch.stream])
         last_on_stream[launch.stream] = i
-        found.append(direct)
-    return found
+        waits.append(direct)
+    return waits
 
 
 def happens_before(schedule: Schedule) -> dict[str, int]:

@@ -36,9 +36,9 @@ def known_type(node: Node, table: Types) -> TensorType | None:
     if rule is None or len(node.types) != 1:
         return None
     try:
-        given = ops.arguments(node)
-        dtype = _dtype(node, given, table)
-        shape = rule(given, table) if dtype is not None else None
+        args = ops.arguments(node)
+        dtype = _dtype(node, args, table)
+        shape = rule(args, table) if dtype is not None else None
     except (_UnsureError, KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
         return None
     return TensorType(shape, dtype) if shape is not None and dtype is not None else None
@@ -48,14 +48,14 @@ class _UnsureError(Exception):
     """What a rule is not for."""
 
 
-def _dtype(node: Node, given: Args, table: Types) -> torch.dtype | None:
+def _dtype(node: Node, args: Args, table: Types) -> torch.dtype | None:
     """The floating type of all operands, or bool for what compares them; None where they differ."""
     packet, kinds = ops.packet_name(node.op), {table[name].dtype for name in node.uses}
     if packet in CHOOSING:
         kinds.discard(torch.bool)
     if packet in LOOKUPS:
-        kinds = {table[_name(given[LOOKUPS[packet]])].dtype}
-    words = (arg for arg in given.values() if isinstance(arg, str | torch.dtype))
+        kinds = {table[_name(args[LOOKUPS[packet]])].dtype}
+    words = (arg for arg in args.values() if isinstance(arg, str | torch.dtype))
     if len(kinds) != 1 or not SPELLED.issuperset(words):
         return None
     (dtype,) = kinds
@@ -85,41 +85,41 @@ def _ints(arg: Arg, count: int = 0) -> tuple[int, ...]:
     return numbers * count if count and len(numbers) == 1 else numbers
 
 
-def _same(given: Args, table: Types) -> Shape:
-    return _of(next(iter(given.values())), table)
+def _same(args: Args, table: Types) -> Shape:
+    return _of(next(iter(args.values())), table)
 
 
-def _broadcast(given: Args, table: Types) -> Shape:
-    shapes = [table[arg.name].shape for arg in given.values() if isinstance(arg, Ref)]
+def _broadcast(args: Args, table: Types) -> Shape:
+    shapes = [table[arg.name].shape for arg in args.values() if isinstance(arg, Ref)]
     return _joint(*shapes)
 
 
-def _chosen(given: Args, table: Types) -> Shape:
-    choice = given["condition"] if "condition" in given else given["mask"]
-    return _broadcast(given, table) if table[_name(choice)].dtype == torch.bool else _unsure()
+def _chosen(args: Args, table: Types) -> Shape:
+    choice = args["condition"] if "condition" in args else args["mask"]
+    return _broadcast(args, table) if table[_name(choice)].dtype == torch.bool else _unsure()
 
 
 def _joint(*shapes: Shape) -> Shape:
     rank = max(map(len, shapes))
-    found: list[int] = []
+    joint: list[int] = []
     for sizes in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True):
         wide = {size for size in sizes if size != 1}
         if len(wide) > 1:
             raise _UnsureError
-        found += wide or {1}
-    return tuple(found)
+        joint += wide or {1}
+    return tuple(joint)
 
 
-def _convolution(given: Args, table: Types) -> Shape:
-    x, weight = _of(given["input"], table), _of(given["weight"], table)
+def _convolution(args: Args, table: Types) -> Shape:
+    x, weight = _of(args["input"], table), _of(args["weight"], table)
     rank = len(x) - 2
-    if given.get("transposed", False) or rank < 1 or len(weight) != len(x):
+    if args.get("transposed", False) or rank < 1 or len(weight) != len(x):
         raise _UnsureError
     stride, padding, dilation = (
-        _ints(given[key], rank) for key in ("stride", "padding", "dilation")
+        _ints(args[key], rank) for key in ("stride", "padding", "dilation")
     )
-    (groups,) = _ints(given["groups"])
-    bias = given["bias"]
+    (groups,) = _ints(args["groups"])
+    bias = args["bias"]
     fits = groups > 0 and x[1] == weight[1] * groups and weight[0] % groups == 0
     if not fits or (bias is not None and _of(bias, table) != weight[:1]):
         raise _UnsureError
@@ -136,32 +136,32 @@ def _steps(size: int, kernel: int, stride: int, pad: int, dilation: int, ceil: b
     return count - 1 if ceil and (count - 1) * stride >= size + pad else count
 
 
-def _pool(given: Args, table: Types) -> Shape:
-    x = _of(given["self"], table)
+def _pool(args: Args, table: Types) -> Shape:
+    x = _of(args["self"], table)
     if len(x) not in (3, 4):
         raise _UnsureError
-    kernel = _ints(given["kernel_size"], 2)
-    stride = _ints(given["stride"], 2) if given["stride"] else kernel
-    padding = _ints(given["padding"], 2)
-    dilation = _ints(given.get("dilation", (1,)), 2)
+    kernel = _ints(args["kernel_size"], 2)
+    stride = _ints(args["stride"], 2) if args["stride"] else kernel
+    padding = _ints(args["padding"], 2)
+    dilation = _ints(args.get("dilation", (1,)), 2)
     if any(2 * pad > size for pad, size in zip(padding, kernel, strict=True)):
         raise _UnsureError
-    if given.get("divisor_override") is not None or 0 in x:
+    if args.get("divisor_override") is not None or 0 in x:
         raise _UnsureError
     window = zip(x[-2:], kernel, stride, padding, dilation, strict=True)
-    ceil = given["ceil_mode"] is True
+    ceil = args["ceil_mode"] is True
     return (*x[:-2], *(_steps(*axis, ceil=ceil) for axis in window))
 
 
-def _adaptive(given: Args, table: Types) -> Shape:
-    x, size = _of(given["self"], table), _ints(given["output_size"], 2)
+def _adaptive(args: Args, table: Types) -> Shape:
+    x, size = _of(args["self"], table), _ints(args["output_size"], 2)
     if len(x) not in (3, 4) or 0 in x or min(size) < 1:
         raise _UnsureError
     return (*x[:-2], *size)
 
 
-def _linear(given: Args, table: Types) -> Shape:
-    x, weight, bias = _of(given["input"], table), _of(given["weight"], table), given["bias"]
+def _linear(args: Args, table: Types) -> Shape:
+    x, weight, bias = _of(args["input"], table), _of(args["weight"], table), args["bias"]
     if len(x) < 2 or len(weight) != 2 or x[-1] != weight[1]:
         raise _UnsureError
     if bias is not None and _of(bias, table) != weight[:1]:
@@ -176,34 +176,34 @@ def _product(left: Shape, right: Shape, rank: int) -> Shape:
     return (*left[:-1], right[-1])
 
 
-def _mm(given: Args, table: Types) -> Shape:
-    return _product(_of(given["self"], table), _of(given["mat2"], table), 2)
+def _mm(args: Args, table: Types) -> Shape:
+    return _product(_of(args["self"], table), _of(args["mat2"], table), 2)
 
 
-def _bmm(given: Args, table: Types) -> Shape:
-    return _product(_of(given["self"], table), _of(given["mat2"], table), 3)
+def _bmm(args: Args, table: Types) -> Shape:
+    return _product(_of(args["self"], table), _of(args["mat2"], table), 3)
 
 
-def _addmm(given: Args, table: Types) -> Shape:
-    made = _product(_of(given["mat1"], table), _of(given["mat2"], table), 2)
-    return made if _joint(_of(given["self"], table), made) == made else _unsure()
+def _addmm(args: Args, table: Types) -> Shape:
+    product = _product(_of(args["mat1"], table), _of(args["mat2"], table), 2)
+    return product if _joint(_of(args["self"], table), product) == product else _unsure()
 
 
-def _baddbmm(given: Args, table: Types) -> Shape:
-    made = _product(_of(given["batch1"], table), _of(given["batch2"], table), 3)
-    return made if _joint(_of(given["self"], table), made) == made else _unsure()
+def _baddbmm(args: Args, table: Types) -> Shape:
+    product = _product(_of(args["batch1"], table), _of(args["batch2"], table), 3)
+    return product if _joint(_of(args["self"], table), product) == product else _unsure()
 
 
 def _unsure() -> Shape:
     raise _UnsureError
 
 
-def _reduced(given: Args, table: Types) -> Shape:
-    shape, dims = _of(given["self"], table), given["dim"]
+def _reduced(args: Args, table: Types) -> Shape:
+    shape, dims = _of(args["self"], table), args["dim"]
     axes = {_axis(dim, len(shape)) for dim in _ints(dims)}
-    if not axes or 0 in shape or given.get("dtype") is not None:
+    if not axes or 0 in shape or args.get("dtype") is not None:
         raise _UnsureError
-    kept = given["keepdim"] is True
+    kept = args["keepdim"] is True
     return tuple(1 if i in axes else n for i, n in enumerate(shape) if kept or i not in axes)
 
 
@@ -213,10 +213,10 @@ def _axis(dim: int, rank: int) -> int:
     return dim % rank
 
 
-def _cat(given: Args, table: Types) -> Shape:
-    parts = given["tensors"]
+def _cat(args: Args, table: Types) -> Shape:
+    parts = args["tensors"]
     shapes = [_of(part, table) for part in parts] if isinstance(parts, tuple) else []
-    axis = _axis(_ints(given["dim"])[0], len(shapes[0]))
+    axis = _axis(_ints(args["dim"])[0], len(shapes[0]))
     rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
     if len(rest) != 1 or len({len(shape) for shape in shapes}) != 1:
         raise _UnsureError
@@ -224,45 +224,45 @@ def _cat(given: Args, table: Types) -> Shape:
     return (*shapes[0][:axis], size, *shapes[0][axis + 1 :])
 
 
-def _stack(given: Args, table: Types) -> Shape:
-    parts = given["tensors"]
+def _stack(args: Args, table: Types) -> Shape:
+    parts = args["tensors"]
     shapes = {_of(part, table) for part in parts} if isinstance(parts, tuple) else set()
     (shape,) = shapes
-    axis = _axis(_ints(given["dim"])[0], len(shape) + 1)
+    axis = _axis(_ints(args["dim"])[0], len(shape) + 1)
     return (*shape[:axis], len(parts) if isinstance(parts, tuple) else 0, *shape[axis:])
 
 
-def _softmax(given: Args, table: Types) -> Shape:
-    shape = _of(given["self"], table)
-    _axis(_ints(given["dim"])[0], len(shape))
+def _softmax(args: Args, table: Types) -> Shape:
+    shape = _of(args["self"], table)
+    _axis(_ints(args["dim"])[0], len(shape))
     return shape
 
 
-def _layer_norm(given: Args, table: Types) -> Shape:
-    shape, normalised = _of(given["input"], table), _ints(given["normalized_shape"])
-    parts = [given[key] for key in ("weight", "bias") if given[key] is not None]
+def _layer_norm(args: Args, table: Types) -> Shape:
+    shape, normalised = _of(args["input"], table), _ints(args["normalized_shape"])
+    parts = [args[key] for key in ("weight", "bias") if args[key] is not None]
     fits = shape[len(shape) - len(normalised) :] == normalised and len(normalised) <= len(shape)
     if not fits or any(_of(part, table) != normalised for part in parts):
         raise _UnsureError
     return shape
 
 
-def _attention(given: Args, table: Types) -> Shape:
-    query, key, value = (_of(given[name], table) for name in ("query", "key", "value"))
+def _attention(args: Args, table: Types) -> Shape:
+    query, key, value = (_of(args[name], table) for name in ("query", "key", "value"))
     same = query[:-2] == key[:-2] == value[:-2] and len(query) == len(key) == len(value) == 4
     if not same or query[-1] != key[-1] or key[-2] != value[-2] or 0 in (*query, *key, *value):
         raise _UnsureError
-    made = (*query[:-2], query[-2], key[-2])
-    mask = given["attn_mask"]
-    if given.get("enable_gqa", False) or given["dropout_p"]:
+    scores = (*query[:-2], query[-2], key[-2])
+    mask = args["attn_mask"]
+    if args.get("enable_gqa", False) or args["dropout_p"]:
         raise _UnsureError
-    if mask is not None and _joint(_of(mask, table), made) != made:
+    if mask is not None and _joint(_of(mask, table), scores) != scores:
         raise _UnsureError
     return (*query[:-1], value[-1])
 
 
-def _embedding(given: Args, table: Types) -> Shape:
-    weight, indices = _of(given["weight"], table), table[_name(given["indices"])]
+def _embedding(args: Args, table: Types) -> Shape:
+    weight, indices = _of(args["weight"], table), table[_name(args["indices"])]
     if len(weight) != 2 or indices.dtype not in (torch.int64, torch.int32):
         raise _UnsureError
     return (*indices.shape, weight[1])

@@ -39,8 +39,8 @@ both are one memory."""
 def overwritten(node: Node) -> str | None:
     """The value that the node may write over, as far as its operator says; None if there is
     none."""
-    known = node.op == STORE or ops.packet_name(node.op) in SPARSE
-    first = node.args[0] if known and node.args else None
+    overwrites = node.op == STORE or ops.packet_name(node.op) in SPARSE
+    first = node.args[0] if overwrites and node.args else None
     if not isinstance(first, Ref) or node.uses.count(first.name) != 1 or len(node.types) != 1:
         return None
     return first.name
@@ -51,11 +51,11 @@ def overwriting(graph: Graph) -> dict[str, str]:
     state whose new value does not come to its place so is not among them."""
     if not graph.states:
         return {}
-    facts, chains, found = _Facts(graph), list[dict[str, str]](), set[str]()
+    facts, chains, taken = _Facts(graph), list[dict[str, str]](), set[str]()
     for state in graph.states:
         chain = facts.chain(state)
-        if chain and found.isdisjoint(chain):
-            found.update(chain)
+        if chain and taken.isdisjoint(chain):
+            taken.update(chain)
             chains.append(chain)
     return _ordered(facts, {}, chains)
 
@@ -119,7 +119,7 @@ def elementwise(body: Graph, new: str, old: str) -> bool:
         if reached.isdisjoint(node.uses):
             continue
         info = ops.info(node.op)
-        shapes = {made.shape for made in node.types}
+        shapes = {result_type.shape for result_type in node.types}
         stores = node.op == STORE and overwritten(node) == old
         apart = info.kind != "pointwise" or info.random
         if (apart and not stores) or shapes != {type.shape}:
@@ -144,15 +144,15 @@ class _Facts:
     def chain(self, state: State) -> dict[str, str]:
         """The nodes that write over the state one after the other, and what each of them writes
         over; none if one of them may not."""
-        found: dict[str, str] = {}
+        chain: dict[str, str] = {}
         name = self._graph.outputs[state.output].name
         while name != state.name:
             node = self._makers.get(name)
             before = None if node is None else overwritten(node)
             if node is None or before is None or not self._may(node, before, state):
                 return {}
-            found[node.name], name = before, before
-        return found
+            chain[node.name], name = before, before
+        return chain
 
     def _may(self, node: Node, before: str, state: State) -> bool:
         same = node.types[0] == self._types[before]

@@ -43,11 +43,11 @@ def parse_target(text: str) -> TargetSpec:
         raise ValueError(f"expected 'target NAME {{ ... }}' in: {head}")
     at = lines.index("calibration {") if "calibration {" in lines else len(lines) - 1
     inner = "\n".join(lines[at:-1])
-    known = _values(lines[:at], TargetSpec)
-    if "kind" not in known:
+    values = _values(lines[:at], TargetSpec)
+    if "kind" not in values:
         raise ValueError(f"expected 'kind = ...' in: {text}")
     calibration = parse_calibration(inner) if inner else None
-    return TargetSpec(name=_literal(head[7:-2]), calibration=calibration, **known)
+    return TargetSpec(name=_literal(head[7:-2]), calibration=calibration, **values)
 
 
 def text_calibration(calibration: Calibration) -> str:

@@ -274,7 +274,7 @@ def task_producers(tasks: TaskGraph) -> dict[str, tuple[str, ...]]:
     table |= {name: (task.name,) for task in tasks.tasks for name in task.writes}
     for node in tasks.elided_concats:
         makers = (table[part] for part in node.uses)
-        table[node.name] = tuple(dict.fromkeys(name for made in makers for name in made))
+        table[node.name] = tuple(dict.fromkeys(name for names in makers for name in names))
     for alias, base in alias_roots(tasks).items():
         if base in table:
             table[alias] = table[base]
@@ -290,8 +290,10 @@ def extract(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
     """
     inside = tuple(task for task in tasks.tasks if task.name in names)
     results = {name for task in inside for name in task.writes}
-    made = leaves(tasks)
-    elided = tuple(node for node in tasks.elided_concats if results.issuperset(made[node.name]))
+    leaves_of = leaves(tasks)
+    elided = tuple(
+        node for node in tasks.elided_concats if results.issuperset(leaves_of[node.name])
+    )
     parts = {part for node in elided for part in node.uses}
     memory = [name for task in inside for name in task.writes if name not in parts]
     memory += [node.name for node in elided if node.name not in parts]
@@ -319,12 +321,12 @@ def extract(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
 def _aliases_read(tasks: TaskGraph, wanted: set[str]) -> tuple[Node, ...]:
     """The aliases that make the wanted names, and those that these need."""
     bases = alias_roots(tasks)
-    found: list[Node] = []
+    aliases: list[Node] = []
     for node in reversed(tasks.aliases):
         if wanted.intersection(node.results):
-            found.insert(0, node)
+            aliases.insert(0, node)
             wanted.update(name for name in node.uses if name in bases)
-    return tuple(found)
+    return tuple(aliases)
 
 
 def _read_outside(tasks: TaskGraph, names: Collection[str]) -> set[str]:
@@ -332,9 +334,9 @@ def _read_outside(tasks: TaskGraph, names: Collection[str]) -> set[str]:
     whole to stay, and a reader of the whole all parts."""
     bases = alias_roots(tasks)
     others = (task for task in tasks.tasks if task.name not in names)
-    found = {bases.get(name, name) for task in others for name in task.reads}
-    found |= {bases.get(ref.name, ref.name) for ref in tasks.outputs}
+    read = {bases.get(name, name) for task in others for name in task.reads}
+    read |= {bases.get(ref.name, ref.name) for ref in tasks.outputs}
     for node in (*tasks.elided_concats, *reversed(tasks.elided_concats)):
-        if found.intersection((node.name, *node.uses)):
-            found.update((node.name, *node.uses))
-    return found
+        if read.intersection((node.name, *node.uses)):
+            read.update((node.name, *node.uses))
+    return read

@@ -165,12 +165,12 @@ class _Tokens:
         return self._seen[1]
 
     def take(self, expected: str | None = None) -> str:
-        found = self.peek()
-        if not found or (expected is not None and found != expected):
+        token = self.peek()
+        if not token or (expected is not None and token != expected):
             pointer = " " * self.position + "^"
             raise ValueError(f"expected {expected or 'a token'} here:\n{self.line}\n{pointer}")
         self.position = self._seen[2]
-        return found
+        return token
 
     def type(self) -> str:
         """The text of a well-formed type, which is taken; "" where there is none."""

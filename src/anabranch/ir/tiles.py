@@ -211,16 +211,16 @@ def parse_tile(text: str) -> Tile:
             f"{text!r} is of no template there is: {', '.join(GRAMMARS)}, {HORIZONTAL}"
         )
     kind, grammar = GRAMMARS[template]
-    found = _pattern(template).fullmatch(rest)
-    if found is None:
+    match = _pattern(template).fullmatch(rest)
+    if match is None:
         raise ValueError(f"{text} is no variant of {template}, whose tiles are {grammar}")
-    given = {
+    values = {
         piece.field: told is not None if piece.flag else int(told)
-        for piece, told in zip(_pieces(template), found.groups(), strict=True)
+        for piece, told in zip(_pieces(template), match.groups(), strict=True)
         if told is not None or piece.flag
     }
-    made: Callable[..., PartTile] = kind
-    tile = made(**given)
+    build: Callable[..., PartTile] = kind
+    tile = build(**values)
     try:
         verify_tile(tile)
     except VerifyError as broken:
@@ -248,8 +248,8 @@ def verify_tile(tile: Tile) -> None:
 
 def _parse_parts(text: str, rest: str) -> HorizontalTile:
     parts: list[PartTile] = []
-    for one in rest.split(BETWEEN):
-        part = parse_tile(one)
+    for part_text in rest.split(BETWEEN):
+        part = parse_tile(part_text)
         if isinstance(part, HorizontalTile):
             raise ValueError(f"{text} has a part that is a horizontal fusion itself")
         parts.append(part)
@@ -279,6 +279,6 @@ def _pattern(template: str) -> re.Pattern[str]:
     pattern = ""
     for piece in _pieces(template):
         prefix = re.escape(piece.prefix)
-        one = f"({prefix})" if piece.flag else rf"{prefix}([0-9]{{1,6}})"
-        pattern += one if piece.default is None else f"(?:{one})?"
+        group = f"({prefix})" if piece.flag else rf"{prefix}([0-9]{{1,6}})"
+        pattern += group if piece.default is None else f"(?:{group})?"
     return re.compile(pattern)

@@ -65,7 +65,7 @@ def relative_error(out: Tensor, reference: Tensor) -> float:
     wide = torch.complex128 if out.dtype.is_complex else torch.float64
     a, b = out.to(wide), reference.to(device=out.device, dtype=wide)
     if out.dtype.is_complex:
-        a, b = (torch.view_as_real(one.resolve_conj()) for one in (a, b))
+        a, b = (torch.view_as_real(tensor.resolve_conj()) for tensor in (a, b))
     finite = b.isfinite()
     if not torch.equal(a.isfinite(), finite):
         return float("inf")
@@ -140,7 +140,7 @@ def screen(
     signs: bool,
 ) -> Screen | None:
     """The screen of results, given as for `mistaken`; None for complex ones."""
-    if any(one.dtype.is_complex for one in own):
+    if any(tensor.dtype.is_complex for tensor in own):
         return None
     wide, allowed, whole = [], [], []
     for plain, near, off in zip(own, truth, slack, strict=True):
@@ -162,8 +162,8 @@ def _allowed(own: Tensor, truth: Tensor, slack: Tensor | None, tf32: bool) -> Te
     near = comparable(truth.to(own.dtype))
     both = comparable(own).isfinite() & truth.isfinite() & near.isfinite()
     plain = torch.where(both, (own.to(torch.float64) - truth).abs(), 0)
-    found = distance(plain, torch.where(both, truth, 0).abs(), slack, own.dtype, tf32)
-    return torch.where(both & found.isfinite(), found, -1.0)
+    allowed = distance(plain, torch.where(both, truth, 0).abs(), slack, own.dtype, tf32)
+    return torch.where(both & allowed.isfinite(), allowed, -1.0)
 
 
 def distance(
@@ -196,7 +196,7 @@ def mistaken(
     if out.dtype.is_complex:
         complex_truth = truth if truth.dtype.is_complex else truth.to(torch.complex128)
         out, own, truth = (
-            torch.view_as_real(one.resolve_conj()) for one in (out, own, complex_truth)
+            torch.view_as_real(tensor.resolve_conj()) for tensor in (out, own, complex_truth)
         )
         return mistaken(out, own, truth, None, tf32, signs)
     own, truth = own.to(out.device), truth.to(out.device)
@@ -207,7 +207,7 @@ def mistaken(
         return _told(wrong, out, own)
     near, dtype = comparable(truth.to(out.dtype)), out.dtype
     out, own, truth = comparable(out), comparable(own), comparable(truth)
-    kind, mine, other = (_class(one) for one in (out, own, near))
+    kind, mine, other = (_class(tensor) for tensor in (out, own, near))
     wrong = (kind != mine) & (kind != other)
     if slack is not None:
         wrong &= slack.isfinite()

@@ -106,8 +106,8 @@ pytree.register_pytree_node(_Shape, lambda _: ([], None), lambda sizes, _: torch
 
 def _shape_of(sizes: Iterable[Any], _: Any) -> Any:
     """A torch.Size of numbers, and of what stands for numbers what becomes one later on."""
-    given = tuple(sizes)
-    return torch.Size(given) if all(type(size) is int for size in given) else _Sizes(given)
+    numbers = tuple(sizes)
+    return torch.Size(numbers) if all(type(size) is int for size in numbers) else _Sizes(numbers)
 
 
 class _Sizes(tuple[Any, ...]):
@@ -155,16 +155,16 @@ def with_shapes(tree: TreeSpec) -> TreeSpec:
     return _exchanged(tree, torch.Size, _Shape)
 
 
-def _exchanged(tree: TreeSpec, one: type, other: type) -> TreeSpec:
+def _exchanged(tree: TreeSpec, kind: type, other: type) -> TreeSpec:
     """With nodes of the other type."""
     if tree.is_leaf():
         return tree
     children = tree.children()
-    made = [_exchanged(child, one, other) for child in children]
-    if tree.type is one:
-        return TreeSpec(other, None, made)
-    same = all(old is new for old, new in zip(children, made, strict=True))
-    return tree if same else TreeSpec(tree.type, tree.context, made)
+    exchanged = [_exchanged(child, kind, other) for child in children]
+    if tree.type is kind:
+        return TreeSpec(other, None, exchanged)
+    same = all(old is new for old, new in zip(children, exchanged, strict=True))
+    return tree if same else TreeSpec(tree.type, tree.context, exchanged)
 
 
 def tree_text(tree: TreeSpec) -> str:
@@ -184,8 +184,8 @@ def _written(tree: TreeSpec) -> dict[str, Any]:
         return LEAF
     children, context = [_written(child) for child in tree.children()], tree.context
     if tree.type is namedtuple:
-        made = _registered_name(context) or f"{context.__module__}.{context.__qualname__}"
-        return _node(NAMED_TUPLE, made, children) | {"fields": list(context._fields)}
+        class_name = _registered_name(context) or f"{context.__module__}.{context.__qualname__}"
+        return _node(NAMED_TUPLE, class_name, children) | {"fields": list(context._fields)}
     if tree.type is defaultdict:
         factory, keys = context
         owner = "" if factory is None else f"{factory.__module__}.{factory.__qualname__}"
@@ -197,12 +197,12 @@ def _written(tree: TreeSpec) -> dict[str, Any]:
     if _is_result(tree.type):
         key = json.dumps([f"{RESULTS}{tree.type.__name__}"])
         return _node("builtins.dict", key, [_node("builtins.tuple", "null", children)])
-    known = _registered_name(tree.type)
-    if not known:
+    registered = _registered_name(tree.type)
+    if not registered:
         raise Unnamed
     write = pytree.SUPPORTED_SERIALIZED_TYPES[tree.type].to_dumpable_context
     told = write(context) if write else json.dumps(context, cls=pytree.EnumEncoder)
-    return _node(known, told, children) | _fields(tree)
+    return _node(registered, told, children) | _fields(tree)
 
 
 def _node(type: str, context: Any, children: list[dict[str, Any]]) -> dict[str, Any]:
@@ -266,19 +266,19 @@ def read_tree(text: str, plain: bool = False) -> TreeSpec:
 
 def unregistered(text: str) -> tuple[str, ...]:
     """The classes that the text names and nobody has registered here."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
 
     def look(node: dict[str, Any]) -> None:
         name = node["type"]
         if name == NAMED_TUPLE:
             name = node["context"]
         if name is not None and name not in BUILDERS and not _registered(name):
-            found[name] = None
+            names[name] = None
         for child in node["children_spec"]:
             look(child)
 
     look(json.loads(text)[1])
-    return tuple(found)
+    return tuple(names)
 
 
 def _registered(name: str) -> Any:
@@ -348,14 +348,14 @@ def _builtin(kind: type, context: Any, children: list[TreeSpec]) -> TreeSpec:
 
 def _result(name: str, held: TreeSpec) -> TreeSpec:
     """One of torch's own tuples (of `sort`, `topk`), for which pytree has no text."""
-    found: Any = vars(torch.return_types).get(name.removeprefix(RESULTS))
-    if not (_is_result(found) and issubclass(found, tuple)):
+    kind: Any = vars(torch.return_types).get(name.removeprefix(RESULTS))
+    if not (_is_result(kind) and issubclass(kind, tuple)):
         raise InputError(
             f"the file says that a result is a {name}",
             "this version of torch has no such tuple",
             "load it with the version of torch that saved it, or compile the model again",
         )
-    numbers = found(range(held.num_children))  # of the right number, or TypeError
+    numbers = kind(range(held.num_children))  # of the right number, or TypeError
     spec = pytree.tree_structure(numbers)
     return TreeSpec(spec.type, spec.context, held.children())
 
@@ -365,13 +365,13 @@ def _named_tuple(name: str, names: Any, children: list[TreeSpec], plain: bool) -
     if kind is None:
         if not plain:
             raise not_imported(name)
-        made = [str(field) for field in _keys(names, children)]
-        legal = all(field.isidentifier() and not keyword.iskeyword(field) for field in made)
-        if not legal or any(field.startswith("_") for field in made):
+        fields = [str(field) for field in _keys(names, children)]
+        legal = all(field.isidentifier() and not keyword.iskeyword(field) for field in fields)
+        if not legal or any(field.startswith("_") for field in fields):
             raise _no_structure("a named tuple has fields that are no names")
         title = name.rpartition(".")[2]
         build: Any = namedtuple  # its fields are known to the file alone
-        kind = build(title if title.isidentifier() else "Fields", made)
+        kind = build(title if title.isidentifier() else "Fields", fields)
     if not pytree.is_namedtuple_class(kind) or len(kind._fields) != len(children):
         raise _no_structure(f"{name} is no named tuple of {len(children)} fields")
     return TreeSpec(namedtuple, kind, children)
@@ -401,12 +401,12 @@ def _member(told: dict[str, Any]) -> Any:
     if "__enum__" not in told:
         return told
     module, _, path = str(told["fqn"]).partition(":")
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in path.split("."):
-        found = vars(found).get(part) if found is not None else None  # runs no lazy import
-    if not (isinstance(found, type) and issubclass(found, Enum)):
+        value = vars(value).get(part) if value is not None else None  # runs no lazy import
+    if not (isinstance(value, type) and issubclass(value, Enum)):
         raise not_imported(f"{module}.{path}")
-    return found.__members__[told["name"]]
+    return value.__members__[told["name"]]
 
 
 def unknown_class(name: str) -> str:

@@ -43,11 +43,11 @@ def recall(cache: Cache | None, graph: Graph) -> int:
     return len(ANSWERS)
 
 
-def keep(cache: Cache | None, graph: Graph, known: int) -> None:
-    """Store what was learned since there were `known` answers, beside what was stored before."""
+def keep(cache: Cache | None, graph: Graph, count: int) -> None:
+    """Store what was learned since there were `count` answers, beside what was stored before."""
     fresh = {
         call: answer
-        for call, answer in itertools.islice(ANSWERS.items(), known, None)
+        for call, answer in itertools.islice(ANSWERS.items(), count, None)
         if call.startswith(OURS) and all(type.dtype in DTYPE_NAMES for type in answer)
     }
     if cache is None or not fresh:

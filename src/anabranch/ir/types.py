@@ -131,8 +131,8 @@ def laid_out(type: TensorType, value: torch.Tensor) -> torch.Tensor:
     # Not by `type_of`: it is asked for each weight of a network, and a type takes 10 us to make.
     if (value.shape, value.dtype, value.stride()) == (type.shape, type.dtype, type.strides):
         return value
-    made = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=value.device)
-    return copy_into(made, value)
+    result = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=value.device)
+    return copy_into(result, value)
 
 
 def meta(type: TensorType) -> torch.Tensor:

@@ -20,17 +20,17 @@ PLACE = 1
 """Of the mean among the results of all of these operators."""
 
 
-def _var_mean(x: Tensor, given: dict[str, Any]) -> Tensor:
-    axes = given.get("dim")
-    return x.mean(list(range(x.dim())) if axes in (None, []) else axes, given.get("keepdim", False))
+def _var_mean(x: Tensor, args: dict[str, Any]) -> Tensor:
+    axes = args.get("dim")
+    return x.mean(list(range(x.dim())) if axes in (None, []) else axes, args.get("keepdim", False))
 
 
-def _layer_norm(x: Tensor, given: dict[str, Any]) -> Tensor:
-    return x.mean(list(range(-len(given["normalized_shape"]), 0)), keepdim=True)
+def _layer_norm(x: Tensor, args: dict[str, Any]) -> Tensor:
+    return x.mean(list(range(-len(args["normalized_shape"]), 0)), keepdim=True)
 
 
-def _group_norm(x: Tensor, given: dict[str, Any]) -> Tensor:
-    return x.reshape(given["N"], given["group"], -1).mean(-1)
+def _group_norm(x: Tensor, args: dict[str, Any]) -> Tensor:
+    return x.reshape(args["N"], args["group"], -1).mean(-1)
 
 
 MEANS: dict[str, Callable[[Tensor, dict[str, Any]], Tensor]] = {
@@ -48,9 +48,9 @@ def with_plain_mean(
     mean = MEANS.get(ops.packet_name(node.op))
     if mean is None:
         return tuple(results)
-    given = {name: ops.map_refs(arg, get) for name, arg in ops.arguments(node).items()}
-    x = given.get("self", given.get("input"))
+    args = {name: ops.map_refs(arg, get) for name, arg in ops.arguments(node).items()}
+    x = args.get("self", args.get("input"))
     if not isinstance(x, Tensor) or not x.numel():
         return tuple(results)
-    found = mean(x, given).reshape(results[PLACE].shape)
-    return *results[:PLACE], found, *results[PLACE + 1 :]
+    plain_mean = mean(x, args).reshape(results[PLACE].shape)
+    return *results[:PLACE], plain_mean, *results[PLACE + 1 :]

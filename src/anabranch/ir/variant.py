@@ -79,14 +79,14 @@ def text_variant(variant: Variant) -> str:
 @functools.lru_cache(maxsize=1 << 14)
 def parse_variant(text: str) -> Variant:
     """The variant that `text_variant` printed. ValueError, in words, for any other text."""
-    found = LAUNCHED.fullmatch(text)
-    if found is None:
+    match = LAUNCHED.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r} is no variant: TEMPLATE:TILE [.pMODE] [.cPERCENT]")
-    mode, percent = found["pdl"], found["carveout"]
-    if mode is not None and mode not in {one.value for one in PdlMode}:
+    mode, percent = match["pdl"], match["carveout"]
+    if mode is not None and mode not in {member.value for member in PdlMode}:
         raise ValueError(f"{text} has .p{mode}, which is no mode: {', '.join(PdlMode)}")
     variant = Variant(
-        parse_tile(found["tile"]),
+        parse_tile(match["tile"]),
         PdlMode(mode) if mode else None,
         WHOLE_PERCENT if percent is None else int(percent),
     )

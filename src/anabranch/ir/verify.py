@@ -42,11 +42,11 @@ def verify_graph(graph: Graph, infer: bool = False) -> None:
                 _fail(graph, node, f"%{name} is defined twice")
             defined[name] = type
         if infer:
-            found = ops.infer(node.op, node.args, node.kwargs, defined)
-            pairs = zip(node.results, node.types, found, strict=True)
+            inferred = ops.infer(node.op, node.args, node.kwargs, defined)
+            pairs = zip(node.results, node.types, inferred, strict=True)
             differ = {name for name, a, b in pairs if (a.shape, a.dtype) != (b.shape, b.dtype)}
             if differ & read or node.name in differ:
-                said = ", ".join(type.text for type in found)
+                said = ", ".join(type.text for type in inferred)
                 _fail(graph, node, f"%{node.name} is declared otherwise than inferred: {said}")
     for ref in graph.outputs:
         if ref.name not in defined:
@@ -88,8 +88,8 @@ def verify_tasks(tasks: TaskGraph) -> None:
         _unless(not later.intersection(node.uses), tasks, f"alias %{node.name} is of a later one")
         later.difference_update(node.results)
         _unless(ops.is_view(node, types), tasks, f"alias %{node.name} does not only rename")
-        found = ops.infer(node.op, node.args, node.kwargs, types)
-        same = all(map(ops.same_layout, found, node.types))
+        inferred = ops.infer(node.op, node.args, node.kwargs, types)
+        same = all(map(ops.same_layout, inferred, node.types))
         _unless(same, tasks, f"alias %{node.name} lies otherwise than what it renames")
 
     verify_elided_concats(tasks)
@@ -101,12 +101,12 @@ def verify_tasks(tasks: TaskGraph) -> None:
         if name in settled:
             return True
         if name in elided:
-            found = all(map(ready, elided[name]))
+            computed = all(map(ready, elided[name]))
         else:
-            found = name in written or (name in aliases and ready(aliases[name].uses[0]))
-        if found:
+            computed = name in written or (name in aliases and ready(aliases[name].uses[0]))
+        if computed:
             settled.add(name)
-        return found
+        return computed
 
     for task in tasks.tasks:
         verify_graph(task.body)
@@ -167,7 +167,7 @@ def verify_elided_concats(tasks: TaskGraph) -> None:
     elided concats before it: each is in one elided concat, once, and has its strides; their sizes
     add up. So parts never overlap."""
     types = value_types(tasks)
-    made = {name for task in tasks.tasks for name in task.writes}
+    produced = {name for task in tasks.tasks for name in task.writes}
     taken: set[str] = set()
     for node in tasks.elided_concats:
         plain = node.op == "aten.cat.default" and len(node.args) == 2 and not node.kwargs
@@ -183,7 +183,9 @@ def verify_elided_concats(tasks: TaskGraph) -> None:
         for name in node.uses:
             what = f"part %{name} of elided concat %{node.name}"
             _unless(
-                name in made, tasks, f"{what} is no task's result and no elided concat before it"
+                name in produced,
+                tasks,
+                f"{what} is no task's result and no elided concat before it",
             )
             _unless(name not in taken, tasks, f"{what} is a part twice")
             taken.add(name)
@@ -193,7 +195,7 @@ def verify_elided_concats(tasks: TaskGraph) -> None:
         _unless(
             total == node.type.shape[along], tasks, f"elided concat %{node.name} has another size"
         )
-        made.add(node.name)
+        produced.add(node.name)
 
 
 def _part_type(whole: TensorType, dim: int, part: TensorType) -> TensorType:

@@ -94,8 +94,8 @@ def _called(node: Node, table: TypeTable, spec: TargetSpec) -> LaunchTerms:
     if kind == "contract":
         return _product_call(node, table, spec, "aten", [node], moved)
     sources = [table[name] for name in dict.fromkeys(node.uses)]
-    strange = sum(one.nbytes for one in sources if one.strides != node.type.strides)
-    largest = max((one.numel for one in sources), default=0)
+    strange = sum(source.nbytes for source in sources if source.strides != node.type.strides)
+    largest = max((source.numel for source in sources), default=0)
     terms = {
         "one": 1.0,
         "moved": moved / spec.bandwidth * 1e6,
@@ -145,8 +145,8 @@ def _product(node: Node, table: TypeTable) -> tuple[int, int, int, int, str]:
     if "conv" in name:
         second = node.args[1]
         assert isinstance(second, Ref)
-        weight, given = table[second.name], ops.arguments(node).get("groups", 1)
-        groups = given if isinstance(given, int) else 1
+        weight, argument = table[second.name], ops.arguments(node).get("groups", 1)
+        groups = argument if isinstance(argument, int) else 1
         n = weight.shape[0] // groups
         m = out.numel // max(1, weight.shape[0])
         window = math.prod(weight.shape[2:])
@@ -169,12 +169,12 @@ def _generated(body: Graph, tile: Tile, spec: TargetSpec) -> tuple[LaunchTerms, 
     call, table = unnamed(body, Variant(tile)), types(body)
     template = template_of(tile)
     if isinstance(tile, ContractionTile):
-        found = contraction.found_in(body)
-        if isinstance(found, Refused):
+        product = contraction.found_in(body)
+        if isinstance(product, Refused):
             return ()
-        own = "contraction of a row" if found.m == 1 else template
-        own = "contraction of taps" if found.reads > 1 else own
-        terms = _contraction(found, tile, body, table, spec)
+        own = "contraction of a row" if product.m == 1 else template
+        own = "contraction of taps" if product.reads > 1 else own
+        terms = _contraction(product, tile, body, table, spec)
         return (LaunchTerms(own, template, _kept(_shared(call, body, table, spec) | terms)),)
     us = _ranked_us(body, tile, spec)
     if us is not None:
@@ -202,9 +202,9 @@ def _ranked_us(body: Graph, tile: PartTile, spec: TargetSpec) -> float | None:
     """The time by which a template ranks such tiles, where too few of them were timed for terms of
     their own."""
     if isinstance(tile, AttentionTile):
-        found = attention.found_in(body)
-        if not isinstance(found, Refused):
-            us = attention_tiles.time_us(attention_tiles.AttentionSizes.of(found), tile, spec)
+        match = attention.found_in(body)
+        if not isinstance(match, Refused):
+            us = attention_tiles.time_us(attention_tiles.AttentionSizes.of(match), tile, spec)
             return us if math.isfinite(us) else None
     if isinstance(tile, GemmChainTile):
         chain = gemm_chain.found_in(body)
@@ -228,10 +228,10 @@ def _shared(call: KernelCall, body: Graph, table: TypeTable, spec: TargetSpec) -
 
 
 def _contraction(
-    found: Contraction, tile: ContractionTile, body: Graph, table: TypeTable, spec: TargetSpec
+    contraction: Contraction, tile: ContractionTile, body: Graph, table: TypeTable, spec: TargetSpec
 ) -> dict[str, float]:
-    block = contraction_tiles.work_of(found, tile, spec)
-    peak = peak_of(found.dtype, spec)
+    block = contraction_tiles.work_of(contraction, tile, spec)
+    peak = peak_of(contraction.dtype, spec)
     held = max(1, resident(block, spec))
     together = min(held, math.ceil(block.blocks / spec.sms))
     turns = max(1.0, block.blocks / (held * spec.sms))
@@ -244,9 +244,9 @@ def _contraction(
     nodes = [n for n in body.nodes if not ops.is_view(n, table)]
     us = time_us(block, spec, peak)
     before, read_before = _before_product(body, nodes)
-    fast = found.depth[-1].extent if found.depth else 1
+    fast = contraction.depth[-1].extent if contraction.depth else 1
     chunks = math.ceil(fast / block.k)
-    flat = len(found.depth) > 1 and chunks * block.k > FLAT_DEPTH_RATIO * fast
+    flat = len(contraction.depth) > 1 and chunks * block.k > FLAT_DEPTH_RATIO * fast
     held_rows = steps * block.m * block.k / (warps * 1e3)
     vector = math.gcd(VECTOR, fast)
     copies = steps * block.read / 512 / warps / max(1, min(block.stages - 1, block.steps))
@@ -257,7 +257,7 @@ def _contraction(
         "narrow": copies * (VECTOR / vector - 1),
         "narrow load": steps * block.read * together / 1e5 * (VECTOR / vector - 1),
         "flat": held_rows if flat else 0.0,
-        "masked": held_rows if len(found.depth) > 1 else 0.0,
+        "masked": held_rows if len(contraction.depth) > 1 else 0.0,
         "turns": turns,
         "steps": steps,
         "hidden": steps / max(1, min(block.stages - 1, block.steps)),
@@ -270,7 +270,7 @@ def _contraction(
         "splits": float(block.split if block.split > 1 else 0),
         "meet": block.split * block.m * block.n / 1e4 if block.split > 1 else 0.0,
         "taps": steps * block.m * block.k * (block.reads if block.reads > 1 else 0) / warps / 1e3,
-        "added": float(found.added and not tile.added_first),
+        "added": float(contraction.added and not tile.added_first),
         "added first": float(tile.added_first),
         "epilogue": float(len(nodes) - 1),
         "ranked": us if math.isfinite(us) else 0.0,
@@ -280,16 +280,16 @@ def _contraction(
 def _before_product(body: Graph, nodes: Sequence[Node]) -> tuple[int, int]:
     """How many operators compute what is multiplied, and how many constants these read."""
     constants = {constant.name for constant in body.constants}
-    made = {result: node for node in body.nodes for result in node.results}
+    makers = {result: node for node in body.nodes for result in node.results}
     product = next((n for n in nodes if ops.info(n.op).kind == "contract"), None)
-    found: dict[str, Node] = {}
-    left = [made[name] for name in product.uses if name in made] if product else []
+    reached: dict[str, Node] = {}
+    left = [makers[name] for name in product.uses if name in makers] if product else []
     while left:
         node = left.pop()
-        if node.name not in found:
-            found[node.name] = node
-            left += [made[name] for name in node.uses if name in made]
-    own = [node for node in found.values() if node in nodes]
+        if node.name not in reached:
+            reached[node.name] = node
+            left += [makers[name] for name in node.uses if name in makers]
+    own = [node for node in reached.values() if node in nodes]
     return len(own), len({name for node in own for name in node.uses if name in constants})
 
 
@@ -318,10 +318,10 @@ def _light(
             strange += type.nbytes
     terms["strange"] = strange / spec.bandwidth * 1e6
     if isinstance(tile, WindowTile):
-        found = window.found_in(body)
-        if not isinstance(found, Refused):
-            side = max(1.0, math.sqrt(found.reads))
-            taps = found.reads * (1 + (tile.together - 1) / side) / tile.together
+        windows = window.found_in(body)
+        if not isinstance(windows, Refused):
+            side = max(1.0, math.sqrt(windows.reads))
+            taps = windows.reads * (1 + (tile.together - 1) / side) / tile.together
             terms["taps"] = written * taps * 2 / (spec.sms * 48 * CLOCK)
             terms["taps alone"] = each * taps * turns
             terms["loads"] = taps * tile.together

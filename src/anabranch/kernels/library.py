@@ -147,7 +147,8 @@ LIMITED: tuple[Provider, ...] = (*ALL[:-1], TritonProvider(pruning="limit"))
 def in_order(providers: Sequence[Provider]) -> tuple[Provider, ...]:
     """These, of which torch's operators are offered only if they give the same bits in each run."""
     return tuple(
-        replace(one, in_order=True) if isinstance(one, AtenProvider) else one for one in providers
+        replace(provider, in_order=True) if isinstance(provider, AtenProvider) else provider
+        for provider in providers
     )
 
 
@@ -173,8 +174,8 @@ def aten_kernel(name: str, body: Graph) -> Kernel:
     return Kernel("aten", name, body, writes_out=writes_out, launches=launches)
 
 
-def _named(found: Sequence[Kernel], name: str, variant: Variant | str) -> Kernel:
-    for kernel in found:
+def _named(kernels: Sequence[Kernel], name: str, variant: Variant | str) -> Kernel:
+    for kernel in kernels:
         if (kernel.name, kernel.variant) == (name, variant):
             return kernel
     raise ValueError(f"no kernel {name} {variant}")
@@ -198,8 +199,8 @@ def fits_cudnn(body: Graph) -> bool:
     conv = ops.arguments(body.nodes[0])
     table = types(body)
     two_dimensional = len(body.nodes[0].type.shape) == 4 and not conv["transposed"]
-    known = body.nodes[0].type.dtype in (torch.float16, torch.bfloat16, torch.float32)
-    return two_dimensional and known and _plain_add(body, table)
+    supported = body.nodes[0].type.dtype in (torch.float16, torch.bfloat16, torch.float32)
+    return two_dimensional and supported and _plain_add(body, table)
 
 
 def _makes_the_last_alone(body: Graph) -> bool:
@@ -211,13 +212,13 @@ def _plain_add(body: Graph, table: Mapping[str, TensorType]) -> bool:
     """Whether the residual, if there is one, is another value of the result's shape and weight."""
     for node in body.nodes:
         if ops.packet_name(node.op) == "aten.add":
-            given = ops.arguments(node)
-            if given["self"] == given["other"]:
+            arguments = ops.arguments(node)
+            if arguments["self"] == arguments["other"]:
                 return False
-            for side in (given["self"], given["other"]):
+            for side in (arguments["self"], arguments["other"]):
                 if not isinstance(side, Ref) or table[side.name].shape != node.type.shape:
                     return False
-            if given.get("alpha", 1) != 1:
+            if arguments.get("alpha", 1) != 1:
                 return False
     return True
 
@@ -254,8 +255,8 @@ def _fused_linear(body: Graph) -> Graph | None:
     gelu = kinds[1] == "aten.gelu"
     if gelu and ops.arguments(last)["approximate"] != "tanh":
         return None
-    given = ops.arguments(linear)
-    x, weight, bias = given["input"], given["weight"], given["bias"]
+    arguments = ops.arguments(linear)
+    x, weight, bias = arguments["input"], arguments["weight"], arguments["bias"]
     if not (isinstance(x, Ref) and isinstance(weight, Ref) and isinstance(bias, Ref)):
         return None
     if len(table[x.name].shape) != 2:

@@ -45,7 +45,7 @@ def _files(folder: Traversable) -> Iterator[Traversable]:
     if not folder.is_dir():
         yield folder
         return
-    for entry in sorted(folder.iterdir(), key=lambda found: found.name):
+    for entry in sorted(folder.iterdir(), key=lambda child: child.name):
         if entry.is_dir():
             yield from _files(entry)
         elif entry.name.endswith(".py"):

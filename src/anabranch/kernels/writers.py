@@ -77,8 +77,8 @@ def writes_there(node: Node, table: Mapping[str, TensorType]) -> bool:
         return True
     if ops.packet_name(node.op) in PRODUCTS:
         return ops.same_layout(TensorType(node.type.shape, node.type.dtype), node.type)
-    found = ops.infer(LAID_ALIKE.get(node.op, node.op), node.args, node.kwargs, table)
-    return all(map(ops.same_layout, found, node.types))
+    inferred = ops.infer(LAID_ALIKE.get(node.op, node.op), node.args, node.kwargs, table)
+    return all(map(ops.same_layout, inferred, node.types))
 
 
 @functools.cache
@@ -122,10 +122,10 @@ def overwriter(node: Node) -> Writer:
     if packet in OVERWRITERS:
         return OVERWRITERS[packet]
     name = packet.removeprefix("aten.").lstrip("_").removeprefix("unsafe_")
-    found = getattr(getattr(aten, f"{name}_", None), overload, None)
-    if found is None:
+    in_place = getattr(getattr(aten, f"{name}_", None), overload, None)
+    if in_place is None:
         raise ValueError(f"no operator writes {node.op} in place")
-    return lambda results, _, *args, **kwargs: found(results[0], *args, **kwargs)
+    return lambda results, _, *args, **kwargs: in_place(results[0], *args, **kwargs)
 
 
 def _call_out(
@@ -168,14 +168,14 @@ def _set_selected(
     results[0].select(dim, index).copy_(source)
 
 
-def _slice_scatter(results: Sequence[Tensor], x: Tensor, *given: Any, **named: Any) -> None:
+def _slice_scatter(results: Sequence[Tensor], x: Tensor, *args: Any, **named: Any) -> None:
     results[0].copy_(x)
-    _set_slice(results, x, *given, **named)
+    _set_slice(results, x, *args, **named)
 
 
-def _select_scatter(results: Sequence[Tensor], x: Tensor, *given: Any, **named: Any) -> None:
+def _select_scatter(results: Sequence[Tensor], x: Tensor, *args: Any, **named: Any) -> None:
     results[0].copy_(x)
-    _set_selected(results, x, *given, **named)
+    _set_selected(results, x, *args, **named)
 
 
 def _copy_reshaped(results: Sequence[Tensor], source: Tensor, *_: Any) -> None:

@@ -75,8 +75,8 @@ def place(
     packings = max(6, min(200, work // len(buffers)))
     for order, best_fit in _orders(sizes, conflict, alive, live, tried):
         # What is worse than another is not finished, but for those of which something is blamed.
-        known = totals if useless is None else [*totals, useless]
-        stop = min(known, default=None) if len(tried) + 1 < FIXED else None
+        limits = totals if useless is None else [*totals, useless]
+        stop = min(limits, default=None) if len(tried) + 1 < FIXED else None
         key = order.tobytes(), best_fit, stop
         if key not in packed:  # blame soon repeats itself: six of seven orders were there before
             packed[key] = _pack(order, sizes, conflict, best_fit, avoid, enough, stop)

@@ -86,8 +86,8 @@ def before_masks(schedule: Schedule) -> list[int]:
 def may_share(a: Lifetime, b: Lifetime, before: Sequence[int]) -> bool:
     """Whether all touches of one surely end before any part of the other is written."""
 
-    def ends(one: Lifetime, other: Lifetime) -> bool:
-        return not any(one.touches & ~before[writer] for writer in other.writers)
+    def ends(buffer: Lifetime, other: Lifetime) -> bool:
+        return not any(buffer.touches & ~before[writer] for writer in other.writers)
 
     return ends(a, b) or ends(b, a)
 

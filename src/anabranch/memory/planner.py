@@ -98,12 +98,12 @@ def _scratch(task: Task) -> str:
 
 def _workspaces(tasks: TaskGraph, schedule: Schedule) -> list[Lifetime]:
     position = {launch.task: i for i, launch in enumerate(schedule.launches)}
-    found = []
+    workspaces = []
     for task in tasks.tasks:
         if task.kernel is not None and task.kernel.workspace > 0:
             at = position[task.name]
-            found.append(Lifetime(_scratch(task), task.kernel.workspace, at, 1 << at))
-    return found
+            workspaces.append(Lifetime(_scratch(task), task.kernel.workspace, at, 1 << at))
+    return workspaces
 
 
 def _tightened(

@@ -106,8 +106,8 @@ def _check_slots(plan: Plan) -> None:
         node.name: "part" if node.name in parts else "arena" for node in tasks.elided_concats
     }
     for task in tasks.tasks:
-        given = task.kernel is None or task.kernel.writes_out
-        spaces |= {name: "arena" if given else "pool" for name in task.writes}
+        writes_out = task.kernel is None or task.kernel.writes_out
+        spaces |= {name: "arena" if writes_out else "pool" for name in task.writes}
         spaces |= dict.fromkeys(task.overwrites, "state")
         if (kernel := task.kernel) is not None:
             asked = writes_over(kernel)
@@ -118,7 +118,7 @@ def _check_slots(plan: Plan) -> None:
                 _fail(plan, f"{message}, and may not, or must")
         for name in (name for name in task.writes if name in parts):
             message = f"the kernel of {task.name} does not write into memory it is given"
-            _unless(given, plan, f"%{name} is a part of %{parts[name]}, but {message}")
+            _unless(writes_out, plan, f"%{name} is a part of %{parts[name]}, but {message}")
             spaces[name] = "part"
     for slot in plan.slots:
         expected, needed = spaces[slot.value], types[slot.value].nbytes
@@ -139,11 +139,11 @@ def _check_slots(plan: Plan) -> None:
 
 
 def _check_workspaces(plan: Plan) -> None:
-    found = {item.task: item for item in plan.workspaces}
-    _unless(len(found) == len(plan.workspaces), plan, "two workspaces for one task")
+    workspace_of = {item.task: item for item in plan.workspaces}
+    _unless(len(workspace_of) == len(plan.workspaces), plan, "two workspaces for one task")
     needed = {task.name: task.kernel.workspace for task in plan.tasks.tasks if task.kernel}
     for name, nbytes in needed.items():
-        held = found[name].nbytes if name in found else 0
+        held = workspace_of[name].nbytes if name in workspace_of else 0
         if held < nbytes:
             _fail(plan, f"the workspace of {name} has {held} B, its kernel needs {nbytes} B")
     for item in plan.workspaces:

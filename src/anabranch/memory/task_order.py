@@ -32,11 +32,13 @@ def frugal(tasks: TaskGraph, spec: TargetSpec) -> TaskGraph:
     before = Schedule("sequential", sequential_launches(dag))
     order = _order(dag.preds, lifetimes(tasks, before))
     by_name = {task.name: task for task in tasks.tasks}
-    made = replace(tasks, tasks=tuple(by_name[dag.names[i]] for i in order))
-    after = Schedule("sequential", sequential_launches(dag_of(made)))
-    arenas = (pack(one, way, spec).arena_bytes for one, way in ((made, after), (tasks, before)))
+    ordered = replace(tasks, tasks=tuple(by_name[dag.names[i]] for i in order))
+    after = Schedule("sequential", sequential_launches(dag_of(ordered)))
+    arenas = (
+        pack(graph, way, spec).arena_bytes for graph, way in ((ordered, after), (tasks, before))
+    )
     smaller, larger = arenas
-    return made if smaller < larger else tasks
+    return ordered if smaller < larger else tasks
 
 
 def _order(preds: Sequence[int], values: Sequence[Lifetime]) -> list[int]:
@@ -52,9 +54,9 @@ def _order(preds: Sequence[int], values: Sequence[Lifetime]) -> list[int]:
     small = SMALL_RATIO * max((value.nbytes for value in values), default=0)
 
     def grows(i: int) -> bool:
-        made = sum(values[v].nbytes for v in touched[i] if not written[v])
+        allocated = sum(values[v].nbytes for v in touched[i] if not written[v])
         ended = sum(values[v].nbytes for v in touched[i] if left[v] == 1 << i)
-        return made - ended > small
+        return allocated - ended > small
 
     order, done, waiting = list[int](), 0, set(range(len(preds)))
     while waiting:

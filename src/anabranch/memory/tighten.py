@@ -41,14 +41,14 @@ def tighten(
         buffers, before = buffers_of(reissued), before_masks(reissued)
         for strict in (before, None):
             packed = partial(_packed, buffers, before, strict, limit_bytes)
-            found = packed(0)
-            if found.total <= limit_bytes:
-                found = _widest(
-                    partial(packed, useless=limit_bytes), found, limit_bytes, len(before) - 1
+            placement = packed(0)
+            if placement.total <= limit_bytes:
+                placement = _widest(
+                    partial(packed, useless=limit_bytes), placement, limit_bytes, len(before) - 1
                 )
-                return _with_waits(reissued, buffers, found), found
-            if smallest is None or found.total < smallest[1].total:
-                smallest = _with_waits(reissued, buffers, found), found
+                return _with_waits(reissued, buffers, placement), placement
+            if smallest is None or placement.total < smallest[1].total:
+                smallest = _with_waits(reissued, buffers, placement), placement
     assert smallest is not None
     return smallest
 
@@ -98,9 +98,9 @@ def _widest(
     low, high = 0, too_wide
     while high - low > 1:
         window = (low + high) // 2
-        found = packed(window)
-        if found.total <= limit_bytes:
-            low, best = window, found
+        placement = packed(window)
+        if placement.total <= limit_bytes:
+            low, best = window, placement
         else:
             high = window
     return best

@@ -166,8 +166,8 @@ def _callable(place: str, name: str, batch: int | None) -> ModelAndArgs:
     try:
         module = _from_file(Path(place)) if place.endswith(".py") else _from_here(place)
     except Exception as failed:
-        known = [f"{source}:" for source in SOURCES]
-        near = difflib.get_close_matches(f"{place}:", known, 1)
+        prefixes = [f"{source}:" for source in SOURCES]
+        near = difflib.get_close_matches(f"{place}:", prefixes, 1)
         hint = f"did you mean {near[0]}{name}?" if near else "run it with python to see all of it"
         raise OptionError(
             f"cannot import {place}", f"{type(failed).__name__}: {failed}", hint
@@ -176,16 +176,16 @@ def _callable(place: str, name: str, batch: int | None) -> ModelAndArgs:
     if not callable(make):
         callables = [key for key, value in vars(module).items() if callable(value)]
         raise _unknown(f"callable of {place}", name, callables)
-    given = {"batch": batch} if batch is not None and _takes(make, "batch") else {}
+    kwargs = {"batch": batch} if batch is not None and _takes(make, "batch") else {}
     try:
-        made = make(**given)
+        result = make(**kwargs)
     except AnabranchError:
         raise
     except Exception as failed:
         raise CaptureError(
             f"{place}:{name} failed", f"{type(failed).__name__}: {failed}", "correct the callable"
         ) from failed
-    model, args = made if isinstance(made, tuple) and len(made) == 2 else (made, ())
+    model, args = result if isinstance(result, tuple) and len(result) == 2 else (result, ())
     if not isinstance(model, nn.Module):
         raise OptionError(
             f"{place}:{name} returned a {type(model).__name__}",
@@ -276,7 +276,7 @@ def _onnx(
         torch.manual_seed(seed)
         model, args = load_onnx(name, batch, DTYPES[dtype] if dtype else None)
     _same_as_exported(name, args, batch, dtype)
-    return model.to(device), tuple(one.to(device) for one in args)
+    return model.to(device), tuple(tensor.to(device) for tensor in args)
 
 
 def _same_as_exported(
@@ -285,7 +285,7 @@ def _same_as_exported(
     tensors = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
     floats = {tensor.dtype for tensor in tensors if tensor.dtype.is_floating_point}
     if dtype is not None and floats and floats != {DTYPES[dtype]}:
-        held = ", ".join(str(found).removeprefix("torch.") for found in floats)
+        held = ", ".join(str(kind).removeprefix("torch.") for kind in floats)
         raise OptionError(
             f"{name} is not {dtype}",
             f"it was exported with {held}",
@@ -294,13 +294,13 @@ def _same_as_exported(
     _same_batch(name, args, batch, "was exported")
 
 
-def _same_batch(name: str, args: tuple[Any, ...], batch: int | None, made: str) -> None:
+def _same_batch(name: str, args: tuple[Any, ...], batch: int | None, verb: str) -> None:
     tensors = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
     sizes = sorted({tensor.shape[0] for tensor in tensors if tensor.ndim})
     if batch is not None and sizes and batch not in sizes:
         raise OptionError(
             f"{name} has no batch of {batch}",
-            f"it {made} with leading sizes {', '.join(map(str, sizes))}",
+            f"it {verb} with leading sizes {', '.join(map(str, sizes))}",
             f"use --batch {sizes[0]}, or make it with the batch you want",
         )
 
@@ -326,18 +326,18 @@ def _package(name: str) -> Any:
         ) from failed
 
 
-def _unknown(what: str, name: str, known: Collection[str]) -> OptionError:
-    near = difflib.get_close_matches(name, known, 5, 0.5)
+def _unknown(what: str, name: str, names: Collection[str]) -> OptionError:
+    near = difflib.get_close_matches(name, names, 5, 0.5)
     said = [f"did you mean {' or '.join(near)}?"] if near else []
-    if len(known) <= MOST_LISTED:
-        said.append(f"choose one of: {', '.join(known)}")
+    if len(names) <= MOST_LISTED:
+        said.append(f"choose one of: {', '.join(names)}")
     elif not near:
-        said.append(f"there are {len(known)}, for example {', '.join(sorted(known)[:5])}")
+        said.append(f"there are {len(names)}, for example {', '.join(sorted(names)[:5])}")
     return OptionError(f"unknown {what} {name!r}", "nothing has this name", " ".join(said))
 
 
 def _no_form(name: str) -> OptionError:
-    near = [f"zoo:{found}" for found in difflib.get_close_matches(name, ZOO, 3, 0.5)]
+    near = [f"zoo:{match}" for match in difflib.get_close_matches(name, ZOO, 3, 0.5)]
     return OptionError(
         f"{name!r} does not name a model",
         f"a model is {FORMS}",

@@ -43,30 +43,30 @@ def load_onnx(
     floats become. OptionError where there is no such file, and for sizes that nobody has
     said.
     """
-    found = NAME.fullmatch(name)
-    assert found is not None
-    if not Path(found["path"]).is_file():
+    match = NAME.fullmatch(name)
+    assert match is not None
+    if not Path(match["path"]).is_file():
         why = "a name in .onnx is a file"
-        raise OptionError(f"there is no file {found['path']}", why, "check the path")
+        raise OptionError(f"there is no file {match['path']}", why, "check the path")
     floats = dtype or torch.float32
-    probe = from_onnx(found["path"], dtype=floats)
-    sizes = {**_first(probe, batch), **_said(name, found["sizes"] or "")}
-    open_sizes = [one for one in symbols(probe.inputs) if one not in sizes]
+    probe = from_onnx(match["path"], dtype=floats)
+    sizes = {**_first(probe, batch), **_said(name, match["sizes"] or "")}
+    open_sizes = [symbol for symbol in symbols(probe.inputs) if symbol not in sizes]
     if open_sizes:
-        listed = ",".join(f"{one}=128" for one in open_sizes)
+        listed = ",".join(f"{symbol}=128" for symbol in open_sizes)
         raise OptionError(
             f"{name} leaves sizes open: {', '.join(open_sizes)}",
             "a plan is for inputs of some size",
-            f"say which behind its name, for example {found['path']}:{listed}",
+            f"say which behind its name, for example {match['path']}:{listed}",
         )
-    model = from_onnx(found["path"], sizes=sizes, dtype=floats)
-    return model, tuple(_drawn(one, sizes, floats) for one in model.inputs)
+    model = from_onnx(match["path"], sizes=sizes, dtype=floats)
+    return model, tuple(_drawn(onnx_input, sizes, floats) for onnx_input in model.inputs)
 
 
 def _first(model: OnnxModule, batch: int | None) -> dict[str, int]:
     """The batch, which is the size that the first input begins with."""
-    for one in model.inputs:
-        for size in (one.shape or ())[:1]:
+    for onnx_input in model.inputs:
+        for size in (onnx_input.shape or ())[:1]:
             if isinstance(size, str):
                 return {size: batch or 1}
     return {}
@@ -86,17 +86,17 @@ def _said(name: str, text: str) -> dict[str, int]:
     return sizes
 
 
-def _drawn(one: OnnxInput, sizes: dict[str, int], floats: torch.dtype) -> Tensor:
-    if not one.element_type or one.shape is None or None in one.shape:
+def _drawn(onnx_input: OnnxInput, sizes: dict[str, int], floats: torch.dtype) -> Tensor:
+    if not onnx_input.element_type or onnx_input.shape is None or None in onnx_input.shape:
         raise OptionError(
-            f"no example can be made for the input {one.name}",
+            f"no example can be made for the input {onnx_input.name}",
             "the file does not say that it is a tensor, or not of which shape",
             "use anabranch.from_onnx and anabranch.compile from Python, with inputs of your own",
         )
-    shape = [sizes[size] if isinstance(size, str) else int(size or 0) for size in one.shape]
-    dtype = dtype_of(one.element_type, floats)
+    shape = [sizes[size] if isinstance(size, str) else int(size or 0) for size in onnx_input.shape]
+    dtype = dtype_of(onnx_input.element_type, floats)
     if dtype.is_floating_point or dtype.is_complex:
         return torch.randn(shape, dtype=torch.float32).to(dtype)
-    if "mask" in one.name.lower():
+    if "mask" in onnx_input.name.lower():
         return torch.ones(shape, dtype=dtype)
     return torch.randint(0, 2, shape).to(dtype)

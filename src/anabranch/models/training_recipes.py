@@ -56,8 +56,8 @@ class Trainable:
 
 def classes(model: nn.Module, *batch: Any) -> Tensor:
     """Cross entropy; the last of the batch is the class of each input."""
-    *given, target = batch
-    return F.cross_entropy(model(*given), target)
+    *inputs, target = batch
+    return F.cross_entropy(model(*inputs), target)
 
 
 def next_tokens(model: nn.Module, ids: Tensor, target: Tensor) -> Tensor:
@@ -74,23 +74,23 @@ def masked_tokens(model: Any, ids: Tensor, target: Tensor) -> Tensor:
 
 def clicks(model: nn.Module, *batch: Any) -> Tensor:
     """Binary cross entropy of logits."""
-    *given, target = batch
-    return F.binary_cross_entropy_with_logits(model(*given), target)
+    *inputs, target = batch
+    return F.binary_cross_entropy_with_logits(model(*inputs), target)
 
 
 def click_probabilities(model: nn.Module, *batch: Any) -> Tensor:
     """Binary cross entropy of probabilities, which are turned back to logits: autocast refuses
     torch's own function of probabilities."""
-    *given, target = batch
-    found = model(*given)
-    found = found.to(torch.promote_types(found.dtype, torch.float32))
-    return F.binary_cross_entropy_with_logits(torch.logit(found, 1e-6), target)
+    *inputs, target = batch
+    probabilities = model(*inputs)
+    probabilities = probabilities.to(torch.promote_types(probabilities.dtype, torch.float32))
+    return F.binary_cross_entropy_with_logits(torch.logit(probabilities, 1e-6), target)
 
 
 def sum_of_results(model: nn.Module, *batch: Any) -> Tensor:
     """All numbers that the model returns, added up."""
-    found = [leaf for leaf in pytree.tree_leaves(model(*batch)) if _is_float(leaf)]
-    sums = [leaf.to(torch.promote_types(leaf.dtype, torch.float32)).sum() for leaf in found]
+    results = [leaf for leaf in pytree.tree_leaves(model(*batch)) if _is_float(leaf)]
+    sums = [leaf.to(torch.promote_types(leaf.dtype, torch.float32)).sum() for leaf in results]
     return torch.stack(sums).sum()
 
 
@@ -141,15 +141,15 @@ def load_trainable(
             part.p = 0.0
     kind, optimizer = _recipe(name, model, args)
     target = _target(kind, model, args)
-    given = (*args, *(one.to(device) for one in target))
-    return Trainable(model, given, kind, optimizer)
+    example_batch = (*args, *(tensor.to(device) for tensor in target))
+    return Trainable(model, example_batch, kind, optimizer)
 
 
 def _recipe(name: str, model: nn.Module, args: tuple[Any, ...]) -> tuple[str, str]:
     source, _, network = name.partition(":")
-    known = BY_NAME.get(network.partition("/")[0]) if source == "zoo" else None
-    if known is not None:
-        return known
+    recipe = BY_NAME.get(network.partition("/")[0]) if source == "zoo" else None
+    if recipe is not None:
+        return recipe
     images = bool(args) and _is_float(args[0]) and args[0].dim() == 4
     if images and isinstance(result := _result(model, args), Tensor) and result.dim() == 2:
         return "cross entropy", "sgd"
@@ -176,9 +176,9 @@ def _result(model: nn.Module, args: tuple[Any, ...]) -> Any:
     """Of the shapes alone, on the meta device; the model's statistics stay as they are."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shapes = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
-    given = pytree.tree_map_only(Tensor, lambda tensor: tensor.to("meta"), args)
+    meta_args = pytree.tree_map_only(Tensor, lambda tensor: tensor.to("meta"), args)
     with torch.no_grad():
-        return torch.func.functional_call(model, shapes, given)
+        return torch.func.functional_call(model, shapes, meta_args)
 
 
 def _is_float(leaf: object) -> bool:

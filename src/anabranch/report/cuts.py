@@ -72,8 +72,8 @@ def _cuts(path: Mapping[str, Any]) -> list[str]:
         where = origin or "where no line is known"
         lines += wrapped(f"cut in step {step} at {where}: {name}{times}: {why}")
         told = dict.fromkeys(_check(check) for cut in cuts for check in cut["checks"])
-        for one in list(told)[:CHECKS]:
-            lines += wrapped(f"this way is taken where {one}", "    ")
+        for condition in list(told)[:CHECKS]:
+            lines += wrapped(f"this way is taken where {condition}", "    ")
         if len(told) > CHECKS:
             lines += wrapped(f"and where {len(told) - CHECKS} more conditions hold", "    ")
     return lines

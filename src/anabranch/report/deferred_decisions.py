@@ -28,15 +28,15 @@ def deferred_decisions(events: Sequence[Event], spec: TargetSpec, most: int) -> 
     left = {event.what: event for event in events if _left(event)}
     if not left:
         return []
-    known = sorted((_times(event) for event in left.values()), key=lambda row: row[1] - row[2])
+    rows = sorted((_times(event) for event in left.values()), key=lambda row: row[1] - row[2])
     chains = sum(bool(dict(event.data).get("gemm_chain")) for event in left.values())
     groups = [count(chains, "GEMM chain")] * bool(chains)
     groups += [count(len(left) - chains, "other group")] * (len(left) > chains)
     said = f"Left to the GPU: {' and '.join(groups)}, only estimated here; "
     said += "there both ways are timed: its plan may differ"
     table = [("tasks", "one launch", "apart")]
-    table += [(what, _shown(us), _shown(apart)) for what, us, apart in known[:most]]
-    rest = len(known) - most
+    table += [(what, _shown(us), _shown(apart)) for what, us, apart in rows[:most]]
+    rest = len(rows) - most
     lines = [*wrapped(said, ""), *columns(table, "<>", (60, 10))]
     return [*lines, f"  and {rest} more"] if rest > 0 else lines
 

@@ -52,7 +52,7 @@ def content(parts: ReportParts, rows: Sequence[TaskRow], flow: Flow) -> dict[str
         "timelines": _timelines(parts, flow, position),
         "memory": _memory(parts, len(rows)),
         "streams": sorted({row.launch.stream for row in rows}),
-        "modules": [[one.path, one.tasks, _rounded(one.us)] for one in modules(rows)],
+        "modules": [[module.path, module.tasks, _rounded(module.us)] for module in modules(rows)],
         "meanings": MEANINGS,
         "name": parts["name"],
         "machine": headline(parts).machine,
@@ -79,18 +79,18 @@ def _sources(rows: Sequence[TaskRow]) -> dict[str, int]:
     """The sources that have room, with their numbers: of kernels in use, the slowest task's first,
     then of the others in the same order."""
     by_time = sorted(rows, key=lambda row: -(row.us or 0.0))
-    found: dict[str, int] = {}
+    number_of: dict[str, int] = {}
     room = SOURCES
     for used in (True, False):
         for row in by_time:
             for candidate in row.candidates:
                 source = candidate.kernel.source
-                if is_chosen(row.task, candidate) is not used or not source or source in found:
+                if is_chosen(row.task, candidate) is not used or not source or source in number_of:
                     continue
                 if len(source) <= room:
-                    found[source] = len(found)
+                    number_of[source] = len(number_of)
                     room -= len(source)
-    return found
+    return number_of
 
 
 def _limits(
@@ -99,13 +99,13 @@ def _limits(
     """By the identity of candidates, which tasks of equal structure share: of each candidate the
     upper limit, its four terms and its time, None where there is none."""
     spec = parts["plan"].spec
-    found: dict[int, list[list[float | None] | None]] = {}
+    limits: dict[int, list[list[float | None] | None]] = {}
     for row in rows:
-        if id(row.candidates) not in found:
+        if id(row.candidates) not in limits:
             kernels = (candidate.kernel for candidate in row.candidates)
             facts = (limit_facts(row.task.body, kernel, spec) for kernel in kernels)
-            found[id(row.candidates)] = [_numbers(limit) if limit else None for limit in facts]
-    return found
+            limits[id(row.candidates)] = [_numbers(limit) if limit else None for limit in facts]
+    return limits
 
 
 def _numbers(limit: Mapping[str, Any]) -> list[float | None]:

@@ -84,8 +84,8 @@ def busy(timeline: Timeline) -> dict[int, float]:
 
 def _previous(schedule: Schedule) -> tuple[int, ...]:
     last: dict[int, int] = {}
-    found = []
+    previous = []
     for i, launch in enumerate(schedule.launches):
-        found.append(last.get(launch.stream, -1))
+        previous.append(last.get(launch.stream, -1))
         last[launch.stream] = i
-    return tuple(found)
+    return tuple(previous)

@@ -54,23 +54,23 @@ def rows(before: Mapping[str, str], after: Mapping[str, str]) -> list[DiffRow]:
     DiffRow(before='a = f(x)', sign='-', after='')
     DiffRow(before='b = g(a)', sign='|', after='b = g(x)')
     """
-    found = []
+    diff = []
     left, right = list(before), list(after)
     for _, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
         for old, new in zip_longest(left[a:b], right[c:d]):
             was, now = before.get(old, ""), after.get(new, "")
             sign = "-" * bool(was) + "+" * bool(now) if old != new else "|" * (was != now)
-            found.append(DiffRow(was, sign, now))
-    return found
+            diff.append(DiffRow(was, sign, now))
+    return diff
 
 
-def folded(found: Sequence[DiffRow], around: int = AROUND) -> list[DiffRow | UnchangedRows]:
+def folded(diff: Sequence[DiffRow], around: int = AROUND) -> list[DiffRow | UnchangedRows]:
     """The rows without those that are the same on both sides and further than `around` from what
     changes; one alone is not left out."""
-    changed = [i for i, row in enumerate(found) if row.sign]
+    changed = [i for i, row in enumerate(diff) if row.sign]
     near = {j for i in changed for j in range(i - around, i + around + 1)}
     told: list[DiffRow | UnchangedRows] = []
-    for shown, group in groupby(enumerate(found), key=lambda pair: pair[0] in near):
+    for shown, group in groupby(enumerate(diff), key=lambda pair: pair[0] in near):
         some = [row for _, row in group]
         told += some if shown or len(some) == 1 else [UnchangedRows(len(some))]
     return told
@@ -109,17 +109,17 @@ def rounds_told(path: Path) -> list[dict[str, Any]]:
 
 
 def side_by_side(
-    found: Sequence[DiffRow | UnchangedRows], width: int, whole: bool = False
+    diff: Sequence[DiffRow | UnchangedRows], width: int, whole: bool = False
 ) -> list[str]:
     """The rows as lines of two columns, `width` characters wide at most: what is longer than its
     column is cut, or if `whole`, goes on in the next line."""
-    shown = [row for row in found if isinstance(row, DiffRow)]
+    shown = [row for row in diff if isinstance(row, DiffRow)]
     width = max(width, LEAST_COLUMNS)
     room = (width - 6) // 2
     wide = min(max((len(row.before) for row in shown), default=0), room)
     other = width - 6 - wide
     lines = []
-    for row in found:
+    for row in diff:
         if isinstance(row, UnchangedRows):
             lines.append(f"  ... {count(row.rows, 'node')} the same")
             continue

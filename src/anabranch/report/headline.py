@@ -132,10 +132,12 @@ def _latency(parts: ReportParts) -> tuple[float | None, str]:
     ms = number(facts.get("latency_ms"))
     if ms is not None:
         return 1e3 * ms, str(facts.get("latency_source") or "")
-    known = [(t.latency, str(t.source)) for _, t in parts["timelines"] if t.source == "measured"]
-    known += [(c.us, str(c.source)) for s, c in parts["schedules"] if s.scheduler == scheduler]
-    known += [(t.latency, str(t.source)) for _, t in parts["timelines"]]
-    return known[0] if known else (None, "")
+    latencies = [
+        (t.latency, str(t.source)) for _, t in parts["timelines"] if t.source == "measured"
+    ]
+    latencies += [(c.us, str(c.source)) for s, c in parts["schedules"] if s.scheduler == scheduler]
+    latencies += [(t.latency, str(t.source)) for _, t in parts["timelines"]]
+    return latencies[0] if latencies else (None, "")
 
 
 def _inputs(parts: ReportParts) -> Sequence[Any]:
@@ -146,21 +148,21 @@ def _inputs(parts: ReportParts) -> Sequence[Any]:
 
 def _batch(parts: ReportParts) -> int | None:
     """As the facts say, else the first size of all inputs, those of no size left out."""
-    given = number(parts["facts"].get("batch"))
+    batch = number(parts["facts"].get("batch"))
     firsts = {v.type.shape[0] for v in parts["plan"].tasks.given if v.type.shape}
-    return int(given) if given is not None else firsts.pop() if len(firsts) == 1 else None
+    return int(batch) if batch is not None else firsts.pop() if len(firsts) == 1 else None
 
 
 def _baselines(facts: Mapping[str, Any], us: float | None) -> tuple[Baseline, ...]:
-    given, beside = facts.get("baselines"), _listed(facts.get("called_beside"))
-    if not isinstance(given, Mapping):
+    times, beside = facts.get("baselines"), _listed(facts.get("called_beside"))
+    if not isinstance(times, Mapping):
         return ()
-    found = []
-    for name, ms in ((str(name), number(ms)) for name, ms in given.items()):
+    baselines = []
+    for name, ms in ((str(name), number(ms)) for name, ms in times.items()):
         ours = _called(facts) if name in beside else us
         if ms is not None:
-            found.append(Baseline(name, 1e3 * ms, 1e3 * ms / ours if ours else None))
-    return tuple(found)
+            baselines.append(Baseline(name, 1e3 * ms, 1e3 * ms / ours if ours else None))
+    return tuple(baselines)
 
 
 def _called(facts: Mapping[str, Any]) -> float | None:
@@ -170,12 +172,12 @@ def _called(facts: Mapping[str, Any]) -> float | None:
 
 def _unmeasured(parts: ReportParts) -> tuple[tuple[str, str], ...]:
     facts, told = parts["facts"], parts["facts"].get("not_measured")
-    known = {other.name for other in _baselines(facts, None)}
+    measured = {other.name for other in _baselines(facts, None)}
     said = {str(name): str(why) for name, why in told.items()} if isinstance(told, Mapping) else {}
     simulated = parts["plan"].spec.simulated
     other = "nothing runs on a simulated GPU" if simulated else MEASURED_BY
     missing = dict.fromkeys((*RIVALS, *said))
-    return tuple((name, said.get(name, other)) for name in missing if name not in known)
+    return tuple((name, said.get(name, other)) for name in missing if name not in measured)
 
 
 def _whole(facts: Mapping[str, Any], key: str, otherwise: int) -> int:
@@ -184,14 +186,14 @@ def _whole(facts: Mapping[str, Any], key: str, otherwise: int) -> int:
 
 
 def _errors(errors: Any, allowed: Any) -> tuple[tuple[float, float | None], ...]:
-    found = [number(error) for error in _listed(errors)]
+    values = [number(error) for error in _listed(errors)]
     limits = [number(limit) for limit in _listed(allowed)]
-    limits += [None] * (len(found) - len(limits))
-    pairs = zip(found, limits, strict=False)
+    limits += [None] * (len(values) - len(limits))
+    pairs = zip(values, limits, strict=False)
     return tuple((error, limit) for error, limit in pairs if error is not None)
 
 
-def _listed(given: Any) -> list[Any]:
-    if isinstance(given, Mapping):
-        return list(given.values())
-    return list(given) if isinstance(given, (list, tuple)) else [given]
+def _listed(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return list(value) if isinstance(value, (list, tuple)) else [value]

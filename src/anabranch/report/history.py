@@ -63,8 +63,12 @@ def grouped(events: Sequence[Event], kind: str) -> list[EventGroup]:
     for event in events:
         if event.kind == kind:
             groups.setdefault((event.where, general(event)), []).append(event)
-    found = [EventGroup(kind, where, tuple(members)) for (where, _), members in groups.items()]
-    return sorted(found, key=lambda group: (group.where.startswith("search"), -len(group.events)))
+    event_groups = [
+        EventGroup(kind, where, tuple(members)) for (where, _), members in groups.items()
+    ]
+    return sorted(
+        event_groups, key=lambda group: (group.where.startswith("search"), -len(group.events))
+    )
 
 
 def general(event: Event) -> str:
@@ -121,8 +125,8 @@ def changes(events: Sequence[Event]) -> list[Change]:
         if event.kind == "applied":
             groups.setdefault((event.where, event.what), []).append(event)
     return [
-        Change(where, what, len(found), sum(map(_ms, found)), found[0].why, found[-1].why)
-        for (where, what), found in groups.items()
+        Change(where, what, len(members), sum(map(_ms, members)), members[0].why, members[-1].why)
+        for (where, what), members in groups.items()
     ]
 
 

@@ -55,19 +55,19 @@ def task_named(plan: Plan, name: str) -> Task:
     """The task of this name, as lists show it. OptionError with near names for any other."""
     tasks = plan.tasks.tasks
     name = str(name)  # of what is no text there is no task, either
-    found = [task for task in tasks if task.name == name]
-    found = found or [task for task in tasks if cut(task.name, NAMED) == name]
-    if len(found) == 1:
-        return found[0]
-    near = [task.name for task in found]
+    matches = [task for task in tasks if task.name == name]
+    matches = matches or [task for task in tasks if cut(task.name, NAMED) == name]
+    if len(matches) == 1:
+        return matches[0]
+    near = [task.name for task in matches]
     near = near or difflib.get_close_matches(name, [task.name for task in tasks], 5, 0.5)
-    known = ", ".join(task.name for task in tasks[:5])
+    examples = ", ".join(task.name for task in tasks[:5])
     raise OptionError(
-        f"there is no task {name!r}" if not found else f"{name!r} means several tasks",
+        f"there is no task {name!r}" if not matches else f"{name!r} means several tasks",
         f"the plan has {count(len(tasks), 'task')}",
         f"did you mean {' or '.join(near)}?"
         if near
-        else f"explain lists them, for example {known}",
+        else f"explain lists them, for example {examples}",
     )
 
 
@@ -109,12 +109,12 @@ def kernel_facts(
 def limit_facts(body: Graph, kernel: Kernel, spec: TargetSpec) -> dict[str, Any] | None:
     """The performance upper limit of a kernel with its terms, None where its template has none."""
     variant = kernel.variant
-    found = upper_limit(body, variant, spec) if isinstance(variant, Variant) else None
-    if found is None:
+    bound = upper_limit(body, variant, spec) if isinstance(variant, Variant) else None
+    if bound is None:
         return None
-    terms = {name: getattr(found, name) for name in ("memory", "shared", "tail", "fits")}
-    us = found.us if math.isfinite(found.us) else None
-    return {"part_of_peak": found.limit, **terms, "us": us, "text": found.text}
+    terms = {name: getattr(bound, name) for name in ("memory", "shared", "tail", "fits")}
+    us = bound.us if math.isfinite(bound.us) else None
+    return {"part_of_peak": bound.limit, **terms, "us": us, "text": bound.text}
 
 
 def _kernel(task: Task, spec: TargetSpec) -> dict[str, Any] | None:
@@ -185,7 +185,7 @@ def _decided(task: Task, events: Sequence[Event]) -> list[dict[str, str]]:
         and event.kind in ("applied", "refused", "chosen")
         and names.intersection(word.lstrip("%") for word in re.split(r"[\s,+]+", event.what))
     )
-    return [dict(zip(("kind", "where", "what", "why"), one, strict=True)) for one in said]
+    return [dict(zip(("kind", "where", "what", "why"), values, strict=True)) for values in said]
 
 
 def kernel_text(facts: Mapping[str, Any]) -> str:
@@ -202,12 +202,12 @@ def kernel_text(facts: Mapping[str, Any]) -> str:
 
 
 def _head(facts: Mapping[str, Any]) -> list[str]:
-    known = f"{duration(facts['us'])} {facts['source']}, " if facts["us"] is not None else ""
+    time = f"{duration(facts['us'])} {facts['source']}, " if facts["us"] is not None else ""
     where = f"launch {facts['launch']} of {facts['launches']} on stream {facts['stream']}"
     waits = f" after {', '.join(facts['waits'])}" if facts["waits"] else ""
     first = f"{facts['task']} on {facts['device']}: {facts['ops']}"
     origins = facts["origins"] or ["no line of the model is known for it"]
-    lines = [*wrapped(first, "", "  "), *wrapped(f"{known}{where}{waits}")]
+    lines = [*wrapped(first, "", "  "), *wrapped(f"{time}{where}{waits}")]
     return lines + [line for origin in origins for line in wrapped(origin)]
 
 
@@ -240,17 +240,21 @@ def _candidate_lines(tried: Sequence[Mapping[str, Any]] | None) -> list[str]:
         return [f"Candidates: {GONE}"]
     if not tried:
         return ["Candidates: none, its kernel was not chosen among several"]
-    timed = sum(one["us"] is not None for one in tried)
+    timed = sum(candidate["us"] is not None for candidate in tried)
     lines = [f"Candidates: {len(tried)}, {timed} with a time (* chosen)"]
     last = float("inf")
-    for one in sorted(tried, key=lambda one: (not one["chosen"], one["us"] or last)):
-        mark = "*" if one["chosen"] else " "
-        time = f"{duration(one['us'])} {one['source']}" if one["us"] is not None else "no time"
-        lines += wrapped(f"{time:<18}  {one['kernel']}", f"  {mark} ", " " * 8)
-        said = [f"{'refused' if one['refused'] else 'lost'}: {one['why_not']}"] * bool(
-            one["why_not"]
+    for candidate in sorted(tried, key=lambda row: (not row["chosen"], row["us"] or last)):
+        mark = "*" if candidate["chosen"] else " "
+        time = (
+            f"{duration(candidate['us'])} {candidate['source']}"
+            if candidate["us"] is not None
+            else "no time"
         )
-        said += [one["limit"]["text"]] if one["limit"] else []
+        lines += wrapped(f"{time:<18}  {candidate['kernel']}", f"  {mark} ", " " * 8)
+        said = [f"{'refused' if candidate['refused'] else 'lost'}: {candidate['why_not']}"] * bool(
+            candidate["why_not"]
+        )
+        said += [candidate["limit"]["text"]] if candidate["limit"] else []
         lines += [line for each in said for line in wrapped(each, " " * 8, " " * 10)]
     return lines
 
@@ -259,8 +263,8 @@ def _decided_lines(decided: Sequence[Mapping[str, str]]) -> list[str]:
     if not decided:
         return []
     lines = ["Decided of it and its nodes"]
-    for one in decided[:MOST_EVENTS]:
-        lines += wrapped(f"{one['where']}, {one['kind']}: {one['what']}: {one['why']}")
+    for event in decided[:MOST_EVENTS]:
+        lines += wrapped(f"{event['where']}, {event['kind']}: {event['what']}: {event['why']}")
     rest = len(decided) - MOST_EVENTS
     return [*lines, f"  and {rest} more"] if rest > 0 else lines
 

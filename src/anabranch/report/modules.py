@@ -66,16 +66,16 @@ def module_of(row: TaskRow) -> str:
 def modules(rows: Sequence[TaskRow]) -> list[Module]:
     """All modules that have tasks, each before those in it, in the order of their first launches.
     One that has the very tasks of a module in it is left out."""
-    found: list[Module] = []
+    all_modules: list[Module] = []
 
     def walk(branch: _Branch, path: str) -> None:
         for name, inner in _inner(branch).items():
             below = f"{path}.{name}" if path else name
-            found.append(inner.module(below))
+            all_modules.append(inner.module(below))
             walk(inner, below)
 
     walk(_tree(rows), "")
-    return found
+    return all_modules
 
 
 def largest(rows: Sequence[TaskRow], most: int = LARGEST) -> list[Module]:
@@ -86,7 +86,7 @@ def largest(rows: Sequence[TaskRow], most: int = LARGEST) -> list[Module]:
     total = whole.module("").us
     shown = [(whole, "")]
     while True:
-        shown.sort(key=lambda one: -one[0].module(one[1]).us)
+        shown.sort(key=lambda pair: -pair[0].module(pair[1]).us)
         open = [
             (k, inner)
             for k, (branch, _) in enumerate(shown)
@@ -145,12 +145,12 @@ def _tree(rows: Sequence[TaskRow]) -> _Branch:
 
 def _inner(branch: _Branch) -> dict[str, _Branch]:
     """The modules in it; of one that has all its tasks in one module, that one in its place."""
-    found = {}
+    branches = {}
     for name, inner in branch.inner.items():
         while len(inner.inner) == 1:
             ((below, only),) = inner.inner.items()
             if len(only.rows) < len(inner.rows):
                 break
             name, inner = f"{name}.{below}", only
-        found[name] = inner
-    return found
+        branches[name] = inner
+    return branches

@@ -42,7 +42,7 @@ MOST_GROUPS = 1_000
 
 def render(**parts: Unpack[ReportParts]) -> str:
     """The page. It is the same for the same parts: no clock, no random names."""
-    found, streams = rows(parts), flow(parts["plan"])
+    task_rows, streams = rows(parts), flow(parts["plan"])
     script = "".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
@@ -67,9 +67,9 @@ def render(**parts: Unpack[ReportParts]) -> str:
         head=headline(parts),
         made=provenance(parts),
         sources=embed.MEANINGS,
-        kinds=_kinds(found),
-        modules=largest(found),
-        whole=sum(row.us or 0.0 for row in found),
+        kinds=_kinds(task_rows),
+        modules=largest(task_rows),
+        whole=sum(row.us or 0.0 for row in task_rows),
         schedules=_schedules(parts),
         concerns=history.concerns(parts["events"]),
         changes=history.changes(parts["events"]),
@@ -88,7 +88,7 @@ def render(**parts: Unpack[ReportParts]) -> str:
         ),
         timelines=parts["timelines"],
         uses=machine_uses(parts["plan"], parts["timelines"]),
-        data=Markup(embed.dump(embed.content(parts, found, streams))),
+        data=Markup(embed.dump(embed.content(parts, task_rows, streams))),
         facts=Markup(embed.dump(parts["facts"])),
         style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
         script=Markup(script),
@@ -110,19 +110,19 @@ def _sides(path: SearchPath | None) -> list[dict[str, Any]]:
     """For each round its rows, and how many nodes are gone, new, and made of something else."""
     told = []
     for before, after in graph_diff.graphs(path) if path is not None else ():
-        found = graph_diff.rows(graph_diff.in_full(before), graph_diff.in_full(after))
-        signs = "".join(row.sign for row in found)
+        diff = graph_diff.rows(graph_diff.in_full(before), graph_diff.in_full(after))
+        signs = "".join(row.sign for row in diff)
         counts = {"gone": signs.count("-"), "new": signs.count("+"), "other": signs.count("|")}
-        told.append({"rows": graph_diff.folded(found), **counts})
+        told.append({"rows": graph_diff.folded(diff), **counts})
     return told
 
 
-def _kinds(found: list[TaskRow]) -> list[dict[str, Any]]:
+def _kinds(task_rows: list[TaskRow]) -> list[dict[str, Any]]:
     """For each kind of task how many there are, and their part of all tasks' time alone."""
-    whole = sum(row.us or 0.0 for row in found) or 1.0
+    whole = sum(row.us or 0.0 for row in task_rows) or 1.0
     table = []
     for kind in KINDS:
-        members = [row for row in found if row.kind == kind]
+        members = [row for row in task_rows if row.kind == kind]
         us = sum(row.us or 0.0 for row in members)
         if members:
             table.append({"name": kind, "tasks": len(members), "us": us, "part": us / whole})

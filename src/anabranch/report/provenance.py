@@ -34,21 +34,21 @@ def provenance(parts: ReportParts) -> list[tuple[str, str]]:
     return [(label, text) for label, text in lines if text]
 
 
-def _moment(given: Any) -> str:
+def _moment(value: Any) -> str:
     """A time of ISO 8601 in words, in UTC; "" for what is none."""
     with suppress(TypeError, ValueError):
-        moment = datetime.fromisoformat(given).astimezone(UTC)
+        moment = datetime.fromisoformat(value).astimezone(UTC)
         return f"{moment.day} {moment:%B %Y, %H:%M} UTC"
     return ""
 
 
-def _options(given: Any) -> str:
-    if not isinstance(given, Mapping):
+def _options(options: Any) -> str:
+    if not isinstance(options, Mapping):
         return ""
-    return ", ".join(f"{name} = {value}" for name, value in given.items()) or "the default ones"
+    return ", ".join(f"{name} = {value}" for name, value in options.items()) or "the default ones"
 
 
-def _listed(given: Any) -> str:
-    if not isinstance(given, Mapping):
+def _listed(versions: Any) -> str:
+    if not isinstance(versions, Mapping):
         return ""
-    return ", ".join(f"{name} {value}" for name, value in given.items())
+    return ", ".join(f"{name} {value}" for name, value in versions.items())

@@ -67,15 +67,15 @@ def _steps(done: Round, most: int | None) -> list[str]:
 
 def _sides(before: Graph, after: Graph, most: int | None, width: int) -> list[str]:
     """What runs of both; at most so many rows around what changes, all of them if None."""
-    found = rows(running(before), running(after))
-    signs = "".join(row.sign for row in found)
+    diff = rows(running(before), running(after))
+    signs = "".join(row.sign for row in diff)
     lines = wrapped(
         f"before and after: {count(signs.count('-'), 'node')} gone (-), "
         f"{signs.count('+')} new (+), {signs.count('|')} made of something else (|)"
     )
     if most is None:
-        return lines + side_by_side(found, width, whole=True)
-    around, room = folded(found), 2 * most
+        return lines + side_by_side(diff, width, whole=True)
+    around, room = folded(diff), 2 * most
     lines += side_by_side(around[:room], width)
     left = sum(isinstance(row, DiffRow) and bool(row.sign) for row in around[room:])
     return lines + ([f"  and {count(left, 'change')} more: {ALL}"] if left else [])

@@ -137,17 +137,17 @@ def _states(tasks: TaskGraph) -> Iterator[tuple[str, TensorType]]:
 
 def _versions() -> dict[str, str]:
     """Of Python, and of those of these packages that are installed and not only lie there."""
-    found = {"python": platform.python_version()}
+    version_of = {"python": platform.python_version()}
     for name in ("anabranch", "torch", "triton"):
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            version_of[name] = version(name)
+    return version_of
 
 
 def _modes(tasks: TaskGraph) -> dict[str, int]:
     kernels = [task.kernel for task in tasks.tasks if generated(task)]
     variants = [kernel.variant for kernel in kernels if kernel]
-    modes = (one.pdl for one in variants if isinstance(one, Variant))
+    modes = (variant.pdl for variant in variants if isinstance(variant, Variant))
     return dict(Counter(str(mode or "none") for mode in modes))
 
 
@@ -186,13 +186,13 @@ def _step(step: RewriteStep) -> dict[str, Any]:
 
 def _baselines(job: Job, compilation: Compilation, asked: bool) -> dict[str, float]:
     # A scheduler that was named may have found one stream itself: then that is the sequential plan.
-    known = compilation.found.schedules
-    plain = [cost for schedule, cost in known if schedule.scheduler == "sequential"]
-    plain = plain or [cost for schedule, cost in known if schedule.streams == 1]
-    found = {"sequential": plain[0].us / 1e3} if plain else {}
+    schedules = compilation.found.schedules
+    plain = [cost for schedule, cost in schedules if schedule.scheduler == "sequential"]
+    plain = plain or [cost for schedule, cost in schedules if schedule.streams == 1]
+    baselines = {"sequential": plain[0].us / 1e3} if plain else {}
     if compilation.model is not None and job.target.spec.kind == "cuda":
-        found["eager_graph"] = compilation.model.us / 1e3
-    held = [one.value for one in compilation.plan.tasks.states if one.value is not None]
+        baselines["eager_graph"] = compilation.model.us / 1e3
+    held = [state.value for state in compilation.plan.tasks.states if state.value is not None]
     asked = asked and repeatable(compilation.plan.tasks)
     if asked and compilation.run is not None and callable(job.model):
         args, kwargs = own_inputs(job.args, job.kwargs)
@@ -207,8 +207,8 @@ def _baselines(job: Job, compilation: Compilation, asked: bool) -> dict[str, flo
             job.target.own_precision(),  # fp32 products as the plan has them
             kept(held),
         ):
-            found["eager"] = job.target.time_call(eager, TIME.eager_report_s).us / 1e3
-    return found
+            baselines["eager"] = job.target.time_call(eager, TIME.eager_report_s).us / 1e3
+    return baselines
 
 
 def _schedule(schedule: Schedule, cost: Cost) -> dict[str, Any]:

@@ -49,8 +49,8 @@ class TaskRow:
     def place(self) -> str:
         """The module of its origin, "layer1.0.conv1", for a line is shared by all that run it; the
         line where no module is known."""
-        found = re.search(r"\(([^()]+)\)", self.task.origin)
-        return found[1] if found else self.task.origin.partition(" in ")[0]
+        match = re.search(r"\(([^()]+)\)", self.task.origin)
+        return match[1] if match else self.task.origin.partition(" in ")[0]
 
 
 def rows(parts: ReportParts) -> list[TaskRow]:
@@ -66,12 +66,12 @@ def task_rows(
     """The rows of a plan of which no more is known than this."""
     by_name = {task.name: task for task in plan.tasks.tasks}
     spans = _spans(timelines)
-    found = []
+    launch_rows = []
     for launch in plan.schedule.launches:
         task = by_name[launch.task]
         tried = tuple(candidates.get(task.name, ()))
         us, source = _time(task, tried, spans)
-        found.append(
+        launch_rows.append(
             TaskRow(
                 task,
                 launch,
@@ -83,7 +83,7 @@ def task_rows(
                 _runner_up(task, tried),
             )
         )
-    return found
+    return launch_rows
 
 
 def kind_of(body: Graph) -> str:
@@ -92,8 +92,8 @@ def kind_of(body: Graph) -> str:
     >>> kind_of(Graph("empty", (), (), (), ()))
     'move'
     """
-    found = {ops.info(node.op).kind for node in body.nodes}
-    return next((kind for kind in KINDS if kind in found), "move")
+    kinds = {ops.info(node.op).kind for node in body.nodes}
+    return next((kind for kind in KINDS if kind in kinds), "move")
 
 
 def ops_text(names: Iterable[str]) -> str:
@@ -164,6 +164,8 @@ def _name(kernel: Kernel) -> tuple[str, str, Tile | str]:
 
 def _runner_up(task: Task, tried: Sequence[Candidate]) -> Candidate | None:
     """The fastest of those that could have run and were not chosen."""
-    usable = ((cost.us, i) for i, one in enumerate(tried) if (cost := one.verdict.usable))
+    usable = (
+        (cost.us, i) for i, candidate in enumerate(tried) if (cost := candidate.verdict.usable)
+    )
     others = [(us, i) for us, i in usable if not is_chosen(task, tried[i])]
     return tried[min(others)[1]] if others else None

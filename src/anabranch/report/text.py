@@ -52,7 +52,7 @@ def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts
     """The text of what was rewritten, fused, chosen and refused, with reasons and numbers. `whole`:
     of the search every step, and every node before and after; these two columns are `width`
     wide."""
-    found, head = rows(parts), headline(parts)
+    task_rows, head = rows(parts), headline(parts)
     sections = (
         _result(parts["name"], head, _forecast(parts["facts"].get("forecast"))),
         _concerns(parts),
@@ -60,11 +60,11 @@ def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts
         _special(parts),
         searched_lines(parts["searched"], None if whole else GROUPS, width),
         tried_in_parts(parts["events"], GROUPS),
-        _fused(parts, found),
+        _fused(parts, task_rows),
         deferred_decisions(parts["events"], parts["plan"].spec, DEFERRED_LINES),
-        _chosen(found),
-        _any_order(found, parts["plan"].spec.kind),
-        _recomputed(parts["events"], found),
+        _chosen(task_rows),
+        _any_order(task_rows, parts["plan"].spec.kind),
+        _recomputed(parts["events"], task_rows),
         _schedules(parts),
         _launch_modes(parts),
         _timelines(parts),
@@ -77,18 +77,18 @@ def explain(whole: bool = False, width: int = WIDTH, **parts: Unpack[ReportParts
     return "\n".join(cut(line.rstrip(), max(width, WIDTH)) for line in lines) + "\n"
 
 
-def _forecast(known: object) -> str:
+def _forecast(forecast: object) -> str:
     """How far a forecast may be off, and on which tasks that rests; "" of what is none."""
-    if not isinstance(known, Mapping):
+    if not isinstance(forecast, Mapping):
         return ""
-    low, high, part = (number(known.get(key)) for key in ("low_ms", "high_ms", "recorded"))
+    low, high, part = (number(forecast.get(key)) for key in ("low_ms", "high_ms", "recorded"))
     if low is None or high is None or part is None:
         return ""
     text = f"a forecast: {duration(1e3 * low)} to {duration(1e3 * high)} in eight of ten; "
     text += f"{100 * part:.0f}% of its tasks' time is recorded, the rest estimated"
-    tasks = [one for one in known.get("dominant") or () if isinstance(one, Mapping)]
+    tasks = [task for task in forecast.get("dominant") or () if isinstance(task, Mapping)]
     named = ", ".join(
-        f"{one.get('task')} ({100 * (number(one.get('part')) or 0.0):.0f}%)" for one in tasks
+        f"{task.get('task')} ({100 * (number(task.get('part')) or 0.0):.0f}%)" for task in tasks
     )
     return printable(text + (f"; uncertain most by {named}" if named else ""))
 
@@ -114,8 +114,10 @@ def _result(name: str, head: Headline, forecast: str) -> list[str]:
         f"  {counts}{count(head.streams, 'stream')} with {count(head.waits, 'event wait')}"
     )
     batch = f"batch {head.batch}" if head.batch is not None else "these inputs"
-    made = f"specialised: kernels, schedule and memory were chosen for {batch} on {head.machine}"
-    return [*lines, *wrapped(f"{made}; compile chooses anew for another batch or device")]
+    specialised = (
+        f"specialised: kernels, schedule and memory were chosen for {batch} on {head.machine}"
+    )
+    return [*lines, *wrapped(f"{specialised}; compile chooses anew for another batch or device")]
 
 
 def _concerns(parts: ReportParts) -> list[str]:
@@ -153,15 +155,15 @@ def _special(parts: ReportParts) -> list[str]:
     return [*wrapped(head, ""), *(line for name in named for line in wrapped(name))]
 
 
-def _fused(parts: ReportParts, found: Sequence[TaskRow]) -> list[str]:
+def _fused(parts: ReportParts, task_rows: Sequence[TaskRow]) -> list[str]:
     nodes, tasks = len(parts["rewritten"].nodes), parts["plan"].tasks
     views, elided = len(tasks.aliases), len(tasks.elided_concats)
-    fused = Counter(row.ops for row in found if len(row.task.body.nodes) > 1)
+    fused = Counter(row.ops for row in task_rows if len(row.task.body.nodes) > 1)
     named = [count(views, "view")] * bool(views) + [count(elided, "concatenation")] * bool(elided)
     free = f"; {' and '.join(named)} cost nothing" if named else ""
-    lines = [f"Fused: {count(nodes, 'node')} -> {count(len(found), 'task')}{free}"]
+    lines = [f"Fused: {count(nodes, 'node')} -> {count(len(task_rows), 'task')}{free}"]
     shared = sum(
-        row.task.kernel is not None and row.task.kernel.name == HORIZONTAL for row in found
+        row.task.kernel is not None and row.task.kernel.name == HORIZONTAL for row in task_rows
     )
     for event in parts["events"]:
         if shared and (event.kind, event.where) == ("applied", "horizontal_fusion"):
@@ -173,14 +175,16 @@ def _fused(parts: ReportParts, found: Sequence[TaskRow]) -> list[str]:
     return lines
 
 
-def _chosen(found: Sequence[TaskRow]) -> list[str]:
-    timed = sorted((row for row in found if row.us is not None), key=lambda row: -(row.us or 0.0))
+def _chosen(task_rows: Sequence[TaskRow]) -> list[str]:
+    timed = sorted(
+        (row for row in task_rows if row.us is not None), key=lambda row: -(row.us or 0.0)
+    )
     if not timed:
         return []
     whole, shown = sum(row.us or 0.0 for row in timed), timed[:SLOWEST]
     part = 100 * sum(row.us or 0.0 for row in shown) / (whole or 1.0)
-    which = f"the {SLOWEST} slowest of {len(found):,} tasks, {part:.0f}% of"
-    title = which if len(found) > SLOWEST else f"{count(len(found), 'task')},"
+    which = f"the {SLOWEST} slowest of {len(task_rows):,} tasks, {part:.0f}% of"
+    title = which if len(task_rows) > SLOWEST else f"{count(len(task_rows), 'task')},"
     table = [("task", "us", "kernel", "runner-up", "stream", "origin")]
     for row in shown:
         us, second = row.us or 0.0, row.runner_up
@@ -188,14 +192,14 @@ def _chosen(found: Sequence[TaskRow]) -> list[str]:
         other = f"{text_kernel(second.kernel)} {_over(cost.us, us)}" if second and cost else "none"
         stream = str(row.launch.stream)
         table.append((row.task.name, significant(us), row.kernel, other, stream, row.place))
-    took = f"{duration(whole)} each run alone ({_sources(found)})"
+    took = f"{duration(whole)} each run alone ({_sources(task_rows)})"
     title = f"Chosen: {title} {took}; --task NAME tells more"
     return [title, *columns(table, "<><<>", (NAMED, 7, 19, 24, 6))]
 
 
-def _any_order(found: Sequence[TaskRow], kind: str) -> list[str]:
+def _any_order(task_rows: Sequence[TaskRow], kind: str) -> list[str]:
     """Which library kernels may give other bits in another run."""
-    named = [(row.task.name, why) for row in found if (why := unordered(row.task, kind))]
+    named = [(row.task.name, why) for row in task_rows if (why := unordered(row.task, kind))]
     if not named:
         return []
     head = f"Other bits in another run: {count(len(named), 'task')}; deterministic=True takes none"
@@ -204,19 +208,19 @@ def _any_order(found: Sequence[TaskRow], kind: str) -> list[str]:
     return [*wrapped(head, ""), *lines, *rest]
 
 
-def _recomputed(events: Sequence[Event], found: Sequence[TaskRow]) -> list[str]:
+def _recomputed(events: Sequence[Event], task_rows: Sequence[TaskRow]) -> list[str]:
     """Which values are computed again for want of memory, and what that takes."""
-    made = [
+    applied = [
         e for e in history.last_attempt(events) if (e.kind, e.where) == ("applied", "recompute")
     ]
-    if not made:
+    if not applied:
         return []
-    known = dict(made[-1].data)
-    taken = sum(row.us or 0.0 for row in found if row.place == "recompute")
-    head = f"Recomputed: {count(int(known['values']), 'value')}, {duration(taken)} in tasks of "
-    head += f"their own; at most {size(int(known['nbytes']))} live at once, "
-    head += f"{size(int(known['before']))} if all were kept (counted before fusing)"
-    return [*wrapped(head, ""), *wrapped(str(known["names"]))]
+    data = dict(applied[-1].data)
+    taken = sum(row.us or 0.0 for row in task_rows if row.place == "recompute")
+    head = f"Recomputed: {count(int(data['values']), 'value')}, {duration(taken)} in tasks of "
+    head += f"their own; at most {size(int(data['nbytes']))} live at once, "
+    head += f"{size(int(data['before']))} if all were kept (counted before fusing)"
+    return [*wrapped(head, ""), *wrapped(str(data["names"]))]
 
 
 def _schedules(parts: ReportParts) -> list[str]:
@@ -348,8 +352,8 @@ def _numbers(parts: ReportParts, head: Headline) -> list[str]:
     return ["Numbers", *lines] if lines else []
 
 
-def _sources(found: Sequence[TaskRow]) -> str:
-    counted = Counter(row.source for row in found if row.source)
+def _sources(task_rows: Sequence[TaskRow]) -> str:
+    counted = Counter(row.source for row in task_rows if row.source)
     if len(counted) <= 1:
         return next(iter(counted), "unknown")
     return ", ".join(f"{n} {source}" for source, n in counted.most_common())

@@ -170,15 +170,15 @@ MOST_DRAWS = 1000
 
 
 def _instance(rule: Rule, drawn: Mapping[str, object]) -> Graph:
-    given: list[Input] = []
-    spelled: dict[str, Any] = {name: one for name, one in drawn.items() if _is_spelled(one)}
+    inputs: list[Input] = []
+    spelled: dict[str, Any] = {name: value for name, value in drawn.items() if _is_spelled(value)}
     plain = {name: value for name, value in drawn.items() if name not in spelled}
-    bound = {name: _declared(name, value, given) for name, value in plain.items()}
+    bound = {name: _declared(name, value, inputs) for name, value in plain.items()}
     held = tuple(dict.fromkeys(_constants(plain.values())))
-    builder = Builder(Graph("instance", tuple(given), held, (), ()))
+    builder = Builder(Graph("instance", tuple(inputs), held, (), ()))
     match, roots = Match((), bound, builder.known), list[Ref]()
     built: dict[Call, Ref] = {}
-    bound |= {name: build(builder, one, match, "", built) for name, one in spelled.items()}
+    bound |= {name: build(builder, term, match, "", built) for name, term in spelled.items()}
     for pattern in rule.roots:
         root = build(builder, pattern, match, "root", built)
         assert isinstance(root, Ref)
@@ -227,9 +227,9 @@ def build(
             rest = match.bound[pattern.rest]
             assert isinstance(rest, tuple)
             args += rest
-        given, named = _as_given(pattern.op, args)
+        positional, named = _as_given(pattern.op, args)
         origin = join_origins(match.nodes)
-        built[pattern] = builder.call(pattern.op, *given, name=name, origin=origin, **named)
+        built[pattern] = builder.call(pattern.op, *positional, name=name, origin=origin, **named)
         return built[pattern]
     if isinstance(pattern, Result):
         first = build(builder, pattern.call, match, name, built)
@@ -262,7 +262,9 @@ def _as_given(op: str, args: tuple[Arg, ...]) -> tuple[tuple[Arg, ...], dict[str
     their end, and by name those that must be named and are not the default."""
     pairs = list(zip(ops.parameters(op), args, strict=False))
     named = {p.name: arg for p, arg in pairs if p.keyword and arg != p.default}
-    given = [(p, arg) for p, arg in pairs if not p.keyword]
-    while given and given[-1][0].optional and given[-1][1] == given[-1][0].default:
-        given.pop()
-    return tuple(arg for _, arg in given), named
+    positional = [(p, arg) for p, arg in pairs if not p.keyword]
+    while (
+        positional and positional[-1][0].optional and positional[-1][1] == positional[-1][0].default
+    ):
+        positional.pop()
+    return tuple(arg for _, arg in positional), named

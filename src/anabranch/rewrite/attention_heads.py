@@ -64,29 +64,29 @@ def way_of(
     stack: Stack,
     factors: tuple[str, str, str],
     masks: Sequence[tuple[str, tuple[int, ...]]],
-    known: Known,
+    facts: Known,
 ) -> HeadLayout:
     """For the stacks of matrices that two products read: queries, transposed keys, values.
     `masks`: with the shape of the scores that each is added to."""
     query, transposed, value = factors
     operands = (
-        _operand(query, (*stack, *_matrix(query, known)), known),
-        _key(transposed, stack, known),
-        _operand(value, (*stack, *_matrix(value, known)), known, scales=False),
+        _operand(query, (*stack, *_matrix(query, facts)), facts),
+        _key(transposed, stack, facts),
+        _operand(value, (*stack, *_matrix(value, facts)), facts, scales=False),
     )
-    seen = tuple(_mask(known.types[name].shape, scores, stack) for name, scores in masks)
+    seen = tuple(_mask(facts.types[name].shape, scores, stack) for name, scores in masks)
     kept = sum(operand.name == factor for operand, factor in zip(operands, factors, strict=True))
     return HeadLayout(operands, seen, kept)
 
 
-def heads_of(name: str, known: Known) -> list[Stack]:
+def heads_of(name: str, facts: Known) -> list[Stack]:
     """The batches and heads of the first value of four axes with the same matrices in order."""
-    matrix, found = _matrix(name, known), list[Stack]()
-    for earlier, _ in _earlier(name, known):
-        shape = known.types[earlier].shape
+    matrix, stacks = _matrix(name, facts), list[Stack]()
+    for earlier, _ in _earlier(name, facts):
+        shape = facts.types[earlier].shape
         if len(shape) == 4 and shape[-2:] == matrix:
-            found = [(shape[0], shape[1])]
-    return found
+            stacks = [(shape[0], shape[1])]
+    return stacks
 
 
 def seen_as(type: TensorType, shape: Sequence[int]) -> bool:
@@ -109,85 +109,85 @@ def scaled(node: Node) -> tuple[str, float] | None:
     return of.name, float(by) if node.op == "aten.mul.Tensor" else 1.0 / by
 
 
-def in_order(node: Node, known: Known) -> bool:
+def in_order(node: Node, facts: Known) -> bool:
     """Whether the elements come out in the order of the operand's shape, whatever their memory."""
-    found = _order(node, known)
-    return node.op in IN_ORDER or (found is not None and found == sorted(found))
+    order = _order(node, facts)
+    return node.op in IN_ORDER or (order is not None and order == sorted(order))
 
 
-def _order(node: Node, known: Known) -> list[int] | None:
+def _order(node: Node, facts: Known) -> list[int] | None:
     """In which order the axes of more than one element come out, of a node that permutes axes."""
     order = order_of(node)
     if order is None:
         return None
-    shape = known.types[node.uses[0]].shape
+    shape = facts.types[node.uses[0]].shape
     return [d for d in order if shape[d] > 1]
 
 
-def _earlier(name: str, known: Known, scales: bool = True) -> list[tuple[str, float]]:
+def _earlier(name: str, facts: Known, scales: bool = True) -> list[tuple[str, float]]:
     """The value, and those before it that have the same numbers in the same order, or with `scales`
     those that it is a multiple of, each told with the factor."""
-    found, factor = [(name, 1.0)], 1.0
-    while (node := known.producers.get(name)) is not None:
+    sources, factor = [(name, 1.0)], 1.0
+    while (node := facts.producers.get(name)) is not None:
         product = scaled(node) if scales else None
-        if product is not None and known.types[product[0]].dtype == node.type.dtype:
+        if product is not None and facts.types[product[0]].dtype == node.type.dtype:
             name, factor = product[0], factor * product[1]
-        elif in_order(node, known):
+        elif in_order(node, facts):
             name = node.uses[0]
         else:
             break
-        found.append((name, factor))
-    return found
+        sources.append((name, factor))
+    return sources
 
 
-def _operand(name: str, shape: tuple[int, ...], known: Known, scales: bool = True) -> HeadsOperand:
+def _operand(name: str, shape: tuple[int, ...], facts: Known, scales: bool = True) -> HeadsOperand:
     """The first of the same values that a view shows so, or else the value itself. `scales`: what
     it is a multiple of will do, since scores have a factor anyway."""
     best = HeadsOperand(name, shape)
-    for earlier, factor in _earlier(name, known, scales):
-        if seen_as(known.types[earlier], shape):
+    for earlier, factor in _earlier(name, facts, scales):
+        if seen_as(facts.types[earlier], shape):
             best = HeadsOperand(earlier, shape, scale=factor)
     return best
 
 
-def _key(transposed: str, stack: Stack, known: Known) -> HeadsOperand:
+def _key(transposed: str, stack: Stack, facts: Known) -> HeadsOperand:
     """The matrices before they were transposed, if they can be seen so; else they are transposed
     back, which is no copy either."""
-    depth, rows = _matrix(transposed, known)
-    last, factor = _earlier(transposed, known)[-1]
-    node = known.producers.get(last)
-    order = _order(node, known) if node is not None else None
+    depth, rows = _matrix(transposed, facts)
+    last, factor = _earlier(transposed, facts)[-1]
+    node = facts.producers.get(last)
+    order = _order(node, facts) if node is not None else None
     if node is not None and order is not None and order[:-2] + order[:-3:-1] == sorted(order):
-        source = known.types[node.uses[0]]
+        source = facts.types[node.uses[0]]
         if tuple(n for n in source.shape if n > 1)[-2:] == (rows, depth):
-            found = _operand(node.uses[0], (*stack, rows, depth), known)
-            if seen_as(known.types[found.name], found.shape):
-                return HeadsOperand(found.name, found.shape, scale=factor * found.scale)
-    found = _operand(transposed, (*stack, depth, rows), known)
-    return HeadsOperand(found.name, found.shape, True, found.scale)
+            operand = _operand(node.uses[0], (*stack, rows, depth), facts)
+            if seen_as(facts.types[operand.name], operand.shape):
+                return HeadsOperand(operand.name, operand.shape, scale=factor * operand.scale)
+    operand = _operand(transposed, (*stack, depth, rows), facts)
+    return HeadsOperand(operand.name, operand.shape, True, operand.scale)
 
 
-def _matrix(name: str, known: Known) -> tuple[int, int]:
-    *_, rows, columns = known.types[name].shape
+def _matrix(name: str, facts: Known) -> tuple[int, int]:
+    *_, rows, columns = facts.types[name].shape
     return rows, columns
 
 
 def _mask(mask: tuple[int, ...], scores: tuple[int, ...], stack: Stack) -> Mask:
     """A mask of these scores where their leading axes are batches and heads."""
     mask = (1,) * (len(scores) - len(mask)) + mask
-    *given, rows, columns = mask
-    if all(n == 1 for n in given):
+    *lead, rows, columns = mask
+    if all(n == 1 for n in lead):
         return Mask((1, 1, rows, columns), ())
-    found = Mask((*stack, rows, columns), (*scores[:-2], rows, columns))
-    for at in range(len(given) + 1):
-        halves = (given[:at], scores[:at]), (given[at:], scores[at:-2])
+    best = Mask((*stack, rows, columns), (*scores[:-2], rows, columns))
+    for at in range(len(lead) + 1):
+        halves = (lead[:at], scores[:at]), (lead[at:], scores[at:-2])
         if tuple(math.prod(whole) for _, whole in halves) == stack:
             ours = [_repeated(tuple(half), whole) for half, whole in halves]
             needed = (*(n for half in ours for n in half), rows, columns)
             seen = (math.prod(ours[0]), math.prod(ours[1]), rows, columns)
-            one = Mask(seen, needed if needed != mask else ())
-            found = min(found, one, key=lambda m: math.prod(m.shape) if m.repeated else 0)
-    return found
+            candidate = Mask(seen, needed if needed != mask else ())
+            best = min(best, candidate, key=lambda m: math.prod(m.shape) if m.repeated else 0)
+    return best
 
 
 def _repeated(half: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, ...]:

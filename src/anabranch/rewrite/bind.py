@@ -28,8 +28,8 @@ def bindings(
     nodes that it stands for, after those given."""
     if node.op != pattern.op:
         return
-    given, count = ops.in_order(node), len(pattern.args)
-    args, rest = given[:count], given[count:]
+    arguments, count = ops.in_order(node), len(pattern.args)
+    args, rest = arguments[:count], arguments[count:]
     if pattern.rest:
         merged = _bind(pattern.rest, rest, bound)
         if merged is None:
@@ -102,8 +102,8 @@ def _items(
         return
     around = patterns[:at] + patterns[at + 1 :], args[:at] + args[at + count :]
     for outer, here in _each(*around, bound, nodes, makers):
-        for found, all_nodes in _several(each.call, args[at : at + count], here, makers):
-            merged = together(outer, found)
+        for inner, all_nodes in _several(each.call, args[at : at + count], here, makers):
+            merged = together(outer, inner)
             if merged is not None:
                 yield merged, all_nodes
 

@@ -52,8 +52,10 @@ class Builder:
             self.known.types[new] != self._before[old]
             for old, new in zip(reads, node.uses, strict=True)
         ):
-            found = ops.infer(node.op, node.args, node.kwargs, self.known.types)
-            node = Node(node.name, node.op, node.args, node.kwargs, found, node.origin, node.strict)
+            inferred = ops.infer(node.op, node.args, node.kwargs, self.known.types)
+            node = Node(
+                node.name, node.op, node.args, node.kwargs, inferred, node.origin, node.strict
+            )
         self.add(node)
 
     def call(self, op: str, *args: Arg, name: str = "", origin: str = "", **kwargs: Arg) -> Ref:
@@ -140,8 +142,8 @@ def rewrite(graph: Graph, visit: Visit) -> Graph:
         if substitute is None:
             builder.keep(node)
         else:
-            found = substitute if isinstance(substitute, tuple) else (substitute,)
-            for result, by in zip(node.results, found, strict=False):
+            substitutes = substitute if isinstance(substitute, tuple) else (substitute,)
+            for result, by in zip(node.results, substitutes, strict=False):
                 builder.replace(result, by)
     return builder.graph()
 
@@ -150,19 +152,19 @@ def retyped(graph: Graph, was: Mapping[str, TensorType]) -> Graph:
     """The graph with the types of nodes inferred anew that read what has another type than it `was`
     said to have, or that others were given by now: parts that are put together may read values
     that lie otherwise than before. ValueError where an operator cannot read them so."""
-    known = {value.name: value.type for value in graph.inputs}
-    known |= {constant.name: constant.type for constant in graph.constants}
+    type_of = {value.name: value.type for value in graph.inputs}
+    type_of |= {constant.name: constant.type for constant in graph.constants}
     changed: set[str] = set()
     nodes: list[Node] = []
     for node in graph.nodes:
-        if any(x in changed or was.get(x, known[x]) != known[x] for x in node.uses):
-            found = ops.infer(node.op, node.args, node.kwargs, known)
-            if found != node.types:
+        if any(x in changed or was.get(x, type_of[x]) != type_of[x] for x in node.uses):
+            inferred = ops.infer(node.op, node.args, node.kwargs, type_of)
+            if inferred != node.types:
                 changed.update(node.results)
                 node = Node(
-                    node.name, node.op, node.args, node.kwargs, found, node.origin, node.strict
+                    node.name, node.op, node.args, node.kwargs, inferred, node.origin, node.strict
                 )
-        known.update(zip(node.results, node.types, strict=True))
+        type_of.update(zip(node.results, node.types, strict=True))
         nodes.append(node)
     if not changed:
         return graph

@@ -89,19 +89,19 @@ def _merged(
     first, nodes = members[0], tuple(member.node for member in members)
     origin, name = join_origins(nodes), name_of(members)
     x = Ref(builder.substitute(first.node.uses[0]))
-    found = whole(
+    conv = whole(
         x,
         [member.parts for member in members],
         builder.known.types[x.name].shape[2:],
         first.node.type.dtype,
         any(channels_last(member.weight.type) for member in members),
     )
-    assert not isinstance(found, Refused)
+    assert not isinstance(conv, Refused)
     match, built, before = Match(nodes, {}, builder.known), dict[Call, Ref](), set(builder.nodes)
-    for arg, part in zip(found.args[1:3], ("weight", "bias"), strict=True):
+    for arg, part in zip(conv.args[1:3], ("weight", "bias"), strict=True):
         build(builder, arg, match, f"{name}_{part}", built)
     computed.update((n, builder.nodes[n]) for n in builder.nodes if n not in before)
-    value = build(builder, found, match, name, built)
+    value = build(builder, conv, match, name, built)
     assert isinstance(value, Ref)
     if first.last.op == RELU:
         relus = join_origins(m.last for m in members)
@@ -127,9 +127,9 @@ def _sees_strides(before: Graph, after: Graph) -> None:
     not known or asks for them, or the caller."""
     check_readers(after, before)
     was, now = types(before), types(after)
-    for given, ref in zip(before.outputs, after.outputs, strict=True):
-        if not ops.same_layout(was[given.name], now[ref.name]):
-            raise ValueError(f"%{given.name} is returned as {was[given.name].text}")
+    for output, ref in zip(before.outputs, after.outputs, strict=True):
+        if not ops.same_layout(was[output.name], now[ref.name]):
+            raise ValueError(f"%{output.name} is returned as {was[output.name].text}")
 
 
 def _evaluated(graph: Graph, computed: dict[str, Node]) -> Graph:
@@ -137,5 +137,5 @@ def _evaluated(graph: Graph, computed: dict[str, Node]) -> Graph:
     nodes = tuple(node for node in graph.nodes if node.name not in computed)
     wanted = {name for name in users(Graph("", (), (), nodes, ())) if name in computed}
     held = {c.name: c.value for c in graph.constants if c.value is not None}
-    made = tuple(evaluate(graph, computed, wanted, held))
-    return drop_dead(replace(graph, constants=(*graph.constants, *made), nodes=nodes))
+    constants = tuple(evaluate(graph, computed, wanted, held))
+    return drop_dead(replace(graph, constants=(*graph.constants, *constants), nodes=nodes))

@@ -72,7 +72,7 @@ def siblings(graph: Graph, trace: Trace) -> list[tuple[SiblingConv, ...]]:
     readers = users(graph)
     constants = {constant.name: constant for constant in graph.constants}
     returned = {ref.name for ref in graph.outputs}
-    found: list[tuple[SiblingConv, ...]] = []
+    families: list[tuple[SiblingConv, ...]] = []
     for value, nodes in by_input.items():
         if len(nodes) < 2:
             continue
@@ -83,8 +83,8 @@ def siblings(graph: Graph, trace: Trace) -> list[tuple[SiblingConv, ...]]:
                 able.append(member)
             else:
                 refuse(trace, f"merge %{node.name} with others of %{value}", member.sentence)
-        found += [family for family in _families(able, trace) if len(family) > 1]
-    return found
+        families += [family for family in _families(able, trace) if len(family) > 1]
+    return families
 
 
 def why_apart(a: SiblingConv, b: SiblingConv) -> Refused | None:
@@ -132,22 +132,22 @@ def _member(
     returned: set[str],
 ) -> SiblingConv | Refused:
     """The convolution by its parts, or why none like it is merged."""
-    given = ops.arguments(node)
+    arguments = ops.arguments(node)
     weight, bias = (
         constants.get(arg.name) if isinstance(arg, Ref) else None
-        for arg in (given["weight"], given["bias"])
+        for arg in (arguments["weight"], arguments["bias"])
     )
     if len(node.type.shape) != 4:
         return Refused("it is not two-dimensional")
-    if given["transposed"]:
+    if arguments["transposed"]:
         return Refused("it is transposed")
-    if given["groups"] != 1:
-        return Refused(f"it has {given['groups']} groups")
-    if given["dilation"] != (1, 1):
+    if arguments["groups"] != 1:
+        return Refused(f"it has {arguments['groups']} groups")
+    if arguments["dilation"] != (1, 1):
         return Refused("it is dilated")
     if weight is None or weight.value is None:
         return Refused("its weight is no constant")
-    if given["bias"] is not None and (bias is None or bias.value is None):
+    if arguments["bias"] is not None and (bias is None or bias.value is None):
         return Refused("its bias is no constant")
     after = readers.get(node.name, [])
     last = after[0] if len(after) == 1 and after[0].op == RELU else node

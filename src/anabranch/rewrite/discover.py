@@ -87,8 +87,8 @@ def discover(
     theory, rules, counts = Theory(), list[Equation](), dict[str, Counts]()
     refuted: list[str] = []
     for name, most in sizes.items():
-        found, counts[name], wrong = _within(SETTINGS[name], most, seed, theory, hear)
-        rules += [each for each in found if each not in rules]  # pairs are asked of each setting
+        learned, counts[name], wrong = _within(SETTINGS[name], most, seed, theory, hear)
+        rules += [each for each in learned if each not in rules]  # pairs are asked of each setting
         refuted += wrong
         hear(f"{name}: {counts[name]}")
     marked = [replace(each, written=written_as(each, tables)) for each in named(rules)]
@@ -100,14 +100,16 @@ def _within(
     setting: Setting, most: int, seed: int, theory: Theory, hear: Hear
 ) -> tuple[list[Equation], Counts, list[str]]:
     """The rules of one setting; the theory learns them."""
-    found, run = enumerate_terms(setting, most, seed), TermEvaluator(setting, seed)
+    enumeration, run = enumerate_terms(setting, most, seed), TermEvaluator(setting, seed)
     candidates = [
-        pair for pair in _candidates(setting, found.equal) if max(map(weight, pair)) <= most + 1
+        pair
+        for pair in _candidates(setting, enumeration.equal)
+        if max(map(weight, pair)) <= most + 1
     ]
-    hear(f"{found.enumerated} graphs, {len(candidates)} candidate equations")
+    hear(f"{enumeration.enumerated} graphs, {len(candidates)} candidate equations")
     refuted, new, survived = list[str](), 0, 0
     inputs = {**setting.inputs, **setting.spare}
-    known = len(theory.equations)
+    before = len(theory.equations)
     for pair in candidates:
         if implied(*pair, theory, run):
             continue
@@ -124,24 +126,24 @@ def _within(
         shapes = widened(*proven[0], inputs)
         if _helpful(*proven[0], shapes):
             theory.add(*proven[0], shapes)
-    prune(theory, known, run)
-    kept = [rule for each in theory.equations[known:] for rule in _helpful(*each)]
+    prune(theory, before, run)
+    kept = [rule for each in theory.equations[before:] for rule in _helpful(*each)]
     kept += pairs(setting, run)
-    sizes = (found.enumerated, found.classes, len(candidates), new, survived, len(kept))
+    sizes = (enumeration.enumerated, enumeration.classes, len(candidates), new, survived, len(kept))
     return kept, Counts(*sizes), refuted
 
 
-def refutation(one: EquationSide, two: EquationSide, shapes: Shapes) -> Refused | None:
+def refutation(left: EquationSide, right: EquationSide, shapes: Shapes) -> Refused | None:
     """Why the equation does not hold on other shapes, in some direction; None if it does."""
-    made = ((each.name, survives(each)) for each in equations(one, two, shapes))
-    return next((Refused(f"{name}: {why}") for name, why in made if why), None)
+    reasons = ((each.name, survives(each)) for each in equations(left, right, shapes))
+    return next((Refused(f"{name}: {why}") for name, why in reasons if why), None)
 
 
-def _helpful(one: EquationSide, two: EquationSide, shapes: Shapes) -> list[Equation]:
+def _helpful(left: EquationSide, right: EquationSide, shapes: Shapes) -> list[Equation]:
     """The equation in each direction that is no mere blow-up."""
-    ways = directions(one, two, shapes)
+    ways = directions(left, right, shapes)
     finds = {text_pattern(find) for find, put in ways if not blows_up(find, put)}
-    return [each for each in equations(one, two, shapes) if each.find in finds]
+    return [each for each in equations(left, right, shapes) if each.find in finds]
 
 
 def _candidates(
@@ -151,23 +153,25 @@ def _candidates(
     one size the most general first."""
     table: dict[tuple[int, int, str], tuple[EquationSide, EquationSide]] = {}
     for pair in equal:
-        one, two = renamed(*pair, setting.inputs)
-        if any(directions(one, two, setting.inputs)):
-            text = f"{text_pattern(one)} = {text_pattern(two)}"
-            inputs = len({*wildcards(one), *wildcards(two)})
-            table.setdefault((weight(one) + weight(two), -inputs, text), (one, two))
+        left, right = renamed(*pair, setting.inputs)
+        if any(directions(left, right, setting.inputs)):
+            text = f"{text_pattern(left)} = {text_pattern(right)}"
+            inputs = len({*wildcards(left), *wildcards(right)})
+            table.setdefault((weight(left) + weight(right), -inputs, text), (left, right))
     return [table[key] for key in sorted(table)]
 
 
-def text_discovery(found: Discovery, command: str) -> str:
+def text_discovery(discovery: Discovery, command: str) -> str:
     """The file: how the rules were found, a setting a line, then a rule a line."""
-    settings = (f"  {json.dumps(name)}: {json.dumps(_told(found, name))}" for name in found.sizes)
-    refuted = (f"  {json.dumps(each)}" for each in found.refuted)
-    rules = (f"  {json.dumps(each.entry)}" for each in found.rules)
+    settings = (
+        f"  {json.dumps(name)}: {json.dumps(_told(discovery, name))}" for name in discovery.sizes
+    )
+    refuted = (f"  {json.dumps(each)}" for each in discovery.refuted)
+    rules = (f"  {json.dumps(each.entry)}" for each in discovery.rules)
     head = {
         "command": command,
         "torch": torch.__version__.partition("+")[0],
-        "seed": found.seed,
+        "seed": discovery.seed,
         "draws": {"s": NUMBERS, "parts": PARTS, "survival": DRAWS},
     }
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]

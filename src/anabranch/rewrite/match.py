@@ -50,8 +50,8 @@ def matches_in(
         return
     for node in index.candidates(signature, 0):
         if len(signature.roots) > 1:
-            found = _together(index, signature, node, near)
-            accepted = _accepted(signature.rule, found, index.known, refuse)
+            candidates = _together(index, signature, node, near)
+            accepted = _accepted(signature.rule, candidates, index.known, refuse)
         elif near is None or near(index.near(node, signature.depth)):
             accepted = matches_at(node, signature.rule, index.known, refuse)
         else:
@@ -65,32 +65,32 @@ def matches_in(
                 refuse(f"{signature.rule.name} at %{match.root.name}", why)
 
 
-def match_at(node: Node, rule: Rule, known: Known, refuse: Refuse | None = None) -> Match | None:
+def match_at(node: Node, rule: Rule, facts: Known, refuse: Refuse | None = None) -> Match | None:
     """The first match with this root, or None."""
-    return next(matches_at(node, rule, known, refuse), None)
+    return next(matches_at(node, rule, facts, refuse), None)
 
 
 def matches_at(
-    node: Node, rule: Rule, known: Known, refuse: Refuse | None = None
+    node: Node, rule: Rule, facts: Known, refuse: Refuse | None = None
 ) -> Iterator[Match]:
     """All matches with this root, different orders of commutative operands included; of rules
     with one root."""
     (root,) = rule.roots
-    yield from _accepted(rule, bindings(root, node, {}, known.producers), known, refuse)
+    yield from _accepted(rule, bindings(root, node, {}, facts.producers), facts, refuse)
 
 
 def _accepted(
-    rule: Rule, found: FoundMatches, known: Known, refuse: Refuse | None
+    rule: Rule, candidates: FoundMatches, facts: Known, refuse: Refuse | None
 ) -> Iterator[Match]:
     """The matches that the rule's condition lets pass, each once."""
     seen: list[tuple[Bindings, tuple[Node, ...]]] = []
     width = len(rule.roots)
-    for bound, nodes in found:
-        match = Match(nodes, bound, known, width)
+    for bound, nodes in candidates:
+        match = Match(nodes, bound, facts, width)
         if (bound, match.roots) in seen:
             continue
         seen.append((bound, match.roots))
-        refused = _uneven(nodes, known) or _answer(rule, match, refuse is not None)
+        refused = _uneven(nodes, facts) or _answer(rule, match, refuse is not None)
         if refused is None:
             yield _with_others(rule, match)
         elif refuse is not None:
@@ -107,10 +107,10 @@ def _with_others(rule: Rule, match: Match) -> Match:
     return replace(match, nodes=nodes, width=match.width + len(others))
 
 
-def _uneven(nodes: Sequence[Node], known: Known) -> Refused | None:
+def _uneven(nodes: Sequence[Node], facts: Known) -> Refused | None:
     """Which of them is a concatenation of parts of several ranks, if one is."""
     for node in nodes:
-        if node.op == CAT and len({len(known.types[name].shape) for name in node.uses}) > 1:
+        if node.op == CAT and len({len(facts.types[name].shape) for name in node.uses}) > 1:
             return Refused(f"%{node.name} joins values of several ranks")
     return None
 

@@ -101,19 +101,19 @@ class MatchIndex:
         if table is None:
             table = self._ways[id(pattern)] = {}
             for node in self.candidates(signature, root):
-                for found, _ in bindings(pattern, node, {}, self.known.producers):
-                    table.setdefault(tuple(found[x] for x in names), []).append((node, found))
+                for binding, _ in bindings(pattern, node, {}, self.known.producers):
+                    table.setdefault(tuple(binding[x] for x in names), []).append((node, binding))
         return table.get(tuple(bound[name] for name in names), ())
 
     def near(self, node: Node, depth: int) -> frozenset[str]:
         """The names of the nodes that lie above it on ways of so many nodes, its own included."""
         key = node.name, depth
         if key not in self._near:
-            found = frozenset((node.name,))
+            names = frozenset((node.name,))
             if depth > 1:
                 makers = (self.known.producers.get(name) for name in node.uses)
-                found = found.union(*(self.near(x, depth - 1) for x in makers if x is not None))
-            self._near[key] = found
+                names = names.union(*(self.near(x, depth - 1) for x in makers if x is not None))
+            self._near[key] = names
         return self._near[key]
 
     def below(self, node: Node) -> set[str]:

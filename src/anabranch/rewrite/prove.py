@@ -65,8 +65,8 @@ def different(graph: Graph, other: Graph, seed: int = 0, trials: int = TRIALS) -
         inputs = [draw(value.type, dice, exact) for value in graph.inputs]
         drawn: dict[str, torch.Tensor] = {}
         sides = [with_values(side, drawn, dice, exact) for side in (graph, other)]
-        wanted, found = (eval_graph(side, inputs, precision=torch.float64) for side in sides)
-        for i, (want, got) in enumerate(zip(wanted, found, strict=True)):
+        wanted, actual = (eval_graph(side, inputs, precision=torch.float64) for side in sides)
+        for i, (want, got) in enumerate(zip(wanted, actual, strict=True)):
             if want.shape != got.shape:
                 return Refused(f"result {i} has shape {tuple(got.shape)}, not {tuple(want.shape)}")
             error, allowed = _distance(want, got), 0.0 if exact else RELATIVE * _size(want)
@@ -88,8 +88,8 @@ def unlike(graph: Graph, other: Graph, seed: int = 0) -> Refused | None:
             for constant in side.constants:
                 if constant.digest not in held:
                     held[constant.digest] = spoilt(draw(constant.type, dice), dice, kind)
-        one, another = (with_values(side, held, dice, exact=False) for side in (graph, other))
-        if why := unlike_for(one, another, inputs):
+        first, second = (with_values(side, held, dice, exact=False) for side in (graph, other))
+        if why := unlike_for(first, second, inputs):
             return why
     return None
 
@@ -97,9 +97,9 @@ def unlike(graph: Graph, other: Graph, seed: int = 0) -> Refused | None:
 def unlike_for(graph: Graph, other: Graph, inputs: Sequence[torch.Tensor]) -> Refused | None:
     """As `unlike`, for these inputs, with the constants that the graphs have."""
     sides = graph, other
-    wanted, found = (eval_graph(side, inputs, precision=torch.float64) for side in sides)
+    wanted, actual = (eval_graph(side, inputs, precision=torch.float64) for side in sides)
     signs = not any(_adds_up(node) for side in sides for node in side.nodes)
-    for i, (want, got) in enumerate(zip(wanted, found, strict=True)):
+    for i, (want, got) in enumerate(zip(wanted, actual, strict=True)):
         if not want.dtype.is_floating_point:
             if not torch.equal(want, got.to(want.dtype)):
                 return Refused(f"result {i} is another")
@@ -134,13 +134,13 @@ def spoilt(tensor: torch.Tensor, dice: torch.Generator, kind: str, share: int = 
 
 def integral(graph: Graph) -> bool:
     """Whether whole numbers stay whole numbers all the way."""
-    known = all(ops.packet_name(node.op) in EXACT for node in graph.nodes)
+    exact = all(ops.packet_name(node.op) in EXACT for node in graph.nodes)
     whole = all(
         not isinstance(arg, float) or arg.is_integer()
         for node in graph.nodes
         for arg in (*node.args, *(value for _, value in node.kwargs))
     )
-    return known and whole
+    return exact and whole
 
 
 def draw(type: TensorType, dice: torch.Generator, exact: bool = False) -> torch.Tensor:

@@ -38,8 +38,8 @@ Many = Callable[[list[list[Tensor]], tuple[Arg, ...]], Sequence[Tensor]]
 
 def _binary(function: Callable[..., Any]) -> Many:
     def many(operands: list[list[Tensor]], others: tuple[Arg, ...]) -> Sequence[Tensor]:
-        found: Sequence[Tensor] = function(*operands, *others)
-        return found
+        results: Sequence[Tensor] = function(*operands, *others)
+        return results
 
     return many
 
@@ -87,10 +87,10 @@ class Single:
             values.update(zip(self.makes, results, strict=True))
             return
         call, args, places = self.direct
-        given = list(args)
+        inputs = list(args)
         for place, number in places:
-            given[place] = values[number]
-        result = call(*given)  # of `unbind` along an axis of one a list of one
+            inputs[place] = values[number]
+        result = call(*inputs)  # of `unbind` along an axis of one a list of one
         values[self.makes[0]] = result[0] if isinstance(result, (list, tuple)) else result
 
 
@@ -139,12 +139,12 @@ class RefitProgram:
         return frozenset(name for part in self.parts for name, _ in part.given)
 
     def values(
-        self, given: Mapping[str, Tensor], device: torch.device
+        self, sources: Mapping[str, Tensor], device: torch.device
     ) -> Iterator[dict[str, Tensor]]:
         """The constants, some at a time, each part's while the next is not yet computed."""
         for part in self.parts:
             with torch.no_grad():  # around no yield: whoever asks for the next would inherit it
-                values = {number: given[name] for name, number in part.given}
+                values = {number: sources[name] for name, number in part.given}
                 for call, dead in part.calls:
                     call.run(values, device)
                     for number in dead:
@@ -152,10 +152,10 @@ class RefitProgram:
             yield {name: values[number] for name, number in part.made}
 
 
-def program(wanted: Sequence[Constant], given: Iterable[Constant]) -> RefitProgram:
+def program(wanted: Sequence[Constant], sources: Iterable[Constant]) -> RefitProgram:
     """The program that computes these. ValueError where one does not say how it comes of those that
     are given."""
-    steps = derive.write(given, wanted)
+    steps = derive.write(sources, wanted)
     sizes = {constant.name: constant.type.nbytes for constant in wanted}
     return of_steps(steps, sizes)
 
@@ -185,19 +185,19 @@ def _part(
     table: Sequence[RefitStep],
     maker: Mapping[int, int],
     names: Sequence[str],
-    made: Mapping[str, int],
+    number_of: Mapping[str, int],
 ) -> ProgramPart:
-    calls = tuple(_calls(table, maker, list(made.values())))
-    read = {number for call, _ in calls for number in _reads(call)} | {*made.values()}
-    given = tuple((name, -1 - i) for i, name in enumerate(names) if -1 - i in read)
-    return ProgramPart(given, calls, tuple(made.items()))
+    calls = tuple(_calls(table, maker, list(number_of.values())))
+    read = {number for call, _ in calls for number in _reads(call)} | {*number_of.values()}
+    inputs = tuple((name, -1 - i) for i, name in enumerate(names) if -1 - i in read)
+    return ProgramPart(inputs, calls, tuple(number_of.items()))
 
 
-def _portions(made: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
+def _portions(names: Iterable[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
     """The constants in portions of about `PART` bytes."""
     portion: list[str] = []
     held = 0
-    for name in made:
+    for name in names:
         if portion and held + sizes[name] > PART:
             yield portion
             portion, held = [], 0
@@ -282,10 +282,10 @@ def _grouped(
     elif len(steps) == 1:
         yield _single(sort, reads, makes)
     else:
-        found = [_operands(table[step]) for step in steps]
+        operands = [_operands(table[step]) for step in steps]
         others = tuple(arg for arg in sort.args if not isinstance(arg, Ref))
         outs = tuple(table[step][2][0] for step in steps)
-        yield Batch(TOGETHER[sort.op], others, tuple(zip(*found, strict=True)), outs)
+        yield Batch(TOGETHER[sort.op], others, tuple(zip(*operands, strict=True)), outs)
 
 
 def _operands(step: RefitStep) -> tuple[int, ...]:

@@ -62,14 +62,14 @@ def simplify_or_known(
         unknown()
         return simplify(graph, stepper, options, kind)
     key, trace = _key(graph, options, kind), stepper.trace
-    found = None if anew else _known(cache, key, graph)
-    if found is None:
+    cached = None if anew else _known(cache, key, graph)
+    if cached is None:
         unknown()
         told = len(trace.events)
         simple = simplify(graph, stepper, options, kind)
         _store(cache, key, graph, simple, trace.events[told:])
         return simple
-    simple, events = found
+    simple, events = cached
     trace.recalled("rewrite", graph.name, events)
     return simple
 

@@ -42,10 +42,10 @@ class ValueSlice:
         return self.kept and self.axis == axis and self.step == 1 and self.start < self.end
 
 
-def slice_of_value(name: str, known: Known) -> ValueSlice | None:
+def slice_of_value(name: str, facts: Known) -> ValueSlice | None:
     """What the value is cut out of; None if it is not."""
-    node = known.producers.get(name)
-    return slice_by(node, name, known.types[node.uses[0]].shape) if node and node.uses else None
+    node = facts.producers.get(name)
+    return slice_by(node, name, facts.types[node.uses[0]].shape) if node and node.uses else None
 
 
 def slice_by(node: Node, result: str, shape: Sequence[int]) -> ValueSlice | None:
@@ -53,8 +53,8 @@ def slice_by(node: Node, result: str, shape: Sequence[int]) -> ValueSlice | None
     no cut, or one whose bounds are no numbers."""
     if node.op not in CUTTING or not shape:
         return None
-    given, of = ops.arguments(node), node.uses[0]
-    axis = given["dim"]
+    arguments, of = ops.arguments(node), node.uses[0]
+    axis = arguments["dim"]
     assert isinstance(axis, int), "an axis is a number"
     axis %= len(shape)
     if node.op in SPLITS:
@@ -62,12 +62,12 @@ def slice_by(node: Node, result: str, shape: Sequence[int]) -> ValueSlice | None
         part = node.results.index(result)
         return ValueSlice(of, axis, sum(sizes[:part]), sum(sizes[: part + 1]))
     if node.op == SLICE:
-        bounds = given["start"], given["end"], given["step"]
+        bounds = arguments["start"], arguments["end"], arguments["step"]
         if not all(bound is None or isinstance(bound, int) for bound in bounds):
             return None
         start, end, step = slice(*bounds).indices(shape[axis])
         return ValueSlice(of, axis, start, max(start, end), step)
-    at = given["index"] if node.op == SELECT else node.results.index(result)
+    at = arguments["index"] if node.op == SELECT else node.results.index(result)
     assert isinstance(at, int), "an index is a number"
     at %= max(1, shape[axis])
     return ValueSlice(of, axis, at, at + 1, kept=False)

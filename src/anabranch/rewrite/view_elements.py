@@ -143,9 +143,9 @@ def _factors(factor: tuple[int, int]) -> Factors:
 
 def _joined(factors: Sequence[tuple[int, int]]) -> Factors:
     """With those as one that lie in one row."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for size, stride in factors:
-        if found and found[-1][1] == size * stride:
-            size *= found.pop()[0]
-        found.append((size, stride))
-    return tuple(found)
+        if merged and merged[-1][1] == size * stride:
+            size *= merged.pop()[0]
+        merged.append((size, stride))
+    return tuple(merged)

@@ -62,8 +62,8 @@ def best(
 ) -> Choice:
     """The fastest of the named schedulers' plans and the sequential one; if one is named, its."""
     limits = replace(limits or Limits(), trace=trace, compared=len(names) > 1)
-    found = _different(tasks, costs, names, limits)
-    ranked = _ranked(list(zip(found, costs.rank(tasks, found), strict=True)))
+    schedules = _different(tasks, costs, names, limits)
+    ranked = _ranked(list(zip(schedules, costs.rank(tasks, schedules), strict=True)))
     if len(names) == 1:
         ranked.sort(key=lambda pair: pair[0].scheduler != names[0])
     chosen, cost = ranked[0]
@@ -76,8 +76,8 @@ def best(
         us=cost.us,
     )
     # What failed or was left out has no time to show.
-    known = [pair for pair in ranked[1:] if math.isfinite(pair[1].us)]
-    return Choice(chosen, (ranked[0], *known))
+    timed = [pair for pair in ranked[1:] if math.isfinite(pair[1].us)]
+    return Choice(chosen, (ranked[0], *timed))
 
 
 def remembered_best(
@@ -96,16 +96,16 @@ def remembered_best(
         certain = tuple(pair for pair in compared if pair[1].source == "measured")
         return certain if compared[0] in certain and not limits.deadline.over() else None
 
-    def legal(known: Candidates) -> bool:
-        for schedule, _ in known:
+    def legal(recorded: Candidates) -> bool:
+        for schedule, _ in recorded:
             verify_schedule(schedule, dag)
-        return len(known) > 0
+        return len(recorded) > 0
 
-    def recalled(known: Candidates) -> None:
-        limits.trace.add("chosen", "schedule", known[0][0].scheduler, RECALLED)
+    def recalled(recorded: Candidates) -> None:
+        limits.trace.add("chosen", "schedule", recorded[0][0].scheduler, RECALLED)
 
-    found = MEASURED.remember(cache, key, compare, measured, legal, recalled)
-    return Choice(found[0][0], found)
+    candidates = MEASURED.remember(cache, key, compare, measured, legal, recalled)
+    return Choice(candidates[0][0], candidates)
 
 
 def _key(tasks: TaskGraph, names: Sequence[str], limits: Limits) -> str:
@@ -128,18 +128,21 @@ def _different(
     for name in names:
         scheduler(name)
     dag = dag_of(tasks)
-    found: dict[tuple[Launch, ...], Schedule] = {}
+    schedules: dict[tuple[Launch, ...], Schedule] = {}
     asked = [name for name in SCHEDULERS if name == "sequential" or name in names]
     for name in asked if len(names) > 1 else dict.fromkeys((*names, "sequential")):
         schedule = _tried(name, tasks, dag, costs, limits)
         if schedule is not None and len(names) > 1:
             schedule = on_few_streams(schedule, tasks, dag, times(tasks, costs))
         if schedule is not None:
-            same = found.setdefault(schedule.launches, schedule)
+            same = schedules.setdefault(schedule.launches, schedule)
             if same is not schedule:
                 limits.trace.add("refused", "schedule", name, f"the same plan as {same.scheduler}")
-    ours = [schedule for schedule in found.values() if schedule.scheduler == REFINED]
-    return [*found.values(), *(v for s in ours for v in refinements(s, dag, times(tasks, costs)))]
+    ours = [schedule for schedule in schedules.values() if schedule.scheduler == REFINED]
+    return [
+        *schedules.values(),
+        *(v for s in ours for v in refinements(s, dag, times(tasks, costs))),
+    ]
 
 
 def _tried(name: str, tasks: TaskGraph, dag: Dag, costs: Costs, limits: Limits) -> Schedule | None:

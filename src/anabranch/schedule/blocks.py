@@ -36,16 +36,16 @@ def blocks(dag: Dag, max_nodes: int | None = MAX_NODES, compound: bool = False) 
 def _first(dag: Dag) -> tuple[int, ...]:
     everything = (1 << len(dag.names)) - 1
     ancestors, descendants = dag.ancestors(), dag.descendants()
-    found: list[int] = []
+    masks: list[int] = []
     done = 0
     for v in range(len(dag.names)):
         until = ancestors[v] | 1 << v
         if until | descendants[v] == everything:
-            found.append(until & ~done)
+            masks.append(until & ~done)
             done = until
     if done != everything:
-        found.append(everything & ~done)
-    return tuple(found)
+        masks.append(everything & ~done)
+    return tuple(masks)
 
 
 def _second(dag: Dag, block: int, max_nodes: int | None, compound: bool) -> Iterator[int]:
@@ -57,7 +57,7 @@ def _second(dag: Dag, block: int, max_nodes: int | None, compound: bool) -> Iter
     short = joined(inside, units)
     # What the block before has left is alive too, as long as somebody here reads it.
     reads = [any(dag.preds[nodes[v]] & ~block for v in bits(unit)) for unit in units]
-    late = sum(1 << i for i, found in enumerate(reads) if found) if compound else 0
+    late = sum(1 << i for i, read in enumerate(reads) if read) if compound else 0
     parts = _parts(short, late, (1 << len(units)) - 1, max_nodes, alive=2)
     for part in _wide(short, parts, max_nodes) if compound else parts:
         yield sum(1 << nodes[v] for i in bits(part) for v in bits(units[i]))

@@ -16,7 +16,7 @@ from anabranch.ir.dag import Dag, bits
 
 def chains(dag: Dag) -> tuple[int, ...]:
     """The chains as masks, by their first nodes; together they are all nodes."""
-    found: list[int] = []
+    masks: list[int] = []
     taken = 0
     for first in range(len(dag.names)):
         if taken >> first & 1:
@@ -28,8 +28,8 @@ def chains(dag: Dag) -> tuple[int, ...]:
                 break
             chain |= 1 << v
         taken |= chain
-        found.append(chain)
-    return tuple(found)
+        masks.append(chain)
+    return tuple(masks)
 
 
 def joined(dag: Dag, chains: tuple[int, ...]) -> Dag:

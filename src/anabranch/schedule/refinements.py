@@ -17,6 +17,6 @@ from anabranch.schedule.stream_priority import urgent
 def refinements(schedule: Schedule, dag: Dag, us: Sequence[float]) -> Iterator[Schedule]:
     """Under names of their own, where there are any. `us`: of each task, as in the dag."""
     for changed in (urgent, rooted):
-        found = changed(schedule, dag, us)
-        if found is not None:
-            yield found
+        refined = changed(schedule, dag, us)
+        if refined is not None:
+            yield refined

@@ -35,12 +35,12 @@ def _ordered(dag: Dag, wanted: Sequence[int]) -> tuple[int, ...]:
     for v, count in enumerate(left):
         if not count:
             heappush(ready, (wanted[v], v))
-    found: list[int] = []
+    order: list[int] = []
     while ready:
         _, v = heappop(ready)
-        found.append(v)
+        order.append(v)
         for w in bits(dag.succs[v]):
             left[w] -= 1
             if not left[w]:
                 heappush(ready, (wanted[w], w))
-    return tuple(found)
+    return tuple(order)

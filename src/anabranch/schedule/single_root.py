@@ -38,9 +38,9 @@ def rooted(schedule: Schedule, dag: Dag, us: Sequence[float]) -> Schedule | None
 def _starts(launches: Sequence[Launch]) -> list[Launch]:
     """Those that come after nothing."""
     streams: set[int] = set()
-    found = []
+    starts = []
     for launch in launches:
         if launch.stream not in streams and not launch.waits:
-            found.append(launch)
+            starts.append(launch)
         streams.add(launch.stream)
-    return found
+    return starts

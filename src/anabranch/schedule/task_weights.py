@@ -21,8 +21,8 @@ def times(tasks: TaskGraph, costs: Costs) -> list[float]:
 
     Raises ScheduleError where costs give a task a time that is negative, infinite or NaN.
     """
-    found = [costs.task(task).us for task in tasks.tasks]
-    for task, us in zip(tasks.tasks, found, strict=True):
+    task_us = [costs.task(task).us for task in tasks.tasks]
+    for task, us in zip(tasks.tasks, task_us, strict=True):
         if not 0 <= us < math.inf:
             raise ScheduleError(
                 f"task %{task.name} takes {us} us",
@@ -30,7 +30,7 @@ def times(tasks: TaskGraph, costs: Costs) -> list[float]:
                 "are finite and not negative",
                 "give each task a finite time",
             )
-    return found
+    return task_us
 
 
 def shares(tasks: TaskGraph, spec: TargetSpec) -> list[float]:

@@ -170,4 +170,4 @@ def building(graph: Graph) -> float:
 
 def pricing(*asked: Counted) -> float:
     """The work of all prices that these were asked for."""
-    return TIME.work_price_s * sum(one.asked for one in asked)
+    return TIME.work_price_s * sum(counted.asked for counted in asked)

@@ -47,12 +47,12 @@ def known_path(job: Job, graph: Graph) -> Path | None:
     asked = path_cache.key(graph, job.options, job.target)
     path = path_cache.find(job.cache, asked, graph)
     if path is not None:
-        found = f"{RECALLED}: {rules_of(path.steps) or 'nothing faster is known'}"
+        told = f"{RECALLED}: {rules_of(path.steps) or 'nothing faster is known'}"
         if goes_on(path, job.options):
-            found += "; there is more time than that search had: it goes on from there"
+            told += "; there is more time than that search had: it goes on from there"
         elif path.unfinished:
-            found += "; a longer budget or search_seconds goes on from there"
-        job.trace.add("applied", "search", graph.name, found)
+            told += "; a longer budget or search_seconds goes on from there"
+        job.trace.add("applied", "search", graph.name, told)
     return path
 
 
@@ -84,16 +84,16 @@ def run_search(
     start = begun or Path(graph, graph, (), undone=1.0)
     if job.deadline.over():
         job.trace.add("refused", "search", graph.name, "no time is left to search")
-        made, path = first, replace(start, cut_short=job.deadline.cause(), unfinished=True)
+        built, path = first, replace(start, cut_short=job.deadline.cause(), unfinished=True)
     else:
         until = job.deadline.within(_limit(job))
-        made, path = _search_paths(job, captured, first, start, until)
+        built, path = _search_paths(job, captured, first, start, until)
         cause = path.cut_short or job.deadline.cause()
         path = replace(path, cut_short=cause, unfinished=path.unfinished or cause != "")
     allowed = Allowed(job.options.budget, job.options.search_seconds)
     path = replace(path, allowed=NOTHING if path.cut_short == "stop" else allowed)
     path_cache.store(job.cache, path_cache.key(graph, job.options, job.target), path)
-    return made, path
+    return built, path
 
 
 def _search_paths(
@@ -119,23 +119,23 @@ def _search_paths(
     effort, evaluators = _effort(options, kind, until, each), evaluator.evaluators(alpha, machine)
     settings = settings_of(options)
     rules = tuple(rule for rule in kind.rules if not (options.exact and rule.special))
-    found = improved(graph, tried, rules, settings, evaluators, effort, trace, seeds, start)
-    if found.built is not tried:
-        best = found.built
+    outcome = improved(graph, tried, rules, settings, evaluators, effort, trace, seeds, start)
+    if outcome.built is not tried:
+        best = outcome.built
         if not job.deadline.over():  # else the schedule of its trial is the best so far
             with trace.stage("search.schedule"):
                 best = rescheduled(replace(job, trace=best.trace), best)
         with trace.stage("search.compare"):
             was, now = evaluator.last((first, best), end)
-        steps = found.path.steps[len(start.steps) :]
+        steps = outcome.path.steps[len(start.steps) :]
         why = beside(now, was, "both scheduled in earnest")
         if kind.one_by_one or _gains(now, was):
             trace.add("chosen", "search", rules_of(steps), why, us=now.us)
-            return best, found.path
+            return best, outcome.path
         if now.us < was.us and not tied(now, was):
             why += f": less than the {GAIN:.0%} that chance may make"
         trace.add("refused", "search", rules_of(steps), why, us=now.us)
-    return first, replace(found.path, graph=start.graph, rounds=start.rounds)
+    return first, replace(outcome.path, graph=start.graph, rounds=start.rounds)
 
 
 def _to_schedule(job: Job, first: BuiltPlan, until: Deadline) -> float:
@@ -197,8 +197,10 @@ def _effort(options: Options, kind: SearchKind, until: Deadline, each: float) ->
 
 def _took(trace: Trace, *stages: str) -> float:
     """Seconds of these stages, for the graph as it was."""
-    found = {e.where: dict(e.data) for e in trace.events if e.kind == "stage" and e.where in stages}
-    return sum(float(data["seconds"]) for data in found.values())
+    data_of = {
+        e.where: dict(e.data) for e in trace.events if e.kind == "stage" and e.where in stages
+    }
+    return sum(float(data["seconds"]) for data in data_of.values())
 
 
 def _alpha(options: Options, kind: SearchKind, tried: BuiltPlan, machine: Calibration) -> float:

@@ -78,11 +78,11 @@ class CandidateEvaluator:
 
         first = SEARCH_KINDS[self._job.options.search].parts
         parts = PartEvaluators(kinds, self._time_parts, first)
-        made = Evaluators(self._simplify, appraise, self._build, self.race, parts)
+        evaluators = Evaluators(self._simplify, appraise, self._build, self.race, parts)
         if not first:
-            return made
+            return evaluators
         again = None if self._job.target.spec.simulated else self._again
-        return replace(made, foresee=foresee, again=again)
+        return replace(evaluators, foresee=foresee, again=again)
 
     def race(self, plans: Sequence[BuiltPlan], captures: int = 1) -> list[Cost]:
         """Side by side, each with its kernels launched as is best for it."""
@@ -102,16 +102,16 @@ class CandidateEvaluator:
 
     def _launched(self, job: Job, plans: Sequence[BuiltPlan]) -> list[Cost]:
         target, ended = job.target, list[Plan]()
-        for made in plans:
-            plan, cost = launched(job, made, made.packer.plan(made.choice.schedule))
+        for built in plans:
+            plan, cost = launched(job, built, built.packer.plan(built.choice.schedule))
             if cost is None:
                 return self.race(plans)
             ended.append(plan)
         times = _captures(plans)
         copies = _copies(ended, times, MEMORY * target.spec.memory_bytes)
         costs = in_their_modes([(plan, None) for plan in copies], target)
-        found = [cost for cost in medians(costs or [], times) if cost is not None]
-        return found if len(found) == len(plans) else self.race(plans)
+        timed = [cost for cost in medians(costs or [], times) if cost is not None]
+        return timed if len(timed) == len(plans) else self.race(plans)
 
     def _mode(self, plan: BuiltPlan) -> PdlMode | None:
         return None if self._job.options.pdl == "off" else self._modes.of(plan)
@@ -126,7 +126,7 @@ class CandidateEvaluator:
     def _appraiser(
         self, built: Sequence[BuiltPlan], alpha: float, machine: Calibration
     ) -> Appraiser:
-        taken = [(task, one.costs.task(task)) for one in built for task in one.tasks.tasks]
+        taken = [(task, plan.costs.task(task)) for plan in built for task in plan.tasks.tasks]
         return Appraiser((*self._learned, *taken), self._cuts, alpha, machine, self._measure)
 
     def _time_parts(self, graphs: Sequence[Graph]) -> Sequence[Cost | None]:

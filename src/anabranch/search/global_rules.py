@@ -46,17 +46,17 @@ def _tried(state: SearchState[T], chosen: Sequence[RuleOnTypes]) -> bool:
         return False
     until = state.ends(building(graph))
     with state.meter.spending("price", lambda: pricing(price)):
-        found = state.finders.applied_globally(graph, chosen, price, until)
+        form = state.finders.applied_globally(graph, chosen, price, until)
     if until.over():
         state.meter.cut_short()
         return False
-    if not found.steps or state.wrong(found.steps):
+    if not form.steps or state.wrong(form.steps):
         return True
-    simple = state.evaluators.simplify(found.graph)
+    simple = state.evaluators.simplify(form.graph)
     if not state.enters(simple):
         return True
     count = len(state.built)
-    if state.evaluate(CandidateGraph(found.graph, found.steps, simple), state.best) is not None:
+    if state.evaluate(CandidateGraph(form.graph, form.steps, simple), state.best) is not None:
         return False
     ran = state.built[count:]
     return bool(ran) and ran[0].cost.us < state.best.built.cost.us * (1 + SLOWER)

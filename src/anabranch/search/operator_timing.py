@@ -64,7 +64,7 @@ class OperatorTimes:
             if len(new) == 1:
                 return dict.fromkeys(new)
             alone = [self._timed({text: task}) for text, task in new.items()]
-            return {text: us for one in alone for text, us in one.items()}
+            return {text: us for times in alone for text, us in times.items()}
         return dict(zip(new, map(self._us, chosen), strict=True))
 
     def _us(self, task: Task) -> float | None:
@@ -78,9 +78,9 @@ def with_numbers(body: Graph, device: torch.device | None) -> Graph:
     which its kernels are checked and timed."""
     bounds = domains(body)
     held = tuple(
-        replace(one, value=drawn(one.type, seed, device, bounds.get(one.name, ANY)))
-        if one.value is None
-        else one
-        for seed, one in enumerate(body.constants)
+        replace(constant, value=drawn(constant.type, seed, device, bounds.get(constant.name, ANY)))
+        if constant.value is None
+        else constant
+        for seed, constant in enumerate(body.constants)
     )
     return replace(body, constants=held)

@@ -140,36 +140,43 @@ def _candidates(state: SearchState[T], graph: Graph) -> list[CandidateGraph]:
     survey, until, asking = state.survey(graph), state.ends(then), Counted(price)
     settings = replace(state.settings, prices=meter.prices(state.settings.prices, then))
     with meter.spending("price", lambda: pricing(asking)):
-        given = graph, state.rules, asking, settings, hear, show, until, survey
-        found = state.finders.search(*given)
-        best = _promising(state, graph, found, price)
+        args = graph, state.rules, asking, settings, hear, show, until, survey
+        forms = state.finders.search(*args)
+        best = _promising(state, graph, forms, price)
     if until.over():
         meter.cut_short()
-    state.tried.update(content_key(one.simple) for one in best)
+    state.tried.update(content_key(candidate.simple) for candidate in best)
     return best
 
 
 def _promising(
-    state: SearchState[T], graph: Graph, found: Sequence[Found], price: Pricer
+    state: SearchState[T], graph: Graph, forms: Sequence[Found], price: Pricer
 ) -> list[CandidateGraph]:
     """Of what was found, what is new and promises the most; or all that is new."""
     base, effort = price(graph), state.effort
     fresh: dict[str, tuple[CandidateGraph, Price]] = {}
-    for one in found:
-        simple = state.evaluators.simplify(one.graph) if one.steps else graph
+    for form in forms:
+        simple = state.evaluators.simplify(form.graph) if form.steps else graph
         key = content_key(simple)
         if key not in state.tried and key not in fresh:
-            fresh[key] = CandidateGraph(one.graph, one.steps, simple, one.exchanges), price(simple)
+            fresh[key] = (
+                CandidateGraph(form.graph, form.steps, simple, form.exchanges),
+                price(simple),
+            )
     least = base.us * (1 - effort.promise)
-    worth = [(one, at.us) for one, at in fresh.values() if effort.every or at.us < least]
-    told = f"equal graphs: {len(found)}, new: {len(fresh)}, worth a measurement: {len(worth)}"
+    worth = [
+        (candidate, at.us) for candidate, at in fresh.values() if effort.every or at.us < least
+    ]
+    told = f"equal graphs: {len(forms)}, new: {len(fresh)}, worth a measurement: {len(worth)}"
     what = f"predicted {base.us:.2f} us"
     state.trace.add("applied" if worth else "refused", "search", what, told)
     if effort.every:
-        return [one for one, _ in sorted(worth, key=lambda pair: pair[1])][: effort.measured]
+        return [candidate for candidate, _ in sorted(worth, key=lambda pair: pair[1])][
+            : effort.measured
+        ]
     if state.evaluators.foresee is not None and len(worth) > 1:
         foreseen = state.evaluators.foresee(state.built)
-        worth = [(one, foreseen(one.simple).us) for one, _ in worth]
+        worth = [(candidate, foreseen(candidate.simple).us) for candidate, _ in worth]
     # What was no faster once will hardly be so with a little more or less of the same.
     worth.sort(key=lambda pair: (pair[0].kind in state.failed, pair[1]))
-    return [one for one, _ in worth[:1]]
+    return [candidate for candidate, _ in worth[:1]]

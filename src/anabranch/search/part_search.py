@@ -38,20 +38,20 @@ def search_parts(state: SearchState[T], evaluators: PartEvaluators[T]) -> None:
     then = building(graph) * builds
     if not meter.affords("price", FEWEST_PRICES * TIME.work_price_s, then):
         return
-    known = _gathered(state, graph, prices, then)
+    parts = _gathered(state, graph, prices, then)
     most = meter.tasks(TASKS, PLANS, then)
-    chosen = entrants(known, prices[0], most)
-    told = f"parts with other forms: {len(known)}, run: {len(chosen)}"
+    chosen = entrants(parts, prices[0], most)
+    told = f"parts with other forms: {len(parts)}, run: {len(chosen)}"
     state.trace.add("applied" if chosen else "refused", WHERE, graph.name, told)
     paid: Mapping[str, Paid] = {}
     if chosen:
-        runs = sum(1 + len(found) for _, found in chosen)
-        fresh = {task for one, found in chosen for f in found for task in prices[0].fresh(f.graph)}
+        runs = sum(1 + len(forms) for _, forms in chosen)
+        fresh = {task for part, forms in chosen for f in forms for task in prices[0].fresh(f.graph)}
         with meter.spending(
             "part timing", lambda: TIME.work_part_run_s * runs + TIME.work_part_task_s * len(fresh)
         ):
             paid = settled(chosen, evaluators.time_parts, state.trace)
-        paid = {key: one for key, one in paid.items() if not state.wrong(one.found.steps)}
+        paid = {key: entry for key, entry in paid.items() if not state.wrong(entry.found.steps)}
     for some in fewer(paid):
         if not meter.affords("build", building(graph)) or _together(state, graph, some):
             return
@@ -66,55 +66,57 @@ def _gathered(
     half = meter.prices(state.settings.prices // PRICES_SHARE, then)
     settings = replace(state.settings, prices=PRICES_SHARE * half)
     with meter.spending("price", lambda: pricing(*counting)), uncollected():
-        known = state.finders.gathered(survey, counting, settings, until=until)
+        parts = state.finders.gathered(survey, counting, settings, until=until)
     if until.over():
         meter.cut_short()
-    return known
+    return parts
 
 
 def _together(state: SearchState[T], graph: Graph, paid: Mapping[str, Paid]) -> bool:
     """Whether the graph with these forms is new, and faster, and the best so far."""
     try:
-        found = state.finders.assembled(state.survey(graph), paid)
+        whole = state.finders.assembled(state.survey(graph), paid)
     except ValueError as why:
         state.trace.add("refused", WHERE, graph.name, str(why))
         return False
     least = LEAST_GAIN * state.best.built.cost.us
-    if 0 < found.gain.us < least:
-        told = f"{found.gain.us:.2f} us less in parts: below the {least:.2f} that a whole must gain"
-        state.trace.add("refused", "search", rules_of(found.steps), told)
+    if 0 < whole.gain.us < least:
+        told = f"{whole.gain.us:.2f} us less in parts: below the {least:.2f} that a whole must gain"
+        state.trace.add("refused", "search", rules_of(whole.steps), told)
         return False
-    simple = state.evaluators.simplify(found.graph)
+    simple = state.evaluators.simplify(whole.graph)
     if not state.enters(simple):
         return False
-    return state.evaluate(CandidateGraph(found.graph, found.steps, simple), state.best) is not None
+    return state.evaluate(CandidateGraph(whole.graph, whole.steps, simple), state.best) is not None
 
 
 def told_apart(state: SearchState[T], done: Round) -> Round:
     """The round, with what the part that each step stands in took before and after, if there is
     time to run these; alike parts once. Nobody searches by it any more."""
-    evaluators, known = state.evaluators.locals, dict[str, Exchange]()
+    evaluators, exchange_of = state.evaluators.locals, dict[str, Exchange]()
     exchanges = state.exchanges(done)
-    for one in exchanges:
-        known.setdefault(_likeness(one), one)
-    if evaluators is None or not known:
+    for exchange in exchanges:
+        exchange_of.setdefault(_likeness(exchange), exchange)
+    if evaluators is None or not exchange_of:
         return done
-    parts = [graph for one in known.values() for graph in (one.before, one.after)]
+    parts = [
+        graph for exchange in exchange_of.values() for graph in (exchange.before, exchange.after)
+    ]
     price = evaluators.prices(state.built)[0]
     fresh = {task for graph in parts for task in price.fresh(graph)}
     if state.meter.left() < TIME.work_part_run_s * len(parts) + TIME.work_part_task_s * len(fresh):
         return done
     costs = iter(evaluators.time_parts(parts))
-    runs = {likeness: (next(costs), next(costs)) for likeness in known}
+    runs = {likeness: (next(costs), next(costs)) for likeness in exchange_of}
     steps: list[RewriteStep] = []
-    for one in exchanges:
-        was, now = runs[_likeness(one)]
-        ran = Ran(was, now, one.steps) if was is not None and now is not None else None
-        some = done.steps[len(steps) : len(steps) + one.steps]
+    for exchange in exchanges:
+        was, now = runs[_likeness(exchange)]
+        ran = Ran(was, now, exchange.steps) if was is not None and now is not None else None
+        some = done.steps[len(steps) : len(steps) + exchange.steps]
         steps += (replace(step, ran=ran) for step in some)
     assert len(steps) == len(done.steps), "every step is of one part"
     return replace(done, steps=tuple(steps))
 
 
-def _likeness(one: Exchange) -> str:
-    return f"{structure_text(one.before)}\n{structure_text(one.after)}"
+def _likeness(exchange: Exchange) -> str:
+    return f"{structure_text(exchange.before)}\n{structure_text(exchange.after)}"

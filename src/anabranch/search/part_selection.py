@@ -38,26 +38,26 @@ Ranked = tuple[Gain, int, Found]
 """A form of the part of this number, with what it promises over all places."""
 
 
-def entrants(known: Sequence[Alternatives], price: Informed, most: int = TASKS) -> list[Entrant]:
+def entrants(parts: Sequence[Alternatives], price: Informed, most: int = TASKS) -> list[Entrant]:
     """The parts to run, each with the forms to run beside it. `most`: tasks to be compiled."""
     hoped: list[Ranked] = []
-    for i, one in enumerate(known):
-        own = price(one.interval.graph)
-        for found, promise in one.found:
-            part = promise * _trust(found)
+    for i, alternatives in enumerate(parts):
+        own = price(alternatives.interval.graph)
+        for form, promise in alternatives.found:
+            part = promise * _trust(form)
             if part >= HOPE:
-                hoped.append((Gain(part * own.us * one.places, own.alpha), i, found))
+                hoped.append((Gain(part * own.us * alternatives.places, own.alpha), i, form))
     ranked = _each_rule_first(sorted(hoped, key=lambda entry: (-entry[0].us, entry[1])))
     taken: dict[int, list[Found]] = {}
     tasks: frozenset[str] = frozenset()
     plans = 0
-    for _, i, found in ranked:
+    for _, i, form in ranked:
         more = 1 if i in taken else 2
-        asked = tasks | price.fresh(found.graph)
+        asked = tasks | price.fresh(form.graph)
         if plans + more <= PLANS and len(asked) <= most and len(taken.get(i, ())) < EACH:
-            taken.setdefault(i, []).append(found)
+            taken.setdefault(i, []).append(form)
             tasks, plans = asked, plans + more
-    return [(known[i], tuple(found)) for i, found in taken.items()]
+    return [(parts[i], tuple(forms)) for i, forms in taken.items()]
 
 
 def _each_rule_first(ranked: Sequence[Ranked]) -> list[Ranked]:
@@ -69,35 +69,35 @@ def _each_rule_first(ranked: Sequence[Ranked]) -> list[Ranked]:
         if len(rules) == 1:
             first.setdefault(rules.pop(), entry)
     leading = list(first.values())
-    return [*leading, *(e for e in ranked if not any(e is one for one in leading))]
+    return [*leading, *(e for e in ranked if not any(e is other for other in leading))]
 
 
-def _trust(found: Found) -> float:
+def _trust(form: Found) -> float:
     """The part of its promise that counts."""
-    return float(2 ** (1 - len({step.rule for step in found.steps})))
+    return float(2 ** (1 - len({step.rule for step in form.steps})))
 
 
 def settled(chosen: Sequence[Entrant], time_parts: PartTimer, trace: Trace) -> dict[str, Paid]:
     """By likeness, what was faster than the part as it was."""
     graphs = [
         graph
-        for one, found in chosen
-        for graph in (one.interval.graph, *(form.graph for form in found))
+        for alternatives, forms in chosen
+        for graph in (alternatives.interval.graph, *(form.graph for form in forms))
     ]
     costs = iter(time_parts(graphs))
     paid: dict[str, Paid] = {}
-    for one, found in chosen:
-        was, times = next(costs), [next(costs) for _ in found]
-        for form, now in zip(found, times, strict=True):
-            _tell(trace, one, form, was, now)
+    for alternatives, forms in chosen:
+        was, times = next(costs), [next(costs) for _ in forms]
+        for form, now in zip(forms, times, strict=True):
+            _tell(trace, alternatives, form, was, now)
         runs = [
             (now, form)
-            for form, now in zip(found, times, strict=True)
+            for form, now in zip(forms, times, strict=True)
             if was is not None and now is not None and now.us < was.us and not tied(now, was)
         ]
         if was is not None and runs:
             now, form = min(runs, key=lambda run: run[0].us)
-            paid[one.interval.likeness] = Paid(form, Ran(was, now, len(form.steps)))
+            paid[alternatives.interval.likeness] = Paid(form, Ran(was, now, len(form.steps)))
     return paid
 
 
@@ -110,13 +110,15 @@ def fewer(paid: Mapping[str, Paid]) -> Iterator[dict[str, Paid]]:
         yield dict(ranked[: len(ranked) // 2])
 
 
-def _tell(trace: Trace, one: Alternatives, form: Found, was: Cost | None, now: Cost | None) -> None:
-    names = [node.name for node in one.interval.graph.nodes]
+def _tell(
+    trace: Trace, alternatives: Alternatives, form: Found, was: Cost | None, now: Cost | None
+) -> None:
+    names = [node.name for node in alternatives.interval.graph.nodes]
     where = f"{rules_of(form.steps)} at %{names[0]} to %{names[-1]}"
     if was is None or now is None:
         trace.add("refused", WHERE, where, "it could not be timed")
         return
-    places = f", in {one.places} places" if one.places > 1 else ""
+    places = f", in {alternatives.places} places" if alternatives.places > 1 else ""
     why = beside(now, was, f"as a part{places}")
     if now.us < was.us and not tied(now, was):
         trace.add("applied", WHERE, where, why, us=now.us)

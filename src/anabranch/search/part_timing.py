@@ -77,14 +77,14 @@ def time_parts(job: Job, graphs: Sequence[Graph], mode: PdlMode | None = None) -
         job.trace.add("refused", "search", "parts", f"{failed.what}: {failed.why}")
         return PartTimes((None,) * len(graphs), ())
     tasks = with_probes(selection, costs).tasks
-    found: list[Cost | None] = [None] * len(graphs)
+    times: list[Cost | None] = [None] * len(graphs)
     if not job.deadline.over():  # else nobody would build what had won
-        scheduled = [_scheduled(job, one, costs) for one in apart(tasks, len(able))]
+        scheduled = [_scheduled(job, part, costs) for part in apart(tasks, len(able))]
         plans = launched_in(mode, scheduled, job.target, job.cache, child_job.trace)
         for i, cost in zip(able, costs.race(plans, REPEATS), strict=True):
-            found[i] = cost
+            times[i] = cost
     taken = ((task, costs.task(task)) for task in tasks.tasks)
-    return PartTimes(tuple(found), tuple(pair for pair in taken if _tells(*pair)))
+    return PartTimes(tuple(times), tuple(pair for pair in taken if _tells(*pair)))
 
 
 def _tells(task: Task, cost: Cost) -> bool:

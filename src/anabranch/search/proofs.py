@@ -55,8 +55,8 @@ class Proofs:
 
     def tell(self, name: str) -> None:
         """Says in the trace how many kinds of places were proved."""
-        known = list(self._known.values())
-        left, proved = known.count("left"), known.count("proved")
+        verdicts = list(self._known.values())
+        left, proved = verdicts.count("left"), verdicts.count("proved")
         if proved + left:
             told = f"{proved} kinds of substitutions proved equal in double precision"
             told += f", {left} {LEFT}" if left else ""
@@ -73,7 +73,7 @@ class Proofs:
         return self._places[key][1]
 
     def _proved(self, step: RewriteStep, place: Place) -> Proof:
-        rule = next((one for one in self.rules if one.name == step.rule), None)
+        rule = next((candidate for candidate in self.rules if candidate.name == step.rule), None)
         if rule is None:
             return Refused("the rule was wrong elsewhere")
         kind = f"{step.rule}\n{_like(place)}"
@@ -82,7 +82,7 @@ class Proofs:
             small = both is not None and sum(map(_flops, both)) <= MOST_FLOPS
             self._known[kind] = why = _difference(*both) if both and small else "left"
             if isinstance(why, Refused):
-                self.rules = tuple(one for one in self.rules if one is not rule)
+                self.rules = tuple(other for other in self.rules if other is not rule)
                 told = f"not equal: {why}; the rule is not used from here on"
                 self._trace.add("warning", "search", f"{step.rule} at %{place.nodes[0]}", told)
         return self._known[kind]
@@ -92,8 +92,8 @@ def _like(place: Place) -> str:
     """The features that the nodes that matched share with those of places alike."""
     table, wanted = types(place.graph), set(place.nodes)
     nodes = tuple(node for node in place.graph.nodes if node.name in wanted)
-    made = {name for node in nodes for name in node.results}
-    outer = dict.fromkeys(name for node in nodes for name in node.uses if name not in made)
+    produced = {name for node in nodes for name in node.results}
+    outer = dict.fromkeys(name for node in nodes for name in node.uses if name not in produced)
     inputs = tuple(Input(name, table[name]) for name in outer)
     return structure_text(Graph("", inputs, (), nodes, ()))
 

@@ -120,11 +120,11 @@ def place(
     plan: Plan,
     device: torch.device,
     runners: Mapping[str, Runner],
-    given: Mapping[str, Tensor] | None = None,
+    contents: Mapping[str, Tensor] | None = None,
     arena: Tensor | None = None,
     states: Mapping[str, Tensor] | None = None,
 ) -> Placed:
-    """Allocate the arena, constants and input buffers of a plan and prepare its tasks. `given`:
+    """Allocate the arena, constants and input buffers of a plan and prepare its tasks. `contents`:
     what buffers hold at first; the others hold numbers that operators may read, as far as those
     are known that read them. `arena`: that of another plan, used here as well if it is no smaller
     than this plan's. `states`: the places of states, by name. Without, a run leaves no
@@ -147,8 +147,8 @@ def place(
         values[name] = _some(declared.type, device, readable.get(name, ANY))
         if now.get(name) is not None:
             copy_into(values[name], now[name])
-        if given is not None and name in given:
-            copy_into(values[name], given[name])
+        if contents is not None and name in contents:
+            copy_into(values[name], contents[name])
     inputs = tuple(values[declared.name] for declared in tasks.inputs)
     for constant in tasks.constants:
         if constant.value is None:
@@ -158,19 +158,19 @@ def place(
                 "load it from the saved file, or compile the model again",
             )
         values[constant.name] = _with_strides(constant.value.to(device), constant.type)
-    made, starts = value_types(tasks), {}
+    table, starts = value_types(tasks), {}
     for slot in plan.slots:
         if slot.space == "arena":
-            values[slot.value] = _cut(arena, slot.offset, made[slot.value])
+            values[slot.value] = _cut(arena, slot.offset, table[slot.value])
             starts[slot.value] = slot.offset
     for name, lies in slices(tasks).items():
-        start = starts[lies.whole] + lies.offset * made[name].dtype.itemsize
-        values[name] = _cut(arena, start, made[name])
+        start = starts[lies.whole] + lies.offset * table[name].dtype.itemsize
+        values[name] = _cut(arena, start, table[name])
     own = {state.name for state in tasks.states}.difference(states or ())
     for task in tasks.tasks:
         for new, old in task.overwrites.items():
             beside = old in own and not overwrites_few(task.body)
-            values[new] = _empty(made[new], device) if beside else values[old]
+            values[new] = _empty(table[new], device) if beside else values[old]
     pool = {slot.value for slot in plan.slots if slot.space == "pool"}
     late = _aliases(tasks.aliases, alias_roots(tasks), pool, values, device)
     workspaces = {w.task: arena[w.offset : w.offset + w.nbytes] for w in plan.workspaces}
@@ -216,11 +216,11 @@ def strays(plan: Plan, arena: Tensor) -> str:
     them; "" if nowhere. What lies between the elements of a value belongs to others too."""
     owned = torch.zeros(arena.numel(), dtype=torch.bool, device=arena.device)
     named: list[tuple[int, int, str]] = []
-    made = value_types(plan.tasks)
+    table = value_types(plan.tasks)
     for slot in plan.slots:
         if slot.space == "arena":
             named.append((slot.offset, slot.nbytes, f"%{slot.value}"))
-            type, size = made[slot.value], made[slot.value].dtype.itemsize
+            type, size = table[slot.value], table[slot.value].dtype.itemsize
             strides = (*(stride * size for stride in type.strides), 1)
             owned.as_strided((*type.shape, size), strides, slot.offset).fill_(True)
     for w in plan.workspaces:
@@ -276,8 +276,8 @@ def _step(
     own: dict[str, Tensor],
     device: torch.device,
 ) -> LaunchCall:
-    given = kernel.writes_out and bool(set(writes) & set(node.results))
-    direct = given and writes_there(node, types(kernel.body))
+    writes_out = kernel.writes_out and bool(set(writes) & set(node.results))
+    direct = writes_out and writes_there(node, types(kernel.body))
     write = writer(node.op) if direct else None
     if writes_over(kernel):
         write = overwriter(node)
@@ -286,7 +286,7 @@ def _step(
     device_kwargs: dict[str, Any] = {}
     borrows: dict[str, bool] = {}  # by result, known after the first run
 
-    inner = {name for one in kernel.body.nodes for name in one.results}.difference(writes)
+    inner = {name for operator in kernel.body.nodes for name in operator.results}.difference(writes)
 
     def either(name: str) -> Tensor:
         return own[name] if name in inner else values[name]
@@ -301,11 +301,11 @@ def _step(
             write(results, *args, **kwargs)
             return
         result = overload(*args, **kwargs, **device_kwargs)
-        made = result if isinstance(result, (tuple, list)) else (result,)
-        for name, tensor in zip(node.results, made, strict=True):
+        tensors = result if isinstance(result, (tuple, list)) else (result,)
+        for name, tensor in zip(node.results, tensors, strict=True):
             if name not in writes:
                 own[name] = tensor
-            elif given:  # a slice of a join: whoever cannot write there pays for a copy
+            elif writes_out:  # a slice of a join: whoever cannot write there pays for a copy
                 values[name].copy_(tensor)
             else:
                 if name not in borrows:
@@ -318,13 +318,15 @@ def _step(
     return run
 
 
-def _shares_memory(result: Tensor, given: Sequence[Any]) -> bool:
+def _shares_memory(result: Tensor, arguments: Sequence[Any]) -> bool:
     """Whether an operator returned what it was given, or a view of it. Some do, and their schemas
     say otherwise; but the arena's bytes are given to others as soon as the operand is dead."""
-    flat = [one for arg in given for one in (arg if isinstance(arg, (tuple, list)) else (arg,))]
+    flat = [
+        value for arg in arguments for value in (arg if isinstance(arg, (tuple, list)) else (arg,))
+    ]
     memory = result.untyped_storage().data_ptr()
     return result.numel() > 0 and any(
-        isinstance(one, Tensor) and one.untyped_storage().data_ptr() == memory for one in flat
+        isinstance(value, Tensor) and value.untyped_storage().data_ptr() == memory for value in flat
     )
 
 

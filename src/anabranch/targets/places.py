@@ -32,25 +32,25 @@ def model_place(state: State, type: TensorType, device: torch.device) -> Tensor 
 
 def own_place(state: State, type: TensorType, device: torch.device) -> Tensor:
     """Memory of its own, with the value that the state has now; zeros where nobody knows it."""
-    made = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=device)
-    return made.zero_() if state.value is None else copy_into(made, state.value)
+    memory = torch.empty_strided(type.shape, type.strides, dtype=type.dtype, device=device)
+    return memory.zero_() if state.value is None else copy_into(memory, state.value)
 
 
 def places_of(
-    tasks: TaskGraph, device: torch.device, known: Mapping[str, Tensor], models: bool
+    tasks: TaskGraph, device: torch.device, by_path: Mapping[str, Tensor], models: bool
 ) -> dict[str, Tensor]:
-    """By the names of their inputs where states lie: in memory that is `known` by the model's names
-    for them, in the model's own if it may be (`models`), or in their own."""
+    """By the names of their inputs where states lie: in the memory that `by_path` has by the
+    model's names for them, in the model's own if it may be (`models`), or in their own."""
     types = {value.name: value.type for value in tasks.inputs}
-    found = {}
+    places = {}
     for state in tasks.states:
-        place = known.get(state.path)
+        place = by_path.get(state.path)
         if place is None and models:
             place = model_place(state, types[state.name], device)
-        found[state.name] = (
+        places[state.name] = (
             place if place is not None else own_place(state, types[state.name], device)
         )
-    return found
+    return places
 
 
 @contextmanager

@@ -50,29 +50,29 @@ class SampledTarget:
             for value in plan.tasks.inputs
             if risky or (value.name in example and not value.type.dtype.is_floating_point)
         }
-        found = self.samples.of(wanted, self.inner.own_precision())
-        if risky and len(found) < len(wanted):
+        samples = self.samples.of(wanted, self.inner.own_precision())
+        if risky and len(samples) < len(wanted):
             raise TargetError(
                 f"{plan.tasks.name} cannot be run on its own",
                 "its operators read values that others must compute, and these are not known",
                 "it is tried as a part of the whole plan",
             )
-        return found
+        return samples
 
     def load(
         self,
         plan: Plan,
         repeat: int = 1,
-        given: Mapping[str, Tensor] | None = None,
+        contents: Mapping[str, Tensor] | None = None,
         beside: Executable | None = None,
         states: Mapping[str, Tensor] | None = None,
     ) -> Executable:
         """The plan with values of the example in its input buffers, where nobody gives other ones.
         A plan with `states` is one that will be called, so it gets no samples."""
         if states is not None:
-            return self.inner.load(plan, repeat, given, beside, states)
-        given = self.given(plan) if given is None else given
-        return self.inner.load(plan, repeat, given or None, beside)
+            return self.inner.load(plan, repeat, contents, beside, states)
+        contents = self.given(plan) if contents is None else contents
+        return self.inner.load(plan, repeat, contents or None, beside)
 
     def again(self, run: Executable, plan: Plan) -> Executable:
         """As the inner target does it: on the memory of `run` and what that holds, where it can."""
@@ -126,8 +126,8 @@ def values_of(target: Target, task: Task) -> list[Tensor] | None:
     if not isinstance(target, SampledTarget):
         return None
     wanted = {value.name: value.type for value in task.body.inputs}
-    found = target.samples.of(wanted, target.own_precision())
-    return [found[name] for name in wanted] if len(found) == len(wanted) else None
+    samples = target.samples.of(wanted, target.own_precision())
+    return [samples[name] for name in wanted] if len(samples) == len(wanted) else None
 
 
 def sampled(target: Target, samples: Samples) -> Target:

@@ -203,16 +203,16 @@ def fastest_of(
     if len(ways) < 2 or job.deadline.over():
         return first if first in ways else ways[0]
     tried = [built(way) for way in ways]
-    plans = [(made.tasks, made.choice.schedule) for made in tried]
+    plans = [(plan.tasks, plan.choice.schedule) for plan in tried]
     pdl = job.options.pdl != "off" and supports_pdl(tried[0].tasks, job.target)
     mode = USUAL if pdl else None
     aside = job.trace.child()
-    found = tried[0].costs.race(launched_in(mode, plans, job.target, job.cache, aside))
-    best = fastest(found)
-    for way, made, cost in zip(ways, tried, found, strict=True):
+    race_costs = tried[0].costs.race(launched_in(mode, plans, job.target, job.cache, aside))
+    best = fastest(race_costs)
+    for way, plan, cost in zip(ways, tried, race_costs, strict=True):
         if way is not ways[best]:
-            what = f"{len(made.tasks.tasks)} tasks, {len(made.tasks.elided_concats)} elided concats"
-            why = f"{cost.us:.2f} us {cost.source} as a whole, {found[best].us:.2f} otherwise"
+            what = f"{len(plan.tasks.tasks)} tasks, {len(plan.tasks.elided_concats)} elided concats"
+            why = f"{cost.us:.2f} us {cost.source} as a whole, {race_costs[best].us:.2f} otherwise"
             job.trace.add("refused", "fusion", what, why, us=cost.us)
     return ways[best]
 
@@ -342,15 +342,15 @@ def largest_arena(sequential_bytes: int, ratio: float | None) -> int | None:
 def schedule_seconds(trace: Trace) -> float:
     """What finding a schedule has taken, of whichever graph took longest: without the wait for
     kernels, nearly all of which the next graph has as well."""
-    found, waited = 0.0, 0.0
+    longest, waited = 0.0, 0.0
     for event in trace.events:
         if event.kind == "stage" and event.what in ("schedule", WAITED):
             seconds = float(dict(event.data)["seconds"])
             if event.what == WAITED:
                 waited = seconds
             else:
-                found, waited = max(found, seconds - waited), 0.0
-    return found
+                longest, waited = max(longest, seconds - waited), 0.0
+    return longest
 
 
 def _at_once() -> None:

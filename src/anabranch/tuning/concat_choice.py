@@ -38,11 +38,11 @@ def selections_with_elided_concats(
     can be."""
     free = {name for way in ways for name in fitting(way.tasks, Trace(quiet=True))}
     told = trace.child()
-    found = [_fastest_with_elision(ways, cost, elide, free, told)]
+    variants = [_fastest_with_elision(ways, cost, elide, free, told)]
     apart = _all_elided(ways, cost, elide, free, trace) if wholes else None
-    if apart is not None and apart.selection.tasks != found[0].selection.tasks:
-        found.append(apart)
-    return found
+    if apart is not None and apart.selection.tasks != variants[0].selection.tasks:
+        variants.append(apart)
+    return variants
 
 
 def _fastest_with_elision(

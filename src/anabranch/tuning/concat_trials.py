@@ -51,13 +51,13 @@ class Writing:
     def version(self) -> str:
         """The provider's version with what is known and free, for both decide which kernels there
         are."""
-        known = sorted((key, sorted(names)) for key, names in self.known.items())
-        return f"{self.of.version} writing {digest_text(repr((known, sorted(self.free))))}"
+        known_names = sorted((key, sorted(names)) for key, names in self.known.items())
+        return f"{self.of.version} writing {digest_text(repr((known_names, sorted(self.free))))}"
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """That kernel, told to write into the concatenation; ValueError if it cannot."""
-        found = self.of.kernel(task, spec, name, variant)
-        told = found if structure_text(task.body) in self.free else _told(found)
+        kernel = self.of.kernel(task, spec, name, variant)
+        told = kernel if structure_text(task.body) in self.free else _told(kernel)
         if told is None:
             raise ValueError(f"kernel {name} {variant} does not write where it is told")
         return told
@@ -68,8 +68,8 @@ class Writing:
         key, offers = structure_text(task.body), self.of.kernels(task, spec)
         if key not in self.free:
             offers = [told for kernel in offers if (told := _told(kernel)) is not None]
-        known = self.known.get(key)
-        return [k for k in offers if known is None or k.provider == "aten" or _name(k) in known]
+        names = self.known.get(key)
+        return [k for k in offers if names is None or k.provider == "aten" or _name(k) in names]
 
 
 def with_elided_concats(
@@ -114,16 +114,16 @@ def writing(
 ) -> tuple[Writing, ...]:
     """The providers, to choose kernels again for tasks that read or write slices."""
     parts = {name for node in whole.elided_concats for name in node.uses}
-    known: dict[str, frozenset[tuple[str, str, str]]] = {}
+    fast_names: dict[str, frozenset[tuple[str, str, str]]] = {}
     told: set[str] = set()
     for task in changed:
         key = structure_text(task.body)
         if task.name in tried:
-            known[key] = known.get(key, frozenset()) | _fast(tried[task.name])
+            fast_names[key] = fast_names.get(key, frozenset()) | _fast(tried[task.name])
         if parts.intersection(task.writes):
             told.add(key)
-    free = frozenset(known.keys() - told)
-    return tuple(Writing(provider, known, free) for provider in providers)
+    free = frozenset(fast_names.keys() - told)
+    return tuple(Writing(provider, fast_names, free) for provider in providers)
 
 
 def _told(kernel: Kernel) -> Kernel | None:
@@ -137,7 +137,7 @@ def _promising(selection: Selection, cost: Callable[[Task], Cost], trace: Trace)
     """The concatenations whose parts are made by kernels that write where they are told and are
     fast enough, as far as is known. Those that would lie in one memory all or none; if none, then
     without the outermost."""
-    plain, found = selection.tasks, list[str]()
+    plain, promising = selection.tasks, list[str]()
     names = fitting(plain, trace)
     while names:
         whole, left = with_elided(plain, names), list[str]()
@@ -149,9 +149,9 @@ def _promising(selection: Selection, cost: Callable[[Task], Cost], trace: Trace)
                 trace.add("refused", "fusion", ", ".join(inside), str(why))
                 left += [name for name in inside if name != home]
             else:
-                found += inside
+                promising += inside
         names = tuple(left)
-    return found
+    return promising
 
 
 def _why_not_promising(
@@ -183,12 +183,14 @@ def _at_last(task: Task) -> bool:
 
 def _fast(tried: Sequence[Candidate]) -> frozenset[tuple[str, str, str]]:
     """The fastest of each provider."""
-    found: dict[str, list[tuple[float, tuple[str, str, str]]]] = {}
+    by_provider: dict[str, list[tuple[float, tuple[str, str, str]]]] = {}
     for c in tried:
         if c.verdict.usable is not None:
-            found.setdefault(c.kernel.provider, []).append((c.verdict.usable.us, _name(c.kernel)))
+            by_provider.setdefault(c.kernel.provider, []).append(
+                (c.verdict.usable.us, _name(c.kernel))
+            )
     return frozenset(
-        name for ranked in found.values() for _, name in sorted(ranked)[:RETRIED_KERNELS]
+        name for ranked in by_provider.values() for _, name in sorted(ranked)[:RETRIED_KERNELS]
     )
 
 
@@ -203,8 +205,8 @@ def _with_kernels(tasks: TaskGraph, chosen: TaskGraph) -> TaskGraph:
     def kernel_of(task: Task) -> Task:
         if task.kernel is not None:
             return task
-        found = named[task.name]
-        assert found.body == task.body, "sets of elided concats share no task"
-        return found
+        chosen_task = named[task.name]
+        assert chosen_task.body == task.body, "sets of elided concats share no task"
+        return chosen_task
 
     return replace(tasks, tasks=tuple(map(kernel_of, tasks.tasks)))

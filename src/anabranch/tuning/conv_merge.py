@@ -56,9 +56,9 @@ def merged(
     `tasks`: the graph's, with kernels and probes."""
     trace = limits.trace
     largest = (None, SETS_AS_PUBLISHED) if scheduler == PAPER else (MEMBERS, SETS)
-    found = {_names(members): members for members in _sets(graph, tasks, trace, *largest)}
+    members_of = {_names(members): members for members in _sets(graph, tasks, trace, *largest)}
     variants: dict[Names, TaskGraph] = {}
-    for names, members in found.items():
+    for names, members in members_of.items():
         try:
             variant = partition(merge(graph, [members]), Trace(), limits.spec)
             why = _unaligned(variant, tasks) if limits.spec.kind == "cuda" else None
@@ -74,14 +74,14 @@ def merged(
     counts = f"{len(offers)} sets offered, {len(picked)} merged"
     trace.add("applied", "schedule.merge", graph.name, counts)
     try:
-        made = merge(graph, [found[names] for names in picked])
+        merged_graph = merge(graph, [members_of[names] for names in picked])
     except ValueError as refusal:  # each alone was possible
         trace.add("fallback", "schedule.merge", graph.name, f"not merged after all: {refusal}")
         return graph
-    if made is not graph:
-        nodes = f"{len(graph.nodes)} -> {len(made.nodes)} nodes"
+    if merged_graph is not graph:
+        nodes = f"{len(graph.nodes)} -> {len(merged_graph.nodes)} nodes"
         trace.add("applied", "rewrite", MERGE_CONVOLUTIONS, nodes)
-    return made
+    return merged_graph
 
 
 def _sets(
@@ -111,9 +111,9 @@ def _sets(
 def _unaligned(variant: TaskGraph, tasks: TaskGraph) -> Refused | None:
     """Which new slice begins where kernels that load vectors, cuDNN's among them, could not read:
     they were chosen, and timed, on memory of its own."""
-    known = {node.name for node in tasks.aliases}
+    existing = {node.name for node in tasks.aliases}
     for node in variant.aliases:
-        if node.op == "aten.slice.Tensor" and node.name not in known:
+        if node.op == "aten.slice.Tensor" and node.name not in existing:
             start, type = ops.arguments(node)["start"], node.type
             assert isinstance(start, int)
             offset = start * type.strides[1] * type.dtype.itemsize
@@ -143,8 +143,8 @@ def _priced(
         left = {task.name for task in variant.tasks}
         gone = [task for name, task in before.items() if name not in left and name not in names]
         us = -sum(costs.task(task).us for task in gone)
-        for made in new[names]:
-            task, old = selected[structure_text(made.body)], before.get(made.name)
+        for new_task in new[names]:
+            task, old = selected[structure_text(new_task.body)], before.get(new_task.name)
             cost = costs.task(task)
             if old is not None:
                 was = costs.task(old)
@@ -160,8 +160,8 @@ def _selected(tasks: Sequence[Task], select: Select) -> dict[str, Task]:
     """By structure one task with the best kernel, all structures side by side."""
     alike = {structure_text(task.body): task for task in tasks}
     batch = tuple(Task(f"offer{i}", task.body) for i, task in enumerate(alike.values()))
-    found = select(TaskGraph("offers", (), (), batch, (), ())).tasks.tasks
-    return dict(zip(alike, found, strict=True))
+    selected_tasks = select(TaskGraph("offers", (), (), batch, (), ())).tasks.tasks
+    return dict(zip(alike, selected_tasks, strict=True))
 
 
 def _names(members: Members) -> Names:

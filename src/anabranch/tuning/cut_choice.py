@@ -26,10 +26,10 @@ class SelectionVariant:
 
 def fastest_cut(ways: Sequence[Selection], cost: CostOf, trace: Trace) -> Selection:
     """The fastest of all cuts, wherever they differ."""
-    found, *others = ways
+    fastest, *others = ways
     for whole in others:
-        found = faster_of_two(whole, found, cost, trace)
-    return found
+        fastest = faster_of_two(whole, fastest, cost, trace)
+    return fastest
 
 
 def faster_of_two(whole: Selection, parts: Selection, cost: CostOf, trace: Trace) -> Selection:

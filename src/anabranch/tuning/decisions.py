@@ -76,10 +76,11 @@ def known(
     keys = {structure: DECISIONS.key(*title, structure) for structure in structures}
     makers = dict(enumerate(provider.name for provider in providers))
     return {
-        structure: Decision(sketches(found.tried, structures[structure]), found.makers)
-        for structure, found in DECISIONS.get_many(memory.cache, keys).items()
-        if sum(one.verdict.chosen for one in found.tried) == 1
-        and [makers.get(i) for i in found.makers] == [one.kernel.provider for one in found.tried]
+        structure: Decision(sketches(decision.tried, structures[structure]), decision.makers)
+        for structure, decision in DECISIONS.get_many(memory.cache, keys).items()
+        if sum(candidate.verdict.chosen for candidate in decision.tried) == 1
+        and [makers.get(i) for i in decision.makers]
+        == [candidate.kernel.provider for candidate in decision.tried]
     }
 
 
@@ -105,10 +106,12 @@ def sketches(tried: Iterable[Candidate], body: Graph = UNTOLD) -> tuple[Candidat
     """The candidates, known by name and cost, as kernels of this body."""
     return tuple(
         Candidate(
-            Kernel(k.provider, k.name, body, k.variant, k.writes_out), one.verdict, sketch=True
+            Kernel(k.provider, k.name, body, k.variant, k.writes_out),
+            candidate.verdict,
+            sketch=True,
         )
-        for one in tried
-        for k in (one.kernel,)
+        for candidate in tried
+        for k in (candidate.kernel,)
     )
 
 
@@ -129,8 +132,8 @@ def whole(
 
 
 def _title(spec: TargetSpec, providers: Sequence[Provider], memory: Memory) -> list[str]:
-    made = (f"{provider.name} {provider.version}" for provider in providers)
-    return [spec.fingerprint, memory.costs, *made]
+    versions = (f"{provider.name} {provider.version}" for provider in providers)
+    return [spec.fingerprint, memory.costs, *versions]
 
 
 def _measured(decision: Decision) -> bool:

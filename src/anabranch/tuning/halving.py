@@ -38,17 +38,17 @@ def successive_halving(
     out = {i for group, few in zip(ranked, finalists, strict=True) for i in group[len(few) :]}
     final = [i for i in range(len(tasks)) if i not in out]
     precise = trial([tasks[i] for i in final])
-    found = dict(zip(final, precise, strict=True))
-    for i in rough.keys() & found.keys():
-        cost = found[i]
+    costs = dict(zip(final, precise, strict=True))
+    for i in rough.keys() & costs.keys():
+        cost = costs[i]
         if cost is not None and cost.source == "estimated":
-            found[i] = rough[i]  # there was no time: a rough number is better than none
+            costs[i] = rough[i]  # there was no time: a rough number is better than none
     for group, few in zip(ranked, finalists, strict=True):
-        known = [cost.us for i in few if (cost := found[i]) is not None]
-        least = max(known, default=0.0)
+        times = [cost.us for i in few if (cost := costs[i]) is not None]
+        least = max(times, default=0.0)
         for i in group[len(few) :]:
-            found[i] = replace(rough[i], us=max(rough[i].us, least))
-    return [found[i] for i in range(len(tasks))]
+            costs[i] = replace(rough[i], us=max(rough[i].us, least))
+    return [costs[i] for i in range(len(tasks))]
 
 
 def _finalists(group: Sequence[int], rough: Mapping[int, Cost]) -> Sequence[int]:

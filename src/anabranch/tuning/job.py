@@ -78,11 +78,11 @@ def example_of(job: Job, captured: Captured) -> list[Tensor]:
     """The example as the graph's inputs, on the target's device: of states copies of what they
     are."""
     graph, (tree, _), device = captured.graph, captured.trees, job.target.device
-    given = flatten_call(captured.signature, graph.given, job.args, job.kwargs, tree)
+    tensors = flatten_call(captured.signature, graph.given, job.args, job.kwargs, tree)
     held = {state.name: state.value for state in graph.states}
     last = (held[value.name] for value in graph.inputs if value.name in held)
     states = [value.detach().to(device).clone() for value in last if value is not None]
-    return [*(tensor.to(device) for tensor in given), *states]
+    return [*(tensor.to(device) for tensor in tensors), *states]
 
 
 def with_samples(job: Job, captured: Captured, graph: Graph) -> Job:

@@ -74,18 +74,18 @@ class Sharing:
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         """One kernel for each variant that was offered for a task of this structure."""
-        found: list[Kernel] = []
+        kernels: list[Kernel] = []
         for variant in self.offers.get(structure_text(task.body), ()):
             try:
-                found.append(self.of.kernel(task, spec, HORIZONTAL, variant))
+                kernels.append(self.of.kernel(task, spec, HORIZONTAL, variant))
             except ValueError:  # of a part with so many warps there is none
                 continue
-        return found
+        return kernels
 
 
 def parts(selection: Selection, spec: TargetSpec) -> dict[str, JointPart]:
     """By name the tasks that may share a launch with others, and what each would bring."""
-    found: dict[str, JointPart] = {}
+    part_of: dict[str, JointPart] = {}
     for task in selection.tasks.tasks:
         written = _written(selection.candidates.get(task.name, ()))
         if task.kernel is None or not written:
@@ -96,79 +96,81 @@ def parts(selection: Selection, spec: TargetSpec) -> dict[str, JointPart]:
         if us > SHORT or (chosen is not None and us > SLOWER * chosen.us):
             continue
         if len(components(task.body)) == 1:
-            found[task.name] = JointPart(
+            part_of[task.name] = JointPart(
                 us, tuple(tile for _, tile in written), _resources(task, best)
             )
-    return found
+    return part_of
 
 
 def grouped(
-    tasks: TaskGraph, known: Mapping[str, JointPart], spec: TargetSpec
+    tasks: TaskGraph, part_of: Mapping[str, JointPart], spec: TargetSpec
 ) -> list[list[TaskGroup]]:
     """Groups of tasks that could be one launch each, those of equal structure together: by levels
     from the start, then by levels from the end what these have otherwise. The one may share tasks
     with the other, or wait for it in a circle, so they are kept apart."""
-    us = {name: part.us for name, part in known.items()}
-    fits = partial(_fits, known=known, spec=spec)
-    found: dict[tuple[bool, str], list[TaskGroup]] = {}
+    us = {name: part.us for name, part in part_of.items()}
+    fits = partial(_fits, part_of=part_of, spec=spec)
+    groups_by_key: dict[tuple[bool, str], list[TaskGroup]] = {}
     seen: set[str] = set()
     for late in (False, True):
         for group in levelled(tasks, us, fits, late):
             if name_of(group) not in seen:
                 seen.add(name_of(group))
                 key = late, structure_text(joint(group).body)
-                found.setdefault(key, []).append(group)
-    return list(found.values())
+                groups_by_key.setdefault(key, []).append(group)
+    return list(groups_by_key.values())
 
 
 def offers(
-    groups: Sequence[TaskGroup], known: Mapping[str, JointPart]
+    groups: Sequence[TaskGroup], part_of: Mapping[str, JointPart]
 ) -> dict[str, tuple[Variant, ...]]:
     """By structure of the whole the variants to try."""
     table: dict[str, tuple[Variant, ...]] = {}
     for group in groups:
         each = EACH if len(group) <= MOST_TASKS else 1
-        tiles = joint_tiles([known[task.name].tiles for task in group])[:each]
+        tiles = joint_tiles([part_of[task.name].tiles for task in group])[:each]
         table.setdefault(structure_text(joint(group).body), tuple(map(Variant, tiles)))
     return table
 
 
-def sketch(group: TaskGroup, known: Mapping[str, JointPart]) -> Task:
+def sketch(group: TaskGroup, part_of: Mapping[str, JointPart]) -> Task:
     """The group as one task, as far as it is known before it has a kernel."""
     task = joint(group)
-    ctas = sum(known[part.name].resources.ctas for part in group)
+    ctas = sum(part_of[part.name].resources.ctas for part in group)
     kernel = Kernel(GENERATED, HORIZONTAL, task.body, writes_out=True)
-    return replace(task, kernel=replace(kernel, resources=_largest(group, known, ctas)))
+    return replace(task, kernel=replace(kernel, resources=_largest(group, part_of, ctas)))
 
 
-def joint_resources(kernel: Kernel, group: TaskGroup, known: Mapping[str, JointPart]) -> Resources:
+def joint_resources(
+    kernel: Kernel, group: TaskGroup, part_of: Mapping[str, JointPart]
+) -> Resources:
     """The resources of a group's launch, by those of its parts: CTAs of all, all else of the part
     that needs most."""
     written = program(kernel.body, kernel.variant)
-    held = _largest(group, known, written.ctas)
+    held = _largest(group, part_of, written.ctas)
     return replace(held, threads=32 * written.warps)
 
 
-def _largest(group: Sequence[Task], known: Mapping[str, JointPart], ctas: int) -> Resources:
-    own = [known[task.name].resources for task in group]
+def _largest(group: Sequence[Task], part_of: Mapping[str, JointPart], ctas: int) -> Resources:
+    own = [part_of[task.name].resources for task in group]
     return Resources(
         ctas,
-        max(one.threads for one in own),
-        max(one.registers for one in own),
-        max(one.shared for one in own),
+        max(resources.threads for resources in own),
+        max(resources.registers for resources in own),
+        max(resources.shared for resources in own),
     )
 
 
 def _written(tried: Sequence[Candidate]) -> list[tuple[float, PartTile]]:
     """Times and tiles of the generated kernels, the fastest first."""
-    found: list[tuple[float, PartTile]] = []
-    for one in tried:
-        variant, took = one.kernel.variant, one.verdict.usable
+    timed_tiles: list[tuple[float, PartTile]] = []
+    for candidate in tried:
+        variant, took = candidate.kernel.variant, candidate.verdict.usable
         if took is None or not isinstance(variant, Variant):
             continue
         if not isinstance(variant.tile, HorizontalTile):
-            found.append((took.us, variant.tile))
-    return sorted(found, key=lambda pair: pair[0])
+            timed_tiles.append((took.us, variant.tile))
+    return sorted(timed_tiles, key=lambda pair: pair[0])
 
 
 def _resources(task: Task, tile: PartTile) -> Resources:
@@ -181,7 +183,7 @@ def _resources(task: Task, tile: PartTile) -> Resources:
     return Resources(written.ctas, 32 * written.warps, held.registers, held.shared)
 
 
-def _fits(group: Sequence[Task], known: Mapping[str, JointPart], spec: TargetSpec) -> bool:
+def _fits(group: Sequence[Task], part_of: Mapping[str, JointPart], spec: TargetSpec) -> bool:
     """Whether all CTAs run at once, each with what the part that needs most takes."""
-    ctas = sum(known[task.name].resources.ctas for task in group)
-    return ctas <= spec.sms * per_processor(_largest(group, known, ctas), spec)
+    ctas = sum(part_of[task.name].resources.ctas for task in group)
+    return ctas <= spec.sms * per_processor(_largest(group, part_of, ctas), spec)

@@ -32,15 +32,15 @@ def levelled(tasks: TaskGraph, us: Mapping[str, float], fits: Fits, late: bool) 
     """Groups of at least two of the tasks that `us` has times of, each of one level. Equal groups
     have their tasks in equal order."""
     dag, by_name = dag_of(tasks), {task.name: task for task in tasks.tasks}
-    found: list[TaskGroup] = []
+    groups: list[TaskGroup] = []
     levels: dict[int, list[Task]] = {}
     for name, level in zip(dag.names, _levels(dag, late), strict=True):
         if name in us:
             levels.setdefault(level, []).append(by_name[name])
     for _, own in sorted(levels.items()):
         if len(own) > 1:
-            found += _groups(own, us, fits)
-    return found
+            groups += _groups(own, us, fits)
+    return groups
 
 
 def together(
@@ -49,10 +49,10 @@ def together(
     """The tasks with each of these groups as the task that `joined` has under the group's name.
     ScheduleError if they would wait for each other in a circle, as groups of several levels may."""
     gone = {task.name for group in groups for task in group}
-    found = [task for task in tasks.tasks if task.name not in gone]
-    found += [joined[name_of(group)] for group in groups]
-    mixed = replace(tasks, tasks=tuple(found))
-    named = {task.name: task for task in found}
+    new_tasks = [task for task in tasks.tasks if task.name not in gone]
+    new_tasks += [joined[name_of(group)] for group in groups]
+    mixed = replace(tasks, tasks=tuple(new_tasks))
+    named = {task.name: task for task in new_tasks}
     return replace(mixed, tasks=tuple(named[name] for name in dag_of(mixed).names))
 
 
@@ -70,9 +70,9 @@ def joint(group: TaskGroup) -> Task:
     constants = {value.name: value for body in bodies for value in body.constants}
     outputs = tuple(ref for body in bodies for ref in body.outputs)
     states = [
-        replace(state, output=outputs.index(one.outputs[state.output]))
-        for one in bodies
-        for state in one.states
+        replace(state, output=outputs.index(part.outputs[state.output]))
+        for part in bodies
+        for state in part.states
     ]
     body = Graph(
         name_of(group),

@@ -59,9 +59,9 @@ def selection_with_less_kept(
     """The selection with such tasks, of which those that run again have the candidates of those
     that they repeat."""
     tasks, repeated = with_less_kept(selection.tasks, spec, us, trace)
-    known = selection.candidates
-    own = {name: known[task] for name, task in repeated.items() if task in known}
-    return replace(selection, tasks=tasks, candidates={**known, **own})
+    candidates = selection.candidates
+    own = {name: candidates[task] for name, task in repeated.items() if task in candidates}
+    return replace(selection, tasks=tasks, candidates={**candidates, **own})
 
 
 def with_less_kept(
@@ -75,34 +75,36 @@ def with_less_kept(
     chosen = _cheapest(_repeats(tasks, us), TIME_SHARE * whole)
     before = 0.0
     for _ in range(MOST_HALVINGS):
-        if sum(one.nbytes for one in chosen) < LEAST_BYTES:
+        if sum(repeat.nbytes for repeat in chosen) < LEAST_BYTES:
             return tasks, {}
-        made, copies = _with_copies(tasks, chosen)
-        if waiting(made):
+        changed, copies = _with_copies(tasks, chosen)
+        if waiting(changed):
             return tasks, {}
         before = before or outlook_of(tasks, us, spec)
 
         def time_of(task: Task, copies: Mapping[str, Task] = copies) -> float:
             return us(copies.get(task.name, task))
 
-        if outlook_of(made, time_of, spec) <= FORECAST_RATIO * before:
-            if not _smaller(tasks, made, chosen, spec, trace):
+        if outlook_of(changed, time_of, spec) <= FORECAST_RATIO * before:
+            if not _smaller(tasks, changed, chosen, spec, trace):
                 return tasks, {}
-            return made, {name: task.name for name, task in copies.items()}
+            return changed, {name: task.name for name, task in copies.items()}
         chosen = chosen[: len(chosen) // 2]
     return tasks, {}
 
 
 def _smaller(
-    tasks: TaskGraph, made: TaskGraph, chosen: Sequence[_Repeat], spec: TargetSpec, trace: Trace
+    tasks: TaskGraph, changed: TaskGraph, chosen: Sequence[_Repeat], spec: TargetSpec, trace: Trace
 ) -> bool:
     """Whether the arena is, by what launches are worth; told if it is."""
-    arenas = [pack(one, in_a_row(one), spec, trace=Trace()).arena_bytes for one in (tasks, made)]
+    arenas = [
+        pack(graph, in_a_row(graph), spec, trace=Trace()).arena_bytes for graph in (tasks, changed)
+    ]
     if arenas[0] - arenas[1] < LEAST_BYTES:
         return False
     what = f"{len(chosen)} tasks run again"
-    why = f"{sum(one.us for one in chosen):.1f} us: arena {arenas[0]:,} -> {arenas[1]:,} B"
-    names = ", ".join(one.task.name for one in chosen)
+    why = f"{sum(repeat.us for repeat in chosen):.1f} us: arena {arenas[0]:,} -> {arenas[1]:,} B"
+    names = ", ".join(repeat.task.name for repeat in chosen)
     trace.add("applied", "tuning", what, f"{why}: {names}")
     return True
 
@@ -118,10 +120,10 @@ def _repeats(tasks: TaskGraph, us: TaskTime) -> list[_Repeat]:
     peak = _peak(span, len(tasks.tasks))
     roots, types = alias_roots(tasks), value_types(tasks)
     readers = _readers(tasks, roots)
-    made = {name: i for i, task in enumerate(tasks.tasks) for name in task.writes}
+    writer_of = {name: i for i, task in enumerate(tasks.tasks) for name in task.writes}
     lost = {old: i for i, task in enumerate(tasks.tasks) for old in task.overwrites.values()}
     fixed = _fixed(tasks, roots)
-    found, needed = list[_Repeat](), set[str]()
+    repeats, needed = list[_Repeat](), set[str]()
     for task in tasks.tasks[:peak]:
         if len(task.writes) != 1 or not fixed.isdisjoint(task.writes) or not _cheap(task):
             continue
@@ -134,26 +136,28 @@ def _repeats(tasks: TaskGraph, us: TaskTime) -> list[_Repeat]:
             span[name][1] >= late[0] if name in span else lost.get(name, late[0]) >= late[0]
             for name in read
         )
-        waits = [(made.get(roots.get(name, name), -1), name) for name in tasks.tasks[late[0]].reads]
+        waits = [
+            (writer_of.get(roots.get(name, name), -1), name) for name in tasks.tasks[late[0]].reads
+        ]
         at, anchor = max(waits)
         if there and at >= peak:
             needed |= read
-            found.append(_Repeat(task, late[0], anchor, us(task), types[value].nbytes))
-    return [one for one in found if needed.isdisjoint(one.task.writes)]
+            repeats.append(_Repeat(task, late[0], anchor, us(task), types[value].nbytes))
+    return [repeat for repeat in repeats if needed.isdisjoint(repeat.task.writes)]
 
 
 def _cheapest(repeats: Sequence[_Repeat], budget_us: float) -> list[_Repeat]:
-    ranked = sorted(repeats, key=lambda one: (one.us / one.nbytes, one.before))
-    spent = accumulate(one.us for one in ranked)
-    return [one for one, total in zip(ranked, spent, strict=True) if total <= budget_us]
+    ranked = sorted(repeats, key=lambda repeat: (repeat.us / repeat.nbytes, repeat.before))
+    spent = accumulate(repeat.us for repeat in ranked)
+    return [repeat for repeat, total in zip(ranked, spent, strict=True) if total <= budget_us]
 
 
 def _spans(tasks: TaskGraph) -> dict[str, tuple[int, int, int]]:
     """By value of the arena the positions of the first task that touches it and of the last, the
     end being one more, and its bytes."""
     return {
-        one.value: (one.writer, max(bits(one.touches)), one.nbytes)
-        for one in lifetimes(tasks, in_a_row(tasks))
+        lifetime.value: (lifetime.writer, max(bits(lifetime.touches)), lifetime.nbytes)
+        for lifetime in lifetimes(tasks, in_a_row(tasks))
     }
 
 
@@ -169,11 +173,11 @@ def _peak(span: Mapping[str, tuple[int, int, int]], count: int) -> int:
 
 def _readers(tasks: TaskGraph, roots: Mapping[str, str]) -> dict[str, list[int]]:
     """By value the positions of the tasks that read it, through aliases or not."""
-    found: dict[str, list[int]] = {}
+    readers: dict[str, list[int]] = {}
     for i, task in enumerate(tasks.tasks):
         for root in dict.fromkeys(roots.get(name, name) for name in task.reads):
-            found.setdefault(root, []).append(i)
-    return found
+            readers.setdefault(root, []).append(i)
+    return readers
 
 
 def _fixed(tasks: TaskGraph, roots: Mapping[str, str]) -> set[str]:
@@ -188,7 +192,7 @@ def _cheap(task: Task) -> bool:
     if kernel is None or task.overwrites or not _of_forward(task):
         return False
     kinds = [ops.info(node.op) for node in (*task.body.nodes, *kernel.body.nodes)]
-    return not any(one.random or one.kind in ("contract", "opaque") for one in kinds)
+    return not any(info.random or info.kind in ("contract", "opaque") for info in kinds)
 
 
 def _with_copies(tasks: TaskGraph, chosen: Sequence[_Repeat]) -> tuple[TaskGraph, dict[str, Task]]:
@@ -199,21 +203,21 @@ def _with_copies(tasks: TaskGraph, chosen: Sequence[_Repeat]) -> tuple[TaskGraph
     copies: dict[int, list[Task]] = {}
     origin: dict[str, Task] = {}
     border: dict[str, tuple[int, str]] = {}
-    for one in chosen:
-        (value,) = one.task.writes
-        name = _free(one.task.name + AGAIN_SUFFIX, taken)
-        copy = _repeated(one.task, name, Input(one.anchor, types[one.anchor]), taken)
-        origin[name] = one.task
-        copies.setdefault(one.before, []).append(copy)
-        border[value] = one.before, copy.writes[0]
+    for repeat in chosen:
+        (value,) = repeat.task.writes
+        name = _free(repeat.task.name + AGAIN_SUFFIX, taken)
+        copy = _repeated(repeat.task, name, Input(repeat.anchor, types[repeat.anchor]), taken)
+        origin[name] = repeat.task
+        copies.setdefault(repeat.before, []).append(copy)
+        border[value] = repeat.before, copy.writes[0]
     aliases, other = list(tasks.aliases), dict[str, tuple[int, str]](border)
     for node in tasks.aliases:
         root = roots[node.results[0]]
         if root in border:
             names = {used: other[used][1] for used in node.uses if used in other}
-            made = _node(node, _free(node.name + AGAIN_SUFFIX, taken), names)
-            aliases.append(made)
-            pairs = zip(node.results, made.results, strict=True)
+            alias_copy = _node(node, _free(node.name + AGAIN_SUFFIX, taken), names)
+            aliases.append(alias_copy)
+            pairs = zip(node.results, alias_copy.results, strict=True)
             other.update((old, (border[root][0], new)) for old, new in pairs)
     row = list[Task]()
     for i, task in enumerate(tasks.tasks):
@@ -244,8 +248,8 @@ def _repeated(task: Task, name: str, anchor: Input, taken: set[str]) -> Task:
     names: dict[str, str] = {}
     for node in (*task.body.nodes, *kernel.body.nodes):
         if node.name not in names:
-            made = _node(node, _free(node.name + AGAIN_SUFFIX, taken), {})
-            names.update(zip(node.results, made.results, strict=True))
+            renamed = _node(node, _free(node.name + AGAIN_SUFFIX, taken), {})
+            names.update(zip(node.results, renamed.results, strict=True))
     body = _renamed(task.body, names)
     if anchor not in body.inputs:
         body = replace(body, inputs=(*body.inputs, anchor))
@@ -263,10 +267,10 @@ def _reading(task: Task, names: dict[str, str]) -> Task:
 
 def _running(kernel: Kernel, body: Graph) -> Kernel:
     """The kernel of another body, which differs in names: a generated text tells them."""
-    made = replace(kernel, body=body)
+    copy = replace(kernel, body=body)
     if kernel.provider == GENERATED and isinstance(kernel.variant, Variant):
-        made = replace(made, source=program(body, kernel.variant).text)
-    return made
+        copy = replace(copy, source=program(body, kernel.variant).text)
+    return copy
 
 
 def _renamed(body: Graph, names: dict[str, str]) -> Graph:

@@ -16,11 +16,11 @@ def takes(job: Job, plan: Plan) -> dict[str, int]:
     plan has, of the arena what the one beside lacks."""
     tasks = plan.tasks
     weights = {(c.digest, c.type): c.type.nbytes for c in tasks.constants}
-    known = job.beside.arena.numel() if job.beside is not None else 0
+    beside_bytes = job.beside.arena.numel() if job.beside is not None else 0
     return {
         "weights": sum(count for key, count in weights.items() if key not in job.shared),
         "inputs": sum(value.type.nbytes for value in tasks.given),
-        "arena": max(0, plan.arena_bytes - known),
+        "arena": max(0, plan.arena_bytes - beside_bytes),
         "pool": plan.pool_bytes,
     }
 

@@ -19,10 +19,10 @@ def with_again(selection: Selection, config: SelectionConfig, trace: Trace) -> S
         return selection
     changed = replace(whole, tasks=tuple(task for task in whole.tasks if task.kernel is None))
     try:
-        found = select(changed, config, trace)
+        selected = select(changed, config, trace)
     except TargetError as failed:
         trace.add("refused", "fusion", whole.name, str(failed).partition("\n")[0])
         return selection
-    chosen = {task.name: task for task in found.tasks.tasks}
+    chosen = {task.name: task for task in selected.tasks.tasks}
     tasks = replace(whole, tasks=tuple(chosen.get(task.name, task) for task in whole.tasks))
-    return Selection(tasks, {**selection.candidates, **found.candidates}, found.settled)
+    return Selection(tasks, {**selection.candidates, **selected.candidates}, selected.settled)

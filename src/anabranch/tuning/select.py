@@ -139,11 +139,11 @@ def _firsts(groups: Sequence[Mapping[str, Sequence[Task]]]) -> dict[str, Task]:
 
 def _counts(groups: Sequence[Mapping[str, Sequence[Task]]]) -> dict[str, int]:
     """How many tasks of each structure one cut has, at most."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for alike in groups:
         for key, group in alike.items():
-            found[key] = max(len(group), found.get(key, 0))
-    return found
+            counts[key] = max(len(group), counts.get(key, 0))
+    return counts
 
 
 def _importance(
@@ -289,15 +289,17 @@ def _heard(cost: Cost | None) -> Verdict:
 
 def _known(tried: list[Candidate]) -> list[Candidate]:
     """Where a time is known, one that is only estimated is not compared with it."""
-    sources = {one.verdict.cost.source for one in tried if one.verdict.cost is not None}
+    sources = {
+        candidate.verdict.cost.source for candidate in tried if candidate.verdict.cost is not None
+    }
     if sources <= {"estimated"}:
         return tried
     unknown = Verdict("tried", refused=Refused("only estimated, where others are known"))
     return [
-        replace(one, verdict=unknown)
-        if one.verdict.cost and one.verdict.cost.source == "estimated"
-        else one
-        for one in tried
+        replace(candidate, verdict=unknown)
+        if candidate.verdict.cost and candidate.verdict.cost.source == "estimated"
+        else candidate
+        for candidate in tried
     ]
 
 
@@ -338,7 +340,11 @@ def _at_last(
 
 def _preferred(tried: Sequence[Candidate]) -> int | None:
     """The position of the next to be chosen, None if none is left."""
-    left = {i: cost for i, one in enumerate(tried) if (cost := one.verdict.usable) is not None}
+    left = {
+        i: cost
+        for i, candidate in enumerate(tried)
+        if (cost := candidate.verdict.usable) is not None
+    }
     if not left:
         return None
     most_us = as_fast(min(left.values(), key=lambda cost: cost.us))
@@ -356,7 +362,9 @@ def _nothing_runs(
 ) -> TargetError:
     """`trace`: has heard from whoever tried them what went wrong, though not with which."""
     unordered = any_order(task.body, spec.kind)
-    if unordered and not any(runs_body(replace(task, kernel=one.kernel)) for one in tried):
+    if unordered and not any(
+        runs_body(replace(task, kernel=candidate.kernel)) for candidate in tried
+    ):
         return TargetError(
             f"no kernel of task {task.name} gives the same bits in each run",
             f"{unordered}, torch has no deterministic kernel for it, and none was generated",

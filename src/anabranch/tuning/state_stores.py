@@ -38,16 +38,16 @@ def stored_in_place(tasks: TaskGraph, signature: Signature, trace: Trace) -> Tas
     """The tasks without the copies that the kernels before them can do without; the very same where
     there are none."""
     every = copies = _copies(tasks, signature)
-    made = _without(tasks, copies)
-    while copies and (knot := waiting(made)):
+    reduced = _without(tasks, copies)
+    while copies and (knot := waiting(reduced)):
         left = [copy for copy in copies if copy.maker not in knot]
         copies = left if len(left) < len(copies) else []
-        made = _without(tasks, copies)
+        reduced = _without(tasks, copies)
     if not copies:
         return tasks
     what = f"{len(copies)} of {len(every)} states"
     trace.add("applied", "tuning", what, "written by the kernels that compute them")
-    return in_launch_order(made)
+    return in_launch_order(reduced)
 
 
 def _copies(tasks: TaskGraph, signature: Signature) -> list[_Copy]:
@@ -56,7 +56,7 @@ def _copies(tasks: TaskGraph, signature: Signature) -> list[_Copy]:
     news = {state.name: tasks.outputs[state.output].name for state in tasks.states}
     roots = alias_roots(tasks)
     read, taken = _read(tasks, signature), {*roots, *wholes(tasks)}
-    found: list[_Copy] = []
+    copies: list[_Copy] = []
     for task in tasks.tasks:
         if len(task.body.nodes) != 1 or task.body.nodes[0].op != STORE:
             continue
@@ -66,8 +66,8 @@ def _copies(tasks: TaskGraph, signature: Signature) -> list[_Copy]:
             whole = news.get(old) == new and new not in read and value not in taken
             if whole and maker is not None and _may(maker, value, old, roots.get):
                 taken.add(value)
-                found.append(_Copy(task.name, old, value, maker.name))
-    return found
+                copies.append(_Copy(task.name, old, value, maker.name))
+    return copies
 
 
 def _read(tasks: TaskGraph, signature: Signature) -> set[str]:

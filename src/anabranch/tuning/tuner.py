@@ -105,10 +105,10 @@ class Tuner:
     @property
     def providers(self) -> Sequence[Provider]:
         """Who is asked for kernels, in order of preference at equal times."""
-        found = PROVIDERS
+        providers = PROVIDERS
         if self.generates:
-            found = LIMITED if self.options.pruning == "limit" else ALL
-        return in_order(found) if self.options.deterministic else found
+            providers = LIMITED if self.options.pruning == "limit" else ALL
+        return in_order(providers) if self.options.deterministic else providers
 
     def cuts(self, graph: Graph, trace: Trace) -> list[TaskGraph]:
         """The graph cut in every way, the finest first, each way once; the last keeps apart what
@@ -117,19 +117,19 @@ class Tuner:
         each of them alone."""
         if self.begins_with_nodes:
             return [singly(graph)]
-        found, spec = list[TaskGraph](), self.target.spec
+        cuts, spec = list[TaskGraph](), self.target.spec
         loops = recurrences(graph, trace) if self.generates else []
         for larger in CUTS if self.generates else CUTS[:1]:
             cut = partition(graph, trace, spec, *larger, loops=loops, late=self.late)
-            if cut not in found:
-                found.append(cut)
-        alone = _fused(found[-1]).intersection(fitting(found[0], Trace(quiet=True)))
+            if cut not in cuts:
+                cuts.append(cut)
+        alone = _fused(cuts[-1]).intersection(fitting(cuts[0], Trace(quiet=True)))
         if alone and self.generates:
             apart = partition(
                 graph, trace, spec, *CUTS[-1], alone=alone, loops=loops, late=self.late
             )
-            found.append(apart)
-        return found
+            cuts.append(apart)
+        return cuts
 
     def kernels(
         self, cuts: Sequence[TaskGraph], costs: Costs, trace: Trace, wholes: bool = False
@@ -149,7 +149,7 @@ class Tuner:
             ways = select_all(cuts, config, trace)
             if not self.generates or self.options.scheduler in MERGING:
                 told = trace.child()
-                found = [SelectionVariant(fastest_cut(ways, costs.task, told), told)]
+                variants = [SelectionVariant(fastest_cut(ways, costs.task, told), told)]
             else:
 
                 def again(selection: Selection, trace: Trace) -> Selection:
@@ -166,11 +166,11 @@ class Tuner:
                         again(selection, trace), config, costs, trace, hopeful
                     )
 
-                found = selections_with_elided_concats(ways, costs.task, elide, trace, wholes)
+                variants = selections_with_elided_concats(ways, costs.task, elide, trace, wholes)
             settled = config.memory.settled()
             return [
                 SelectionVariant(replace(way.selection, settled=settled), way.trace)
-                for way in found
+                for way in variants
             ]
 
     def _deepcuts(self, alone: TaskGraph, config: SelectionConfig, trace: Trace) -> Selection:
@@ -179,18 +179,21 @@ class Tuner:
 
         def evaluate(tasks: Sequence[Task]) -> list[Cost | None]:
             decisions.update(decide(tasks, config, trace))
-            found = (decisions.get(structure_text(task.body)) for task in tasks)
-            each = zip(tasks, found, strict=True)
-            return [_in_one_launch(task, made, config) if made else None for task, made in each]
+            decided = (decisions.get(structure_text(task.body)) for task in tasks)
+            each = zip(tasks, decided, strict=True)
+            return [
+                _in_one_launch(task, decision, config) if decision else None
+                for task, decision in each
+            ]
 
         if self.options.fusion == "none":
             tasks = alone
             evaluate(alone.tasks)
         else:
-            given = graph_of(alone), evaluate, trace, self._unwritten, self._total()
-            tasks = deepcuts_partition(*given)
-        found = select_known(tasks, decisions, config, trace)
-        return replace(found, settled=config.memory.settled())
+            arguments = graph_of(alone), evaluate, trace, self._unwritten, self._total()
+            tasks = deepcuts_partition(*arguments)
+        selection = select_known(tasks, decisions, config, trace)
+        return replace(selection, settled=config.memory.settled())
 
     def _total(self) -> CutTotal | None:
         """What a cut takes: as scheduled, or where one kernel runs after another their sum."""
@@ -228,7 +231,7 @@ class Tuner:
         """Every cut with kernels by itself, with what it may compute again and without: all that
         was tried on the way to a selection."""
         again = [computed_again(cut, self.target.spec, Trace()) for cut in cuts]
-        changed = [one for one, cut in zip(again, cuts, strict=True) if one is not cut]
+        changed = [other for other, cut in zip(again, cuts, strict=True) if other is not cut]
         with self._sandboxed(Trace()) as sandboxed:
             config = self._config(sandboxed, costs)
             return select_all([*cuts, *changed], config, Trace())
@@ -272,8 +275,8 @@ class Tuner:
         after = merged(name, graph, selection.tasks, costs, limits, select)
         if after is graph:
             return graph, selection
-        found = self.kernels(self.cuts(after, Trace()), costs, Trace())[0].selection
-        return after, with_probes(found, costs)
+        new_selection = self.kernels(self.cuts(after, Trace()), costs, Trace())[0].selection
+        return after, with_probes(new_selection, costs)
 
 
 def _fused(tasks: TaskGraph) -> set[str]:

@@ -22,10 +22,10 @@ def why_lost(candidate: Candidate, tried: Sequence[Candidate]) -> Refused | None
         return None
     if verdict.usable is None:
         return verdict.refused or Refused("it did not run")
-    won = next((one for one in tried if one.verdict.chosen), None)
+    won = next((other for other in tried if other.verdict.chosen), None)
     if won is None or won.verdict.cost is None:
         return Refused("none was chosen")
-    fastest = min((cost for one in tried if (cost := one.verdict.usable)), key=lambda c: c.us)
+    fastest = min((cost for other in tried if (cost := other.verdict.usable)), key=lambda c: c.us)
     if verdict.usable.us > as_fast(fastest):
         over = 100 * (verdict.usable.us / won.verdict.cost.us - 1)
         return Refused(f"{over:.{0 if over >= 9.5 else 1}f}% slower than the chosen one")

@@ -39,17 +39,17 @@ class Verbs(TyperGroup):
         if args and args[0] not in (*self.commands, *HELP):
             self._check(args[0])
             args = with_verb(args)
-        found: list[str] = super().parse_args(ctx, args)
-        return found
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
 
     def _check(self, word: str) -> None:
         if not word.startswith("-") and word.isidentifier():
             near = difflib.get_close_matches(word, self.commands, 1)
-            known = f"did you mean {near[0]}? " if near else ""
+            hint = f"did you mean {near[0]}? " if near else ""
             raise OptionError(
                 f"bench has no verb {word!r}",
                 f"its verbs are {', '.join(self.commands)}; models are zoo:{word} or alike",
-                f"{known}anabranch bench --help says what each does",
+                f"{hint}anabranch bench --help says what each does",
             )
 
 

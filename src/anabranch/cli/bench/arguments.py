@@ -38,7 +38,9 @@ SearchSeconds = Annotated[
 ]
 
 
-def rivals_of(asked: str | None, known: Collection[str] = tuple(RIVALS)) -> tuple[str, ...] | None:
+def rivals_of(
+    asked: str | None, choices: Collection[str] = tuple(RIVALS)
+) -> tuple[str, ...] | None:
     """The rivals of a list, None for the usual ones.
 
     >>> rivals_of("none"), rivals_of("eager")
@@ -46,7 +48,7 @@ def rivals_of(asked: str | None, known: Collection[str] = tuple(RIVALS)) -> tupl
     """
     if asked is None:
         return None
-    return () if asked == "none" else flags.words(asked, known, "--rivals")
+    return () if asked == "none" else flags.words(asked, choices, "--rivals")
 
 
 def schedule_matrix(

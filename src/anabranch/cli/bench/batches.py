@@ -60,11 +60,15 @@ def compare(matrix: BatchMatrix, json: str | None, workers: str | None = None) -
     if record["cut_short"]:
         screen.write_json(json, record)
         raise KeyboardInterrupt
-    made = [*((batch, "") for batch in matrix.batches), *((0, name) for name in matrix.devices)]
-    heads = (f"made for {device or batch}" for batch, device in made)
+    origins = [*((batch, "") for batch in matrix.batches), *((0, name) for name in matrix.devices)]
+    heads = (f"made for {device or batch}" for batch, device in origins)
     columns = ("<model", "run at", *heads)
     rows = [
-        [model, str(batch), *(_cell(record["rows"], model, batch, b or batch, d) for b, d in made)]
+        [
+            model,
+            str(batch),
+            *(_cell(record["rows"], model, batch, b or batch, d) for b, d in origins),
+        ]
         for model in matrix.models
         for batch in matrix.batches
     ]

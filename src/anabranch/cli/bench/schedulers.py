@@ -116,20 +116,20 @@ def show_summary(console: Console, record: dict[str, Any]) -> None:
             "pdl us",
             "/ pdl",
         )
-        console.print(screen.table(columns, [_verdict(found) for found in record["verdicts"]]))
+        console.print(screen.table(columns, [_verdict(verdict) for verdict in record["verdicts"]]))
 
 
-def _verdict(found: dict[str, Any]) -> list[str]:
+def _verdict(verdict: dict[str, Any]) -> list[str]:
     return [
-        found["model"],
-        found["dtype"],
-        str(found["batch"]),
-        f"{found['us']:.1f}",
-        found["other"],
-        f"{found['other_us']:.1f}",
-        "tie" if found["tie"] else _ratio(found["ratio"]),
-        f"{found['pdl_us']:.1f}" if "pdl_us" in found else "-",
-        "tie" if found.get("pdl_tie") else _ratio(found.get("pdl_ratio")),
+        verdict["model"],
+        verdict["dtype"],
+        str(verdict["batch"]),
+        f"{verdict['us']:.1f}",
+        verdict["other"],
+        f"{verdict['other_us']:.1f}",
+        "tie" if verdict["tie"] else _ratio(verdict["ratio"]),
+        f"{verdict['pdl_us']:.1f}" if "pdl_us" in verdict else "-",
+        "tie" if verdict.get("pdl_tie") else _ratio(verdict.get("pdl_ratio")),
     ]
 
 

@@ -18,7 +18,7 @@ MOST_NAMED = 5
 def checked(graph: OnnxGraph, outer: Collection[str] = ()) -> OnnxGraph:
     """The graph with its nodes in an order in which they can run, and what each leaves unused.
     `outer`: names that the graphs around it have made. OnnxError for a graph that has none."""
-    made = {*outer, *graph.constants, *(one.name for one in graph.inputs)}
+    defined = {*outer, *graph.constants, *(value.name for value in graph.inputs)}
     _made_once(graph)
     here = {name for node in graph.nodes for name in node.outputs if name}
     reads = {id(node): tuple(dict.fromkeys(read_by(node))) for node in graph.nodes}
@@ -26,7 +26,7 @@ def checked(graph: OnnxGraph, outer: Collection[str] = ()) -> OnnxGraph:
         name: None
         for names in (*reads.values(), graph.outputs)
         for name in names
-        if name not in made and name not in here
+        if name not in defined and name not in here
     }
     if missing:
         raise OnnxError(
@@ -34,13 +34,13 @@ def checked(graph: OnnxGraph, outer: Collection[str] = ()) -> OnnxGraph:
             f"no weight, input or result of {graph.name or 'the graph'} is called so",
             "the file is cut off, or its weights are left out: export the model again",
         )
-    ordered = _ordered(graph.nodes, made, reads)
-    known = made | here
+    ordered = _ordered(graph.nodes, defined, reads)
+    visible = defined | here
     inner = [
         replace(
             node,
             attributes={
-                key: checked(value, known) if isinstance(value, OnnxGraph) else value
+                key: checked(value, visible) if isinstance(value, OnnxGraph) else value
                 for key, value in node.attributes.items()
             },
         )
@@ -49,7 +49,7 @@ def checked(graph: OnnxGraph, outer: Collection[str] = ()) -> OnnxGraph:
     last: dict[str, int] = {}
     for number, node in enumerate(ordered):
         last.update(dict.fromkeys((*node.outputs, *reads[id(node)]), number))
-    own = (here | {one.name for one in graph.inputs}) - set(graph.outputs)
+    own = (here | {value.name for value in graph.inputs}) - set(graph.outputs)
     unused: dict[int, list[str]] = {}
     for name, number in last.items():
         if name in own:
@@ -62,7 +62,7 @@ def read_by(node: OnnxNode) -> Iterable[str]:
     """Names that a node reads, and that graphs within it read from around it."""
     yield from (name for name in node.inputs if name)
     for body in bodies(node):
-        own = {*body.constants, *(one.name for one in body.inputs)}
+        own = {*body.constants, *(value.name for value in body.inputs)}
         own |= {name for inner in body.nodes for name in inner.outputs}
         for inner in body.nodes:
             yield from (name for name in read_by(inner) if name not in own)
@@ -70,7 +70,7 @@ def read_by(node: OnnxNode) -> Iterable[str]:
 
 
 def _made_once(graph: OnnxGraph) -> None:
-    seen = {*graph.constants, *(one.name for one in graph.inputs)}
+    seen = {*graph.constants, *(value.name for value in graph.inputs)}
     for node in graph.nodes:
         for name in node.outputs:
             if name and name in seen:
@@ -83,10 +83,10 @@ def _made_once(graph: OnnxGraph) -> None:
 
 
 def _ordered(
-    nodes: Iterable[OnnxNode], made: Collection[str], reads: dict[int, tuple[str, ...]]
+    nodes: Iterable[OnnxNode], defined: Collection[str], reads: dict[int, tuple[str, ...]]
 ) -> list[OnnxNode]:
     """The nodes, each behind those whose results it reads, else as in the file."""
-    done, names = [], set(made)
+    done, names = [], set(defined)
     waiting: dict[str, list[int]] = {}
     nodes = list(nodes)
     lacks = {}

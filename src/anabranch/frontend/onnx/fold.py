@@ -33,62 +33,64 @@ FOLDABLE = {
 
 def folded(file: OnnxFile, floats: torch.dtype) -> OnnxFile:
     """The file without nodes of its outermost graph whose results are known."""
-    known = {
+    constants = {
         name: tensor
         for name, tensor in (*file.tensors.items(), *file.scalars.items())
         if tensor.numel() <= MOST_HOST
         and (name in file.scalars or tensor.dtype in (torch.int64, torch.int32, torch.bool))
     }
-    made: dict[str, Tensor] = {}
+    computed: dict[str, Tensor] = {}
     nodes = []
     for node in file.graph.nodes:
-        results = _results(node, known, floats) if _constant(node, known) else None
+        results = _results(node, constants, floats) if _constant(node, constants) else None
         if results is None:
             nodes.append(node)
         else:
-            known |= results
-            made |= results
+            constants |= results
+            computed |= results
     graph = replace(file.graph, nodes=tuple(nodes))
-    return replace(file, graph=graph, scalars={**file.scalars, **made})
+    return replace(file, graph=graph, scalars={**file.scalars, **computed})
 
 
-def _constant(node: OnnxNode, known: dict[str, Tensor]) -> bool:
+def _constant(node: OnnxNode, constants: dict[str, Tensor]) -> bool:
     return (
         bool(node.inputs)
         and not node.domain
         and node.op in FOLDABLE
-        and all(name in known for name in node.inputs if name)
-        and (node.op not in FILLING or _filled(node, known) <= MOST_HOST)
+        and all(name in constants for name in node.inputs if name)
+        and (node.op not in FILLING or _filled(node, constants) <= MOST_HOST)
     )
 
 
-def _filled(node: OnnxNode, known: dict[str, Tensor]) -> float:
+def _filled(node: OnnxNode, constants: dict[str, Tensor]) -> float:
     """At most so many numbers a result has that its inputs give the size of."""
-    given = [known[name] for name in node.inputs if name]
+    operands = [constants[name] for name in node.inputs if name]
     if node.op == "Range":
-        start, limit, delta = (float(one.reshape(-1)[0]) for one in given)
+        start, limit, delta = (float(operand.reshape(-1)[0]) for operand in operands)
         return abs((limit - start) / delta) if delta else math.inf
-    sizes = [abs(int(one)) for one in given[-1].reshape(-1).tolist()]
-    return math.prod(sizes) * (max(1, given[0].numel()) if len(given) > 1 else 1)
+    sizes = [abs(int(size)) for size in operands[-1].reshape(-1).tolist()]
+    return math.prod(sizes) * (max(1, operands[0].numel()) if len(operands) > 1 else 1)
 
 
 def _results(
-    node: OnnxNode, known: dict[str, Tensor], floats: torch.dtype
+    node: OnnxNode, constants: dict[str, Tensor], floats: torch.dtype
 ) -> dict[str, Tensor] | None:
     """Its results by name; None if they are large, no tensors, or cannot be computed."""
     alone = OnnxGraph("constants", (), tuple(name for name in node.outputs if name), (node,))
-    given = {name: host(known[name].tolist(), known[name].dtype) for name in node.inputs if name}
+    operands = {
+        name: host(constants[name].tolist(), constants[name].dtype) for name in node.inputs if name
+    }
     cpu = torch.device("cpu")
     try:
-        found = run_graph(
+        outputs = run_graph(
             replace(alone, nodes=(replace(node, unused=()),)),
             (),
-            given,
-            Surface(given, cpu, floats),
+            operands,
+            Surface(operands, cpu, floats),
         )
-        tensors = tensors_of(found, cpu)
+        tensors = tensors_of(outputs, cpu)
     except (OnnxError, RuntimeError, ValueError, TypeError, IndexError, KeyError):
         return None  # whoever runs it will be told
-    if not all(isinstance(one, Tensor) and one.numel() <= MOST_HOST for one in tensors):
+    if not all(isinstance(tensor, Tensor) and tensor.numel() <= MOST_HOST for tensor in tensors):
         return None
     return dict(zip(alone.outputs, tensors, strict=True))

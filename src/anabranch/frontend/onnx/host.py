@@ -35,15 +35,17 @@ class Host:
         if self.stored is not None:
             return self.stored
         flat = self.array.reshape(-1).tolist()
-        if any(isinstance(one, SYMBOLS) for one in flat):
-            made = [torch.scalar_tensor(one, dtype=self.dtype, device=device) for one in flat]
-            return torch.stack(made).reshape(self.array.shape)
+        if any(isinstance(number, SYMBOLS) for number in flat):
+            scalars = [
+                torch.scalar_tensor(number, dtype=self.dtype, device=device) for number in flat
+            ]
+            return torch.stack(scalars).reshape(self.array.shape)
         return torch.tensor(self.array.tolist(), dtype=self.dtype, device=device)
 
     @property
     def symbolic(self) -> bool:
         """Whether a number of it is one of torch's symbols."""
-        return any(isinstance(one, SYMBOLS) for one in self.array.reshape(-1).tolist())
+        return any(isinstance(number, SYMBOLS) for number in self.array.reshape(-1).tolist())
 
 
 def host(numbers: Any, dtype: torch.dtype, stored: Tensor | None = None) -> Host:
@@ -55,11 +57,11 @@ def host(numbers: Any, dtype: torch.dtype, stored: Tensor | None = None) -> Host
     if isinstance(numbers, np.ndarray):
         return Host(numbers.astype(object), dtype, stored)
     if isinstance(numbers, (list, tuple)):
-        if any(isinstance(one, (list, tuple)) for one in numbers):
+        if any(isinstance(row, (list, tuple)) for row in numbers):
             return Host(np.array(numbers, dtype=object), dtype, stored)
-        made = np.empty(len(numbers), dtype=object)
-        made[:] = list(numbers)
-        return Host(made, dtype, stored)
+        array = np.empty(len(numbers), dtype=object)
+        array[:] = list(numbers)
+        return Host(array, dtype, stored)
     scalar = np.empty((), dtype=object)
     scalar[()] = numbers
     return Host(scalar, dtype, stored)
@@ -70,5 +72,5 @@ def tensors_of(value: Any, device: torch.device) -> Any:
     if isinstance(value, Host):
         return value.tensor(device)
     if isinstance(value, list):
-        return [tensors_of(one, device) for one in value]
+        return [tensors_of(item, device) for item in value]
     return value

@@ -26,14 +26,14 @@ def _of_numbers(
 ) -> Callable[..., HostAnswer]:
     """An elementwise operator. `dtype`: the result's, by default that of the first operand."""
 
-    def run(call: OnnxCall, *given: Host) -> HostAnswer:
-        arrays = np.broadcast_arrays(*(one.array for one in given))
-        kind = dtype or given[0].dtype
-        made = np.empty(arrays[0].shape, dtype=object)
-        flat = made.reshape(-1)
-        for at, numbers in enumerate(zip(*(one.reshape(-1) for one in arrays), strict=True)):
+    def run(call: OnnxCall, *operands: Host) -> HostAnswer:
+        arrays = np.broadcast_arrays(*(operand.array for operand in operands))
+        kind = dtype or operands[0].dtype
+        result = np.empty(arrays[0].shape, dtype=object)
+        flat = result.reshape(-1)
+        for at, numbers in enumerate(zip(*(array.reshape(-1) for array in arrays), strict=True)):
             flat[at] = rounded(function(*numbers), kind)
-        return Host(flat.reshape(made.shape), kind)
+        return Host(flat.reshape(result.shape), kind)
 
     return run
 
@@ -107,10 +107,10 @@ def gather(call: OnnxCall, x: Host, indices: Host) -> HostAnswer:
     return host(np.take(x.array, at, axis=call.get("axis", 0)), x.dtype) if x.array.ndim else None
 
 
-def concat(call: OnnxCall, *given: Host) -> HostAnswer:
+def concat(call: OnnxCall, *parts: Host) -> HostAnswer:
     """Concat."""
-    joined = np.concatenate([one.array for one in given], axis=call.need("axis", int))
-    return Host(joined, given[0].dtype)
+    joined = np.concatenate([part.array for part in parts], axis=call.need("axis", int))
+    return Host(joined, parts[0].dtype)
 
 
 def slice_of(
@@ -122,7 +122,7 @@ def slice_of(
     steps: Host | None = None,
 ) -> HostAnswer:
     """Slice, which Python's slices are but for a negative step's end."""
-    if any(one is not None and one.symbolic for one in (starts, ends, axes, steps)):
+    if any(operand is not None and operand.symbolic for operand in (starts, ends, axes, steps)):
         return None
     begin, end = _listed(starts), _listed(ends)
     over = range(len(begin)) if axes is None else _listed(axes)
@@ -171,8 +171,8 @@ def _reduced(function: Callable[[Any], Any]) -> Callable[..., HostAnswer]:
             return None
         if not x.array.size or (axes is not None and not axes.array.size):
             return None
-        made = function(x.array.tolist())
-        return host([made] if call.get("keepdims", 1) else made, x.dtype)
+        reduced = function(x.array.tolist())
+        return host([reduced] if call.get("keepdims", 1) else reduced, x.dtype)
 
     return run
 
@@ -189,11 +189,11 @@ def _extreme(larger: bool) -> Callable[[Any, Any], Any]:
 
 
 def _folded(pick: Callable[[Any, Any], Any]) -> Callable[..., HostAnswer]:
-    def run(call: OnnxCall, *given: Host) -> HostAnswer:
-        made: HostAnswer = given[0]
-        for one in given[1:]:
-            made = _of_numbers(pick)(call, made, one)
-        return made
+    def run(call: OnnxCall, *operands: Host) -> HostAnswer:
+        result: HostAnswer = operands[0]
+        for operand in operands[1:]:
+            result = _of_numbers(pick)(call, result, operand)
+        return result
 
     return run
 
@@ -232,7 +232,7 @@ def split(call: OnnxCall, x: Host, parts: Host | None = None) -> HostAnswer:
     step = -(-x.array.size // count)
     sizes = [step] * count if parts is None else parts.array.tolist()
     ends: Array = np.cumsum(sizes)
-    return tuple(Host(one, x.dtype) for one in np.split(x.array, ends[:-1].tolist()))
+    return tuple(Host(part, x.dtype) for part in np.split(x.array, ends[:-1].tolist()))
 
 
 def transpose(call: OnnxCall, x: Host) -> HostAnswer:

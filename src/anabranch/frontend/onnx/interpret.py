@@ -45,10 +45,12 @@ class Surface:
 
 
 def run_graph(
-    graph: OnnxGraph, given: Sequence[Any], outer: Mapping[str, Any], surface: Surface
+    graph: OnnxGraph, inputs: Sequence[Any], outer: Mapping[str, Any], surface: Surface
 ) -> list[Any]:
     """The outputs of a graph: tensors, Host values, lists of them, or None."""
-    own: dict[str, Any] = {one.name: value for one, value in zip(graph.inputs, given, strict=False)}
+    own: dict[str, Any] = {
+        declared.name: value for declared, value in zip(graph.inputs, inputs, strict=False)
+    }
     values = ChainMap(own, outer)  # type: ignore[arg-type]  # it is only read
     for number, node in enumerate(graph.nodes, 1):
         frame = _frame(surface.name, node.name or node.op, number)
@@ -75,49 +77,49 @@ def _frame(file: str, node: str, number: int) -> Callable[[Callable[[], None]], 
 def _run_node(
     node: OnnxNode, own: dict[str, Any], values: Mapping[str, Any], surface: Surface
 ) -> None:
-    def run(body: OnnxGraph, given: Sequence[Any]) -> list[Any]:
-        return run_graph(body, given, values, surface)
+    def run(body: OnnxGraph, inputs: Sequence[Any]) -> list[Any]:
+        return run_graph(body, inputs, values, surface)
 
     call = OnnxCall(node, surface.floats, surface.device, run)
-    given = [values[name] if name else None for name in node.inputs]
-    answer = _on_host(call, given)
+    operands = [values[name] if name else None for name in node.inputs]
+    answer = _on_host(call, operands)
     if answer is None:
         operator = OPERATORS[node.full_name]
-        answer = operator.run(call, *arguments(operator, given, surface.device))
+        answer = operator.run(call, *arguments(operator, operands, surface.device))
     results = answer if isinstance(answer, tuple) else (answer,)
     for name, value in zip(node.outputs, results, strict=False):
         if name:
             own[name] = value
 
 
-def _on_host(call: OnnxCall, given: Sequence[Any]) -> Any:
+def _on_host(call: OnnxCall, operands: Sequence[Any]) -> Any:
     """The answer in Python, None if there is none."""
     function = HOST_OPERATORS.get(call.node.op) if not call.node.domain else None
-    if function is None or not given or given[0] is None:
+    if function is None or not operands or operands[0] is None:
         return None
-    for value in given:
+    for value in operands:
         if value is not None and not (
             isinstance(value, Host) and value.dtype in HOST_DTYPES and value.array.size <= MOST_HOST
         ):
             return None
-    return function(call, *given)
+    return function(call, *operands)
 
 
-def arguments(operator: OnnxOperator, given: Sequence[Any], device: torch.device) -> list[Any]:
+def arguments(operator: OnnxOperator, operands: Sequence[Any], device: torch.device) -> list[Any]:
     """The inputs as the operator wants them: tensors, numbers, or as they are."""
     if operator.as_given:
-        return list(given)
-    made = []
-    for place, value in enumerate(given):
+        return list(operands)
+    converted = []
+    for place, value in enumerate(operands):
         if place in operator.numbers:
-            made.append(numbers_of(value))
+            converted.append(numbers_of(value))
         elif isinstance(value, Host) and place in operator.either and not value.array.ndim:
-            made.append(value.array.item())
+            converted.append(value.array.item())
         else:
-            made.append(tensors_of(value, device))
-    if made and operator.either and not any(isinstance(one, Tensor) for one in made):
-        return [tensors_of(value, device) for value in given]
-    return made
+            converted.append(tensors_of(value, device))
+    if converted and operator.either and not any(isinstance(item, Tensor) for item in converted):
+        return [tensors_of(value, device) for value in operands]
+    return converted
 
 
 def numbers_of(value: Any) -> Any:

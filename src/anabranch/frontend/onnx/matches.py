@@ -20,12 +20,12 @@ class Matches:
     """Who makes and who reads the values of a graph, and which are constants."""
 
     def __init__(
-        self, nodes: Sequence[OnnxNode], outputs: Sequence[str], known: Mapping[str, Tensor]
+        self, nodes: Sequence[OnnxNode], outputs: Sequence[str], constants: Mapping[str, Tensor]
     ) -> None:
         self._makers = {name: node for node in nodes for name in node.outputs if name}
         self._reads = Counter(name for node in nodes for name in read_by(node))
         self._reads.update(outputs)
-        self._known = known
+        self._known = constants
 
     def of(self, name: str, *ops: str) -> OnnxNode | None:
         """The node of one of these operators that makes a value."""
@@ -51,7 +51,9 @@ class Matches:
         if node.op in ("Shape", "Size"):
             return True
         return node.op in HOST_OPERATORS and all(
-            one in self._known or self.is_number(one, depth - 1) for one in node.inputs if one
+            operand in self._known or self.is_number(operand, depth - 1)
+            for operand in node.inputs
+            if operand
         )
 
     def rank(self, name: str) -> int | None:
@@ -74,8 +76,8 @@ class Matches:
         if node is None:
             yield name
             return
-        for one in node.inputs:
-            yield from self.factors(one)
+        for operand in node.inputs:
+            yield from self.factors(operand)
 
     def apart(self, node: OnnxNode) -> tuple[str, float] | None:
         """A sum or product of a value and a number."""

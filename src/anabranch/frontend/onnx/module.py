@@ -61,7 +61,7 @@ class OnnxModule(nn.Module):
     def __init__(self, file: OnnxFile, floats: torch.dtype, sizes: Sizes) -> None:
         super().__init__()
         self.inputs, self.results = file.graph.inputs, file.graph.outputs
-        self.names = tuple(written(one.name for one in self.inputs))
+        self.names = tuple(written(value.name for value in self.inputs))
         numbers: dict[str, tuple[Any, torch.dtype]] = {}
         places: dict[str, str] = {}
         self.program = OnnxProgram(file.graph, floats, sizes, numbers, places)
@@ -88,14 +88,14 @@ class OnnxModule(nn.Module):
         """The axes that vary, by argument, as torch.export takes them."""
         return dynamic_shapes(self.names, self.inputs, self.program.sizes)
 
-    def forward(self, *given: Any, **named: Any) -> Any:
+    def forward(self, *args: Any, **named: Any) -> Any:
         """The outputs for these inputs: one tensor, or a tuple of them."""
-        inputs = self._bound(given, named)
+        inputs = self._bound(args, named)
         device = self._device(inputs)
         surface = Surface(_Constants(self), device, self.program.floats, self.graph.name)
-        found = run_graph(self.graph, inputs, surface.constants, surface)
-        made = tuple(tensors_of(one, surface.device) for one in found)
-        return made[0] if len(made) == 1 else made
+        outputs = run_graph(self.graph, inputs, surface.constants, surface)
+        results = tuple(tensors_of(output, surface.device) for output in outputs)
+        return results[0] if len(results) == 1 else results
 
     def __reduce__(self) -> Any:
         return _made, (self.names,), self.__dict__
@@ -103,16 +103,16 @@ class OnnxModule(nn.Module):
     def extra_repr(self) -> str:
         """The inputs, as the file has them."""
         return ", ".join(
-            f"{name}: {'?' if one.shape is None else [size or '?' for size in one.shape]}"
-            for name, one in zip(self.names, self.inputs, strict=True)
+            f"{name}: {'?' if value.shape is None else [size or '?' for size in value.shape]}"
+            for name, value in zip(self.names, self.inputs, strict=True)
         )
 
-    def _bound(self, given: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-        if len(given) > len(self.names) or not set(named) <= set(self.names[len(given) :]):
+    def _bound(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+        if len(args) > len(self.names) or not set(named) <= set(self.names[len(args) :]):
             raise self._misfit()
-        inputs = [*given, *(named.get(name) for name in self.names[len(given) :])]
-        for one, value in zip(self.inputs, inputs, strict=True):
-            if value is None and one.element_type:
+        inputs = [*args, *(named.get(name) for name in self.names[len(args) :])]
+        for declared, value in zip(self.inputs, inputs, strict=True):
+            if value is None and declared.element_type:
                 raise self._misfit()
         return inputs
 
@@ -124,7 +124,7 @@ class OnnxModule(nn.Module):
         )
 
     def _device(self, inputs: Sequence[Any]) -> torch.device:
-        tensors = [one for one in inputs if isinstance(one, Tensor)]
+        tensors = [value for value in inputs if isinstance(value, Tensor)]
         for tensor in (*tensors, *self.parameters(), *self.buffers()):
             return tensor.device
         return torch.device("cpu")
@@ -153,7 +153,7 @@ class OnnxModule(nn.Module):
 
 def onnx_module(file: OnnxFile, floats: torch.dtype, sizes: Sizes) -> OnnxModule:
     """A module of a class of its own, whose forward has the file's inputs as its signature."""
-    names = tuple(written(one.name for one in file.graph.inputs))
+    names = tuple(written(value.name for value in file.graph.inputs))
     return _class_for(names)(file, floats, sizes)
 
 
@@ -163,25 +163,25 @@ def written(names: Iterator[str]) -> list[str]:
     >>> written(iter(["input.1", "1", "lambda", "input_1"]))
     ['input_1', 'x1', 'lambda_', 'input_1_']
     """
-    made: list[str] = []
+    plain_names: list[str] = []
     for name in names:
         plain = re.sub(r"\W", "_", name, flags=re.ASCII) or "x"
         plain = f"x{plain}" if plain[0].isdigit() else plain
-        while keyword.iskeyword(plain) or plain in made or plain == "self":
+        while keyword.iskeyword(plain) or plain in plain_names or plain == "self":
             plain += "_"
-        made.append(plain)
-    return made
+        plain_names.append(plain)
+    return plain_names
 
 
 def read_names(graph: OnnxGraph) -> set[str]:
     """All names that a node, or a graph, reads."""
-    found = set(graph.outputs)
+    names = set(graph.outputs)
     for node in all_nodes(graph):
-        found.update(node.inputs)
+        names.update(node.inputs)
         for value in node.attributes.values():
             if isinstance(value, OnnxGraph):
-                found.update(value.outputs)
-    return found
+                names.update(value.outputs)
+    return names
 
 
 def _asked_as_numbers(graph: OnnxGraph) -> set[str]:
@@ -211,8 +211,8 @@ def _free(module: nn.Module, parts: Sequence[str]) -> bool:
 
 
 def _class_for(names: Sequence[str]) -> type[OnnxModule]:
-    def forward(self: OnnxModule, *given: Any, **named: Any) -> Any:
-        return OnnxModule.forward(self, *given, **named)
+    def forward(self: OnnxModule, *args: Any, **named: Any) -> Any:
+        return OnnxModule.forward(self, *args, **named)
 
     by_name = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -222,8 +222,8 @@ def _class_for(names: Sequence[str]) -> type[OnnxModule]:
 
 
 def _made(names: Sequence[str]) -> OnnxModule:
-    made = _class_for(names)
-    return made.__new__(made)
+    cls = _class_for(names)
+    return cls.__new__(cls)
 
 
 class _Constants(Mapping[str, Any]):

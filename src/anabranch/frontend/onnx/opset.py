@@ -41,7 +41,7 @@ class Constants:
             number += 1
             name = f"{stem}_{number}"
         floating = isinstance(value, float) or (
-            isinstance(value, tuple) and any(isinstance(one, float) for one in value)
+            isinstance(value, tuple) and any(isinstance(item, float) for item in value)
         )
         self.made[name] = torch.tensor(value, dtype=torch.float32 if floating else torch.int64)
         return name
@@ -99,11 +99,11 @@ def to_inputs(*keys: str, first: int = 1, at: Sequence[int] = ()) -> NodeChange:
     return change
 
 
-def with_attributes(**given: Any) -> NodeChange:
+def with_attributes(**defaults: Any) -> NodeChange:
     """A change: what was always so is said, unless the node says otherwise."""
 
     def change(node: OnnxNode, constants: Constants) -> OnnxNode:
-        return replace(node, attributes={**given, **node.attributes})
+        return replace(node, attributes={**defaults, **node.attributes})
 
     return change
 
@@ -113,8 +113,8 @@ def renamed(op: str, *changes: NodeChange) -> NodeChange:
 
     def change(node: OnnxNode, constants: Constants) -> OnnxNode:
         node = replace(node, op=op)
-        for one in changes:
-            node = one(node, constants)
+        for step in changes:
+            node = step(node, constants)
         return node
 
     return change

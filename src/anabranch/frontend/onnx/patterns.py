@@ -32,25 +32,25 @@ Scales = list[tuple[str, bool]]
 
 def with_patterns(file: OnnxFile) -> OnnxFile:
     """The file with what is spelled out in one node."""
-    known = {**file.tensors, **file.scalars}
-    return replace(file, graph=_replaced(file.graph, known))
+    constants = {**file.tensors, **file.scalars}
+    return replace(file, graph=_replaced(file.graph, constants))
 
 
-def _replaced(graph: OnnxGraph, known: Mapping[str, Tensor]) -> OnnxGraph:
+def _replaced(graph: OnnxGraph, constants: Mapping[str, Tensor]) -> OnnxGraph:
     nodes = [
         replace(
             node,
             attributes={
-                key: _replaced(value, known) if isinstance(value, OnnxGraph) else value
+                key: _replaced(value, constants) if isinstance(value, OnnxGraph) else value
                 for key, value in node.attributes.items()
             },
         )
         for node in graph.nodes
     ]
     for find in PATTERNS:
-        matches = Matches(nodes, graph.outputs, known)
+        matches = Matches(nodes, graph.outputs, constants)
         nodes = _used([find(matches, node) or node for node in nodes], graph.outputs)
-    nodes = _used(stacked(nodes, Matches(nodes, graph.outputs, known)), graph.outputs)
+    nodes = _used(stacked(nodes, Matches(nodes, graph.outputs, constants)), graph.outputs)
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -78,86 +78,86 @@ def _made(
     )
 
 
-def gelu(found: Matches, root: OnnxNode) -> OnnxNode | None:
+def gelu(matches: Matches, root: OnnxNode) -> OnnxNode | None:
     """The product x * 0.5 * (1 + erf(x / sqrt(2))), or by tanh, factors in any order."""
     if root.op != "Mul" or root.domain:
         return None
-    factors = [one for name in root.inputs for one in found.factors(name)]
-    halves = [name for name in factors if near(found.number(name), 0.5)]
+    factors = [factor for name in root.inputs for factor in matches.factors(name)]
+    halves = [name for name in factors if near(matches.number(name), 0.5)]
     rest = [name for name in factors if name not in halves]
     if len(halves) != 1 or len(rest) != 2:
         return None
     for x, other in (rest, rest[::-1]):
-        one = found.only(other, "Add")
-        parts = None if one is None else found.apart(one)
+        total = matches.only(other, "Add")
+        parts = None if total is None else matches.apart(total)
         if parts is None or not near(parts[1], 1.0):
             continue
-        inner = found.only(parts[0], "Erf", "Tanh")
-        if inner is not None and inner.op == "Erf" and _by_root(found, inner.inputs[0]) == x:
+        inner = matches.only(parts[0], "Erf", "Tanh")
+        if inner is not None and inner.op == "Erf" and _by_root(matches, inner.inputs[0]) == x:
             return _made(root, "Gelu", [x])
-        if inner is not None and inner.op == "Tanh" and _cubic(found, inner.inputs[0], x):
+        if inner is not None and inner.op == "Tanh" and _cubic(matches, inner.inputs[0], x):
             return _made(root, "Gelu", [x], approximate="tanh")
     return None
 
 
-def _by_root(found: Matches, name: str) -> str | None:
+def _by_root(matches: Matches, name: str) -> str | None:
     """The x of x / sqrt(2)."""
-    node = found.only(name, "Div", "Mul")
+    node = matches.only(name, "Div", "Mul")
     if node is None:
         return None
     if node.op == "Div":
-        return node.inputs[0] if near(found.number(node.inputs[1]), math.sqrt(2)) else None
-    parts = found.apart(node)
+        return node.inputs[0] if near(matches.number(node.inputs[1]), math.sqrt(2)) else None
+    parts = matches.apart(node)
     return parts[0] if parts is not None and near(parts[1], math.sqrt(0.5)) else None
 
 
-def _cubic(found: Matches, name: str, x: str) -> bool:
+def _cubic(matches: Matches, name: str, x: str) -> bool:
     """Whether a value is sqrt(2 / pi) * (x + 0.044715 * x ** 3)."""
-    outer = found.only(name, "Mul")
-    parts = None if outer is None else found.apart(outer)
+    outer = matches.only(name, "Mul")
+    parts = None if outer is None else matches.apart(outer)
     if parts is None or not near(parts[1], math.sqrt(2 / math.pi)):
         return False
-    total = found.only(parts[0], "Add")
+    total = matches.only(parts[0], "Add")
     if total is None or x not in total.inputs:
         return False
     other = total.inputs[1 - total.inputs.index(x)]
-    factors = list(found.factors(other))
-    scale = [one for one in factors if near(found.number(one), 0.044715)]
-    rest = [one for one in factors if one not in scale]
+    factors = list(matches.factors(other))
+    scale = [factor for factor in factors if near(matches.number(factor), 0.044715)]
+    rest = [factor for factor in factors if factor not in scale]
     if len(scale) != 1:
         return False
-    if len(rest) == 1 and (power := found.only(rest[0], "Pow")) is not None:
-        return power.inputs[0] == x and near(found.number(power.inputs[1]), 3)
+    if len(rest) == 1 and (power := matches.only(rest[0], "Pow")) is not None:
+        return power.inputs[0] == x and near(matches.number(power.inputs[1]), 3)
     return rest == [x] * 3
 
 
-def linear(found: Matches, root: OnnxNode) -> OnnxNode | None:
+def linear(matches: Matches, root: OnnxNode) -> OnnxNode | None:
     """A product with a matrix of weights, and a row of weights that is added."""
     if root.op != "Add" or root.domain:
         return None
     for product, row in (root.inputs, root.inputs[::-1]):
-        node = found.only(product, "MatMul")
-        if node is None or found.rank(node.inputs[1]) != 2 or found.rank(row) != 1:
+        node = matches.only(product, "MatMul")
+        if node is None or matches.rank(node.inputs[1]) != 2 or matches.rank(row) != 1:
             continue
         if (
-            found.size(row, 0) == found.size(node.inputs[1], 1)
-            and found.rank(node.inputs[0]) is None
+            matches.size(row, 0) == matches.size(node.inputs[1], 1)
+            and matches.rank(node.inputs[0]) is None
         ):
             return _made(root, "Gemm", [*node.inputs, row])
     return None
 
 
-def layer_norm(found: Matches, root: OnnxNode) -> OnnxNode | None:
+def layer_norm(matches: Matches, root: OnnxNode) -> OnnxNode | None:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, over the last axis."""
     if root.op != "Add" or root.domain:
         return None
     for scaled, bias in (root.inputs, root.inputs[::-1]):
-        product = found.only(scaled, "Mul") if found.rank(bias) == 1 else None
+        product = matches.only(scaled, "Mul") if matches.rank(bias) == 1 else None
         if product is None:
             continue
         for normed, scale in (product.inputs, product.inputs[::-1]):
-            ratio = found.only(normed, "Div") if found.rank(scale) == 1 else None
-            said = None if ratio is None else _normed(found, *ratio.inputs)
+            ratio = matches.only(normed, "Div") if matches.rank(scale) == 1 else None
+            said = None if ratio is None else _normed(matches, *ratio.inputs)
             if said is not None:
                 x, epsilon = said
                 inputs = [x, scale, bias]
@@ -165,55 +165,58 @@ def layer_norm(found: Matches, root: OnnxNode) -> OnnxNode | None:
     return None
 
 
-def _normed(found: Matches, centred: str, deviation: str) -> tuple[str, float] | None:
+def _normed(matches: Matches, centred: str, deviation: str) -> tuple[str, float] | None:
     """What is normed, and epsilon."""
-    minus, root = found.of(centred, "Sub"), found.only(deviation, "Sqrt")
-    inner = None if root is None else found.only(root.inputs[0], "Add")
-    parts = None if inner is None else found.apart(inner)
+    minus, root = matches.of(centred, "Sub"), matches.only(deviation, "Sqrt")
+    inner = None if root is None else matches.only(root.inputs[0], "Add")
+    parts = None if inner is None else matches.apart(inner)
     if minus is None or parts is None:
         return None
-    mean, variance = found.only(minus.inputs[1], "ReduceMean"), found.only(parts[0], "ReduceMean")
+    mean, variance = (
+        matches.only(minus.inputs[1], "ReduceMean"),
+        matches.only(parts[0], "ReduceMean"),
+    )
     if mean is None or variance is None or mean.inputs[0] != minus.inputs[0]:
         return None
-    if not (_over_last(found, mean) and _over_last(found, variance)):
+    if not (_over_last(matches, mean) and _over_last(matches, variance)):
         return None
-    square = found.only(variance.inputs[0], "Pow", "Mul")
+    square = matches.only(variance.inputs[0], "Pow", "Mul")
     if square is None or square.inputs[0] != centred:
         return None
     twice = (
         square.inputs[1] == centred
         if square.op == "Mul"
-        else near(found.number(square.inputs[1]), 2)
+        else near(matches.number(square.inputs[1]), 2)
     )
     return (minus.inputs[0], parts[1]) if twice else None
 
 
-def _over_last(found: Matches, mean: OnnxNode) -> bool:
-    axes = found.numbers(mean.inputs[1]) if len(mean.inputs) > 1 else None
+def _over_last(matches: Matches, mean: OnnxNode) -> bool:
+    axes = matches.numbers(mean.inputs[1]) if len(mean.inputs) > 1 else None
     return axes == [-1] and mean.attributes.get("keepdims", 1) == 1
 
 
-def attention(found: Matches, root: OnnxNode) -> OnnxNode | None:
+def attention(matches: Matches, root: OnnxNode) -> OnnxNode | None:
     """softmax(q k^T * scale + mask) v, whoever has the scale."""
     if root.op != "MatMul" or root.domain:
         return None
-    soft = _softmax(found, root.inputs[0])
+    soft = _softmax(matches, root.inputs[0])
     if soft is None:
         return None
     scores, mask = soft.inputs[0], ""
-    total = found.only(scores, "Add")
+    total = matches.only(scores, "Add")
     if total is not None:
-        for one, other in (total.inputs, total.inputs[::-1]):
-            if found.only(_scaled(found, one)[0], "MatMul") is not None:
-                scores, mask = one, other
+        for addend, other in (total.inputs, total.inputs[::-1]):
+            if matches.only(_scaled(matches, addend)[0], "MatMul") is not None:
+                scores, mask = addend, other
                 break
-    inner, scales = _scaled(found, scores)
-    product = found.only(inner, "MatMul")
+    inner, scales = _scaled(matches, scores)
+    product = matches.only(inner, "MatMul")
     if product is None:
         return None
-    q, by_q = _scaled(found, product.inputs[0])
-    turned, by_k = _scaled(found, product.inputs[1])
-    k, order, more = _turned_back(found, turned)
+    q, by_q = _scaled(matches, product.inputs[0])
+    turned, by_k = _scaled(matches, product.inputs[1])
+    k, order, more = _turned_back(matches, turned)
     if k is None:
         return None
     scales = [*scales, *by_q, *by_k, *more]
@@ -222,55 +225,55 @@ def attention(found: Matches, root: OnnxNode) -> OnnxNode | None:
     return _made(root, "Attention", inputs, OWN_DOMAIN, divide=divide, key_order=order)
 
 
-def _softmax(found: Matches, name: str) -> OnnxNode | None:
+def _softmax(matches: Matches, name: str) -> OnnxNode | None:
     """A softmax over the last axis, also where rows without a number are set to zero."""
-    chosen = found.only(name, "Where")
-    if chosen is not None and near(found.number(chosen.inputs[1]), 0.0):
-        asked = found.only(chosen.inputs[0], "IsNaN")
+    chosen = matches.only(name, "Where")
+    if chosen is not None and near(matches.number(chosen.inputs[1]), 0.0):
+        asked = matches.only(chosen.inputs[0], "IsNaN")
         if asked is None or asked.inputs[0] != chosen.inputs[2]:
             return None
-        soft = found.of(chosen.inputs[2], "Softmax")
+        soft = matches.of(chosen.inputs[2], "Softmax")
     else:
-        soft = found.only(name, "Softmax")
+        soft = matches.only(name, "Softmax")
     last = soft is not None and soft.attributes.get("axis", -1) in (-1, 3)
     return soft if last and soft is not None and not soft.attributes.get("flatten") else None
 
 
-def _scaled(found: Matches, name: str) -> tuple[str, Scales]:
+def _scaled(matches: Matches, name: str) -> tuple[str, Scales]:
     """A value without the number that it was multiplied with, or divided by; and that number."""
-    node = found.only(name, "Mul", "Div")
+    node = matches.only(name, "Mul", "Div")
     if node is None:
         return name, []
     a, b = node.inputs
-    if found.is_number(b):
+    if matches.is_number(b):
         return a, [(b, node.op == "Div")]
-    return (b, [(a, False)]) if node.op == "Mul" and found.is_number(a) else (name, [])
+    return (b, [(a, False)]) if node.op == "Mul" and matches.is_number(a) else (name, [])
 
 
-def _turned_back(found: Matches, name: str) -> tuple[str | None, tuple[int, ...], Scales]:
+def _turned_back(matches: Matches, name: str) -> tuple[str | None, tuple[int, ...], Scales]:
     """The value before its last two axes changed places, the order that its axes were given
     in the same move, and a number that scales it. Some exporters join the leading axes first, and
     take them apart afterwards."""
-    node = found.only(name, "Transpose", "Reshape")
+    node = matches.only(name, "Transpose", "Reshape")
     if node is not None and node.op == "Reshape":
-        inner = found.only(node.inputs[0], "Transpose")
-        joined = None if inner is None else found.only(inner.inputs[0], "Reshape")
+        inner = matches.only(node.inputs[0], "Transpose")
+        joined = None if inner is None else matches.only(inner.inputs[0], "Reshape")
         if inner is None or joined is None or inner.attributes.get("perm") != (0, 2, 1):
             return None, (), []
-        return _in_order(found, joined.inputs[0], ())
+        return _in_order(matches, joined.inputs[0], ())
     order = None if node is None else node.attributes.get("perm")
     if node is None or order is None or len(order) < 2:
         return None, (), []
     moved = (*order[:-2], order[-1], order[-2])
     if order[-2] < order[-1]:  # the last two are as they were
         return None, (), []
-    return _in_order(found, node.inputs[0], () if moved == tuple(range(len(moved))) else moved)
+    return _in_order(matches, node.inputs[0], () if moved == tuple(range(len(moved))) else moved)
 
 
 def _in_order(
-    found: Matches, name: str, order: tuple[int, ...]
+    matches: Matches, name: str, order: tuple[int, ...]
 ) -> tuple[str, tuple[int, ...], Scales]:
-    value, scales = _scaled(found, name)
+    value, scales = _scaled(matches, name)
     return value, order, scales
 
 

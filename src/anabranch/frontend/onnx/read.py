@@ -127,7 +127,7 @@ def _check_functions(name: str, model: Any) -> None:
 
     def of_function(key: Any) -> int:
         if key in calling:
-            names = " -> ".join(str(one[1]) for one in [*calling, key])
+            names = " -> ".join(str(called[1]) for called in [*calling, key])
             raise OnnxError(
                 f"{name} has functions that call themselves",
                 names,
@@ -154,11 +154,11 @@ class _Reading:
     small: dict[str, int] = field(default_factory=dict)
     """Codes of values that are smaller than a byte, which their tensors do not show."""
 
-    def graph(self, found: Any, renamed: Mapping[str, str]) -> OnnxGraph:
+    def graph(self, graph: Any, renamed: Mapping[str, str]) -> OnnxGraph:
         """`renamed`: names of constants around it that another graph's had before them."""
         renamed = dict(renamed)
         constants = []
-        for key, value in found.initializers.items():
+        for key, value in graph.initializers.items():
             name = _text(key)
             if value.const_value is None:
                 raise OnnxError(f"{name} has no data", "it is a weight", "export the model again")
@@ -166,21 +166,21 @@ class _Reading:
             self._note(name, int(value.const_value.dtype))
             constants.append(self._kept(name, tensor, renamed, weight=tensor.dim() > 0))
         nodes = []
-        for one in found.inputs:
-            if type(one.type).__name__ == "TensorType":
-                self._note(one.name, int(one.type.dtype))
-        for node in found:
+        for declared in graph.inputs:
+            if type(declared.type).__name__ == "TensorType":
+                self._note(declared.name, int(declared.type.dtype))
+        for node in graph:
             plain = node.op_type == "Constant" and node.domain in ONNX_DOMAIN
-            made = self._constant(node) if plain else None
-            if made is None:
+            data = self._constant(node) if plain else None
+            if data is None:
                 nodes.append(self._node(node, renamed))
                 continue
             name = _text(node.outputs[0].name)
-            weight = made.numel() > MOST_NUMBERS  # few numbers in a node are a part of what it does
-            constants.append(self._kept(name, made, renamed, weight))
-        inputs = tuple(_input(v) for v in found.inputs if v.name not in found.initializers)
-        outputs = tuple(renamed.get(_text(v.name), _text(v.name)) for v in found.outputs)
-        return OnnxGraph(_text(found.name), inputs, outputs, tuple(nodes), tuple(constants))
+            weight = data.numel() > MOST_NUMBERS  # few numbers in a node are a part of what it does
+            constants.append(self._kept(name, data, renamed, weight))
+        inputs = tuple(_input(v) for v in graph.inputs if v.name not in graph.initializers)
+        outputs = tuple(renamed.get(_text(v.name), _text(v.name)) for v in graph.outputs)
+        return OnnxGraph(_text(graph.name), inputs, outputs, tuple(nodes), tuple(constants))
 
     def _kept(self, name: str, tensor: Tensor, renamed: dict[str, str], weight: bool) -> str:
         own, number = name, 0
@@ -210,7 +210,7 @@ class _Reading:
     def _node(self, node: Any, renamed: Mapping[str, str]) -> OnnxNode:
         domain = "" if node.domain in ONNX_DOMAIN else node.domain
         versions = (self.versions.get(key) for key in (domain, domain or "ai.onnx"))
-        version = node.version or next((one for one in versions if one), 1)
+        version = node.version or next((candidate for candidate in versions if candidate), 1)
 
         def named(value: Any) -> str:
             name = "" if value is None else _text(value.name)
@@ -221,7 +221,7 @@ class _Reading:
             _text(domain),
             tuple(map(named, node.inputs)),
             tuple(_text(value.name) for value in node.outputs),
-            {_text(k): self._attribute(k, one, renamed) for k, one in node.attributes.items()},
+            {_text(k): self._attribute(k, value, renamed) for k, value in node.attributes.items()},
             version,
             _text(node.name),
         )

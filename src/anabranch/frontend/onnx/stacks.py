@@ -21,14 +21,14 @@ SAID = {"direction", "hidden_size", "input_forget", "linear_before_reset", "layo
 AS_HEADS = (0, 2, 1, 3)
 
 
-def stacked(nodes: Sequence[OnnxNode], found: Matches) -> list[OnnxNode]:
+def stacked(nodes: Sequence[OnnxNode], matches: Matches) -> list[OnnxNode]:
     """The nodes with each chain of layers as one node, at the place of its last."""
     below: dict[str, tuple[OnnxNode, tuple[int, ...]]] = {}
     for node in nodes:
-        if (link := _layer_below(node, found)) is not None:
+        if (link := _layer_below(node, matches)) is not None:
             below[node.outputs[0]] = link
     inner = {lower.outputs[0] for lower, _ in below.values()}
-    made: dict[str, OnnxNode] = {}
+    joined: dict[str, OnnxNode] = {}
     gone: set[str] = set()
     for node in nodes:
         name = node.outputs[0] if node.outputs else ""
@@ -38,31 +38,35 @@ def stacked(nodes: Sequence[OnnxNode], found: Matches) -> list[OnnxNode]:
         while (link := below.get(layers[0].outputs[0])) is not None:
             layers.insert(0, link[0])
             sizes += link[1]
-        made[name] = _joined(layers, sizes)
+        joined[name] = _joined(layers, sizes)
         gone.update(layer.outputs[0] for layer in layers[:-1])
     return [
-        made.get(node.outputs[0] if node.outputs else "", node)
+        joined.get(node.outputs[0] if node.outputs else "", node)
         for node in nodes
         if not node.outputs or node.outputs[0] not in gone
     ]
 
 
-def _layer_below(node: OnnxNode, found: Matches) -> tuple[OnnxNode, tuple[int, ...]] | None:
+def _layer_below(node: OnnxNode, matches: Matches) -> tuple[OnnxNode, tuple[int, ...]] | None:
     """The layer whose sequence a layer reads, and the sizes that it was given between them."""
     if not _plain(node):
         return None
-    moved = found.only(node.inputs[0], "Squeeze", "Reshape")
-    if moved is None or len(moved.inputs) < 2 or (sizes := found.numbers(moved.inputs[1])) is None:
+    moved = matches.only(node.inputs[0], "Squeeze", "Reshape")
+    if (
+        moved is None
+        or len(moved.inputs) < 2
+        or (sizes := matches.numbers(moved.inputs[1])) is None
+    ):
         return None
     name = moved.inputs[0]
     if moved.op == "Reshape":
-        turned = found.only(name, "Transpose")
+        turned = matches.only(name, "Transpose")
         if turned is None or turned.attributes.get("perm") != AS_HEADS or len(sizes) != 3:
             return None
         name = turned.inputs[0]
     elif sizes != [1]:
         return None
-    lower = found.only(name, node.op)
+    lower = matches.only(name, node.op)
     if lower is None or not _plain(lower) or lower.outputs[0] != name:
         return None
     same = dict(lower.attributes) == dict(node.attributes)

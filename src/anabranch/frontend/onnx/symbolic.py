@@ -20,18 +20,18 @@ Sizes = Mapping[str, int | tuple[int, int]]
 
 def symbols(inputs: Sequence[OnnxInput]) -> tuple[str, ...]:
     """The names of sizes that are left open, in the order of the inputs' axes."""
-    found = (size for one in inputs for size in one.shape or () if isinstance(size, str))
-    return tuple(dict.fromkeys(found))
+    open_sizes = (size for value in inputs for size in value.shape or () if isinstance(size, str))
+    return tuple(dict.fromkeys(open_sizes))
 
 
 def check_sizes(inputs: Sequence[OnnxInput], sizes: Sizes) -> Sizes:
     """The sizes themselves; OptionError for names that the file does not have, and for no sizes."""
-    known = symbols(inputs)
+    names = symbols(inputs)
     for name, size in sizes.items():
-        if name not in known:
+        if name not in names:
             raise OptionError(
                 f"the file has no size called {name!r}",
-                f"those that it leaves open are {', '.join(known)}" if known else "all are numbers",
+                f"those that it leaves open are {', '.join(names)}" if names else "all are numbers",
                 "leave it out, or use one of these names",
             )
         least, most = size if isinstance(size, tuple) else (size, size)
@@ -57,8 +57,8 @@ def dynamic_shapes(
             dims[symbol] = Dim(plain, min=1)
         elif size[0] < size[1]:
             dims[symbol] = Dim(plain, min=size[0], max=size[1])
-    found = {
-        name: {axis: dims[size] for axis, size in enumerate(one.shape or ()) if size in dims}
-        for name, one in zip(names, inputs, strict=True)
+    shapes = {
+        name: {axis: dims[size] for axis, size in enumerate(value.shape or ()) if size in dims}
+        for name, value in zip(names, inputs, strict=True)
     }
-    return found if any(found.values()) else None
+    return shapes if any(shapes.values()) else None

@@ -23,13 +23,13 @@ MOST_PACKED = 4
 """Numbers of the smallest type in one number of such a field."""
 
 
-def tensor_of(found: Any, folder: Path, floats: torch.dtype, name: str) -> Tensor:
-    """The tensor `found` of onnx-ir, on the CPU. `folder`: the model's, where its data may lie.
+def tensor_of(source: Any, folder: Path, floats: torch.dtype, name: str) -> Tensor:
+    """The tensor `source` of onnx-ir, on the CPU. `folder`: the model's, where its data may lie.
     `floats`: what 32-bit floats become. OnnxError for sizes that do not fit, and for what torch
     has no dtype for."""
-    code = int(found.dtype)
+    code = int(source.dtype)
     dtype = dtype_of(code)
-    shape = tuple(found.shape)
+    shape = tuple(source.shape)
     if not all(isinstance(size, int) and size >= 0 for size in shape):
         raise OnnxError(
             f"the shape of {name} is {list(map(str, shape))}",
@@ -38,7 +38,7 @@ def tensor_of(found: Any, folder: Path, floats: torch.dtype, name: str) -> Tenso
         )
     count = math.prod(shape)
     size = math.ceil(count * SMALL_BITS[code] / 8) if code in SMALL_BITS else count * dtype.itemsize
-    data = _bytes(found, folder, name, count, size)
+    data = _bytes(source, folder, name, count, size)
     if code in SMALL_BITS:
         return _unpacked(data, code, count).reshape(shape)
     tensor = (
@@ -47,11 +47,11 @@ def tensor_of(found: Any, folder: Path, floats: torch.dtype, name: str) -> Tenso
     return tensor.reshape(shape).to(dtype_of(code, floats) if code == FLOAT else dtype)
 
 
-def _bytes(found: Any, folder: Path, name: str, count: int, size: int) -> bytes:
-    if hasattr(found, "location"):
-        location, offset, length = str(found.location), found.offset or 0, found.length
+def _bytes(source: Any, folder: Path, name: str, count: int, size: int) -> bytes:
+    if hasattr(source, "location"):
+        location, offset, length = str(source.location), source.offset or 0, source.length
         return external_bytes(folder, location, offset, length, size, name)
-    proto = getattr(found, "raw", None)
+    proto = getattr(source, "raw", None)
     if proto is not None and proto.HasField("raw_data"):
         data = bytes(proto.raw_data)
     elif (
@@ -60,7 +60,7 @@ def _bytes(found: Any, folder: Path, name: str, count: int, size: int) -> bytes:
         data = b""  # hardly any of it is there: nothing is made for the rest
     else:
         try:
-            data = bytes(found.tobytes())
+            data = bytes(source.tobytes())
         except (ValueError, TypeError) as wrong:
             raise _misfit(name, f"{type(wrong).__name__}: {wrong}") from wrong
     if len(data) != size:

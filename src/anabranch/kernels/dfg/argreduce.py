@@ -50,7 +50,7 @@ def _argreduce(op: str, place_only: bool = False) -> Lowering:
         def place(point: Point, within: Within) -> Expr:
             here, top = kept(point, dims, len(shape)), value(point, within)
 
-            def found(p: Point) -> Expr:
+            def candidate(p: Point) -> Expr:
                 x = call.x.at(p, within)
                 same = arith("eq", x, top)
                 if x.dtype.is_floating_point:
@@ -58,7 +58,7 @@ def _argreduce(op: str, place_only: bool = False) -> Lowering:
                 none = const(count(shape, dims), torch.int32)
                 return arith("where", same, position(_row_major(p, dims, shape), torch.int32), none)
 
-            return cast(fold(call, "min", found, dims, here), torch.int64)
+            return cast(fold(call, "min", candidate, dims, here), torch.int64)
 
         return (place,) if place_only else (value, place)
 

@@ -121,10 +121,10 @@ def _at_border(index: Index, last: int, mirrored: bool) -> Index:
 
 
 def _slice_scatter(call: LoweringCall) -> tuple[At, ...]:
-    dim, size, given = call.dim(), call.x.shape[call.dim()], call.given
-    if given.get("step", 1) != 1:
+    dim, size, arguments = call.dim(), call.x.shape[call.dim()], call.given
+    if arguments.get("step", 1) != 1:
         raise NotLowered("a slice with steps is written by no kernel")
-    start = given.get("start") or 0
+    start = arguments.get("start") or 0
     start = min(max(start + size if start < 0 else start, 0), size)
     return (_with_inside(call, call.given["src"], dim, start, new=False),)
 
@@ -168,19 +168,19 @@ def _gather(call: LoweringCall) -> tuple[At, ...]:
 def _index(call: LoweringCall) -> tuple[At, ...]:
     """x[:, i, j]: tensors of indices for neighbouring dimensions, broadcast to each other."""
     listed: tuple[Any, ...] = call.given["indices"]
-    found = {d: value for d, value in enumerate(listed) if isinstance(value, Value)}
-    first, count = min(found, default=0), len(found)
-    if not found or sorted(found) != list(range(first, first + count)):
+    indices = {d: value for d, value in enumerate(listed) if isinstance(value, Value)}
+    first, count = min(indices, default=0), len(indices)
+    if not indices or sorted(indices) != list(range(first, first + count)):
         raise NotLowered("tensors index dimensions that lie apart")
-    if any(value.type.dtype not in (torch.int64, torch.int32) for value in found.values()):
+    if any(value.type.dtype not in (torch.int64, torch.int32) for value in indices.values()):
         raise NotLowered("truth values say which elements there are")
-    rank = max(len(value.shape) for value in found.values())
+    rank = max(len(value.shape) for value in indices.values())
 
     def at(point: Point, within: Within) -> Expr:
         shared = point[first : first + rank]
         rows = [
             (_counted(value.spread(shared, within), call.x.shape[d]), call.x.shape[d])
-            for d, value in found.items()
+            for d, value in indices.items()
         ]
         before, behind = point[:first], point[first + rank :]
         return looked_up(rows, lambda row: call.x.at((*before, *row, *behind), within))

@@ -66,8 +66,8 @@ def alike(node: Node, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether it concatenates several values of one shape."""
     if ops.packet_name(node.op) not in CONCATS:
         return False
-    found = concatenated(node)
-    return len(found) > 1 and len({shapes[name] for name in found}) == 1
+    names = concatenated(node)
+    return len(names) > 1 and len({shapes[name] for name in names}) == 1
 
 
 def _computed(name: str, makers: Mapping[str, Node]) -> bool:

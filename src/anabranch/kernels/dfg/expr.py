@@ -303,8 +303,8 @@ class Dfg:
     def points(self) -> int:
         """Points of the index space in all."""
         total = 1
-        for one in self.axes:
-            total *= one.extent
+        for axis in self.axes:
+            total *= axis.extent
         return total
 
 
@@ -318,9 +318,9 @@ def parts(expr: Expr) -> tuple[Expr, ...]:
     try:
         return expr.inner
     except AttributeError:
-        found = _parts(expr)
-        object.__setattr__(expr, "inner", found)
-        return found
+        inner = _parts(expr)
+        object.__setattr__(expr, "inner", inner)
+        return inner
 
 
 def _parts(expr: Expr) -> tuple[Expr, ...]:
@@ -358,18 +358,18 @@ def _below(root: Expr) -> tuple[Expr, ...]:
         if expr in seen:
             continue
         if not ready:
-            known = getattr(expr, "below", None)
-            if known is None:
+            cached = getattr(expr, "below", None)
+            if cached is None:
                 stack.append((expr, True))
                 stack.extend((part, False) for part in reversed(parts(expr)))
                 continue
-            for part in known:
+            for part in cached:
                 seen.setdefault(part)
         seen[expr] = None
-    found = tuple(seen)
-    if len(found) <= MOST_REMEMBERED:
-        object.__setattr__(root, "below", found)
-    return found
+    below = tuple(seen)
+    if len(below) <= MOST_REMEMBERED:
+        object.__setattr__(root, "below", below)
+    return below
 
 
 def free_axes(expr: Expr) -> Mapping[Axis, None]:
@@ -384,30 +384,30 @@ def all_free_axes(*roots: Expr) -> dict[Expr, Mapping[Axis, None]]:
     """Those of every expression below the roots."""
     table: dict[Expr, Mapping[Axis, None]] = {}
     for part in all_parts(*roots):
-        known = getattr(part, "free", None)
-        if known is None:
-            known = _free(part, table)
-            object.__setattr__(part, "free", known)
-        table[part] = known
+        free = getattr(part, "free", None)
+        if free is None:
+            free = _free(part, table)
+            object.__setattr__(part, "free", free)
+        table[part] = free
     return table
 
 
 def _free(part: Expr, table: Mapping[Expr, Mapping[Axis, None]]) -> dict[Axis, None]:
     """`table`: those of its parts."""
-    found: dict[Axis, None] = {}
+    free: dict[Axis, None] = {}
     for inner in parts(part):
-        found.update(table[inner])
+        free.update(table[inner])
     match part:
         case BufferLoad() | KernelVariable() | Position() | Inside():
-            found.update(dict.fromkeys(a for i in _indices(part) for a in axes_of(i)))
+            free.update(dict.fromkeys(a for i in _indices(part) for a in axes_of(i)))
         case Reduce():
-            found = {a: None for a in found if a not in part.axes}
+            free = {a: None for a in free if a not in part.axes}
         case Scan():
-            found.pop(part.axis, None)
-            found.update(dict.fromkeys(axes_of(part.at)))
+            free.pop(part.axis, None)
+            free.update(dict.fromkeys(axes_of(part.at)))
         case _:
             pass
-    return found
+    return free
 
 
 def _indices(expr: BufferLoad | KernelVariable | Position | Inside) -> tuple[Index, ...]:
@@ -424,13 +424,13 @@ def _indices(expr: BufferLoad | KernelVariable | Position | Inside) -> tuple[Ind
 
 
 def _gathers(index: Index) -> list[Expr]:
-    found: list[Expr] = []
+    gathers: list[Expr] = []
     for atom, _ in index.terms:
         if isinstance(atom, Axis):
             continue
         inner = getattr(atom, "index", None)
-        found.extend(_gathers(inner) if isinstance(inner, Index) else [atom.value])  # type: ignore[union-attr]
-    return found
+        gathers.extend(_gathers(inner) if isinstance(inner, Index) else [atom.value])  # type: ignore[union-attr]
+    return gathers
 
 
 def _exact(value: float | int | bool, dtype: torch.dtype) -> str:
@@ -443,9 +443,9 @@ def _name(expr: object, *what: Hashable) -> None:
     object.__setattr__(expr, "code", hash(what))
 
 
-def _equal(one: Expr, other: object) -> bool:
+def _equal(expr: Expr, other: object) -> bool:
     """Whether they are alike, which is asked of two parts once: they share parts, as above."""
-    stack, seen = [(one, other)], set[tuple[int, int]]()
+    stack, seen = [(expr, other)], set[tuple[int, int]]()
     while stack:
         a, b = stack.pop()
         if a is b or (id(a), id(b)) in seen:

@@ -7,7 +7,7 @@ composing functions is fusion in registers, and nothing in between is stored.
     %add  = aten.add(%x, %bias)         for n < 1, c < 64, h < 56, w < 56:
     %relu = aten.relu(%add)        ->     relu[n, c, h, w] = f16(max(x[n, c, h, w] + bias[c], 0.0))
 
-`given` supplies the function of a node's result that something else computes, such as the
+`bindings` supply the function of a node's result that something else computes, such as the
 accumulator of a contraction: only what stands around it is lowered then.
 """
 
@@ -84,12 +84,12 @@ AXES = {4: "nchw", 3: "nlc", 2: "nc", 1: "c", 5: "ncdhw"}
 
 
 def lower(
-    body: Graph, given: Mapping[str, At] | None = None, most: int = MOST_NODES
+    body: Graph, bindings: Mapping[str, At] | None = None, most: int = MOST_NODES
 ) -> Dfg | Refused:
     """The data-flow graph of the body, or why there is none. `most`: nodes that it
     may have."""
     try:
-        return _tried(body, given, most) if given else _alone(_bare(body), most)
+        return _tried(body, bindings, most) if bindings else _alone(_bare(body), most)
     except RecursionError:
         return Refused("its values depend on each other through too many others")
 
@@ -107,9 +107,9 @@ def _bare(body: Graph) -> Graph:
     return Graph("g", body.inputs, constants, body.nodes, body.outputs)
 
 
-def _tried(body: Graph, given: Mapping[str, At], most: int) -> Dfg | Refused:
+def _tried(body: Graph, bindings: Mapping[str, At], most: int) -> Dfg | Refused:
     try:
-        return _lowered(body, given, most)
+        return _lowered(body, bindings, most)
     except NotLowered as failed:
         return Refused(str(failed))
     except OverflowError as beyond:
@@ -117,40 +117,40 @@ def _tried(body: Graph, given: Mapping[str, At], most: int) -> Dfg | Refused:
 
 
 def held(name: str, type: TensorType) -> At:
-    """For `given`: a value that the surrounding kernel holds in a variable of this name, in the
+    """For `bindings`: a value that the surrounding kernel holds in a variable of this name, in the
     type that such values are computed in."""
     return lambda point, within: KernelVariable(name, COMPUTE[type.dtype], point)
 
 
-def values_of(body: Graph, given: Mapping[str, At]) -> dict[str, Value]:
+def values_of(body: Graph, bindings: Mapping[str, At]) -> dict[str, Value]:
     """Every value of the body as a function. NotLowered if one cannot be."""
     values: dict[str, Value] = {}
     declared = [(value.name, value.type) for value in body.inputs]
     declared += [(constant.name, constant.type) for constant in body.constants]
     for name, type in declared:
-        values[name] = Value(type, given.get(name, _read(name, type)))
+        values[name] = Value(type, bindings.get(name, _read(name, type)))
     decided = strict_values(body)
     for node in body.nodes:
-        known = {name: given[name] for name in node.results if name in given}
-        made = () if len(known) == len(node.types) else _lowering(node, values, bool(known))
+        bound = {name: bindings[name] for name in node.results if name in bindings}
+        lowered = () if len(bound) == len(node.types) else _lowering(node, values, bool(bound))
         for k, (name, type) in enumerate(zip(node.results, node.types, strict=True)):
-            at = known.get(name) or (made[k] if k < len(made) else _missing(node, name))
-            if name in decided and name not in known:
+            at = bound.get(name) or (lowered[k] if k < len(lowered) else _missing(node, name))
+            if name in decided and name not in bound:
                 read = [values[name] for name in node.uses]
                 at = strict(at, type.dtype, read, inverse=divides_by_number(node))
             values[name] = Value(type, _called(name, at))
     return values
 
 
-def _lowered(body: Graph, given: Mapping[str, At], most: int) -> Dfg:
+def _lowered(body: Graph, bindings: Mapping[str, At], most: int) -> Dfg:
     if len(body.nodes) > most:
         raise NotLowered(f"{len(body.nodes)} nodes are too many for one expression")
     for name, type in types(body).items():
-        if type.dtype not in COMPUTE and name not in given:
+        if type.dtype not in COMPUTE and name not in bindings:
             raise NotLowered(f"%{name} is of {type.dtype}, for which there are no kernels")
         if type.numel == 0:
             raise NotLowered(f"%{name} is empty")
-    values = values_of(body, given)
+    values = values_of(body, bindings)
     pieces = [piece for ref in body.outputs for piece in _pieces(ref.name, body, values)]
     try:
         shape = _space([piece.value.shape for piece in pieces])
@@ -165,7 +165,7 @@ def _lowered(body: Graph, given: Mapping[str, At], most: int) -> Dfg:
         shape = _space([piece.shape for piece in pieces])
     names = AXES.get(len(shape)) or [f"i{d}" for d in range(len(shape))]
     axes = tuple(Axis(name, n) for name, n in zip(names, shape, strict=True))
-    point = tuple(axis(one.name, one.extent) for one in axes)
+    point = tuple(axis(dim.name, dim.extent) for dim in axes)
     _in_order(body, values, point)
     stores = []
     for piece in pieces:
@@ -255,14 +255,14 @@ def refined(shapes: Collection[tuple[int, ...]]) -> tuple[int, ...]:
 
 def _joined(point: Point, finest: Sequence[int], shape: Sequence[int]) -> Point:
     """A point of the finest shape in one that takes neighbouring axes as one."""
-    left, found = list(zip(point, finest, strict=True)), list[Index]()
+    left, indices = list(zip(point, finest, strict=True)), list[Index]()
     for size in reversed(shape):
         index, taken = number(0), 1
         while taken < size:
             inner, extent = left.pop()
             index, taken = index + taken * inner, taken * extent
-        found.append(index)
-    return tuple(reversed(found))
+        indices.append(index)
+    return tuple(reversed(indices))
 
 
 def _in_order(body: Graph, values: Mapping[str, Value], point: Point) -> None:

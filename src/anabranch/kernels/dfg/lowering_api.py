@@ -130,27 +130,27 @@ class Operands:
     dtype: torch.dtype
 
     def __getitem__(self, name: str) -> Expr:
-        found = self.get(name)
-        assert found is not None, f"{self.call.node.op} is not given {name}"
-        return found
+        expr = self.get(name)
+        assert expr is not None, f"{self.call.node.op} is not given {name}"
+        return expr
 
     def get(self, name: str, dtype: torch.dtype | None = None) -> Expr | None:
         """The operand as an expression of the dtype, by default that of the computation; None if it
         is not given."""
-        given, dtype = self.call.given.get(name), dtype or self.dtype
-        if isinstance(given, Value):
-            return operand(given.spread(self.point, self.within), dtype, given.type.dtype)
-        if given is None:
+        argument, dtype = self.call.given.get(name), dtype or self.dtype
+        if isinstance(argument, Value):
+            return operand(argument.spread(self.point, self.within), dtype, argument.type.dtype)
+        if argument is None:
             return None
-        if isinstance(given, complex | str) or not COMPUTE.get(dtype):
-            raise NotLowered(f"{self.call.node.op} with {name}={given!r} has no lowering")
+        if isinstance(argument, complex | str) or not COMPUTE.get(dtype):
+            raise NotLowered(f"{self.call.node.op} with {name}={argument!r} has no lowering")
         held = (
             self.call.type.dtype == torch.bool
             or ops.packet_name(self.call.node.op) in HELD_AS_OPERAND
         )
         if held and dtype.is_floating_point:
-            given = torch.tensor(given, dtype=dtype).item()
-        return const(given, COMPUTE[dtype])
+            argument = torch.tensor(argument, dtype=dtype).item()
+        return const(argument, COMPUTE[dtype])
 
     def raw(self, name: str) -> Any:
         """The argument as it is given: a value, a number or None."""

@@ -77,8 +77,8 @@ def _slice(call: LoweringCall, point: Point) -> Point:
     return (*point[:dim], point[dim] * step + start, *point[dim + 1 :])
 
 
-def _clipped(given: Any, default: int, size: int) -> int:
-    at: int = default if given is None else given
+def _clipped(bound: Any, default: int, size: int) -> int:
+    at: int = default if bound is None else bound
     return min(max(at + size if at < 0 else at, 0), size)
 
 

@@ -157,9 +157,9 @@ def _nan_to_num(of: Operands) -> Expr:
         return x
     most = torch.finfo(of.dtype).max
     high, low, nan = (of.raw(name) for name in ("posinf", "neginf", "nan"))
-    found = arith("where", arith("gt", x, most), most if high is None else high, x)
-    found = arith("where", arith("lt", x, -most), -most if low is None else low, found)
-    return arith("where", arith("ne", x, x), nan or 0.0, found)
+    clamped = arith("where", arith("gt", x, most), most if high is None else high, x)
+    clamped = arith("where", arith("lt", x, -most), -most if low is None else low, clamped)
+    return arith("where", arith("ne", x, x), nan or 0.0, clamped)
 
 
 def _isinf(of: Operands) -> Expr:
@@ -207,16 +207,16 @@ def _logical(op: str) -> Formula:
 
 
 def _truth(of: Operands, name: str) -> Expr:
-    given = of.raw(name)
-    if isinstance(given, Value):
-        return cast(given.spread(of.point, of.within), torch.bool)
-    return const(bool(given), torch.bool)
+    argument = of.raw(name)
+    if isinstance(argument, Value):
+        return cast(argument.spread(of.point, of.within), torch.bool)
+    return const(bool(argument), torch.bool)
 
 
 def _to_copy(of: Operands) -> Expr:
     """Rounded, where the new type has fewer numbers: the model asked for that."""
-    new, given = of.call.type.dtype, of.raw("self")
-    rounds = isinstance(given, Value) and _loses(new, given.type.dtype)
+    new, source = of.call.type.dtype, of.raw("self")
+    rounds = isinstance(source, Value) and _loses(new, source.type.dtype)
     return rounded(of["self"], new) if rounds else of["self"]
 
 

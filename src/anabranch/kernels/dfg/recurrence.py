@@ -148,7 +148,7 @@ class _Try:
             CarriedState(held, first, self.known[column])
             for (column, first), held in self.carried.items()
         )
-        if _many(*_exprs(self.before), *_exprs(after), *(one.first for one in states)):
+        if _many(*_exprs(self.before), *_exprs(after), *(state.first for state in states)):
             raise NotLowered("a result is of a step that is neither the first nor the last")
         return Recurrence(dfg, Axis("step", steps), states, self.before, each, after)
 
@@ -175,7 +175,7 @@ class _Try:
     def _roll(self, column: Column) -> Expr:
         """The column as one expression of the step and of what is carried to it."""
         first = column[0]
-        if all(_same(one, first) for one in column):
+        if all(_same(expr, first) for expr in column):
             return first
         if column in self.known:
             return self.known[column]
@@ -183,7 +183,7 @@ class _Try:
             held = KernelVariable(f"state {len(self.carried)}", first.dtype)
             return self.carried.setdefault((later, first), held)
         self.begun.setdefault(first, []).append(column)
-        if len({_kind(one) for one in column}) > 1:
+        if len({_kind(expr) for expr in column}) > 1:
             raise NotLowered(DIFFERENT)
         self.known[column] = self._rebuilt(first, column)
         return self.known[column]
@@ -206,20 +206,20 @@ class _Try:
     def _rebuilt(self, first: Expr, column: Column) -> Expr:
         match first:
             case BufferLoad():
-                loads = [one for one in column if isinstance(one, BufferLoad)]
-                index = tuple(map(self._index, zip(*(one.index for one in loads), strict=True)))
-                within = self._within([one.within for one in loads])
+                loads = [expr for expr in column if isinstance(expr, BufferLoad)]
+                index = tuple(map(self._index, zip(*(load.index for load in loads), strict=True)))
+                within = self._within([load.within for load in loads])
                 return BufferLoad(first.value, first.type, index, within, first.fill)
             case Position():
-                at = self._index([one.index for one in column if isinstance(one, Position)])
+                at = self._index([expr.index for expr in column if isinstance(expr, Position)])
                 return Position(at, first.dtype)
             case Inside():
                 return Inside(self._within([o.within for o in column if isinstance(o, Inside)]))
             case Cast():
-                arg = self._roll(tuple(one.arg for one in column if isinstance(one, Cast)))
+                arg = self._roll(tuple(expr.arg for expr in column if isinstance(expr, Cast)))
                 return Cast(arg, first.dtype)
             case Arith():
-                args = zip(*(one.args for one in column if isinstance(one, Arith)), strict=True)
+                args = zip(*(expr.args for expr in column if isinstance(expr, Arith)), strict=True)
                 return Arith(first.op, tuple(map(self._roll, args)), first.dtype, first.made)
             case _:
                 raise NotLowered("its steps fold rows")
@@ -236,14 +236,14 @@ class _Try:
         """The bounds at each step: where these go on by equal strides, so does what they are of."""
         if len({len(within) for within in bounds}) > 1:
             raise NotLowered("its steps read within different bounds")
-        found: Within = ()
+        rolled: Within = ()
         for column in zip(*bounds, strict=True):
             first = column[0]
-            if any(one.high - one.low != first.high - first.low for one in column):
+            if any(bound.high - bound.low != first.high - first.low for bound in column):
                 raise NotLowered("its steps read within different bounds")
-            at = self._index([one.index - one.low for one in column])
-            found += bounded(at, 0, first.high - first.low)
-        return found
+            at = self._index([bound.index - bound.low for bound in column])
+            rolled += bounded(at, 0, first.high - first.low)
+        return rolled
 
 
 def _chains(exprs: Sequence[Expr]) -> Iterator[Column]:
@@ -280,20 +280,20 @@ def _path(last: Expr, kinds: dict[Expr, int]) -> ArgumentPath:
     """The way to the one expression of this kind that it is made of, () where there are several,
     or none near by."""
     seen: dict[Expr, None] = {}
-    found: dict[Expr, ArgumentPath] = {}
+    paths: dict[Expr, ArgumentPath] = {}
     stack: list[tuple[Expr, ArgumentPath]] = [(last, ())]
     while stack:
         part, path = stack.pop()
         for k, inner in enumerate(parts(part)):
             there = (*path, (k, _kind(inner)))
             if kinds[inner] == kinds[last]:
-                found.setdefault(inner, there)
+                paths.setdefault(inner, there)
             elif inner not in seen:
                 seen[inner] = None
                 stack.append((inner, there))
         if len(seen) > MOST_AFTER:
             return ()
-    return next(iter(found.values())) if len(found) == 1 else ()
+    return next(iter(paths.values())) if len(paths) == 1 else ()
 
 
 def _followed(expr: Expr, path: ArgumentPath) -> Expr | None:
@@ -315,9 +315,9 @@ def _many(*exprs: Expr) -> bool:
     return len(all_parts(*exprs)) > MOST_AFTER
 
 
-def _same(one: Expr, other: Expr) -> bool:
+def _same(expr: Expr, other: Expr) -> bool:
     """Whether they are equal: those that are not would be compared down to their first step."""
-    return one is other or (hash(one) == hash(other) and one == other)
+    return expr is other or (hash(expr) == hash(other) and expr == other)
 
 
 def _kind(expr: Expr) -> tuple[object, ...]:

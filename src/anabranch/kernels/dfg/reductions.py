@@ -112,9 +112,11 @@ def floating(call: LoweringCall) -> torch.dtype:
 
 def _var(root: bool = False, with_mean: bool = False) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
-        dims, given = call.dims("dim"), call.given.get("correction")
+        dims, requested = call.dims("dim"), call.given.get("correction")
         unbiased = call.given.get("unbiased", True)
-        correction = int(unbiased) if "unbiased" in call.given else 1 if given is None else given
+        correction = (
+            int(unbiased) if "unbiased" in call.given else 1 if requested is None else requested
+        )
         n = max(count(call.x.shape, dims) - correction, 0)
         if n == 0:
             raise NotLowered(f"{call.node.op} divides by no degree of freedom")
@@ -166,9 +168,9 @@ def _layer_norm(call: LoweringCall) -> tuple[At, ...]:
 def _rms_norm(call: LoweringCall) -> tuple[At, ...]:
     rank = len(call.x.shape)
     dims = range(rank - len(call.given["normalized_shape"]), rank)
-    given = call.given.get("eps")
+    requested = call.given.get("eps")
     # Of the type that it is computed in, which for half types is fp32.
-    eps = torch.finfo(COMPUTE[floating(call)]).eps if given is None else given
+    eps = torch.finfo(COMPUTE[floating(call)]).eps if requested is None else requested
 
     def at(point: Point, within: Within) -> Expr:
         def square(p: Point) -> Expr:
@@ -237,7 +239,7 @@ def _grouped(call: LoweringCall, size: int) -> tuple[At, ...]:
     ]
 
     def folded(point: Point, within: Within, far: Callable[[Expr], Expr]) -> Expr:
-        places = [axis(one.name, one.extent) for one in axes]
+        places = [axis(dim.name, dim.extent) for dim in axes]
         there = (point[0], point[1] // size * size + places[0], *places[1:])
         return reduce("sum", tuple(axes), far(cast(call.x.at(there, within), dtype)))
 

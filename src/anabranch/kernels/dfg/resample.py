@@ -63,8 +63,8 @@ def _nearest_to(index: Index, n: int, m: int, step: float, exact: bool) -> Index
 def _is_quotient(n: int, m: int, step: float, exact: bool) -> bool:
     """Whether ATen's floats say i * n // m for each of the m new pixels."""
     half = 0.5 if exact else 0.0
-    found = [min(math.floor(_single((i + half) * step)), n - 1) for i in range(m)]
-    return found == [i * n // m for i in range(m)]
+    sources = [min(math.floor(_single((i + half) * step)), n - 1) for i in range(m)]
+    return sources == [i * n // m for i in range(m)]
 
 
 def _linear(rank: int) -> Lowering:

@@ -27,9 +27,9 @@ FARTHEST, OUTSIDE = 2147483520.0, -100.0
 
 
 def _grid_sampler(call: LoweringCall) -> tuple[At, ...]:
-    given, grid = call.given, call.given["grid"]
+    arguments, grid = call.given, call.given["grid"]
     mode, beyond, corners = (
-        given[name] for name in ("interpolation_mode", "padding_mode", "align_corners")
+        arguments[name] for name in ("interpolation_mode", "padding_mode", "align_corners")
     )
     if mode not in (BILINEAR, NEAREST) or beyond not in (ZEROS, BORDER):
         raise NotLowered(f"{call.node.op} with bicubic pixels or reflections has no lowering")

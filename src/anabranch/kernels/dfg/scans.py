@@ -65,14 +65,14 @@ def _arg_scan(op: str) -> Lowering:
             return scan_along(call, op, lambda p: call.x.at(p, within), point)
 
         def place(point: Point, within: Within) -> Expr:
-            def found(p: Point) -> Expr:
+            def candidate(p: Point) -> Expr:
                 x = call.x.at(p, within)
                 new = arith("eq", x, value(p, within))
                 if x.dtype.is_floating_point:
                     new = arith("or", new, arith("ne", x, x))
                 return arith("where", new, position(p[d], torch.int32), 0)
 
-            return cast(scan_along(call, "max", found, point), torch.int64)
+            return cast(scan_along(call, "max", candidate, point), torch.int64)
 
         return (value, place)
 
@@ -90,8 +90,8 @@ def _recurrence(call: LoweringCall) -> tuple[At, ...]:
         term, by = (cast(value.at(there, within), dtype) for value in (call.x, factor))
         if first is not None:
             before = cast(first.at((*point[:d], *point[d + 1 :]), within), dtype)
-            known = choose(bounded(step, 0, 1), arith("mul", by, before), 0)
-            term = arith("add", term, known)
+            initial = choose(bounded(step, 0, 1), arith("mul", by, before), 0)
+            term = arith("add", term, initial)
         return Scan("step", over, term, point[d], by=by) if over.extent > 1 else term
 
     return (at,)

@@ -66,12 +66,12 @@ def const(value: Number, dtype: torch.dtype) -> Const:
     return Const((int(value) - limits.min) % (1 << limits.bits) + limits.min, dtype)
 
 
-def arith(op: str, *given: ExprOrNumber) -> Expr:
+def arith(op: str, *operands: ExprOrNumber) -> Expr:
     """The operation; numbers take the type of the expressions beside them, the first of which
     gives the type of the result (truth for comparisons)."""
-    among = given[1:] if op == "where" else given
+    among = operands[1:] if op == "where" else operands
     like = next(arg for arg in among if not isinstance(arg, float | int)).dtype
-    args = tuple(const(a, like) if isinstance(a, float | int) else a for a in given)
+    args = tuple(const(a, like) if isinstance(a, float | int) else a for a in operands)
     if op in FOLDED and all(isinstance(arg, Const) for arg in args):
         a, b = (arg.value for arg in args if isinstance(arg, Const))
         return const(FOLDED[op](a, b), torch.bool if op in TESTS else like)
@@ -138,7 +138,7 @@ def choose(within: Within, then: Expr, otherwise: ExprOrNumber) -> Expr:
 
 def reduce(op: str, axes: tuple[Axis, ...], arg: Expr) -> Expr:
     """The fold over the axes that are more than one point."""
-    left = tuple(one for one in axes if one.extent != 1)
+    left = tuple(axis for axis in axes if axis.extent != 1)
     return Reduce(op, left, arg) if left else arg
 
 

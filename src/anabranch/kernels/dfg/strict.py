@@ -40,10 +40,10 @@ def strict(at: At, dtype: torch.dtype, read: Iterable[Value], inverse: bool = Fa
 
     def exactly(point: Point, within: Within) -> Expr:
         expr = at(point, within)
-        given = {known for value in values for known in value.known.values()}
+        leaves = {leaf for value in values for leaf in value.known.values()}
         if inverse and isinstance(expr, Arith) and expr.op == "div":
             return rounded(by_number(expr.args[0], expr.args[1]), dtype)
-        return rounded(stepwise(expr, given), dtype)
+        return rounded(stepwise(expr, leaves), dtype)
 
     return exactly
 
@@ -52,33 +52,33 @@ def by_number(x: Expr, divisor: Expr) -> Expr:
     """The quotient as ATen's CUDA kernels compute it where the divisor is a Python number: the
     product with its inverse, each rounded once in the type of computation."""
     assert isinstance(divisor, Const), f"{divisor} is no number"
-    one, held = torch.ones((), dtype=x.dtype), torch.tensor(divisor.value, dtype=x.dtype)
-    inverse = const((one / held).item(), x.dtype)
+    unit, held = torch.ones((), dtype=x.dtype), torch.tensor(divisor.value, dtype=x.dtype)
+    inverse = const((unit / held).item(), x.dtype)
     return Arith("mul_rn", (x, inverse), x.dtype)
 
 
-def stepwise(expr: Expr, given: Container[Expr] = frozenset()) -> Expr:
-    """The expression with its operations in the strict form, down to those that are given."""
+def stepwise(expr: Expr, leaves: Container[Expr] = frozenset()) -> Expr:
+    """The expression with its operations in the strict form, down to the `leaves`."""
     done: dict[Expr, Expr] = {}
     stack = [expr]
     while stack:
         part = stack[-1]
-        inner = () if part in given else parts(part)
+        inner = () if part in leaves else parts(part)
         missing = [each for each in inner if each not in done]
         if missing:
             stack += missing
             continue
         stack.pop()
-        done[part] = part if part in given else _form(part, done, given)
+        done[part] = part if part in leaves else _form(part, done, leaves)
     return done[expr]
 
 
-def _form(part: Expr, done: dict[Expr, Expr], given: Container[Expr]) -> Expr:
+def _form(part: Expr, done: dict[Expr, Expr], leaves: Container[Expr]) -> Expr:
     match part:
         case Arith("add" | "sub", (a, Arith("mul", (b, c)) as product)) if (
             part.dtype.is_floating_point
-            and product not in given
-            and (a in given or not _product(a))
+            and product not in leaves
+            and (a in leaves or not _product(a))
         ):
             factor = done[c] if part.op == "add" else _negative(done[c])
             return Arith("fma", (done[b], factor, done[a]), part.dtype, part.made)

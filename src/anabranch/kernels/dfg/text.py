@@ -44,7 +44,7 @@ SIGNS = {
 
 def text_dfg(dfg: Dfg) -> str:
     """An expression used more than once is written once, as a line of its own."""
-    space = ", ".join(f"{one.name} < {one.extent}" for one in dfg.axes)
+    space = ", ".join(f"{axis.name} < {axis.extent}" for axis in dfg.axes)
     every = all_parts(*(store.expr for store in dfg.stores))
     uses = Counter(inner for part in every for inner in parts(part))
     uses.update(store.expr for store in dfg.stores)
@@ -85,7 +85,7 @@ def text_expr(expr: Expr, names: dict[Expr, str] | None = None) -> str:
         case Cast():
             return f"{DTYPE_NAMES[expr.dtype]}({inner(expr.arg)})"
         case Reduce():
-            over = ", ".join(f"{one.name} < {one.extent}" for one in expr.axes)
+            over = ", ".join(f"{axis.name} < {axis.extent}" for axis in expr.axes)
             return f"{expr.op}[{over}]({inner(expr.arg)})"
         case Scan():
             side = ">=" if expr.reverse else "<="
@@ -112,4 +112,4 @@ def _typed(store: BufferStore, right: str) -> str:
 
 
 def _at(index: tuple[Index, ...]) -> str:
-    return f"[{', '.join(one.text for one in index)}]"
+    return f"[{', '.join(coordinate.text for coordinate in index)}]"

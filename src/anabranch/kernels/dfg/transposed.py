@@ -34,20 +34,20 @@ class Spread:
 
     def sources(self, point: Point) -> tuple[Point, Within]:
         """The elements that reach this point, an index of the taps, and which of them are there."""
-        found, inside = list[Index](), Within()
+        indices, inside = list[Index](), Within()
         for d, (tap, by) in enumerate(zip(self.taps, self.stride, strict=True)):
             t = axis(tap.name, tap.extent)
-            found.append((point[d] + self.padding[d]) // by - t * self.dilation[d])
-            inside = both(inside, bounded(found[d], 0, self.image[d]))
-        return tuple(found), inside
+            indices.append((point[d] + self.padding[d]) // by - t * self.dilation[d])
+            inside = both(inside, bounded(indices[d], 0, self.image[d]))
+        return tuple(indices), inside
 
     def places(self, point: Point) -> tuple[Point, Within]:
         """Where in the window of each source the point lies, and which of that is in it."""
-        found, inside = list[Index](), Within()
+        indices, inside = list[Index](), Within()
         for d, (tap, by) in enumerate(zip(self.taps, self.stride, strict=True)):
-            found.append((point[d] + self.padding[d]) % by + axis(tap.name, tap.extent) * by)
-            inside = both(inside, bounded(found[d], 0, self.size[d]))
-        return tuple(found), inside
+            indices.append((point[d] + self.padding[d]) % by + axis(tap.name, tap.extent) * by)
+            inside = both(inside, bounded(indices[d], 0, self.size[d]))
+        return tuple(indices), inside
 
 
 def transposed(call: LoweringCall, stride: tuple[int, ...], padding: tuple[int, ...],

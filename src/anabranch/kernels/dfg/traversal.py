@@ -121,12 +121,12 @@ def loads(*exprs: Expr) -> list[BufferLoad]:
 
 def within_of(bounds: Within, place: AxisIndices, get: Callable[[Expr], Expr]) -> Within:
     """The bounds with other indices in place of axes; bounds that always hold are left out."""
-    found: Within = ()
+    within: Within = ()
     for bound in bounds:
-        found = both(
-            found, bounded(substitute_index(bound.index, place, get), bound.low, bound.high)
+        within = both(
+            within, bounded(substitute_index(bound.index, place, get), bound.low, bound.high)
         )
-    return found
+    return within
 
 
 def _rebuilt(part: Expr, place: AxisIndices, get: Callable[[Expr], Expr]) -> Expr:
@@ -154,7 +154,7 @@ def _rebuilt(part: Expr, place: AxisIndices, get: Callable[[Expr], Expr]) -> Exp
             return Arith(part.op, tuple(map(get, part.args)), part.dtype, part.made)
         case Reduce():
             over = (axes_of(place[a]) if a in place else (a,) for a in part.axes)
-            axes = tuple(dict.fromkeys(axis for found in over for axis in found))
+            axes = tuple(dict.fromkeys(axis for substitutes in over for axis in substitutes))
             arg = get(part.arg)
             return Reduce(part.op, axes, arg, part.made) if axes else arg
         case Scan():

@@ -33,9 +33,9 @@ from anabranch.kernels.dfg.simplify import (
 from anabranch.kernels.dfg.transposed import transposed
 
 
-def per_dimension(given: Any, rank: int, default: int) -> tuple[int, ...]:
+def per_dimension(value: Any, rank: int, default: int) -> tuple[int, ...]:
     """A stride, padding or size as ATen takes it: one number may stand for all dimensions."""
-    listed = given if isinstance(given, tuple) else (default if given is None else given,)
+    listed = value if isinstance(value, tuple) else (default if value is None else value,)
     return listed * rank if len(listed) == 1 else listed or (default,) * rank
 
 
@@ -56,17 +56,17 @@ class WindowAxes:
     def points(self, image: Point, place: Point | None = None) -> Point:
         """For a place of the result, the place in the image that each tap of the window reads, or
         the one at this place of it."""
-        inside = place or tuple(axis(one.name, one.extent) for one in self.axes)
+        inside = place or tuple(axis(dim.name, dim.extent) for dim in self.axes)
         inner = zip(self.starts(image), inside, self.dilation, strict=True)
         return tuple(start + at * d for start, at, d in inner)
 
 
 def inside(image: Point, shape: tuple[int, ...]) -> Within:
     """The condition that a place lies in the image, and not in its padding."""
-    found: Within = ()
+    within: Within = ()
     for index, size in zip(image, shape, strict=True):
-        found = both(found, bounded(index, 0, size))
-    return found
+        within = both(within, bounded(index, 0, size))
+    return within
 
 
 def pool_window(call: LoweringCall, rank: int) -> WindowAxes:
@@ -118,16 +118,16 @@ def _first(call: LoweringCall, axes: tuple[Axis, ...], tap: Tap) -> At:
     tap by tap from the last one, so that a kernel reads each once for this and the maximum."""
 
     def at(point: Point, within: Within) -> Expr:
-        places = list(itertools.product(*(range(one.extent) for one in axes)))
+        places = list(itertools.product(*(range(axis.extent) for axis in axes)))
         if len(places) > MOST_PLACES:
             raise NotLowered(f"{call.node.op} looks for places among {len(places)}")
-        most, found, _ = tap(point, within, tuple(map(number, places[-1])))
+        most, argmax, _ = tap(point, within, tuple(map(number, places[-1])))
         for place in reversed(places[:-1]):
             x, here, there = tap(point, within, tuple(map(number, place)))
             last = arith("and", arith("ne", x, x), arith("eq", most, most))
             larger = choose(there, arith("or", arith("ge", x, most), last), False)
-            most, found = arith("where", larger, x, most), arith("where", larger, here, found)
-        return cast(found, torch.int64)
+            most, argmax = arith("where", larger, x, most), arith("where", larger, here, argmax)
+        return cast(argmax, torch.int64)
 
     return at
 
@@ -247,20 +247,20 @@ class AdaptiveWindows:
 
     def points(self, image: Point, place: Point | None = None) -> tuple[Point, Within]:
         """The pixels of a window, or the one at this place of it, and which of them are in it."""
-        found, there = list[Index](), Within()
-        inside = place or tuple(axis(one.name, one.extent) for one in self.axes)
+        indices, there = list[Index](), Within()
+        inside = place or tuple(axis(dim.name, dim.extent) for dim in self.axes)
         for i, inner, (n, m) in zip(image, inside, self.sizes, strict=True):
-            found.append(i * (n // m) + inner if n % m == 0 else i * n // m + inner)
+            indices.append(i * (n // m) + inner if n % m == 0 else i * n // m + inner)
             if n % m:
-                there = both(there, bounded(found[-1] - _ends(i, n, m), -n, 0))
-        return tuple(found), there
+                there = both(there, bounded(indices[-1] - _ends(i, n, m), -n, 0))
+        return tuple(indices), there
 
     def count(self, image: Point, dtype: torch.dtype) -> Expr:
         """How many pixels a window has."""
         total: Expr = const(1, dtype)
-        for i, one, (n, m) in zip(image, self.axes, self.sizes, strict=True):
+        for i, dim, (n, m) in zip(image, self.axes, self.sizes, strict=True):
             if n % m == 0:
-                size: Expr = const(one.extent, dtype)
+                size: Expr = const(dim.extent, dtype)
             else:
                 size = position(_ends(i, n, m) - i * n // m, dtype)
             total = size if total == const(1, dtype) else arith("mul", size, total)

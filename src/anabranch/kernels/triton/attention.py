@@ -61,26 +61,30 @@ def tiles(body: Graph, spec: TargetSpec) -> list[AttentionTile]:
     """The best ranked tiles; [] where the body is no attention."""
     if not any(node.op == OPERATOR for node in body.nodes):
         return []
-    found = found_in(body)
-    return [] if isinstance(found, Refused) else chosen(found, spec)
+    attention = found_in(body)
+    return [] if isinstance(attention, Refused) else chosen(attention, spec)
 
 
 def write(body: Graph, tile: AttentionTile) -> KernelTree:
     """The kernel. ValueError where the body is no attention."""
-    found = found_in(body)
-    if isinstance(found, Refused):
-        raise ValueError(found.sentence)
-    axes = _axes(found, tile)
-    block = block_of(found, axes)
-    spelled = {one: name for name, one in axes.items()} | {Axis("batch", found.batches): "batch"}
+    attention = found_in(body)
+    if isinstance(attention, Refused):
+        raise ValueError(attention.sentence)
+    axes = _axes(attention, tile)
+    block = block_of(attention, axes)
+    spelled = {axis: name for name, axis in axes.items()} | {
+        Axis("batch", attention.batches): "batch"
+    }
     out = Emission(spelled, {}, names_of(body), {*INDICES, *OWN_VARIABLES})
-    walk = _AttentionProgram(found, tile, block)
+    walk = _AttentionProgram(attention, tile, block)
     _write_indices(out, walk, axes)
     _write_walk(out, walk)
     _write_results(out, walk, axes)
     reads = [part for part in (block.query, block.key, block.value, block.mask) if part is not None]
-    grid = (walk.blocks * found.batches, 1, 1)
-    return kernel_tree(body, found.dfg, "attention", out, grid, tile.warps, tile.stages, also=reads)
+    grid = (walk.blocks * attention.batches, 1, 1)
+    return kernel_tree(
+        body, attention.dfg, "attention", out, grid, tile.warps, tile.stages, also=reads
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +193,11 @@ def _write_walk(out: Emission, walk: _AttentionProgram) -> None:
 
 def _write_scores(scope: Emission, walk: _AttentionProgram, query: str, key: str) -> None:
     """The products in powers of two, -inf where a row does not look at a key."""
-    found = walk.found
-    scale = repr(found.scale * LOG2_E)
+    attention = walk.found
+    scale = repr(attention.scale * LOG2_E)
     scope.let("scores", f"tl.dot({query}, {key}{walk.exact}) * {scale}")
-    hidden = [scope.inside(bounded(axis("place", walk.places), 0, found.places))]
-    if found.causal:
+    hidden = [scope.inside(bounded(axis("place", walk.places), 0, attention.places))]
+    if attention.causal:
         hidden.append("(place <= row)")
     mask = walk.block.mask
     if mask is not None:
@@ -226,12 +230,12 @@ def _write_step(out: Emission, scope: Emission, walk: _AttentionProgram, value: 
 
 def _write_results(out: Emission, walk: _AttentionProgram, axes: dict[str, Axis]) -> None:
     """What is made of the result, and the stores; a single query is the first of its block."""
-    found, ends = walk.found, [(axes["col"], walk.found.n)]
-    if found.row is None:
+    attention, ends = walk.found, [(axes["col"], walk.found.n)]
+    if attention.row is None:
         out.let("attended", "tl.sum(tl.where(row == 0, attended, 0.0), 0)[None, :]")
     else:
-        ends.insert(0, (axes["row"], found.m))
-    within = tuple(b for one, n in ends for b in bounded(axis(one.name, one.extent), 0, n))
+        ends.insert(0, (axes["row"], attention.m))
+    within = tuple(b for dim, n in ends for b in bounded(axis(dim.name, dim.extent), 0, n))
     out.expect(*(store.expr for store in walk.block.stores))
     for store in walk.block.stores:
         out.store(store, within=within)

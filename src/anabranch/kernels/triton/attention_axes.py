@@ -85,14 +85,14 @@ class Attention(ProductAxes):
 def attention_of(body: Graph) -> Attention | Refused:
     """The attention that a body is, with what stands around it, or why it is none."""
     nodes = [node for node in body.nodes if node.op == OPERATOR]
-    given = {node.name: held(NAME, node.type) for node in nodes}
-    dfg = lower(body, given)
+    bindings = {node.name: held(NAME, node.type) for node in nodes}
+    dfg = lower(body, bindings)
     if isinstance(dfg, Refused):
         return dfg
     if len(nodes) != 1:
         return Refused("it has no attention" if not nodes else "it has several attentions")
     try:
-        return _with_axes(dfg, arguments(nodes[0], values_of(body, given)))
+        return _with_axes(dfg, arguments(nodes[0], values_of(body, bindings)))
     except NotLowered as failed:
         return Refused(str(failed))
 
@@ -100,8 +100,8 @@ def attention_of(body: Graph) -> Attention | Refused:
 def _with_axes(dfg: Dfg, call: LoweringCall) -> Attention | Refused:
     query, key, value = (call.given[name] for name in ("query", "key", "value"))
     mask = call.given.get("attn_mask")
-    found = {part for store in dfg.stores for part in all_parts(store.expr)}
-    results = [part for part in found if isinstance(part, KernelVariable)]
+    exprs = {part for store in dfg.stores for part in all_parts(store.expr)}
+    results = [part for part in exprs if isinstance(part, KernelVariable)]
     why = _why_not(call, query, key, value)
     why = why or _why_not_after(dfg, results, (query.shape[-2], value.shape[-1]))
     for read in (query, key, value, mask):
@@ -115,7 +115,7 @@ def _with_axes(dfg: Dfg, call: LoweringCall) -> Attention | Refused:
     scale = call.given.get("scale")
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
     return Attention(
-        batch=tuple(one for one in dfg.axes if one not in (row, col)),
+        batch=tuple(axis for axis in dfg.axes if axis not in (row, col)),
         rows=() if row is None else (row,),
         cols=(col,),
         depth=(Axis("deep", query.shape[-1]),),
@@ -133,27 +133,27 @@ def _with_axes(dfg: Dfg, call: LoweringCall) -> Attention | Refused:
 
 def _why_not(call: LoweringCall, query: Value, key: Value, value: Value) -> Refused | None:
     """Why no kernel is written for such a call."""
-    given = call.given
-    if given.get("dropout_p"):
+    options = call.given
+    if options.get("dropout_p"):
         return Refused("attention with dropout draws random numbers")
-    if given.get("is_causal") and given.get("attn_mask") is not None:
+    if options.get("is_causal") and options.get("attn_mask") is not None:
         return Refused("attention that is causal has no other mask")
-    scale = given.get("scale")
+    scale = options.get("scale")
     if scale is not None and not 0 < scale < math.inf:
         # What is hidden is -inf before it is scaled, in some of ATen's kernels, and nan after it.
         return Refused(f"attention with a scale of {scale} is ATen's affair")
     if query.type.dtype not in DTYPES:
         return Refused(f"attention in {query.type.dtype} has no kernel")
-    if len({one.type.dtype for one in (query, key, value)}) > 1:
+    if len({operand.type.dtype for operand in (query, key, value)}) > 1:
         return Refused("query, key and value are of several types")
     for size in (query.shape[-1], value.shape[-1]):
         if not 1 < size <= MOST_HEAD_CHANNELS:
             return Refused(
                 f"a head of {size} numbers has no kernel: it takes 2 to {MOST_HEAD_CHANNELS}"
             )
-    heads = [one.shape[-3] if len(one.shape) > 2 else 1 for one in (query, key, value)]
-    if given.get("enable_gqa"):
-        if min(len(one.shape) for one in (query, key, value)) < 3:
+    heads = [operand.shape[-3] if len(operand.shape) > 2 else 1 for operand in (query, key, value)]
+    if options.get("enable_gqa"):
+        if min(len(operand.shape) for operand in (query, key, value)) < 3:
             return Refused("groups of heads, and a tensor without heads")
         if heads[0] % heads[1] or heads[0] % heads[2]:
             return Refused(
@@ -172,9 +172,9 @@ def _why_not_after(
         return Refused("what is made of it reads it at places that are themselves computed")
     *lead, row, col = results[0].index
     ends = [_alone(row), _alone(col)]
-    if tuple(one.extent if one is not None else 1 for one in ends) != sizes:
+    if tuple(axis.extent if axis is not None else 1 for axis in ends) != sizes:
         return Refused("what is made of it has other rows and columns")
-    if ends[0] == ends[1] or set(ends) & {one for index in lead for one in axes_of(index)}:
+    if ends[0] == ends[1] or set(ends) & {axis for index in lead for axis in axes_of(index)}:
         return Refused("what is made of it has rows and columns in common")
     if any(store.type.numel != dfg.points for store in dfg.stores):
         return Refused("its results are of several sizes")
@@ -214,13 +214,13 @@ class Block:
 def block_of(attention: Attention, axes: dict[str, Axis]) -> Block:
     """`axes`: row, deep, place and col; deep_down and place_down are the same seen from a factor
     on the right."""
-    at = {name: axis(one.name, one.extent) for name, one in axes.items()}
+    at = {name: axis(dim.name, dim.extent) for name, dim in axes.items()}
     batch = flattened(attention.batch, "batch")[1]
     place = {**batch, attention.col: at["col"]}
     if attention.row is not None:
         place[attention.row] = at["row"]
     lead = tuple(
-        substitute_index(one, batch, lambda expr: expr) for one in attention.result.index[:-2]
+        substitute_index(index, batch, lambda expr: expr) for index in attention.result.index[:-2]
     )
 
     def read(value: Value, *ends: str) -> Expr:

@@ -72,7 +72,7 @@ class AttentionSizes:
     @staticmethod
     def of(attention: Attention) -> AttentionSizes:
         """Of an attention: head sizes as tiles hold them, rounded up to powers of two."""
-        k, n = (max(next_power(one), LEAST_SIDE) for one in (attention.k, attention.n))
+        k, n = (max(next_power(size), LEAST_SIDE) for size in (attention.k, attention.n))
         shape = attention.m, attention.places, k, n, attention.batches
         return AttentionSizes(*shape, attention.dtype, attention.causal)
 

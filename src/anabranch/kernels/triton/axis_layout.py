@@ -25,25 +25,25 @@ def ordered(axes: Sequence[Axis], guide: BufferLoad | BufferStore) -> tuple[Axis
     """The axes with the fastest-varying of the guide's memory last; those it does not depend on
     come first."""
 
-    def step(one: Axis) -> int:
+    def step(axis: Axis) -> int:
         """How far the address moves with the axis."""
         strides = [
             stride
             for index, stride in zip(guide.index, guide.type.strides, strict=True)
-            if one in axes_of(index)
+            if axis in axes_of(index)
         ]
         return min(strides, default=2**62)
 
-    return tuple(sorted(axes, key=lambda one: (-step(one), axes.index(one))))
+    return tuple(sorted(axes, key=lambda axis: (-step(axis), axes.index(axis))))
 
 
 def flattened(axes: Sequence[Axis], name: str) -> tuple[Axis, dict[Axis, Index]]:
     """One axis in place of several, and what each of them is in terms of it."""
-    total = math.prod(one.extent for one in axes)
+    total = math.prod(dim.extent for dim in axes)
     index, place, step = axis(name, total), dict[Axis, Index](), total
-    for one in axes:
-        step //= one.extent
-        place[one] = index // step % one.extent
+    for dim in axes:
+        step //= dim.extent
+        place[dim] = index // step % dim.extent
     return Axis(name, total), place
 
 
@@ -52,13 +52,13 @@ def apart(dfg: Dfg, sizes: Mapping[Axis, int]) -> Dfg:
     that its size does not divide stays whole."""
     place: dict[Axis, Index] = {}
     axes: list[Axis] = []
-    for one in dfg.axes:
-        each = sizes.get(one, 1)
-        if each == 1 or one.extent % each:
-            axes.append(one)
+    for dim in dfg.axes:
+        each = sizes.get(dim, 1)
+        if each == 1 or dim.extent % each:
+            axes.append(dim)
             continue
-        group, inner = Axis(f"{one.name}_group", one.extent // each), Axis(f"{one.name}_in", each)
-        place[one] = axis(group.name, group.extent) * each + axis(inner.name, inner.extent)
+        group, inner = Axis(f"{dim.name}_group", dim.extent // each), Axis(f"{dim.name}_in", each)
+        place[dim] = axis(group.name, group.extent) * each + axis(inner.name, inner.extent)
         axes += [group, inner]
     return Dfg(tuple(axes), substitute_stores(dfg.stores, place)) if place else dfg
 
@@ -68,31 +68,31 @@ def largest_load(*exprs: Expr) -> BufferLoad | None:
     return max(loads(*exprs), key=_reach, default=None)
 
 
-def slides(one: Axis, dfg: Dfg) -> bool:
+def slides(dim: Axis, dfg: Dfg) -> bool:
     """Whether a window slides along the axis: some index has both it and a reduced axis."""
     exprs = [store.expr for store in dfg.stores]
     bound = {axis for fold in reductions(*exprs) for axis in fold.axes}
     indices = (set(axes_of(index)) for load in loads(*exprs) for index in load.index)
-    return any(one in found and found & bound for found in indices)
+    return any(dim in axes and axes & bound for axes in indices)
 
 
-def side_by_side(one: Axis, dfg: Dfg) -> bool:
+def side_by_side(dim: Axis, dfg: Dfg) -> bool:
     """Whether what is reduced at one place of the axis ends before the next place's begins, in rows
     of some length: heads, say, of which each is a stretch of a row."""
     exprs = [store.expr for store in dfg.stores]
     bound = {axis for fold in reductions(*exprs) for axis in fold.axes}
     for index in (index for load in loads(*exprs) for index in load.index):
-        if one in axes_of(index) and bound.intersection(axes_of(index)):
+        if dim in axes_of(index) and bound.intersection(axes_of(index)):
             steps = dict(index.terms)
             inner = {axis: steps.get(axis, 0) for axis in bound.intersection(axes_of(index))}
             length = 1 + sum((axis.extent - 1) * step for axis, step in inner.items())
-            if min(inner.values()) < 1 or not SHORTEST_ROW <= length <= steps.get(one, 0):
+            if min(inner.values()) < 1 or not SHORTEST_ROW <= length <= steps.get(dim, 0):
                 return False
     return True
 
 
 def _reach(load: BufferLoad) -> int:
-    return math.prod(one.extent for one in free_axes(load)) if free_axes(load) else 1
+    return math.prod(axis.extent for axis in free_axes(load)) if free_axes(load) else 1
 
 
 def next_power(n: int) -> int:

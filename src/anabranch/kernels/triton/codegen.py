@@ -140,10 +140,10 @@ def why_none(body: Graph) -> str:
     if attention_axes.OPERATOR in operators:
         near = ["attention"]
     same = canonical(body, content=False)
-    found = {name: TEMPLATES[name].found_in(same) for name in near}
+    matches = {name: TEMPLATES[name].found_in(same) for name in near}
     no_tile = "no tile of it fits the machine"
-    reasons = (why.sentence if isinstance(why, Refused) else no_tile for why in found.values())
-    return "; ".join(f"{name}: {why}" for name, why in zip(found, reasons, strict=True))
+    reasons = (why.sentence if isinstance(why, Refused) else no_tile for why in matches.values())
+    return "; ".join(f"{name}: {why}" for name, why in zip(matches, reasons, strict=True))
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -154,7 +154,7 @@ def _program(body: Graph, variant: Variant) -> Program:
     tile = variant.tile
     if isinstance(tile, HorizontalTile):
         parts = _parts(body, tile, variant.pdl)
-        return write_horizontal(body, [_tree(part, one) for part, one in parts])
+        return write_horizontal(body, [_tree(part, part_variant) for part, part_variant in parts])
     return module(_tree(body, variant))
 
 
@@ -177,11 +177,11 @@ def _variants(body: Graph, spec: TargetSpec, pruning: PruningName) -> tuple[Vari
 def _tiles(body: Graph, spec: TargetSpec, pruning: PruningName) -> Sequence[Tile]:
     by_limit = pruning == "limit"
     offers = ((by_limit and t.limited) or t.tiles for t in TEMPLATES.values())
-    found = tuple(tile for offer in offers for tile in offer(body, spec))
-    parts = components(body) if not found else ()
+    tiles = tuple(tile for offer in offers for tile in offer(body, spec))
+    parts = components(body) if not tiles else ()
     if len(parts) < 2:
-        return found
-    each = ([one.tile for one in _variants(part, spec, pruning)] for part in parts)
+        return tiles
+    each = ([variant.tile for variant in _variants(part, spec, pruning)] for part in parts)
     return joint_tiles([[t for t in own if not isinstance(t, HorizontalTile)] for own in each])
 
 

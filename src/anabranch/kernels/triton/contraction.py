@@ -82,8 +82,8 @@ OWN_VARIABLES = split_k.OWN_VARIABLES | {
 
 def tiles(body: Graph, spec: TargetSpec, by_limit: bool = False) -> list[ContractionTile]:
     """The best ranked tiles; [] where the body is no contraction. `by_limit`: see `chosen`."""
-    found = found_in(body)
-    return [] if isinstance(found, Refused) else chosen(found, spec, by_limit)
+    contraction = found_in(body)
+    return [] if isinstance(contraction, Refused) else chosen(contraction, spec, by_limit)
 
 
 def limited(body: Graph, spec: TargetSpec) -> list[ContractionTile]:
@@ -109,50 +109,50 @@ def early(body: Graph, tile: ContractionTile, asked: int) -> KernelTree:
 
 def _check(body: Graph, tile: ContractionTile) -> None:
     """ValueError where the tile does not suit the body."""
-    found = found_in(body)
-    if isinstance(found, Refused):
-        raise ValueError(found.sentence)
-    if (tile.m == 1) != (found.m == 1):
-        raise ValueError(f"{text_tile(tile)} does not suit {found.m} rows")
-    if tile.n % found.block:
-        raise ValueError(f"{text_tile(tile)} cuts blocks of {found.block} columns")
+    contraction = found_in(body)
+    if isinstance(contraction, Refused):
+        raise ValueError(contraction.sentence)
+    if (tile.m == 1) != (contraction.m == 1):
+        raise ValueError(f"{text_tile(tile)} does not suit {contraction.m} rows")
+    if tile.n % contraction.block:
+        raise ValueError(f"{text_tile(tile)} cuts blocks of {contraction.block} columns")
 
 
 @functools.lru_cache(maxsize=256)
 def _written(body: Graph, tile: ContractionTile, asked: int | None) -> KernelTree:
     """The kernel, of one stage; see `early` for `asked`, None where nothing is read early."""
-    found = found_in(body)
-    assert not isinstance(found, Refused), "the tile suits it"
-    steps = steps_of(found, tile.k, "deep")
+    contraction = found_in(body)
+    assert not isinstance(contraction, Refused), "the tile suits it"
+    steps = steps_of(contraction, tile.k, "deep")
     share = Share(steps.count, min(tile.split, steps.count))
-    grid = TileGrid.of(found, tile.m, tile.n)
+    grid = TileGrid.of(contraction, tile.m, tile.n)
     place, tiles = grid.place, grid.tiles
     spelled = {**grid.spelled, Axis("step", steps.count): "step", Axis("part", share.split): "part"}
     out = Emission(spelled, grid.masks, names_of(body), {*INDICES, *OWN_VARIABLES})
     grid.write(out, tile.split, _starts(tile, tiles))
-    _write_few(out, found, place)
-    results = Results.of(found, place)
+    _write_few(out, contraction, place)
+    results = Results.of(contraction, place)
     out.expect(*results.exprs)
     if tile.added_first:
         results.read(out, {grid.row: tile.m, grid.col: tile.n}, tile.warps)
     held = frozenset(constant.name for constant in body.constants)
-    factors = _factors(found, tile, steps, place)
-    sums = _Sums(found, tile, steps, share, factors, _sides(tile, grid), held)
-    _write_sums(out, sums, "" if asked is None else constant_side(body, found), asked or 0)
+    factors = _factors(contraction, tile, steps, place)
+    sums = _Sums(contraction, tile, steps, share, factors, _sides(tile, grid), held)
+    _write_sums(out, sums, "" if asked is None else constant_side(body, contraction), asked or 0)
     if share.split > 1:
         shape = (tile.n, 1) if tile.m == 1 else (tile.m, tile.n)
         split_k.write_split_k(out, shape, share.split)
     results.write(out, (tile.m, tile.n), tiles[1], _starts(tile, tiles)[1])
     return kernel_tree(
         body,
-        found.dfg,
+        contraction.dfg,
         "contraction",
         out,
-        (tiles[0] * tiles[1], share.split, found.batches),
+        (tiles[0] * tiles[1], share.split, contraction.batches),
         tile.warps,
         scratch=grid.ctas * share.split * tile.m * tile.n * 4 if share.split > 1 else 0,
         counters=grid.ctas if share.split > 1 else 0,
-        also=[arg for _, arg in found.blocks],
+        also=[arg for _, arg in contraction.blocks],
     )
 
 
@@ -213,11 +213,11 @@ def _write_sums(out: Emission, sums: _Sums, constant: str, asked: int) -> None:
     """The sums of the tile. `constant`: the factor that is to be read before the kernel waits, or
     asked for, `asked` lines of memory a thread."""
     tile, share, dtype = sums.tile, sums.share, sums.found.dtype
-    one, k = tile.m == 1, tile.k
+    one_row, k = tile.m == 1, tile.k
     out.let("deep", f"tl.arange(0, {k})[None, :]")
-    if not one:
+    if not one_row:
         out.let("deep_right", f"tl.arange(0, {k})[:, None]")
-    shape = f"[{tile.n}, {k}]" if one else f"[{tile.m}, {tile.n}]"
+    shape = f"[{tile.n}, {k}]" if one_row else f"[{tile.m}, {tile.n}]"
     zeros = f"tl.zeros({shape}, tl.float32)"
     if constant and few(share, tile, constant, dtype.itemsize) and not sums.steps.ragged:
         _write_out(out, sums, zeros)
@@ -227,7 +227,7 @@ def _write_sums(out: Emission, sums: _Sums, constant: str, asked: int) -> None:
             most = asked * 32 * tile.warps
             write_fetches(out, sums.factors[at], sums.lanes[at], sums.sides[at], share, most)
         _write_loop(out, sums, zeros)
-    if one:
+    if one_row:
         out.let("total", "tl.sum(total, 1)[:, None]")
 
 
@@ -273,7 +273,7 @@ def _reads_on(sums: _Sums) -> bool:
         return False
     flat = sums.steps.extent > sums.found.depth[-1].extent
     shared = (list(axes_of(index)) for index in factor.index)
-    grouped = any(lane in axes and any(one.name == "batch" for one in axes) for axes in shared)
+    grouped = any(lane in axes and any(axis.name == "batch" for axis in axes) for axes in shared)
     return flat or grouped or bool(parts(factor))
 
 
@@ -309,13 +309,13 @@ def _write_few(out: Emission, contraction: Contraction, place: AxisIndices) -> N
     out.reduce = _write_short
     folds = [substitute(fold, place) for fold in contraction.short]
     names: dict[int, str] = {}
-    for one in dict.fromkeys(fold.axes[0] for fold in contraction.short):
-        if one.extent not in names:
-            name = names[one.extent] = out.fresh("few")
-            out.let(name, f"tl.arange(0, {next_power(one.extent)})[None, :]")
-        out.spelled[one] = names[one.extent]
-        if one.extent != next_power(one.extent):
-            out.masks[one] = f"({names[one.extent]} < {one.extent})"
+    for axis in dict.fromkeys(fold.axes[0] for fold in contraction.short):
+        if axis.extent not in names:
+            name = names[axis.extent] = out.fresh("few")
+            out.let(name, f"tl.arange(0, {next_power(axis.extent)})[None, :]")
+        out.spelled[axis] = names[axis.extent]
+        if axis.extent != next_power(axis.extent):
+            out.masks[axis] = f"({names[axis.extent]} < {axis.extent})"
     for load in loads(*folds):
         out.read(load)
 

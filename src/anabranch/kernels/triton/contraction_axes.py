@@ -124,7 +124,9 @@ def contraction_of(dfg: Dfg | Refused) -> Contraction | Refused:
     dfg, blocks = _with_one_axis_of_few(dfg, blocks)
     told = _told_apart(dfg)
     fold = told.fold
-    held: dict[Expr, Expr] = {one: KernelVariable("short", one.dtype) for one in told.short}
+    held: dict[Expr, Expr] = {
+        reduction: KernelVariable("short", reduction.dtype) for reduction in told.short
+    }
     left = [replace(store, expr=replace_parts(store.expr, held)) for store in dfg.stores]
     why = why_not_read(told.windows, fold, left)
     if why:
@@ -152,57 +154,63 @@ class _Told:
 def _told_apart(dfg: Dfg) -> _Told:
     folds = reductions(*(store.expr for store in dfg.stores))
     free = all_free_axes(*folds)
-    fold = next((one for one in reversed(folds) if _multiplies(one, dfg, free)), folds[-1])
+    fold = next(
+        (reduction for reduction in reversed(folds) if _multiplies(reduction, dfg, free)), folds[-1]
+    )
     inside = set(all_parts(fold.arg))
-    others = [one for one in folds if one is not fold and one not in inside and one.op == "sum"]
+    others = [
+        reduction
+        for reduction in folds
+        if reduction is not fold and reduction not in inside and reduction.op == "sum"
+    ]
     multiplied = {load.value for load in loads(fold.arg)}
     short: list[Reduce] = []
-    for one in others:
-        few = len(one.axes) == 1 and one.axes[0].extent <= MOST_SHORT
-        apart = multiplied.isdisjoint(load.value for load in loads(one.arg))
-        if few and apart and set(reductions(one.arg)) <= set(short):
-            short.append(one)
-    known = {fold, *short}
-    return _Told([one for one in folds if one not in known], fold, short)
+    for reduction in others:
+        few = len(reduction.axes) == 1 and reduction.axes[0].extent <= MOST_SHORT
+        apart = multiplied.isdisjoint(load.value for load in loads(reduction.arg))
+        if few and apart and set(reductions(reduction.arg)) <= set(short):
+            short.append(reduction)
+    handled = {fold, *short}
+    return _Told([reduction for reduction in folds if reduction not in handled], fold, short)
 
 
 def _without_blocks(dfg: Dfg) -> tuple[Dfg, Blocks]:
     """The graph with sums over blocks of its columns as what is held, and their arguments as those
     of the whole space: where a reduction stands in one that runs along an axis of the results."""
-    found: list[tuple[KernelVariable, Expr]] = []
+    blocks: list[tuple[KernelVariable, Expr]] = []
     table: dict[Expr, Expr] = {}
     last = dfg.axes[-1] if dfg.axes else None
     folds = reductions(*(store.expr for store in dfg.stores))
     free = all_free_axes(*folds)
     products = {fold for fold in folds if _multiplies(fold, dfg, free)}
-    for one in folds if products else ():
-        alone = one.op == "sum" and len(one.axes) == 1 and one.axes[0].extent > 1
-        if last is None or not alone or one.axes[0].extent != last.extent:
+    for reduction in folds if products else ():
+        alone = reduction.op == "sum" and len(reduction.axes) == 1 and reduction.axes[0].extent > 1
+        if last is None or not alone or reduction.axes[0].extent != last.extent:
             continue
-        inside = (p for p in reductions(one.arg) if p in products)
-        if _contracts(one) or not any(one.axes[0] in free[p] for p in inside):
+        inside = (p for p in reductions(reduction.arg) if p in products)
+        if _contracts(reduction) or not any(reduction.axes[0] in free[p] for p in inside):
             continue
-        there = substitute(one.arg, {one.axes[0]: axis(last.name, last.extent)})
-        index = tuple(axis(a.name, a.extent) for a in free_axes(one))
-        held = KernelVariable(f"block {len(found)}", one.dtype, index)
-        found.append((held, replace_parts(there, table)))
-        table[one] = held
-    if not found:
+        there = substitute(reduction.arg, {reduction.axes[0]: axis(last.name, last.extent)})
+        index = tuple(axis(a.name, a.extent) for a in free_axes(reduction))
+        held = KernelVariable(f"block {len(blocks)}", reduction.dtype, index)
+        blocks.append((held, replace_parts(there, table)))
+        table[reduction] = held
+    if not blocks:
         return dfg, ()
     stores = tuple(replace(s, expr=replace_parts(s.expr, table)) for s in dfg.stores)
-    return Dfg(dfg.axes, stores), tuple(found)
+    return Dfg(dfg.axes, stores), tuple(blocks)
 
 
 def _with_one_axis_of_few(dfg: Dfg, blocks: Blocks) -> tuple[Dfg, Blocks]:
     """The same, with one axis for all short sums of as many numbers: what two of them read is then
     read once."""
     short = _told_apart(dfg).short
-    sizes = {one.axes[0]: one.axes[0].extent for one in short}
-    place = {one: axis(f"few {extent}", extent) for one, extent in sizes.items()}
+    sizes = {fold.axes[0]: fold.axes[0].extent for fold in short}
+    place = {dim: axis(f"few {extent}", extent) for dim, extent in sizes.items()}
     if not place:
         return dfg, blocks
-    found = tuple((held, substitute(arg, place)) for held, arg in blocks)
-    return Dfg(dfg.axes, substitute_stores(dfg.stores, place)), found
+    substituted = tuple((held, substitute(arg, place)) for held, arg in blocks)
+    return Dfg(dfg.axes, substitute_stores(dfg.stores, place)), substituted
 
 
 def _contracts(reduce: Reduce) -> bool:
@@ -217,28 +225,28 @@ def _multiplies(fold: Reduce, dfg: Dfg, free: Mapping[Expr, Collection[Axis]]) -
     """Whether it adds up products of two factors that depend on different axes of the result."""
     if fold.op != "sum" or not (isinstance(fold.arg, Arith) and fold.arg.op == "mul"):
         return False
-    one, other = (set(free[factor]) & set(dfg.axes) for factor in fold.arg.args)
-    return one != other
+    first, second = (set(free[factor]) & set(dfg.axes) for factor in fold.arg.args)
+    return first != second
 
 
 def _with_groups_apart(dfg: Dfg, fold: Reduce) -> Dfg:
     assert isinstance(fold.arg, Arith)
-    sizes = {one: {_group_size(one, f) for f in fold.arg.args} - {0, 1} for one in dfg.axes}
-    return apart(dfg, {one: min(by) for one, by in sizes.items() if len(by) == 1})
+    sizes = {axis: {_group_size(axis, f) for f in fold.arg.args} - {0, 1} for axis in dfg.axes}
+    return apart(dfg, {axis: min(by) for axis, by in sizes.items() if len(by) == 1})
 
 
-def _group_size(one: Axis, factor: Expr) -> int:
+def _group_size(dim: Axis, factor: Expr) -> int:
     """The divisor of the axis, or of the axis and a number, where the factor depends on it in no
     other way, else 1 or 0."""
-    found, plain = set[int](), axis(one.name, one.extent)
+    divisors, plain = set[int](), axis(dim.name, dim.extent)
     for load in loads(factor):
         for index in load.index:
             for atom, _ in index.terms:
-                if atom == one:
-                    found.add(1)
+                if atom == dim:
+                    divisors.add(1)
                 elif isinstance(atom, Quotient | Remainder):
-                    found.update([atom.by] if atom.index - atom.index.constant == plain else ())
-    return min(found, default=0)
+                    divisors.update([atom.by] if atom.index - atom.index.constant == plain else ())
+    return min(divisors, default=0)
 
 
 def _with_axes(dfg: Dfg, told: _Told, blocks: Blocks) -> Contraction | Refused:
@@ -295,8 +303,8 @@ def _why_not(contraction: Contraction) -> Refused | None:
             return Refused("it sums blocks of what are no columns")
         if inner.extent & (inner.extent - 1):
             return Refused(f"a block has {inner.extent} columns, which is no power of two")
-        known = {contraction.fold, *contraction.short}
-        if not known.issuperset(reductions(*(arg for _, arg in contraction.blocks))):
+        handled = {contraction.fold, *contraction.short}
+        if not handled.issuperset(reductions(*(arg for _, arg in contraction.blocks))):
             return Refused("it has several reductions")
         if any(reductions(s.expr) or inner in _axes(s) for s in of_blocks):
             return Refused("a result is of blocks and of their columns")
@@ -308,9 +316,9 @@ def _why_not(contraction: Contraction) -> Refused | None:
             return Refused("its results are of several sizes")
         if not whole and not contraction.rows:
             return Refused("a result has one number for its one row")
-    for one in contraction.short:
-        of_row = free_axes(one).keys() <= {*contraction.batch, *contraction.rows}
-        if not of_row or one.axes[0] not in free_axes(one.arg):
+    for fold in contraction.short:
+        of_row = free_axes(fold).keys() <= {*contraction.batch, *contraction.rows}
+        if not of_row or fold.axes[0] not in free_axes(fold.arg):
             return Refused("it has several reductions")
     return None
 

@@ -308,21 +308,21 @@ class Emission:
 
     def _arith(self, part: Arith) -> str:
         floating = part.args[-1].dtype.is_floating_point
-        given = [self.known[arg] for arg in part.args]
+        operands = [self.known[arg] for arg in part.args]
         if part.op == "mul_rn" and part.dtype == torch.float64:
-            text = self.call("product_f64", *given)
+            text = self.call("product_f64", *operands)
         elif part.op == "rem" and floating:
-            text = self.call("fmod", *map(_tensor, part.args, given))
+            text = self.call("fmod", *map(_tensor, part.args, operands))
         elif part.op == "uniform":
-            text = self.call("uniform", *given[:-1], _tensor(part.args[-1], given[-1]))
+            text = self.call("uniform", *operands[:-1], _tensor(part.args[-1], operands[-1]))
         elif part.op == "pow":
-            text = self.call(CALLED["pow"], *map(_tensor, part.args, given))
+            text = self.call(CALLED["pow"], *map(_tensor, part.args, operands))
         elif part.op in CALLED:
             if all(isinstance(arg, Const) for arg in part.args):  # a number has no methods
-                given = list(map(_tensor, part.args, given))
-            text = self.call(CALLED[part.op], *given)
+                operands = list(map(_tensor, part.args, operands))
+            text = self.call(CALLED[part.op], *operands)
         else:
-            text = self._formed(part, given, floating)
+            text = self._formed(part, operands, floating)
         among = part.args[1:] if part.op == "where" else part.args
         numbers = [isinstance(arg, Const) for arg in among]
         widened = part.dtype in NARROW and part.op in TAKES_NUMBERS_WIDE and any(numbers)
@@ -330,15 +330,15 @@ class Emission:
             text = f"{_operand(text)}.to({DTYPES[part.dtype]})"
         return text
 
-    def _formed(self, part: Arith, given: list[str], floating: bool) -> str:
+    def _formed(self, part: Arith, operands: list[str], floating: bool) -> str:
         form = FORMS[part.op] if floating else INTEGER_FORMS.get(part.op, FORMS[part.op])
         if part.op in ("div", "div_rn") and (inverse := _exact_inverse(part.args[1])) is not None:
-            form, given[1] = FORMS["mul"], literal(inverse)
+            form, operands[1] = FORMS["mul"], literal(inverse)
         if not form.endswith(")"):
             if all(isinstance(arg, Const) for arg in part.args):  # Python would compute it
-                given[0] = _tensor(part.args[0], given[0])
-            given = [_operand(text) for text in given]
-        return form.format(*given)
+                operands[0] = _tensor(part.args[0], operands[0])
+            operands = [_operand(text) for text in operands]
+        return form.format(*operands)
 
     def _load(self, load: BufferLoad) -> str:
         axes = address_axes(load)
@@ -403,10 +403,10 @@ def _narrow(atom: Atom) -> bool:
 
 def address_axes(load: BufferLoad) -> dict[Axis, None]:
     """The axes on which the address depends, by way of a gather too."""
-    found = dict.fromkeys(axis for index in load.index for axis in axes_of(index))
+    axes = dict.fromkeys(axis for index in load.index for axis in axes_of(index))
     for part in parts(load):
-        found.update(free_axes(part))
-    return found
+        axes.update(free_axes(part))
+    return axes
 
 
 def repeated_axes(load: BufferLoad) -> list[Axis]:

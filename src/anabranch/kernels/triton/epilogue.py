@@ -67,7 +67,7 @@ class Results:
         left = READ_AHEAD * 32 * warps
         for load in loads(*self.exprs):
             free = free_axes(load).keys()
-            taken = math.prod(sizes.get(one, 1) for one in free) * load.dtype.itemsize
+            taken = math.prod(sizes.get(axis, 1) for axis in free) * load.dtype.itemsize
             if load not in out.known and free <= out.spelled.keys() and taken <= left:
                 out.read(load)
                 left -= taken
@@ -75,17 +75,17 @@ class Results:
     def write(self, out: Emission, shape: tuple[int, int], wide: int, column: str) -> None:
         """The results; those of rows alone from the first of `wide` tiles along the columns.
         `shape`: of the tile, whose columns begin at `column`."""
-        found = self.found
-        apart = {*found.of_rows, *found.of_blocks}
-        for store in found.dfg.stores:
+        contraction = self.found
+        apart = {*contraction.of_rows, *contraction.of_blocks}
+        for store in contraction.dfg.stores:
             if store not in apart:
                 out.store(self.stores[store])
-        if found.blocks:
+        if contraction.blocks:
             self._write_blocks(out, shape, column)
-        if found.of_rows:
+        if contraction.of_rows:
             scope = out.inner({}, {})
-            scope.expect(*(self.stores[store].expr for store in found.of_rows))
-            for store in found.of_rows:
+            scope.expect(*(self.stores[store].expr for store in contraction.of_rows))
+            for store in contraction.of_rows:
                 scope.store(self.stores[store], anchor="row")
             if wide > 1:
                 out.statements.append(If(f"tile % {wide} == 0", tuple(scope.statements)))
@@ -94,26 +94,26 @@ class Results:
 
     def _write_blocks(self, out: Emission, shape: tuple[int, int], column: str) -> None:
         """The sums of blocks of columns, one of another if need be, and what is stored of them."""
-        found, (m, n) = self.found, shape
-        many = n // found.block
-        cube = f"[{m}, {many}, {found.block}]"
+        contraction, (m, n) = self.found, shape
+        many = n // contraction.block
+        cube = f"[{m}, {many}, {contraction.block}]"
         wide, narrow = dict[Expr, Expr](), dict[Expr, Expr]()
         for of, arg in self.blocks:
             key = substitute(of, self.place)
-            known = {part: wide[part] for part in all_parts(arg) if part in wide}
-            text = out.value(replace_parts(arg, known))
+            summed = {part: wide[part] for part in all_parts(arg) if part in wide}
+            text = out.value(replace_parts(arg, summed))
             name = out.assign("block_sum", f"tl.sum(tl.reshape({text}, {cube}), 2)")
             spread = f"tl.broadcast_to({name}[:, :, None], {cube})"
             wide[key] = KernelVariable(f"tl.reshape({spread}, [{m}, {n}])", of.dtype, ())
             narrow[of] = KernelVariable(name, of.dtype)
-        whole, own = flattened(found.cols[:-1], "block")
+        whole, own = flattened(contraction.cols[:-1], "block")
         masks = {whole: "block_in"} if whole.extent % many else {}
         scope = out.inner({whole: "block"}, masks)
-        out.let("block", f"({column}) // {found.block} + tl.arange(0, {many})[None, :]")
+        out.let("block", f"({column}) // {contraction.block} + tl.arange(0, {many})[None, :]")
         if masks:
             out.let("block_in", f"block < {whole.extent}")
         there = {**self.place, **own}
-        for store in found.of_blocks:
+        for store in contraction.of_blocks:
             expr = substitute(replace_parts(store.expr, narrow), there)
             index = tuple(substitute_index(i, there, lambda expr: expr) for i in store.index)
             scope.store(replace(store, expr=expr, index=index))

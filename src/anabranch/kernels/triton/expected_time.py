@@ -41,25 +41,36 @@ def expected_us(body: Graph, spec: TargetSpec) -> float | None:
     """The least that any template would take, None where nobody knows."""
     same = canonical(body, content=False)
     if attends(same):
-        found = attention.found_in(same)
-        return None if isinstance(found, Refused) else attention_tiles.least_us(found, spec)
-    one, two, three = contraction.found_in(same), gemm_chain.found_in(same), window.found_in(same)
-    known: list[float] = []
-    if not isinstance(one, Refused) and (us := contraction_tiles.least_us(one, spec)) is not None:
-        known.append(us)
-    if not isinstance(two, Refused):
-        known += [us for _, us in gemm_chain_tiles.ranked(two, spec)[:1]]
-    four, five = sequence.found_in(same), rows.found_in(same)
-    if not isinstance(four, Refused) and (us := sequence.least_us(four, spec)) is not None:
-        known.append(us)
-    light = _light(same) if isinstance(three, Refused) else three.dfg
-    if light is None and not isinstance(five, Refused) and scans(*(s.expr for s in five.stores)):
-        light = five.dfg
+        match = attention.found_in(same)
+        return None if isinstance(match, Refused) else attention_tiles.least_us(match, spec)
+    product, chain, windowed = (
+        contraction.found_in(same),
+        gemm_chain.found_in(same),
+        window.found_in(same),
+    )
+    estimates: list[float] = []
+    if (
+        not isinstance(product, Refused)
+        and (us := contraction_tiles.least_us(product, spec)) is not None
+    ):
+        estimates.append(us)
+    if not isinstance(chain, Refused):
+        estimates += [us for _, us in gemm_chain_tiles.ranked(chain, spec)[:1]]
+    layer, normalized = sequence.found_in(same), rows.found_in(same)
+    if not isinstance(layer, Refused) and (us := sequence.least_us(layer, spec)) is not None:
+        estimates.append(us)
+    light = _light(same) if isinstance(windowed, Refused) else windowed.dfg
+    if (
+        light is None
+        and not isinstance(normalized, Refused)
+        and scans(*(s.expr for s in normalized.stores))
+    ):
+        light = normalized.dfg
     if light is not None:
         read = {load.value: load.type for load in loads(*(s.expr for s in light.stores))}
         moved = [*read.values(), *(store.type for store in light.stores)]
-        known.append(LIGHT_US + sum(type.nbytes for type in moved) / spec.bandwidth * 1e6)
-    return min(known, default=None)
+        estimates.append(LIGHT_US + sum(type.nbytes for type in moved) / spec.bandwidth * 1e6)
+    return min(estimates, default=None)
 
 
 def _light(body: Graph) -> Dfg | None:
@@ -73,15 +84,15 @@ def why_not_one(body: Graph) -> Refused | None:
     window or light work gives."""
     same = canonical(body, content=False)
     if attends(same):
-        found = attention.found_in(same)
-        return found if isinstance(found, Refused) else None
-    two, along = gemm_chain.found_in(same), sequence.found_in(same)
-    if not (isinstance(two, Refused) and isinstance(along, Refused)):
+        match = attention.found_in(same)
+        return match if isinstance(match, Refused) else None
+    chain, along = gemm_chain.found_in(same), sequence.found_in(same)
+    if not (isinstance(chain, Refused) and isinstance(along, Refused)):
         return None
     if not isinstance(contraction.found_in(same), Refused):
         return None
     runs = any(ops.packet_name(node.op) in SCANS for node in body.nodes)
-    return along if runs and isinstance(along, Refused) else two
+    return along if runs and isinstance(along, Refused) else chain
 
 
 def attends(body: Graph) -> bool:

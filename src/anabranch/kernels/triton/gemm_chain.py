@@ -64,18 +64,18 @@ OWN_VARIABLES = split_k.OWN_VARIABLES | {
 
 def tiles(body: Graph, spec: TargetSpec) -> list[GemmChainTile]:
     """The best ranked tiles; [] where the body is no two products."""
-    found = found_in(body)
-    return [] if isinstance(found, Refused) else chosen(found, spec)
+    chain = found_in(body)
+    return [] if isinstance(chain, Refused) else chosen(chain, spec)
 
 
 def write(body: Graph, tile: GemmChainTile) -> KernelTree:
     """The kernel. ValueError where the body is no two products, or the tile does not suit it."""
-    found = found_in(body)
-    if isinstance(found, Refused):
-        raise ValueError(found.sentence)
-    if (tile.m == 1) != (found.m == 1):
-        raise ValueError(f"{text_tile(tile)} does not suit {found.m} rows")
-    cut = _cut(found, tile, frozenset(constant.name for constant in body.constants))
+    chain = found_in(body)
+    if isinstance(chain, Refused):
+        raise ValueError(chain.sentence)
+    if (tile.m == 1) != (chain.m == 1):
+        raise ValueError(f"{text_tile(tile)} does not suit {chain.m} rows")
+    cut = _cut(chain, tile, frozenset(constant.name for constant in body.constants))
     grid, share = cut.grid, cut.share
     parts = {Axis("chunk", share.count): "chunk", Axis("part", share.split): "part"}
     out = Emission(
@@ -90,10 +90,10 @@ def write(body: Graph, tile: GemmChainTile) -> KernelTree:
     _write_results(out, cut)
     return kernel_tree(
         body,
-        found.dfg,
+        chain.dfg,
         "gemm_chain",
         out,
-        (grid.tiles[0] * grid.tiles[1], split, found.batches),
+        (grid.tiles[0] * grid.tiles[1], split, chain.batches),
         tile.warps,
         tile.stages,
         scratch=grid.ctas * split * tile.m * tile.n * 4 if split > 1 else 0,
@@ -251,10 +251,10 @@ def _factor(scope: Emission, expr: Expr, dtype: torch.dtype, cut: _Cut) -> str:
 
 
 def _write_results(out: Emission, cut: _Cut) -> None:
-    sums, found = KernelVariable("total", cut.found.outer.dtype), cut.found
+    sums, chain = KernelVariable("total", cut.found.outer.dtype), cut.found
     stores = [
-        replace(store, expr=replace_parts(store.expr, {found.outer: sums}))
-        for store in found.dfg.stores
+        replace(store, expr=replace_parts(store.expr, {chain.outer: sums}))
+        for store in chain.dfg.stores
     ]
     stores = [substitute_store(store, cut.grid.place) for store in stores]
     out.expect(*(store.expr for store in stores))

@@ -91,9 +91,9 @@ def _with_axes(
     dfg: Dfg, inner: Reduce, outer: Reduce, middle: Expr, right: Expr
 ) -> GemmChain | Refused:
     largest = max(dfg.stores, key=lambda store: store.type.numel)
-    order = [one for one in ordered(dfg.axes, largest) if one.extent > 1]
+    order = [axis for axis in ordered(dfg.axes, largest) if axis.extent > 1]
     of_middle, of_right = free_axes(middle), free_axes(right)
-    stray = [one for one in order if one not in of_middle and one not in of_right]
+    stray = [axis for axis in order if axis not in of_middle and axis not in of_right]
     if stray:
         return Refused(f"no factor depends on {stray[0].name}")
     batch = tuple(a for a in order if a in of_middle and a in of_right)
@@ -103,7 +103,7 @@ def _with_axes(
     if isinstance(factors, Refused):
         return factors
     image, weight = factors
-    own = [one for one in outer.axes if one in free_axes(weight)]
+    own = [axis for axis in outer.axes if axis in free_axes(weight)]
     if len(own) != 1:
         return Refused(f"its first product has {len(own)} axes that the second adds up")
     (between,) = own
@@ -118,7 +118,7 @@ def _with_axes(
     guide, across = largest_load(image), largest_load(right)
     if guide is None or across is None:
         return Refused("a factor is read from nowhere")
-    taps = tuple(one for one in ordered(outer.axes, across) if one is not between)
+    taps = tuple(axis for axis in ordered(outer.axes, across) if axis is not between)
     return GemmChain(
         dfg=dfg,
         inner=inner,
@@ -143,9 +143,9 @@ def _inner_factors(
     row, the other one is the factor that depends on what the second sum adds up."""
     assert isinstance(inner.arg, Arith)
     first, second = inner.arg.args
-    ours = [any(one in free_axes(factor) for one in rows) for factor in (first, second)]
+    ours = [any(axis in free_axes(factor) for axis in rows) for factor in (first, second)]
     if not any(ours):
-        if math.prod(one.extent for one in rows) > 1:
+        if math.prod(axis.extent for axis in rows) > 1:
             return Refused(
                 "neither factor of its first product depends on rows"
             )  # one pixel, padded

@@ -79,7 +79,7 @@ class GemmChainSizes:
         along = (*gemm_chain.taps, gemm_chain.between)
         chunks = tuple((n, walk(along, n, "between", "chunk", flat=False).count) for n in middles)
         steps = tuple((k, walk(gemm_chain.depth, k, "deep").count) for k in depths)
-        k = math.prod(one.extent for one in gemm_chain.depth)
+        k = math.prod(axis.extent for axis in gemm_chain.depth)
         middle = gemm_chain.between.extent
         return GemmChainSizes(
             gemm_chain.m,
@@ -126,17 +126,17 @@ def _ranked(sizes: GemmChainSizes, spec: TargetSpec) -> tuple[tuple[GemmChainTil
 
 def _space(sizes: GemmChainSizes, spec: TargetSpec) -> Iterator[GemmChainTile]:
     """All tiles that suit the sizes: none more than twice as large as what it covers."""
-    one, chunks = sizes.m == 1, dict(sizes.chunks)
-    tf32 = spec.tf32 and torch.float32 in sizes.dtypes and not one
-    shapes = ONE_ROW if one else itertools.product(ROWS, COLS, MIDDLES, DEPTHS)
+    one_row, chunks = sizes.m == 1, dict(sizes.chunks)
+    tf32 = spec.tf32 and torch.float32 in sizes.dtypes and not one_row
+    shapes = ONE_ROW if one_row else itertools.product(ROWS, COLS, MIDDLES, DEPTHS)
     for m, n, middle, k in shapes:
         wide = oversized(n, sizes.n) or oversized(middle, sizes.middle)
         if wide or oversized(m, sizes.m) or oversized(k, sizes.k, LEAST_DEPTH):
             continue
-        if math.ceil(sizes.n / n) > (MOST_AGAIN_OF_ROW if one else MOST_AGAIN):
+        if math.ceil(sizes.n / n) > (MOST_AGAIN_OF_ROW if one_row else MOST_AGAIN):
             continue
-        splits = ONE_ROW_SPLITS if one else SPLITS
-        for split, warps, stages in itertools.product(splits, WARPS, (2,) if one else STAGES):
+        splits = ONE_ROW_SPLITS if one_row else SPLITS
+        for split, warps, stages in itertools.product(splits, WARPS, (2,) if one_row else STAGES):
             if split <= chunks[middle]:
                 yield GemmChainTile(m, n, middle, k, split, warps, stages, tf32)
 

@@ -93,8 +93,8 @@ class _Function:
 def _functions(text: str) -> Mapping[str, _Function]:
     """The functions of a kernel's text; a launch of dozens of tasks is asked for each."""
     module = ast.parse(text)
-    found = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
-    return {name: _looked_through(node, found) for name, node in found.items()}
+    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    return {name: _looked_through(node, functions) for name, node in functions.items()}
 
 
 def _looked_through(
@@ -116,9 +116,9 @@ def _looked_through(
             touched.setdefault((verb, pointer), []).append((node.lineno, place))
         if isinstance(node.func, ast.Name) and node.func.id in functions:
             inner = functions[node.func.id]
-            for given, named in zip(node.args, inner.args.args, strict=False):
-                if isinstance(given, ast.Name):
-                    handed.setdefault(given.id, []).append((node.lineno, inner.name, named.arg))
+            for actual, named in zip(node.args, inner.args.args, strict=False):
+                if isinstance(actual, ast.Name):
+                    handed.setdefault(actual.id, []).append((node.lineno, inner.name, named.arg))
     parameters = tuple(argument.arg for argument in function.args.args)
     return _Function(parameters, count, touched, handed)
 
@@ -146,13 +146,13 @@ def _accesses(
     handed = function.handed.get(pointer, [])
     if function.count.get(pointer, 0) != len(touched) + len(handed):
         return None
-    found = [_Access(part, line, place) for line, place in touched]
+    accesses = [_Access(part, line, place) for line, place in touched]
     for line, name, parameter in handed:
         there = _accesses(functions, functions[name], parameter, verb, (*part, line))
         if there is None:
             return None
-        found += there
-    return found
+        accesses += there
+    return accesses
 
 
 def _place(call: ast.Call) -> tuple[str, str] | None:
@@ -168,7 +168,10 @@ def _place(call: ast.Call) -> tuple[str, str] | None:
 
 def _by_one_thread(function: ast.FunctionDef, store: ast.Call) -> bool:
     """Whether its mask is `i < 1`, so that it stores one element, and one thread does."""
-    masks = [*store.args[2:], *(given.value for given in store.keywords if given.arg == "mask")]
+    masks = [
+        *store.args[2:],
+        *(keyword.value for keyword in store.keywords if keyword.arg == "mask"),
+    ]
     return any(
         ast.unparse(line.targets[0]) == ast.unparse(mask) and ast.unparse(line.value) == "i < 1"
         for mask in masks

@@ -50,7 +50,7 @@ def walk(
         whole, place = flattened(depth, "k")
         count = -(-whole.extent // each)
         at = axis(step, count) * each + axis(lane, each)
-        place = {one: _replaced(index, whole, at) for one, index in place.items()}
+        place = {dim: _replaced(index, whole, at) for dim, index in place.items()}
         return KLoopSteps(count, place, at, whole.extent)
     chunk = Axis("chunk", chunks)
     along, place = flattened((*slow, chunk), step)

@@ -27,5 +27,5 @@ def upper_limit(body: Graph, variant: Variant, spec: TargetSpec) -> TileBound | 
     same = canonical(body, content=False)
     if not isinstance(tile, ContractionTile):
         return light_limit(same, tile, spec)
-    found = contraction.found_in(same)
-    return None if isinstance(found, Refused) else limit_of(found, tile, spec)
+    product = contraction.found_in(same)
+    return None if isinstance(product, Refused) else limit_of(product, tile, spec)

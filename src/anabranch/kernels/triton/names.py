@@ -37,12 +37,12 @@ def names_of(body: Graph) -> dict[str, str]:
             for ref in refs(arg):
                 if ref.name in declared and ref.name not in names:
                     names[ref.name] = fresh(PLAIN_NAMES.get(parameter, parameter), taken)
-    known = Counter[str]()
+    counts = Counter[str]()
     for node in body.nodes:
         plain = identifier(ops.packet_name(node.op).rpartition(".")[2].strip("_"))
         for result in node.results:
-            names[result] = fresh(plain, taken, max(known[plain], 1))
-            known[plain] += 1
+            names[result] = fresh(plain, taken, max(counts[plain], 1))
+            counts[plain] += 1
     for name in sorted(declared - names.keys()):
         names[name] = fresh("unused", taken)
     return names

@@ -35,6 +35,8 @@ def dependent(tree: KernelTree, mode: PdlMode, constants: frozenset[str]) -> Ker
     first, rest = early_first(tree, constants) if mode in EARLY else ([], list(tree.statements))
     if mode not in (PdlMode.WAIT_ONLY, *AT_ONCE):
         # Where it first stores in a loop, before the loop.
-        rest.insert(next(at for at, one in enumerate(rest) if stores(one)), Effect(TRIGGER))
+        rest.insert(
+            next(at for at, statement in enumerate(rest) if stores(statement)), Effect(TRIGGER)
+        )
     wait = [Effect(WAIT), *([Effect(TRIGGER)] if mode in AT_ONCE else [])]
     return replace(tree, statements=(*first, *wait, *rest), pdl=True)

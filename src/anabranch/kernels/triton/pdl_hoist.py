@@ -42,11 +42,11 @@ def early_first(
     """The statements of a kernel that may stand before the wait, and the others, each part in its
     order. `constants`: pointers to what no kernel writes."""
     parameters = zip(tree.pointers, tree.parameters, strict=True)
-    given = Counter(_given(tree.statements))
+    assigned = Counter(_given(tree.statements))
     state = _HoistState(
-        once={name for name, times in given.items() if times == 1},
+        once={name for name, times in assigned.items() if times == 1},
         pointers={f"{name}_ptr" for pointer, (name, _) in parameters if pointer in constants},
-        taken=set(given),
+        taken=set(assigned),
     )
     first: list[Statement] = []
     rest: list[Statement] = []
@@ -89,11 +89,11 @@ def _parted(statement: Statement, state: _HoistState) -> Parted:
             early = _made_of(_parsed(address), state.indices | state.pointers)
             return ([statement], []) if early else stays
         case Assign((name,), value, "=") if name in state.once:
-            made = _parsed(text_value(value))
-            if _made_of(made, state.indices):
+            parsed = _parsed(text_value(value))
+            if _made_of(parsed, state.indices):
                 state.indices.add(name)
                 return [statement], []
-            return _read(name, made, state) or stays
+            return _read(name, parsed, state) or stays
         case _:
             return stays
 

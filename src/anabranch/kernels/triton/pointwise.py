@@ -103,7 +103,7 @@ def found_in(body: Graph) -> Dfg | Refused:
 
 def why_not(dfg: Dfg) -> Refused | None:
     """Why this is no pointwise kernel, if it is none."""
-    found = reductions(*(store.expr for store in dfg.stores))
+    folds = reductions(*(store.expr for store in dfg.stores))
     if scans(*(store.expr for store in dfg.stores)):
         return Refused("something runs along its rows")
-    return Refused(f"{found[0].made or 'it'} reduces") if found else None
+    return Refused(f"{folds[0].made or 'it'} reduces") if folds else None

@@ -34,22 +34,22 @@ class ProductAxes:
     @property
     def m(self) -> int:
         """Rows of the product."""
-        return math.prod(one.extent for one in self.rows)
+        return math.prod(axis.extent for axis in self.rows)
 
     @property
     def n(self) -> int:
         """Columns of the product."""
-        return math.prod(one.extent for one in self.cols)
+        return math.prod(axis.extent for axis in self.cols)
 
     @property
     def k(self) -> int:
         """Depth: products that are summed for each element."""
-        return math.prod(one.extent for one in self.depth)
+        return math.prod(axis.extent for axis in self.depth)
 
     @property
     def batches(self) -> int:
         """Products of matrices that are computed apart."""
-        return math.prod(one.extent for one in self.batch)
+        return math.prod(axis.extent for axis in self.batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class TileGrid:
         """The masks that say which rows and columns are in the product, where not all of a tile's
         are."""
         sides = zip((self.row, self.col), self.shape, strict=True)
-        return {one: f"{one.name}_in" for one, size in sides if one.extent % size}
+        return {axis: f"{axis.name}_in" for axis, size in sides if axis.extent % size}
 
     def write(self, out: Emission, split: int, starts: tuple[str, str]) -> None:
         """The tile's own place, and its rows and columns as shapes that broadcast to it; it is one
@@ -107,8 +107,8 @@ class TileGrid:
         else:
             out.let("row", f"{first} + tl.arange(0, {rows})[:, None]")
             out.let("col", f"{left} + tl.arange(0, {columns})[None, :]")
-        for one, name in self.masks.items():
-            out.let(name, f"{one.name} < {one.extent}")
+        for dim, name in self.masks.items():
+            out.let(name, f"{dim.name} < {dim.extent}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +181,9 @@ def exact(dtype: torch.dtype, tf32: bool) -> str:
     return f', input_precision="{"tf32" if tf32 else "ieee"}"' if dtype == torch.float32 else ""
 
 
-def added(total: str, factors: Sequence[str], one: bool, exact: str) -> Assign:
-    """What adds the product of two factors to the total. `one`: of one row."""
-    if one:
+def added(total: str, factors: Sequence[str], one_row: bool, exact: str) -> Assign:
+    """What adds the product of two factors to the total. `one_row`: of one row."""
+    if one_row:
         widened = " * ".join(f"{factor}.to(tl.float32)" for factor in factors)
         return Assign((total,), widened, "+=")
     return Assign((total,), f"tl.dot({factors[0]}, {factors[1]}, {total}{exact})")

@@ -51,8 +51,8 @@ class TritonProvider:
         over = task.overwrites
         if over and not all(_is_small_copy(task, new, old) for new, old in over.items()):
             return []
-        made = (_kernel(task, variant) for variant in variants(task.body, spec, self.pruning))
-        return [kernel for kernel in made if why_not_in_place(kernel, over) is None]
+        candidates = (_kernel(task, variant) for variant in variants(task.body, spec, self.pruning))
+        return [kernel for kernel in candidates if why_not_in_place(kernel, over) is None]
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """The kernel of this variant, whether it is among those that are offered or not; ValueError

@@ -74,13 +74,13 @@ LARGEST_GRID = 2**31 - 1
 def tiles(body: Graph, spec: TargetSpec) -> list[RecurrenceTile]:
     """Tiles that leave no multiprocessor without a CTA, or the smallest, each with as many steps
     at once as registers hold; [] where the body is no recurrence."""
-    found = found_in(body) if _may_be(body) else NO_STEPS
-    if isinstance(found, Refused):
+    recurrence = found_in(body) if _may_be(body) else NO_STEPS
+    if isinstance(recurrence, Refused):
         return []
-    read = max(1, len(loads(*_looped(found))))
-    points = found.dfg.points
+    read = max(1, len(loads(*_looped(recurrence))))
+    points = recurrence.dfg.points
     fitting = [(tile, warps) for tile, warps in TILES if -(-points // tile) >= spec.sms]
-    sizes = fitting[-2:] or [*TILES[:1], *[one for one in TILES[1:2] if points > TILES[0][0]]]
+    sizes = fitting[-2:] or [*TILES[:1], *[size for size in TILES[1:2] if points > TILES[0][0]]]
     offered: list[RecurrenceTile] = []
     for (elements, warps), ahead in itertools.product(sizes, (False, True)):
         each = read * max(1, elements // (32 * warps)) * (2 if ahead else 1)
@@ -107,11 +107,11 @@ def _may_be(body: Graph) -> bool:
 
 def write(body: Graph, tile: RecurrenceTile) -> KernelTree:
     """The kernel. ValueError where the body is no recurrence."""
-    found, elements = found_in(body), tile.elements
-    if isinstance(found, Refused):
-        raise ValueError(found.sentence)
-    largest = max((*found.each, *found.after), key=lambda store: store.type.numel)
-    flat, place = flattened(ordered(found.dfg.axes, largest), "i")
+    recurrence, elements = found_in(body), tile.elements
+    if isinstance(recurrence, Refused):
+        raise ValueError(recurrence.sentence)
+    largest = max((*recurrence.each, *recurrence.after), key=lambda store: store.type.numel)
+    flat, place = flattened(ordered(recurrence.dfg.axes, largest), "i")
     partial = flat.extent % elements != 0
     out = Emission({flat: "i"}, {flat: "i_in"} if partial else {}, names_of(body), {*INDICES})
     wide = ".to(tl.int64)" if flat.extent > LARGEST_GRID else ""
@@ -120,9 +120,9 @@ def write(body: Graph, tile: RecurrenceTile) -> KernelTree:
         out.let("i_in", f"i < {flat.extent}")
     # What is one element in all is no tile: places that depend on the step alone are not either.
     shape = f"[{elements}]" if flat.extent > 1 else "[]"
-    _write_steps(_flat(found, place), out, shape, tile.at_once, tile.ahead)
+    _write_steps(_flat(recurrence, place), out, shape, tile.at_once, tile.ahead)
     grid = (-(-flat.extent // elements), 1, 1)
-    return kernel_tree(body, found.dfg, "recurrence", out, grid, tile.warps)
+    return kernel_tree(body, recurrence.dfg, "recurrence", out, grid, tile.warps)
 
 
 def _flat(recurrence: Recurrence, place: AxisIndices) -> Recurrence:
@@ -132,20 +132,25 @@ def _flat(recurrence: Recurrence, place: AxisIndices) -> Recurrence:
         return tuple(_at(store, place) for store in stores)
 
     states = tuple(
-        replace(one, first=substitute(one.first, place), next=substitute(one.next, place))
-        for one in recurrence.states
+        replace(state, first=substitute(state.first, place), next=substitute(state.next, place))
+        for state in recurrence.states
     )
     before, each, after = map(moved, (recurrence.before, recurrence.each, recurrence.after))
     return replace(recurrence, states=states, before=before, each=each, after=after)
 
 
 def _at(store: BufferStore, place: AxisIndices) -> BufferStore:
-    index = tuple(substitute_index(one, place, lambda expr: expr) for one in store.index)
+    index = tuple(
+        substitute_index(coordinate, place, lambda expr: expr) for coordinate in store.index
+    )
     return replace(store, index=index, expr=substitute(store.expr, place))
 
 
 def _looped(recurrence: Recurrence) -> list[Expr]:
-    return [*(store.expr for store in recurrence.each), *(one.next for one in recurrence.states)]
+    return [
+        *(store.expr for store in recurrence.each),
+        *(state.next for state in recurrence.states),
+    ]
 
 
 def _write_steps(
@@ -154,17 +159,17 @@ def _write_steps(
     """What stands before the loop, the loop, and what stands behind it. `shape`: of the states;
     `ahead`: whether a block reads what the next one needs."""
     anchor = "i" if shape != "[]" else ""
-    first = [one.first for one in recurrence.states]
+    first = [state.first for state in recurrence.states]
     still = _still(_looped(recurrence), recurrence.step)
     out.expect(*first, *still, *(store.expr for store in recurrence.before))
     values = [out.value(expr) for expr in (*first, *still)][: len(first)]
     for store in recurrence.before:
         out.store(store, anchor)
     names: dict[Expr, Expr] = {}
-    for one, value in zip(recurrence.states, values, strict=True):
-        full = f"tl.full({shape}, {value}, {DTYPES[one.held.dtype]})"
-        text = value if free_axes(one.first) else full
-        names[one.held] = KernelVariable(out.assign("state", text), one.held.dtype)
+    for state, value in zip(recurrence.states, values, strict=True):
+        full = f"tl.full({shape}, {value}, {DTYPES[state.held.dtype]})"
+        text = value if free_axes(state.first) else full
+        names[state.held] = KernelVariable(out.assign("state", text), state.held.dtype)
     blocks, left = divmod(recurrence.step.extent, at_once)
     if blocks > 1:
         block = Axis("block", blocks)
@@ -211,9 +216,11 @@ def _block(recurrence: Recurrence, places: Sequence[Index], names: Mapping[Expr,
         for store in recurrence.each:
             moved = _at(store, there)
             stores.append(replace(moved, expr=replace_parts(moved.expr, held)))
-        steps = [(one.held, substitute(one.next, there)) for one in recurrence.states]
+        steps = [(state.held, substitute(state.next, there)) for state in recurrence.states]
         held |= {of: replace_parts(expr, held) for of, expr in steps}
-    return _Block(tuple(stores), {names[one.held]: held[one.held] for one in recurrence.states})
+    return _Block(
+        tuple(stores), {names[state.held]: held[state.held] for state in recurrence.states}
+    )
 
 
 def _read_first(steps: _Block, out: Emission, block: Axis) -> dict[Expr, str]:
@@ -239,13 +246,13 @@ def _read_next(read: Mapping[Expr, str], scope: Emission, block: Axis) -> list[t
     later = Axis("later", block.extent)
     scope.let("later", f"tl.minimum(block + 1, {block.extent - 1})")
     inner = scope.inner({later: "later"}, {})
-    table = {one: substitute(one, {block: axis("later", block.extent)}) for one in read}
+    table = {expr: substitute(expr, {block: axis("later", block.extent)}) for expr in read}
     inner.expect(*table.values())
     for there in table.values():
         if isinstance(there, BufferLoad):
             inner.read(there)
     scope.statements += inner.statements
-    return [(read[one], inner.known[there]) for one, there in table.items()]
+    return [(read[expr], inner.known[there]) for expr, there in table.items()]
 
 
 def _write_block(steps: _Block, out: Emission, anchor: str) -> None:
@@ -268,16 +275,16 @@ def _write_block(steps: _Block, out: Emission, anchor: str) -> None:
 
 def _still(exprs: Sequence[Expr], step: Axis) -> list[Expr]:
     """The largest parts that are the same at all steps, but for mere numbers."""
-    moving, found = set[Expr](), dict[Expr, None]()
+    moving, still = set[Expr](), dict[Expr, None]()
     every = all_parts(*exprs)
     for part in every:
         inner = parts(part)
         own = isinstance(part, KernelVariable) or step in free_axes(part)
-        if own or any(one in moving for one in inner):
+        if own or any(child in moving for child in inner):
             moving.add(part)
-            found.update((one, None) for one in inner if one not in moving)
-    found.update((expr, None) for expr in exprs if expr not in moving)
-    return [expr for expr in found if not isinstance(expr, Const)]
+            still.update((child, None) for child in inner if child not in moving)
+    still.update((expr, None) for expr in exprs if expr not in moving)
+    return [expr for expr in still if not isinstance(expr, Const)]
 
 
 def _name(held: Expr) -> str:

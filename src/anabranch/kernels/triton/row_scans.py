@@ -44,16 +44,16 @@ def aligned(dfg: Dfg) -> Dfg | Refused:
     is none. What holds others goes first: it says where they are asked for."""
     stores = dfg.stores
     while True:
-        left = [one for one in scans(*(store.expr for store in stores)) if not _is_aligned(one)]
+        left = [scan for scan in scans(*(store.expr for store in stores)) if not _is_aligned(scan)]
         if not left:
             return Dfg(dfg.axes, stores) if stores is not dfg.stores else dfg
         table: dict[Expr, Expr] = {}
-        for one in left:
-            if not any(one in scans(other.arg) for other in left if other is not one):
-                found = _aligned(one)
-                if isinstance(found, Refused):
-                    return found
-                table[one] = found
+        for scan in left:
+            if not any(scan in scans(other.arg) for other in left if other is not scan):
+                replacement = _aligned(scan)
+                if isinstance(replacement, Refused):
+                    return replacement
+                table[scan] = replacement
         stores = tuple(replace(s, expr=replace_parts(s.expr, table)) for s in stores)
 
 
@@ -61,21 +61,21 @@ def _is_aligned(scan: Scan) -> bool:
     return scan.at == axis(scan.axis.name, scan.axis.extent)
 
 
-def _aligned(one: Scan) -> Scan | Refused:
-    ((atom, factor), *others) = one.at.terms or ((None, 0),)
+def _aligned(scan: Scan) -> Scan | Refused:
+    ((atom, factor), *others) = scan.at.terms or ((None, 0),)
     if not isinstance(atom, Axis) or others or factor not in (1, -1):
-        return Refused(f"its scans are asked for at {one.at.text}")
-    if one.at.constant > (0 if factor == 1 else atom.extent - 1):
+        return Refused(f"its scans are asked for at {scan.at.text}")
+    if scan.at.constant > (0 if factor == 1 else atom.extent - 1):
         return Refused("its scans begin before what is stored of them")
-    inside = bounded(one.at, 0, one.axis.extent)
+    inside = bounded(scan.at, 0, scan.axis.extent)
 
     def there(expr: Expr, nothing: float) -> Expr:
-        return choose(inside, substitute(expr, {one.axis: one.at}), nothing)
+        return choose(inside, substitute(expr, {scan.axis: scan.at}), nothing)
 
-    arg = there(one.arg, least(one.op, one.dtype))
-    by = None if one.by is None else there(one.by, 1)
+    arg = there(scan.arg, least(scan.op, scan.dtype))
+    by = None if scan.by is None else there(scan.by, 1)
     at = axis(atom.name, atom.extent)
-    return replace(one, axis=atom, arg=arg, at=at, reverse=factor < 0, by=by)
+    return replace(scan, axis=atom, arg=arg, at=at, reverse=factor < 0, by=by)
 
 
 def below(exprs: Sequence[Expr], out: Emission) -> list[Scan]:
@@ -99,27 +99,27 @@ def write_scan(
     return text if by else out.assign(_name(scan, out), text)
 
 
-def begin(one: Scan, out: Emission, height: int) -> str:
+def begin(scan: Scan, out: Emission, height: int) -> str:
     """What is carried from block to block, before the first."""
-    neutral = literal(const(least(one.op, one.dtype), one.dtype))
-    return out.assign("carry", f"tl.full([{height}, 1], {neutral}, {DTYPES[one.dtype]})")
+    neutral = literal(const(least(scan.op, scan.dtype), scan.dtype))
+    return out.assign("carry", f"tl.full([{height}, 1], {neutral}, {DTYPES[scan.dtype]})")
 
 
 def carry_on(
-    one: Scan, value: str, out: Emission, col: Axis, carry: str, width: int, last: str = ""
+    scan: Scan, value: str, out: Emission, col: Axis, carry: str, width: int, last: str = ""
 ) -> str:
     """The lines that scan a block and carry its end over to the next; what the scan is called."""
-    text, by = _scanned(one, value, out, col, last, 1)
+    text, by = _scanned(scan, value, out, col, last, 1)
     if by:
         both = f"{by} * {carry} + {text}"
-    elif one.op in FORMS:
-        both = FORMS[one.op][1].format(carry, text)
+    elif scan.op in FORMS:
+        both = FORMS[scan.op][1].format(carry, text)
     else:
-        both = out.call(SCANNED[one.op], carry, text)
-    name = out.assign(_name(one, out), both)
-    end = "start" if one.reverse else f"start + {width - 1}"
-    found = f"tl.sum(tl.where(col == {end}, {name}, 0), 1)[:, None]"
-    out.let(carry, f"{found}.to({DTYPES[one.dtype]})")
+        both = out.call(SCANNED[scan.op], carry, text)
+    name = out.assign(_name(scan, out), both)
+    end = "start" if scan.reverse else f"start + {width - 1}"
+    carried = f"tl.sum(tl.where(col == {end}, {name}, 0), 1)[:, None]"
+    out.let(carry, f"{carried}.to({DTYPES[scan.dtype]})")
     return name
 
 
@@ -128,20 +128,20 @@ def _name(scan: Scan, out: Emission) -> str:
 
 
 def _scanned(
-    one: Scan, value: str, out: Emission, along: Axis, last: str, axis: int
+    scan: Scan, value: str, out: Emission, along: Axis, last: str, axis: int
 ) -> tuple[str, str]:
     """The text of a tile scanned along its axis, and "". Of a recurrence its name, and what each
     step multiplies by what came before the first."""
-    back = ", reverse=True" if one.reverse else ""
-    value = _whole(one.arg, value, least(one.op, one.dtype), one, out, along, last)
-    if one.by is None and one.op in FORMS:
-        return narrow_again(f"{FORMS[one.op][0]}({value}, {axis}{back})", one.dtype), ""
-    if one.by is None:
-        function = out.named(SCANNED[one.op])
+    back = ", reverse=True" if scan.reverse else ""
+    value = _whole(scan.arg, value, least(scan.op, scan.dtype), scan, out, along, last)
+    if scan.by is None and scan.op in FORMS:
+        return narrow_again(f"{FORMS[scan.op][0]}({value}, {axis}{back})", scan.dtype), ""
+    if scan.by is None:
+        function = out.named(SCANNED[scan.op])
         text = f"tl.associative_scan({value}, {axis}, {function}{back})"
-        return narrow_again(text, one.dtype), ""
-    by, name = out.fresh("by"), out.fresh(_name(one, out))
-    factor = _whole(one.by, out.known[one.by], 1, one, out, along, last)
+        return narrow_again(text, scan.dtype), ""
+    by, name = out.fresh("by"), out.fresh(_name(scan, out))
+    factor = _whole(scan.by, out.known[scan.by], 1, scan, out, along, last)
     function = out.named("one_after_other")
     steps = f"tl.associative_scan(tl.broadcast({factor}, {value}), {axis}, {function}{back})"
     out.statements.append(Assign((by, name), steps))
@@ -149,13 +149,13 @@ def _scanned(
 
 
 def _whole(
-    expr: Expr, value: str, nothing: float, one: Scan, out: Emission, along: Axis, last: str
+    expr: Expr, value: str, nothing: float, scan: Scan, out: Emission, along: Axis, last: str
 ) -> str:
     """What is scanned, as a tile; from its end, what changes nothing where the tile is longer."""
-    neutral = literal(const(nothing, one.dtype))
+    neutral = literal(const(nothing, scan.dtype))
     if along not in free_axes(expr):
         place = out.spelled[along]
-        value = f"tl.where({place} >= 0, {value}, {neutral}).to({DTYPES[one.dtype]})"
-    if one.reverse and last:
+        value = f"tl.where({place} >= 0, {value}, {neutral}).to({DTYPES[scan.dtype]})"
+    if scan.reverse and last:
         value = f"tl.where({last}, {value}, {neutral})"
     return value

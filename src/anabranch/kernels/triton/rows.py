@@ -106,9 +106,9 @@ def _narrow(rows: Rows, spec: TargetSpec) -> list[RowsTile]:
 def _shared(rows: Rows, spec: TargetSpec) -> list[RowsTile]:
     """Tiles of rows that several CTAs share, where alone they would leave the machine empty: so
     many that each multiprocessor has one, or half of them."""
-    found: list[RowsTile] = []
+    shared: list[RowsTile] = []
     if rows.col.extent < LONG_ROW_COLUMNS or not _shareable(rows):
-        return found
+        return shared
     for height, width in SHARED_SIDE_BY_SIDE if rows.side_by_side else SHARED_IN_LINE:
         tiles = -(-rows.row.extent // height)
         most = min(spec.sms // tiles, -(-rows.col.extent // width), MOST_PARTS)
@@ -116,22 +116,22 @@ def _shared(rows: Rows, spec: TargetSpec) -> list[RowsTile]:
             continue
         parts = 1 << (most.bit_length() - 1)
         warps = max(1, height * width // USUAL_OF_WARP)
-        found += [RowsTile(height, width, warps, k) for k in (parts, parts // 2) if k > 1]
-    return found
+        shared += [RowsTile(height, width, warps, k) for k in (parts, parts // 2) if k > 1]
+    return shared
 
 
 def _shareable(rows: Rows) -> bool:
     """Whether parts of a row can be reduced apart: what is stored follows from whole rows, and no
     reduction waits for another."""
-    found = reductions(*(store.expr for store in rows.stores))
-    alone = not any(reductions(fold.arg) for fold in found)
-    kinds = {fold.dtype for fold in found}
+    folds = reductions(*(store.expr for store in rows.stores))
+    alone = not any(reductions(fold.arg) for fold in folds)
+    kinds = {fold.dtype for fold in folds}
     return (
         alone
         and not scans(*(store.expr for store in rows.stores))
         and len(kinds) == 1
         and kinds <= {torch.float32, torch.int32}
-        and all(rows.col in free_axes(fold.arg) for fold in found)
+        and all(rows.col in free_axes(fold.arg) for fold in folds)
         and not any(rows.col in free_axes(store.expr) for store in rows.stores)
     )
 
@@ -208,8 +208,8 @@ def _one_tile(rows: Rows, out: Emission, width: int) -> None:
             value = f"tl.where(col_in, {value}, {_neutral(fold)})"
         return _across(fold, value, inner)
 
-    def scan(one: Scan, value: str, inner: Emission) -> str:
-        return row_scans.write_scan(one, value, inner, rows.col, "col_in" if partial else "")
+    def scan(expr: Scan, value: str, inner: Emission) -> str:
+        return row_scans.write_scan(expr, value, inner, rows.col, "col_in" if partial else "")
 
     scope.reduce, scope.scan = reduce, scan
     for store in rows.stores:
@@ -274,19 +274,19 @@ def _block(
     """The loop over the blocks of a row, or of a CTA's part of it, in which these are computed: its
     body, its variable and its span."""
     partial = rows.col.extent % width != 0
-    carried = {one: row_scans.begin(one, out, height) for one in row_scans.below(exprs, out)}
+    carried = {expr: row_scans.begin(expr, out, height) for expr in row_scans.below(exprs, out)}
     span = f"0, {rows.col.extent}"
     if split > 1:
         each = -(-rows.col.extent // (width * split)) * width
         span = f"part * {each}, tl.minimum((part + 1) * {each}, {rows.col.extent})"
-    back = any(one.reverse for one in carried)
+    back = any(expr.reverse for expr in carried)
     scope = out.inner({rows.col: "col"}, {rows.col: "col_in"} if partial else {})
     if back:
         scope.let("start", f"{(rows.col.extent - 1) // width * width} - back")
 
-    def scan(one: Scan, value: str, inner: Emission) -> str:
+    def scan(expr: Scan, value: str, inner: Emission) -> str:
         last = "col_in" if partial else ""
-        return row_scans.carry_on(one, value, inner, rows.col, carried[one], width, last)
+        return row_scans.carry_on(expr, value, inner, rows.col, carried[expr], width, last)
 
     scope.scan = scan
     scope.let("col", f"start + tl.arange(0, {width})[None, :]")

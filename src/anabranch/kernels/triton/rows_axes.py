@@ -62,68 +62,68 @@ def rows_of(dfg: Dfg | Refused) -> Rows | Refused:
     if isinstance(dfg, Refused):
         return dfg
     exprs = [store.expr for store in dfg.stores]
-    found, along = reductions(*exprs), scans(*exprs)
-    if not found and not along:
+    folds, along = reductions(*exprs), scans(*exprs)
+    if not folds and not along:
         return Refused("it reduces nothing")
     if not along:
-        dfg = apart(dfg, _group_sizes(dfg, found))
-        found = reductions(*(store.expr for store in dfg.stores))
-    sizes = {tuple(one.extent for one in axes) for axes in _folded(found, along)}
+        dfg = apart(dfg, _group_sizes(dfg, folds))
+        folds = reductions(*(store.expr for store in dfg.stores))
+    sizes = {tuple(axis.extent for axis in axes) for axes in _folded(folds, along)}
     if len(sizes) > 1:
         return Refused(f"it reduces over different axes: {sorted(sizes)}")
-    bound = {one for fold in found for one in fold.axes}
-    if any(axis in bound for fold in found for axis in free_axes(fold)):
+    bound = {axis for fold in folds for axis in fold.axes}
+    if any(axis in bound for fold in folds for axis in free_axes(fold)):
         return Refused("a reduction stands inside another")
     if any(slides(a, dfg) and not side_by_side(a, dfg) for a in dfg.axes if a in whole):
         return Refused("windows slide along its results")
-    outside = {axis for fold in found for axis in free_axes(fold)}
-    if any(one.axis in outside for one in along):
+    outside = {axis for fold in folds for axis in free_axes(fold)}
+    if any(scan.axis in outside for scan in along):
         return Refused("it runs along rows that are reduced each by itself")
     if max(math.prod(size) for size in sizes) > LONGEST_TILE and _both_ways(along):
         return Refused("it runs along long rows in both directions")
-    ways = {one.axis for one in along}
+    ways = {scan.axis for scan in along}
     # What does not depend on an axis of results is folded again for each of its places.
     outside |= set(dfg.axes) - ways if ways & set(dfg.axes) else set()
     row_axes = [axis for axis in dfg.axes if axis in outside and axis.extent > 1]
     col_axes = [axis for axis in dfg.axes if axis not in outside and axis.extent > 1]
-    reduced = next(iter(_folded(found, along)))
+    reduced = next(iter(_folded(folds, along)))
     if col_axes and tuple(axis.extent for axis in col_axes) != next(iter(sizes)):
         return Refused("what is stored for each column is not of the reduced size")
     points = math.prod(axis.extent for axis in (*row_axes, *reduced))
     held = {load.value: load.type.numel for load in loads(*(store.expr for store in dfg.stores))}
     often = MOST_READS * sum(held.values())
-    if found and points > (max(often, FEW_READS) if len(held) == 1 else often):
+    if folds and points > (max(often, FEW_READS) if len(held) == 1 else often):
         return Refused(
             "it reads each element many times: that is work for a contraction, or for windows"
         )
-    return _flattened(dfg, _folded(found, along), row_axes, col_axes)
+    return _flattened(dfg, _folded(folds, along), row_axes, col_axes)
 
 
-def _folded(found: Sequence[Reduce], along: Sequence[Scan]) -> dict[tuple[Axis, ...], Expr]:
+def _folded(folds: Sequence[Reduce], along: Sequence[Scan]) -> dict[tuple[Axis, ...], Expr]:
     """All axes that are folded together, each time with what is folded there."""
     table: dict[tuple[Axis, ...], Expr] = {}
-    for axes, arg in (*((f.axes, f.arg) for f in found), *(((s.axis,), s.arg) for s in along)):
+    for axes, arg in (*((f.axes, f.arg) for f in folds), *(((s.axis,), s.arg) for s in along)):
         table.setdefault(axes, arg)
     return table
 
 
 def _both_ways(along: Sequence[Scan]) -> bool:
-    return len({one.reverse for one in along}) > 1
+    return len({scan.reverse for scan in along}) > 1
 
 
-def _group_sizes(dfg: Dfg, found: Sequence[Reduce]) -> dict[Axis, int]:
+def _group_sizes(dfg: Dfg, folds: Sequence[Reduce]) -> dict[Axis, int]:
     """How many neighbours share a reduction, of axes of which reductions see groups alone."""
     seen: dict[Axis, set[int]] = {}
-    for load in loads(*(fold.arg for fold in found)):
+    for load in loads(*(fold.arg for fold in folds)):
         for atom in (atom for index in load.index for atom, _ in index.terms):
             if isinstance(atom, Quotient):
-                for one in axes_of(atom.index):
-                    plain = atom.index == axis(one.name, one.extent)
-                    seen.setdefault(one, set()).add(atom.by if plain else 0)
+                for dim in axes_of(atom.index):
+                    plain = atom.index == axis(dim.name, dim.extent)
+                    seen.setdefault(dim, set()).add(atom.by if plain else 0)
             elif isinstance(atom, Axis):
                 seen.setdefault(atom, set()).add(0)
-    sizes = {one: by for one, by in seen.items() if one in dfg.axes and len(by) == 1}
-    return {one: max(*by, 1) for one, by in sizes.items()}
+    sizes = {dim: by for dim, by in seen.items() if dim in dfg.axes and len(by) == 1}
+    return {dim: max(*by, 1) for dim, by in sizes.items()}
 
 
 def _flattened(

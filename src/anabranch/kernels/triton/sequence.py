@@ -105,10 +105,10 @@ class Layer(ProductAxes):
 
 def tiles(body: Graph, spec: TargetSpec) -> list[SequenceTile]:
     """The best ranked tiles; [] where the body is no such layer."""
-    found = found_in(body)
-    if isinstance(found, Refused):
+    layer = found_in(body)
+    if isinstance(layer, Refused):
         return []
-    return [tile for tile, _ in ranked(found, spec)[:TRIED_TILES]]
+    return [tile for tile, _ in ranked(layer, spec)[:TRIED_TILES]]
 
 
 def ranked(layer: Layer, spec: TargetSpec) -> tuple[tuple[SequenceTile, TileBound], ...]:
@@ -164,7 +164,7 @@ def layer_of(dfg: Dfg | Refused) -> Layer | Refused:
     if isinstance(dfg, Refused):
         return dfg
     exprs = [store.expr for store in dfg.stores]
-    along, folds = {one.axis for one in scans(*exprs)}, reductions(*exprs)
+    along, folds = {scan.axis for scan in scans(*exprs)}, reductions(*exprs)
     if not folds:
         return Refused("it multiplies nothing")
     if len(along) > 1 or not along <= set(dfg.axes):
@@ -180,7 +180,7 @@ def layer_of(dfg: Dfg | Refused) -> Layer | Refused:
 
 def _factors(folds: Sequence[Reduce], steps: Axis) -> list[tuple[Expr, Expr]] | Refused:
     """The factor of each product that depends on the step, which is one for all, and the other."""
-    found: list[tuple[Expr, Expr]] = []
+    products: list[tuple[Expr, Expr]] = []
     for fold in folds:
         if fold.op != "sum" or not (isinstance(fold.arg, Arith) and fold.arg.op == "mul"):
             return Refused("it is no sum of products")
@@ -188,18 +188,18 @@ def _factors(folds: Sequence[Reduce], steps: Axis) -> list[tuple[Expr, Expr]] | 
             return Refused(f"it adds up in {fold.dtype}")
         if reductions(fold.arg) or scans(fold.arg):
             return Refused("a product is of what another one makes, or runs along the rows")
-        if [one.extent for one in fold.axes] != [one.extent for one in folds[0].axes]:
+        if [own.extent for own in fold.axes] != [first.extent for first in folds[0].axes]:
             return Refused("its products are of several depths")
         pairs = zip(fold.axes, folds[0].axes, strict=True)
-        place = {own: axis(one.name, one.extent) for own, one in pairs if own != one}
+        place = {own: axis(first.name, first.extent) for own, first in pairs if own != first}
         factors = [substitute(factor, place) for factor in fold.arg.args]
         left = [factor for factor in factors if steps in free_axes(factor)]
         if len(left) != 1:
             return Refused("it is not one factor of a product that depends on the step")
-        found.append((left[0], factors[1 - factors.index(left[0])]))
-    if any(left != found[0][0] for left, _ in found):
+        products.append((left[0], factors[1 - factors.index(left[0])]))
+    if any(left != products[0][0] for left, _ in products):
         return Refused("its products are of different rows")
-    return found
+    return products
 
 
 def _with_axes(
@@ -212,9 +212,9 @@ def _with_axes(
     batch = tuple(a for a in order if a in of_left and a != steps)
     for right in rights:
         free = free_axes(right)
-        if any(one not in free for one in cols) or any(one in free for one in batch):
+        if any(col not in free for col in cols) or any(axis in free for axis in batch):
             return Refused("its products are not all of the same channels")
-        if any(one not in free or one not in of_left for one in depth):
+        if any(axis not in free or axis not in of_left for axis in depth):
             return Refused("a factor does not depend on all of the depth")
     if not cols:
         return Refused("it has one channel")
@@ -236,27 +236,27 @@ def _with_axes(
 
 
 def _written(body: Graph, tile: SequenceTile, asked: int) -> KernelTree:
-    found = found_in(body)
-    if isinstance(found, Refused):
-        raise ValueError(found.sentence)
-    if tile.m != found.height:
-        raise ValueError(f"{text_tile(tile)} does not suit {found.m} steps")
-    grid = TileGrid.of(found, tile.m, tile.n)
+    layer = found_in(body)
+    if isinstance(layer, Refused):
+        raise ValueError(layer.sentence)
+    if tile.m != layer.height:
+        raise ValueError(f"{text_tile(tile)} does not suit {layer.m} steps")
+    grid = TileGrid.of(layer, tile.m, tile.n)
     masks = grid.masks
     out = Emission(grid.spelled, masks, names_of(body), {*INDICES, *OWN_VARIABLES})
     out.let("tile", (GridPlace(0),))
-    if found.batches > 1:
+    if layer.batches > 1:
         out.let("batch", (GridPlace(1),))
     out.let("row", f"tl.arange(0, {tile.m})[:, None]")
     out.let("col", f"tile * {tile.n} + tl.arange(0, {tile.n})[None, :]")
-    for one, name in masks.items():
-        out.let(name, f"{one.name} < {one.extent}")
-    totals = [out.fresh("total") for _ in found.folds]
+    for dim, name in masks.items():
+        out.let(name, f"{dim.name} < {dim.extent}")
+    totals = [out.fresh("total") for _ in layer.folds]
     constants = frozenset(constant.name for constant in body.constants)
-    _write_products(out, found, tile, grid.place, totals, constants, asked)
-    _write_results(out, found, grid.place, grid.row, totals)
-    ctas = grid.tiles[1], found.batches, 1
-    return kernel_tree(body, found.dfg, "sequence", out, ctas, tile.warps, tile.stages)
+    _write_products(out, layer, tile, grid.place, totals, constants, asked)
+    _write_results(out, layer, grid.place, grid.row, totals)
+    ctas = grid.tiles[1], layer.batches, 1
+    return kernel_tree(body, layer.dfg, "sequence", out, ctas, tile.warps, tile.stages)
 
 
 def _write_products(
@@ -272,11 +272,11 @@ def _write_products(
     lanes = Axis("deep", tile.k), Axis("deep_right", tile.k)
     each = [walk(layer.depth, tile.k, lane.name) for lane in lanes]
     left = substitute(plain(layer.left), {**place, **each[0].place})
-    rights = [substitute(plain(one), {**place, **each[1].place}) for one in layer.rights]
+    rights = [substitute(plain(expr), {**place, **each[1].place}) for expr in layer.rights]
     out.let("deep", f"tl.arange(0, {tile.k})[None, :]")
     out.let("deep_right", f"tl.arange(0, {tile.k})[:, None]")
     if asked and each[1].count > 1 and not each[1].ragged:  # those of a single step are read
-        held = [one for one in rights if isinstance(one, BufferLoad) and one.value in constants]
+        held = [expr for expr in rights if isinstance(expr, BufferLoad) and expr.value in constants]
         side = Side(Axis("col", layer.n), f"tile * {tile.n}", tile.n, "0", 1, 1)
         most = asked * 32 * tile.warps // len(rights)
         for weight in held:
@@ -317,12 +317,12 @@ def _write_results(
         fold: KernelVariable(total, fold.dtype, points)
         for fold, total in zip(layer.folds, totals, strict=True)
     }
-    given = [replace(s, expr=replace_parts(s.expr, held)) for s in layer.dfg.stores]
-    stores = substitute_stores(given, place)
+    replaced = [replace(s, expr=replace_parts(s.expr, held)) for s in layer.dfg.stores]
+    stores = substitute_stores(replaced, place)
     last = out.masks.get(row, "")
 
-    def scan(one: Scan, value: str, inner: Emission) -> str:
-        return row_scans.write_scan(one, value, inner, row, last, axis=0)
+    def scan(expr: Scan, value: str, inner: Emission) -> str:
+        return row_scans.write_scan(expr, value, inner, row, last, axis=0)
 
     out.scan = scan
     out.expect(*(store.expr for store in stores))

@@ -69,10 +69,10 @@ def write_split_k(
         out.let(total.name, new)
     added: list[Statement] = []
     for total, place in zip(totals, places, strict=True):
-        found = f'tl.load(sums + other * {m * n} + {place}, cache_modifier=".cg")'
+        loaded = f'tl.load(sums + other * {m * n} + {place}, cache_modifier=".cg")'
         if total.joined == SUM.joined:
-            added.append(Assign((total.name,), found, "+="))
+            added.append(Assign((total.name,), loaded, "+="))
         else:
-            added.append(Assign((total.name,), total.joined.format(total.name, found)))
+            added.append(Assign((total.name,), total.joined.format(total.name, loaded)))
     out.statements.append(For("other", f"{split}", tuple(added), over="tl.static_range"))
     out.statements.append(Write("counter", "0"))

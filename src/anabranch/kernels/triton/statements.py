@@ -120,7 +120,7 @@ def walked(statements: Sequence[Statement]) -> Iterator[Statement]:
 
 def stores(statement: Statement) -> bool:
     """Whether it writes to memory, or something inside it does."""
-    return any(isinstance(one, Write) for one in walked([statement]))
+    return any(isinstance(inner, Write) for inner in walked([statement]))
 
 
 def by_grid(place: GridPlace) -> str:
@@ -144,7 +144,7 @@ def in_a_row(grid: tuple[int, int, int], cta: str) -> Spelled:
 def text_value(value: PlacedExpr, spelled: Spelled = by_grid) -> str:
     """The expression as text."""
     pieces = (value,) if isinstance(value, str) else value
-    return "".join(spelled(one) if isinstance(one, GridPlace) else one for one in pieces)
+    return "".join(spelled(piece) if isinstance(piece, GridPlace) else piece for piece in pieces)
 
 
 def printed(

@@ -128,10 +128,12 @@ def _step(nth: str, side: Side, share: Share, turns: int, steps: int) -> str:
     return whole if share.whole else f"tl.minimum({whole}, {share.count - 1})"
 
 
-def _stride(address: Index, one: Axis) -> int:
+def _stride(address: Index, axis: Axis) -> int:
     """How far the address moves with the axis; 0 where it does so in no simple way."""
-    found = [factor for atom, factor in address.terms if atom == one]
+    strides = [factor for atom, factor in address.terms if atom == axis]
     inside = [
-        atom for atom, _ in address.terms if atom != one and one in axes_of(Index(((atom, 1),), 0))
+        atom
+        for atom, _ in address.terms
+        if atom != axis and axis in axes_of(Index(((atom, 1),), 0))
     ]
-    return found[0] if len(found) == 1 and not inside else 0
+    return strides[0] if len(strides) == 1 and not inside else 0

@@ -83,19 +83,22 @@ def tiles(body: Graph, spec: TargetSpec) -> list[WindowTile]:
     """One to four neighbours, vectors from the widest to a quarter of it, one to four warps: first
     those that give each multiprocessor's four schedulers a warp, with most work for each thread
     among these, since that is where loads are shared."""
-    found = found_in(body)
-    if isinstance(found, Refused):
+    windows = found_in(body)
+    if isinstance(windows, Refused):
         return []
-    widest = elements_per_thread(*(store.type for store in found.dfg.stores))
-    widest = math.gcd(widest, found.lane.extent)
+    widest = elements_per_thread(*(store.type for store in windows.dfg.stores))
+    widest = math.gcd(widest, windows.lane.extent)
     offers: list[tuple[tuple[int, int, int, str], WindowTile]] = []
     for together, warps, share in itertools.product((1, 2, 4), (1, 4), (1, 2, 4)):
-        vector, few = max(widest // share, 1), found.slide is None or found.slide.extent < together
-        if together > 1 and (few or found.reads * together > MOST_LOADS):
+        vector, few = (
+            max(widest // share, 1),
+            windows.slide is None or windows.slide.extent < together,
+        )
+        if together > 1 and (few or windows.reads * together > MOST_LOADS):
             continue
-        lanes, groups = _lanes(found.lane.extent, vector), _groups(found, together)
+        lanes, groups = _lanes(windows.lane.extent, vector), _groups(windows, together)
         pixels = min(max(32 * warps * vector // lanes, 1), next_power(groups))
-        ctas = -(-groups // pixels) * -(-found.lane.extent // lanes)
+        ctas = -(-groups // pixels) * -(-windows.lane.extent // lanes)
         missing = max(4 * spec.sms - ctas * warps, 0)
         work = vector * together
         tile = WindowTile(pixels, lanes, together, warps)
@@ -106,12 +109,12 @@ def tiles(body: Graph, spec: TargetSpec) -> list[WindowTile]:
 
 def write(body: Graph, tile: WindowTile) -> KernelTree:
     """The kernel. ValueError where the body has no small windows."""
-    found = found_in(body)
-    if isinstance(found, Refused):
-        raise ValueError(found.sentence)
+    windows = found_in(body)
+    if isinstance(windows, Refused):
+        raise ValueError(windows.sentence)
     pixels, lanes, together = tile.pixels, tile.lanes, tile.together
-    pixel, _, _ = _pixels(found, together)
-    masked = pixel.extent % pixels > 0, found.lane.extent % lanes > 0
+    pixel, _, _ = _pixels(windows, together)
+    masked = pixel.extent % pixels > 0, windows.lane.extent % lanes > 0
     out = Emission({}, {}, {}, set())
     out.let("pixel", (GridPlace(0), f" * {pixels} + tl.arange(0, {pixels})[:, None]"))
     if masked[0]:
@@ -119,12 +122,12 @@ def write(body: Graph, tile: WindowTile) -> KernelTree:
     shape = f"tl.zeros([{pixels}, 1], tl.int32)"
     out.let("lane", (GridPlace(1), f" * {lanes} + tl.arange(0, {lanes})[None, :] + {shape}"))
     if masked[1]:
-        out.let("lane_in", f"lane < {found.lane.extent}")
+        out.let("lane_in", f"lane < {windows.lane.extent}")
     inner = _neighbours(body, together, *masked)
     out.statements += inner.statements
     out.calls |= inner.calls
-    grid = (-(-pixel.extent // pixels), -(-found.lane.extent // lanes), 1)
-    return kernel_tree(body, found.dfg, "window", out, grid, tile.warps)
+    grid = (-(-pixel.extent // pixels), -(-windows.lane.extent // lanes), 1)
+    return kernel_tree(body, windows.dfg, "window", out, grid, tile.warps)
 
 
 def _pixels(windows: Windows, together: int) -> tuple[Axis, dict[Axis, Index], Axis | None]:
@@ -139,14 +142,14 @@ def _pixels(windows: Windows, together: int) -> tuple[Axis, dict[Axis, Index], A
 def _neighbours(body: Graph, together: int, pixel_in: bool, lane_in: bool) -> Emission:
     """The statements of a thread for its pixels and lanes, however many they are: tiles differ in
     their first statements alone, and some only in what they need not ask."""
-    found = found_in(body)
-    assert isinstance(found, Windows), "it has small windows"
-    pixel, place, group = _pixels(found, together)
+    windows = found_in(body)
+    assert isinstance(windows, Windows), "it has small windows"
+    pixel, place, group = _pixels(windows, together)
     masks = {pixel: "pixel_in"} if pixel_in else {}
     if lane_in:
-        masks[found.lane] = "lane_in"
-    out = Emission({pixel: "pixel", found.lane: "lane"}, masks, names_of(body), {*INDICES})
-    _write_neighbours(found, out, place, group, together)
+        masks[windows.lane] = "lane_in"
+    out = Emission({pixel: "pixel", windows.lane: "lane"}, masks, names_of(body), {*INDICES})
+    _write_neighbours(windows, out, place, group, together)
     return out
 
 
@@ -193,8 +196,8 @@ def windows_of(dfg: Dfg | Refused) -> Windows | Refused:
 
 def _slides(load: BufferLoad, fold: Reduce) -> bool:
     """Whether it reads another place for each result: some index has a reduced axis and another."""
-    found = (set(axes_of(index)) for index in load.index)
-    return any(axes & set(fold.axes) and axes - set(fold.axes) for axes in found)
+    indices = (set(axes_of(index)) for index in load.index)
+    return any(axes & set(fold.axes) and axes - set(fold.axes) for axes in indices)
 
 
 def _lanes(extent: int, vector: int) -> int:
@@ -206,7 +209,7 @@ def _lanes(extent: int, vector: int) -> int:
 
 def _groups(windows: Windows, together: int) -> int:
     slides = -(-windows.slide.extent // together) if windows.slide else 1
-    return slides * math.prod(one.extent for one in windows.rest)
+    return slides * math.prod(axis.extent for axis in windows.rest)
 
 
 def _write_neighbours(

@@ -34,7 +34,7 @@ JOINED = {"sum": FORMS["add"], "max": FORMS["max"], "min": FORMS["min"]}
 
 def window_values(fold: Reduce) -> list[Expr]:
     """The argument at each point of the window."""
-    points = itertools.product(*(range(one.extent) for one in fold.axes))
+    points = itertools.product(*(range(axis.extent) for axis in fold.axes))
     return [
         substitute(fold.arg, dict(zip(fold.axes, map(number, point), strict=True)))
         for point in points
@@ -43,16 +43,16 @@ def window_values(fold: Reduce) -> list[Expr]:
 
 def count(fold: Reduce) -> int:
     """Taps of the window."""
-    return math.prod(one.extent for one in fold.axes)
+    return math.prod(axis.extent for axis in fold.axes)
 
 
 def write_window_prologue(fold: Reduce, out: Emission) -> str:
     """The window's value as text, all taps but the last one before it; `Emission.reduce` asks
     for this."""
-    found = window_values(fold)
-    out.expect(*found)
-    total, name = out.value(found[0]), out.fresh("window")
-    for tap in found[1:]:
+    taps = window_values(fold)
+    out.expect(*taps)
+    total, name = out.value(taps[0]), out.fresh("window")
+    for tap in taps[1:]:
         text = out.value(tap)  # its statements first
         out.let(name, total)
         total = JOINED[fold.op].format(name, text)

@@ -74,10 +74,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The input and the channels of all layers, concatenated."""
-        found = [x]
+        features = [x]
         for layer in self.children():
-            found.append(layer(torch.cat(found, 1)))
-        return torch.cat(found, 1)
+            features.append(layer(torch.cat(features, 1)))
+        return torch.cat(features, 1)
 
 
 class Layer(nn.Module):

@@ -93,10 +93,10 @@ class BlockA(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The four branches, concatenated along channels."""
-        one = self.branch1x1(x)
-        five = self.branch5x5_2(self.branch5x5_1(x))
-        three = self.branch3x3dbl_3(self.branch3x3dbl_2(self.branch3x3dbl_1(x)))
-        return torch.cat([one, five, three, self.branch_pool(_mean3x3(x))], 1)
+        branch1x1 = self.branch1x1(x)
+        branch5x5 = self.branch5x5_2(self.branch5x5_1(x))
+        branch3x3dbl = self.branch3x3dbl_3(self.branch3x3dbl_2(self.branch3x3dbl_1(x)))
+        return torch.cat([branch1x1, branch5x5, branch3x3dbl, self.branch_pool(_mean3x3(x))], 1)
 
 
 class BlockB(nn.Module):
@@ -111,9 +111,9 @@ class BlockB(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The three branches at half the image size, concatenated."""
-        one = self.branch3x3(x)
-        two = self.branch3x3dbl_3(self.branch3x3dbl_2(self.branch3x3dbl_1(x)))
-        return torch.cat([one, two, F.max_pool2d(x, 3, stride=2)], 1)
+        branch3x3 = self.branch3x3(x)
+        branch3x3dbl = self.branch3x3dbl_3(self.branch3x3dbl_2(self.branch3x3dbl_1(x)))
+        return torch.cat([branch3x3, branch3x3dbl, F.max_pool2d(x, 3, stride=2)], 1)
 
 
 class BlockC(nn.Module):
@@ -135,11 +135,11 @@ class BlockC(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The four branches, concatenated along channels."""
-        one = self.branch1x1(x)
-        two = self.branch7x7_3(self.branch7x7_2(self.branch7x7_1(x)))
-        three = self.branch7x7dbl_3(self.branch7x7dbl_2(self.branch7x7dbl_1(x)))
-        three = self.branch7x7dbl_5(self.branch7x7dbl_4(three))
-        return torch.cat([one, two, three, self.branch_pool(_mean3x3(x))], 1)
+        branch1x1 = self.branch1x1(x)
+        branch7x7 = self.branch7x7_3(self.branch7x7_2(self.branch7x7_1(x)))
+        branch7x7dbl = self.branch7x7dbl_3(self.branch7x7dbl_2(self.branch7x7dbl_1(x)))
+        branch7x7dbl = self.branch7x7dbl_5(self.branch7x7dbl_4(branch7x7dbl))
+        return torch.cat([branch1x1, branch7x7, branch7x7dbl, self.branch_pool(_mean3x3(x))], 1)
 
 
 class BlockD(nn.Module):
@@ -157,10 +157,10 @@ class BlockD(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The three branches at half the image size, concatenated."""
-        one = self.branch3x3_2(self.branch3x3_1(x))
-        two = self.branch7x7x3_2(self.branch7x7x3_1(x))
-        two = self.branch7x7x3_4(self.branch7x7x3_3(two))
-        return torch.cat([one, two, F.max_pool2d(x, 3, stride=2)], 1)
+        branch3x3 = self.branch3x3_2(self.branch3x3_1(x))
+        branch7x7x3 = self.branch7x7x3_2(self.branch7x7x3_1(x))
+        branch7x7x3 = self.branch7x7x3_4(self.branch7x7x3_3(branch7x7x3))
+        return torch.cat([branch3x3, branch7x7x3, F.max_pool2d(x, 3, stride=2)], 1)
 
 
 class BlockE(nn.Module):
@@ -181,12 +181,14 @@ class BlockE(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The four branches, two of them split in two, concatenated."""
-        one = self.branch1x1(x)
-        two = self.branch3x3_1(x)
-        two = torch.cat([self.branch3x3_2a(two), self.branch3x3_2b(two)], 1)
-        three = self.branch3x3dbl_2(self.branch3x3dbl_1(x))
-        three = torch.cat([self.branch3x3dbl_3a(three), self.branch3x3dbl_3b(three)], 1)
-        return torch.cat([one, two, three, self.branch_pool(_mean3x3(x))], 1)
+        branch1x1 = self.branch1x1(x)
+        branch3x3 = self.branch3x3_1(x)
+        branch3x3 = torch.cat([self.branch3x3_2a(branch3x3), self.branch3x3_2b(branch3x3)], 1)
+        branch3x3dbl = self.branch3x3dbl_2(self.branch3x3dbl_1(x))
+        branch3x3dbl = torch.cat(
+            [self.branch3x3dbl_3a(branch3x3dbl), self.branch3x3dbl_3b(branch3x3dbl)], 1
+        )
+        return torch.cat([branch1x1, branch3x3, branch3x3dbl, self.branch_pool(_mean3x3(x))], 1)
 
 
 class ConvNorm(nn.Module):

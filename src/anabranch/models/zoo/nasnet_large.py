@@ -143,13 +143,13 @@ class Cell(nn.Module):
 
     def forward(self, right: Tensor, left: Tensor) -> Tensor:
         """The inputs and sums that `out` names, concatenated."""
-        known = [self._fit(left), self.conv_1x1(right)]
+        hidden = [self._fit(left), self.conv_1x1(right)]
         for i, (a, b) in enumerate(self.pairs):
-            known.append(
-                self._branch(f"comb_iter_{i}_left", a, known)
-                + self._branch(f"comb_iter_{i}_right", b, known)
+            hidden.append(
+                self._branch(f"comb_iter_{i}_left", a, hidden)
+                + self._branch(f"comb_iter_{i}_right", b, hidden)
             )
-        return torch.cat([known[i] for i in self.out], 1)
+        return torch.cat([hidden[i] for i in self.out], 1)
 
     def _fit(self, x: Tensor) -> Tensor:
         if self.fit == "project":
@@ -161,9 +161,9 @@ class Cell(nn.Module):
             x = self.final_path_bn(torch.cat([even, odd], 1))
         return x
 
-    def _branch(self, name: str, branch: Branch, known: list[Tensor]) -> Tensor:
+    def _branch(self, name: str, branch: Branch, hidden: list[Tensor]) -> Tensor:
         op, kernel, stride, read = branch
-        x = known[read]
+        x = hidden[read]
         if op == "sep":
             x = self.get_submodule(name)(x)
         elif op == "max":

@@ -93,16 +93,16 @@ class RandomStage(nn.Module):
         self.sinks = [node for node in range(nodes) if node not in with_successor]
         self.mean = mean
         self.nodes = nn.ModuleList(
-            RandomNode(channels if found else before, channels, 1 if found else 2, norm)
-            for found in self.sources
+            RandomNode(channels if sources else before, channels, 1 if sources else 2, norm)
+            for sources in self.sources
         )
 
     def forward(self, x: Tensor) -> Tensor:
         """The mean or the sum of all nodes that no other reads."""
-        known: list[Tensor] = []
+        outputs: list[Tensor] = []
         for node, sources in zip(self.nodes, self.sources, strict=True):
-            known.append(node(_add([known[i] for i in sources] or [x])))
-        total = _add([known[i] for i in self.sinks])
+            outputs.append(node(_add([outputs[i] for i in sources] or [x])))
+        total = _add([outputs[i] for i in self.sinks])
         return total / len(self.sinks) if self.mean else total
 
 

@@ -147,9 +147,9 @@ class Attention(nn.Module):
         infinity for later ones."""
         places = torch.arange(tokens, device=self.q.weight.device)
         ahead = places[None, :] - places[:, None]
-        found: Tensor = self.relative_attention_bias(buckets(ahead, both))
-        found = found.permute(2, 0, 1)[None]
-        return found if both else found.masked_fill(ahead > 0, -math.inf)
+        bias: Tensor = self.relative_attention_bias(buckets(ahead, both))
+        bias = bias.permute(2, 0, 1)[None]
+        return bias if both else bias.masked_fill(ahead > 0, -math.inf)
 
 
 class FeedForward(nn.Module):

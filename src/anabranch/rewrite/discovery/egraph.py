@@ -67,9 +67,9 @@ class EGraph:
 
     def add(self, term: Operand) -> int:
         """Put the term in; the number of its class."""
-        found = self._put(term, {})
-        assert isinstance(found, int)
-        return found
+        number = self._put(term, {})
+        assert isinstance(number, int)
+        return number
 
     def find(self, number: int) -> int:
         """The class that this one has become."""
@@ -80,20 +80,20 @@ class EGraph:
     def step(self, rules: Mapping[str, list[Directed]]) -> bool:
         """Applies each rule wherever it matches; whether anything became of it."""
         before = len(self._parents), len(self._classes)
-        found = [
-            (number, known, bound)
+        matches = [
+            (number, rule, bound)
             for number, each in self._classes.items()
             for op, nodes in each.nodes.items()
-            for known in rules.get(op, ())
+            for rule in rules.get(op, ())
             for node in nodes
-            for bound in self._node(known.find, node, {}, known.shapes)
+            for bound in self._node(rule.find, node, {}, rule.shapes)
         ]
-        for number, known, bound in found:
-            key = (id(known), *bound.items())
+        for number, rule, bound in matches:
+            key = (id(rule), *bound.items())
             if key in self._done:
                 continue
             self._done.add(key)
-            put = self._replacement(known, bound)
+            put = self._replacement(rule, bound)
             if put is not None:
                 self._merge(number, put)
         self._rebuild()
@@ -110,13 +110,13 @@ class EGraph:
         told = unify(directed.shapes, shapes)
         if isinstance(told, Refused):
             return None
-        given = dict(bound)
+        bindings = dict(bound)
         for letter in sorted(letters(directed.shapes) & {*told} - {MORE}):
             if letter not in bound:
-                given[letter] = self.add(_lettered(told[letter], self._run))
+                bindings[letter] = self.add(_lettered(told[letter], self._run))
             elif self._size(bound[letter]) != told[letter]:
                 return None
-        put = self._put(directed.replace, given)
+        put = self._put(directed.replace, bindings)
         return put if isinstance(put, int) else None
 
     def _size(self, child: Child) -> object:
@@ -173,9 +173,9 @@ class EGraph:
             children.sort(key=lambda child: child if isinstance(child, int) else -1)
         return ENode(node.op, tuple(children), node.rest, node.leaf)
 
-    def _merge(self, one: int, two: int) -> None:
+    def _merge(self, left: int, right: int) -> None:
         """Makes two classes one, if they have the same numbers: an equation is not believed."""
-        low, high = sorted(map(self.find, (one, two)))
+        low, high = sorted(map(self.find, (left, right)))
         if low != high and self._classes[low].numbers == self._classes[high].numbers:
             self._unite(low, high)
 

@@ -47,18 +47,20 @@ DRAWN = "HWIJRQ"
 def survives(equation: Equation, draws: int = DRAWS) -> Refused | None:
     """Why the equation does not hold; None if both sides give the same numbers on all draws, and
     the rule finds its own left side."""
-    made = rule(equation)
+    candidate = rule(equation)
     for seed in range(draws):
         try:
-            graph = instantiate(made, seed)
+            graph = instantiate(candidate, seed)
         except (RuntimeError, IndexError, TypeError, KeyError) as failed:
             return Refused(f"{UNDRAWN}: {str(failed).splitlines()[0]}")
         roots = [ref.name for ref in graph.outputs]
-        found = [m for m in matches(graph, made) if [root.name for root in m.roots] == roots]
-        if not found:
+        at_roots = [
+            m for m in matches(graph, candidate) if [root.name for root in m.roots] == roots
+        ]
+        if not at_roots:
             return Refused("does not match its own instance")
         try:
-            why = different(graph, apply(graph, made, found[0]), seed)
+            why = different(graph, apply(graph, candidate, at_roots[0]), seed)
         except (ValueError, RuntimeError) as failed:  # meta kernels do not ask for everything
             return Refused(str(failed) or type(failed).__name__)
         if why:
@@ -68,21 +70,21 @@ def survives(equation: Equation, draws: int = DRAWS) -> Refused | None:
 
 def special(equation: Equation) -> bool:
     """Whether the equation changes what NaN, an infinity or the sign of a zero gives."""
-    made = rule(equation)
+    candidate = rule(equation)
     for seed in range(DRAWS):
-        graph = instantiate(made, seed)
-        after = apply(graph, made, next(iter(matches(graph, made))))
+        graph = instantiate(candidate, seed)
+        after = apply(graph, candidate, next(iter(matches(graph, candidate))))
         if any(unlike(graph, after, WILD * draw + seed) for draw in range(WILD_DRAWS)):
             return True
     return False
 
 
 def renamed(
-    one: EquationSide, two: EquationSide, shapes: Shapes
+    first: EquationSide, second: EquationSide, shapes: Shapes
 ) -> tuple[EquationSide, EquationSide]:
     """With the inputs of one shape named in the order in which they appear."""
-    table = ordered_names((one, two), shapes)
-    left, right = fill(one, table), fill(two, table)
+    table = ordered_names((first, second), shapes)
+    left, right = fill(first, table), fill(second, table)
     assert isinstance(left, Call | Wild) and isinstance(right, Call | Wild)
     return left, right
 
@@ -92,15 +94,15 @@ def ordered_names(sides: Operand, shapes: Shapes) -> dict[str, Operand]:
     free: dict[Shape, list[str]] = {}
     for name, shape in shapes.items():
         free.setdefault(shape, []).append(name)
-    found = (name for name in dict.fromkeys(wildcards(sides)) if name in shapes)
-    return {name: Wild(free[shapes[name]].pop(0)) for name in found}
+    names = (name for name in dict.fromkeys(wildcards(sides)) if name in shapes)
+    return {name: Wild(free[shapes[name]].pop(0)) for name in names}
 
 
-def equations(one: EquationSide, two: EquationSide, shapes: Shapes) -> Iterator[Equation]:
+def equations(left: EquationSide, right: EquationSide, shapes: Shapes) -> Iterator[Equation]:
     """The equation in every direction that can be applied."""
-    used = set(wildcards(one)) | set(wildcards(two))
+    used = set(wildcards(left)) | set(wildcards(right))
     needed = {name: shape for name, shape in shapes.items() if name in used}
-    for find, put in directions(one, two, shapes):
+    for find, put in directions(left, right, shapes):
         name = f"{short(find)} -> {short(put)}"
         yield Equation(name, text_pattern(find), text_pattern(put), needed)
 
@@ -111,11 +113,11 @@ def short(pattern: Operand) -> str:
     return text.replace(str(2**63 - 1), "end")
 
 
-def widened(one: EquationSide, two: EquationSide, shapes: Shapes) -> Shapes:
+def widened(left: EquationSide, right: EquationSide, shapes: Shapes) -> Shapes:
     """The most general shapes of its inputs that the equation bears in every direction."""
-    used = set(wildcards(one)) | set(wildcards(two))
+    used = set(wildcards(left)) | set(wildcards(right))
     needed = {name: shape for name, shape in shapes.items() if name in used}
-    return widest(lambda trial: list(equations(one, two, trial)), needed)
+    return widest(lambda trial: list(equations(left, right, trial)), needed)
 
 
 def widest(make: Callable[[Shapes], list[Equation]], shapes: Shapes) -> Shapes:
@@ -130,8 +132,8 @@ def widest(make: Callable[[Shapes], list[Equation]], shapes: Shapes) -> Shapes:
                 name: tuple(fresh if (name, i) in places else each for i, each in enumerate(shape))
                 for name, shape in current.items()
             }
-            made = make(trial)
-            if made and not any(map(survives, made)):
+            candidates = make(trial)
+            if candidates and not any(map(survives, candidates)):
                 current = trial
                 break
         else:

@@ -22,30 +22,30 @@ MOST_PLACES = 6
 
 
 def generalised(
-    one: EquationSide, two: EquationSide, run: TermEvaluator
+    first: EquationSide, second: EquationSide, run: TermEvaluator
 ) -> tuple[EquationSide, EquationSide]:
     """The equation with as many different inputs as it bears."""
     for name in run.setting.inputs:
-        left, right = (list(wildcards(side)).count(name) for side in (one, two))
+        left, right = (list(wildcards(side)).count(name) for side in (first, second))
         if left + right > MOST_PLACES or max(left, right) < 2:
             continue
         for places in _ways(left, right):
-            sides = (_spread(one, name, places[:left]), _spread(two, name, places[left:]))
+            sides = (_spread(first, name, places[:left]), _spread(second, name, places[left:]))
             if len(set(places)) > 1 and _equal(*sides, run):
-                one, two = sides
+                first, second = sides
                 break
-    return one, two
+    return first, second
 
 
 def _ways(left: int, right: int) -> list[tuple[int, ...]]:
     """Which input, by number, stands in which place, first those of the left side; inputs that
     stand on both sides only, most inputs first."""
-    found = []
+    ways = []
     for first in _growing(left):
         for second in itertools.product(range(max(first) + 1), repeat=right):
             if set(second) == set(first):
-                found.append((*first, *second))
-    return sorted(found, key=lambda way: -len(set(way)))
+                ways.append((*first, *second))
+    return sorted(ways, key=lambda way: -len(set(way)))
 
 
 def _growing(places: int) -> Iterator[tuple[int, ...]]:
@@ -73,12 +73,12 @@ def _spread(side: EquationSide, name: str, numbers: tuple[int, ...]) -> Equation
             return Call(operand.op, tuple(map(renamed, operand.args)), operand.rest)
         return tuple(map(renamed, operand)) if isinstance(operand, tuple) else operand
 
-    found = renamed(side)
-    assert isinstance(found, Call | Wild)
-    return found
+    spread = renamed(side)
+    assert isinstance(spread, Call | Wild)
+    return spread
 
 
-def _equal(one: EquationSide, two: EquationSide, run: TermEvaluator) -> bool:
-    values = [run(side) for side in (one, two)]
+def _equal(left: EquationSide, right: EquationSide, run: TermEvaluator) -> bool:
+    values = [run(side) for side in (left, right)]
     prints = [fingerprint(each) for each in values if each is not None]
     return len(prints) == 2 and prints[0] == prints[1]

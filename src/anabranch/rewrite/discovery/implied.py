@@ -49,33 +49,37 @@ class Theory:
     equations: list[KnownEquation] = field(default_factory=list)
     rules: dict[str, list[Directed]] = field(default_factory=dict)
 
-    def add(self, one: EquationSide, two: EquationSide, shapes: Shapes) -> None:
+    def add(self, left: EquationSide, right: EquationSide, shapes: Shapes) -> None:
         """The equation, in each direction in which nothing new appears out of nowhere."""
-        self.equations.append((one, two, shapes))
-        for find, replace in directions(one, two, shapes):
+        self.equations.append((left, right, shapes))
+        for find, replace in directions(left, right, shapes):
             self.rules.setdefault(find.op, []).append(Directed(find, replace, shapes))
 
 
 def directions(
-    one: EquationSide, two: EquationSide, shapes: Shapes
+    left: EquationSide, right: EquationSide, shapes: Shapes
 ) -> Iterator[tuple[Call, EquationSide]]:
     """Those whose left side is a call that binds all that the right side has; letters are sizes
     that shapes tell."""
-    for find, replace in ((one, two), (two, one)):
+    for find, replace in ((left, right), (right, left)):
         bound = set(wildcards(find))
         told = {each for name in bound if name in shapes for each in shapes[name]}
-        known = bound | told
+        available = bound | told
         sized = bound & letters(shapes) <= told
-        if isinstance(find, Call) and sized and set(wildcards(replace)) <= known:
+        if isinstance(find, Call) and sized and set(wildcards(replace)) <= available:
             yield find, replace
 
 
 def implied(
-    one: EquationSide, two: EquationSide, theory: Theory, run: TermEvaluator, room: Room = QUICK
+    first: EquationSide,
+    second: EquationSide,
+    theory: Theory,
+    run: TermEvaluator,
+    room: Room = QUICK,
 ) -> bool:
     """Whether a few steps make one class of both sides."""
-    graph = EGraph(run, max(size(one), size(two)) + room.calls, room.nodes)
-    left, right = graph.add(one), graph.add(two)
+    graph = EGraph(run, max(size(first), size(second)) + room.calls, room.nodes)
+    left, right = graph.add(first), graph.add(second)
     for _ in range(room.steps):
         if graph.find(left) == graph.find(right):
             return True

@@ -50,14 +50,14 @@ def _equal(setting: Setting, run: TermEvaluator) -> Iterator[tuple[Pair, Pair]]:
     joins = [OPERATORS[name] for name in setting.operators if name.startswith("cat")]
     for name in setting.operators:
         operator = OPERATORS[name]
-        for one, two, whole in _joint(operator, joins, setting):
-            wanted = _prints(run(one), run(two))
-            if ops.info(one.op).kind != "contract" or None in wanted:
+        for first, second, whole in _joint(operator, joins, setting):
+            wanted = _prints(run(first), run(second))
+            if ops.info(first.op).kind != "contract" or None in wanted:
                 continue
             for head, tail in zip(cuts[::2], cuts[1::2], strict=True):
                 pieces = (head.build(whole), tail.build(whole))
                 if wanted == _prints(*map(run, pieces)):
-                    yield (one, two), pieces
+                    yield (first, second), pieces
 
 
 def _prints(*values: Tensors | None) -> list[bytes | None]:
@@ -80,12 +80,12 @@ def _joint(
                 for name, way in zip(names, ways, strict=True)
             ]
             wholes = [
-                one if way is None else way.build(one, two)
-                for way, (one, two) in zip(ways, operands, strict=True)
+                first if way is None else way.build(first, second)
+                for way, (first, second) in zip(ways, operands, strict=True)
             ]
             yield (
-                operator.build(*(one for one, _ in operands)),
-                operator.build(*(two for _, two in operands)),
+                operator.build(*(first for first, _ in operands)),
+                operator.build(*(second for _, second in operands)),
                 operator.build(*wholes),
             )
 

@@ -60,7 +60,7 @@ class Operator:
 
 
 def _both(name: str) -> Build:
-    return lambda one, two: call(f"aten.{name}", one, two)
+    return lambda left, right: call(f"aten.{name}", left, right)
 
 
 def _image(shape: Size) -> bool:

@@ -119,7 +119,7 @@ class TermEvaluator:
 
 def enumerate_terms(setting: Setting, size: int, seed: int) -> Enumeration:
     """All terms of up to so many calls over one representative of each class of smaller ones."""
-    run, found = TermEvaluator(setting, seed), Enumeration()
+    run, enumeration = TermEvaluator(setting, seed), Enumeration()
     first: dict[bytes, EquationSide] = {}
     sizes: list[list[Term]] = [[]]
     for name in setting.inputs:
@@ -131,15 +131,15 @@ def enumerate_terms(setting: Setting, size: int, seed: int) -> Enumeration:
     for calls in range(1, size + 1):
         fresh: list[Term] = []
         for term in _terms(setting, sizes, calls, run):
-            found.enumerated += 1
+            enumeration.enumerated += 1
             before = first.setdefault(fingerprint(term.values), term.pattern)
             if before is not term.pattern:
-                found.equal.append((term.pattern, before))
+                enumeration.equal.append((term.pattern, before))
             elif calls < size:  # nothing is built of the largest
                 fresh.append(term)
         sizes.append(fresh)
-    found.classes = len(first)
-    return found
+    enumeration.classes = len(first)
+    return enumeration
 
 
 def size(term: Operand) -> int:

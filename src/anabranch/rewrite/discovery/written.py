@@ -31,10 +31,12 @@ found, and match some of them only."""
 def written_as(equation: Equation, rules: Iterable[Rule]) -> str:
     """The rule of a table that replaces instances of the equation by the same graphs; "" if none
     does."""
-    made = rule(equation)
-    graphs = [instantiate(made, seed) for seed in range(INSTANCES)]
-    cases = [[(each, _replaced(each, made)) for each in (graph, _held(graph))] for graph in graphs]
-    heads = [root.op for root in made.roots]
+    candidate = rule(equation)
+    graphs = [instantiate(candidate, seed) for seed in range(INSTANCES)]
+    cases = [
+        [(each, _replaced(each, candidate)) for each in (graph, _held(graph))] for graph in graphs
+    ]
+    heads = [root.op for root in candidate.roots]
     for other in rules:
         if [root.op for root in other.roots] == heads and all(
             any(wanted & _replaced(each, other) for each, wanted in case) for case in cases
@@ -50,35 +52,35 @@ def _held(graph: Graph) -> Graph:
     return replace(graph, inputs=(first,), constants=constants)
 
 
-def _replaced(graph: Graph, made: Rule) -> set[str]:
+def _replaced(graph: Graph, candidate: Rule) -> set[str]:
     """What the rule makes of the graph's results, spelled out."""
-    found = set()
-    for match in matches(graph, made):
+    results = set()
+    for match in matches(graph, candidate):
         if [root.name for root in match.roots] == [ref.name for ref in graph.outputs]:
             try:
-                found.add(_spelled(apply(graph, made, match)))
+                results.add(_spelled(apply(graph, candidate, match)))
             except ValueError:  # it has a condition that only building shows
                 continue
-    return found
+    return results
 
 
 def _spelled(graph: Graph) -> str:
     """The results as expressions, operands in order where order does not matter."""
-    made, known = producers(graph), types(graph)
+    producer_of, type_of = producers(graph), types(graph)
 
     def text(arg: Arg) -> str:
         if isinstance(arg, tuple):
             return f"[{', '.join(map(text, arg))}]"
-        if not isinstance(arg, Ref) or arg.name not in made:
+        if not isinstance(arg, Ref) or arg.name not in producer_of:
             return text_arg(arg)
-        node = made[arg.name]
+        node = producer_of[arg.name]
         values = ops.arguments(node)
         if node.op == "aten.alias.default":
             return text(values["self"])
         if node.uses and isinstance(axis := values.get("dim"), int):
-            values["dim"] = axis % len(known[node.uses[0]].shape)
+            values["dim"] = axis % len(type_of[node.uses[0]].shape)
         if node.op == SLICE:
-            values |= _span(node, known[node.uses[0]].shape[int(str(values["dim"]))])
+            values |= _span(node, type_of[node.uses[0]].shape[int(str(values["dim"]))])
         args = [text(value) for value in values.values()]
         if node.op in COMMUTATIVE:
             args[:2] = sorted(args[:2])

@@ -31,36 +31,36 @@ def activation_results(graph: Graph, trace: Trace) -> Graph:
     def visit(builder: Builder, node: Node) -> Ref | None:
         if node.op not in (CLIP_BACKWARD, LEAKY_BACKWARD):
             return None
-        given = ops.arguments(node)
-        result = _result(node, given, readers)
+        arguments = ops.arguments(node)
+        result = _result(node, arguments, readers)
         if result is None or position[result.name] > position[node.name]:
             return None
         renamed, value = builder.renamed(node), Ref(builder.substitute(result.name))
         gradient = renamed.args[0]
         if node.op == LEAKY_BACKWARD:
-            rest: tuple[Arg, ...] = given["negative_slope"], True
+            rest: tuple[Arg, ...] = arguments["negative_slope"], True
         else:
-            rest = given["min_val"], given["max_val"]
+            rest = arguments["min_val"], arguments["max_val"]
         return builder.instead(node, node.op, gradient, value, *rest)
 
     return rewrite(graph, visit)
 
 
 def _result(
-    node: Node, given: Mapping[str, Arg], readers: Mapping[str, Sequence[Node]]
+    node: Node, arguments: Mapping[str, Arg], readers: Mapping[str, Sequence[Node]]
 ) -> Node | None:
     """The activation whose gradient the node is, if its result can stand for its operand."""
-    source, op = given["self"], CLIP
+    source, op = arguments["self"], CLIP
     names: tuple[str, ...] = ("min_val", "max_val")
     if node.op == LEAKY_BACKWARD:
         op, names = LEAKY, ("negative_slope",)
-        slope = given["negative_slope"]
-        if given["self_is_result"] or not isinstance(slope, int | float) or slope <= 0:
+        slope = arguments["negative_slope"]
+        if arguments["self_is_result"] or not isinstance(slope, int | float) or slope <= 0:
             return None
     if not isinstance(source, Ref):
         return None
     for reader in readers.get(source.name, ()):
         same = reader.op == op and ops.arguments(reader)["self"] == source
-        if same and all(ops.arguments(reader)[name] == given[name] for name in names):
+        if same and all(ops.arguments(reader)[name] == arguments[name] for name in names):
             return reader
     return None

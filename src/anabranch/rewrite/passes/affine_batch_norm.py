@@ -29,48 +29,48 @@ def affine_batch_norm(graph: Graph, trace: Trace) -> Graph:
     def visit(builder: Builder, node: Node) -> Ref | None:
         if node.op != BATCH_NORM:
             return None
-        given = ops.arguments(builder.renamed(node))
-        if why := not_constant(builder, given):
+        arguments = ops.arguments(builder.renamed(node))
+        if why := not_constant(builder, arguments):
             refuse(trace, f"map %{node.name} by constants", why.sentence)
             return None
-        return _pointwise(builder, node, given)
+        return _pointwise(builder, node, arguments)
 
     return rewrite(graph, visit)
 
 
-def not_constant(builder: Builder, given: dict[str, Arg]) -> Refused | None:
+def not_constant(builder: Builder, arguments: dict[str, Arg]) -> Refused | None:
     """Why a norm with these arguments is no constant affine map."""
-    if given["training"]:
+    if arguments["training"]:
         return Refused("it normalises by the statistics of the batch")
     for key in ("weight", "bias", "running_mean", "running_var"):
-        value = given[key]
+        value = arguments[key]
         if isinstance(value, Ref) and value.name not in builder.known.constant:
             return Refused(f"its {key} %{value.name} is not constant")
-    return Refused.unless(given["running_mean"] is not None, "it has no running statistics")
+    return Refused.unless(arguments["running_mean"] is not None, "it has no running statistics")
 
 
-def _pointwise(builder: Builder, node: Node, given: dict[str, Arg]) -> Ref:
+def _pointwise(builder: Builder, node: Node, arguments: dict[str, Arg]) -> Ref:
     """x*s + t as one launch, in at least single precision; the result has the dtype of x."""
-    factor, term = affine(builder, given, node.origin)
+    factor, term = affine(builder, arguments, node.origin)
     channel = (1, node.type.shape[1], *(1,) * (len(node.type.shape) - 2))
     s, t = (reshaped(builder, value, channel, node.origin) for value in (factor, term))
-    made = builder.instead(node, "aten.addcmul.default", t, given["input"], s)
-    return cast(builder, made, node.type.dtype, node.origin)
+    mapped = builder.instead(node, "aten.addcmul.default", t, arguments["input"], s)
+    return cast(builder, mapped, node.type.dtype, node.origin)
 
 
-def affine(builder: Builder, given: dict[str, Arg], origin: str) -> tuple[Ref, Ref]:
+def affine(builder: Builder, arguments: dict[str, Arg], origin: str) -> tuple[Ref, Ref]:
     """The factor and the term of each channel, in at least single precision."""
-    variance = raised(builder, given["running_var"], origin)
-    mean = raised(builder, given["running_mean"], origin)
-    safe = builder.call("aten.add.Tensor", variance, given["eps"], origin=origin)
+    variance = raised(builder, arguments["running_var"], origin)
+    mean = raised(builder, arguments["running_mean"], origin)
+    safe = builder.call("aten.add.Tensor", variance, arguments["eps"], origin=origin)
     factor = builder.call("aten.rsqrt.default", safe, origin=origin)
-    if given["weight"] is not None:
-        gamma = raised(builder, given["weight"], origin)
+    if arguments["weight"] is not None:
+        gamma = raised(builder, arguments["weight"], origin)
         factor = builder.call("aten.mul.Tensor", factor, gamma, origin=origin)
     shift = builder.call("aten.mul.Tensor", mean, factor, origin=origin)
-    if given["bias"] is None:  # 0 - 0.0, for a term of -0.0 would let -0.0 through
+    if arguments["bias"] is None:  # 0 - 0.0, for a term of -0.0 would let -0.0 through
         return factor, builder.call("aten.rsub.Scalar", shift, 0, origin=origin)
-    beta = raised(builder, given["bias"], origin)
+    beta = raised(builder, arguments["bias"], origin)
     return factor, builder.call("aten.sub.Tensor", beta, shift, origin=origin)
 
 

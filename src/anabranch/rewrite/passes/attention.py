@@ -83,14 +83,14 @@ class AttentionFacts:
 
     def content(self, name: str) -> torch.Tensor | None:
         """The values of a constant, None for what is none or has no values yet."""
-        found = self.constant(name)
-        return None if found is None else found.value
+        constant = self.constant(name)
+        return None if constant is None else constant.value
 
     def rely(self, name: str, kind: str, *numbers: int | float) -> None:
         """Note what was seen in the value of a constant."""
-        found = self.constant(name)
-        if found is not None:
-            self.seen.append((found, kind, numbers))
+        constant = self.constant(name)
+        if constant is not None:
+            self.seen.append((constant, kind, numbers))
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The sizes of the value."""
@@ -126,12 +126,12 @@ def attention(graph: Graph, trace: Trace) -> Graph:
     able = foldable(graph, {c.name: c.value for c in contents.values() if c.value is not None})
     facts = AttentionFacts(graph, Known.of(graph), users(graph), returned, contents, able, [])
     builder = Builder(graph)
-    made: dict[str, Ref] = {}
+    replacements: dict[str, Ref] = {}
     for node in graph.nodes:
         if node.op == BMM:
-            made.update(_attention(builder, node, facts, trace))
-        if node.name in made:
-            builder.replace(node.name, made[node.name])
+            replacements.update(_attention(builder, node, facts, trace))
+        if node.name in replacements:
+            builder.replace(node.name, replacements[node.name])
         else:
             builder.keep(node)
     after = builder.graph()
@@ -187,17 +187,17 @@ def _scores(softmax: Node, after: Node, facts: AttentionFacts) -> Scores:
                 raise Apart(f"%{node.name} adds to a product what is done to it first")
             product, alpha, mask = _added(node, facts)
             return Scores(product, alpha, (), (*masks, (mask, node.type.shape)), None, shape)
-        found = scaled(node)
-        if found is not None:
-            name, factor = found
+        scaling = scaled(node)
+        if scaling is not None:
+            name, factor = scaling
             scale *= factor
             continue
         by = _by_head(node, facts)
         if by is not None:
-            name, given = by
+            name, head_factor = by
             if node.type.shape[-2:] != matrix:
-                raise Apart(f"%{given} belongs to scores of another shape")
-            factors.append((given, node.type.shape))
+                raise Apart(f"%{head_factor} belongs to scores of another shape")
+            factors.append((head_factor, node.type.shape))
             continue
         if fill is not None or scale != 1.0 or factors:
             raise Apart(f"%{node.name} stands between a product and what is done to it first")
@@ -211,12 +211,12 @@ def _scores(softmax: Node, after: Node, facts: AttentionFacts) -> Scores:
 
 def _added(node: Node, facts: AttentionFacts) -> tuple[Node, float, str]:
     """The product of `baddbmm`, by what it is multiplied, and what is added to it."""
-    given = ops.arguments(node)
-    alpha, mask = given["alpha"], _name(given["self"])
-    if given["beta"] != 1 or not isinstance(alpha, int | float):
+    arguments = ops.arguments(node)
+    alpha, mask = arguments["alpha"], _name(arguments["self"])
+    if arguments["beta"] != 1 or not isinstance(alpha, int | float):
         raise Apart(f"%{node.name} adds a multiple of %{mask}")
     _ask_for_rows(mask, node, facts)
-    factors = given["batch1"], given["batch2"]
+    factors = arguments["batch1"], arguments["batch2"]
     return Node(node.name, BMM, factors, (), node.types, node.origin), float(alpha), mask
 
 
@@ -225,10 +225,10 @@ def _by_head(node: Node, facts: AttentionFacts) -> tuple[str, str] | None:
     if node.op != "aten.mul.Tensor" or len(set(node.uses)) < 2:
         return None
     for scores, factor in (node.uses, node.uses[::-1]):
-        known = facts.content(factor) if set(facts.shape(factor)[-2:]) <= {1} else None
-        if known is not None and _leads_to_product(scores, facts):
-            whole = facts.shape(scores) == node.type.shape and known.is_floating_point()
-            if not whole or not bool((known.abs() <= LARGEST_FACTOR).all()):
+        content = facts.content(factor) if set(facts.shape(factor)[-2:]) <= {1} else None
+        if content is not None and _leads_to_product(scores, facts):
+            whole = facts.shape(scores) == node.type.shape and content.is_floating_point()
+            if not whole or not bool((content.abs() <= LARGEST_FACTOR).all()):
                 return None
             facts.rely(factor, "at_most", LARGEST_FACTOR)
             return scores, factor
@@ -237,8 +237,8 @@ def _by_head(node: Node, facts: AttentionFacts) -> tuple[str, str] | None:
 
 def _masked(node: Node, facts: AttentionFacts) -> tuple[str, str, float | None]:
     """The scores that the node masks, the mask, and what is filled in where it says so."""
-    given = ops.arguments(node)
-    if node.op == "aten.add.Tensor" and given["alpha"] == 1 and len(node.uses) == 2:
+    arguments = ops.arguments(node)
+    if node.op == "aten.add.Tensor" and arguments["alpha"] == 1 and len(node.uses) == 2:
         left, right = node.uses
         ours = [a for a in (left, right) if facts.shape(a) == node.type.shape and facts.maker(a)]
         scores = next((a for a in ours if _leads_to_product(a, facts)), "")
@@ -247,7 +247,7 @@ def _masked(node: Node, facts: AttentionFacts) -> tuple[str, str, float | None]:
             _ask_for_rows(mask, node, facts)
             return scores, mask, None
     if node.op == "aten.masked_fill.Scalar":
-        value, mask = given["value"], _name(given["mask"])
+        value, mask = arguments["value"], _name(arguments["mask"])
         hidden = facts.content(mask)
         if not isinstance(value, int | float) or not value <= HIDDEN_SCORE:
             raise Apart(f"%{node.name} fills in {value}, and scores may lie below")
@@ -280,8 +280,8 @@ def _whole_rows(hidden: torch.Tensor, scores: Node) -> bool:
 def _leads_to_product(name: str, facts: AttentionFacts) -> bool:
     """Whether the value is a product, or one that is multiplied by numbers and masked."""
     node = _past_views(name, facts)
-    while node is not None and (found := scaled(node) or _by_head(node, facts)) is not None:
-        node = _past_views(found[0], facts)
+    while node is not None and (scaling := scaled(node) or _by_head(node, facts)) is not None:
+        node = _past_views(scaling[0], facts)
     if node is not None and node.op == "aten.add.Tensor":
         shape = node.type.shape
         return any(facts.shape(a) == shape and _leads_to_product(a, facts) for a in node.uses)
@@ -332,24 +332,24 @@ def _ask(scores: Scores, way: HeadLayout, dtype: torch.dtype, facts: AttentionFa
     for name, _ in scores.factors + (scores.masks if scores.fill is None else ()):
         if (kind := facts.known.types[name].dtype) != dtype:
             raise Apart(f"%{name} is of {kind}, what it is multiplied by or added to of {dtype}")
-    known = [(name, facts.content(name)) for name, _ in scores.masks]
-    hiding = [name for name, mask in known if mask is not None and bool(mask.isneginf().any())]
+    contents = [(name, facts.content(name)) for name, _ in scores.masks]
+    hiding = [name for name, mask in contents if mask is not None and bool(mask.isneginf().any())]
     if len(hiding) > 1:
         raise Apart("several masks hide scores, together perhaps whole rows")
-    for name, mask in known:
-        if mask is not None and len(known) > 1 and name not in hiding:
+    for name, mask in contents:
+        if mask is not None and len(contents) > 1 and name not in hiding:
             facts.rely(name, "hides_nothing")
 
 
 def _stacks(query: str, scores: Scores, facts: AttentionFacts) -> list[Stack]:
     """The batches and heads that there may be: those that the query had before all were one axis,
     and those that the axes of the scores are, cut in two."""
-    found = heads_of(query, facts.known)
+    stacks = heads_of(query, facts.known)
     shapes = [shape[:-2] for shape in (*(shape for _, shape in scores.masks), scores.shape)]
     for lead in shapes:
         cuts = (lead[:at] for at in reversed(range(max(1, len(lead)))))
-        found += [(math.prod(cut), math.prod(lead) // max(1, math.prod(cut))) for cut in cuts]
-    return list(dict.fromkeys(found))
+        stacks += [(math.prod(cut), math.prod(lead) // max(1, math.prod(cut))) for cut in cuts]
+    return list(dict.fromkeys(stacks))
 
 
 def _seen(builder: Builder, operand: HeadsOperand) -> Ref:

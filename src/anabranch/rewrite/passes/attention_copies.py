@@ -28,14 +28,14 @@ OPERANDS = 3
 
 def uncopied(graph: Graph, trace: Trace) -> Graph:
     """The graph whose attention reads views of what was copied for it."""
-    made, table = producers(graph), types(graph)
+    producer_of, table = producers(graph), types(graph)
     builder = Builder(graph)
     for node in graph.nodes:
         seen: dict[str, Ref] = {}
         for name in dict.fromkeys(node.uses[:OPERANDS] if node.op == ATTENTION else ()):
-            found = _source(name, made, table)
-            if found is not None:
-                seen[name] = _view(builder, *found, table[name].shape, node.origin)
+            source = _source(name, producer_of, table)
+            if source is not None:
+                seen[name] = _view(builder, *source, table[name].shape, node.origin)
         if not seen:
             builder.keep(node)
             continue
@@ -52,13 +52,13 @@ def uncopied(graph: Graph, trace: Trace) -> Graph:
 
 
 def _source(
-    name: str, made: Mapping[str, Node], table: Mapping[str, TensorType]
+    name: str, producer_of: Mapping[str, Node], table: Mapping[str, TensorType]
 ) -> tuple[str, ViewSlices] | None:
     """The earliest value, beyond a copy, of which the named one could be a view, and how."""
     moves: list[tuple[Node, str]] = []
     if not table[name].numel:
         return None
-    while (node := made.get(name)) is not None and node.op in MOVES:
+    while (node := producer_of.get(name)) is not None and node.op in MOVES:
         moves.append((node, name))
         name = node.uses[0]
     copies = [at for at, (node, _) in enumerate(moves) if not ops.is_view(node, table)]

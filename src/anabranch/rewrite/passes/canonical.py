@@ -46,20 +46,20 @@ def canonical(graph: Graph, trace: Trace) -> Graph:
 def _unexpanded(builder: Builder, node: Node) -> Ref | None:
     """A tensor that is spread out to meet a larger operand meets it as it is: so it may be computed
     where that is read."""
-    known = builder.known
+    facts = builder.known
 
     def source(arg: Arg) -> Arg:
-        maker = known.producers.get(arg.name) if isinstance(arg, Ref) else None
+        maker = facts.producers.get(arg.name) if isinstance(arg, Ref) else None
         return maker.args[0] if maker is not None and maker.op == EXPAND else arg
 
     args = tuple(map(source, node.args))
     if args == node.args:
         return None
-    read = [known.types[arg.name] for arg in args if isinstance(arg, Ref)]
+    read = [facts.types[arg.name] for arg in args if isinstance(arg, Ref)]
     if len({type.dtype for type in read}) > 1 and not all(type.shape for type in read):
         return None  # a number that has no axes has no say in the type that torch computes in
     try:
-        same = ops.infer(node.op, args, node.kwargs, known.types) == node.types
+        same = ops.infer(node.op, args, node.kwargs, facts.types) == node.types
     except RuntimeError:
         return None  # an operator that wants its operand spread out
     if not same:
@@ -70,9 +70,9 @@ def _unexpanded(builder: Builder, node: Node) -> Ref | None:
 
 def _conv(spatial: int, transposed: bool = False) -> CanonicalForm:
     def form(builder: Builder, node: Node) -> Ref | None:
-        given = ops.arguments(node)
-        x, w = given["input"], given["weight"]
-        x, padding = _padded(builder, given, spatial, node.origin)
+        arguments = ops.arguments(node)
+        x, w = arguments["input"], arguments["weight"]
+        x, padding = _padded(builder, arguments, spatial, node.origin)
         alone = len(_shape(builder, x)) == spatial + 1
         if alone:
             x = builder.call("aten.unsqueeze.default", x, 0, origin=node.origin)
@@ -81,13 +81,13 @@ def _conv(spatial: int, transposed: bool = False) -> CanonicalForm:
             "aten.convolution.default",
             x,
             w,
-            given["bias"],
-            _spread(given["stride"], spatial),
+            arguments["bias"],
+            _spread(arguments["stride"], spatial),
             padding,
-            _spread(given["dilation"], spatial),
+            _spread(arguments["dilation"], spatial),
             transposed,
-            _spread(given.get("output_padding", 0), spatial),
-            given["groups"],
+            _spread(arguments.get("output_padding", 0), spatial),
+            arguments["groups"],
         )
         if alone:
             result = builder.call("aten.squeeze.dim", result, 0, origin=node.origin)
@@ -97,17 +97,19 @@ def _conv(spatial: int, transposed: bool = False) -> CanonicalForm:
 
 
 def _padded(
-    builder: Builder, given: dict[str, Arg], spatial: int, origin: str
+    builder: Builder, arguments: dict[str, Arg], spatial: int, origin: str
 ) -> tuple[Arg, tuple[int, ...]]:
     """The input and its padding in numbers; "same" padding that is not symmetric goes to the
     input."""
-    x, padding = given["input"], given["padding"]
+    x, padding = arguments["input"], arguments["padding"]
     if not isinstance(padding, str):
         return x, _spread(padding, spatial)
     if padding == "valid":
         return x, (0,) * spatial
-    kernel = _shape(builder, given["weight"])[2:]
-    total = [d * (k - 1) for d, k in zip(_spread(given["dilation"], spatial), kernel, strict=True)]
+    kernel = _shape(builder, arguments["weight"])[2:]
+    total = [
+        d * (k - 1) for d, k in zip(_spread(arguments["dilation"], spatial), kernel, strict=True)
+    ]
     if all(both % 2 == 0 for both in total):
         return x, tuple(both // 2 for both in total)
     around = tuple(end for both in reversed(total) for end in (both // 2, both - both // 2))
@@ -116,8 +118,8 @@ def _padded(
 
 def _spread(arg: Arg, n: int) -> tuple[int, ...]:
     """One number for each of n axes."""
-    given = arg if isinstance(arg, tuple) else (arg,)
-    values = tuple(value for value in given if isinstance(value, int))
+    items = arg if isinstance(arg, tuple) else (arg,)
+    values = tuple(value for value in items if isinstance(value, int))
     return values * n if len(values) == 1 else values
 
 
@@ -130,32 +132,32 @@ def _reshape(builder: Builder, node: Node) -> Ref | None:
 
 
 def _batch_norm(builder: Builder, node: Node) -> Ref | None:
-    given = ops.arguments(node)
-    if given.get("training") is True or given["running_mean"] is None:
+    arguments = ops.arguments(node)
+    if arguments.get("training") is True or arguments["running_mean"] is None:
         return None
     return builder.instead(
         node,
         "aten.batch_norm.default",
-        *(given[key] for key in ("input", "weight", "bias", "running_mean", "running_var")),
+        *(arguments[key] for key in ("input", "weight", "bias", "running_mean", "running_var")),
         False,
-        given["momentum"],
-        given["eps"],
+        arguments["momentum"],
+        arguments["eps"],
         True,
     )
 
 
 def _addmm(builder: Builder, node: Node) -> Ref | None:
-    given = ops.arguments(node)
-    bias, w = given["self"], given["mat2"]
+    arguments = ops.arguments(node)
+    bias, w = arguments["self"], arguments["mat2"]
     columns = _shape(builder, w)[1]
-    if given["alpha"] != 1 or given["beta"] != 1:
+    if arguments["alpha"] != 1 or arguments["beta"] != 1:
         return None
     if _shape(builder, bias) == (1, columns) and _constant(builder, bias, w):
         bias = builder.call("aten.reshape.default", bias, (columns,), origin=node.origin)
     if _shape(builder, bias) != (columns,):
         return None
     transposed = builder.call("aten.t.default", w, origin=node.origin)
-    return builder.instead(node, "aten.linear.default", given["mat1"], transposed, bias)
+    return builder.instead(node, "aten.linear.default", arguments["mat1"], transposed, bias)
 
 
 def _mm(builder: Builder, node: Node) -> Ref | None:
@@ -171,8 +173,8 @@ def _constant(builder: Builder, *args: Arg) -> bool:
 
 
 def _to(builder: Builder, node: Node) -> Ref | None:
-    given = ops.arguments(node)
-    keep = given.get("memory_format")
+    arguments = ops.arguments(node)
+    keep = arguments.get("memory_format")
     layout: dict[str, Arg] = {} if keep is None else {"memory_format": keep}
     return builder.instead(
         node, "aten._to_copy.default", node.args[0], dtype=node.type.dtype, **layout
@@ -211,12 +213,12 @@ def _with_number(builder: Builder, node: Node) -> Ref | None:
 
 def _softmax(op: str) -> CanonicalForm:
     def form(builder: Builder, node: Node) -> Ref | None:
-        given = ops.arguments(node)
-        x, wanted = given["self"], given["dtype"]
+        arguments = ops.arguments(node)
+        x, wanted = arguments["self"], arguments["dtype"]
         assert isinstance(x, Ref)
         if wanted is not None and wanted != builder.known.types[x.name].dtype:
             x = builder.call("aten._to_copy.default", x, dtype=wanted, origin=node.origin)
-        return builder.instead(node, op, x, given["dim"], False)
+        return builder.instead(node, op, x, arguments["dim"], False)
 
     return form
 

@@ -43,60 +43,60 @@ def beside(graph: Graph, trace: Trace) -> Graph:
     """The graph with sums and factors for all that layers can take in."""
     if not any(node.op in FORMS for node in graph.nodes):
         return graph
-    known, readers, decided = Known.of(graph), users(graph), strict_values(graph)
+    facts, readers, decided = Known.of(graph), users(graph), strict_values(graph)
     returned = {ref.name for ref in graph.outputs}
 
     def visit(builder: Builder, node: Node) -> Ref | None:
         fixed = node.name in decided or node.op not in FORMS
-        source = None if fixed else _varies(node, known)
+        source = None if fixed else _varies(node, facts)
         if source is None:
             return None
-        given = builder.renamed(node)
-        layer = known.producers.get(source)
-        if layer is not None and _is_layer(layer, known) and source not in returned:
-            negated = _with_other_sign(builder, given) if len(readers[source]) == 1 else None
+        renamed = builder.renamed(node)
+        layer = facts.producers.get(source)
+        if layer is not None and _is_layer(layer, facts) and source not in returned:
+            negated = _with_other_sign(builder, renamed) if len(readers[source]) == 1 else None
             if negated is not None:
                 return negated
-        if _after(source, known) or _before(node, known, readers):
-            return FORMS[node.op](builder, given)
+        if _after(source, facts) or _before(node, facts, readers):
+            return FORMS[node.op](builder, renamed)
         return None
 
     return rewrite(graph, visit)
 
 
-def _varies(node: Node, known: Known) -> str | None:
+def _varies(node: Node, facts: Known) -> str | None:
     """The one tensor that is read, once, and is no constant, if the result is of its floating dtype
     and so is all else that is read."""
     dtype, read = node.type.dtype, [arg.name for arg in node.args if isinstance(arg, Ref)]
-    if not dtype.is_floating_point or any(known.types[name].dtype != dtype for name in node.uses):
+    if not dtype.is_floating_point or any(facts.types[name].dtype != dtype for name in node.uses):
         return None
-    found = [name for name in read if name not in known.constant]
-    return found[0] if len(found) == 1 else None
+    varying = [name for name in read if name not in facts.constant]
+    return varying[0] if len(varying) == 1 else None
 
 
-def _is_layer(node: Node, known: Known) -> bool:
+def _is_layer(node: Node, facts: Known) -> bool:
     held = [arg.name for arg in node.args[1:3] if isinstance(arg, Ref)]
-    return node.op in LAYERS and known.constant.issuperset(held)
+    return node.op in LAYERS and facts.constant.issuperset(held)
 
 
-def _after(value: str, known: Known) -> bool:
+def _after(value: str, facts: Known) -> bool:
     """Whether a layer makes the value, or what it is made of by steps with constants."""
-    node = known.producers.get(value)
+    node = facts.producers.get(value)
     while node is not None and node.op in STEPS:
-        before = _varies(node, known)
-        node = known.producers.get(before) if before is not None else None
-    return node is not None and _is_layer(node, known)
+        before = _varies(node, facts)
+        node = facts.producers.get(before) if before is not None else None
+    return node is not None and _is_layer(node, facts)
 
 
-def _before(node: Node, known: Known, readers: Mapping[str, Sequence[Node]]) -> bool:
+def _before(node: Node, facts: Known, readers: Mapping[str, Sequence[Node]]) -> bool:
     """Whether a layer reads what is made of the node by such steps, as its input."""
     todo = [node]
     while todo:
-        made = todo.pop()
-        for reader in readers.get(made.name, ()):
-            if _is_layer(reader, known) and reader.args[0] == Ref(made.name):
+        current = todo.pop()
+        for reader in readers.get(current.name, ()):
+            if _is_layer(reader, facts) and reader.args[0] == Ref(current.name):
                 return True
-            if reader.op in STEPS and _varies(reader, known) == made.name:
+            if reader.op in STEPS and _varies(reader, facts) == current.name:
                 todo.append(reader)
     return False
 
@@ -104,16 +104,16 @@ def _before(node: Node, known: Known, readers: Mapping[str, Sequence[Node]]) -> 
 def _with_other_sign(builder: Builder, node: Node) -> Ref | None:
     """The layer that the node reads with the other sign, and the rest of the node behind it; None
     if it keeps its sign there."""
-    given = ops.arguments(node)
-    if given.get("alpha", 1) != 1:
+    arguments = ops.arguments(node)
+    if arguments.get("alpha", 1) != 1:
         return None
     rest: Arg = None
     if node.op == NEG:
-        source = given["self"]
+        source = arguments["self"]
     elif node.op == RSUB:
-        source, rest = given["self"], given["other"]
+        source, rest = arguments["self"], arguments["other"]
     elif node.op == SUB:
-        source, rest = given["other"], given["self"]
+        source, rest = arguments["other"], arguments["self"]
     else:
         return None
     layer = builder.known.producers.get(source.name) if isinstance(source, Ref) else None
@@ -124,10 +124,10 @@ def _with_other_sign(builder: Builder, node: Node) -> Ref | None:
         for arg in layer.args[1:3]
     ]
     args, name = (layer.args[0], *weights, *layer.args[3:]), "" if rest is not None else node.name
-    made = builder.call(layer.op, *args, name=name, origin=node.origin, **dict(layer.kwargs))
+    negated = builder.call(layer.op, *args, name=name, origin=node.origin, **dict(layer.kwargs))
     if rest is None:
-        return made
-    return builder.instead(node, ADD, made, rest)
+        return negated
+    return builder.instead(node, ADD, negated, rest)
 
 
 def _sum(builder: Builder, node: Node) -> Ref | None:

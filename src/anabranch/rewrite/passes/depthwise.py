@@ -61,7 +61,7 @@ def _reads(node: Node, weight: Constant) -> bool:
     """Whether the node is a depthwise convolution in NHWC that has this weight."""
     if node.op != "aten.convolution.default" or len(weight.type.shape) != 4:
         return False
-    given = ops.arguments(node)
-    alone = given["groups"] == weight.type.shape[0] and weight.type.shape[1] == 1
-    plain = alone and not given["transposed"] and given["groups"] != 1
-    return plain and given["weight"] == Ref(weight.name) and ops.channels_last(node.type)
+    arguments = ops.arguments(node)
+    alone = arguments["groups"] == weight.type.shape[0] and weight.type.shape[1] == 1
+    plain = alone and not arguments["transposed"] and arguments["groups"] != 1
+    return plain and arguments["weight"] == Ref(weight.name) and ops.channels_last(node.type)

@@ -77,14 +77,14 @@ def _without(graph: Graph, trace: Trace, modes: Sequence[int]) -> Graph:
 
 def _length(node: Node, contents: dict[str, torch.Tensor], types: dict[str, TensorType]) -> int:
     """How many rows each bag has."""
-    given = ops.arguments(node)
-    starts, ids = given["offsets"], given["indices"]
+    arguments = ops.arguments(node)
+    starts, ids = arguments["offsets"], arguments["indices"]
     if not isinstance(starts, Ref) or starts.name not in contents:
         raise Ragged("where they begin is known only when it runs")
-    if given["mode"] == MAX and given["padding_idx"] != -1:
+    if arguments["mode"] == MAX and arguments["padding_idx"] != -1:
         raise Ragged("the largest of a bag may be one of nothing but padding")
     begin, total = contents[starts.name].tolist(), types[_name(ids)].numel
-    ends = begin[1:] if given["include_last_offset"] else [*begin[1:], total]
+    ends = begin[1:] if arguments["include_last_offset"] else [*begin[1:], total]
     lengths = {end - start for start, end in zip(begin, ends, strict=False)}
     if len(lengths) != 1 or begin[0] != 0 or ends[-1] != total or not min(lengths):
         raise Ragged("they differ in length, or are empty")
@@ -93,16 +93,16 @@ def _length(node: Node, contents: dict[str, torch.Tensor], types: dict[str, Tens
 
 def _reduced(builder: Builder, node: Node, each: int) -> Ref:
     """The bags, of `each` rows each."""
-    given = ops.arguments(node)
+    arguments = ops.arguments(node)
     table, ids, padding, mode = (
-        given[name] for name in ("weight", "indices", "padding_idx", "mode")
+        arguments[name] for name in ("weight", "indices", "padding_idx", "mode")
     )
     count = node.types[0].shape[0]
 
     def call(op: str, *args: Arg) -> Ref:
         return builder.call(op, *args, origin=node.origin)
 
-    weights = given["per_sample_weights"]
+    weights = arguments["per_sample_weights"]
     if each == 1 and padding == -1 and weights is None:
         return call("aten.embedding.default", table, call("aten.reshape.default", ids, (count,)))
     of = call("aten.reshape.default", ids, (count, each))

@@ -25,7 +25,7 @@ CAT = "aten.cat.default"
 def flatten_cat(graph: Graph, trace: Trace) -> Graph:
     """The graph without concatenations that only another one, along the same axis, reads, without
     parts that add nothing, and with whole values in place of all their slices."""
-    made, read_by = producers(graph), users(graph)
+    producer_of, read_by = producers(graph), users(graph)
     returned = {ref.name for ref in graph.outputs}
     builder = Builder(graph)
     for node in graph.nodes:
@@ -36,7 +36,7 @@ def flatten_cat(graph: Graph, trace: Trace) -> Graph:
         inner = [
             ref
             for ref in parts
-            if (source := made.get(ref.name)) is not None
+            if (source := producer_of.get(ref.name)) is not None
             and source.op == CAT
             and _axis(source) == _axis(node)
             and len(read_by[ref.name]) == 1
@@ -64,13 +64,13 @@ def _full(builder: Builder, node: Node, parts: list[Ref]) -> list[Ref]:
 
 def _whole(builder: Builder, node: Node, parts: list[Ref]) -> list[Ref]:
     """The parts, with a value for slices of it that follow each other from its start to its end."""
-    known, axis = builder.known, _axis(node)
-    slices = [slice_of_value(ref.name, known) for ref in parts]
+    facts, axis = builder.known, _axis(node)
+    slices = [slice_of_value(ref.name, facts) for ref in parts]
     joined: list[Ref] = []
     for run in runs(slices, axis):
         first, last = slices[run[0]], slices[run[-1]]
         ends = (first.start, last.end) if first and last and first.along(axis) else ()
-        if first and ends == (0, known.types[first.of].shape[axis]):
+        if first and ends == (0, facts.types[first.of].shape[axis]):
             joined.append(Ref(first.of))
         else:
             joined += parts[run.start : run.stop]
@@ -87,12 +87,12 @@ def _instead(builder: Builder, node: Node, parts: list[Ref], were: list[Ref]) ->
 
 
 def _parts(node: Node) -> tuple[Ref, ...]:
-    given = node.args[0] if node.args else ()
-    items = given if node.op == CAT and isinstance(given, tuple) else ()
+    operand = node.args[0] if node.args else ()
+    items = operand if node.op == CAT and isinstance(operand, tuple) else ()
     return tuple(item for item in items if isinstance(item, Ref))
 
 
 def _axis(node: Node) -> int:
-    given = node.args[1] if len(node.args) > 1 else dict(node.kwargs).get("dim", 0)
-    assert isinstance(given, int)
-    return given % max(1, len(node.type.shape))
+    axis = node.args[1] if len(node.args) > 1 else dict(node.kwargs).get("dim", 0)
+    assert isinstance(axis, int)
+    return axis % max(1, len(node.type.shape))

@@ -46,7 +46,7 @@ from anabranch.trace import Trace
 def fold_batch_norm(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
     """The graph without batch norms of constant statistics behind what can take their factor.
     `exact`: no weight is rounded to half precision."""
-    readers, made = users(graph), producers(graph)
+    readers, producer_of = users(graph), producers(graph)
     returned = [ref.name for ref in graph.outputs]
     others = {
         name: len(readers.get(name, ())) - 1 + returned.count(name)
@@ -56,12 +56,12 @@ def fold_batch_norm(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
     def visit(builder: Builder, node: Node) -> Ref | None:
         if node.op != BATCH_NORM:
             return None
-        given = ops.arguments(builder.renamed(node))
-        source, views, axis = _source(node, made, builder)
+        arguments = ops.arguments(builder.renamed(node))
+        source, views, axis = _source(node, producer_of, builder)
         parts = _parts(source) if source is not None else ()
         before = [builder.known.producers.get(builder.substitute(name)) for name in parts]
         held = [node for node in before if node is not None and node.op in FACTORS]
-        if source is None or not held or len(held) < len(parts) or not_constant(builder, given):
+        if source is None or not held or len(held) < len(parts) or not_constant(builder, arguments):
             return None
         if exact and node.type.dtype.itemsize < 4:
             refuse(trace, f"fold %{node.name}", "a weight of half precision would be rounded")
@@ -74,17 +74,17 @@ def fold_batch_norm(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
             if why := _not_foldable(builder, maker, others[name], axis):
                 refuse(trace, f"fold %{node.name} into %{maker.name}", why.sentence)
                 return None
-        return _into(builder, source, held, views, node, given)
+        return _into(builder, source, held, views, node, arguments)
 
     return rewrite(graph, visit)
 
 
 def _source(
-    norm: Node, made: Mapping[str, Node], builder: Builder
+    norm: Node, producer_of: Mapping[str, Node], builder: Builder
 ) -> tuple[Node | None, list[Node], int]:
     """The node that makes the channels that the norm reads, the nodes that move them on the way,
     the last first, and the axis they lie along where they are made."""
-    direct = made.get(norm.uses[0])
+    direct = producer_of.get(norm.uses[0])
     source, views, axis = direct, list[Node](), 1
     while source is not None and source.op in MOVES:
         moved = builder.known.types[builder.substitute(source.uses[0])]
@@ -92,7 +92,7 @@ def _source(
         if before is None:
             break
         views.append(source)
-        source, axis = made.get(source.uses[0]), before
+        source, axis = producer_of.get(source.uses[0]), before
     if source is not None and source.op in FACTORS:
         return source, views, axis
     return direct, [], 1
@@ -140,20 +140,20 @@ def _into(
     parts: list[Node],
     views: list[Node],
     norm: Node,
-    given: dict[str, Arg],
+    arguments: dict[str, Arg],
 ) -> Ref:
     """What stands before the norm with the norm in its weights; all keep their names."""
-    factor, term = affine(builder, given, norm.origin)
+    factor, term = affine(builder, arguments, norm.origin)
     if source.op != "aten.cat.default":
         between = [builder.renamed(view) for view in views]
         for view in between:
             builder.remove(view)
-        made = _scaled(builder, parts[0], norm, factor, term)
+        result = _scaled(builder, parts[0], norm, factor, term)
         for view in reversed(between):
             kwargs = dict(view.kwargs)
             args = view.args[1:]
-            made = builder.instead(view, view.op, made, *args, **kwargs)
-        return made
+            result = builder.instead(view, view.op, result, *args, **kwargs)
+        return result
     start, values = 0, list[Ref]()
     builder.remove(source)
     for part in parts:

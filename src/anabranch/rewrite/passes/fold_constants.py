@@ -47,26 +47,26 @@ def fold_constants(graph: Graph, trace: Trace) -> Graph:
     if not wanted:
         return graph
     try:
-        made = tuple(evaluate(graph, able, wanted, held))
+        evaluated = tuple(evaluate(graph, able, wanted, held))
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as failed:  # as the model does when it is called: a plan says so then, too
         refuse(trace, "fold constants", f"torch refuses: {str(failed).partition(chr(10))[0]}")
         return graph
     nodes = tuple(node for node in graph.nodes if wanted.isdisjoint(node.results))
-    constants = (*graph.constants, *made)
+    constants = (*graph.constants, *evaluated)
     return drop_dead(replace(graph, constants=constants, nodes=nodes))
 
 
 def foldable(graph: Graph, held: Mapping[str, torch.Tensor]) -> dict[str, Node]:
     """The nodes whose every constant has its value here, by name."""
     constant = Known.of(graph).constant
-    ready, found = set(held), dict[str, Node]()
+    ready, nodes = set(held), dict[str, Node]()
     for node in graph.nodes:
         if constant.issuperset(node.results) and node.results and ready.issuperset(node.uses):
             ready.update(node.results)
-            found[node.name] = node
-    return found
+            nodes[node.name] = node
+    return nodes
 
 
 def _wanted(graph: Graph, foldable: dict[str, Node], trace: Trace) -> set[str]:
@@ -83,14 +83,14 @@ def _wanted(graph: Graph, foldable: dict[str, Node], trace: Trace) -> set[str]:
         elif needed and any(t.numel * t.dtype.itemsize > t.nbytes for t in node.types):
             read.update(node.uses)  # an expanded view takes no memory as it is
         elif needed:
-            made = sum(t.numel * t.dtype.itemsize for t in node.types)
+            nbytes = sum(t.numel * t.dtype.itemsize for t in node.types)
             leaves, products = _leaves(node, maker)
             source = sum(size.get(name, 0) for name in leaves)
-            if made <= source + min(products, MULTIPLIED) + FOLD_GROWTH_BYTES:
+            if nbytes <= source + min(products, MULTIPLIED) + FOLD_GROWTH_BYTES:
                 wanted.update(node.results)
             else:
                 read.update(node.uses)
-                why = f"{made:,} bytes would be kept for {source:,}"
+                why = f"{nbytes:,} bytes would be kept for {source:,}"
                 refuse(trace, f"fold %{node.name}", why)
     return wanted
 

@@ -34,11 +34,11 @@ def identities(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
     return apply_all(graph, rules, accept=accept)
 
 
-def _borrowed(value: object, known: Known) -> bool:
+def _borrowed(value: object, facts: Known) -> bool:
     """Whether the value is an input or a constant, or a view of one."""
-    while isinstance(value, Ref) and value.name in known.producers:
-        node = known.producers[value.name]
-        if not ops.is_view(node, known.types):
+    while isinstance(value, Ref) and value.name in facts.producers:
+        node = facts.producers[value.name]
+        if not ops.is_view(node, facts.types):
             return False
         value = node.args[0]
     return True

@@ -121,9 +121,9 @@ class _LayoutWalk:
 
     def _restored(self, value: str) -> Ref:
         """The source's value in the layout it had before."""
-        was, known = self.before[value], self.builder.known.types
+        was, type_of = self.before[value], self.builder.known.types
         for name in (value, self.builder.substitute(value)):
-            if same_layout(was, known[name]):
+            if same_layout(was, type_of[name]):
                 return Ref(name)
         if not was.contiguous:
             raise RuntimeError(f"%{value} must stay in strides {was.strides}")

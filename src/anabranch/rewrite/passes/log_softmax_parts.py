@@ -32,12 +32,12 @@ LEAST_BYTES = 1 << 20
 def log_softmax_parts(graph: Graph, trace: Trace) -> Graph:
     """The graph whose readers of a widened log-softmax, where there are several, compute it from
     the half type themselves."""
-    made, readers, table = producers(graph), users(graph), types(graph)
+    producer_of, readers, table = producers(graph), users(graph), types(graph)
     returned = {ref.name for ref in graph.outputs}
     builder = Builder(graph)
     parts: dict[str, tuple[Node, int, Ref]] = {}
     for node in graph.nodes:
-        source = made.get(node.uses[0]) if node.uses else None
+        source = producer_of.get(node.uses[0]) if node.uses else None
         large = node.op == LOG_SOFTMAX and node.type.nbytes >= LEAST_BYTES
         if large and source is not None and node.name not in returned:
             wide = source.op == CONVERT and narrower(table[source.uses[0]].dtype, node.type.dtype)

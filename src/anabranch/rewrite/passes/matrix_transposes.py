@@ -22,12 +22,15 @@ TRANSPOSES = {MATRICES: ("aten.t.default", ()), BATCHES: (TRANSPOSE, (1, 2))}
 
 def matrix_transposes(graph: Graph, trace: Trace) -> Graph:
     """The graph with one spelling of the transpositions that products read or make."""
-    made, readers = producers(graph), users(graph)
+    producer_of, readers = producers(graph), users(graph)
 
     def visit(builder: Builder, node: Node) -> Ref | None:
         if node.op not in (PERMUTE, TRANSPOSE):
             return None
-        around = [*readers.get(node.name, ()), *(made[x] for x in node.uses if x in made)]
+        around = [
+            *readers.get(node.name, ()),
+            *(producer_of[x] for x in node.uses if x in producer_of),
+        ]
         product = next((near.op for near in around if near.op in TRANSPOSES), "")
         order = (1, 0) if product == MATRICES else (0, 2, 1)
         if not product or order_of(node) != order:

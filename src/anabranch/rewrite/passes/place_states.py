@@ -62,7 +62,7 @@ def _stored(graph: Graph, left: Sequence[int], through_copies: bool) -> Graph:
 
 def _with_outputs(graph: Graph, stores: Mapping[int, str], copies: Sequence[int]) -> Graph:
     """With other outputs: copies of them, and what stores them over a state."""
-    builder, known = Builder(graph), types(graph)
+    builder, type_of = Builder(graph), types(graph)
     for node in graph.nodes:
         builder.keep(node)
     outputs, makers = list(graph.outputs), producers(graph)
@@ -76,8 +76,8 @@ def _with_outputs(graph: Graph, stores: Mapping[int, str], copies: Sequence[int]
         if number in stores:
             state = stores[number]
             value = builder.call(STORE, Ref(state), value, name=f"{state}_next")
-            made = builder.nodes[value.name]
-            builder.nodes[value.name] = replace(made, types=(known[state],))
+            store = builder.nodes[value.name]
+            builder.nodes[value.name] = replace(store, types=(type_of[state],))
         assert isinstance(value, Ref)
         outputs[number] = value
     nodes = tuple(builder.nodes.values())

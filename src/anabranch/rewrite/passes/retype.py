@@ -40,8 +40,8 @@ def retype(graph: Graph) -> Graph:
 
 def _renewed(node: Node, table: Mapping[str, TensorType]) -> Node:
     try:
-        found = ops.infer(node.op, node.args, node.kwargs, table)
+        types = ops.infer(node.op, node.args, node.kwargs, table)
     except (RuntimeError, NotImplementedError):
         return node
-    same = [(t.shape, t.dtype) for t in found] == [(t.shape, t.dtype) for t in node.types]
-    return replace(node, types=found) if same and found != node.types else node
+    same = [(t.shape, t.dtype) for t in types] == [(t.shape, t.dtype) for t in node.types]
+    return replace(node, types=types) if same and types != node.types else node

@@ -111,9 +111,9 @@ class _Rounding:
     def _as_factor(self, node: Node, name: str) -> bool:
         if ops.info(node.op).kind == "view":
             return all(map(self._only_factor, node.results))
-        given = [i for i, arg in enumerate(node.args) if arg == Ref(name)]
-        alone = node.uses.count(name) == len(given)
-        return alone and bool(given) and set(given) <= set(self._factors(node))
+        positions = [i for i, arg in enumerate(node.args) if arg == Ref(name)]
+        alone = node.uses.count(name) == len(positions)
+        return alone and bool(positions) and set(positions) <= set(self._factors(node))
 
     def _factors(self, node: Node) -> tuple[int, ...]:
         """Which arguments tensor cores multiply; depthwise convolutions multiply in fp32."""
@@ -150,11 +150,11 @@ class _Rounding:
                 yield replace(view, name=self._names[view.name], args=(source, *view.args[1:]))
 
     def _fresh(self, name: str) -> str:
-        found = f"{name}_{COPY}"
-        while found in self._taken:
-            found += "_"
-        self._taken.add(found)
-        return found
+        fresh = f"{name}_{COPY}"
+        while fresh in self._taken:
+            fresh += "_"
+        self._taken.add(fresh)
+        return fresh
 
 
 def _rounds(constant: Constant) -> bool:

@@ -45,12 +45,12 @@ class _Sequence:
 def sequence_pieces(graph: Graph, trace: Trace) -> Graph:
     """The graph with such products in pieces; the same one where there are none."""
     search = _Search(graph)
-    found = [one for node in graph.nodes if (one := search.sequence(node))]
-    if not found:
+    sequences = [sequence for node in graph.nodes if (sequence := search.sequence(node))]
+    if not sequences:
         return graph
     builder = Builder(graph)
-    begins = {one.joins.name: one for one in found}
-    goes_on = {node.name: one for one in found for node in one.way}
+    begins = {sequence.joins.name: sequence for sequence in sequences}
+    goes_on = {node.name: sequence for sequence in sequences for node in sequence.way}
     pieces: dict[str, _Pieces] = {}
     for node in graph.nodes:
         source = node.uses[0] if node.uses else ""
@@ -88,16 +88,16 @@ class _Pieces:
             parts = tuple(Ref(builder.substitute(name)) for name in steps)
             values.append(builder.call(CAT, parts, 0, origin=node.origin))
             sizes.append(len(steps))
-        made = _Pieces(tuple(values), tuple(sizes), True)
-        whole = made.whole(builder, node)
+        pieces = _Pieces(tuple(values), tuple(sizes), True)
+        whole = pieces.whole(builder, node)
         if node.op == STACK:
             whole = builder.call(RESHAPE, whole, node.type.shape, origin=node.origin)
             shapes = [(size, *node.type.shape[1:]) for size in sizes]
             split = zip(values, shapes, strict=True)
             shaped = (builder.call(RESHAPE, v, shape, origin=node.origin) for v, shape in split)
-            made = _Pieces(tuple(shaped), made.sizes, True)
+            pieces = _Pieces(tuple(shaped), pieces.sizes, True)
         builder.replace(node.name, whole)
-        return made
+        return pieces
 
     def whole(self, builder: Builder, node: Node) -> Ref:
         """All pieces one after the other."""
@@ -113,23 +113,23 @@ class _Pieces:
             )
             builder.keep(node)
             return _Pieces(values, self.sizes, shape[0] == count)
-        given = builder.renamed(node)
+        renamed = builder.renamed(node)
         pieces = _Pieces(
-            tuple(self._of(builder, node, given, value) for value in self.values),
+            tuple(self._of(builder, node, renamed, value) for value in self.values),
             self.sizes,
             self.by_steps,
         )
         builder.replace(node.name, pieces.whole(builder, node))
         return pieces
 
-    def _of(self, builder: Builder, node: Node, given: Node, value: Ref) -> Ref:
+    def _of(self, builder: Builder, node: Node, renamed: Node, value: Ref) -> Ref:
         """The node of one piece; a cast of steps that are joined joins casts of steps, which may be
         there anyway."""
         joined = builder.nodes.get(value.name)
         if node.op == CONVERT and joined is not None and joined.op == CAT:
-            parts = tuple(_same(builder, given, Ref(name)) for name in joined.uses)
+            parts = tuple(_same(builder, renamed, Ref(name)) for name in joined.uses)
             return builder.call(CAT, parts, 0, origin=node.origin)
-        return _same(builder, given, value)
+        return _same(builder, renamed, value)
 
     def read(self, builder: Builder, node: Node) -> None:
         """A reader of one step, or of each of them, reads it from its piece."""
@@ -148,16 +148,16 @@ class _Pieces:
 def _same(builder: Builder, node: Node, first: Ref) -> Ref:
     """The node with another first operand; a cast that the model asked for stays one."""
     kwargs = dict(node.kwargs)
-    made = builder.call(node.op, first, *node.args[1:], name="", origin=node.origin, **kwargs)
+    result = builder.call(node.op, first, *node.args[1:], name="", origin=node.origin, **kwargs)
     if node.strict:
-        builder.add(replace(builder.nodes[made.name], strict=True))
-    return made
+        builder.add(replace(builder.nodes[result.name], strict=True))
+    return result
 
 
 def _step(node: Node) -> int:
     """The place that a slice or selection begins with."""
-    given = ops.arguments(node)["index" if node.op == SELECT else "start"]
-    return given if isinstance(given, int) else 0
+    start = ops.arguments(node)["index" if node.op == SELECT else "start"]
+    return start if isinstance(start, int) else 0
 
 
 def _one_by_one(node: Node) -> bool:
@@ -199,38 +199,38 @@ class _Search:
 
     def _way(self, joins: Node) -> tuple[Node, ...] | None:
         """From what joins the steps over casts, reshapes and a product to what is read by steps."""
-        count, found, node = len(joins.uses), list[Node](), joins
+        count, way, node = len(joins.uses), list[Node](), joins
         while True:
-            if any(n.op in PRODUCTS for n in found) and self._steps_of(node, count) is not None:
-                return tuple(found)
+            if any(n.op in PRODUCTS for n in way) and self._steps_of(node, count) is not None:
+                return tuple(way)
             following = [
                 n for n in self._readers.get(node.name, ()) if self._goes_on(n, node, count)
             ]
             product = [n for n in following if n.op in PRODUCTS]
             others = [n for n in following if n.op not in PRODUCTS]
-            if any(n.op in PRODUCTS for n in found):
+            if any(n.op in PRODUCTS for n in way):
                 product = []
             following = product or others
             if len(following) != 1:
                 return None
             node = following[0]
-            found.append(node)
+            way.append(node)
 
     def _goes_on(self, node: Node, before: Node, count: int) -> bool:
         """Whether each step of the result is computed of that step alone."""
         if not node.uses or node.uses[0] != before.name or node.uses.count(before.name) > 1:
             return False
         if node.op == RESHAPE:
-            rows, made = self._types[before.name].shape[0], node.type.shape[0]
+            rows, result_rows = self._types[before.name].shape[0], node.type.shape[0]
             whole = self._types[before.name]
-            return rows % count == 0 and made % count == 0 and whole.contiguous
+            return rows % count == 0 and result_rows % count == 0 and whole.contiguous
         return node.op == CONVERT or node.op in PRODUCTS
 
     def _steps_of(self, node: Node, count: int) -> list[Node] | None:
         """Who reads the single steps, the first step first; None unless each is read."""
         if node.type.shape[:1] != (count,):
             return None
-        found: dict[int, Node] = {}
+        node_of: dict[int, Node] = {}
         for reader in self._readers.get(node.name, ()):
             if not _one_by_one(reader):
                 continue
@@ -238,43 +238,45 @@ class _Search:
                 after = self._computes(name)
                 if after:
                     step = i if reader.op == UNBIND else _step(reader)
-                    found[step] = min(after, key=lambda n: self._position[n.name])
-        return [found[i] for i in range(count)] if len(found) == count else None
+                    node_of[step] = min(after, key=lambda n: self._position[n.name])
+        return [node_of[i] for i in range(count)] if len(node_of) == count else None
 
     def _computes(self, name: str) -> list[Node]:
         """Who computes something of the value, or of views of it."""
-        found, stack = list[Node](), [name]
+        nodes, stack = list[Node](), [name]
         while stack:
             for node in self._readers.get(stack.pop(), ()):
                 if ops.is_view(node, self._types):
                     stack += node.results
                 else:
-                    found.append(node)
-        return found
+                    nodes.append(node)
+        return nodes
 
     def _order(self, nodes: Sequence[Node]) -> int | None:
         """1 where each of them needs what the one before is made of, -1 where the one behind."""
         masks = self._ancestors()
         at = [self._position[node.name] for node in nodes]
-        made = [sum(1 << i for i in self._sources(node)) for node in nodes]
+        sources = [sum(1 << i for i in self._sources(node)) for node in nodes]
         pairs = range(len(nodes) - 1)
-        if all(masks[at[i + 1]] & made[i] for i in pairs):
+        if all(masks[at[i + 1]] & sources[i] for i in pairs):
             return 1
-        return -1 if all(masks[at[i]] & made[i + 1] for i in pairs) else None
+        return -1 if all(masks[at[i]] & sources[i + 1] for i in pairs) else None
 
     def _sources(self, node: Node) -> set[int]:
         """Positions of the nodes that compute what this one moves; of the node itself, if it
         computes."""
-        found, stack = set[int](), [node]
+        positions, stack = set[int](), [node]
         while stack:
-            one = stack.pop()
-            moves = one.op in (CAT, STACK, CONVERT, RESHAPE) or ops.is_view(one, self._types)
-            before = [self._makers[name] for name in one.uses if name in self._makers]
+            current = stack.pop()
+            moves = current.op in (CAT, STACK, CONVERT, RESHAPE) or ops.is_view(
+                current, self._types
+            )
+            before = [self._makers[name] for name in current.uses if name in self._makers]
             if moves and before:
                 stack += before
             else:
-                found.add(self._position[one.name])
-        return found
+                positions.add(self._position[current.name])
+        return positions
 
     def _ancestors(self) -> list[int]:
         if not self._masks:

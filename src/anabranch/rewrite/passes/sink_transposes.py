@@ -25,16 +25,20 @@ RESHAPE = "aten.reshape.default"
 
 def sink(graph: Graph, trace: Trace) -> Graph:
     """The graph with permutations of products behind the pointwise nodes that read them."""
-    made, readers = producers(graph), users(graph)
+    producer_of, readers = producers(graph), users(graph)
     returned = {ref.name for ref in graph.outputs}
     single = {name for name, nodes in readers.items() if len(nodes) == 1} - returned
     builder = Builder(graph)
     for node in graph.nodes:
         permutation = None
         if ops.info(node.op).kind == "pointwise" and not ops.info(node.op).random:
-            own = [made[name] for name in node.uses if name in made and name in single]
-            if not any(ops.info(one.op).kind == "contract" for one in own):
-                permutation = next((one for one in own if _of_product(one, made, single)), None)
+            own = [
+                producer_of[name] for name in node.uses if name in producer_of and name in single
+            ]
+            if not any(ops.info(maker.op).kind == "contract" for maker in own):
+                permutation = next(
+                    (maker for maker in own if _of_product(maker, producer_of, single)), None
+                )
         sides = _sides(builder, node, permutation) if permutation is not None else None
         if permutation is None or sides is None:
             builder.keep(node)
@@ -47,17 +51,25 @@ PermutedArg = tuple[Arg, tuple[int, ...] | None]
 """An argument, and the axes by which it is permuted back, None if it stays."""
 
 
-def _of_product(permutation: Node, made: Mapping[str, Node], single: Collection[str]) -> bool:
+def _of_product(
+    permutation: Node, producer_of: Mapping[str, Node], single: Collection[str]
+) -> bool:
     """Whether the node permutes what a contraction has made, or what is computed of that by then,
     and nobody else reads any of it."""
-    source = made.get(permutation.uses[0]) if order_of(permutation) is not None else None
+    source = producer_of.get(permutation.uses[0]) if order_of(permutation) is not None else None
     while source is not None and source.name in single:
         if ops.info(source.op).kind != "pointwise":
             return ops.info(source.op).kind == "contract"
         shape = source.type.shape
-        before = [made[n] for n in source.uses if n in made and made[n].type.shape == shape]
-        known = [one for one in before if ops.info(one.op).kind in ("pointwise", "contract")]
-        source = next(iter(known), None)
+        before = [
+            producer_of[n]
+            for n in source.uses
+            if n in producer_of and producer_of[n].type.shape == shape
+        ]
+        computed = [
+            maker for maker in before if ops.info(maker.op).kind in ("pointwise", "contract")
+        ]
+        source = next(iter(computed), None)
     return False
 
 
@@ -65,14 +77,16 @@ def _sides(builder: Builder, node: Node, permutation: Node) -> list[PermutedArg]
     """What the node would read if it came first; None if its result would lie otherwise."""
     dims, table = _order(permutation), dict(builder.known.types)
     back = tuple(dims.index(d) for d in range(len(dims)))
-    given = builder.renamed(node)
-    listed = [arg for arg in (*given.args, *dict(given.kwargs).values()) if isinstance(arg, tuple)]
-    named = any(isinstance(arg, Ref) for arg in dict(given.kwargs).values())
+    renamed = builder.renamed(node)
+    listed = [
+        arg for arg in (*renamed.args, *dict(renamed.kwargs).values()) if isinstance(arg, tuple)
+    ]
+    named = any(isinstance(arg, Ref) for arg in dict(renamed.kwargs).values())
     if node.type.shape != permutation.type.shape or len(node.types) > 1 or listed or named:
         return None
     sides: list[PermutedArg] = []
     args: list[Arg] = []
-    for i, arg in enumerate(given.args):
+    for i, arg in enumerate(renamed.args):
         if node.args[i] == Ref(permutation.name):
             arg = builder.renamed(permutation).args[0]
             sides.append((arg, None))
@@ -88,8 +102,8 @@ def _sides(builder: Builder, node: Node, permutation: Node) -> list[PermutedArg]
                 return None
             sides.append((arg, None))
         args.append(arg)
-    table["made"] = ops.infer(node.op, tuple(args), given.kwargs, table)[0]
-    (type,) = ops.infer(PERMUTE, (Ref("made"), dims), (), table)
+    table["product"] = ops.infer(node.op, tuple(args), renamed.kwargs, table)[0]
+    (type,) = ops.infer(PERMUTE, (Ref("product"), dims), (), table)
     return sides if ops.same_layout(type, node.type) else None
 
 

@@ -66,10 +66,10 @@ class _Sum:
 def sums_of_products(graph: Graph, trace: Trace) -> Graph:
     """The graph with one product in the place of each such sum."""
     search = _Search(graph)
-    sums = {node.name: found for node in graph.nodes if (found := search.sum_at(node))}
+    sums = {node.name: total for node in graph.nodes if (total := search.sum_at(node))}
     if not sums:
         return graph
-    writing = _Writing(Builder(graph), {one.stack for one in sums.values() if one.stack})
+    writing = _Writing(Builder(graph), {total.stack for total in sums.values() if total.stack})
     for node in graph.nodes:
         if node.name in sums:
             writing.product(node, sums[node.name])
@@ -88,20 +88,20 @@ class _Writing:
         self.builder, self.stacks = builder, stacks
         self._made: dict[str, Ref] = {}
 
-    def product(self, node: Node, found: _Sum) -> None:
+    def product(self, node: Node, total: _Sum) -> None:
         """The product of all terms, and what else is added to it, in place of the node."""
-        terms, builder = found.terms, self.builder
+        terms, builder = total.terms, self.builder
         builder.release(node)
         origin = join_origins([terms[0].node, node])
-        left = self._joined([term.left for term in terms], True, found.stack, origin)
-        right = self._joined([term.right for term in terms], False, found.stack, origin)
+        left = self._joined([term.left for term in terms], True, total.stack, origin)
+        right = self._joined([term.right for term in terms], False, total.stack, origin)
         op = custom_ops.WIDE_MM if terms[0].widened else MM
-        made = builder.call(op, left, right, name="" if found.rest else node.name, origin=origin)
-        for number, other in enumerate(found.rest, 1):
-            name = node.name if number == len(found.rest) else ""
+        result = builder.call(op, left, right, name="" if total.rest else node.name, origin=origin)
+        for number, other in enumerate(total.rest, 1):
+            name = node.name if number == len(total.rest) else ""
             addend = Ref(builder.substitute(other))
-            made = builder.call(ADD, made, addend, name=name, origin=node.origin)
-        builder.replace(node.name, made)
+            result = builder.call(ADD, result, addend, name=name, origin=node.origin)
+        builder.replace(node.name, result)
 
     def stacked(self, stack: Node) -> Ref:
         """What the stack makes, its parts one after the other."""
@@ -115,7 +115,7 @@ class _Writing:
     def _side_by_side(self, parts: Sequence[Ref], axis: int, origin: str) -> Ref:
         """The matrices one after the other; what they are views of, where that has one more axis,
         of size one: who makes it may then write it where it belongs."""
-        whole = [one for part in parts if (one := self._before(part))] if axis == 0 else []
+        whole = [source for part in parts if (source := self._before(part))] if axis == 0 else []
         if len(whole) < len(parts):
             return self.builder.call(CAT, tuple(parts), axis, origin=origin)
         joined = self.builder.call(CAT, tuple(whole), 0, origin=origin)
@@ -123,11 +123,11 @@ class _Writing:
         return self._shaped(joined, (count * rows, columns), origin)
 
     def _before(self, part: Ref) -> Ref | None:
-        known = self.builder.known
-        node = known.producers.get(part.name)
+        facts = self.builder.known
+        node = facts.producers.get(part.name)
         if node is None or node.op != RESHAPE:
             return None
-        same = known.types[node.uses[0]].shape == (1, *node.type.shape)
+        same = facts.types[node.uses[0]].shape == (1, *node.type.shape)
         return Ref(node.uses[0]) if same else None
 
     def _shaped(self, value: Ref, shape: tuple[int, ...], origin: str) -> Ref:
@@ -234,7 +234,7 @@ class _Search:
 
     def _leaves(self, root: Node, type: TensorType) -> list[str]:
         """What is added up, in the order in which it is."""
-        found, stack = list[str](), [name for name in reversed(root.uses)]
+        leaves, stack = list[str](), [name for name in reversed(root.uses)]
         while stack:
             name = stack.pop()
             maker = self._makers.get(name)
@@ -242,8 +242,8 @@ class _Search:
             if maker is not None and inner:
                 stack += reversed(maker.uses)
             else:
-                found.append(name)
-        return found
+                leaves.append(name)
+        return leaves
 
     def _term(self, name: str, type: TensorType) -> _Term | None:
         node = self._alone(name)
@@ -259,8 +259,8 @@ class _Search:
             node = self._alone(node.uses[0])
         if node is None or node.op not in (MM, LINEAR):
             return None
-        given = ops.arguments(node)
-        if node.op == LINEAR and (given["bias"] is not None or len(node.type.shape) != 2):
+        arguments = ops.arguments(node)
+        if node.op == LINEAR and (arguments["bias"] is not None or len(node.type.shape) != 2):
             return None
         first, second = node.uses[:2]
         left, right = self._factor(first, False), self._factor(second, node.op == LINEAR)

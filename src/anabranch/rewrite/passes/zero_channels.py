@@ -67,8 +67,8 @@ def _cut(node: Node) -> int:
     """How many channels the slice leaves, if it leaves out the last few of them alone; else 0."""
     if node.op != SLICE or len(node.type.shape) < 3 or node.kwargs:
         return 0
-    given = node.args[1:]
-    axis, start, end, step = given + (0, 0, None, 1)[len(given) :]
+    args = node.args[1:]
+    axis, start, end, step = args + (0, 0, None, 1)[len(args) :]
     return _channels(node) if (axis, start or 0, step) == (1, 0, 1) and end else 0
 
 
@@ -109,9 +109,9 @@ class _ChannelWalk:
 
     def without_slices(self) -> Graph:
         for node in self.graph.nodes:
-            made = self._contraction(node) or self._each_channel(node)
-            if made is not None:
-                self.builder.replace(node.name, made)
+            replacement = self._contraction(node) or self._each_channel(node)
+            if replacement is not None:
+                self.builder.replace(node.name, replacement)
                 continue
             self.builder.keep(node)
             self._slice(node)
@@ -140,19 +140,21 @@ class _ChannelWalk:
         images = all(len(self._shape(ref.name)) == len(node.type.shape) for ref in parts)
         if not images or not any(ref.name in self.whole for ref in parts):
             return
-        known = [self.whole.get(ref.name) or self._all(ref) for ref in parts]
-        starts = list(accumulate((one.channels for one in known), initial=0))
+        wholes = [self.whole.get(ref.name) or self._all(ref) for ref in parts]
+        starts = list(accumulate((whole.channels for whole in wholes), initial=0))
         spans = tuple(
             (start + low, start + high)
-            for one, start in zip(known, starts, strict=False)
-            for low, high in one.spans
+            for whole, start in zip(wholes, starts, strict=False)
+            for low, high in whole.spans
         )
 
         @cache
-        def made() -> Ref:
-            return self.builder.call(CAT, tuple(one.ref() for one in known), 1, origin=node.origin)
+        def concatenation() -> Ref:
+            return self.builder.call(
+                CAT, tuple(whole.ref() for whole in wholes), 1, origin=node.origin
+            )
 
-        self.whole[node.name] = _Whole(spans, starts[-1], made)
+        self.whole[node.name] = _Whole(spans, starts[-1], concatenation)
 
     def _all(self, ref: Ref) -> _Whole:
         """The value itself, of which nothing was cut away."""
@@ -176,8 +178,8 @@ class _ChannelWalk:
         if node.name in self.placed:
             return None
         ends = (self._spread(a, 0, whole) if isinstance(a, Ref) else a for a in (w, rest[0]))
-        made = self._call(node, whole.ref(), *ends, *rest[1:-1], whole.channels)
-        return self._some(node, made, whole)
+        conv = self._call(node, whole.ref(), *ends, *rest[1:-1], whole.channels)
+        return self._some(node, conv, whole)
 
     def _each_channel(self, node: Node) -> Ref | None:
         """The node, of all channels; None where one of its operands has no more of them, or what
@@ -185,10 +187,10 @@ class _ChannelWalk:
         if not _of_each_channel(node) or node.name in self.placed:
             return None
         reads = [arg for arg in node.args if isinstance(arg, Ref)]
-        found = [self.whole[ref.name] for ref in reads if ref.name in self.whole]
-        if len({one.like for one in found}) != 1:
+        wholes = [self.whole[ref.name] for ref in reads if ref.name in self.whole]
+        if len({each.like for each in wholes}) != 1:
             return None
-        whole, rank = found[0], len(node.type.shape)
+        whole, rank = wholes[0], len(node.type.shape)
         if _channels(node) != sum(b - a for a, b in whole.spans):
             return None
         if not all(self._fits(ref, rank) for ref in reads):
@@ -261,11 +263,11 @@ class _ChannelWalk:
 def _of_each_channel(node: Node) -> bool:
     """Whether it computes each channel of an image, its second axis, by itself, and makes numbers
     of numbers."""
-    given = (*node.args, *(value for _, value in node.kwargs))
+    args = (*node.args, *(value for _, value in node.kwargs))
     if node.op in POINTWISE:
         if any(isinstance(value, Ref) for _, value in node.kwargs):
             return False
-        numbers = [abs(arg) for arg in given if isinstance(arg, int | float)]
+        numbers = [abs(arg) for arg in args if isinstance(arg, int | float)]
         if node.op not in ARITHMETIC:
             return True
         if node.op == DIV:
@@ -282,24 +284,24 @@ def _of_each_channel(node: Node) -> bool:
 def _placed(graph: Graph) -> set[str]:
     """The values of which somebody counts on where their elements lie: what is returned, what is
     read by its strides or by an operator that nobody knows, and what those are views of."""
-    known = types(graph)
-    found = {ref.name for ref in graph.outputs}
+    type_of = types(graph)
+    placed = {ref.name for ref in graph.outputs}
     for node in reversed(graph.nodes):
         unknown = ops.info(node.op).kind == "opaque" or node.op in STRIDED
-        if unknown or (not found.isdisjoint(node.results) and ops.is_view(node, known)):
-            found.update(node.uses)
-    return found
+        if unknown or (not placed.isdisjoint(node.results) and ops.is_view(node, type_of)):
+            placed.update(node.uses)
+    return placed
 
 
 def _of_zeros(
-    name: str, channels: int, known: Known, constants: Mapping[str, Constant], seen: list[ReliedOn]
+    name: str, channels: int, facts: Known, constants: Mapping[str, Constant], seen: list[ReliedOn]
 ) -> bool:
     """Whether what stands behind so many channels of a value comes of nothing but zeros, and of
     operators that make numbers of them. What that relies on is added to `seen`."""
     done, todo = set[str](), [name]
     while todo:
         name = todo.pop()
-        node = known.producers.get(name)
+        node = facts.producers.get(name)
         if name in done or (node is None and name in constants):
             continue
         done.add(name)
@@ -307,7 +309,7 @@ def _of_zeros(
             return False
         if node.op == CONVOLUTION:
             ends = [arg.name for arg in node.args[1:3] if isinstance(arg, Ref)]
-            zeros = (_ends_in_zeros(end, channels, known, constants, seen) for end in ends)
+            zeros = (_ends_in_zeros(end, channels, facts, constants, seen) for end in ends)
             if node.args[6] or not all(zeros):
                 return False
         elif _of_each_channel(node):
@@ -318,11 +320,11 @@ def _of_zeros(
 
 
 def _ends_in_zeros(
-    name: str, rows: int, known: Known, constants: Mapping[str, Constant], seen: list[ReliedOn]
+    name: str, rows: int, facts: Known, constants: Mapping[str, Constant], seen: list[ReliedOn]
 ) -> bool:
     """Whether a weight or a bias has so many rows at the most before nothing but zeros: by its
     numbers, or by how it is made."""
-    node = known.producers.get(name)
+    node = facts.producers.get(name)
     if node is None:
         held = constants.get(name)
         if held is None or held.value is None or bool(held.value[rows:].any()):
@@ -337,7 +339,7 @@ def _ends_in_zeros(
         before, behind = sides[-2:] if len(sides) == 2 * len(node.type.shape) else (0, 0)
         if before != 0 or fill not in ([], [0]) or node.kwargs:
             return False
-        if behind != 0 and known.types[value.name].shape[0] <= rows:
+        if behind != 0 and facts.types[value.name].shape[0] <= rows:
             return True
         inner = (value,)
     elif node.op == SLICE and isinstance(axis, int) and axis > 0:
@@ -345,4 +347,4 @@ def _ends_in_zeros(
     elif node.op == CAT and isinstance(axis, int) and axis > 0:
         inner = node.args[0] if isinstance(node.args[0], tuple) else ()
     parts = [arg.name for arg in inner if isinstance(arg, Ref)]
-    return bool(parts) and all(_ends_in_zeros(part, rows, known, constants, seen) for part in parts)
+    return bool(parts) and all(_ends_in_zeros(part, rows, facts, constants, seen) for part in parts)

@@ -58,31 +58,31 @@ class LiveBytes:
             if own and computable(node) and lost.isdisjoint(node.uses):
                 repeatable.add(i)
         outputs = frozenset(roots[number[ref.name]] for ref in graph.outputs if ref.name in number)
-        made = tuple(reads), tuple(roots), tuple(nbytes)
-        return LiveBytes(*made, outputs, frozenset(repeatable))
+        by_node = tuple(reads), tuple(roots), tuple(nbytes)
+        return LiveBytes(*by_node, outputs, frozenset(repeatable))
 
     def readers(self) -> list[list[int]]:
         """By node who reads its memory, through views or not."""
-        found: list[list[int]] = [[] for _ in self.reads]
+        readers: list[list[int]] = [[] for _ in self.reads]
         for i, read in enumerate(self.reads):
             for root in {self.roots[j] for j in read} - {-1, self.roots[i]}:
-                found[root].append(i)
-        return found
+                readers[root].append(i)
+        return readers
 
     def order(self, again: Collection[int], border: int) -> list[Run]:
         """All that runs, where these nodes run again for whoever reads them behind the node of this
         number."""
         renewed = self.renewed(again, border)
-        runs, made = list[Run](), set[int]()
+        runs, done = list[Run](), set[int]()
 
         def before(i: int) -> None:
             stack = [(j, False) for j in reversed(self.reads[i]) if j <= border and renewed[j]]
             while stack:
                 j, ready = stack.pop()
-                if j in made:
+                if j in done:
                     continue
                 if ready:
-                    made.add(j)
+                    done.add(j)
                     runs.append((j, True))
                     continue
                 stack.append((j, True))
@@ -97,11 +97,11 @@ class LiveBytes:
     def renewed(self, again: Collection[int], border: int) -> list[bool]:
         """By node up to the border whether its results behind it are others: it runs again, or is a
         view of what does."""
-        found = list[bool]()
+        renewed = list[bool]()
         for i, read in enumerate(self.reads[: border + 1]):
             view = self.roots[i] != i
-            found.append(i in again or (view and any(found[j] for j in read)))
-        return found
+            renewed.append(i in again or (view and any(renewed[j] for j in read)))
+        return renewed
 
     def peak(self, runs: Sequence[Run], renewed: Sequence[bool], border: int) -> tuple[int, int]:
         """The most bytes that live at once, and the position in `runs` where they do."""

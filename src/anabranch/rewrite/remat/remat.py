@@ -57,25 +57,25 @@ def remat(graph: Graph, limit_bytes: int, us: Mapping[str, float]) -> Recomputed
     """The graph with as little computed again as keeps to the limit, or comes nearest to it. `us`:
     what each node takes, by its name; a copy takes the same."""
     before = _whole(LiveBytes.of(graph)).nbytes
-    found = Recomputed(graph, before, before)
+    recomputed = Recomputed(graph, before, before)
     times = dict(us)
     for _ in range(MOST_ROUNDS):
-        if found.nbytes <= limit_bytes:
+        if recomputed.nbytes <= limit_bytes:
             break
-        live = LiveBytes.of(found.graph)
-        each = [times.get(node.name, 0.0) for node in found.graph.nodes]
-        choice = _best(found.graph, live, each, limit_bytes)
-        if choice.nbytes >= found.nbytes:
+        live = LiveBytes.of(recomputed.graph)
+        each = [times.get(node.name, 0.0) for node in recomputed.graph.nodes]
+        choice = _best(recomputed.graph, live, each, limit_bytes)
+        if choice.nbytes >= recomputed.nbytes:
             break
-        made, copies = _with_copies(found.graph, live, choice)
-        if not settled(made):
+        after, copies = _with_copies(recomputed.graph, live, choice)
+        if not settled(after):
             break
         times.update({copy: times.get(name, 0.0) for copy, name in copies.items()})
-        taken = found.us + choice.us
-        names = (*found.nodes, *copies.values())
-        late = _behind(found, made, choice.border)
-        found = Recomputed(made, choice.nbytes, before, taken, names, late)
-    return found
+        taken = recomputed.us + choice.us
+        names = (*recomputed.nodes, *copies.values())
+        late = _behind(recomputed, after, choice.border)
+        recomputed = Recomputed(after, choice.nbytes, before, taken, names, late)
+    return recomputed
 
 
 def _whole(live: LiveBytes) -> _Choice:
@@ -93,11 +93,11 @@ def _measured(live: LiveBytes, again: Collection[int], border: int, us: Sequence
 
 def _best(graph: Graph, live: LiveBytes, us: Sequence[float], limit_bytes: int) -> _Choice:
     """The cheapest that keeps to the limit, else the one of fewest bytes."""
-    found = [_whole(live)]
+    choices = [_whole(live)]
     heavy = {
         i for i, node in enumerate(graph.nodes) if ops.info(node.op).kind in ("contract", "opaque")
     }
-    for border in _borders(graph, found[0].peak_at):
+    for border in _borders(graph, choices[0].peak_at):
 
         def measured(again: Collection[int], border: int = border) -> _Choice:
             return _measured(live, again, border, us)
@@ -106,12 +106,12 @@ def _best(graph: Graph, live: LiveBytes, us: Sequence[float], limit_bytes: int) 
             return _measured(live, again, border, us).nbytes <= limit_bytes
 
         sets = [by_price(live, border, us, fits), minimum_cut(live, border, heavy)]
-        found += [measured(again) for again in (*sets, *segments(live, border))]
-    fitting = [one for one in found if one.nbytes <= limit_bytes]
+        choices += [measured(again) for again in (*sets, *segments(live, border))]
+    fitting = [choice for choice in choices if choice.nbytes <= limit_bytes]
     if not fitting:
-        return min(found, key=lambda one: (one.nbytes, one.us))
+        return min(choices, key=lambda choice: (choice.nbytes, choice.us))
     return _kept_after_all(
-        live, min(fitting, key=lambda one: (one.us, one.nbytes)), us, limit_bytes
+        live, min(fitting, key=lambda choice: (choice.us, choice.nbytes)), us, limit_bytes
     )
 
 
@@ -150,11 +150,11 @@ def _with_copies(graph: Graph, live: LiveBytes, choice: _Choice) -> tuple[Graph,
         origin = node.origin
         if again and origin.endswith(FORWARD_SUFFIX):
             origin = origin.removesuffix(FORWARD_SUFFIX) + RECOMPUTE_SUFFIX
-        made = Node(name, node.op, args, kwargs, node.types, origin, node.strict)
-        nodes.append(made)
+        renamed = Node(name, node.op, args, kwargs, node.types, origin, node.strict)
+        nodes.append(renamed)
         if again:
             taken.add(name)
-            other.update(zip(node.results, made.results, strict=True))
+            other.update(zip(node.results, renamed.results, strict=True))
             if live.roots[i] == i:
                 copies[name] = node.name
     return replace(graph, nodes=tuple(nodes)), copies

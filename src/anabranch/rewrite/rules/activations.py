@@ -30,7 +30,7 @@ class Activation:
 
     def drawn(self) -> dict[str, Callable[[Drawing], object]]:
         """What it is told, for the shapes of a rule."""
-        return {"mode": lambda given: given.dice.choice(self.modes)} if self.modes else {}
+        return {"mode": lambda drawing: drawing.dice.choice(self.modes)} if self.modes else {}
 
 
 ACTIVATIONS: dict[str, Activation] = {

@@ -47,14 +47,14 @@ def every(*conditions: When) -> When:
 
 def types_of(match: Match, *names: str) -> list[TensorType] | Refused:
     """The types of what these wildcards stand for, several values each or one; or which is none."""
-    found = []
+    types = []
     for name in names:
         arg = match.bound[name]
         for item in arg if isinstance(arg, tuple) else (arg,):
             if not isinstance(item, Ref):
                 return Refused(f"{name} is {text_arg(item)} and no tensor")
-            found.append(match.known.types[item.name])
-    return found
+            types.append(match.known.types[item.name])
+    return types
 
 
 def floating(*names: str) -> When:

@@ -84,8 +84,8 @@ def one_permutation(match: Match) -> Pattern:
 
 def keeps_rows(match: Match) -> bool:
     """Whether reshaping after a linear only counts its rows in another way."""
-    made, weight = match.root.type.shape, match.w.shape
-    return len(weight) == 2 and made[-1:] == weight[:1]
+    shape, weight = match.root.type.shape, match.w.shape
+    return len(weight) == 2 and shape[-1:] == weight[:1]
 
 
 DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")

@@ -167,12 +167,12 @@ POINTWISE: dict[str, object] = {
 }
 
 
-def uniform_averages(lead: str, *given: str, **more: object) -> Draw:
+def uniform_averages(lead: str, *descriptions: str, **more: object) -> Draw:
     """Averages that are convolutions: zeros count, and no window is cut short."""
     sides = ((False, "room"), (True, "whole"))
     return either(
         *(
-            pools((ceil, True, DIVISOR), f"x: {lead} {size} image", *given, **more)
+            pools((ceil, True, DIVISOR), f"x: {lead} {size} image", *descriptions, **more)
             for ceil, size in sides
         )
     )

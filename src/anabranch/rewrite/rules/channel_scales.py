@@ -42,23 +42,23 @@ MATRICES = {**LINEAR, "x": "... M K", "MORE": (0, 1, 2)}
 
 def of_result_shapes(**more: object) -> Draw:
     """A convolution, transposed at times, and what has its result's channels."""
-    return either(*(shapes(one, more) for one in (GROUPED, GROUPED, TRANSPOSED)))
+    return either(*(shapes(kind, more) for kind in (GROUPED, GROUPED, TRANSPOSED)))
 
 
 def not_of_channels(match: Match, name: str, shape: Sizes, axis: int) -> Refused | None:
     """Why what is bound is no number and has no number for each channel of a tensor of this shape,
     whose channels lie on this axis; None if it does."""
-    given: Binding = getattr(match, name)
-    if isinstance(given.arg, int | float) and not isinstance(given.arg, bool):
+    binding: Binding = getattr(match, name)
+    if isinstance(binding.arg, int | float) and not isinstance(binding.arg, bool):
         return None
-    if given.type is None:
-        return Refused(f"{given.arg} is no number")
-    full = (1,) * (len(shape) - len(given.shape)) + given.shape
+    if binding.type is None:
+        return Refused(f"{binding.arg} is no number")
+    full = (1,) * (len(shape) - len(binding.shape)) + binding.shape
     wanted = [shape[axis] if i == axis else 1 for i in range(len(shape))]
     if len(full) != len(shape) or any(n not in (1, m) for n, m in zip(full, wanted, strict=True)):
-        return Refused(f"{given.shape} is not a number for each channel of {shape}")
-    if given.type.dtype != match.root.type.dtype:
-        return Refused(f"{given.type.text} is of another dtype")
+        return Refused(f"{binding.shape} is not a number for each channel of {shape}")
+    if binding.type.dtype != match.root.type.dtype:
+        return Refused(f"{binding.type.text} is of another dtype")
     return not_constant(match, name)
 
 
@@ -189,7 +189,7 @@ def by_factor(sign: str, op: str) -> tuple[Rule, ...]:
             f"conv(x {sign} s, w, b, *window) -> conv(x, w {sign} s, b)",
             when=of_input("s", padded=True),
             put=lambda match: convolve(x, into(match, s, op), b, window(match)),
-            draw=either(*(shapes(one, s=INPUT) for one in (GROUPED, GROUPED, TRANSPOSED))),
+            draw=either(*(shapes(kind, s=INPUT) for kind in (GROUPED, GROUPED, TRANSPOSED))),
         ),
         equation(
             f"linear(x, w, b) {sign} s -> linear(x, w {sign} s, b {sign} s)",

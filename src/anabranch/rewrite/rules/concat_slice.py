@@ -42,16 +42,16 @@ def same(part: Ref) -> Call:
 
 
 def _shapes(match: Match, name: str) -> list[tuple[int, ...]]:
-    found = types_of(match, name)
-    assert not isinstance(found, Refused)
-    return [type.shape for type in found]
+    types = types_of(match, name)
+    assert not isinstance(types, Refused)
+    return [type.shape for type in types]
 
 
 def _axis(match: Match, name: str, of: str) -> int:
     """An axis of what the wildcards of `of` are, counted from the front."""
-    given = match.bound[name]
-    assert isinstance(given, int)
-    return given % len(_shapes(match, of)[0])
+    axis = match.bound[name]
+    assert isinstance(axis, int)
+    return axis % len(_shapes(match, of)[0])
 
 
 def _span(match: Match, size: int) -> tuple[int, int]:
@@ -102,9 +102,9 @@ def across(match: Match) -> Refused | None:
 
 def each_sliced(match: Match) -> Pattern:
     """slice(cat(parts)) -> cat of the slice of each part"""
-    given = (match.other.arg, match.start.arg, match.end.arg)
-    assert not any(isinstance(arg, tuple | Ref) for arg in given)
-    pieces = tuple(call(SLICE, part, *given) for part in values(match, "parts"))
+    args = (match.other.arg, match.start.arg, match.end.arg)
+    assert not any(isinstance(arg, tuple | Ref) for arg in args)
+    pieces = tuple(call(SLICE, part, *args) for part in values(match, "parts"))
     return cat(pieces, _axis(match, "axis", "parts"))
 
 
@@ -113,10 +113,10 @@ def stacked_parts(match: Match) -> Refused | None:
     if isinstance(types := types_of(match, "parts"), Refused):
         return types
     rank = len(types[0].shape) + 1
-    given, found = match.axis.arg, match.other.arg
-    assert isinstance(given, int) and isinstance(found, int)
+    stacked, selected = match.axis.arg, match.other.arg
+    assert isinstance(stacked, int) and isinstance(selected, int)
     return Refused.unless(
-        given % rank == found % rank, "it is read along another axis than stacked"
+        stacked % rank == selected % rank, "it is read along another axis than stacked"
     )
 
 
@@ -139,12 +139,12 @@ def neighbours(count: int, first: int) -> Rule:
     def spans(match: Match) -> tuple[int, list[tuple[int, int]]]:
         at = _axis(match, "axis", "x")
         size = match.x.shape[at]
-        found = []
+        ranges = []
         for names in ("ab", "cd"):
             low, high = (match.bound[name] for name in names)
             assert isinstance(low, int | None) and isinstance(high, int | None)
-            found.append(slice(low, high).indices(size)[:2])
-        return at, found
+            ranges.append(slice(low, high).indices(size)[:2])
+        return at, ranges
 
     def adjacent(match: Match) -> Refused | None:
         at, ((_, stop), (go, _)) = spans(match)
@@ -183,7 +183,9 @@ def by_parts(op: str) -> Callable[[Match], Pattern]:
 
     def put(match: Match) -> Pattern:
         sides = zip(values(match, "parts"), values(match, "others"), strict=True)
-        return cat(tuple(call(op, one, two) for one, two in sides), _axis(match, "axis", "parts"))
+        return cat(
+            tuple(call(op, left, right) for left, right in sides), _axis(match, "axis", "parts")
+        )
 
     return put
 
@@ -191,7 +193,7 @@ def by_parts(op: str) -> Callable[[Match], Pattern]:
 def binary(name: str, count: int) -> Rule:
     """A concatenation of sums as the sum of two concatenations."""
     left, right = "abcd"[:count], "efgh"[:count]
-    pairs = [f"{name}({one}, {two})" for one, two in zip(left, right, strict=True)]
+    pairs = [f"{name}({first}, {second})" for first, second in zip(left, right, strict=True)]
     rule_shapes = shapes(
         {leaf: f"L.. C{i} M.." for side in (left, right) for i, leaf in enumerate(side)},
         "axis: C0 of L.. C0 M..",

@@ -64,9 +64,9 @@ def without_pad(match: Match) -> Call | Refused:
 
 def sides_of(match: Match, axes: int) -> list[tuple[int, int]] | Refused:
     """What `pad` adds before and after along each axis of space; or why that is not all."""
-    given = match.pad.arg
-    assert isinstance(given, tuple)
-    ends = [end for end in given if isinstance(end, int)]
+    padding = match.pad.arg
+    assert isinstance(padding, tuple)
+    ends = [end for end in padding if isinstance(end, int)]
     if any(ends[2 * axes :]):
         return Refused("it pads the channels, too")
     ends = (ends + [0] * 2 * axes)[: 2 * axes]

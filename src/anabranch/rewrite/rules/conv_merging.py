@@ -68,10 +68,10 @@ def whole(
     """One convolution of x, whose axes of space have this size: the channels of the first member,
     then those of the second; or why there is none. No member has groups. `last`: its weight lies
     in channels_last."""
-    found = together(size, [(member.shape[2:], member.window) for member in members])
-    if isinstance(found, Refused):
-        return found
-    by, rims = found
+    windows = together(size, [(member.shape[2:], member.window) for member in members])
+    if isinstance(windows, Refused):
+        return windows
+    by, rims = windows
     weights = [rimmed(member.weight, rim) for member, rim in zip(members, rims, strict=True)]
     counts = [member.shape[0] for member in members]
     none = [call("aten.full.default", (count,), 0.0, dtype) for count in counts]
@@ -107,12 +107,12 @@ class Merge:
         whole = f"cat({first}, {second}) -> {after}"
         two = CONVOLUTION | {"v": "M C taps const", "c": "M const?"}
         told = {} if self.activation is None else self.activation.drawn()
-        given, when = (two if self.windows == "one" else TWO_WINDOWS) | told, refuses(self.merged)
+        base, when = (two if self.windows == "one" else TWO_WINDOWS) | told, refuses(self.merged)
         joined = f"cat([{', '.join(pair)}], axis)"
         return (
-            equation(sliced, shapes(given), when, find=", ".join(pair), put=self.parts),
+            equation(sliced, shapes(base), when, find=", ".join(pair), put=self.parts),
             equation(
-                whole, shapes(given, axis="C of B C taps"), when, find=joined, put=made(self.merged)
+                whole, shapes(base, axis="C of B C taps"), when, find=joined, put=made(self.merged)
             ),
         )
 
@@ -122,8 +122,8 @@ class Merge:
         kinds = {(member.window, member.shape[2:]) for member in members}
         if (len(kinds) == 1) != (self.windows == "one"):
             return Refused("their windows are alike" if len(kinds) == 1 else "their windows differ")
-        found = whole(x, members, match.x.shape[2:], match.root.type.dtype, False)
-        return found if isinstance(found, Refused) else self._after(found)
+        conv = whole(x, members, match.x.shape[2:], match.root.type.dtype, False)
+        return conv if isinstance(conv, Refused) else self._after(conv)
 
     def parts(self, match: Match) -> tuple[Pattern, ...]:
         """The channels of each member, as slices."""
@@ -133,11 +133,11 @@ class Merge:
 
     def _found(self, sides: str) -> str:
         """One convolution of x as text, and the activation behind it."""
-        one = f"conv(x, {sides})"
-        return one if self.activation is None else self.activation.of(one)
+        conv = f"conv(x, {sides})"
+        return conv if self.activation is None else self.activation.of(conv)
 
-    def _after(self, one: Call) -> Call:
-        return one if self.activation is None else self.activation(one)
+    def _after(self, conv: Call) -> Call:
+        return conv if self.activation is None else self.activation(conv)
 
     def _around(self, text: str) -> str:
         return f"{self.behind}({text})" if self.behind else text
@@ -147,10 +147,10 @@ def _members(match: Match) -> tuple[Member, Member]:
     """Both convolutions, but for what they read."""
 
     def member(weight: str, bias: str, window: str) -> Member:
-        by, one = match.bound[weight], match.bound[bias]
-        assert isinstance(by, Ref) and isinstance(one, Ref | None)
+        by, bias_ref = match.bound[weight], match.bound[bias]
+        assert isinstance(by, Ref) and isinstance(bias_ref, Ref | None)
         shape = match.known.types[by.name].shape
-        return Member(by, shape, one, of_rest(match.bound[window], len(shape) - 2))
+        return Member(by, shape, bias_ref, of_rest(match.bound[window], len(shape) - 2))
 
     other = "other" if "other" in match.bound else "window"
     return member("w", "b", "window"), member("v", "c", other)
@@ -183,5 +183,5 @@ BEHIND = [
     [replace(merge, behind=name).rules() for merge in (ONE_WINDOW, PADDED)] for name in ACTIVATIONS
 ]
 ACTIVATED: tuple[Rule, ...] = tuple(
-    rule for one, two in BEHIND for rule in (one[0], two[0], one[1], two[1])
+    rule for first, second in BEHIND for rule in (first[0], second[0], first[1], second[1])
 )

@@ -66,8 +66,8 @@ def of_rest(rest: Arg, axes: int) -> ConvWindow:
 
 def spread(arg: Arg, axes: int) -> Sizes:
     """One number for each axis."""
-    given = arg if isinstance(arg, tuple) else (arg,)
-    sizes = tuple(size for size in given if isinstance(size, int))
+    items = arg if isinstance(arg, tuple) else (arg,)
+    sizes = tuple(size for size in items if isinstance(size, int))
     return sizes * axes if len(sizes) == 1 else sizes
 
 
@@ -115,10 +115,10 @@ def together(
 
 def two_windows(match: Match) -> tuple[ConvWindow, list[Rims]] | Refused:
     """The window in which those of w and v fit, `window` and `other`, or why there is none."""
-    one, two = window(match), window(match, "other")
-    if (one.transposed, one.groups) != (two.transposed, two.groups):
+    first, second = window(match), window(match, "other")
+    if (first.transposed, first.groups) != (second.transposed, second.groups):
         return Refused("one is transposed or has groups, the other not")
-    members = ((match.w.shape[2:], one), (match.v.shape[2:], two))
+    members = ((match.w.shape[2:], first), (match.v.shape[2:], second))
     return together(match.x.shape[2:], members)
 
 

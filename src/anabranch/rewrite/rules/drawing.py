@@ -171,17 +171,17 @@ class Drawing:
 
     def sizes(self, tokens: Sequence[str]) -> Sizes:
         """What these stand for, one after the other."""
-        found: list[int] = []
+        sizes: list[int] = []
         for token in tokens:
-            found += self._several(token) if is_several(token) else [self.size(token)]
-        return tuple(found)
+            sizes += self._several(token) if is_several(token) else [self.size(token)]
+        return tuple(sizes)
 
     def _several(self, token: str) -> Sizes:
         if token not in self.known:
             self.known[token] = self._drawn(token)
-        found = self.known[token]
-        assert isinstance(found, tuple)
-        return found
+        sizes = self.known[token]
+        assert isinstance(sizes, tuple)
+        return sizes
 
     def _drawn(self, token: str) -> Sizes:
         if token in WALKED:
@@ -214,16 +214,16 @@ class Drawing:
             left = self.dice.randint(0, MOST_FURTHER_AXES)
             texts = " ".join(_texts(tuple(self.entries.values())))
             names = list(dict.fromkeys(filter(is_further, texts.split())))
-            for other in (one for one in names if one.removesuffix("..") not in self.entries):
+            for other in (each for each in names if each.removesuffix("..") not in self.entries):
                 self._counts[other] = left if other == names[-1] else self.dice.randint(0, left)
                 left -= self._counts[other]
         return self._counts[token]
 
     def size(self, text: str) -> int:
         """A number, a letter, or what is calculated of them."""
-        found = calculated(text, self._known)
-        assert found is not None, text
-        return found
+        size = calculated(text, self._known)
+        assert size is not None, text
+        return size
 
     def _known(self, name: str) -> int | Sizes:
         if name == "count":
@@ -245,9 +245,9 @@ class Drawing:
         )
 
     def _range(self, name: str, default: Sequence[int]) -> Sequence[int]:
-        given = self.entries.get(name, default)
-        assert isinstance(given, Sequence)
-        return given
+        choices = self.entries.get(name, default)
+        assert isinstance(choices, Sequence)
+        return choices
 
     @property
     def window(self) -> tuple[Sizes, ConvWindow]:
@@ -260,12 +260,12 @@ class Drawing:
         if not self._windows:
             by, *_ = (entry for entry in self.entries.values() if isinstance(entry, WindowChoices))
             groups = self.size(GROUPS) if GROUPS in self.entries else 1
-            one = _walk(self.dice, by, groups)
+            first = _walk(self.dice, by, groups)
             if RIM in self.entries:
-                self._room = room(self.dice, *one)
-                self._windows = _widened(self.dice, one, self._room, self._range(RIM, ()))
+                self._room = room(self.dice, *first)
+                self._windows = _widened(self.dice, first, self._room, self._range(RIM, ()))
             else:
-                self._windows = [one]
+                self._windows = [first]
         return self._windows
 
 
@@ -284,11 +284,11 @@ def _walk(dice: random.Random, by: WindowChoices, groups: int) -> tuple[Sizes, C
 
 
 def _widened(
-    dice: random.Random, one: tuple[Sizes, ConvWindow], room: Sizes, rims: Sequence[int]
+    dice: random.Random, first: tuple[Sizes, ConvWindow], room: Sizes, rims: Sequence[int]
 ) -> list[tuple[Sizes, ConvWindow]]:
     """Two windows, along each axis this one in one of them, and one with taps around in the other.
     Of one tap any dilation says the same."""
-    (kernel, by), axes = one, range(len(one[0]))
+    (kernel, by), axes = first, range(len(first[0]))
     chosen = [dice.choice(rims) for _ in axes]
     if any(rims) and not any(chosen):
         chosen[0] = max(rims)
@@ -302,12 +302,12 @@ def _widened(
         after = before if dice.random() < 1 - UNUSUAL_SHARE else dice.choice(fit)
         pair = [(k, p, d), (k + before + after, p + before * d, d)]
         pairs.append(pair if dice.random() < 1 - UNUSUAL_SHARE else pair[::-1])
-    found = []
+    windows = []
     for sides in zip(*pairs, strict=True):
         told = [(k, p, d if k > 1 else dice.choice((1, 2, 3))) for k, p, d in sides]
         taps, padding, dilation = (tuple(side[i] for side in told) for i in range(3))
-        found.append((taps, replace(by, padding=padding, dilation=dilation)))
-    return found
+        windows.append((taps, replace(by, padding=padding, dilation=dilation)))
+    return windows
 
 
 def _of_axis(ways: Ways, axis: int) -> Sequence[int]:

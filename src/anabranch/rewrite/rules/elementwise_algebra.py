@@ -47,7 +47,7 @@ def balanced(terms: int) -> Rule:
     """A chain of sums as a tree."""
     leaves = list("abcdefgh"[:terms])
     rule_shapes = shapes(dict.fromkeys(leaves, "N ... broadcast"))
-    tree = folded(lambda one, two: f"({one} + {two})", leaves)
+    tree = folded(lambda left, right: f"({left} + {right})", leaves)
     return equation(f"{' + '.join(leaves)} -> balanced", rule_shapes, put=tree)
 
 

@@ -125,9 +125,9 @@ class EmbeddingLinearForm:
 
     def row(self, match: Match) -> LinearInput | None:
         """What the linear reads; None if that is not all of it, or lies otherwise."""
-        found = [match.known.types[ref.name].shape for ref in values(match, "tables")]
+        sizes = [match.known.types[ref.name].shape for ref in values(match, "tables")]
         lead = match.known.types[values(match, "ids")[0].name].shape
-        tables = tuple((height, width) for height, width in found)
+        tables = tuple((height, width) for height, width in sizes)
         rows, beside = 0, match.x.shape[-1] if self.beside == "x" else 0
         if self.beside == "x * v":
             rows, beside = match.x.shape[-2], prod(match.v.shape)
@@ -193,10 +193,10 @@ class EmbeddingLinearForm:
         """What the linear reads, as it is found."""
         if self.together == "cat":
             return f"cat([{', '.join(self._placed(f'*{LOOKUP}', 'x'))}], along)"
-        found = f"stack([*{LOOKUP}], axis)"
+        text = f"stack([*{LOOKUP}], axis)"
         if self.beside:
-            found = f"cat([{', '.join(self._placed(found, 'x * v'))}], along)"
-        return f"reshape({found}, shape)"
+            text = f"cat([{', '.join(self._placed(text, 'x * v'))}], along)"
+        return f"reshape({text}, shape)"
 
     def _placed(self, lookups: P, beside: P) -> tuple[P, ...]:
         """Both in order, or the lookups alone."""

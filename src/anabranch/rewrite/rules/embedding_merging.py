@@ -84,10 +84,10 @@ class EmbeddingMergeForm:
     def rule(self, before: bool = False, behind: bool = False) -> Rule:
         """Of lookups alone, or with one other value before or behind them."""
         inner = "sum({})" if self.bags else "{}"
-        each, one = inner.format("embedding(w, i)"), self.right.format(inner.format(self.found))
+        each, lookup = inner.format("embedding(w, i)"), self.right.format(inner.format(self.found))
         items = [*["x"] * before, f"{each}, ...", *["x"] * behind]
-        merged = f"cat([{', '.join([*['x'] * before, one, *['x'] * behind])}])"
-        right = merged if before or behind else one
+        merged = f"cat([{', '.join([*['x'] * before, lookup, *['x'] * behind])}])"
+        right = merged if before or behind else lookup
         several = f"*sum({LOOKUP}, dims)" if self.bags else f"*{LOOKUP}"
         parts = ", ".join([*["x"] * before, several, *["x"] * behind])
         return equation(
@@ -162,28 +162,28 @@ def _some_twice(drawing: Drawing) -> object:
     """Tables, of which some are the first once more."""
     held = drawing.value("w", "[H] K const")
     assert isinstance(held, tuple)
-    return tuple(drawing.dice.choice((one, one, one, held[0])) for one in held)
+    return tuple(drawing.dice.choice((table, table, table, held[0])) for table in held)
 
 
 def looked_up(
-    known: Known, held: Sequence[tuple[Operand, int]], indices: Sequence[Ref], at: int, new: bool
+    facts: Known, held: Sequence[tuple[Operand, int]], indices: Sequence[Ref], at: int, new: bool
 ) -> Call:
     """Lookups as one, their indices side by side along this axis; `held`: the table of each, and
     how many rows it has."""
     unique = dict.fromkeys(held)
     heights = [height for _, height in unique]
     every = tuple(table for table, _ in unique)
-    together = joined(known, indices, at, new)
+    together = joined(facts, indices, at, new)
     if len(unique) == 1:
         return call(EMBEDDING, every[0], together)
-    first = known.types[indices[0].name]
-    lengths = [1 if new else known.types[index.name].shape[at] for index in indices]
+    first = facts.types[indices[0].name]
+    lengths = [1 if new else facts.types[index.name].shape[at] for index in indices]
     behind = len(first.shape) - at - (not new)
     shape = (sum(lengths), *(1 for _ in range(behind)))
 
     def each(numbers: Iterable[int]) -> Call:
         number_of = dict(zip(unique, numbers, strict=False))
-        return reshape(_numbers([number_of[one] for one in held], lengths, first.dtype), shape)
+        return reshape(_numbers([number_of[entry] for entry in held], lengths, first.dtype), shape)
 
     if len(set(heights)) == 1:
         return call(INDEX, call(STACK, every), (each(range(len(unique))), together))
@@ -199,34 +199,34 @@ def _numbers(numbers: Sequence[int], lengths: Sequence[int], dtype: torch.dtype)
     return cat(tuple(call("aten.full.default", (n,), number, dtype) for number, n in pairs))
 
 
-def joined(known: Known, refs: Sequence[Ref], at: int, new: bool) -> Operand:
+def joined(facts: Known, refs: Sequence[Ref], at: int, new: bool) -> Operand:
     """Values side by side along an axis, a `new` one or one of theirs: as what they were cut out
     of, if they lie there side by side."""
-    makers = [known.producers.get(ref.name) for ref in refs]
-    found = [node for node in makers if node is not None]
-    if len(found) == len(refs) and {node.op for node in found} == {TO}:
-        further = [ops.in_order(node)[1:] for node in found]
-        sources = [arg for node in found if isinstance(arg := node.args[0], Ref)]
-        dtypes = {known.types[source.name].dtype for source in sources}
+    makers = [facts.producers.get(ref.name) for ref in refs]
+    nodes = [node for node in makers if node is not None]
+    if len(nodes) == len(refs) and {node.op for node in nodes} == {TO}:
+        further = [ops.in_order(node)[1:] for node in nodes]
+        sources = [arg for node in nodes if isinstance(arg := node.args[0], Ref)]
+        dtypes = {facts.types[source.name].dtype for source in sources}
         if all(more == further[0] for more in further) and len(dtypes) == 1:
-            return Call(TO, (joined(known, sources, at, new), *map(_plain, further[0])))
-    cuts = [_cut(known, ref) for ref in refs]
-    whole = _uncut([cut for cut in cuts if cut is not None], known, at, new)
+            return Call(TO, (joined(facts, sources, at, new), *map(_plain, further[0])))
+    cuts = [_cut(facts, ref) for ref in refs]
+    whole = _uncut([cut for cut in cuts if cut is not None], facts, at, new)
     if whole is not None and None not in cuts:
         return whole
     return call(STACK if new else CAT, tuple(refs), at)
 
 
-def _cut(known: Known, ref: Ref) -> ValueSlice | None:
+def _cut(facts: Known, ref: Ref) -> ValueSlice | None:
     """The value that this one is cut out of, with that axis or without, whatever orders its
     elements so."""
-    wanted, name = known.types[ref.name].shape, ref.name
-    while (node := known.producers.get(name)) is not None and node.op in ORDERED:
+    wanted, name = facts.types[ref.name].shape, ref.name
+    while (node := facts.producers.get(name)) is not None and node.op in ORDERED:
         name = node.uses[0]
-    cut = slice_of_value(name, known)
+    cut = slice_of_value(name, facts)
     if cut is None or cut.step != 1 or cut.start >= cut.end:
         return None
-    whole = known.types[cut.of].shape
+    whole = facts.types[cut.of].shape
     rest = (*whole[: cut.axis], *whole[cut.axis + 1 :])
     if wanted == rest and cut.end == cut.start + 1:
         return replace(cut, kept=False)
@@ -234,7 +234,7 @@ def _cut(known: Known, ref: Ref) -> ValueSlice | None:
     return replace(cut, kept=True) if wanted == sliced else None
 
 
-def _uncut(cuts: Sequence[ValueSlice], known: Known, at: int, new: bool) -> Operand:
+def _uncut(cuts: Sequence[ValueSlice], facts: Known, at: int, new: bool) -> Operand:
     """The values that were cut, side by side along an axis: what lies between the first cut and
     the last, its axis moved; None if they do not follow each other."""
     if not cuts or len({(cut.of, cut.axis, cut.kept) for cut in cuts}) > 1:
@@ -242,7 +242,7 @@ def _uncut(cuts: Sequence[ValueSlice], known: Known, at: int, new: bool) -> Oper
     if not all(b.follows(a) for a, b in pairwise(cuts)):
         return None
     of, dim, kept = cuts[0].of, cuts[0].axis, cuts[0].kept
-    shape = known.types[of].shape
+    shape = facts.types[of].shape
     start, end = cuts[0].start, cuts[-1].end
     all_of_it = (start, end) == (0, shape[dim])
     whole: Operand = Ref(of) if all_of_it else slice_of(Ref(of), dim, start, end)
@@ -257,16 +257,16 @@ def _uncut(cuts: Sequence[ValueSlice], known: Known, at: int, new: bool) -> Oper
         whole = permute(whole, tuple(order))
     if not kept:
         return whole
-    one = [1 if i == dim else size for i, size in enumerate(shape)]
-    one.insert(at, end - start)
-    return reshape(whole, tuple(one))
+    sizes = [1 if i == dim else size for i, size in enumerate(shape)]
+    sizes.insert(at, end - start)
+    return reshape(whole, tuple(sizes))
 
 
 def _axis(match: Match) -> int:
     """The axis of the result along which they stand."""
-    given = match.axis.arg
-    assert isinstance(given, int)
-    return given % len(match.root.type.shape)
+    axis = match.axis.arg
+    assert isinstance(axis, int)
+    return axis % len(match.root.type.shape)
 
 
 def _one_more(match: Match, table: TensorType) -> bool:
@@ -286,10 +286,10 @@ def _unlike(match: Match) -> Refused | None:
     shapes = [match.known.types[index.name].shape for index in values(match, "ids")]
     if {shape[-1:] for shape in shapes} != {shapes[0][-1:]} or not shapes[0]:
         return Refused("its bags are of several lengths")
-    given = match.bound["dims"]
-    assert isinstance(given, tuple)
+    dims = match.bound["dims"]
+    assert isinstance(dims, tuple)
     last = [((len(shape) - 1,), (-2,)) for shape in shapes]
-    if any(found not in wanted for found, wanted in zip(given, last, strict=True)):
+    if any(dim not in wanted for dim, wanted in zip(dims, last, strict=True)):
         return Refused("it adds up along another axis than that of a bag")
     return None
 

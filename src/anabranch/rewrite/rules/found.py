@@ -64,9 +64,9 @@ class Equation:
     def entry(self) -> dict[str, object]:
         """As it stands in the file."""
         shapes = {name: " ".join(shape) for name, shape in self.shapes.items()}
-        found = {"name": self.name, "find": self.find, "replace": self.replace, "shapes": shapes}
-        found |= {"written": self.written} if self.written else {}
-        return found | ({"special": True} if self.special else {})
+        fields = {"name": self.name, "find": self.find, "replace": self.replace, "shapes": shapes}
+        fields |= {"written": self.written} if self.written else {}
+        return fields | ({"special": True} if self.special else {})
 
 
 def load(text: str) -> tuple[Equation, ...]:
@@ -139,13 +139,13 @@ def _drawing(shapes: Shapes, told: set[str]) -> rule_shapes.RuleShapes:
     return rule_shapes.RuleShapes(entries, tuple(bound))
 
 
-def tensor(shape: Shape, known: BoundSizes) -> TensorType:
+def tensor(shape: Shape, size_of: BoundSizes) -> TensorType:
     """A tensor of this shape."""
-    found: list[int] = []
+    sizes: list[int] = []
     for letter in shape:
-        size = known[letter]
-        found += size if isinstance(size, tuple) else (size,)
-    return TensorType(tuple(found), torch.float32)
+        size = size_of[letter]
+        sizes += size if isinstance(size, tuple) else (size,)
+    return TensorType(tuple(sizes), torch.float32)
 
 
 EQUATIONS = load(FILE.read_text(encoding="utf-8")) if FILE.exists() else ()

@@ -64,8 +64,8 @@ LINEARS, CONVOLUTIONS = LayerKind("linear", -1), LayerKind("conv", 1)
 
 def total_bias(match: Match) -> Operand:
     """The sum of b and c, either of which may be None."""
-    given = [each for each in (b, c) if bound(match, each).type is not None]
-    return given[0] + given[1] if len(given) == 2 else given[0] if given else None
+    biases = [each for each in (b, c) if bound(match, each).type is not None]
+    return biases[0] + biases[1] if len(biases) == 2 else biases[0] if biases else None
 
 
 def of_parts(layer: LayerKind) -> Rule:
@@ -87,9 +87,9 @@ def of_parts(layer: LayerKind) -> Rule:
             total = total + layer.put(match, part, weight, None)
         return total
 
-    one = layer.name
+    name = layer.name
     return equation(
-        f"{one}(cat(x, y), w, b) -> {one}(x, w[:, :x], b) + {one}(y, w[:, x:])",
+        f"{name}(cat(x, y), w, b) -> {name}(x, w[:, :x], b) + {name}(y, w[:, x:])",
         shapes("parts: ... [K]; axis: K of parts; w: N sum(K) const; b: N maybe?")
         if layer.axis < 0
         else shapes(
@@ -111,20 +111,20 @@ def of_sum(layer: LayerKind) -> Rule:
         both = cat((x, y), layer.axis % len(match.x.shape))
         if layer.axis < 0:
             return linear(both, cat((w, v), 1), total_bias(match))
-        found = two_windows(match)
-        if isinstance(found, Refused):
-            return found
-        by, (first, second) = found
+        windows = two_windows(match)
+        if isinstance(windows, Refused):
+            return windows
+        by, (first, second) = windows
         return convolve(both, cat((rimmed(w, first), rimmed(v, second)), 1), total_bias(match), by)
 
-    other, given = "y: B D room image; v: N D wider const; c: N const?", TWO_WINDOWS
-    same = shapes(given, other, RIM=(0,))
-    one = layer.name
+    other, base = "y: B D room image; v: N D wider const; c: N const?", TWO_WINDOWS
+    same = shapes(base, other, RIM=(0,))
+    name = layer.name
     return equation(
-        f"{one}(x, w, b) + {one}(y, v, c) -> {one}(cat(x, y), cat(w, v), b + c)",
+        f"{name}(x, w, b) + {name}(y, v, c) -> {name}(cat(x, y), cat(w, v), b + c)",
         shapes(LINEAR, "y: ... L; v: N L const; c: N const?")
         if layer.axis < 0
-        else either(same, shapes(given, other)),
+        else either(same, shapes(base, other)),
         refuses(put),
         find=f"{layer.of('x', 'w', 'b')} + {layer.of('y', 'v', 'c', 'other')}",
         put=made(put),
@@ -135,9 +135,9 @@ def in_halves(layer: LayerKind) -> Rule:
     """Two of the same input, the first with as many channels as the second or one more."""
     spans = "0, (N + 1) / 2", "(N + 1) / 2, N"
     sides = (layer.of("x", f"slice(w, 0, {of})", f"slice(b, 0, {of})") for of in spans)
-    what, one = "column" if layer.axis < 0 else "channel", layer.name
+    what, name = "column" if layer.axis < 0 else "channel", layer.name
     return equation(
-        f"{one}(x, w, b) -> cat({one}(x, w[:half], b[:half]), {one}(x, w[half:], b[half:]))",
+        f"{name}(x, w, b) -> cat({name}(x, w[:half], b[:half]), {name}(x, w[half:], b[half:]))",
         shapes(LINEAR if layer.axis < 0 else CONVOLUTION, N=(2, 3, 4, 5, 7, 8)),
         unless(f"it has one {what} only", lambda match: match.w.shape[0] > 1),
         find=layer.of("x", "w", "b"),
@@ -147,9 +147,9 @@ def in_halves(layer: LayerKind) -> Rule:
 
 def cut(layer: LayerKind, what: str) -> Rule:
     """Only the channels that are read."""
-    one, rows = layer.name, "0, start, end, step"
+    name, rows = layer.name, "0, start, end, step"
     return equation(
-        f"slice({one}(x, w, b), {what}) -> {one}(x, slice(w), slice(b))",
+        f"slice({name}(x, w, b), {what}) -> {name}(x, slice(w), slice(b))",
         shapes(
             LINEAR | {"axis": "K of x", "MORE": (0, 1, 2)}
             if layer.axis < 0
@@ -165,7 +165,7 @@ def cut(layer: LayerKind, what: str) -> Rule:
 
 def of_inputs(layer: LayerKind) -> list[Rule]:
     """Two inputs of one layer: their biases are two, and of one layer of a sum one."""
-    given = (
+    rule_shapes = (
         shapes("x: ... K; y: ... K; w: N K maybe; b: N maybe?; c: N maybe?")
         if layer.axis < 0
         else either(
@@ -179,23 +179,23 @@ def of_inputs(layer: LayerKind) -> list[Rule]:
             ),
         )
     )
-    one, first = layer.name, layer.of("x", "w", "b")
+    name, first = layer.name, layer.of("x", "w", "b")
     return [
         equation(
-            f"{one}(x, w, b) + {one}(y, w, c) -> {one}(x + y, w, b + c)",
-            given,
+            f"{name}(x, w, b) + {name}(y, w, c) -> {name}(x + y, w, b + c)",
+            rule_shapes,
             find=f"{first} + {layer.of('y', 'w', 'c')}",
             put=layer.of("x + y", "w", "b + c"),
         ),
         equation(
-            f"{one}(x + y, w, b) -> {one}(x, w, b) + {one}(y, w)",
-            given,
+            f"{name}(x + y, w, b) -> {name}(x, w, b) + {name}(y, w)",
+            rule_shapes,
             find=layer.of("x + y", "w", "b"),
             put=f"{first} + {layer.of('y', 'w', 'None')}",
         ),
         equation(
-            f"{one}(x, w, b) - {one}(y, w, b) -> {one}(x - y, w)",
-            given,
+            f"{name}(x, w, b) - {name}(y, w, b) -> {name}(x - y, w)",
+            rule_shapes,
             find=f"{first} - {layer.of('y', 'w', 'b')}",
             put=layer.of("x - y", "w", "None"),
         ),
@@ -204,9 +204,9 @@ def of_inputs(layer: LayerKind) -> list[Rule]:
 
 def bias_apart(layer: LayerKind) -> Rule:
     """The bias by itself."""
-    one, bias = layer.name, "b" if layer.axis < 0 else "reshape(b, [1, -1, *ones])"
+    name, bias = layer.name, "b" if layer.axis < 0 else "reshape(b, [1, -1, *ones])"
     return equation(
-        f"{one}(x, w, b) -> {one}(x, w) + b",
+        f"{name}(x, w, b) -> {name}(x, w) + b",
         shapes("x: ... K; w: N K maybe; b: N maybe")
         if layer.axis < 0
         else either(

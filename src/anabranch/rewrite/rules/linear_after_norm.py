@@ -154,8 +154,8 @@ def _offset(match: Match, type: TensorType) -> Pattern | None:
     offset = widened(b, type) if match.b.type is not None else None
     if match.d.type is None:
         return offset
-    made = call("aten.sum.dim_IntList", widened(w, type) * widened(d, type), (1,))
-    return made if offset is None else made + offset
+    shift = call("aten.sum.dim_IntList", widened(w, type) * widened(d, type), (1,))
+    return shift if offset is None else shift + offset
 
 
 def _rounded(result: Call, type: TensorType) -> Call:

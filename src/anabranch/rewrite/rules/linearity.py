@@ -30,18 +30,18 @@ x, w, v = wild("x w v")
 
 def one_convolution(match: Match) -> Pattern | Refused:
     """The smaller window as a part of the larger, channel by channel."""
-    found = two_windows(match)
-    if isinstance(found, Refused):
-        return found
-    by, (one, two) = found
-    weight = call("aten.add.Tensor", rimmed(w, one), rimmed(v, two))
+    windows = two_windows(match)
+    if isinstance(windows, Refused):
+        return windows
+    by, (first, second) = windows
+    weight = call("aten.add.Tensor", rimmed(w, first), rimmed(v, second))
     return convolve(x, weight, total_bias(match), by)
 
 
 def folds(name: str, draw: Draw) -> list[Rule]:
     """A linear operator of one tensor and attributes, its sums and differences."""
-    one, two, both = (f"{name}({value}, *rest)" for value in ("x", "y", "x {sign} y"))
-    texts = (f"{one} {sign} {two} = {both.format(sign=sign)}" for sign in "+-")
+    left, right, both = (f"{name}({value}, *rest)" for value in ("x", "y", "x {sign} y"))
+    texts = (f"{left} {sign} {right} = {both.format(sign=sign)}" for sign in "+-")
     return equations(*texts, shapes="x: A..; y: A..", draw=draw)
 
 

@@ -25,25 +25,25 @@ RANKS: Mapping[str, Sequence[int]] = {"mm": (0,), "bmm": (1,), "matmul": (0, 1)}
 def products(kind: str) -> list[Rule]:
     """Distributivity on both sides, both ways, and factors, for one kind of product."""
 
-    def law(*texts: str, given: str) -> list[Rule]:
+    def law(*texts: str, entries: str) -> list[Rule]:
         named = (text.replace("dot", kind) for text in texts)
-        held = shapes(given, s=OneOf(2, -3, 0.5), MORE=RANKS[kind])
+        held = shapes(entries, s=OneOf(2, -3, 0.5), MORE=RANKS[kind])
         return equations(*named, shapes=held)
 
     return [
         *law(
             "dot(x, a) + dot(x, b) = dot(x, a + b)",
             "dot(x, a) - dot(x, b) = dot(x, a - b)",
-            given="x: ... N K any; a: ... K M; b: ... K M",
+            entries="x: ... N K any; a: ... K M; b: ... K M",
         ),
         *law(
             "dot(x, w) + dot(y, w) = dot(x + y, w)",
-            given="x: ... N K; y: ... N K; w: ... K M any",
+            entries="x: ... N K; y: ... N K; w: ... K M any",
         ),
         *law(
             "dot(x * s, w) = dot(x, w) * s",
             "dot(x, w) * s = dot(x, w * s)",
-            given="x: ... N K any; w: ... K M any",
+            entries="x: ... N K any; w: ... K M any",
         ),
     ]
 

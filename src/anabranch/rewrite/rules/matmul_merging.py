@@ -38,16 +38,16 @@ def slices(whole: Call, axis: int, sizes: list[int]) -> tuple[Pattern, ...]:
 def row_axis(match: Match) -> int | Refused:
     """The axis along which x and y can be joined, one of those of x that are rows of its product
     with w: of a matrix all but the last, of a batch of matrices the last but one."""
-    one, two = match.x.shape, match.y.shape
+    first, second = match.x.shape, match.y.shape
     if len(match.w.shape) < 2:
         return Refused("the right side is a vector")
     if match.x.arg == match.y.arg:
         return Refused("it is one product twice")
-    if len(one) == len(two):
-        for axis in range(0 if len(match.w.shape) == 2 else max(0, len(one) - 2), len(one) - 1):
-            if one[:axis] + one[axis + 1 :] == two[:axis] + two[axis + 1 :]:
+    if len(first) == len(second):
+        for axis in range(0 if len(match.w.shape) == 2 else max(0, len(first) - 2), len(first) - 1):
+            if first[:axis] + first[axis + 1 :] == second[:axis] + second[axis + 1 :]:
                 return axis
-    return Refused(f"the left sides are {one} and {two}")
+    return Refused(f"the left sides are {first} and {second}")
 
 
 def as_rows(product: Callable[[Operand], Call]) -> Put:

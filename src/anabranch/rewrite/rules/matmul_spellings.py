@@ -65,8 +65,8 @@ def between_permutations(match: Match) -> Refused | None:
     rank = len(match.x.shape)
     if not 3 <= rank <= 5:
         return Refused(f"no convolution has {rank - 2} axes of space")
-    found = [axis_order({"dims": match.bound[name]}, rank) for name in "pq"]
-    back = found == [channels_last(rank), channels_first(rank)]
+    orders = [axis_order({"dims": match.bound[name]}, rank) for name in "pq"]
+    back = orders == [channels_last(rank), channels_first(rank)]
     return Refused.unless(back, "channels do not go behind space and come back")
 
 

@@ -71,8 +71,8 @@ def may(match: Match) -> Refused | None:
     type = match.x.type
     if type is None or not type.dtype.is_floating_point or not isinstance(match.eps.arg, float):
         return Refused("it is no norm of numbers")
-    given = [found for of in (g, d) if (found := bound(match, of).type) is not None]
-    if any(found.dtype != type.dtype for found in given):
+    types = [weight_type for of in (g, d) if (weight_type := bound(match, of).type) is not None]
+    if any(weight_type.dtype != type.dtype for weight_type in types):
         return Refused("its weights are of another type than its rows")
     count, row = rows_of(match)
     if not 0 < count <= MOST_ROWS or math.prod(row) <= PART_LENGTH:
@@ -93,7 +93,9 @@ def by_parts(match: Match) -> Pattern:
     pieces: Pattern = reshape(x, (count, *both))
     if wide != type.dtype:
         pieces = call("aten._to_copy.default", pieces, wide)
-    q, u = (reshape(found, (count, math.prod(parts))) for found in variance_and_mean(pieces, inner))
+    q, u = (
+        reshape(moment, (count, math.prod(parts))) for moment in variance_and_mean(pieces, inner)
+    )
     spread, middle = variance_and_mean(u, (-1,))
     variance = call("aten.mean.dim", q, (-1,), True) + spread
     scale = call("aten.rsqrt.default", variance + eps)
@@ -103,10 +105,10 @@ def by_parts(match: Match) -> Pattern:
     if "shape" not in match.bound:
         result = reshape(result, type.shape)
     for weight in (g, d):
-        given = bound(match, weight).type
-        if given is None:
+        weight_type = bound(match, weight).type
+        if weight_type is None:
             continue
-        value: Pattern = widened(weight, given)
+        value: Pattern = widened(weight, weight_type)
         if "shape" not in match.bound:
             value = reshape(value, (-1, *(1,) * (len(type.shape) - 2)))
         result = result * value if weight is g else result + value
@@ -124,9 +126,9 @@ SIZES = ((64, 80), (96, 65), (40, 113), (130, 44))
 
 def large(text: str, **more: object) -> EitherShapes:
     """Large images, R by Q, and what is added to their variance."""
-    given = {"eps": OneOf(1e-5, 1e-3), "fast": OneOf(True, False), "B": (1, 2), "C": (1, 3)}
-    given |= {"G": (1, 2, 3)} if "G" in text else {}
-    return either(*(shapes(text, given, more, R=(r,), Q=(q,)) for r, q in SIZES))
+    entries = {"eps": OneOf(1e-5, 1e-3), "fast": OneOf(True, False), "B": (1, 2), "C": (1, 3)}
+    entries |= {"G": (1, 2, 3)} if "G" in text else {}
+    return either(*(shapes(text, entries, more, R=(r,), Q=(q,)) for r, q in SIZES))
 
 
 RULES: tuple[Rule, ...] = (

@@ -75,7 +75,7 @@ class SizedReplacement:
 
 def equation(
     name: str,
-    given: str | AnyShapes | None = None,
+    shapes: str | AnyShapes | None = None,
     when: When | None = None,
     *,
     draw: Draw | None = None,
@@ -86,15 +86,16 @@ def equation(
     also: Callable[[Match], tuple[Node, ...]] | None = None,
     special: bool = False,
 ) -> Rule:
-    """The rule of an equation `left -> right`. `given`: the shapes, which are its condition and are
-    drawn for its test, unless `draw` says what is drawn; `when`: what else must hold; `find` and
-    `put`: what stands for a side that the name says in words; the rest is as of `Rule`."""
+    """The rule of an equation `left -> right`. `shapes`: those of its values, which are its
+    condition and are drawn for its test, unless `draw` says what is drawn; `when`: what else must
+    hold; `find` and `put`: what stands for a side that the name says in words; the rest is as of
+    `Rule`."""
     left, _, right = name.partition(" -> ")
-    found = parse_pattern(find or left, words) if isinstance(find, str) else find
-    assert _calls(found), name
+    pattern = parse_pattern(find or left, words) if isinstance(find, str) else find
+    assert _calls(pattern), name
     said = parse_pattern(put or right, words) if isinstance(put, str) else put
-    held = written(given) if isinstance(given, str) else given
-    bound = frozenset(wildcards(found))
+    held = written(shapes) if isinstance(shapes, str) else shapes
+    bound = frozenset(wildcards(pattern))
     fitting = held.fitting(bound) if held else None
     conditions = tuple(condition for condition in (fitting, when) if condition)
     if not callable(said):
@@ -105,7 +106,7 @@ def equation(
             said = SizedReplacement(said, fitting)
     return Rule(
         name if find else CAPTURED.sub("", name),
-        *(found, said, Conditions(conditions) if conditions else None, draw or held),
+        *(pattern, said, Conditions(conditions) if conditions else None, draw or held),
         *(scope, also, special),
     )
 
@@ -124,8 +125,8 @@ def equations(
     """
     rules: list[Rule] = []
     for text in texts:
-        one, sign, two = re.split(" (=|->) ", text)
-        for left, right in [(one, two), (two, one)] if sign == "=" else [(one, two)]:
+        first, sign, second = re.split(" (=|->) ", text)
+        for left, right in [(first, second), (second, first)] if sign == "=" else [(first, second)]:
             rules.append(equation(f"{left} -> {right}", shapes, when, draw=draw))
     return rules
 

@@ -20,9 +20,9 @@ def slice_of(x: Operand, axis: int, start: int, end: int) -> Call:
 
 def bound(match: Match, wild: Wild) -> Binding:
     """What the wildcard stands for."""
-    found = getattr(match, wild.name)
-    assert isinstance(found, Binding)
-    return found
+    binding = getattr(match, wild.name)
+    assert isinstance(binding, Binding)
+    return binding
 
 
 def joined_bias(match: Match, *sides: tuple[Wild, int]) -> Operand:
@@ -58,8 +58,8 @@ def refuses(make: Callable[[Match], T | Refused]) -> When:
     """The condition that something can be made of the match."""
 
     def when(match: Match) -> Refused | None:
-        found = make(match)
-        return found if isinstance(found, Refused) else None
+        result = make(match)
+        return result if isinstance(result, Refused) else None
 
     return when
 
@@ -68,8 +68,8 @@ def made(make: Callable[[Match], T | Refused]) -> Callable[[Match], T]:
     """What is made of a match that this condition lets pass."""
 
     def put(match: Match) -> T:
-        found = make(match)
-        assert not isinstance(found, Refused)
-        return found
+        result = make(match)
+        assert not isinstance(result, Refused)
+        return result
 
     return put

@@ -86,10 +86,10 @@ def largest(match: Match) -> Call | Refused:
     assert isinstance(rest, tuple)
     kernel = spread(rest[0], 2)
     by = ConvWindow(steps(rest[1], kernel), spread(rest[2], 2), spread(rest[3], 2))
-    found = _own_padding(match, kernel, by)
-    if isinstance(found, Refused):
-        return found
-    padding, ceil = found
+    own = _own_padding(match, kernel, by)
+    if isinstance(own, Refused):
+        return own
+    padding, ceil = own
     return call(MAXIMUM, x, kernel, by.stride, padding, by.dilation, ceil)
 
 
@@ -128,10 +128,10 @@ def mean(match: Match) -> Call | Refused:
         return Refused("its last windows are cut short: ceil_mode")
     if any(by.padding) and not by.include and by.divisor is None:
         return Refused("it counts the zeros before, and not its own")
-    found = _own_padding(match, by.kernel, by.window)
-    if isinstance(found, Refused):
-        return found
-    padding, ceil = found
+    own = _own_padding(match, by.kernel, by.window)
+    if isinstance(own, Refused):
+        return own
+    padding, ceil = own
     divisor = by.count if ceil else by.divisor
     return pooled(x, Average(by.kernel, by.stride, padding, ceil, True, divisor))
 

@@ -40,22 +40,22 @@ def in_order(first: int, second: int, third: int) -> Rule:
     )
 
 
-def together(axis: int, given: str) -> Rule:
+def together(axis: int, rule_shapes: str) -> Rule:
     """Two activations as slices of one."""
     whole = f"relu(cat([x, y], {axis}))"
     return equation(
         f"relu(x), relu(y) -> slices of relu(cat(x, y, {axis}))",
-        given,
+        rule_shapes,
         put=f"slice({whole}, {axis}, 0, N), slice({whole}, {axis}, N, N + M)",
     )
 
 
-def both(one: str, two: str, given: str) -> tuple[Rule, Rule]:
+def both(left: str, right: str, rule_shapes: str) -> tuple[Rule, Rule]:
     """Both directions of an equation that has its concatenations without brackets."""
-    sides = [re.sub(r"cat\((.*), (\d)\)", r"cat([\1], \2)", side) for side in (one, two)]
+    sides = [re.sub(r"cat\((.*), (\d)\)", r"cat([\1], \2)", side) for side in (left, right)]
     return (
-        equation(f"{one} -> {two}", given, find=sides[0], put=sides[1]),
-        equation(f"{two} -> {one}", given, find=sides[1], put=sides[0]),
+        equation(f"{left} -> {right}", rule_shapes, find=sides[0], put=sides[1]),
+        equation(f"{right} -> {left}", rule_shapes, find=sides[1], put=sides[0]),
     )
 
 

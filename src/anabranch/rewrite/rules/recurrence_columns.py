@@ -63,7 +63,7 @@ class ColumnStep:
 
     def scaled(self, by: Whole) -> ColumnStep:
         """The step times a value: its factor and its term, each times that."""
-        factor, term = (one and each(MUL, (one, by)) for one in (self.by, self.term))
+        factor, term = (value and each(MUL, (value, by)) for value in (self.by, self.term))
         return replace(self, by=factor or by, term=term)
 
     def plus(self, term: Whole, op: str = ADD) -> ColumnStep:
@@ -85,10 +85,10 @@ class Columns:
 
     def whole(self, column: Column) -> Whole:
         """A column that is of no state of those that are still open."""
-        found = self.of(column)
-        if isinstance(found, ColumnStep):
+        whole = self.of(column)
+        if isinstance(whole, ColumnStep):
             raise Differing("what it carries to the next step is read elsewhere, too")
-        return found
+        return whole
 
     def of(self, column: Column) -> Whole | ColumnStep:
         """The column as a value of all steps, or as what becomes of the state; found once.
@@ -135,54 +135,56 @@ class Columns:
     def _cut(self, refs: tuple[Ref, ...]) -> Whole | None:
         """The value that these were cut out of, one after the other or from the last to the first;
         its axis stays where it is, if it is a whole one or lies so."""
-        type, found = self.known.types[refs[0].name], list[Whole]()
+        type, wholes = self.known.types[refs[0].name], list[Whole]()
         for order in (refs, refs[::-1]):
             for at in range(len(type.shape) + 1):
                 whole = joined(self.known, order, at, new=True)
                 if isinstance(whole, Call) and whole.op == STACK:
                     break
                 value = whole if order is refs else call(FLIP, whole, (at,))
-                found.append(Whole(value, type.shape, at, type.dtype))
+                wholes.append(Whole(value, type.shape, at, type.dtype))
                 if isinstance(whole, Ref):
                     break
-        return min(found, key=lambda one: _depth(one.value)) if found else None
+        return min(wholes, key=lambda candidate: _depth(candidate.value)) if wholes else None
 
     def _computed(self, column: Column, nodes: list[Node]) -> Whole | ColumnStep:
         """A column of one operator, and where it is its own state, the recurrence."""
         node = nodes[0]
         self.open.append(column)
         try:
-            given = [self.of(one) for one in zip(*map(ops.in_order, nodes), strict=True)]
+            operands = [self.of(args) for args in zip(*map(ops.in_order, nodes), strict=True)]
         finally:
             self.open.pop()
-        free = [one for one in given if isinstance(one, Whole)]
-        if len(free) == len(given):
+        free = [operand for operand in operands if isinstance(operand, Whole)]
+        if len(free) == len(operands):
             if node.op in READ:
                 return replace(READ[node.op](free, node.type.shape), dtype=node.type.dtype)
             return each(node.op, free, node.type)
-        step = _step(node.op, given)
+        step = _step(node.op, operands)
         return self._recurrence(step, node) if step.of == column else step
 
     def _recurrence(self, step: ColumnStep, node: Node) -> Whole:
         shape, dtype = node.type.shape, node.type.dtype
         if not dtype.is_floating_point:
             raise Differing("its state is no floating number")
-        given = [one for one in (step.term, step.by) if one is not None]
-        if any(one.dtype not in (None, dtype) for one in given):
+        operands = [operand for operand in (step.term, step.by) if operand is not None]
+        if any(operand.dtype not in (None, dtype) for operand in operands):
             raise Differing("its factors and its terms are of several types")
-        along = [one for one in given if one.at is not None]
-        right = max(along, key=lambda one: len(one.shape)).right if along else len(shape)
+        along = [operand for operand in operands if operand.at is not None]
+        right = max(along, key=lambda operand: len(operand.shape)).right if along else len(shape)
         at = len(shape) - right
         whole = (*shape[:at], len(step.of), *shape[at:])
 
-        def all_of(one: Whole | None, otherwise: float, wide: torch.dtype) -> Operand:
-            value = one.value if one else otherwise
+        def all_of(operand: Whole | None, otherwise: float, wide: torch.dtype) -> Operand:
+            value = operand.value if operand else otherwise
             if isinstance(value, int | float):
                 return call("aten.full.default", whole, float(value), wide)
-            assert one is not None
-            value = one.moved(right)
+            assert operand is not None
+            value = operand.moved(right)
             return (
-                value if one.shape == shape and one.at is not None else call(EXPAND, value, whole)
+                value
+                if operand.shape == shape and operand.at is not None
+                else call(EXPAND, value, whole)
             )
 
         before = step.first
@@ -223,10 +225,10 @@ def _alike(nodes: Sequence[Node]) -> bool:
     return able and all((n.op, n.types) == (first.op, first.types) for n in nodes)
 
 
-def _step(op: str, given: Sequence[Whole | ColumnStep]) -> ColumnStep:
+def _step(op: str, operands: Sequence[Whole | ColumnStep]) -> ColumnStep:
     """An operator's result as a factor and a term of the state that one of its arguments holds."""
-    left, right, *more = given if len(given) > 1 else (given[0], Whole(None))
-    usual = not more or [one.value for one in more if isinstance(one, Whole)] == [1]
+    left, right, *more = operands if len(operands) > 1 else (operands[0], Whole(None))
+    usual = not more or [operand.value for operand in more if isinstance(operand, Whole)] == [1]
     match left, right:
         case ColumnStep(), Whole() if op == ADD and usual:
             return left.plus(right)

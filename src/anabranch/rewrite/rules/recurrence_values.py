@@ -73,27 +73,29 @@ class Whole:
         return value
 
 
-def each(op: str, given: Sequence[Whole], type: TensorType | None = None) -> Whole:
+def each(op: str, operands: Sequence[Whole], type: TensorType | None = None) -> Whole:
     """The operator of these element by element, of steps that have this type, by default that to
-    which those of `given` broadcast and are promoted."""
-    numbers = [one.value for one in given if isinstance(one.value, int | float)]
-    if op in NUMBERS and len(numbers) == len(given):
+    which those of `operands` broadcast and are promoted."""
+    numbers = [operand.value for operand in operands if isinstance(operand.value, int | float)]
+    if op in NUMBERS and len(numbers) == len(operands):
         return Whole(NUMBERS[op](*numbers))
-    dtypes = {one.dtype for one in given if one.dtype is not None}
-    if len(dtypes) > 1 and any(one.at is not None and not one.shape for one in given):
+    dtypes = {operand.dtype for operand in operands if operand.dtype is not None}
+    if len(dtypes) > 1 and any(
+        operand.at is not None and not operand.shape for operand in operands
+    ):
         raise Differing("its steps are numbers of another type than what they meet")
     if type is not None:
         shape, dtype = type.shape, type.dtype
     else:
         dtype = functools.reduce(torch.promote_types, dtypes)
-        rank = max(len(one.shape) for one in given)
-        padded = [(1,) * (rank - len(one.shape)) + one.shape for one in given]
+        rank = max(len(operand.shape) for operand in operands)
+        padded = [(1,) * (rank - len(operand.shape)) + operand.shape for operand in operands]
         shape = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*padded, strict=True))
-    along = [one for one in given if one.at is not None]
+    along = [operand for operand in operands if operand.at is not None]
     if not along:
-        return Whole(call(op, *(one.value for one in given)), shape, dtype=dtype)
-    right = max(along, key=lambda one: len(one.shape)).right
-    value = call(op, *(one.moved(right) for one in given))
+        return Whole(call(op, *(operand.value for operand in operands)), shape, dtype=dtype)
+    right = max(along, key=lambda operand: len(operand.shape)).right
+    value = call(op, *(operand.moved(right) for operand in operands))
     return Whole(value, shape, len(shape) - right, dtype)
 
 
@@ -101,9 +103,9 @@ Read = Callable[[Sequence[Whole], Shape], Whole]
 """Gives the column whose arguments are these, and each step of which has this shape."""
 
 
-def _along(given: Sequence[Whole]) -> tuple[Whole, int]:
+def _along(operands: Sequence[Whole]) -> tuple[Whole, int]:
     """The value that is read, and where its steps are."""
-    x = given[0]
+    x = operands[0]
     if x.at is None:
         raise Differing("it reads at each step what is the same at all of them")
     return x, x.at
@@ -115,63 +117,63 @@ def _number(whole: Whole) -> int:
     return whole.value
 
 
-def selected(given: Sequence[Whole], shape: Shape) -> Whole:
+def selected(operands: Sequence[Whole], shape: Shape) -> Whole:
     """One index of an axis of every step, as one index of an axis of the whole."""
-    (x, at), dim = _along(given), _number(given[1]) % len(given[0].shape)
-    value = call(SELECT, x.value, dim + (dim >= at), given[2].value)
+    (x, at), dim = _along(operands), _number(operands[1]) % len(operands[0].shape)
+    value = call(SELECT, x.value, dim + (dim >= at), operands[2].value)
     return Whole(value, shape, at - (dim < at))
 
 
-def _unsqueezed(given: Sequence[Whole], shape: Shape) -> Whole:
-    (x, at), dim = _along(given), _number(given[1]) % len(shape)
+def _unsqueezed(operands: Sequence[Whole], shape: Shape) -> Whole:
+    (x, at), dim = _along(operands), _number(operands[1]) % len(shape)
     before = dim <= at
     return Whole(call(UNSQUEEZE, x.value, dim if before else dim + 1), shape, at + before)
 
 
-def _sliced(given: Sequence[Whole], shape: Shape) -> Whole:
-    (x, at), dim = _along(given), _number(given[1]) % len(shape)
-    ends = (one.value for one in given[2:])
+def _sliced(operands: Sequence[Whole], shape: Shape) -> Whole:
+    (x, at), dim = _along(operands), _number(operands[1]) % len(shape)
+    ends = (operand.value for operand in operands[2:])
     return Whole(call(SLICE, x.value, dim + (dim >= at), *ends), shape, at)
 
 
-def _permuted(given: Sequence[Whole], shape: Shape) -> Whole:
-    (x, at), (_, *more) = _along(given), [one.value for one in given]
+def _permuted(operands: Sequence[Whole], shape: Shape) -> Whole:
+    (x, at), (_, *more) = _along(operands), [operand.value for operand in operands]
     names = ("dim0", "dim1") if len(more) == 2 else ("dims",)
     order = axis_order(dict(zip(names, more, strict=False)), len(shape))
     there = [d + (d >= at) for d in order]
     return Whole(permute(x.value, (*there[:at], at, *there[at:])), shape, at)
 
 
-def _reshaped(given: Sequence[Whole], shape: Shape) -> Whole:
-    x, _ = _along(given)
+def _reshaped(operands: Sequence[Whole], shape: Shape) -> Whole:
+    x, _ = _along(operands)
     return Whole(reshape(x.moved(len(x.shape)), (-1, *shape)), shape, 0)
 
 
 def _summed(op: str) -> Read:
-    def read(given: Sequence[Whole], shape: Shape) -> Whole:
-        (x, at), dims = _along(given), given[1].value
+    def read(operands: Sequence[Whole], shape: Shape) -> Whole:
+        (x, at), dims = _along(operands), operands[1].value
         if not isinstance(dims, tuple) or not dims:
             raise Differing("it sums up all of a step")
-        kept, every = given[2].value, [d % len(x.shape) for d in dims if isinstance(d, int)]
+        kept, every = operands[2].value, [d % len(x.shape) for d in dims if isinstance(d, int)]
         there = tuple(d + (d >= at) for d in every)
         left = at if kept else at - sum(d < at for d in every)
-        return Whole(call(op, x.value, there, kept, given[3].value), shape, left)
+        return Whole(call(op, x.value, there, kept, operands[3].value), shape, left)
 
     return read
 
 
-def _linear(given: Sequence[Whole], shape: Shape) -> Whole:
-    (x, _), (weight, bias) = _along(given), given[1:]
+def _linear(operands: Sequence[Whole], shape: Shape) -> Whole:
+    (x, _), (weight, bias) = _along(operands), operands[1:]
     if weight.at is not None or bias.at is not None or len(weight.shape) != 2:
         raise Differing("a linear has weights of its own at each step, or a vector of them")
     right = max(1, x.right)
     return Whole(linear(x.moved(right), weight.value, bias.value), shape, len(shape) - right)
 
 
-def _multiplied(given: Sequence[Whole], shape: Shape) -> Whole:
+def _multiplied(operands: Sequence[Whole], shape: Shape) -> Whole:
     """A product of matrices of which one is a column or a row: products of elements, summed up."""
-    x, y = given
-    rank, flat = len(shape), min(len(one.shape) for one in given) < 2
+    x, y = operands
+    rank, flat = len(shape), min(len(operand.shape) for operand in operands) < 2
     if flat or len(x.shape) != rank or len(y.shape) != rank:
         raise Differing("it multiplies values of unlike axes")
     row, column = x.shape[-2] == 1, y.shape[-1] == 1

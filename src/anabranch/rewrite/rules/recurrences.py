@@ -59,36 +59,36 @@ def rolled(match: Match) -> Rolled | Refused:
     """The steps that are put together as whole tensors, or why they are no recurrence. Parts
     of a concatenation are steps if each is one long."""
     steps, rank = values(match, "parts"), len(match.root.type.shape)
-    given = match.axis.arg
-    assert isinstance(given, int)
-    at, joins = given % rank, match.root.op == CAT
+    axis = match.axis.arg
+    assert isinstance(axis, int)
+    at, joins = axis % rank, match.root.op == CAT
     if len(steps) < FEWEST_STEPS or not match.root.type.dtype.is_floating_point:
         return Refused("its steps are few, or no floating numbers")
     if joins and any(match.known.types[step.name].shape[at] != 1 for step in steps):
         return Refused("a part that is joined is longer than one step")
     if not match.root.type.numel:
         return Refused("it is empty")
-    found = _whole(match.known, steps)
-    if isinstance(found, Refused):
+    assembled = _whole(match.known, steps)
+    if isinstance(assembled, Refused):
         back = _whole(match.known, steps[::-1])
         if isinstance(back, Refused) or back[0].at is None:
-            return found
+            return assembled
         whole, ends = back
-        found = replace(whole, value=call(FLIP, whole.value, (whole.at,))), ends
-    whole, ends = found
+        assembled = replace(whole, value=call(FLIP, whole.value, (whole.at,))), ends
+    whole, ends = assembled
     if joins:
-        one = (Whole(at), Whole(0))
-        whole = selected((whole, *one), (*whole.shape[:at], *whole.shape[at + 1 :]))
+        selection = (Whole(at), Whole(0))
+        whole = selected((whole, *selection), (*whole.shape[:at], *whole.shape[at + 1 :]))
     put = whole.moved(rank - 1 - at)
     held, read = _within(put)
-    ends = {name: one for name, one in ends.items() if id(one.value) in held and name not in read}
-    return Rolled(put, {name: _end(one) for name, one in ends.items()})
+    ends = {name: end for name, end in ends.items() if id(end.value) in held and name not in read}
+    return Rolled(put, {name: _end(end) for name, end in ends.items()})
 
 
-def _whole(known: Known, steps: Column) -> tuple[Whole, Mapping[str, Whole]] | Refused:
+def _whole(facts: Known, steps: Column) -> tuple[Whole, Mapping[str, Whole]] | Refused:
     """These steps as one value, if there is a recurrence in it, and all recurrences by the states
     that they end with."""
-    columns = Columns(known)
+    columns = Columns(facts)
     try:
         whole = columns.whole(steps)
     except Differing as differing:
@@ -110,27 +110,27 @@ def _within(pattern: Operand) -> tuple[Container[int], Container[str]]:
     of the graph that it reads."""
     parts, read, stack = set[int](), set[str](), [pattern]
     while stack:
-        one = stack.pop()
-        if isinstance(one, Ref):
-            read.add(one.name)
-        elif id(one) not in parts:
-            parts.add(id(one))
+        item = stack.pop()
+        if isinstance(item, Ref):
+            read.add(item.name)
+        elif id(item) not in parts:
+            parts.add(id(item))
             stack.extend(
-                one if isinstance(one, tuple) else one.args if isinstance(one, Call) else ()
+                item if isinstance(item, tuple) else item.args if isinstance(item, Call) else ()
             )
     return parts, read
 
 
 def _ends(match: Match) -> tuple[Node, ...]:
     """Last states, which may be read beside the steps."""
-    found = made(rolled)(match)
-    return tuple(match.known.producers[name] for name in found.ends)
+    recurrence = made(rolled)(match)
+    return tuple(match.known.producers[name] for name in recurrence.ends)
 
 
 def _put(match: Match) -> Patterns:
-    found = made(rolled)(match)
-    assert isinstance(found.steps, Pattern)
-    return (found.steps, *found.ends.values())
+    recurrence = made(rolled)(match)
+    assert isinstance(recurrence.steps, Pattern)
+    return (recurrence.steps, *recurrence.ends.values())
 
 
 def _steps(drawing: Drawing, joins: bool) -> tuple[Pattern, ...]:
@@ -144,7 +144,7 @@ def _steps(drawing: Drawing, joins: bool) -> tuple[Pattern, ...]:
     steps: list[Pattern] = []
     state: Pattern = c
     for number in range(drawing.size("S")):
-        u, by, out = (call(SELECT, one, at, number) for one in (x, f, r))
+        u, by, out = (call(SELECT, sequence, at, number) for sequence in (x, f, r))
         state = (
             by * state + u,
             u + state * by,

@@ -146,12 +146,12 @@ class EitherShapes:
 AnyShapes = RuleShapes | EitherShapes
 
 
-def shapes(*given: str | Mapping[str, object], **more: object) -> RuleShapes:
+def shapes(*descriptions: str | Mapping[str, object], **more: object) -> RuleShapes:
     """Of each lower-case name; upper-case names are the ranges of letters. Entries may be given as
     one text (`"x: ... K; w: N K const"`), or be those of others; what is said last holds."""
     entries: dict[str, object] = {}
-    for one in (*given, more):
-        entries |= written(one) if isinstance(one, str) else one
+    for description in (*descriptions, more):
+        entries |= written(description) if isinstance(description, str) else description
     return RuleShapes(entries)
 
 
@@ -186,24 +186,26 @@ def _is_number(entry: object) -> bool:
 
 def _only(ways: Ways) -> int | None:
     """The one number along all axes; None where there are several, or none."""
-    found = {n for way in ways for n in (way if isinstance(way, Sequence) else (way,))}
-    return found.pop() if len(found) == 1 else None
+    numbers = {n for way in ways for n in (way if isinstance(way, Sequence) else (way,))}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def ends(*sizes: int) -> Callable[[Drawing], object]:
     """So much before and behind each axis of a window, one of these."""
-    return lambda given: tuple(given.dice.choice(sizes) for _ in given.window[0] for _ in range(2))
+    return lambda drawing: tuple(
+        drawing.dice.choice(sizes) for _ in drawing.window[0] for _ in range(2)
+    )
 
 
 def each(*choices: object) -> Callable[[Drawing], object]:
     """For each of several tensors one of these."""
-    return lambda given: tuple(
-        given.value("", given.dice.choice(choices)) for _ in range(given.size("count"))
+    return lambda drawing: tuple(
+        drawing.value("", drawing.dice.choice(choices)) for _ in range(drawing.size("count"))
     )
 
 
 def pools(
-    rest: tuple[object, ...], *given: str | Mapping[str, object], **more: object
+    rest: tuple[object, ...], *descriptions: str | Mapping[str, object], **more: object
 ) -> EitherShapes:
     """The shapes of a pooling along two axes, whose arguments behind its padding these are
     (`pool`); its strides may be left out, or be one number."""
@@ -212,7 +214,7 @@ def pools(
     return either(
         *(
             shapes(
-                *given,
+                *descriptions,
                 WALK=WindowChoices((2,), kernel, stride, dilation=(1,), half=True),
                 pool=("taps sizes", told, "paddings sizes", *rest),
                 **more,

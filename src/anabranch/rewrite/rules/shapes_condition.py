@@ -110,20 +110,23 @@ class ShapesCondition:
     @property
     def optional(self) -> frozenset[str]:
         """The wildcards that may stand for None."""
-        tensors = (one.name for one in self.tensors if one.kind.endswith("?"))
+        tensors = (tensor.name for tensor in self.tensors if tensor.kind.endswith("?"))
         return frozenset((*tensors, *self.absent))
 
     @property
     def text(self) -> str:
         """What is said of tensors and of axes."""
-        said = [f"{one.name}: {' '.join((*one.tokens, one.kind)).strip()}" for one in self.tensors]
+        said = [
+            f"{tensor.name}: {' '.join((*tensor.tokens, tensor.kind)).strip()}"
+            for tensor in self.tensors
+        ]
         said += [f"{a.name}: {a.letter} of {a.of or ' '.join(a.tokens)}" for a in self.axes]
         return "; ".join(said)
 
     def __call__(self, match: Match) -> Refused | None:
         """Why the match has other shapes than these; None if it has them."""
-        found = self.sizes(match)
-        return found if isinstance(found, Refused) else None
+        sizes = self.sizes(match)
+        return sizes if isinstance(sizes, Refused) else None
 
     def sizes(self, match: Match) -> BoundSizes | Refused:
         """The sizes that the letters stand for in the match, or why it does not fit."""
@@ -184,7 +187,7 @@ class AnyCondition:
     @property
     def optional(self) -> frozenset[str]:
         """The wildcards that may stand for None."""
-        return frozenset(name for one in self.conditions for name in one.optional)
+        return frozenset(name for condition in self.conditions for name in condition.optional)
 
     @property
     def text(self) -> str:
@@ -193,16 +196,16 @@ class AnyCondition:
 
     def __call__(self, match: Match) -> Refused | None:
         """Why none of them holds; None if one does."""
-        found = self.sizes(match)
-        return found if isinstance(found, Refused) else None
+        sizes = self.sizes(match)
+        return sizes if isinstance(sizes, Refused) else None
 
     def sizes(self, match: Match) -> BoundSizes | Refused:
         """What the letters stand for by the first that holds."""
-        found: BoundSizes | Refused = {}
+        bound: BoundSizes | Refused = {}
         for condition in self.conditions:
-            if not isinstance(found := condition.sizes(match), Refused):
+            if not isinstance(bound := condition.sizes(match), Refused):
                 break
-        return found
+        return bound
 
 
 def fill(pattern: Operand, values: Mapping[str, Operand]) -> Operand:
@@ -217,8 +220,8 @@ def fill(pattern: Operand, values: Mapping[str, Operand]) -> Operand:
         return pattern
     args = tuple(fill(arg, values) for arg in pattern.args)
     if pattern.op in ARITHMETIC and all(isinstance(arg, int) for arg in args):
-        one, two = (arg for arg in args if isinstance(arg, int))
-        return ARITHMETIC[pattern.op](one, two)
+        left, right = (arg for arg in args if isinstance(arg, int))
+        return ARITHMETIC[pattern.op](left, right)
     if pattern.op == ADD and None in args:
         return next((arg for arg in args if arg is not None), None)
     if None in args[: OF_NONE.get(pattern.op, 0)]:
@@ -275,13 +278,13 @@ def _other_axes(axes: Sequence[AxisCondition], match: Match, bound: BoundSizes) 
     for axis in axes:
         arg = match.bound[axis.name]
         lengths = [axes_of(t, bound) if is_several(t) else 1 for t in axis.tokens]
-        known = [length for length in lengths if length is not None]
+        resolved = [length for length in lengths if length is not None]
         if not isinstance(arg, int):
             return Refused(f"{axis.name} is {text_arg(arg)} and no axis")
-        if len(known) < len(lengths):
+        if len(resolved) < len(lengths):
             continue
-        place = sum(known[: axis.place])
-        if arg % max(1, sum(known)) != place:
+        place = sum(resolved[: axis.place])
+        if arg % max(1, sum(resolved)) != place:
             return Refused(f"{axis.name} is {arg}, another axis than that of {axis.letter}")
     return None
 
@@ -303,10 +306,10 @@ def _walks_otherwise(window: WindowCondition, args: tuple[Arg, ...]) -> Refused 
     if not window.groups and args[5] != 1:
         return Refused(f"it has {args[5]} groups, and a group does not read all channels")
     wanted = {"stride": window.stride, "padding": window.padding, "dilation": window.dilation}
-    for (what, one), given in zip(wanted.items(), args, strict=False):
-        sizes = given if isinstance(given, tuple) else (given,)
-        if one is not None and any(size != one for size in sizes):
-            return Refused(f"its {what} is {text_arg(given)}, and not {one}")
+    for (what, expected), arg in zip(wanted.items(), args, strict=False):
+        sizes = arg if isinstance(arg, tuple) else (arg,)
+        if expected is not None and any(size != expected for size in sizes):
+            return Refused(f"its {what} is {text_arg(arg)}, and not {expected}")
     return None
 
 

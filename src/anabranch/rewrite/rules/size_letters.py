@@ -31,12 +31,12 @@ SPACE = "space"
 """How many axes of space there are, of all of `WALKED`."""
 
 
-def unify(shapes: Mapping[str, Tokens], found: Mapping[str, Sizes]) -> BoundSizes | Refused:
+def unify(shapes: Mapping[str, Tokens], actual: Mapping[str, Sizes]) -> BoundSizes | Refused:
     """What the letters stand for if these are the tensors' shapes; or which shape is no instance of
     its letters."""
     bound: BoundSizes = {}
     later: list[tuple[str, Tokens, Sizes]] = []
-    for name, shape in found.items():
+    for name, shape in actual.items():
         if why := unify_shape(name, shapes[name], shape, bound, later):
             return why
     return unify_later(later, bound) or bound
@@ -73,7 +73,7 @@ def unify_shape(
     for i, token in enumerate(tokens):
         part: int | Sizes
         if i in lengths:
-            length = free if (known := lengths[i]) is None else known
+            length = free if (axes := lengths[i]) is None else axes
             part = shape[begin : begin + length]
             begin += length
             if token in WALKED:
@@ -118,25 +118,25 @@ def _calculated_otherwise(name: str, text: str, size: int, bound: BoundSizes) ->
     wanted = calculated(text, bound.get)
     if wanted is None:
         sizes = {part: calculated(part, bound.get) for part in text.split("*")}
-        unknown = [part for part, known in sizes.items() if known is None]
+        unknown = [part for part, value in sizes.items() if value is None]
         if len(unknown) == 1 and unknown[0].isalnum():
-            bound[unknown[0]] = size // max(1, prod(known or 1 for known in sizes.values()))
+            bound[unknown[0]] = size // max(1, prod(value or 1 for value in sizes.values()))
             wanted = calculated(text, bound.get)
     if wanted is None or wanted == size:
         return None
     return Refused(f"{name} has {size} where {text} is {wanted}")
 
 
-def calculated(text: str, known: Callable[[str], int | Sizes | None]) -> int | None:
+def calculated(text: str, size_of: Callable[[str], int | Sizes | None]) -> int | None:
     """The size that a text says, `G*C` or `sum(K)`; None where one of its letters is not known."""
     if text.isalpha():
-        size = known(text)
+        size = size_of(text)
         return size if isinstance(size, int) else None
     sign, parts = _terms(text)
     if sign:
         total = 0 if sign == "+" else 1
         for part in parts:
-            size = calculated(part, known)
+            size = calculated(part, size_of)
             if size is None:
                 return None
             total = total + size if sign == "+" else total * size
@@ -144,16 +144,16 @@ def calculated(text: str, known: Callable[[str], int | Sizes | None]) -> int | N
     if text.lstrip("-").isdigit():
         return int(text)
     if text.endswith("/2"):
-        half = calculated(text[:-2], known)
+        half = calculated(text[:-2], size_of)
         return None if half is None else half // 2
-    if found := OF_SEVERAL.fullmatch(text):
-        several, end = known(f"[{found[2]}]" if found[1] == "sum" else found[2]), found[3]
-        together = sum if found[1] == "sum" else prod
+    if match := OF_SEVERAL.fullmatch(text):
+        several, end = size_of(f"[{match[2]}]" if match[1] == "sum" else match[2]), match[3]
+        together = sum if match[1] == "sum" else prod
         return (
             together(several[: int(end) if end else None]) if isinstance(several, tuple) else None
         )
     name, _, at = text.partition(".")
-    size = known(name if at else text)
+    size = size_of(name if at else text)
     if isinstance(size, tuple):
         return size[int(at)] if at else None
     return size
@@ -168,8 +168,8 @@ def _terms(text: str) -> tuple[str, tuple[str, ...]]:
 
 def axes_of(token: str, bound: Mapping[str, int | Sizes]) -> int | None:
     """How many axes this name stands for; None if nothing says it yet."""
-    found = bound.get(SPACE if token in WALKED else token)
-    return len(found) if isinstance(found, tuple) else found
+    size = bound.get(SPACE if token in WALKED else token)
+    return len(size) if isinstance(size, tuple) else size
 
 
 def _axes(shape: Sizes) -> str:

@@ -24,21 +24,21 @@ def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
     """Stages of at most `max_streams` groups of ready tasks, with a barrier after each; costs are
     not asked."""
     dag = dag_of(tasks)
-    found = stages(dag, min(MAX_GROUPS, limits.max_streams))
-    return stage_schedule("greedy", dag, found, barrier=True)
+    staged = stages(dag, min(MAX_GROUPS, limits.max_streams))
+    return stage_schedule("greedy", dag, staged, barrier=True)
 
 
 def stages(dag: Dag, max_groups: int = MAX_GROUPS) -> tuple[Stage, ...]:
     """Stages of ready nodes, first come first served."""
     missing = [preds.bit_count() for preds in dag.preds]
     ready = [v for v, count in enumerate(missing) if not count]
-    found: list[Stage] = []
+    staged: list[Stage] = []
     while ready:
         now, ready = ready[:max_groups], ready[max_groups:]
-        found.append(tuple((v,) for v in now))
+        staged.append(tuple((v,) for v in now))
         for v in now:
             for w in bits(dag.succs[v]):
                 missing[w] -= 1
                 if not missing[w]:
                     ready.append(w)
-    return tuple(found)
+    return tuple(staged)

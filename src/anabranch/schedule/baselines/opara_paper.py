@@ -127,12 +127,12 @@ def _with_inputs(tasks: TaskGraph) -> tuple[Dag, Names]:
     for task in tasks.tasks:
         read: list[int] = []
         for name in task.reads:
-            made = tuple(place[maker] for maker in producer.get(name, ()))
-            read += made or position.get(roots.get(name, name), ())
+            producers = tuple(place[maker] for maker in producer.get(name, ()))
+            read += producers or position.get(roots.get(name, name), ())
         names.append(list(dict.fromkeys(read)))
     edges = [(u, v) for v, read in enumerate(names) for u in read]
-    given = tuple(f"input {value.name}" for value in tasks.inputs)
-    return Dag.of((*given, *dag_of(tasks).names), edges), names
+    input_names = tuple(f"input {value.name}" for value in tasks.inputs)
+    return Dag.of((*input_names, *dag_of(tasks).names), edges), names
 
 
 def _launches(

@@ -52,9 +52,9 @@ class Exact:
 
 
 def exact(
-    problem: Problem, known: list[Placing], max_streams: int = 16, seconds: float = TIME.exact_s
+    problem: Problem, initial: list[Placing], max_streams: int = 16, seconds: float = TIME.exact_s
 ) -> Exact:
-    """The best schedule found within so many seconds. `known`: placings to begin with, at least
+    """The best schedule found within so many seconds. `initial`: placings to begin with, at least
     one; what comes back is no slower than they are. ScheduleError above `MOST_TASKS` tasks."""
     dag = problem.dag
     if len(dag.names) > MOST_TASKS:
@@ -63,16 +63,16 @@ def exact(
             f"the solver is given at most {MOST_TASKS}",
             "cut the graph into blocks, or use another scheduler",
         )
-    best = min(known, key=lambda placing: makespan(problem, placing))
-    found = _ConstraintModel(problem, makespan(problem, best)).solve(seconds)
+    best = min(initial, key=lambda placing: makespan(problem, placing))
+    solution = _ConstraintModel(problem, makespan(problem, best)).solve(seconds)
     placings = [best]
-    if found.starts:
-        placings.append(placed(problem, found.starts, max_streams))
+    if solution.starts:
+        placings.append(placed(problem, solution.starts, max_streams))
     best = min(placings, key=lambda placing: makespan(problem, placing))
-    if makespan(problem, best) > found.bound:
+    if makespan(problem, best) > solution.bound:
         best = local_search(problem, placings, max_streams, EVALUATIONS)
     return Exact(
-        schedule_of("exact", dag, best), makespan(problem, best) / TICKS, found.bound / TICKS
+        schedule_of("exact", dag, best), makespan(problem, best) / TICKS, solution.bound / TICKS
     )
 
 

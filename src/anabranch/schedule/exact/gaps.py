@@ -87,16 +87,19 @@ def _gaps_of(
 ) -> BlockGaps:
     dag = dag_of(block)
     shares = [work(task, limits.spec).share for task in block.tasks]
-    given = problem(dag, times(block, costs), shares, limits.spec.fork_us)
-    found = {name: scheduler(name)(block, costs, limits) for name in names}
+    block_problem = problem(dag, times(block, costs), shares, limits.spec.fork_us)
+    schedules = {name: scheduler(name)(block, costs, limits) for name in names}
     line = Placing(tuple(range(len(dag.names))), (0,) * len(dag.names))
-    known = [line, *(placing_of(schedule, dag) for schedule in found.values())]
-    best = exact(given, known, limits.max_streams, seconds)
-    own = local_search(given, known, limits.max_streams, EVALUATIONS)
-    found[SEARCHED] = schedule_of(SEARCHED, dag, own)
+    placings = [line, *(placing_of(schedule, dag) for schedule in schedules.values())]
+    best = exact(block_problem, placings, limits.max_streams, seconds)
+    own = local_search(block_problem, placings, limits.max_streams, EVALUATIONS)
+    schedules[SEARCHED] = schedule_of(SEARCHED, dag, own)
     return BlockGaps(
         len(dag.names),
         count,
         best,
-        tuple((name, gap_of(given, schedule, best.bound)) for name, schedule in found.items()),
+        tuple(
+            (name, gap_of(block_problem, schedule, best.bound))
+            for name, schedule in schedules.items()
+        ),
     )

@@ -70,10 +70,10 @@ def solve_bounded(
         check_clock(until)
         done.add(state)
         us = so_far[state]
-        found = endings(reach, state, max_group_size, max_groups)
-        looked += len(found)
+        candidates = endings(reach, state, max_group_size, max_groups)
+        looked += len(candidates)
         for ending in [
-            e for e in found if us + latency.get(e, 0.0) < so_far.get(state ^ e, INFINITE)
+            e for e in candidates if us + latency.get(e, 0.0) < so_far.get(state ^ e, INFINITE)
         ]:
             one_us = latency.get(ending)
             if one_us is None:

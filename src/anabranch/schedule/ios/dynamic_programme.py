@@ -65,12 +65,12 @@ def solve(
     def last(state: int, most: int | None) -> list[int]:
         return endings(reach, state, max_group_size, max_groups, most)
 
-    found = states(dag) if most is None else refuse_if_above(dag, most, last)
+    all_states = states(dag) if most is None else refuse_if_above(dag, most, last)
     latency: dict[int, float] = {}
     after = {mask: _after(reach, mask) for mask in merges}
     cost, choice = {0: 0.0}, dict[int, tuple[int, bool]]()
     transitions = 0
-    for state in found[1:]:
+    for state in all_states[1:]:
         check_clock(until)
         best = float("inf")
         candidates = last(state, None)
@@ -91,7 +91,7 @@ def solve(
             raise no_finite_cost()
         cost[state], choice[state] = best, chosen
     stages, merged = list[Groups](), set[Groups]()
-    rest = found[-1]
+    rest = all_states[-1]
     while rest:
         ending, as_one = choice[rest]
         groups = tuple(1 << v for v in bits(ending)) if as_one else groups_of(reach, ending)
@@ -99,16 +99,16 @@ def solve(
         if as_one:
             merged.add(groups)
         rest ^= ending
-    looked = len(found) - 1, transitions
-    return Solution(tuple(reversed(stages)), cost[found[-1]], *looked, frozenset(merged))
+    looked = len(all_states) - 1, transitions
+    return Solution(tuple(reversed(stages)), cost[all_states[-1]], *looked, frozenset(merged))
 
 
 def _after(reach: Sequence[int], mask: int) -> int:
     """All that comes after one of the nodes."""
-    found = 0
+    later = 0
     for v in bits(mask):
-        found |= reach[v] & ~(1 << v)
-    return found
+        later |= reach[v] & ~(1 << v)
+    return later
 
 
 def _ready(after: Mapping[int, int], state: int) -> Iterator[int]:
@@ -138,11 +138,11 @@ def no_finite_cost() -> ScheduleError:
 def refuse_if_above(dag: Dag, most: int, last: Callable[[int, int | None], list[int]]) -> list[int]:
     """The states, or TooMany: if there are many, or many transitions, as estimated from states at
     equal distances, so that a refusal costs little. `last`: a state's endings, up to a number."""
-    found = states(dag, max(_FEW_STATES, most // _ENDINGS))
-    sample = found[-1 :: -max(1, len(found) // _SAMPLES)]
+    all_states = states(dag, max(_FEW_STATES, most // _ENDINGS))
+    sample = all_states[-1 :: -max(1, len(all_states) // _SAMPLES)]
     seen = 0
     for state in sample:
         seen += len(last(state, most))
-        if seen * len(found) / len(sample) > most:
+        if seen * len(all_states) / len(sample) > most:
             raise TooMany
-    return found
+    return all_states

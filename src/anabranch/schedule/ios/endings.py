@@ -25,13 +25,13 @@ class TooMany(Exception):
 
 def states(dag: Dag, most: int | None = None) -> list[int]:
     """All states, the empty one first, each after those it contains. TooMany if above `most`."""
-    found = [0]
+    all_states = [0]
     for v, preds in enumerate(dag.preds):
         bit = 1 << v
-        found += [state | bit for state in found if not preds & ~state]
-        if most is not None and len(found) > most:
+        all_states += [state | bit for state in all_states if not preds & ~state]
+        if most is not None and len(all_states) > most:
             raise TooMany
-    return found
+    return all_states
 
 
 def reaches(dag: Dag) -> tuple[int, ...]:
@@ -52,32 +52,32 @@ def endings(
     doubles only near its end and little of it is looked at in vain. As long as one node is in all
     groups, as in a chain, a group stands alone and nothing is looked at.
     """
-    found: list[list[int]] = [[0]]
+    levels: list[list[int]] = [[0]]
     shared = -1
     for v in bits(state):
         group = reach[v] & state
         if max_group_size is not None and group.bit_count() > max_group_size:
             continue
         shared &= group
-        if max_groups is not None and len(found) <= max_groups:
-            found.append([])
+        if max_groups is not None and len(levels) <= max_groups:
+            levels.append([])
         if shared:
-            found[min(1, len(found) - 1)].append(group)
+            levels[min(1, len(levels) - 1)].append(group)
         elif max_groups is None:
-            found[0] += [e | group for e in found[0] if not e & group]
+            levels[0] += [e | group for e in levels[0] if not e & group]
         else:
-            for fewer, more in zip(found[-2::-1], found[:0:-1], strict=True):
+            for fewer, more in zip(levels[-2::-1], levels[:0:-1], strict=True):
                 more += [e | group for e in fewer if not e & group]
-        if most is not None and sum(map(len, found)) > most:
+        if most is not None and sum(map(len, levels)) > most:
             raise TooMany
-    return [e for level in found for e in level if e]
+    return [e for level in levels for e in level if e]
 
 
 def groups_of(reach: Sequence[int], ending: int) -> tuple[int, ...]:
     """The groups of an ending of one source a group, by their sources."""
-    found: list[int] = []
+    groups: list[int] = []
     while ending:
         group = reach[(ending & -ending).bit_length() - 1] & ending
-        found.append(group)
+        groups.append(group)
         ending ^= group
-    return tuple(found)
+    return tuple(groups)

@@ -65,12 +65,12 @@ def stage_bound(dag: Dag, loads: Loads, max_group_size: int | None = None) -> Bo
         while state not in sums:
             missing.append(state)
             state ^= 1 << state.bit_length() - 1
-        found = sums[state]
+        triple = sums[state]
         for state in reversed(missing):
-            path, area, total = found
+            path, area, total = triple
             v = state.bit_length() - 1
-            found = sums[state] = max(path, until[v]), area + work[v], total + us[v]
-        return found
+            triple = sums[state] = max(path, until[v]), area + work[v], total + us[v]
+        return triple
 
     def bound(state: int) -> float:
         path, area, total = parts(state)

@@ -80,15 +80,17 @@ def chosen(
 
     def alike(block: BlockNodes) -> Hashable:
         merges = tuple(sorted(_inside(block, by_mask).items()))
-        known = ios.texts(tasks)(block) if name == PAPER else ios.signature(dag, us, share, block)
-        return known, merges
+        structure = (
+            ios.texts(tasks)(block) if name == PAPER else ios.signature(dag, us, share, block)
+        )
+        return structure, merges
 
-    found: list[Names] = []
+    merged_sets: list[Names] = []
     for block, solution in ios.solved(dag, solver, alike, limits):
         for groups in solution.merged:
-            found.append(masks[sum(1 << block[i] for i in bits(sum(groups)))])
-    _tell(offers, found, dict(zip(dag.names, us, strict=True)), limits)
-    return sorted(found, key=lambda names: min(place[task] for task in names))
+            merged_sets.append(masks[sum(1 << block[i] for i in bits(sum(groups)))])
+    _tell(offers, merged_sets, dict(zip(dag.names, us, strict=True)), limits)
+    return sorted(merged_sets, key=lambda names: min(place[task] for task in names))
 
 
 def _inside(block: BlockNodes, merges: Mapping[int, float]) -> dict[int, float]:
@@ -104,17 +106,17 @@ def _inside(block: BlockNodes, merges: Mapping[int, float]) -> dict[int, float]:
 
 def _tell(
     offers: Mapping[Names, float],
-    found: Sequence[Names],
+    merged_sets: Sequence[Names],
     us: Mapping[str, float],
     limits: Limits,
 ) -> None:
     """What was merged, and of the others what they would have cost."""
-    taken = frozenset[str]().union(*found)
+    taken = frozenset[str]().union(*merged_sets)
     for names, cost in offers.items():
         what = " + ".join(task for task in us if task in names)
         alone = sum(us[task] for task in names)
         times = f"{cost:.2f} us as one, readers included; {alone:.2f} one by one"
-        if names in found:
+        if names in merged_sets:
             limits.trace.add("applied", "rewrite", f"merge {what}", times, us=cost)
         elif taken & names:
             limits.trace.add("refused", "schedule.merge", what, f"another set is merged: {times}")

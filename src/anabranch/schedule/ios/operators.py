@@ -76,19 +76,19 @@ def operators(graph: Graph) -> Operators:
     edges: set[tuple[int, int]] = set()
     for node in nodes:
         uses = [name for name in dict.fromkeys(node.uses) if name not in constants]
-        found = _gathered(node, [values[name] for name in uses], table)
-        home = next(iter(found.sources)) if len(found.sources) == 1 else None
-        if isinstance(home, int) and _follows(node, found, bodies[home], kept, table):
+        gathered = _gathered(node, [values[name] for name in uses], table)
+        home = next(iter(gathered.sources)) if len(gathered.sources) == 1 else None
+        if isinstance(home, int) and _follows(node, gathered, bodies[home], kept, table):
             bodies[home].append(node)
-        elif found.light and not kept.alone(node, found):
-            values.update((name, found) for name in node.results)
+        elif gathered.light and not kept.alone(node, gathered):
+            values.update((name, gathered) for name in node.results)
             continue
         else:
             home = len(bodies)
             names.append(node.name)
             before = {id(other): other for name in uses for other in values[name].light}
             bodies.append([*before.values(), node])
-            edges.update((u, home) for u in found.sources if isinstance(u, int))
+            edges.update((u, home) for u in gathered.sources if isinstance(u, int))
         values.update((name, _Value(frozenset({home}))) for name in node.results)
     tasks = tuple(_task(graph, name, body, table) for name, body in zip(names, bodies, strict=True))
     return Operators(tasks, Dag.of(tuple(task.name for task in tasks), edges))
@@ -106,8 +106,8 @@ class _Kept:
     def of(graph: Graph, nodes: Sequence[Node]) -> _Kept:
         needed = {node.name for node in nodes}
         readers = {
-            name: [node for node in found if node.name in needed]
-            for name, found in users(graph).items()
+            name: [node for node in reading if node.name in needed]
+            for name, reading in users(graph).items()
         }
         inputs = {value.name for value in graph.inputs}
         returned = frozenset(ref.name for ref in graph.outputs)
@@ -130,12 +130,12 @@ class _Kept:
 def _needed(graph: Graph) -> list[Node]:
     """The nodes that an output depends on, in graph order."""
     wanted = {ref.name for ref in graph.outputs}
-    found: list[Node] = []
+    needed: list[Node] = []
     for node in reversed(graph.nodes):
         if wanted.intersection(node.results):
-            found.append(node)
+            needed.append(node)
             wanted.update(node.uses)
-    return found[::-1]
+    return needed[::-1]
 
 
 def _exits(nodes: Sequence[Node], inputs: set[str]) -> frozenset[str]:
@@ -196,8 +196,8 @@ def _follows(
 def _depthwise(node: Node, table: Mapping[str, TensorType]) -> bool:
     if node.op != CONVOLUTION:
         return False
-    given, weight = ops.arguments(node), table[node.uses[1]].shape
-    return given["groups"] == weight[0] and weight[0] > 1 and weight[1] == 1
+    arguments, weight = ops.arguments(node), table[node.uses[1]].shape
+    return arguments["groups"] == weight[0] and weight[0] > 1 and weight[1] == 1
 
 
 def _pointwise(node: Node, table: Mapping[str, TensorType]) -> bool:
@@ -211,8 +211,8 @@ def _task(graph: Graph, name: str, body: Sequence[Node], table: Mapping[str, Ten
     """The operator alone, named after its anchor or what gathers. Its last node has the result."""
     place = {node.name: i for i, node in enumerate(graph.nodes)}
     nodes = tuple(sorted(body, key=lambda node: place[node.name]))
-    made = {name for node in nodes for name in node.results}
-    read = dict.fromkeys(name for node in nodes for name in node.uses if name not in made)
+    produced = {name for node in nodes for name in node.results}
+    read = dict.fromkeys(name for node in nodes for name in node.uses if name not in produced)
     constants = tuple(constant for constant in graph.constants if constant.name in read)
     named = {constant.name for constant in constants}
     inputs = tuple(Input(name, table[name]) for name in read if name not in named)

@@ -58,10 +58,10 @@ def _pass(
             last += 1
         if window and window not in seen:
             seen.add(window)
-            found = _solved(dag, window, cost, limits)
-            if found and sum(map(cost, found)) < sum(map(cost, stages[first:last])) - GAIN_US:
-                stages[first:last] = found
-                last, gained = first + len(found), True
+            tried = _solved(dag, window, cost, limits)
+            if tried and sum(map(cost, tried)) < sum(map(cost, stages[first:last])) - GAIN_US:
+                stages[first:last] = tried
+                last, gained = first + len(tried), True
         first += max(1, (last - first) // 2)
     return gained
 

@@ -42,8 +42,8 @@ class Space:
 
 def spaces(dag: Dag, most: int = MOST_STEPS) -> tuple[tuple[int, Space], ...]:
     """Each block of the dag as a mask, and its space; blocks of one node are left out."""
-    found = [mask for mask in blocks(dag, max_nodes=None) if mask.bit_count() > 1]
-    return tuple((mask, space(dag.restrict(mask), most=most)) for mask in found)
+    masks = [mask for mask in blocks(dag, max_nodes=None) if mask.bit_count() > 1]
+    return tuple((mask, space(dag.restrict(mask), most=most)) for mask in masks)
 
 
 def space(
@@ -57,21 +57,21 @@ def space(
     n, d = len(dag.names), width(dag)
     bound = most_transitions(n, d)
     try:
-        found = states(dag, MOST_STATES if most is None else min(most, MOST_STATES))
+        all_states = states(dag, MOST_STATES if most is None else min(most, MOST_STATES))
     except TooMany:
         return Space(n, d, bound, None, None, None)
     reach = reaches(dag)
     ways = {0: 1}
     transitions = 0
     try:
-        for state in found[1:]:
+        for state in all_states[1:]:
             left = None if most is None else most - transitions
             last = endings(reach, state, max_group_size, max_groups, left)
             transitions += len(last)
             ways[state] = sum([ways[state ^ ending] for ending in last])
     except TooMany:
-        return Space(n, d, bound, len(found) - 1, None, None)
-    return Space(n, d, bound, len(found) - 1, transitions, ways[found[-1]])
+        return Space(n, d, bound, len(all_states) - 1, None, None)
+    return Space(n, d, bound, len(all_states) - 1, transitions, ways[all_states[-1]])
 
 
 def most_transitions(nodes: int, width: int) -> int:

@@ -81,22 +81,22 @@ def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
 def schedule_barrier(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
     """Estimated stage costs, and the paper's barriers."""
     dag = dag_of(tasks)
-    found = _estimated(tasks, dag, costs, limits)
-    return stage_schedule("ios-barrier", dag, found, barrier=True)
+    staged = _estimated(tasks, dag, costs, limits)
+    return stage_schedule("ios-barrier", dag, staged, barrier=True)
 
 
 def schedule_measured(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
     """Stage costs from `costs.schedule`, at most once for each distinct stage; no barriers."""
     dag = dag_of(tasks)
     us, share = times(tasks, costs), shares(tasks, limits.spec)
-    known: dict[Hashable, float] = {}
+    us_of_stage: dict[Hashable, float] = {}
 
     def solver(block: BlockNodes, most: int) -> Solution:
         part = dag.restrict(sum(1 << v for v in block))
         estimate = stage_estimate(
             [us[v] for v in block], [share[v] for v in block], limits.spec.fork_us
         )
-        measure = stage_measure(_named(tasks, block), costs, known)
+        measure = stage_measure(_named(tasks, block), costs, us_of_stage)
         return refined(part, estimate, measure, limits, most // 8)
 
     return stage_schedule("ios-measured", dag, stages(dag, solver, texts(tasks), limits))
@@ -107,8 +107,8 @@ def schedule_paper(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
     stages that were not measured cost what is estimated, and an event says how many; blocks that
     were not begun are solved by estimates alone."""
     dag = dag_of(tasks)
-    found = stages(dag, paper_solver(tasks, costs, limits), texts(tasks), pruned(limits))
-    return stage_schedule("ios-paper", dag, found, barrier=True)
+    staged = stages(dag, paper_solver(tasks, costs, limits), texts(tasks), pruned(limits))
+    return stage_schedule("ios-paper", dag, staged, barrier=True)
 
 
 def paper_solver(
@@ -121,7 +121,7 @@ def paper_solver(
     block that may run as one, as masks over positions in it, and what they then take."""
     dag = dag_of(tasks)
     us, share = times(tasks, costs), shares(tasks, limits.spec)
-    known: dict[Hashable, float] = {}
+    us_of_stage: dict[Hashable, float] = {}
     counted = replace(pruned(limits), deadline=ENDLESS)  # it ends measuring, not the programme
 
     def solver(block: BlockNodes, most: int) -> Solution:
@@ -135,7 +135,7 @@ def paper_solver(
             limits.trace.add("fallback", "schedule.ios", part.names[0], why)
             loads = None if offered else Loads.of(*inside)
             return solve_block(Subproblem(part, estimate, offered, loads), counted, most)
-        measure = stage_measure(_named(tasks, block), costs, known)
+        measure = stage_measure(_named(tasks, block), costs, us_of_stage)
         left = 0
 
         def cost(groups: Groups) -> float:
@@ -145,11 +145,11 @@ def paper_solver(
                 return estimate(groups)
             return measure(groups)
 
-        found = solve_block(Subproblem(part, cost, offered), counted, most)
+        solution = solve_block(Subproblem(part, cost, offered), counted, most)
         if left:
             why = f"time is over: {left} stages cost what is estimated"
             limits.trace.add("fallback", "schedule.ios", part.names[0], why)
-        return found
+        return solution
 
     return solver
 
@@ -164,8 +164,8 @@ def plan(
     dag: Dag, us: list[float], share: list[float], limits: Limits, barrier: bool = False
 ) -> Schedule:
     """A bare dag, given each node's microseconds and share of the machine."""
-    found = estimated_stages(dag, us, share, limits)
-    return stage_schedule("ios-barrier" if barrier else "ios", dag, found, barrier)
+    staged = estimated_stages(dag, us, share, limits)
+    return stage_schedule("ios-barrier" if barrier else "ios", dag, staged, barrier)
 
 
 def estimated_stages(dag: Dag, us: list[float], share: list[float], limits: Limits) -> list[Stage]:
@@ -178,12 +178,12 @@ def estimated_stages(dag: Dag, us: list[float], share: list[float], limits: Limi
         cost, loads = stage_estimate(*inside), Loads.of(*inside)
         return solve_block(Subproblem(part, cost, loads=loads), limits, most)
 
-    found = [
+    staged = [
         tuple(sum(1 << v for v in group) for group in stage)
         for stage in stages(dag, solver, partial(signature, dag, us, share), limits)
     ]
     cost = stage_estimate(us, share, limits.spec.fork_us)
-    better = polish(dag, found, cost, limits)
+    better = polish(dag, staged, cost, limits)
     return [tuple(tuple(bits(group)) for group in groups) for groups in better]
 
 
@@ -200,8 +200,8 @@ def stages(
     """The stages of a whole graph."""
     return [
         tuple(tuple(block[i] for i in bits(group)) for group in groups)
-        for block, found in solved(dag, solver, alike, limits)
-        for groups in found.stages
+        for block, solution in solved(dag, solver, alike, limits)
+        for groups in solution.stages
     ]
 
 
@@ -214,26 +214,26 @@ def solved(
     parts = [tuple(bits(mask)) for mask in blocks(dag)]
     keys = {block: alike(block) for block in parts if len(block) > 1}
     first = {key: block for block, key in reversed(keys.items())}
-    known: dict[Hashable, Solution] = {}
+    solutions: dict[Hashable, Solution] = {}
     left, late = TRANSITIONS, 0
     for block in sorted(first.values(), key=lambda block: (len(block), block)):
-        limits.trace.progress("schedule", len(known), len(first), "blocks solved")
-        share = left // (len(first) - len(known))
+        limits.trace.progress("schedule", len(solutions), len(first), "blocks solved")
+        share = left // (len(first) - len(solutions))
         try:
-            found = solver(block, max(share, TRANSITIONS // 100))
+            solution = solver(block, max(share, TRANSITIONS // 100))
         except OutOfTime:
             late += 1
-            found = Solution(tuple((1 << i,) for i in range(len(block))), 0.0, 0, 0)
-        known[keys[block]] = found
-        left = max(0, left - found.transitions)
+            solution = Solution(tuple((1 << i,) for i in range(len(block))), 0.0, 0, 0)
+        solutions[keys[block]] = solution
+        left = max(0, left - solution.transitions)
     if late:
         why = f"time is over: the tasks of {late} of {len(first)} blocks one after another"
         limits.trace.add("fallback", "schedule.ios", dag.names[0], why)
     limits.trace.progress("schedule", len(first), len(first), "blocks solved")
     limits.trace.add(
-        "applied", "schedule.ios", f"{len(parts)} blocks", f"{len(known)} different ones solved"
+        "applied", "schedule.ios", f"{len(parts)} blocks", f"{len(solutions)} different ones solved"
     )
-    return [(block, known[keys[block]] if len(block) > 1 else SINGLE_NODE) for block in parts]
+    return [(block, solutions[keys[block]] if len(block) > 1 else SINGLE_NODE) for block in parts]
 
 
 def refined(
@@ -246,19 +246,19 @@ def refined(
     """Solve with estimates, replace those of the best schedule by measurements, and again, until
     nothing in the best schedule is an estimate or the time is over. After `WORK`, the best of those
     that were measured."""
-    known: dict[Groups, float] = {}
+    us_of_stage: dict[Groups, float] = {}
     best, looked = Solution((), math.inf, 0, 0), 0
     trace, until = limits.trace, limits.deadline
     limits = replace(limits, deadline=ENDLESS)  # it ends the rounds, not the search
 
     def cost(groups: Groups) -> float:
-        us = known.get(groups)
+        us = us_of_stage.get(groups)
         return estimate(groups) if us is None else us
 
     while True:
         solution = solve_block(Subproblem(dag, cost), limits, most)
         limits = replace(limits, trace=Trace(quiet=True))  # the first round has said it all
-        unknown = [groups for groups in solution.stages if groups not in known]
+        unknown = [groups for groups in solution.stages if groups not in us_of_stage]
         if not unknown:
             return solution
         looked += solution.transitions
@@ -272,15 +272,15 @@ def refined(
                     "fallback", "schedule.ios", dag.names[0], "time is over: estimates are left"
                 )
                 return solution
-            known[groups] = measure(groups)
+            us_of_stage[groups] = measure(groups)
         measured = sum(map(cost, solution.stages))
         if measured < best.us:
             best = replace(solution, us=measured)
 
 
-def stage_measure(block: TaskGraph, costs: Costs, known: dict[Hashable, float]) -> StageCost:
-    """The latency of a stage of the block, run alone; `known` remembers stages by structure, for
-    this block and all others."""
+def stage_measure(block: TaskGraph, costs: Costs, us_of_stage: dict[Hashable, float]) -> StageCost:
+    """The latency of a stage of the block, run alone; `us_of_stage` remembers stages by
+    structure, for this block and all others."""
     names = [task.name for task in block.tasks]
 
     def cost(groups: Groups) -> float:
@@ -289,10 +289,10 @@ def stage_measure(block: TaskGraph, costs: Costs, known: dict[Hashable, float]) 
         place = {v: i for i, v in enumerate(sorted(inside))}
         stage = tuple(tuple(place[v] for v in bits(group)) for group in groups)
         key = (tasks_text(part), stage)
-        if key not in known:
+        if key not in us_of_stage:
             alone = stage_schedule("stage", dag_of(part), [stage])
-            known[key] = costs.schedule(part, alone).us
-        return known[key]
+            us_of_stage[key] = costs.schedule(part, alone).us
+        return us_of_stage[key]
 
     return cost
 

@@ -69,7 +69,7 @@ class Pruning:
 def solve_block(block: Subproblem, limits: Limits, most: int) -> Solution:
     """The stages of a block, looking at about `most` transitions at each step. OutOfTime when the
     deadline of the limits is over."""
-    found, how = _stepwise(block, limits, most)
+    solution, how = _stepwise(block, limits, most)
     asked = _words(limits.max_group_size, limits.max_groups)
     if how != asked:
         d = width(block.dag)
@@ -79,7 +79,7 @@ def solve_block(block: Subproblem, limits: Limits, most: int) -> Solution:
         hidden = limits.compared or how.startswith(asked)
         kind: EventKind = "refused" if hidden else "fallback"
         limits.trace.add(kind, "schedule.ios", _name(block.dag), why)
-    return found
+    return solution
 
 
 def _name(dag: Dag) -> str:
@@ -134,16 +134,16 @@ def _solved(block: Subproblem, limit: Pruning) -> Solution:
 def _halves(block: Subproblem, limits: Limits, most: int) -> Solution:
     n, order = len(block.dag.names), levelled(block.dag)
     parts = [[1 << v for v in sorted(half)] for half in (order[: n // 2], order[n // 2 :])]
-    found: list[Solution] = []
+    solutions: list[Solution] = []
     for part in parts:
         solved, _ = _stepwise(block.of(block.dag.restrict(sum(part)), part), limits, most)
-        found.append(_spread_solution(solved, part))
+        solutions.append(_spread_solution(solved, part))
     return Solution(
-        tuple(stage for solution in found for stage in solution.stages),
-        sum(solution.us for solution in found),
-        sum(solution.states for solution in found),
-        sum(solution.transitions for solution in found),
-        frozenset(stage for solution in found for stage in solution.merged),
+        tuple(stage for solution in solutions for stage in solution.stages),
+        sum(solution.us for solution in solutions),
+        sum(solution.states for solution in solutions),
+        sum(solution.transitions for solution in solutions),
+        frozenset(stage for solution in solutions for stage in solution.merged),
     )
 
 

@@ -28,23 +28,23 @@ StageCost = Callable[[Groups], float]
 def stage_estimate(us: Sequence[float], shares: Sequence[float], fork_us: float) -> StageCost:
     """The model for nodes of these times and shares of the machine."""
     work = [time * share for time, share in zip(us, shares, strict=True)]
-    known: dict[int, tuple[float, float]] = {}
+    weighed: dict[int, tuple[float, float]] = {}
 
     def weigh(group: int) -> tuple[float, float]:
         """The length and the work, which a search asks for with one node less first."""
         less = group ^ 1 << group.bit_length() - 1
-        inside = bits(group ^ less) if less in known else bits(group)
-        length, part = known.get(less, (0.0, 0.0))
+        inside = bits(group ^ less) if less in weighed else bits(group)
+        length, part = weighed.get(less, (0.0, 0.0))
         for v in inside:
             length += us[v]
             part += work[v]
-        known[group] = length, part
+        weighed[group] = length, part
         return length, part
 
     def cost(groups: Groups) -> float:
         longest = area = 0.0
         for group in groups:
-            length, part = known.get(group) or weigh(group)
+            length, part = weighed.get(group) or weigh(group)
             area += part
             if length > longest:
                 longest = length

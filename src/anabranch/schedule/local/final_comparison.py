@@ -51,23 +51,23 @@ def settled(
 ) -> Schedule:
     """Under the name "local", whosever it was. `price`: the model's word on a placing."""
     mine = schedule_of("local", dag, own)
-    found: dict[tuple[Launch, ...], Schedule] = {mine.launches: mine}
+    schedules: dict[tuple[Launch, ...], Schedule] = {mine.launches: mine}
     for name, make in PUBLISHED.items():
         theirs = _published(name, make, tasks, costs, limits)
         if theirs is not None and theirs.streams <= limits.max_streams:
-            found.setdefault(theirs.launches, theirs)
-    forecast = {launches: price(placing_of(s, dag)) for launches, s in found.items()}
+            schedules.setdefault(theirs.launches, theirs)
+    forecast = {launches: price(placing_of(s, dag)) for launches, s in schedules.items()}
     least = min(forecast.values())
     near = {launches for launches, us in forecast.items() if us <= least * (1 + MARGIN)}
-    good = [s for launches, s in found.items() if s is mine or launches in near]
+    good = [s for launches, s in schedules.items() if s is mine or launches in near]
     good += refinements(mine, dag, times(tasks, costs))
     prices = costs.rank(tasks, good)
     if any(cost.source == "measured" for cost in prices):
         chosen = good[_first(prices)]
     else:
-        chosen = min(found.values(), key=lambda schedule: forecast[schedule.launches])
+        chosen = min(schedules.values(), key=lambda schedule: forecast[schedule.launches])
     if chosen is not mine:
-        what = f"{len(good)} of {len(found)} plans compared"
+        what = f"{len(good)} of {len(schedules)} plans compared"
         limits.trace.add("applied", "schedule.local", what, f"{chosen.scheduler} is the fastest")
     return replace(chosen, scheduler="local", stages=())
 

@@ -46,16 +46,18 @@ def improved(
     times the nodes that each looks at."""
     n = len(dag.names)
     cost = priced(dag, latency_of(range(n)), fork_us)
-    found = list(starts[:1])
+    placings = list(starts[:1])
     if n <= ANNEALED_NODES:
         evaluations = max(1, work // (2 * n))
         for start, heat in zip((starts[0], starts[-1]), (COLD, WARM), strict=True):
             warm_us = heat * fork_us
-            found.append(annealed(dag, start, cost, evaluations, max_streams, warm_us, until=until))
+            placings.append(
+                annealed(dag, start, cost, evaluations, max_streams, warm_us, until=until)
+            )
     else:
-        found.append(_by_windows(dag, starts[0], latency_of, work, max_streams, fork_us, until))
+        placings.append(_by_windows(dag, starts[0], latency_of, work, max_streams, fork_us, until))
     # Of equally fast ones the start comes first: known schedulers keep their chains in line.
-    return sorted(dict.fromkeys(found), key=lambda placing: round(cost(placing), 6))
+    return sorted(dict.fromkeys(placings), key=lambda placing: round(cost(placing), 6))
 
 
 def _by_windows(

@@ -134,8 +134,8 @@ def local_search(
 
     ordered = sorted(starts, key=lambda placing: makespan(problem, placing))
     work, fork_us = evaluations * len(problem.ticks), 2 * problem.half_fork / TICKS
-    found = improved(problem.dag, ordered, latency_of, work, max_streams, fork_us, until)
-    return min((ordered[0], *found), key=lambda placing: makespan(problem, placing))
+    placings = improved(problem.dag, ordered, latency_of, work, max_streams, fork_us, until)
+    return min((ordered[0], *placings), key=lambda placing: makespan(problem, placing))
 
 
 def edges(problem: Problem, placing: Placing) -> tuple[list[int], list[int], list[list[int]]]:

@@ -75,8 +75,8 @@ def schedule(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
     search = _PlacingSearch(tasks, costs, limits)
     dag = search.evaluate.dag
     parts = _blocks(tasks)
-    found = search.solve([part for i, part in enumerate(parts) if len(part) > (2 if i else 1)])
-    whole = _joined(parts, found, ranks(dag, search.evaluate.us))
+    placings = search.solve([part for i, part in enumerate(parts) if len(part) > (2 if i else 1)])
+    whole = _joined(parts, placings, ranks(dag, search.evaluate.us))
     if not search.measured:  # the model does not change what the device chose
         n = len(dag.names)
         latency = search.evaluate.latency(range(n))
@@ -148,15 +148,15 @@ class _PlacingSearch:
         work = min(work, MOST_EVALUATIONS * len(part)) if small else work
         most, fork_us = limits.max_streams, limits.spec.fork_us
         latency_of = self._heard(part, work)
-        found = improved(dag, starts, latency_of, work, most, fork_us, self.until)
-        given = problem(dag, weights.us, weights.shares, fork_us)
+        placings = improved(dag, starts, latency_of, work, most, fork_us, self.until)
+        block_problem = problem(dag, weights.us, weights.shares, fork_us)
         evaluations = max(RIGID_EVALUATIONS, work // 8 // len(part))
-        waiting = local_search(given, starts, most, evaluations, self.until)
+        waiting = local_search(block_problem, starts, most, evaluations, self.until)
         tries = min(4 * len(part), TIDY_WORK // len(part))
-        tidy = tidied(dag, found[0], latency, tries, self.until)
+        tidy = tidied(dag, placings[0], latency, tries, self.until)
         line = Placing(tuple(range(len(part))), (0,) * len(part))
         kept = KEPT_PLACINGS if len(part) <= LARGE_TASKS else KEPT_OF_LARGE
-        return list(dict.fromkeys((tidy, waiting, starts[0], line, *found, *starts)))[:kept]
+        return list(dict.fromkeys((tidy, waiting, starts[0], line, *placings, *starts)))[:kept]
 
     def _heard(self, part: BlockNodes, work: int) -> LatencyOf:
         """The latency of nodes of a block; every window of a large one is progress."""
@@ -180,7 +180,7 @@ class _PlacingSearch:
         tried = [schedule_of(f"local{i}", dag, placing) for i, placing in enumerate(placings)]
         if self.limits.compared:  # as the whole will run
             us, most = times(alone, self.costs), most_streams(self.tasks)
-            tried = [on_few_streams(one, alone, dag, us, most) for one in tried]
+            tried = [on_few_streams(candidate, alone, dag, us, most) for candidate in tried]
         prices = self.costs.rank(alone, tried)
         self.measured |= any(price.source == "measured" for price in prices)
         return placings[fastest(prices)]
@@ -188,15 +188,15 @@ class _PlacingSearch:
 
 def _blocks(tasks: TaskGraph) -> list[BlockNodes]:
     """The blocks in order, each after the last task of the one before."""
-    found: list[BlockNodes] = []
+    parts: list[BlockNodes] = []
     for mask in blocks(dag_of(tasks), max_nodes=None):
-        before = found[-1][-1:] if found else ()
-        found.append((*before, *bits(mask)))
-    return found
+        before = parts[-1][-1:] if parts else ()
+        parts.append((*before, *bits(mask)))
+    return parts
 
 
 def _joined(
-    parts: Sequence[BlockNodes], found: dict[BlockNodes, Placing], rank: Sequence[float]
+    parts: Sequence[BlockNodes], placings: dict[BlockNodes, Placing], rank: Sequence[float]
 ) -> Placing:
     """The placings one after another. The stream of the task before a block goes on with the
     longest path from there: whoever begins on another stream may have two launches to wait for,
@@ -204,17 +204,17 @@ def _joined(
     order: list[int] = []
     stream_of = [0] * len(rank)
     for part in parts:
-        known = bool(order)
-        placing = found.get(part) or Placing(tuple(range(len(part))), (0,) * len(part))
+        begun = bool(order)
+        placing = placings.get(part) or Placing(tuple(range(len(part))), (0,) * len(part))
         heads: dict[int, int] = {}
-        for i in placing.order[1 if known else 0 :]:
+        for i in placing.order[1 if begun else 0 :]:
             heads.setdefault(placing.stream_of[i], part[i])
         main = max(heads, key=lambda stream: rank[heads[stream]])
-        home = {main: stream_of[part[0]] if known else 0}
+        home = {main: stream_of[part[0]] if begun else 0}
         for stream in heads:
             if stream not in home:
                 home[stream] = next(s for s in range(len(rank)) if s not in home.values())
-        for i in placing.order[1 if known else 0 :]:
+        for i in placing.order[1 if begun else 0 :]:
             stream_of[part[i]] = home[placing.stream_of[i]]
             order.append(part[i])
     return Placing(tuple(order), tuple(stream_of))

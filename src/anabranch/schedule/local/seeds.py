@@ -47,13 +47,13 @@ class Weights:
 
 def seeds(dag: Dag, weights: Weights, limits: Limits) -> list[Placing]:
     """Different placings, in a fixed order; the first is sequential."""
-    found: dict[Placing, None] = {}
+    placings: dict[Placing, None] = {}
     for schedule in _schedules(dag, weights, limits):
-        found.setdefault(placing_of(schedule, dag))
+        placings.setdefault(placing_of(schedule, dag))
     order = opara.launch_order(dag, weights.demands, weights.compute)
     stream_of = fewer(dag, order, opara.allocate(dag, order), limits.max_streams)
-    found.setdefault(Placing(tuple(order), tuple(stream_of)))
-    return list(found)
+    placings.setdefault(Placing(tuple(order), tuple(stream_of)))
+    return list(placings)
 
 
 def _schedules(dag: Dag, weights: Weights, limits: Limits) -> Iterator[Schedule]:

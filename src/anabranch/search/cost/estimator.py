@@ -116,12 +116,12 @@ class Appraiser:
     def _time(self, pieces: Sequence[TaskPiece]) -> None:
         """Has those timed that nobody has run, each once."""
         if self._measure is not None:
-            known = self._measured
-            new = {p.text: p for p in pieces if not p.free and p.text not in known}
+            measured = self._measured
+            new = {p.text: p for p in pieces if not p.free and p.text not in measured}
             new = {text: p for text, p in new.items() if self._times.exactly(p) is None}
             if new:
-                found = self._measure(list(new.values()))
-                known.update({text: found.get(text) for text in new})
+                times = self._measure(list(new.values()))
+                measured.update({text: times.get(text) for text in new})
 
 
 class Times:
@@ -140,8 +140,8 @@ class Times:
 
     def of(self, piece: TaskPiece) -> float | None:
         """The same, or what one like it takes; None if no task like it has run."""
-        found = self.exactly(piece)
-        return self._loose.get(piece.anywhere) if found is None else found
+        exact = self.exactly(piece)
+        return self._loose.get(piece.anywhere) if exact is None else exact
 
 
 class Scale:
@@ -157,14 +157,14 @@ class Scale:
     FEW = 3
 
     def __init__(self, taken: Sequence[tuple[TaskPiece, float]]) -> None:
-        found: dict[Hashable, list[float]] = {}
+        ratios_of: dict[Hashable, list[float]] = {}
         for piece, us in taken:
             if piece.rough_us:
                 for likeness in piece.likenesses:
-                    found.setdefault(likeness, []).append(us / piece.rough_us)
+                    ratios_of.setdefault(likeness, []).append(us / piece.rough_us)
         self._ratio = {
             likeness: max(ratios) if isinstance(likeness, MainOperator) else median(ratios)
-            for likeness, ratios in found.items()
+            for likeness, ratios in ratios_of.items()
             if not isinstance(likeness, str) or len(ratios) >= self.FEW
         }
 

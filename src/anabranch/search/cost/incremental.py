@@ -138,15 +138,15 @@ def _extended(old: Values, whole: Graph, terms: Terms) -> tuple[Values, tuple[No
 
 def _edge(nodes: tuple[Node, ...], values: Values, leaving: Iterable[str]) -> Graph:
     """The nodes as a graph: what they read from elsewhere is given."""
-    made = {name for node in nodes for name in node.results}
-    read = [x for x in dict.fromkeys(x for node in nodes for x in node.uses) if x not in made]
+    produced = {name for node in nodes for name in node.results}
+    read = [x for x in dict.fromkeys(x for node in nodes for x in node.uses) if x not in produced]
     return drop_dead(
         Graph(
             "edge",
             tuple(Input(name, values.types[name]) for name in read if name not in values.ahead),
             tuple(Constant(x, values.types[x], x) for x in read if x in values.ahead),
             nodes,
-            tuple(Ref(name) for name in leaving if name in made),
+            tuple(Ref(name) for name in leaving if name in produced),
         )
     )
 
@@ -175,11 +175,11 @@ def _still(
     read = {name for node in edge.nodes for name in node.uses}
     ends = {roots.get(ref.name, ref.name) for ref in edge.outputs if ref.name not in read}
     last = [i for i, task in enumerate(tasks.tasks) if not ends.isdisjoint(task.writes)]
-    found = {first + i for i in last}.union(*(preds[i] for i in last))
+    affected = {first + i for i in last}.union(*(preds[i] for i in last))
     for i, before in enumerate(preds, first):
-        if not found.isdisjoint(before):
-            found.add(i)
-    return found
+        if not affected.isdisjoint(before):
+            affected.add(i)
+    return affected
 
 
 def _leaving_us(values: Values, outputs: Iterable[str], terms: Terms) -> float:

@@ -42,23 +42,23 @@ class Copies:
     def among(
         self,
         nodes: tuple[Node, ...],
-        known: Mapping[str, TensorType],
+        type_of: Mapping[str, TensorType],
         makers: Mapping[str, Node],
         names: Mapping[str, str],
     ) -> tuple[tuple[Node, ...], Mapping[str, str]]:
         """The nodes, each value copied where it is made, or before all if that is elsewhere, and
         read by them as a copy; and the names of copies: those there were (`names`), and these."""
-        entering = dict.fromkeys(x for x in entered(nodes, known, makers) if x not in names)
+        entering = dict.fromkeys(x for x in entered(nodes, type_of, makers) if x not in names)
         if not entering and not names:
             return nodes, names
-        made = {result for node in nodes for result in node.results}
-        clones = {x: self.clone(x, known[x]) for x in entering}
+        produced = {result for node in nodes for result in node.results}
+        clones = {x: self.clone(x, type_of[x]) for x in entering}
         names = {**names, **{x: copy.name for x, copy in clones.items()}}
-        found = [copy for x, copy in clones.items() if x not in made]
+        with_copies = [copy for x, copy in clones.items() if x not in produced]
         for node in nodes:
-            found.append(self.reading(node, names))
-            found += (clones[x] for x in node.results if x in clones)
-        return tuple(found), names
+            with_copies.append(self.reading(node, names))
+            with_copies += (clones[x] for x in node.results if x in clones)
+        return tuple(with_copies), names
 
     def clone(self, value: str, type: TensorType) -> Node:
         """What copies the value."""
@@ -79,28 +79,28 @@ class Copies:
             table = dict(zip(node.uses, read, strict=True))
             args = tuple(rename(arg, table) for arg in node.args)
             kwargs = tuple((name, rename(arg, table)) for name, arg in node.kwargs)
-            made = Node(node.name, node.op, args, kwargs, node.types, node.origin, node.strict)
-            self._reading[key] = node, made
+            renamed = Node(node.name, node.op, args, kwargs, node.types, node.origin, node.strict)
+            self._reading[key] = node, renamed
         return self._reading[key][1]
 
 
 def entered(
-    nodes: Iterable[Node], known: Mapping[str, TensorType], makers: Mapping[str, Node]
+    nodes: Iterable[Node], type_of: Mapping[str, TensorType], makers: Mapping[str, Node]
 ) -> Iterator[str]:
     """The values that are made here and copied for a convolution among these nodes."""
     for node in nodes:
-        if arranges(node) and node.uses[0] in makers and copied(node.uses[0], known, makers):
+        if arranges(node) and node.uses[0] in makers and copied(node.uses[0], type_of, makers):
             yield node.uses[0]
 
 
 def leaving(
-    names: Iterable[str], known: Mapping[str, TensorType], makers: Mapping[str, Node]
+    names: Iterable[str], type_of: Mapping[str, TensorType], makers: Mapping[str, Node]
 ) -> Iterator[TensorType]:
     """The types of values that are made here and would be copied where a convolution elsewhere
     reads them."""
     for name in dict.fromkeys(names):
-        if name in makers and len(known[name].shape) == 4 and copied(name, known, makers):
-            yield known[name]
+        if name in makers and len(type_of[name].shape) == 4 and copied(name, type_of, makers):
+            yield type_of[name]
 
 
 def clone(value: str, type: TensorType) -> Node:

@@ -135,14 +135,14 @@ class TaskCutter:
         renamed = {name for node in tasks.aliases for name in node.results}
         views = renamed.union(*(node.uses for node in tasks.aliases))
         passed = _passed_on(tasks, views) if self._generates else set[str]()
-        found: list[TaskPiece] = []
+        pieces: list[TaskPiece] = []
         for task, piece in zip(tasks.tasks, map(self.piece, tasks.tasks), strict=True):
             if task.name in passed:
                 piece = self._part(piece)
             elif piece.free and not renamed.isdisjoint(task.reads):
                 piece = self._kept(piece)
-            found.append(piece)
-        return found
+            pieces.append(piece)
+        return pieces
 
     def _part(self, piece: TaskPiece) -> TaskPiece:
         """The same, in another task: what it takes alone says nothing of that."""
@@ -161,8 +161,8 @@ class TaskCutter:
     def copy(self, type: TensorType) -> TaskPiece:
         """Of a value of this type to channels_last."""
         if type not in self._copied:
-            given, node = (Input("x", type),), clone("x", type)
-            body = Graph("copy", given, (), (node,), (Ref(node.name),))
+            inputs, node = (Input("x", type),), clone("x", type)
+            body = Graph("copy", inputs, (), (node,), (Ref(node.name),))
             self._copied[type] = self.piece(Task("copy", body))
         return self._copied[type]
 
@@ -197,8 +197,8 @@ class TaskCutter:
         self, group: Sequence[Node], facts: FusionFacts, outputs: Sequence[str] | None = None
     ) -> Refused | None:
         """As `why_not_written`, which does not depend on anything else."""
-        made = {name for node in group for name in node.results}
-        read = tuple(facts.types[x] for node in group for x in node.uses if x not in made)
+        produced = {name for node in group for name in node.results}
+        read = tuple(facts.types[x] for node in group for x in node.uses if x not in produced)
         key = tuple(map(id, group)), read, outputs and tuple(outputs)
         entry = self._written.get(key)
         if entry is None:
@@ -288,18 +288,18 @@ def _contracted(task: Task) -> Iterator[TensorType]:
 def without_constants(graph: Graph) -> Graph:
     """The graph as it will be when what depends on constants alone is computed ahead: such values
     are constants, which nobody has computed yet."""
-    known = Known.of(graph)
-    ahead = [node for node in graph.nodes if known.constant.issuperset(node.results)]
+    facts = Known.of(graph)
+    ahead = [node for node in graph.nodes if facts.constant.issuperset(node.results)]
     if not ahead:
         return graph
     gone = {node.name for node in ahead}
     left = tuple(node for node in graph.nodes if node.name not in gone)
     read = {name for node in left for name in node.uses} | {ref.name for ref in graph.outputs}
-    made = tuple(
+    computed = tuple(
         Constant(name, type, name)
         for node in ahead
         for name, type in zip(node.results, node.types, strict=True)
         if name in read
     )
     held = tuple(constant for constant in graph.constants if constant.name in read)
-    return replace(graph, constants=(*held, *made), nodes=left)
+    return replace(graph, constants=(*held, *computed), nodes=left)

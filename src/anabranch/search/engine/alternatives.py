@@ -79,32 +79,32 @@ def gathered(
     for interval in survey.intervals:
         first.setdefault(interval.likeness, interval)
         places[interval.likeness] = places.get(interval.likeness, 0) + 1
-    found: dict[str, dict[str, tuple[Found, float]]] = {key: {} for key in first}
+    forms: dict[str, dict[str, tuple[Found, float]]] = {key: {} for key in first}
     for price in prices:
         solver = Solver(survey, price, budget, refuse, until)
         done: dict[PartRange, frozenset[Did]] = {}
         for last in range(len(survey.parts)):
             for interval, found_here in solver.ending(last):
-                answers = [one for one in found_here if not _cut_short(survey, interval, one)]
+                answers = [form for form in found_here if not _cut_short(survey, interval, form)]
                 inner = _inside(done, interval.span)
                 done[interval.span] = inner.union(*map(_did, answers))
                 if first[interval.likeness] is interval:
-                    own = [one for one in answers if not (one.steps and _did(one) <= inner)]
-                    _take(found[interval.likeness], own)
+                    own = [form for form in answers if not (form.steps and _did(form) <= inner)]
+                    _take(forms[interval.likeness], own)
     return [
         Alternatives(first[key], places[key], _ranked(among.values()))
-        for key, among in found.items()
+        for key, among in forms.items()
         if among
     ]
 
 
-def _cut_short(survey: Survey, interval: Interval, found: Found) -> bool:
+def _cut_short(survey: Survey, interval: Interval, form: Found) -> bool:
     """Whether the interval ends too soon to show what the form costs: what was a result of its own
     is a slice of another now, and a concatenation that stands behind would have to copy it, which
     had its parts written into it."""
-    wiring, makers = survey.wiring, producers(found.graph)
+    wiring, makers = survey.wiring, producers(form.graph)
     inside = {node.name for node in interval.graph.nodes}
-    for was, now in zip(interval.graph.outputs, found.graph.outputs, strict=True):
+    for was, now in zip(interval.graph.outputs, form.graph.outputs, strict=True):
         maker = makers.get(now.name)
         if maker is not None and maker.op in SLICES and wiring.producers[was.name].op not in SLICES:
             readers = wiring.users.get(was.name, ())
@@ -113,8 +113,8 @@ def _cut_short(survey: Survey, interval: Interval, found: Found) -> bool:
     return False
 
 
-def _did(found: Found) -> frozenset[Did]:
-    return frozenset((step.rule, step.nodes) for step in found.steps)
+def _did(form: Found) -> frozenset[Did]:
+    return frozenset((step.rule, step.nodes) for step in form.steps)
 
 
 def _inside(done: Mapping[PartRange, frozenset[Did]], span: PartRange) -> frozenset[Did]:
@@ -125,18 +125,18 @@ def _inside(done: Mapping[PartRange, frozenset[Did]], span: PartRange) -> frozen
     return done.get((first, last - 1), frozenset()) | done.get((first + 1, last), frozenset())
 
 
-def _take(known: dict[str, tuple[Found, float]], answers: Sequence[Found]) -> None:
+def _take(forms: dict[str, tuple[Found, float]], answers: Sequence[Found]) -> None:
     """Those that promise something; of equal ones the larger promise."""
-    base_us = next(one.price.us for one in answers if not one.steps)
-    for one in answers:
-        if one.steps and one.price.us < base_us:
-            key, promise = content_key(one.graph), 1 - one.price.us / base_us
-            if key not in known or known[key][1] < promise:
-                known[key] = one, promise
+    base_us = next(form.price.us for form in answers if not form.steps)
+    for form in answers:
+        if form.steps and form.price.us < base_us:
+            key, promise = content_key(form.graph), 1 - form.price.us / base_us
+            if key not in forms or forms[key][1] < promise:
+                forms[key] = form, promise
 
 
-def _ranked(found: Iterable[tuple[Found, float]]) -> tuple[tuple[Found, float], ...]:
-    return tuple(sorted(found, key=lambda pair: (-pair[1], len(pair[0].steps))))
+def _ranked(forms: Iterable[tuple[Found, float]]) -> tuple[tuple[Found, float], ...]:
+    return tuple(sorted(forms, key=lambda pair: (-pair[1], len(pair[0].steps))))
 
 
 def assembled(survey: Survey, paid: Mapping[str, Paid]) -> Assembled:

@@ -181,9 +181,9 @@ class _Backtracking:
         self._serial = count()
         start = Found(graph, price(graph)), scope.labels if scope else {}
         self._best_us = start[0].price.us
-        for found, labels in (start, *(scope.seeds if scope else ())):
-            self._seen.add(neighbours.key(found.graph))
-            self._keep(QueuedGraph(found, found.price, labels))
+        for form, labels in (start, *(scope.seeds if scope else ())):
+            self._seen.add(neighbours.key(form.graph))
+            self._keep(QueuedGraph(form, form.price, labels))
 
     def run(self, refuse: Refuse | None, until: Deadline) -> tuple[Found, ...]:
         for _ in range(self._budget.pops):
@@ -194,8 +194,8 @@ class _Backtracking:
                 continue
             if parent.fresh and not parent.rest:
                 self._push(replace(parent, rest=True))
-            for one in self._neighbours.of(parent.found.graph, self._filter(parent), refuse):
-                self._look(parent, one)
+            for neighbour in self._neighbours.of(parent.found.graph, self._filter(parent), refuse):
+                self._look(parent, neighbour)
                 if self._priced >= self._budget.prices or until.over():
                     break
         best = best_of(self._answers, self._budget.keep, self._budget.distinct)
@@ -225,11 +225,11 @@ class _Backtracking:
         self._priced += 1
         place = Place(parent.found.graph, neighbour.nodes)
         step = RewriteStep(neighbour.rule, neighbour.nodes, parent.found.price, price, place=place)
-        found = Found(neighbour.graph, price, (*parent.found.steps, step))
+        form = Found(neighbour.graph, price, (*parent.found.steps, step))
         if price.us < self._budget.threshold * self._best_us:
-            self._keep(_followed(parent, neighbour, found))
+            self._keep(_followed(parent, neighbour, form))
         elif self._budget.kinds and price.us < PAYS * parent.paid.us:
-            self._answers.append(found)  # too dear beside the best to go on from
+            self._answers.append(form)  # too dear beside the best to go on from
 
     def _keep(self, state: QueuedGraph) -> None:
         if not state.fresh:
@@ -243,16 +243,16 @@ class _Backtracking:
             self._queue = heapq.nsmallest(QUEUE, self._queue)
 
 
-def _followed(parent: QueuedGraph, neighbour: Neighbour, found: Found) -> QueuedGraph:
+def _followed(parent: QueuedGraph, neighbour: Neighbour, form: Found) -> QueuedGraph:
     """The state after a step."""
     kept = {node.name for node in parent.found.graph.nodes}
     kept.difference_update(neighbour.nodes[: neighbour.roots])
-    made = frozenset(node.name for node in found.graph.nodes if node.name not in kept)
+    new = frozenset(node.name for node in form.graph.nodes if node.name not in kept)
     sources = _sources(parent.labels, neighbour.nodes)
-    labels = {**parent.labels, **dict.fromkeys(made, sources)}
-    if found.price.us < PAYS * parent.paid.us:
-        return QueuedGraph(found, found.price, labels)
-    return QueuedGraph(found, parent.paid, labels, parent.fresh | made)
+    labels = {**parent.labels, **dict.fromkeys(new, sources)}
+    if form.price.us < PAYS * parent.paid.us:
+        return QueuedGraph(form, form.price, labels)
+    return QueuedGraph(form, parent.paid, labels, parent.fresh | new)
 
 
 def _sources(labels: Labels, names: Iterable[str]) -> frozenset[int]:
@@ -261,14 +261,14 @@ def _sources(labels: Labels, names: Iterable[str]) -> frozenset[int]:
     return none.union(*(labels.get(name, none) for name in names))
 
 
-def best_of(found: Sequence[Found], keep: int, distinct: bool = False) -> tuple[Found, ...]:
+def best_of(forms: Sequence[Found], keep: int, distinct: bool = False) -> tuple[Found, ...]:
     """The cheapest, best first, and the first of the given even if it is dearer. `distinct`: of
     those of one price that with the fewest steps."""
-    ranked = sorted(found, key=lambda one: (one.price.us, len(one.steps)))
+    ranked = sorted(forms, key=lambda form: (form.price.us, len(form.steps)))
     if distinct:
-        ranked = list({price_key(one.price.us): one for one in reversed(ranked)}.values())[::-1]
+        ranked = list({price_key(form.price.us): form for form in reversed(ranked)}.values())[::-1]
     kept = ranked[:keep]
-    return tuple(kept if any(one is found[0] for one in kept) else [*kept, found[0]])
+    return tuple(kept if any(form is forms[0] for form in kept) else [*kept, forms[0]])
 
 
 def price_key(us: float) -> float:
@@ -276,11 +276,11 @@ def price_key(us: float) -> float:
     return float(f"{us:.9g}")
 
 
-def with_kinds(best: tuple[Found, ...], found: Sequence[Found]) -> tuple[Found, ...]:
+def with_kinds(best: tuple[Found, ...], forms: Sequence[Found]) -> tuple[Found, ...]:
     """And the cheapest of each kind that has one rule only."""
     kinds: dict[str, Found] = {}
-    for one in sorted(found, key=lambda one: (one.price.us, len(one.steps))):
-        rules = {step.rule for step in one.steps}
+    for form in sorted(forms, key=lambda each: (each.price.us, len(each.steps))):
+        rules = {step.rule for step in form.steps}
         if len(rules) == 1:
-            kinds.setdefault(rules.pop(), one)
-    return (*best, *(one for one in kinds.values() if all(one is not other for other in best)))
+            kinds.setdefault(rules.pop(), form)
+    return (*best, *(form for form in kinds.values() if all(form is not other for other in best)))

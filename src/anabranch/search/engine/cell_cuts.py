@@ -86,13 +86,13 @@ def _cuts(widths: Sequence[int], severed: Sequence[int], width: int) -> Iterator
 
 def _without_crumbs(cells: Sequence[list[int]], least: int) -> list[list[int]]:
     """Cells of fewer places go with the next one, the last with the one before."""
-    found: list[list[int]] = []
+    merged: list[list[int]] = []
     for cell in cells:
-        if found and len(found[-1]) < least:
-            found[-1] = found[-1] + cell
+        if merged and len(merged[-1]) < least:
+            merged[-1] = merged[-1] + cell
         else:
-            found.append(cell)
-    if len(found) > 1 and len(found[-1]) < least:
-        last = found.pop()
-        found[-1] = found[-1] + last
-    return found
+            merged.append(cell)
+    if len(merged) > 1 and len(merged[-1]) < least:
+        last = merged.pop()
+        merged[-1] = merged[-1] + last
+    return merged

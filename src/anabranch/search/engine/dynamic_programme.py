@@ -136,10 +136,10 @@ def search(
     with uncollected():
         survey = survey or surveyed(graph, rules, settings)
         run = _PrefixSearch(survey, price, settings, tally.hear, until)
-        found = run.run(progress or (lambda done, total, what: None))
+        forms = run.run(progress or (lambda done, total, what: None))
     if refuse is not None:
         tally.tell(refuse)
-    return found
+    return forms
 
 
 def surveyed(graph: Graph, rules: Sequence[Rule], settings: Settings) -> Survey:
@@ -181,10 +181,10 @@ class _PrefixSearch:
         for j, part in enumerate(cut):
             done += part
             ways = [
-                PrefixExtension(head.gain + gain(found, one), head, interval.graph, one)
-                for interval, found in solver.ending(j)
+                PrefixExtension(head.gain + gain(forms, form), head, interval.graph, form)
+                for interval, forms in solver.ending(j)
                 for head in heads[interval.span[0]]
-                for one in found
+                for form in forms
             ]
             ways.sort(key=lambda way: (bool(way.head.steps or way.found.steps), -way.gain.us))
             last = j == len(cut) - 1
@@ -214,7 +214,7 @@ class _PrefixSearch:
     def _distinct(self, ways: Sequence[PrefixExtension], outputs: Sequence[Ref]) -> list[Head]:
         """The first SHORTLIST times `keep` ways, and the unchanged one, each as a beginning; of
         those that compute the same in the same way the first."""
-        found: dict[str, Head] = {}
+        heads: dict[str, Head] = {}
         trails: set[Trail] = set()
         for way in ways:
             steps = trail((*way.head.steps, *way.found.steps))
@@ -223,10 +223,10 @@ class _PrefixSearch:
             trails.add(steps)
             head = self._sewn(way)
             names = (head.sewn.names.get(ref.name, ref.name) for ref in outputs)
-            found.setdefault(" ".join(head.keys[name] for name in names), head)
-            if len(found) > SHORTLIST * self._settings.keep:
+            heads.setdefault(" ".join(head.keys[name] for name in names), head)
+            if len(heads) > SHORTLIST * self._settings.keep:
                 break
-        return list(found.values())
+        return list(heads.values())
 
     def _sewn(self, way: PrefixExtension) -> Head:
         before, head = way.before, way.head
@@ -241,7 +241,7 @@ class _PrefixSearch:
         return Head(sewn, way.gain, steps, keys, head.account, exchanges)
 
     def _answers(self, unchanged: Found, heads: Sequence[Head]) -> tuple[Found, ...]:
-        found = [unchanged]
+        forms = [unchanged]
         for head in heads:
             if head.steps:
                 try:
@@ -249,8 +249,8 @@ class _PrefixSearch:
                 except ValueError as why:
                     self._refuse(" and ".join(step.rule for step in head.steps), str(why))
                     continue
-                found.append(Found(whole, self._price(whole), head.steps, head.exchanges))
-        cheap = [one for one in found if one.price.us <= unchanged.price.us]
+                forms.append(Found(whole, self._price(whole), head.steps, head.exchanges))
+        cheap = [form for form in forms if form.price.us <= unchanged.price.us]
         return best_of(cheap, self._settings.keep, self._settings.distinct)
 
 

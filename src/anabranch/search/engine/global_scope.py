@@ -64,8 +64,8 @@ def applied_globally(
 
 def _next(graph: Graph, kind: RuleOnTypes, done: set[str]) -> Match | None:
     """The first match of the kind that was not tried."""
-    found = (match for match in matches(graph, kind[0]) if match.root.name not in done)
-    return next((match for match in found if _kind(kind[0], match) == kind), None)
+    untried = (match for match in matches(graph, kind[0]) if match.root.name not in done)
+    return next((match for match in untried if _kind(kind[0], match) == kind), None)
 
 
 def _kind(rule: Rule, match: Match) -> RuleOnTypes:

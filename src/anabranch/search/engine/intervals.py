@@ -100,18 +100,18 @@ class Survey:
         self._moved: dict[tuple[int, PartRange], tuple[Graph, RenamedGraph]] = {}
         self._joined: dict[tuple[PartRange, int, int], tuple[Halves, Graph, Labels]] = {}
 
-    def moved(self, found: Graph, like: Graph, interval: Interval) -> RenamedGraph:
+    def moved(self, graph: Graph, like: Graph, interval: Interval) -> RenamedGraph:
         """What was found for `like`, for the interval."""
-        key = id(found), interval.span
+        key = id(graph), interval.span
         if key not in self._moved:
-            self._moved[key] = found, moved(found, like, interval.graph)
+            self._moved[key] = graph, moved(graph, like, interval.graph)
         return self._moved[key][1]
 
     def joined(self, interval: Interval, halves: Halves) -> tuple[Graph, Labels]:
         """Two halves as one graph. What rules made in a half comes from all of its parts.
         ValueError if an operator does not take what the other half gives it now."""
-        (a, one), (_, two) = halves
-        key = a.span, id(one.graph), id(two.graph)
+        (a, first), (_, second) = halves
+        key = a.span, id(first.graph), id(second.graph)
         if key not in self._joined:
             self._joined[key] = halves, *self._sewn(interval, halves)
         return self._joined[key][1:]
@@ -119,9 +119,9 @@ class Survey:
     def _sewn(self, interval: Interval, halves: Halves) -> tuple[Graph, Labels]:
         sewn, labels = Sewn(), dict[str, frozenset[int]]()
         place, nodes = self.wiring.place, self.wiring.graph.nodes
-        for half, found in halves:
+        for half, form in halves:
             there = len(sewn.nodes)
-            sewn = sew(self.wiring, sewn, half.graph, found.graph)
+            sewn = sew(self.wiring, sewn, half.graph, form.graph)
             whole = frozenset(range(half.span[0], half.span[1] + 1))
             for node in sewn.nodes[there:]:
                 kept = node.name in place and nodes[place[node.name]] == node
@@ -129,8 +129,8 @@ class Survey:
         graph = interval.graph
         outputs = tuple(Ref(sewn.names.get(ref.name, ref.name)) for ref in graph.outputs)
         constants = (*graph.constants, *sewn.constants)
-        made = replace(graph, constants=constants, nodes=sewn.nodes, outputs=outputs)
-        joined = drop_dead(replace(made, conditions=()))
+        assembled = replace(graph, constants=constants, nodes=sewn.nodes, outputs=outputs)
+        joined = drop_dead(replace(assembled, conditions=()))
         was = {sewn.names.get(name, name): type for name, type in self.wiring.types.items()}
         return retyped(joined, was), labels
 
@@ -162,9 +162,9 @@ class Solver:
             if interval.span[1] == last:
                 if interval.likeness not in self._solved:
                     self._solved[interval.likeness] = interval.graph, self._search(interval)
-                like, found = self._solved[interval.likeness]
-                moved = (self._survey.moved(one.graph, like, interval) for one in found)
-                here = interval, tuple(map(renamed, found, moved))
+                like, forms = self._solved[interval.likeness]
+                moved = (self._survey.moved(form.graph, like, interval) for form in forms)
+                here = interval, tuple(map(renamed, forms, moved))
                 self._found[interval.span] = here
                 yield here
 
@@ -173,26 +173,26 @@ class Solver:
         share = replace(self._budget, prices=self._left * _weight(interval) // self._ahead)
         alone = interval.span[0] == interval.span[1]
         scope = None if alone or self._until.over() else self._scope(interval, price)
-        found = backtrack(
+        forms = backtrack(
             interval.graph, self._survey.neighbours, price, share, self._refuse, self._until, scope
         )
         self._left = max(self._left - price.asked, 0)
         self._ahead -= _weight(interval)
-        return found
+        return forms
 
     def _scope(self, interval: Interval, price: Counted) -> Scope:
         """What searching its parts has shown: the best of what they give together."""
         first, last = interval.span
         halves = [((first, last - 1), (last, last)), ((first, first), (first + 1, last))]
         ways = [
-            ((gain(left, one) + gain(right, two)).us, ((a, one), (b, two)))
+            ((gain(left, former) + gain(right, latter)).us, ((a, former), (b, latter)))
             for (a, left), (b, right) in (map(self._found.__getitem__, pair) for pair in halves)
-            for one, two in product(left, right)
-            if one.steps or two.steps
+            for former, latter in product(left, right)
+            if former.steps or latter.steps
         ]
         seeds: dict[Trail, tuple[Found, Labels]] = {}
         for _, halved in sorted(ways, key=lambda way: -way[0]):
-            steps = tuple(step for _, found in halved for step in found.steps)
+            steps = tuple(step for _, form in halved for step in form.steps)
             if len(seeds) < self._budget.keep and trail(steps) not in seeds:
                 try:
                     graph, labels = self._survey.joined(interval, halved)
@@ -207,9 +207,9 @@ def _weight(interval: Interval) -> int:
     return SHARE_OF_ONE_PART if interval.span[0] == interval.span[1] else 1
 
 
-def gain(all_of_them: Sequence[Found], one: Found) -> Gain:
+def gain(all_of_them: Sequence[Found], form: Found) -> Gain:
     """By how much it is cheaper than the one without steps."""
-    return next(found for found in all_of_them if not found.steps).price - one.price
+    return next(other for other in all_of_them if not other.steps).price - form.price
 
 
 def trail(steps: Sequence[RewriteStep]) -> Trail:

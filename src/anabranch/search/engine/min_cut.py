@@ -65,10 +65,10 @@ def parts(
     pieces = _divided(counted, network, size_l, between_cells)
     part_of = {place: number for number, piece in enumerate(pieces) for place in piece}
     _adopt(wiring, part_of)
-    found: list[list[str]] = [[] for _ in range(max(len(pieces), bool(part_of)))]
+    part_names: list[list[str]] = [[] for _ in range(max(len(pieces), bool(part_of)))]
     for place, node in enumerate(graph.nodes):
-        found[part_of[place]].append(node.name)
-    return tuple(map(tuple, found))
+        part_names[part_of[place]].append(node.name)
+    return tuple(map(tuple, part_names))
 
 
 def _adopt(wiring: Wiring, part_of: dict[int, int]) -> None:
@@ -138,11 +138,11 @@ def _divided(
         first = _first_side(places, network, before)
         left = [place for place in places if place in first]
         cells = [left, [place for place in places if place not in first]]
-    found: list[list[int]] = []
+    pieces: list[list[int]] = []
     for cell in cells:
-        found += _divided(cell, network, size_l, between_cells, before)
+        pieces += _divided(cell, network, size_l, between_cells, before)
         before = before.union(cell)
-    return found
+    return pieces
 
 
 def _first_side(places: list[int], network: FlowNetwork, before: frozenset[int]) -> frozenset[int]:

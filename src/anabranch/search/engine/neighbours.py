@@ -77,11 +77,11 @@ class Neighbours:
         place = id(graph), wanted.name
         if place not in self._made:
             self._made[place] = [], self._make(graph, wanted, refuse)
-        made, more = self._made[place]
-        yield from made
-        for one in more:
-            made.append(one)
-            yield one
+        neighbours, more = self._made[place]
+        yield from neighbours
+        for neighbour in more:
+            neighbours.append(neighbour)
+            yield neighbour
 
     def _make(
         self, graph: Graph, wanted: NeighbourFilter, refuse: Refuse | None

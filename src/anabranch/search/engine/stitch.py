@@ -87,9 +87,9 @@ def extracted(wiring: Wiring, names: Collection[str]) -> Graph:
     chosen = own | set(_fixed_readings(wiring, own))
     graph = wiring.graph
     nodes = tuple(graph.nodes[i] for i in sorted(wiring.place[name] for name in chosen))
-    made = {name for node in nodes for name in node.results}
+    produced = {name for node in nodes for name in node.results}
     read = dict.fromkeys(name for node in nodes for name in node.uses)
-    outer = [name for name in read if name not in made and name not in wiring.constants]
+    outer = [name for name in read if name not in produced and name not in wiring.constants]
     kept = tuple(
         Ref(name)
         for node in nodes

@@ -33,39 +33,39 @@ RenamedGraph = tuple[Graph, Mapping[str, str]]
 """A graph under other names, and the new name of each value."""
 
 
-def renamed(one: Found, moved: RenamedGraph) -> Found:
+def renamed(form: Found, moved: RenamedGraph) -> Found:
     """What was found, where it was moved."""
     graph, names = moved
     steps = (
         replace(step, nodes=tuple(names.get(name, name) for name in step.nodes))
-        for step in one.steps
+        for step in form.steps
     )
-    return Found(graph, one.price, tuple(steps))
+    return Found(graph, form.price, tuple(steps))
 
 
-def moved(found: Graph, like: Graph, graph: Graph) -> RenamedGraph:
+def moved(equal: Graph, like: Graph, graph: Graph) -> RenamedGraph:
     """A graph equal to `like`, for a graph of the same signature. Names that the rewriting gave are
     kept where the graph has no such name."""
-    if found is like:
+    if equal is like:
         return graph, {}
     names = dict(zip(_values(like), _values(graph), strict=True))
     taken = set(names.values())
-    for node in found.nodes:
+    for node in equal.nodes:
         if node.name not in names:
             new = _unused(node.name, taken)
             names.update((name, result_name(new, i)) for i, name in enumerate(node.results))
             taken.update(names[name] for name in node.results)
     own = {a.name: b for a, b in zip(like.constants, graph.constants, strict=True)}
     lines = {a.origin: b.origin for a, b in zip(like.nodes, graph.nodes, strict=True)}
-    made = Graph(
+    renamed_graph = Graph(
         graph.name,
         graph.inputs,
-        tuple(own.get(c.name, c) for c in found.constants),
-        tuple(_node(node, names, lines) for node in found.nodes),
-        tuple(Ref(names.get(ref.name, ref.name)) for ref in found.outputs),
+        tuple(own.get(c.name, c) for c in equal.constants),
+        tuple(_node(node, names, lines) for node in equal.nodes),
+        tuple(Ref(names.get(ref.name, ref.name)) for ref in equal.outputs),
         states=graph.states,
     )
-    return made, names
+    return renamed_graph, names
 
 
 def _values(graph: Graph) -> list[str]:

@@ -48,16 +48,16 @@ class Expressions:
     def extended(self, keys: Keys, nodes: Iterable[Node]) -> Keys:
         """The keys, and those of these further nodes. A node that may answer otherwise each time
         is told from its like by which of them it is."""
-        found = dict(keys)
+        key_of = dict(keys)
         met: dict[str, int] = {}
         for node in nodes:
-            key = self._key(node, found)
+            key = self._key(node, key_of)
             if not computable(node):
                 met[key] = met.get(key, 0) + 1
                 key = f"{key}#{met[key]}"
             for i, name in enumerate(node.results):
-                found[name] = result_name(key, i)
-        return found
+                key_of[name] = result_name(key, i)
+        return key_of
 
     def _key(self, node: Node, keys: dict[str, str]) -> str:
         reads = tuple(keys[name] for name in node.uses)

@@ -84,8 +84,8 @@ class CpuExecutable(LoadedPlan):
     def _called(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
         whole = len(inputs) == len(self._placed.inputs)
         buffers = self._placed.inputs if whole else self._given
-        for static, given in zip(buffers, inputs, strict=True):
-            copy_into(static, given)
+        for static, tensor in zip(buffers, inputs, strict=True):
+            copy_into(static, tensor)
         self._replay()
         return copied(self.outputs, self._kept) if clone else self.outputs
 
@@ -160,13 +160,13 @@ class CpuExecutable(LoadedPlan):
                 "its operators need a thread, and the system starts no more of them",
                 "call torch.set_num_threads(1) first, or raise the limit of threads (ulimit -u)",
             )
-        found: list[_T] = []
-        job = StreamWork(partial(copy_context().run, lambda: found.append(call())))
+        results: list[_T] = []
+        job = StreamWork(partial(copy_context().run, lambda: results.append(call())))
         self._own.submit(0, job)
         job.wait()
         if job.failure is not None:
             raise job.failure
-        return found[0]
+        return results[0]
 
     def _replay(
         self, spans: list[Span] | None = None, pause: Callable[[str], float] | None = None
@@ -302,7 +302,7 @@ class CpuTarget:
         self,
         plan: Plan,
         repeat: int = 1,
-        given: Mapping[str, Tensor] | None = None,
+        contents: Mapping[str, Tensor] | None = None,
         beside: Executable | None = None,
         states: Mapping[str, Tensor] | None = None,
     ) -> CpuExecutable:
@@ -322,7 +322,7 @@ class CpuTarget:
         )
         shared = beside.arena if beside is not None else None
         with torch.no_grad():
-            placed = place(plan, self.device, RUNNERS, given, shared, states)
+            placed = place(plan, self.device, RUNNERS, contents, shared, states)
         turn = None
         if isinstance(beside, CpuExecutable) and placed.arena is shared:
             turn = beside.turn

@@ -108,10 +108,10 @@ def sample(
             deadline += offer()
             for i, (taken, call) in enumerate(zip(samples, calls, strict=True)):
                 if i in lead:
-                    found, lead[i] = _ahead(call, lead[i])
+                    times, lead[i] = _ahead(call, lead[i])
                 else:
-                    found, _ = _visit(call)
-                taken += found
+                    times, _ = _visit(call)
+                taken += times
     return samples
 
 
@@ -119,9 +119,9 @@ def _ahead(call: Callable[[], object], lead: float) -> tuple[list[float], float]
     """A visit before which the device slept long enough, if there is any such time, and that many
     microseconds."""
     while True:
-        found, late = _visit(call, lead)
+        times, late = _visit(call, lead)
         if not late or lead >= timing.LONGEST:
-            return found, lead
+            return times, lead
         lead = min(timing.LONGEST, max(2 * lead, timing.MARGIN * late))
 
 

@@ -163,7 +163,7 @@ class CudaExecutable(LoadedPlan):
         if self._graph is not None:
             pairs = zip(self._outputs, seal(self._outputs), strict=True)
             self._sealed = tuple(
-                own if i in self._kept else made for i, (own, made) in enumerate(pairs)
+                own if i in self._kept else sealed for i, (own, sealed) in enumerate(pairs)
             )
 
     def _locked(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
@@ -212,10 +212,10 @@ class CudaExecutable(LoadedPlan):
     def _into_other_graph(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
         """The launches of a call, in the graph that its caller captures. They begin on the stream
         that libraries have been prepared for."""
-        for number, given in enumerate(inputs):
-            if given.device != self._device and not given.is_pinned():
+        for number, tensor in enumerate(inputs):
+            if tensor.device != self._device and not tensor.is_pinned():
                 raise TargetError(
-                    f"input {number} of plan {self.plan.tasks.name} is on {given.device} while a "
+                    f"input {number} of plan {self.plan.tasks.name} is on {tensor.device} while a "
                     "CUDA graph is captured",
                     f"a graph can copy to {self._device} from there or from pinned memory only",
                     f"move the input to {self._device} before the capture begins",

@@ -192,27 +192,27 @@ class _Batch:
                 process.kill()
 
 
-def _built(answer: dict[str, Any], given: int) -> CubinOrReason:
+def _built(answer: dict[str, Any], declared: int) -> CubinOrReason:
     """The entry has more parameters than the text, how many depends on Triton's version: pointers
     to scratch memory, which may be null if unused."""
     if "refused" in answer:
         return str(answer["refused"])
     code = base64.b64decode(answer.pop("code"))
     try:
-        found = facts(code)
+        cubin = facts(code)
     except ValueError as failed:
         return str(failed)
-    if len(found.parameters) < given or set(found.parameters) - {POINTER}:
-        return f"its entry takes other parameters than pointers: {found.parameters}"
+    if len(cubin.parameters) < declared or set(cubin.parameters) - {POINTER}:
+        return f"its entry takes other parameters than pointers: {cubin.parameters}"
     return Cubin(
         code,
-        found.entry,
+        cubin.entry,
         answer["warps"],
         answer["shared"],
-        len(found.parameters),
+        len(cubin.parameters),
         answer["scratch"],
-        found.registers,
-        found.local,
+        cubin.registers,
+        cubin.local,
     )
 
 

@@ -114,10 +114,10 @@ class Cudnn:
         key = (structure_text(kernel.body), str(kernel.variant))
         if key not in self._engines:
             self._engines[key] = self._attempt(kernel)
-        found = self._engines[key]
-        if isinstance(found, TargetError):
-            raise found
-        return found
+        engine = self._engines[key]
+        if isinstance(engine, TargetError):
+            raise engine
+        return engine
 
     def build(
         self, kernels: Iterable[Kernel], cache: Cache | None = None, machine: str = ""
@@ -146,8 +146,8 @@ class Cudnn:
             built = dict(zip(missing, pool.map(attempt, missing), strict=True))
         self._engines.update(built)
         if cache is not None:
-            for key, made in built.items():
-                data = _serialised(made) if isinstance(made, Engine) else None
+            for key, outcome in built.items():
+                data = _serialised(outcome) if isinstance(outcome, Engine) else None
                 if data is not None:
                     ENGINES.put(cache, names[key], data)
 
@@ -228,14 +228,14 @@ class Cudnn:
             compute_data_type=cudnn.data_type.FLOAT,
             handle=handle,
         )
-        made: dict[str, Any] = {}
+        tensors: dict[str, Any] = {}
         for role, name in _roles(body).items():
             if role != "y":
-                made[name] = self._tensor(graph, role, table[name], role == "b")
-                made[name].set_uid(UIDS[role])
+                tensors[name] = self._tensor(graph, role, table[name], role == "b")
+                tensors[name].set_uid(UIDS[role])
         for node in body.nodes:
-            made[node.name] = _translate(graph, node.op, ops.arguments(node), made)
-        out = made[body.outputs[0].name]
+            tensors[node.name] = _translate(graph, node.op, ops.arguments(node), tensors)
+        out = tensors[body.outputs[0].name]
         type = table[body.outputs[0].name]
         out.set_output(True).set_data_type(io_type)
         out.set_dim(list(type.shape)).set_stride(_strides(type))
@@ -289,9 +289,9 @@ def _serialised(engine: Engine) -> bytes | None:
         return None
 
 
-def _translate(graph: Any, op: str, arguments: dict[str, Any], made: dict[str, Any]) -> Any:
+def _translate(graph: Any, op: str, arguments: dict[str, Any], tensors: dict[str, Any]) -> Any:
     def use(name: str) -> Any:
-        return made[arguments[name].name]
+        return tensors[arguments[name].name]
 
     match ops.packet_name(op):
         case "aten.convolution":

@@ -31,8 +31,8 @@ def gpus() -> tuple[str, ...]:
     CUDA_VISIBLE_DEVICES may call it. Empty where there are none."""
     if not available():
         return ()
-    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-    return tuple(f"{one.name} GPU-{one.uuid}" for one in found)
+    devices = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return tuple(f"{device.name} GPU-{device.uuid}" for device in devices)
 
 
 def read_spec(device: torch.device, tf32: bool) -> TargetSpec:
@@ -45,9 +45,9 @@ def read_spec(device: torch.device, tf32: bool) -> TargetSpec:
             "plans need 8.0 or newer (A100, RTX 30 and later)",
             "use target='cpu', or a newer GPU",
         )
-    known = max(c for c in DENSE_FLOPS_PER_SM_CYCLE if c <= capability)
+    nearest = max(c for c in DENSE_FLOPS_PER_SM_CYCLE if c <= capability)
     clock_hz = 1e3 * _clock_khz(properties)
-    per_cycle = DENSE_FLOPS_PER_SM_CYCLE[known]
+    per_cycle = DENSE_FLOPS_PER_SM_CYCLE[nearest]
     sms = properties.multi_processor_count
     return TargetSpec(
         kind="cuda",

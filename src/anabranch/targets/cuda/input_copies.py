@@ -51,14 +51,14 @@ def filler(buffers: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], None]:
     plain = [(place, buffers[place]) for place in alone if once(buffers[place]) is buffers[place]]
     repeated = [(p, buffers[p]) for p in alone if once(buffers[p]) is not buffers[p]]
 
-    def fill(given: Sequence[Tensor]) -> None:
-        if len(given) != len(buffers):
-            raise ValueError(f"{len(given)} tensors for {len(buffers)} inputs")
+    def fill(tensors: Sequence[Tensor]) -> None:
+        if len(tensors) != len(buffers):
+            raise ValueError(f"{len(tensors)} tensors for {len(buffers)} inputs")
         for place, buffer in plain:
-            buffer.copy_(given[place], non_blocking=True)
+            buffer.copy_(tensors[place], non_blocking=True)
         for place, buffer in repeated:
-            copy_into(buffer, given[place], wait=False)
+            copy_into(buffer, tensors[place], wait=False)
         for places, group in joined:
-            torch._foreach_copy_(group, [given[place] for place in places], non_blocking=True)
+            torch._foreach_copy_(group, [tensors[place] for place in places], non_blocking=True)
 
     return fill

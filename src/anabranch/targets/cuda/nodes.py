@@ -88,9 +88,9 @@ def _nodes(graph: int, library: Library) -> Iterator[tuple[int | None, int]]:
     """Handles and kinds."""
     count = ctypes.c_size_t()
     library.ask("cuGraphGetNodes", ctypes.c_void_p(graph), None, ctypes.byref(count))
-    found = (ctypes.c_void_p * count.value)()
-    library.ask("cuGraphGetNodes", ctypes.c_void_p(graph), found, ctypes.byref(count))
-    for node in found:
+    handles = (ctypes.c_void_p * count.value)()
+    library.ask("cuGraphGetNodes", ctypes.c_void_p(graph), handles, ctypes.byref(count))
+    for node in handles:
         kind = ctypes.c_int()
         library.ask("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
         yield node, kind.value

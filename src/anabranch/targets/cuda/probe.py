@@ -33,13 +33,13 @@ def probe(run: CudaExecutable, workspaces: Mapping[str, int]) -> dict[str, Probe
     with torch.cuda.stream(run.side):
         run.launch_all(serial)
     torch.cuda.synchronize()
-    found: dict[str, Probe] = {}
+    probes: dict[str, Probe] = {}
     for task in run.plan.tasks.tasks:
         took = launched.get(task.name)
         count = len(task.body.nodes) if took is None else len(took)
         workspace = workspaces.get(task.name, 0)
-        found[task.name] = Probe(workspace, temporary[task.name], count, largest(took or ()))
-    return found
+        probes[task.name] = Probe(workspace, temporary[task.name], count, largest(took or ()))
+    return probes
 
 
 def _captured(run: CudaExecutable, call: Callable[[], None]) -> list[Resources | None] | None:

@@ -71,8 +71,8 @@ def kernel_spans(run: CudaExecutable) -> tuple[str, tuple[KernelSpan, ...]]:
         for event in events:
             left.setdefault(_sort(event), deque()).append(task)
     seen.sort(key=lambda e: float(e["ts"]))
-    found = [(e, q.popleft() if (q := left.get(_sort(e))) else "") for e in seen]
-    return IN_A_REPLAY, _spans(found, run)
+    matched = [(e, q.popleft() if (q := left.get(_sort(e))) else "") for e in seen]
+    return IN_A_REPLAY, _spans(matched, run)
 
 
 def _several(run: CudaExecutable) -> None:
@@ -100,12 +100,12 @@ def _spans(
     after another."""
     tasks = {task.name: task for task in run.plan.tasks.tasks}
     begin = min((float(e["ts"]) for e, _ in events), default=0.0)
-    found = []
+    spans = []
     for event, name in events:
         start = float(event["ts"]) - begin
         kind = computes(tasks[name]) if name in tasks else None
-        found.append(KernelSpan(name, start, start + float(event["dur"]), _taken(event), kind))
-    return tuple(sorted(found, key=lambda span: span.start))
+        spans.append(KernelSpan(name, start, start + float(event["dur"]), _taken(event), kind))
+    return tuple(sorted(spans, key=lambda span: span.start))
 
 
 def _sort(event: dict[str, Any]) -> Hashable:

@@ -106,7 +106,7 @@ class CudaTarget:
         self,
         plan: Plan,
         repeat: int = 1,
-        given: Mapping[str, torch.Tensor] | None = None,
+        contents: Mapping[str, torch.Tensor] | None = None,
         beside: Executable | None = None,
         states: Mapping[str, torch.Tensor] | None = None,
     ) -> CudaExecutable:
@@ -141,12 +141,12 @@ class CudaTarget:
             self.prepare([task.kernel for task in plan.tasks.tasks if task.kernel])
             before = torch.cuda.memory_allocated(self.device)
             shared = beside.arena if beside is not None else None
-            placed = place(plan, self.device, self._runners, given, shared, states)
+            placed = place(plan, self.device, self._runners, contents, shared, states)
             taken = torch.cuda.memory_allocated(self.device) - before
             together = beside if placed.arena is shared else None
             fresh = held_at(plan, placed, arena=together is None)
             own = max(0, taken - sum(sum(at.values()) for at in fresh.values()))
-            later = not given and needs_values(plan)
+            later = not contents and needs_values(plan)
             assert together is None or isinstance(together, CudaExecutable)
             run = CudaExecutable(
                 *(plan, placed, *streams, repeat),
@@ -214,19 +214,19 @@ class CudaTarget:
 
     def _probed(self, run: CudaExecutable) -> dict[str, Probe]:
         kernels = {task.name: task.kernel for task in run.plan.tasks.tasks if task.kernel}
-        known = {
+        probes = {
             name: self._triton.probe(kernel)
             for name, kernel in kernels.items()
             if kernel.provider == "triton"
         }
-        if len(known) == len(kernels):
-            return known
+        if len(probes) == len(kernels):
+            return probes
         workspaces = {
             name: self._cudnn.engine(kernel).workspace
             for name, kernel in kernels.items()
             if kernel.provider == "cudnn" and self._cudnn
         }
-        return probe(run, workspaces) | known
+        return probe(run, workspaces) | probes
 
     def timeline(self, run: Executable) -> Timeline | None:
         """Spans of one run under CUPTI, by torch's profiler; a graph is launched kernel by kernel

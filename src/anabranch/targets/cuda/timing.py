@@ -40,7 +40,7 @@ def interleaved(
 ) -> list[list[float]]:
     """Samples in microseconds for each callable, within about `budget` seconds in all. `ahead`:
     the device's time alone, which asks for callables that do nothing but launch."""
-    found = [_Timed(run, LONGEST if ahead else 0.0) for run in runs]
+    timings = [_Timed(run, LONGEST if ahead else 0.0) for run in runs]
     with turn() as offer:
         _warm(runs, min(TIME.warm_up_s, budget))
         deadline = time.perf_counter() + budget
@@ -48,11 +48,11 @@ def interleaved(
             if done >= TIMED_ROUNDS[0] and time.perf_counter() > deadline:
                 break
             deadline += offer()
-            marks = [timed.replays() for timed in found]
+            marks = [timed.replays() for timed in timings]
             torch.cuda.synchronize()
-            for timed, events in zip(found, marks, strict=True):
+            for timed, events in zip(timings, marks, strict=True):
                 timed.read(events)
-    return [timed.ahead or timed.behind for timed in found]
+    return [timed.ahead or timed.behind for timed in timings]
 
 
 class _Timed:

@@ -168,8 +168,10 @@ class Triton:
         keys = {recipe: recipe.key(installed) for recipe in wanted}
         self._recall(keys, cache)
         missing = [recipe for recipe in wanted if recipe not in self._built]
-        known = (i for recipe, found in wanted.items() if recipe in self._built for i in found)
-        first = sorted([*others, *known])
+        cached = (
+            i for recipe, positions in wanted.items() if recipe in self._built for i in positions
+        )
+        first = sorted([*others, *cached])
         if not missing:
             yield first
         else:
@@ -325,10 +327,10 @@ class _Bound:
 
 def _agrees(task: Task, name: str, tensor: Tensor, declared: TensorType) -> None:
     """TargetError if a tensor is not what the text was written for: it would be read wrongly."""
-    found = type_of(tensor)
-    if not ops.same_layout(found, declared):
+    actual = type_of(tensor)
+    if not ops.same_layout(actual, declared):
         raise TargetError(
-            f"%{name} of task {task.name} is {found.text}",
+            f"%{name} of task {task.name} is {actual.text}",
             f"its kernel was written for {declared.text}",
             "compile the model again",
             task.origin,

@@ -53,8 +53,8 @@ class SimTarget:
         self, profile: Profile, tf32: bool = False, model: FittedKernels | None = None
     ) -> None:
         self.profile = profile
-        known = profile.spec.calibration or CALIBRATIONS.get(profile.spec.capability)
-        self.spec = replace(profile.spec, tf32=tf32, simulated=True, calibration=known)
+        calibration = profile.spec.calibration or CALIBRATIONS.get(profile.spec.capability)
+        self.spec = replace(profile.spec, tf32=tf32, simulated=True, calibration=calibration)
         self.estimates = Modelled(model, terms_of, self.spec) if model is not None else None
         self.device = torch.device("meta")
 
@@ -67,7 +67,7 @@ class SimTarget:
         self,
         plan: Plan,
         repeat: int = 1,
-        given: Mapping[str, torch.Tensor] | None = None,
+        contents: Mapping[str, torch.Tensor] | None = None,
         beside: Executable | None = None,
         states: Mapping[str, torch.Tensor] | None = None,
     ) -> Executable:

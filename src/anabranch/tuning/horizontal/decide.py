@@ -57,8 +57,8 @@ def horizontal_fusion(job: Job, built: BuiltPlan) -> BuiltPlan:
     enough = until.left() > schedule_seconds(job.trace)
     names = ", ".join(offer.names for offer in trial.offers)
     try:
-        found = _in_earnest(aside, built, trial, enough)
-        was, now = compared(job, built, found)
+        fused = _in_earnest(aside, built, trial, enough)
+        was, now = compared(job, built, fused)
     except AnabranchError as failed:  # there is a plan already
         job.trace.add("refused", "horizontal_fusion", names, f"{failed.what}: {failed.why}")
         return built
@@ -71,7 +71,7 @@ def horizontal_fusion(job: Job, built: BuiltPlan) -> BuiltPlan:
     for event in aside.trace.events:
         if event.kind == "chosen":
             job.trace.add(event.kind, event.where, event.what, event.why, **dict(event.data))
-    return replace(found, trace=job.trace)
+    return replace(fused, trace=job.trace)
 
 
 def _until(job: Job) -> Deadline:
@@ -87,29 +87,29 @@ def _in_earnest(job: Job, built: BuiltPlan, trial: HorizontalTrial, enough: bool
     from. Where there is not `enough` time, few others are looked for."""
     selection = with_probes(selection_of(built, trial), built.costs)
     safe = built.settled and all(offer.settled for offer in trial.offers)
-    found = scheduled(job, built.graph, built.signature, selection, safe, not enough)
-    chosen = found.choice.schedule
+    plan = scheduled(job, built.graph, built.signature, selection, safe, not enough)
+    chosen = plan.choice.schedule
     if job.options.scheduler not in ("best", trial.schedule.scheduler):
-        return found  # who names a scheduler gets its plan
-    own, other = built.costs.race([(found.tasks, chosen), (found.tasks, trial.schedule)])
+        return plan  # who names a scheduler gets its plan
+    own, other = built.costs.race([(plan.tasks, chosen), (plan.tasks, trial.schedule)])
     if other.us >= own.us or tied(other, own):
-        return found
-    rest = [pair for pair in found.choice.candidates if pair[0] != trial.schedule]
-    return replace(found, choice=Choice(trial.schedule, ((trial.schedule, other), *rest)))
+        return plan
+    rest = [pair for pair in plan.choice.candidates if pair[0] != trial.schedule]
+    return replace(plan, choice=Choice(trial.schedule, ((trial.schedule, other), *rest)))
 
 
-def compared(job: Job, made: BuiltPlan, found: BuiltPlan) -> tuple[Cost, Cost]:
+def compared(job: Job, built: BuiltPlan, fused: BuiltPlan) -> tuple[Cost, Cost]:
     """What both plans take, side by side, as they will be launched."""
-    pair = [(plan.tasks, plan.choice.schedule) for plan in (made, found)]
-    was, now = made.costs.race(pair)
+    pair = [(plan.tasks, plan.choice.schedule) for plan in (built, fused)]
+    was, now = built.costs.race(pair)
     slower = now.us > was.us and not tied(now, was)
-    able = job.options.pdl != "off" and supports_pdl(found.tasks, job.target)
+    able = job.options.pdl != "off" and supports_pdl(fused.tasks, job.target)
     if slower or not able:
         return was, now
     texts = [f"{tasks_text(tasks)}\n{text_schedule(schedule)}" for tasks, schedule in pair]
     key = RACED.key(job.target.spec.fingerprint, *texts)
     costs = RACED.remember(
-        job.cache, key, lambda: _in_their_modes(job, made, found), fits=lambda c: len(c) == 2
+        job.cache, key, lambda: _in_their_modes(job, built, fused), fits=lambda c: len(c) == 2
     )
     return (was, now) if costs is None else (costs[0], costs[1])
 

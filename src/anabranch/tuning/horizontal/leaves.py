@@ -30,15 +30,17 @@ MOST_POINTERS = 200
 """Values that a launch may read and write."""
 
 
-def leaf_groups(tasks: TaskGraph, known: Mapping[str, JointPart]) -> list[list[TaskGroup]]:
+def leaf_groups(tasks: TaskGraph, part_of: Mapping[str, JointPart]) -> list[list[TaskGroup]]:
     """Groups of leaves that could be one launch each, those of equal structure together."""
     dag = dag_of(tasks)
     ends = {name for name, after in zip(dag.names, dag.succs, strict=True) if not after}
-    small = [task for task in tasks.tasks if task.name in ends and _is_small(known.get(task.name))]
-    found: dict[str, list[TaskGroup]] = {}
+    small = [
+        task for task in tasks.tasks if task.name in ends and _is_small(part_of.get(task.name))
+    ]
+    groups_by_structure: dict[str, list[TaskGroup]] = {}
     for group in _in_a_row(small):
-        found.setdefault(structure_text(joint(group).body), []).append(group)
-    return list(found.values())
+        groups_by_structure.setdefault(structure_text(joint(group).body), []).append(group)
+    return list(groups_by_structure.values())
 
 
 def _is_small(part: JointPart | None) -> bool:

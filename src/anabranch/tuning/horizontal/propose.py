@@ -86,14 +86,14 @@ class Offer:
 def proposed(job: Job, built: BuiltPlan, until: Deadline) -> list[Offer]:
     """What is worth trying until then, what a forecast likes best first."""
     spec = job.target.spec
-    known = parts(built.selection, spec)
-    leaves = leaf_groups(built.tasks, known)
-    alike = sorted(grouped(built.tasks, known, spec), key=lambda groups: -_saved(groups, known))
+    part_of = parts(built.selection, spec)
+    leaves = leaf_groups(built.tasks, part_of)
+    alike = sorted(grouped(built.tasks, part_of, spec), key=lambda groups: -_saved(groups, part_of))
     if not alike and not leaves:
         return []
     base = built.costs.timeline(built.tasks, built.choice.schedule).latency
     works = Memo(lambda task: work(task, spec))
-    predicted = partial(_predicted, built=built, known=known, works=works)
+    predicted = partial(_predicted, built=built, part_of=part_of, works=works)
     lost = [predicted(groups) - base - UNTOLD * len(groups) for groups in alike[:FORECASTS]]
     ranked = sorted(range(len(lost)), key=lost.__getitem__)
     likely = [*leaves, *(alike[i] for i in ranked if lost[i] < 0)]
@@ -118,7 +118,7 @@ def proposed(job: Job, built: BuiltPlan, until: Deadline) -> list[Offer]:
                 "refused", "horizontal_fusion", f"{len(others)} sets of independent tasks", why
             )
             kept = [groups for groups in kept if groups in leaves]
-    return _with_kernels(job, built, kept, known) if kept else []
+    return _with_kernels(job, built, kept, part_of) if kept else []
 
 
 def _tell(job: Job, alike: Sequence[object], likely: Sequence[object], most: int) -> None:
@@ -173,18 +173,21 @@ def together_us(
     return best
 
 
-def _saved(groups: Sequence[TaskGroup], known: Mapping[str, JointPart]) -> float:
+def _saved(groups: Sequence[TaskGroup], part_of: Mapping[str, JointPart]) -> float:
     """All but the longest part of each: what they would save in a row."""
-    us = [[known[task.name].us for task in group] for group in groups]
+    us = [[part_of[task.name].us for task in group] for group in groups]
     return sum(sum(each) - max(each) for each in us)
 
 
 def _predicted(
-    groups: Sequence[TaskGroup], built: BuiltPlan, known: Mapping[str, JointPart], works: Memo[Work]
+    groups: Sequence[TaskGroup],
+    built: BuiltPlan,
+    part_of: Mapping[str, JointPart],
+    works: Memo[Work],
 ) -> float:
     """The latency of the plan with these groups, by a model."""
-    sketches = {name_of(group): sketch(group, known) for group in groups}
-    us = {name_of(group): [known[task.name].us for task in group] for group in groups}
+    sketches = {name_of(group): sketch(group, part_of) for group in groups}
+    us = {name_of(group): [part_of[task.name].us for task in group] for group in groups}
     tasks = together(built.tasks, sketches, groups)
     members = {name_of(group): [task.name for task in group] for group in groups}
     schedule = adapted(built.choice.schedule, dag_of(tasks), members)
@@ -202,17 +205,17 @@ def _with_kernels(
     job: Job,
     built: BuiltPlan,
     alike: Sequence[Sequence[TaskGroup]],
-    known: Mapping[str, JointPart],
+    part_of: Mapping[str, JointPart],
 ) -> list[Offer]:
     """The groups that a generated kernel runs, and not more slowly than they run apart."""
     prepare = partial(pack, spec=job.target.spec)
     costs = costs_of(job.target, prepare, job.cache, job.trace, job.deadline, TIME.kernel_s)
     every = [group for groups in alike for group in groups]
     tuner = tuner_of(job)
-    picked = tuner.horizontal(list(map(joint, every)), offers(every, known), costs, job.trace)
+    picked = tuner.horizontal(list(map(joint, every)), offers(every, part_of), costs, job.trace)
     safe = picked.settled and costs.settled
     tasks = {task.name: task for task in picked.tasks.tasks}
-    found: list[Offer] = []
+    accepted: list[Offer] = []
     for groups in alike:
         own = [tasks[name_of(group)] for group in groups if name_of(group) in tasks]
         if len(own) < len(groups):
@@ -221,14 +224,14 @@ def _with_kernels(
                 "refused", "horizontal_fusion", names, "no kernel runs them in one launch"
             )
             continue
-        own = [_held(task, group, known) for task, group in zip(own, groups, strict=True)]
+        own = [_held(task, group, part_of) for task, group in zip(own, groups, strict=True)]
         offer = Offer(tuple(groups), tuple(own), picked.candidates[own[0].name], safe)
         why = _why_apart(offer) or _hopeless(offer, built.costs, costs, Roofline(job.target.spec))
         if why:
             job.trace.add("refused", "horizontal_fusion", offer.names, str(why))
         else:
-            found.append(offer)
-    return found
+            accepted.append(offer)
+    return accepted
 
 
 def _why_apart(offer: Offer) -> Refused | None:
@@ -239,11 +242,11 @@ def _why_apart(offer: Offer) -> Refused | None:
     return next((why for why in reasons if why), None)
 
 
-def _held(task: Task, group: TaskGroup, known: Mapping[str, JointPart]) -> Task:
+def _held(task: Task, group: TaskGroup, part_of: Mapping[str, JointPart]) -> Task:
     """The task with what its launch takes of the machine, as far as its parts tell."""
     assert task.kernel is not None
     return replace(
-        task, kernel=replace(task.kernel, resources=joint_resources(task.kernel, group, known))
+        task, kernel=replace(task.kernel, resources=joint_resources(task.kernel, group, part_of))
     )
 
 

@@ -59,14 +59,14 @@ def best(
     each = (begun - rest) / max(1, len(first)) if rest < math.inf else 0.0
     count = int(ALONE * rest / each) if each > 0 else len(offers)
     alone = [trial for offer in offers[:count] if (trial := _trial(built, (offer,)))]
-    one, costs = _fastest(built, alone)
+    single, costs = _fastest(built, alone)
     for trial, cost in zip(alone, costs[1:], strict=True):
         if cost.us >= costs[0].us:
             why = f"{cost.us:.2f} us {cost.source}, {costs[0].us:.2f} with a launch for each"
             trace.add("refused", "horizontal_fusion", trial.offers[0].names, why)
     ranked = sorted(zip(costs[1:], alone, strict=True), key=lambda pair: pair[0].us)
     paying = [trial.offers[0] for cost, trial in ranked if cost.us < costs[0].us]
-    last = [trial for trial in (most, one) if trial is not None]
+    last = [trial for trial in (most, single) if trial is not None]
     if left() > 0 and len(paying) > 1:
         for number in dict.fromkeys(max(2, round(share * len(paying))) for share in SHARES):
             last += _together(built, paying[:number])
@@ -113,7 +113,7 @@ def _together(built: BuiltPlan, offers: Sequence[Offer]) -> Iterator[HorizontalT
 def _overlap(taken: Sequence[Offer], offer: Offer) -> bool:
     """Whether some task is in groups of both."""
     names = {task.name for group in offer.groups for task in group}
-    return any(task.name in names for one in taken for group in one.groups for task in group)
+    return any(task.name in names for other in taken for group in other.groups for task in group)
 
 
 def _fastest(

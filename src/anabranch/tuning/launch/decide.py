@@ -84,14 +84,14 @@ def with_launch_settings(
     if cost is None:
         return plan, None
     plan, mode, cost = _another_schedule(plan, mode, cost, others, target, cache, trace)
-    found = None
+    per_kernel = None
     if until is not None and len(plan.schedule.launches) > LARGE_LAUNCHES:
         why = f"of more than {LARGE_LAUNCHES} launches too little is learned in the time"
         trace.add("refused", "pdl", "modes kernel by kernel", why)
     elif until is not None:
-        found = _per_kernel(plan, mode, target, cache, trace, until, find)
-    if found is not None:
-        own, cost = found
+        per_kernel = _per_kernel(plan, mode, target, cache, trace, until, find)
+    if per_kernel is not None:
+        own, cost = per_kernel
         plan = replace(plan, tasks=in_modes(plan.tasks, own))
     elif mode:
         plan = replace(plan, tasks=in_mode(plan.tasks, mode))
@@ -103,15 +103,15 @@ def near(candidates: Sequence[tuple[Schedule, Cost]], chosen: Schedule) -> list[
     fewest streams."""
     names = sorted(launch.task for launch in chosen.launches)
     us = next((cost.us for s, cost in candidates if s == chosen), math.inf)
-    found: dict[Hashable, Schedule] = {}
+    schedule_of: dict[Hashable, Schedule] = {}
     for other, cost in sorted(candidates, key=lambda pair: pair[1].us):
         if cost.us > SCHEDULE_RATIO * us:
             break
         graph = _graph(other, names)
-        if graph not in found or other.streams < found[graph].streams:
-            found[graph] = other
-    found.pop(_graph(chosen, names), None)
-    fit = list(found.values())
+        if graph not in schedule_of or other.streams < schedule_of[graph].streams:
+            schedule_of[graph] = other
+    schedule_of.pop(_graph(chosen, names), None)
+    fit = list(schedule_of.values())
     few = [s for s in fit if s.streams == 1]
     most = OTHERS if len(names) <= LARGE_LAUNCHES else OTHERS_OF_LARGE
     return [*few[:1], *(s for s in fit if s.streams > 1)][:most]
@@ -136,24 +136,26 @@ def _another_schedule(
     if not others:
         return plan, mode, cost
     tried = [(plan, mode), *((other, m) for other in others for m in dict.fromkeys((*BOTH, mode)))]
-    texts = [f"{text_schedule(one.schedule)}\n{m or ''}" for one, m in tried]
+    texts = [f"{text_schedule(tried_plan.schedule)}\n{m or ''}" for tried_plan, m in tried]
     key = OF_SCHEDULES.key(target.spec.fingerprint, tasks_text(plan.tasks), *texts)
 
     def timed() -> tuple[Cost, ...] | None:
         costs = in_their_modes(tried, target)
         return None if costs is None else tuple(costs)
 
-    costs = OF_SCHEDULES.remember(cache, key, timed, fits=lambda found: len(found) == len(tried))
+    costs = OF_SCHEDULES.remember(
+        cache, key, timed, fits=lambda recorded: len(recorded) == len(tried)
+    )
     if costs is None:
         return plan, mode, cost
     least = min(range(len(costs)), key=lambda i: costs[i].us)
     was, now = costs[0], costs[least]
     if not surely_faster(now, was):
         return plan, mode, cost
-    found, how = tried[least]
+    fastest, how = tried[least]
     why = f"{now.us:.1f} us in mode {how or 'none'}, {plan.schedule.scheduler} {was.us:.1f}"
-    trace.add("chosen", "pdl", found.schedule.scheduler, f"faster where kernels overlap: {why}")
-    return found, how, now
+    trace.add("chosen", "pdl", fastest.schedule.scheduler, f"faster where kernels overlap: {why}")
+    return fastest, how, now
 
 
 def _per_kernel(
@@ -174,22 +176,22 @@ def _per_kernel(
     keys = [OWN_MODES.key(f"{how}{mode or ''}", *whole) for how in asked]
     name = plan.tasks.name
     for key in keys:
-        known = OWN_MODES.get(cache, key, fits=lambda one: one.fits(plan))
-        if known is not None:
-            return None if known.cost is None else (known.modes, known.cost)
+        cached = OWN_MODES.get(cache, key, fits=lambda entry: entry.fits(plan))
+        if cached is not None:
+            return None if cached.cost is None else (cached.modes, cached.cost)
     if until.left() < TIME.pdl_per_kernel_least_s:
         return None
-    found = find(plan, mode, target, until)
-    if found is None:
+    faster = find(plan, mode, target, until)
+    if faster is None:
         why = f"no modes of their own are faster than {mode or 'none'} for all"
         trace.add("refused", "pdl", name, why)
     else:
-        modes, now, was = found
+        modes, now, was = faster
         others = sum(
             m != mode and generated(t) for m, t in zip(modes, plan.tasks.tasks, strict=True)
         )
         why = f"{others} kernels launched otherwise: {now.us:.1f} us, {was.us:.1f} with all alike"
         trace.add("applied", "pdl", name, why, us=was.us - now.us)
     if not until.stopped():
-        OWN_MODES.put(cache, keys[-1], OwnModes(*found[:2]) if found else OwnModes())
-    return found[:2] if found else None
+        OWN_MODES.put(cache, keys[-1], OwnModes(*faster[:2]) if faster else OwnModes())
+    return faster[:2] if faster else None

@@ -43,7 +43,7 @@ def with_carveout(
         cache,
         key,
         lambda: _timed(plan, target),
-        fits=lambda found: len(found) == 1 + len(CARVEOUTS_PERCENT),
+        fits=lambda recorded: len(recorded) == 1 + len(CARVEOUTS_PERCENT),
     )
     if costs is None:
         return plan, cost

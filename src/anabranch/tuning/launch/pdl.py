@@ -53,8 +53,8 @@ def mode_of(
     schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
     key = MODE_OF.key(machine, tasks_text(plan.tasks), schedule)
 
-    def recalled(known: tuple[PdlMode | None, Cost]) -> None:
-        mode, cost = known
+    def recalled(recorded: tuple[PdlMode | None, Cost]) -> None:
+        mode, cost = recorded
         why = f"{mode or 'none'}, {cost.us:.1f} us; recalled from the cache"
         trace.add("chosen", "pdl", plan.tasks.name, why)
 

@@ -77,10 +77,10 @@ def own_modes(
     seen: list[tuple[float, Picked]] = []
     while not until.over():
         tried = [_best(slots, drawn(runs, dice)) for _ in range(AT_ONCE)]
-        found = _run(launched, [_modes(alike, slots, picked) for picked in tried], target)
-        for us, picked in zip(found, tried, strict=True):
+        deltas = _run(launched, [_modes(alike, slots, picked) for picked in tried], target)
+        for us, picked in zip(deltas, tried, strict=True):
             runs = runs.and_also(_changes(slots, picked), min(us, LOST * noise))
-        seen += zip(found, tried, strict=True)
+        seen += zip(deltas, tried, strict=True)
     fastest = [picked for us, picked in sorted(seen)[:FINALISTS] if us < 0]
     last = dict.fromkeys([_best(slots, expected(runs)), *fastest])
     modes = [_modes(alike, slots, picked) for picked in last if any(picked)]

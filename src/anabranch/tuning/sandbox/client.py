@@ -87,11 +87,11 @@ class SandboxClient:
             with self._trace.stage("tuning.sandbox"):
                 verdicts = self.verdicts(tasks, partial(self._prepare_library, tasks))
             left = [i for i in range(len(tasks)) if i not in verdicts or not verdicts[i].refused]
-            known = ((at, verdicts[i].cost) for at, i in enumerate(left) if i in verdicts)
-            rough = {at: cost for at, cost in known if cost is not None}
+            pairs = ((at, verdicts[i].cost) for at, i in enumerate(left) if i in verdicts)
+            rough = {at: cost for at, cost in pairs if cost is not None}
             with self._trace.stage("tuning.time"):
-                found = successive_halving([tasks[i] for i in left], rough, trial)
-            costs = dict(zip(left, found, strict=True))
+                timed = successive_halving([tasks[i] for i in left], rough, trial)
+            costs = dict(zip(left, timed, strict=True))
             return [costs.get(i) for i in range(len(tasks))]
 
         return both
@@ -103,8 +103,8 @@ class SandboxClient:
 
     def refusals(self, tasks: Sequence[Task]) -> dict[int, Refused]:
         """Why tasks must not be run in this process, by their position."""
-        found = self.verdicts(tasks)
-        return {i: verdict.refused for i, verdict in found.items() if verdict.refused}
+        verdicts = self.verdicts(tasks)
+        return {i: verdict.refused for i, verdict in verdicts.items() if verdict.refused}
 
     def verdicts(
         self, tasks: Sequence[Task], meanwhile: Callable[[], None] | None = None
@@ -121,13 +121,13 @@ class SandboxClient:
         except BaseException:
             self._sandbox.end()  # or the next who asks would read answers about these
             raise
-        found = {i: self._known[key] for i, key in keys.items()}
-        for i, verdict in found.items():
+        verdicts = {i: self._known[key] for i, key in keys.items()}
+        for i, verdict in verdicts.items():
             kernel = tasks[i].kernel
             if verdict.refused and kernel is not None:
                 what = f"{tasks[i].name} by {text_kernel(kernel)}"
                 self._trace.add("refused", "tuning", what, str(verdict.refused))
-        return found
+        return verdicts
 
     def _run(self, left: dict[str, Task], meanwhile: Callable[[], None] | None) -> None:
         """Learn of all tasks, of many of them by others, where there are some."""
@@ -146,14 +146,14 @@ class SandboxClient:
         here before anybody else is at work."""
         references = {key: left.pop(key) for key in others.references(left)}
         self._run_here(dict(references), None)
-        known = {key: self._known[key].cost for key in references}
-        mine = {key: cost for key, cost in known.items() if cost is not None}
+        cost_of = {key: self._known[key].cost for key in references}
+        mine = {key: cost for key, cost in cost_of.items() if cost is not None}
         tasks = {**references, **left}
         values = dict(zip(tasks, self._values(list(tasks.values())), strict=True))
         total = len(left)
-        found = others.verdicts(dict(left), references, mine, values, self._trace, self._until)
+        verdicts = others.verdicts(dict(left), references, mine, values, self._trace, self._until)
         try:
-            for key, verdict in found:
+            for key, verdict in verdicts:
                 del left[key]
                 self._learn(key, verdict)
                 self._trace.progress("tuning", total - len(left), total, "kernels tried")
@@ -274,7 +274,7 @@ def _ask(
 ) -> None:
     """BrokenPipeError if it does not read on: what is asked may be more than a pipe holds."""
     assert process.stdin is not None
-    told = (written(task, known) for task, known in itertools.zip_longest(tasks, values))
+    told = (written(task, tensors) for task, tensors in itertools.zip_longest(tasks, values))
     asked = BATCHES.write(SandboxBatch(tuple(told), run), None)
     with _alive_for(process, TIME.sandbox_silence_s):
         process.stdin.write(asked + b"\n")

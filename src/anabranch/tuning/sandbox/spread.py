@@ -130,9 +130,12 @@ def _try_there(here: WorkerPlace, batch: bytes, tf32: bool) -> list[Verdict] | N
         here.kept["sandbox"] = target, process
     target, process = here.kept["sandbox"]
     asked = BATCHES.read(batch, None).tasks
-    tasks = [read(one) for one in asked]
-    known = {task_text(task): values_told(one) for task, one in zip(tasks, asked, strict=True)}
-    given = (target, None, here.trace, process, here.deadline, known)
-    with SandboxClient(*given) as client:
-        found = client.verdicts(tasks)
-    return [found[number] for number in range(len(tasks))] if client.settled else None
+    tasks = [read(sandbox_task) for sandbox_task in asked]
+    values_of = {
+        task_text(task): values_told(sandbox_task)
+        for task, sandbox_task in zip(tasks, asked, strict=True)
+    }
+    arguments = (target, None, here.trace, process, here.deadline, values_of)
+    with SandboxClient(*arguments) as client:
+        verdicts = client.verdicts(tasks)
+    return [verdicts[number] for number in range(len(tasks))] if client.settled else None

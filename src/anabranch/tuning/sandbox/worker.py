@@ -87,16 +87,18 @@ class Expected:
     """What lets right results pass quickly, by the identity of the answer."""
 
     def __post_init__(self) -> None:
-        made = {id(one): one.screen() for one in (self.finite, self.special) if one.judged}
-        known = {key: one for key, one in made.items() if one is not None}
-        object.__setattr__(self, "screens", known)
+        screen_of = {
+            id(answer): answer.screen() for answer in (self.finite, self.special) if answer.judged
+        }
+        screens = {key: screen for key, screen in screen_of.items() if screen is not None}
+        object.__setattr__(self, "screens", screens)
 
     @property
     def nbytes(self) -> int:
         """Of all that it holds."""
         held = [c.value for c in self.body.constants if c.value is not None]
-        screened = [t for one in self.screens.values() for t in (*one.truth, *one.allowed)]
-        bytes_held = sum(one.nbytes for one in (*held, *screened))
+        screened = [t for screen in self.screens.values() for t in (*screen.truth, *screen.allowed)]
+        bytes_held = sum(tensor.nbytes for tensor in (*held, *screened))
         return self.finite.nbytes + self.special.nbytes + bytes_held
 
 
@@ -118,7 +120,7 @@ class Oracle:
         return self._known[key]
 
     def _make_room(self) -> None:
-        held = sum(one.nbytes for one in self._known.values())
+        held = sum(expected.nbytes for expected in self._known.values())
         while self._known and (held > MOST_ANSWER_BYTES or len(self._known) >= ANSWERS):
             held -= self._known.pop(next(iter(self._known))).nbytes
 
@@ -143,9 +145,9 @@ def try_kernel(
             wanted = [answered(expected.body, "real", values, target)]
         first, *others = wanted
         judged = [first, *(other for other in others if other.judged)]
-        given = {v.name: x for v, x in zip(task.body.inputs, first.inputs, strict=True)}
+        inputs = {v.name: x for v, x in zip(task.body.inputs, first.inputs, strict=True)}
         plan = fenced(task, expected.body.constants, target.spec)
-        run = target.load(plan, repeat_of(task, target.spec), given)
+        run = target.load(plan, repeat_of(task, target.spec), inputs)
         wrong = next(filter(None, (_differs(run, asked, expected) for asked in judged)), None)
         # What is written to a wrong place makes other numbers wrong, too.
         if strays := run.strays():
@@ -223,18 +225,18 @@ def _sent(values: Sequence[Tensor] | None) -> tuple[str, ...] | None:
     if values is None or sum(value.nbytes for value in values) > SENT:
         return None
     flat = (value.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for value in values)
-    return tuple(base64.b64encode(bytes(one.numpy())).decode() for one in flat)
+    return tuple(base64.b64encode(bytes(data.numpy())).decode() for data in flat)
 
 
 def values_told(asked: SandboxTask) -> list[Tensor] | None:
     """The values that came with a task."""
     if asked.values is None:
         return None
-    found = []
+    values = []
     for value, text in zip(asked.task.body.inputs, asked.values, strict=True):
         data = torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
-        found.append(data.view(value.type.dtype).reshape(value.type.shape))
-    return found
+        values.append(data.view(value.type.dtype).reshape(value.type.shape))
+    return values
 
 
 def read(asked: SandboxTask) -> Task:

@@ -48,9 +48,9 @@ def verify_calls(
     first = first or ReferenceRuns(graph, example_of(job, captured), target)
     example, count = first.inputs, len(graph.given)
     models = True
-    given, now = example[:count], example[count:]
+    arguments, now = example[:count], example[count:]
     for number in range(1, CALLS + 1):
-        inputs = [*given, *now]
+        inputs = [*arguments, *now]
         if target.spec.kind == "cuda" and not legal(graph, inputs):
             _tell(job, run, f"nobody knows whether its operators may read what call {number} reads")
             return
@@ -62,7 +62,7 @@ def verify_calls(
                 raise
             _tell(job, run, f"call {number} fails: {str(refused).partition(chr(10))[0]}")
             return
-        outs = [out.clone() for out in run(inputs if number == 1 else given, clone=True)]
+        outs = [out.clone() for out in run(inputs if number == 1 else arguments, clone=True)]
         near, allowed = runs.spread, []
         for i, (error, ok) in enumerate(tolerances.compare(outs, own, reference, target.spec.tf32)):
             allowed.append(number * ok)

@@ -67,13 +67,13 @@ def _verdict(task: Task, target: Target, kind: str) -> Verdict:
     tried, and not refused, where nothing can be said."""
     wrong: Refused | None = None
     for _ in range(1 if kind == "real" else tolerances.DRAWS):
-        found = _answer(task, target, kind)
-        if found is None:
+        seeded_answer = _answer(task, target, kind)
+        if seeded_answer is None:
             return Verdict("tried")
-        seed, wanted = found
-        given = {v.name: x for v, x in zip(task.body.inputs, wanted.inputs, strict=True)}
+        seed, wanted = seeded_answer
+        inputs = {v.name: x for v, x in zip(task.body.inputs, wanted.inputs, strict=True)}
         try:
-            run = target.load(fenced(task, task.body.constants, target.spec), given=given)
+            run = target.load(fenced(task, task.body.constants, target.spec), contents=inputs)
             outs = run(wanted.inputs)
         except (TargetError, RuntimeError, IndexError, ValueError) as failed:
             if runs_body(task):
@@ -93,9 +93,9 @@ def _answer(task: Task, target: Target, kind: str) -> tuple[int, Answer] | None:
     """The body that the kernel is to compute, and the seed of its inputs; None where nobody knows
     inputs that its operators may read."""
     body, plain = task.body, runs_body(task)
-    given = values_of(target, task) if kind == "real" or delicate([body], task.reads) else None
-    if given is not None:
-        wanted = answered(body, "real", given, target, bare=plain)
+    values = values_of(target, task) if kind == "real" or delicate([body], task.reads) else None
+    if values is not None:
+        wanted = answered(body, "real", values, target, bare=plain)
         return (0, wanted) if wanted.judged else None
     if kind == "real":
         return None

@@ -297,19 +297,19 @@ def fresh(graph: Graph, example: Sequence[Tensor], seed: int) -> list[Tensor]:
 
 def drawn_anew(graph: Graph) -> set[int]:
     """The outputs, by position, whose numbers are random."""
-    found: set[str] = set()
+    random_values: set[str] = set()
     for node in graph.nodes:
-        if ops.info(node.op).random or not found.isdisjoint(node.uses):
-            found.update(node.results)
-    return {i for i, ref in enumerate(graph.outputs) if ref.name in found}
+        if ops.info(node.op).random or not random_values.isdisjoint(node.uses):
+            random_values.update(node.results)
+    return {i for i, ref in enumerate(graph.outputs) if ref.name in random_values}
 
 
 def _made_whole(graph: Graph) -> set[str]:
     """The values of which some numbers are turned into integers."""
-    table, found = types(graph), set[str]()
+    table, converted = types(graph), set[str]()
     for node in reversed(graph.nodes):
-        made = node.type.dtype
-        integers = not (made.is_floating_point or made.is_complex or made == torch.bool)
-        if (integers and node.op == CONVERT) or not found.isdisjoint(node.results):
-            found.update(name for name in node.uses if table[name].dtype.is_floating_point)
-    return found
+        dtype = node.type.dtype
+        integers = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+        if (integers and node.op == CONVERT) or not converted.isdisjoint(node.results):
+            converted.update(name for name in node.uses if table[name].dtype.is_floating_point)
+    return converted

@@ -86,12 +86,12 @@ class Resampling:
         numel = self._types[self._graph.outputs[output].name].numel
         count = max(FEWEST_DRAWS, min(MOST_DRAWS, MOST_ELEMENTS // max(1, numel)))
         device, held = self._target.device, self._held
-        given = [held[value.name].to(device) for value in tail.inputs if value.name in held]
+        inputs = [held[value.name].to(device) for value in tail.inputs if value.name in held]
         for number in range(count):
             generator = torch.Generator(device).manual_seed(number)
             drawn = [_drawn(self._values[name], generator) for name in names]
             with self._target.own_precision():
-                yield eval_graph(tail, [*given, *drawn], device)[0]
+                yield eval_graph(tail, [*inputs, *drawn], device)[0]
 
     def reach(self, output: int, truth: Tensor) -> RoundingReach | None:
         """How far from the truth each element of the result comes where the sums that it is
@@ -134,12 +134,12 @@ class Resampling:
             return {}
         graph = drop_dead(replace(self._graph, outputs=tuple(map(Ref, names)), states=()))
         centres = self._evaluated(graph, None)
-        squares = [torch.zeros_like(one, dtype=torch.float64) for one in centres]
+        squares = [torch.zeros_like(tensor, dtype=torch.float64) for tensor in centres]
         for seed in self._seeds:
-            for total, one, centre in zip(
+            for total, moved, centre in zip(
                 squares, self._evaluated(graph, seed), centres, strict=True
             ):
-                total += (one.to(torch.float64) - centre.to(torch.float64)).square()
+                total += (moved.to(torch.float64) - centre.to(torch.float64)).square()
         spreads = [(total / len(self._seeds)).sqrt() for total in squares]
         return {
             name: _Value(centre, spread)
@@ -165,19 +165,19 @@ class Resampling:
         graph, name = self._graph, self._graph.outputs[output].name
         inside, before, stack = dict[str, Node](), dict[str, None](), [name]
         while stack:
-            one = stack.pop()
-            node = self._made.get(one)
-            if node is None or node.name in inside or one in before:
+            current = stack.pop()
+            node = self._made.get(current)
+            if node is None or node.name in inside or current in before:
                 continue
             info = ops.info(node.op)
             if info.kind in ELEMENTWISE and not info.random:
                 inside[node.name] = node
                 stack += node.uses
             else:
-                before[one] = None
+                before[current] = None
         read = {used for node in inside.values() for used in node.uses}
         own = tuple(value for value in graph.inputs if value.name in read)
-        inputs = (*own, *(Input(one, self._types[one]) for one in before))
+        inputs = (*own, *(Input(source, self._types[source]) for source in before))
         constants = tuple(value for value in graph.constants if value.name in read)
         nodes = tuple(sorted(inside.values(), key=lambda node: self._place[node.name]))
         return Graph(graph.name, inputs, constants, nodes, (Ref(name),)), list(before)
@@ -195,11 +195,11 @@ def _apart(result: Tensor, truth: Tensor) -> Tensor:
 def _directions(count: int) -> list[list[float]]:
     """In which directions so many sums are moved together: all up, and by halves the one up and the
     other down, so that each two go the same way in one of them and opposite ways in another."""
-    found, half = [[1.0] * count], 1
+    directions, half = [[1.0] * count], 1
     while half < count:
-        found.append([-1.0 if i // half % 2 else 1.0 for i in range(count)])
+        directions.append([-1.0 if i // half % 2 else 1.0 for i in range(count)])
         half *= 2
-    return found
+    return directions
 
 
 def _swept(value: _Value, spreads: float, zero: bool) -> Tensor:

@@ -57,13 +57,13 @@ class RoundingSpread:
     def _evaluated(self, graph: Graph, seed: int | None) -> tuple[Tensor, ...]:
         """A graph of these inputs, moved by roundings where there is a seed."""
         device = self._target.device
-        given = [tensor.to(device) for tensor in self._inputs]
+        inputs = [tensor.to(device) for tensor in self._inputs]
         with self._target.own_precision():
             if seed is None:
-                return eval_graph(graph, given, device)
+                return eval_graph(graph, inputs, device)
             generator = torch.Generator(device).manual_seed(seed)
             again = partial(_moved, generator=generator, still=ROUNDED_ALIKE)
-            moved = [_moved(tensor, generator) for tensor in given]
+            moved = [_moved(tensor, generator) for tensor in inputs]
             return eval_graph(graph, moved, device, moved=again)
 
     def _evaluations(self, seeds: Sequence[int]) -> Iterator[tuple[Tensor, ...]]:
@@ -104,9 +104,9 @@ class RoundingSpread:
     def allowed(self, output: int, error: float = math.inf) -> float:
         """The relative error that rounding explains of this output, at least `error` if it explains
         that."""
-        most = max((one[output] for one in self._first), default=0.0)
+        most = max((errors[output] for errors in self._first), default=0.0)
         if not error <= most:
-            most = max((most, *(one[output] for one in self._further)))
+            most = max((most, *(errors[output] for errors in self._further)))
         drawn = () if error <= most else self._drawn(output)
         for own in drawn:
             truth, tf32 = self._reference[output], self._target.spec.tf32
@@ -149,7 +149,9 @@ class RoundingSpread:
         own = parts(out)
         if not bool((own <= tolerances.FACTOR**2).all()):  # nor is one that is not a number
             return False
-        total = max(float(parts(one).clamp(max=1.0).nan_to_num(0.0).sum()) for one in near)
+        total = max(
+            float(parts(neighbour).clamp(max=1.0).nan_to_num(0.0).sum()) for neighbour in near
+        )
         if float(own.sum()) > tolerances.FACTOR**2 * total + FEW_JUMPS:
             return False
 
@@ -157,10 +159,10 @@ class RoundingSpread:
             return torch.where(jumps, 0, result)
 
         rest, left = steady(truth), steady(out)
-        others = [steady(one) for one in near]
-        pairs = [tolerances.compare([left], [one], [rest], tf32)[0] for one in others]
+        others = [steady(neighbour) for neighbour in near]
+        pairs = [tolerances.compare([left], [neighbour], [rest], tf32)[0] for neighbour in others]
         return any(error <= allowed for error, allowed in pairs) and any(
-            not tolerances.mistaken(left, one, rest, tf32=tf32) for one in others
+            not tolerances.mistaken(left, neighbour, rest, tf32=tf32) for neighbour in others
         )
 
 

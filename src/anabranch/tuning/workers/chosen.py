@@ -44,8 +44,8 @@ def crew_of(asked: str | None, target: str, cache_dir: Path | None = None) -> Wo
     on_gpus = spec.kind == "cuda" and not spec.simulated
     if asked.startswith("ray"):
         return RayCrew(target, on_gpus, asked)
-    found = gpus() if on_gpus else ()
-    most = len(found) if on_gpus else _cores() if spec.simulated else 1
+    devices = gpus() if on_gpus else ()
+    most = len(devices) if on_gpus else _cores() if spec.simulated else 1
     count = most if asked == "auto" else int(asked)
     if on_gpus and count > most:
         raise OptionError(
@@ -55,7 +55,7 @@ def crew_of(asked: str | None, target: str, cache_dir: Path | None = None) -> Wo
         )
     if count < 2:
         return None
-    chosen = found[:count] if on_gpus else ("",) * count
+    chosen = devices[:count] if on_gpus else ("",) * count
     return LocalCrew("cuda" if on_gpus else target, chosen, cache_dir)
 
 

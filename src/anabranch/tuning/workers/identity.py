@@ -28,13 +28,13 @@ class Identity:
     def differs(self, other: Identity) -> Refused | None:
         """Why the other process must do nothing for this one."""
         own, theirs = dict(self._told()), dict(other._told())
-        found = [
+        differences = [
             f"it has {name} {theirs.get(name, 'none')} and this process {name} "
             f"{own.get(name, 'none')}"
             for name in dict.fromkeys((*own, *theirs))
             if own.get(name) != theirs.get(name)
         ]
-        return Refused("; ".join(found)) if found else None
+        return Refused("; ".join(differences)) if differences else None
 
     def _told(self) -> tuple[tuple[str, str], ...]:
         return (*self.versions, ("GPU", self.gpu))

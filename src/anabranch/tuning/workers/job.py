@@ -97,8 +97,8 @@ Outcome = Done | Failed | JobRefusal | Undone
 
 def in_order(jobs: Sequence[WorkerJob], outcomes: Iterable[Outcome]) -> list[Outcome]:
     """The outcomes in the order of the jobs, whatever the order of the answers."""
-    found = {outcome.key: outcome for outcome in outcomes}
-    return [found[job.key] for job in jobs]
+    by_key = {outcome.key: outcome for outcome in outcomes}
+    return [by_key[job.key] for job in jobs]
 
 
 def value_of(outcome: Outcome) -> Any:

@@ -107,14 +107,14 @@ class LocalCrew:
     def wait(self, links: Sequence[Link], seconds: float) -> list[tuple[Link, bytes | None]]:
         """One message of each process that has sent some."""
         by_connection = {link.connection: link for link in links if isinstance(link, LocalLink)}
-        found: list[tuple[Link, bytes | None]] = []
+        messages: list[tuple[Link, bytes | None]] = []
         for ready in wait(list(by_connection), seconds):
             assert isinstance(ready, Connection)
             try:
-                found.append((by_connection[ready], ready.recv_bytes()))
+                messages.append((by_connection[ready], ready.recv_bytes()))
             except (EOFError, OSError):
-                found.append((by_connection[ready], None))
-        return found
+                messages.append((by_connection[ready], None))
+        return messages
 
     def close(self) -> None:
         """Nothing is held beside the links."""

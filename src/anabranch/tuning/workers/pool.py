@@ -190,8 +190,8 @@ class WorkerPool:
         if not links:
             return []
         patience = min(TIME.stop_look_s, until.left() or TIME.stop_look_s)
-        found = self._crew.wait(links, patience)
-        return [(by_link[id(link)], message) for link, message in found]
+        messages = self._crew.wait(links, patience)
+        return [(by_link[id(link)], message) for link, message in messages]
 
     def _hear(self, place: _Place, data: bytes | None, batch: _Batch) -> Iterator[Outcome]:
         if place.link is None:

@@ -152,8 +152,8 @@ class _Serving:
 
     def _stored(self) -> Stored:
         with Cache.open(self._setup.folder) as cache:
-            found, self._known = cache.news(self._known)
-        return found
+            stored, self._known = cache.news(self._known)
+        return stored
 
     def _tell(self, event: Event) -> None:
         now = time.monotonic()

@@ -43,13 +43,13 @@ class HeldWorker:
 
     def take(self, seconds: float) -> list[bytes | None]:
         """What the process has said, None as the last word of one that died."""
-        found = self._crew.wait([self._link], seconds)
-        while found and found[-1][1] is not None:
+        messages = self._crew.wait([self._link], seconds)
+        while messages and messages[-1][1] is not None:
             more = self._crew.wait([self._link], 0.0)
             if not more:
                 break
-            found += more
-        return [message for _, message in found]
+            messages += more
+        return [message for _, message in messages]
 
     def end(self) -> None:
         """Kill the process."""
@@ -125,16 +125,16 @@ class RayCrew:
     def wait(self, links: Sequence[Link], seconds: float) -> list[tuple[Link, bytes | None]]:
         """What the actors have taken."""
         asked = {link.asked: link for link in links if isinstance(link, RayLink)}
-        found: list[tuple[Link, bytes | None]] = []
+        messages: list[tuple[Link, bytes | None]] = []
         ready, _ = self._ray.wait(list(asked), num_returns=1, timeout=max(0.0, seconds))
         for reference in ready:
             link = asked[reference]
             try:
-                found += [(link, message) for message in self._ray.get(reference)]
+                messages += [(link, message) for message in self._ray.get(reference)]
                 link.asked = link.actor.take.remote(TIME.worker_take_s)
             except self._ray.exceptions.RayError:
-                found.append((link, None))
-        return found
+                messages.append((link, None))
+        return messages
 
     def close(self) -> None:
         """Disconnect; a cluster that was started for this ends."""

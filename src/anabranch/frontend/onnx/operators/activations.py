@@ -70,8 +70,8 @@ def prelu(call: OnnxCall, x: Tensor, slope: Tensor) -> Tensor:
 def shrink(call: OnnxCall, x: Tensor) -> Tensor:
     """Shrink: numbers near zero become zero, others come nearer."""
     bias, edge = call.get("bias", 0.0), call.get("lambd", 0.5)
-    made = torch.where(x < -edge, x + bias, torch.where(x > edge, x - bias, torch.zeros_like(x)))
-    return made.to(x.dtype)
+    shrunk = torch.where(x < -edge, x + bias, torch.where(x > edge, x - bias, torch.zeros_like(x)))
+    return shrunk.to(x.dtype)
 
 
 def softmax(function: Any) -> OnnxOperator:
@@ -80,8 +80,8 @@ def softmax(function: Any) -> OnnxOperator:
     def run(call: OnnxCall, x: Tensor) -> Tensor:
         axis = call.get("axis", -1)
         if not call.get("flatten", 0):
-            made: Tensor = function(x, axis)
-            return made
+            result: Tensor = function(x, axis)
+            return result
         if axis in (-1, x.dim() - 1):
             return function(x, -1)  # type: ignore[no-any-return]
         return function(x.flatten(axis % x.dim()), -1).reshape(x.shape)  # type: ignore[no-any-return]

@@ -35,20 +35,20 @@ def binary(function: Callable[..., Tensor]) -> OnnxOperator:
 
 def several(function: Callable[[Any, Any], Tensor]) -> OnnxOperator:
     """An operator of any number of tensors, two at a time."""
-    return OnnxOperator(lambda call, *given: reduce(function, given))
+    return OnnxOperator(lambda call, *operands: reduce(function, operands))
 
 
 def _whole(a: Any, b: Any) -> bool:
-    kinds = [one.dtype for one in (a, b) if isinstance(one, Tensor)]
+    kinds = [operand.dtype for operand in (a, b) if isinstance(operand, Tensor)]
     return not (kinds[0].is_floating_point or kinds[0].is_complex)
 
 
 def divide(a: Any, b: Any) -> Tensor:
     """Div: of integers, towards zero."""
     if not _whole(a, b):
-        made: Tensor = a / b
-        return made
-    if any(isinstance(one, Tensor) and one.dtype == torch.uint64 for one in (a, b)):
+        quotient: Tensor = a / b
+        return quotient
+    if any(isinstance(operand, Tensor) and operand.dtype == torch.uint64 for operand in (a, b)):
         return divided(torch.as_tensor(widened(a)), torch.as_tensor(widened(b))).view(torch.uint64)
     return of_unsigned(lambda a, b: torch.div(a, b, rounding_mode="trunc"))(a, b)
 
@@ -110,7 +110,7 @@ def clip(call: OnnxCall, x: Tensor, least: Any = None, most: Any = None) -> Tens
         return x
     if least == 0 and type(least) in (int, float) and most == 6 and x.is_floating_point():
         return torch.nn.functional.relu6(x)
-    if all(one is None or isinstance(one, Tensor) for one in (least, most)):
+    if all(bound is None or isinstance(bound, Tensor) for bound in (least, most)):
         return torch.clamp(x, least, most)
     x = x if not isinstance(least, Tensor) else torch.maximum(x, least)
     x = x if not isinstance(most, Tensor) else torch.minimum(x, most)
@@ -119,10 +119,10 @@ def clip(call: OnnxCall, x: Tensor, least: Any = None, most: Any = None) -> Tens
     return torch.clamp(x, low, high)
 
 
-def mean(call: OnnxCall, *given: Tensor) -> Tensor:
+def mean(call: OnnxCall, *tensors: Tensor) -> Tensor:
     """Mean of tensors."""
-    total: Tensor = reduce(operator.add, given)
-    return total / len(given)
+    total: Tensor = reduce(operator.add, tensors)
+    return total / len(tensors)
 
 
 def cumulated(function: Callable[..., Tensor], start: int) -> OnnxOperator:
@@ -132,11 +132,11 @@ def cumulated(function: Callable[..., Tensor], start: int) -> OnnxOperator:
         at = axis[0] if isinstance(axis, list) else axis
         if call.get("reverse", 0):
             x = x.flip(at)
-        made = function(x, at, dtype=x.dtype)
+        cumulative = function(x, at, dtype=x.dtype)
         if call.get("exclusive", 0):
-            first = torch.full_like(made.narrow(at, 0, 1), start)
-            made = torch.cat([first, made.narrow(at, 0, made.shape[at] - 1)], at)
-        return made.flip(at) if call.get("reverse", 0) else made
+            first = torch.full_like(cumulative.narrow(at, 0, 1), start)
+            cumulative = torch.cat([first, cumulative.narrow(at, 0, cumulative.shape[at] - 1)], at)
+        return cumulative.flip(at) if call.get("reverse", 0) else cumulative
 
     return OnnxOperator(run, numbers=(1,))
 

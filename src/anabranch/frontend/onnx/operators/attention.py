@@ -32,7 +32,7 @@ def attention(
     flat = q.dim() == 3
     if flat:
         q = _heads(q, call.need("q_num_heads", int))
-        k, v = (_heads(one, call.need("kv_num_heads", int)) for one in (k, v))
+        k, v = (_heads(heads, call.need("kv_num_heads", int)) for heads in (k, v))
     before = 0 if past_key is None else past_key.shape[2]
     if past_key is not None and past_value is not None:
         k, v = torch.cat([past_key, k], 2), torch.cat([past_value, v], 2)
@@ -47,19 +47,19 @@ def attention(
     simple = simple and call.node.attributes.get("softmax_precision") is None
     plain = before == 0 and lengths is None and limits == (-1, -1)
     if simple and causal and plain and mask is None:
-        made, scores = (
+        output, scores = (
             F.scaled_dot_product_attention(q, keys, values, None, 0.0, True, scale=scale),
             q,
         )
     elif simple and not causal and plain and (mask is None or mask.shape[-1] == k.shape[2]):
         mask = mask if mask is None or mask.dtype in (torch.bool, q.dtype) else mask.to(q.dtype)
-        made, scores = F.scaled_dot_product_attention(q, keys, values, mask, scale=scale), q
+        output, scores = F.scaled_dot_product_attention(q, keys, values, mask, scale=scale), q
     else:
         allowed = _allowed(q, k, before, lengths, causal, limits)
-        made, scores = _spelled_out(call, q, keys, values, mask, allowed, scale)
+        output, scores = _spelled_out(call, q, keys, values, mask, allowed, scale)
     if flat:
-        made = made.transpose(1, 2).flatten(2)
-    return (made, k, v, scores) if len(call.node.outputs) > 1 else made
+        output = output.transpose(1, 2).flatten(2)
+    return (output, k, v, scores) if len(call.node.outputs) > 1 else output
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:
@@ -78,16 +78,16 @@ def _allowed(
     columns = torch.arange(k.shape[2], device=q.device)[None, :]
     if lengths is not None:
         offset = (lengths.reshape(-1, 1, 1, 1) - q.shape[2]) if before == 0 else before
-        made: Maybe = columns < lengths.reshape(-1, 1, 1, 1)
+        allowed: Maybe = columns < lengths.reshape(-1, 1, 1, 1)
     else:
-        offset, made = before, None
+        offset, allowed = before, None
     away = rows + offset - columns
     parts = [away >= 0] if causal else []
     parts += [away <= limits[0]] if limits[0] >= 0 else []
     parts += [-away <= limits[1]] if limits[1] >= 0 else []
     for part in parts:
-        made = part if made is None else made & part
-    return made
+        allowed = part if allowed is None else allowed & part
+    return allowed
 
 
 def _spelled_out(
@@ -146,11 +146,11 @@ def rotary(
     a, b = (part[..., 0::2], part[..., 1::2]) if pairs else part.chunk(2, -1)
     real, imaginary = cosines * a - sines * b, sines * a + cosines * b
     if pairs:
-        made = torch.stack([real, imaginary], -1).flatten(-2)
+        rotated = torch.stack([real, imaginary], -1).flatten(-2)
     else:
-        made = torch.cat([real, imaginary], -1)
-    made = torch.cat([made, rest], -1) if rest.shape[-1] else made
-    return made.flatten(2) if flat else made.transpose(1, 2)
+        rotated = torch.cat([real, imaginary], -1)
+    rotated = torch.cat([rotated, rest], -1) if rest.shape[-1] else rotated
+    return rotated.flatten(2) if flat else rotated.transpose(1, 2)
 
 
 def linear_attention(
@@ -166,8 +166,8 @@ def linear_attention(
     heads, groups = call.need("q_num_heads", int), call.need("kv_num_heads", int)
     rule = call.get("update_rule", "gated_delta")
     q, k, v = (
-        _heads(one, count).to(torch.float32)
-        for one, count in ((query, heads), (key, groups), (value, groups))
+        _heads(projection, count).to(torch.float32)
+        for projection, count in ((query, heads), (key, groups), (value, groups))
     )
     scale = call.get("scale", 0.0) or 1 / math.sqrt(q.shape[-1])
     if past is None:
@@ -186,8 +186,8 @@ def linear_attention(
         state = state + k_at[..., :, None] * v_at[..., None, :]
         seen = state.repeat_interleave(heads // groups, 1) if heads != groups else state
         steps.append(scale * torch.einsum("bhd,bhdm->bhm", q[:, :, at], seen))
-    made = torch.stack(steps, 1).flatten(2)
-    return made.to(query.dtype), state.to(query.dtype if past is None else past.dtype)
+    output = torch.stack(steps, 1).flatten(2)
+    return output.to(query.dtype), state.to(query.dtype if past is None else past.dtype)
 
 
 def plain_attention(
@@ -197,13 +197,13 @@ def plain_attention(
     of numbers, of which some divide."""
     scale: Any = 1.0
     divide: tuple[int, ...] = call.get("divide", ())
-    for one, divides in zip(scales, divide, strict=True):
-        number = one[0] if isinstance(one, list) else one
+    for factor, divides in zip(scales, divide, strict=True):
+        number = factor[0] if isinstance(factor, list) else factor
         scale = scale / number if divides else scale * number
     order: tuple[int, ...] = call.get("key_order", ())
     k = moved(k, order) if order else k
     leading = q.shape[:-2]
-    whole = q.dim() >= 3 and all(one.shape[:-2] == leading for one in (k, v))
+    whole = q.dim() >= 3 and all(operand.shape[:-2] == leading for operand in (k, v))
     if whole and (mask is None or (mask.dtype == q.dtype and mask.dim() <= q.dim())):
         return F.scaled_dot_product_attention(q, k, v, mask, scale=scale)
     scores = q @ k.transpose(-1, -2) * scale

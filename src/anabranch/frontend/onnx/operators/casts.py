@@ -32,8 +32,8 @@ def to_dtype(x: Tensor, dtype: torch.dtype, saturate: bool = True) -> Tensor:
     if dtype in LARGE_UNSIGNED:
         if x.is_floating_point() and dtype == torch.uint64:
             return x.to(dtype)
-        made: Tensor = narrowed(widened(x).to(torch.int64), dtype)
-        return made
+        result: Tensor = narrowed(widened(x).to(torch.int64), dtype)
+        return result
     if dtype == torch.bool:
         return torch.ne(x, 0)
     return x.to(dtype)

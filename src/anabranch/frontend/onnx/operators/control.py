@@ -37,19 +37,19 @@ def loop(call: OnnxCall, most: Any, condition: Any, *carried: Any) -> tuple[Any,
     """Loop: its states, and what each turn gave, stacked."""
     body = call.need("body", OnnxGraph)
     turns = None if most is None else _count(most)
-    values, given = list(carried), list[list[Any]]()
+    values, gathered = list(carried), list[list[Any]]()
     going, at = condition is None or true(condition), 0
     asked = condition is not None or not _constant(body)
     while going and (turns is None or at < turns):
         if at > MOST_TURNS:
             raise call.refused(f"its loop has more than {MOST_TURNS} turns")
         state = host(going, torch.bool)
-        condition, *made = call.run(body, [host(at, torch.int64), state, *values])
-        values, rest = made[: len(values)], made[len(values) :]
-        given.append(rest)
+        condition, *outputs = call.run(body, [host(at, torch.int64), state, *values])
+        values, rest = outputs[: len(values)], outputs[len(values) :]
+        gathered.append(rest)
         going, at = true(condition) if asked else True, at + 1
     count = len(body.outputs) - 1 - len(values)
-    return *values, *(_stacked([rest[one] for rest in given], call) for one in range(count))
+    return *values, *(_stacked([rest[place] for rest in gathered], call) for place in range(count))
 
 
 def _constant(body: OnnxGraph) -> bool:
@@ -68,54 +68,54 @@ def _count(value: Any) -> int:
 
 
 def _stacked(parts: Sequence[Any], call: OnnxCall) -> Any:
-    tensors = [one.tensor(call.device) if isinstance(one, Host) else one for one in parts]
+    tensors = [part.tensor(call.device) if isinstance(part, Host) else part for part in parts]
     return torch.stack(tensors) if tensors else torch.zeros(0, device=call.device)
 
 
-def scan(call: OnnxCall, *given: Any) -> tuple[Any, ...]:
+def scan(call: OnnxCall, *inputs: Any) -> tuple[Any, ...]:
     """Scan: states that go along axes of the inputs, and what each step gave, stacked."""
     body = call.need("body", OnnxGraph)
     count = call.need("num_scan_inputs", int)
     if call.node.version < 9:
-        return _scan_8(call, body, count, given)
-    values, scanned = list(given[: len(given) - count]), given[len(given) - count :]
-    tensors = [one.tensor(call.device) if isinstance(one, Host) else one for one in scanned]
+        return _scan_8(call, body, count, inputs)
+    values, scanned = list(inputs[: len(inputs) - count]), inputs[len(inputs) - count :]
+    tensors = [part.tensor(call.device) if isinstance(part, Host) else part for part in scanned]
     results = len(body.outputs) - len(values)
     into = call.get("scan_input_axes", (0,) * count)
     back = call.get("scan_input_directions", (0,) * count)
     out = call.get("scan_output_axes", (0,) * results)
     turned = call.get("scan_output_directions", (0,) * results)
     steps = tensors[0].shape[into[0]]
-    made: list[list[Any]] = []
+    gathered: list[list[Any]] = []
     for at in range(steps):
         parts = [
-            one.select(axis, steps - 1 - at if way else at)
-            for one, axis, way in zip(tensors, into, back, strict=True)
+            tensor.select(axis, steps - 1 - at if way else at)
+            for tensor, axis, way in zip(tensors, into, back, strict=True)
         ]
-        found = call.run(body, [*values, *parts])
-        values = found[: len(values)]
-        made.append(found[len(values) :])
+        outputs = call.run(body, [*values, *parts])
+        values = outputs[: len(values)]
+        gathered.append(outputs[len(values) :])
     columns = []
-    for one in range(results):
-        rows = [row[one] for row in made]
+    for place in range(results):
+        rows = [row[place] for row in gathered]
         rows = [row.tensor(call.device) if isinstance(row, Host) else row for row in rows]
-        columns.append(torch.stack(rows[::-1] if turned[one] else rows, out[one]))
+        columns.append(torch.stack(rows[::-1] if turned[place] else rows, out[place]))
     return *values, *columns
 
 
-def _scan_8(call: OnnxCall, body: OnnxGraph, count: int, given: Sequence[Any]) -> tuple[Any, ...]:
+def _scan_8(call: OnnxCall, body: OnnxGraph, count: int, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """As it was once: the first input are lengths, and examples are an axis before the steps."""
-    if given[0] is not None or call.maybe("directions", tuple) not in (None, (0,) * count):
+    if inputs[0] is not None or call.maybe("directions", tuple) not in (None, (0,) * count):
         raise call.refused("opset 8 scans sequences of several lengths, or backwards")
-    states, scanned = given[1 : len(given) - count], given[len(given) - count :]
+    states, scanned = inputs[1 : len(inputs) - count], inputs[len(inputs) - count :]
     examples = []
     for at in range(scanned[0].shape[0]):
-        values, made = [one[at] for one in states], list[list[Any]]()
+        values, gathered = [state[at] for state in states], list[list[Any]]()
         for step in range(scanned[0].shape[1]):
-            found = call.run(body, [*values, *(one[at, step] for one in scanned)])
-            values = found[: len(values)]
-            made.append(found[len(values) :])
-        results = [torch.stack(rows) for rows in zip(*made, strict=True)]
+            outputs = call.run(body, [*values, *(sequence[at, step] for sequence in scanned)])
+            values = outputs[: len(values)]
+            gathered.append(outputs[len(values) :])
+        results = [torch.stack(rows) for rows in zip(*gathered, strict=True)]
         examples.append([*values, *results])
     return tuple(torch.stack(rows) for rows in zip(*examples, strict=True))
 
@@ -123,11 +123,11 @@ def _scan_8(call: OnnxCall, body: OnnxGraph, count: int, given: Sequence[Any]) -
 def sequence_map(call: OnnxCall, sequence: list[Any], *more: Any) -> tuple[Any, ...]:
     """SequenceMap: a graph for each element, of other sequences too."""
     body = call.need("body", OnnxGraph)
-    made = [
-        call.run(body, [one, *(other[at] if isinstance(other, list) else other for other in more)])
-        for at, one in enumerate(sequence)
+    rows = [
+        call.run(body, [item, *(other[at] if isinstance(other, list) else other for other in more)])
+        for at, item in enumerate(sequence)
     ]
-    return tuple(list(column) for column in zip(*made, strict=True))
+    return tuple(list(column) for column in zip(*rows, strict=True))
 
 
 CONTROL: OperatorTable = {

@@ -34,12 +34,12 @@ def pads_of(
         return list(zip(pads[:rank], pads[rank:], strict=True))
     if how == "VALID":
         return [(0, 0)] * rank
-    made = []
+    padding = []
     for size, window, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
         total = max(0, (-(-size // stride) - 1) * stride + (window - 1) * dilation + 1 - size)
         less, more = total // 2, total - total // 2
-        made.append((less, more) if how == "SAME_UPPER" else (more, less))
-    return made
+        padding.append((less, more) if how == "SAME_UPPER" else (more, less))
+    return padding
 
 
 def flat_pads(pads: Sequence[tuple[int, int]]) -> list[int]:
@@ -87,12 +87,12 @@ def conv_transpose(call: OnnxCall, x: Tensor, weight: Tensor, bias: Tensor | Non
     ):
         around = [a for a, _ in pads]
         return TRANSPOSED[rank - 1](x, weight, bias, strides, around, more, group, dilations)
-    made = TRANSPOSED[rank - 1](x, weight, bias, strides, 0, 0, group, dilations)
+    full = TRANSPOSED[rank - 1](x, weight, bias, strides, 0, 0, group, dilations)
     cut = [(-a, m - b) for (a, b), m in zip(pads, more, strict=True)]
     if bias is not None and any(after > 0 for _, after in cut):
-        made = made - bias.reshape(-1, *[1] * rank)
-        return F.pad(made, flat_pads(cut)) + bias.reshape(-1, *[1] * rank)
-    return F.pad(made, flat_pads(cut))
+        full = full - bias.reshape(-1, *[1] * rank)
+        return F.pad(full, flat_pads(cut)) + bias.reshape(-1, *[1] * rank)
+    return F.pad(full, flat_pads(cut))
 
 
 def _transposed_pads(
@@ -109,12 +109,12 @@ def _transposed_pads(
     if wanted is None:
         pads = call.get("pads", (0,) * (2 * rank))
         return list(zip(pads[:rank], pads[rank:], strict=True))
-    made = []
+    padding = []
     for whole, out, extra in zip(wide, wanted[-rank:], more, strict=True):
         total = whole + extra - out
         less, rest = total // 2, total - total // 2
-        made.append((less, rest) if how == "SAME_UPPER" else (rest, less))
-    return made
+        padding.append((less, rest) if how == "SAME_UPPER" else (rest, less))
+    return padding
 
 
 def col2im(call: OnnxCall, x: Tensor, image: list[int], block: list[int]) -> Tensor:
@@ -133,7 +133,7 @@ def col2im(call: OnnxCall, x: Tensor, image: list[int], block: list[int]) -> Ten
     ]
     n, taps = x.shape[0], torch.Size(block).numel()
     x = x.reshape(n, -1, taps, *counts)
-    made = x.new_zeros(n, x.shape[1], *padded)
+    folded = x.new_zeros(n, x.shape[1], *padded)
     for tap, place in enumerate(
         torch.cartesian_prod(*map(torch.arange, block)).reshape(taps, rank)
     ):
@@ -141,9 +141,9 @@ def col2im(call: OnnxCall, x: Tensor, image: list[int], block: list[int]) -> Ten
             slice(int(p) * d, int(p) * d + s * (c - 1) + 1, s)
             for p, d, s, c in zip(place, dilations, strides, counts, strict=True)
         )
-        made[(slice(None), slice(None), *window)] += x[:, :, tap]
+        folded[(slice(None), slice(None), *window)] += x[:, :, tap]
     inner = tuple(slice(pads[at], pads[at] + size) for at, size in enumerate(image))
-    return made[(slice(None), slice(None), *inner)]
+    return folded[(slice(None), slice(None), *inner)]
 
 
 def causal_conv(
@@ -157,10 +157,10 @@ def causal_conv(
     kept = weight.shape[2] - 1
     past = x.new_zeros(x.shape[0], x.shape[1], kept) if past is None else past
     whole = torch.cat([past, x], 2)
-    made = F.conv1d(whole, weight, bias, groups=x.shape[1])
+    output = F.conv1d(whole, weight, bias, groups=x.shape[1])
     if call.get("activation", "none") in ("silu", "swish"):
-        made = F.silu(made)
-    return made, whole[:, :, whole.shape[2] - kept :]
+        output = F.silu(output)
+    return output, whole[:, :, whole.shape[2] - kept :]
 
 
 def deform_conv(
@@ -194,14 +194,14 @@ def deform_conv(
     left = at[:, :, :, 1] + (tap_x.reshape(-1, 1, 1) * dilations[1] + out_x[None, :])
     grid = torch.stack([(2 * left + 1) / w - 1, (2 * y + 1) / h - 1], -1)
     grid = grid.reshape(n * parts, taps * out_h, out_w, 2).to(x.dtype)
-    found = F.grid_sample(x.reshape(n * parts, c // parts, h, w), grid, align_corners=False)
-    found = found.reshape(n, parts, c // parts, taps, out_h, out_w)
+    samples = F.grid_sample(x.reshape(n * parts, c // parts, h, w), grid, align_corners=False)
+    samples = samples.reshape(n, parts, c // parts, taps, out_h, out_w)
     if mask is not None:
-        found = found * mask.reshape(n, parts, 1, taps, out_h, out_w)
-    found = found.reshape(n, group, c // group * taps, out_h * out_w)
+        samples = samples * mask.reshape(n, parts, 1, taps, out_h, out_w)
+    samples = samples.reshape(n, group, c // group * taps, out_h * out_w)
     flat = weight.reshape(group, weight.shape[0] // group, -1)
-    made = torch.einsum("goc,ngcp->ngop", flat, found).reshape(n, -1, out_h, out_w)
-    return made if bias is None else made + bias[:, None, None]
+    output = torch.einsum("goc,ngcp->ngop", flat, samples).reshape(n, -1, out_h, out_w)
+    return output if bias is None else output + bias[:, None, None]
 
 
 CONVOLUTION: OperatorTable = {

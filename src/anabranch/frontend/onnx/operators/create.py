@@ -31,11 +31,11 @@ def eye_like(call: OnnxCall, x: Tensor) -> Tensor:
     return ones.to(call.dtype("dtype", x.dtype))
 
 
-def range_of(call: OnnxCall, *given: Any) -> Tensor:
+def range_of(call: OnnxCall, *numbers: Any) -> Tensor:
     """Range; its type is that of its numbers."""
-    kind = given[0].dtype
+    kind = numbers[0].dtype
     start, limit, delta = (
-        one.array.item() if isinstance(one, Host) else one.item() for one in given
+        number.array.item() if isinstance(number, Host) else number.item() for number in numbers
     )
     if kind in (torch.float16, torch.bfloat16):
         return torch.arange(start, limit, delta, device=call.device).to(kind)
@@ -63,8 +63,8 @@ def random(normal: bool) -> OnnxOperator:
 
 def _random(call: OnnxCall, sizes: list[int], dtype: torch.dtype, normal: bool) -> Tensor:
     if normal:
-        made = torch.randn(sizes, dtype=dtype, device=call.device)
-        return made * call.get("scale", 1.0) + call.get("mean", 0.0)
+        sample = torch.randn(sizes, dtype=dtype, device=call.device)
+        return sample * call.get("scale", 1.0) + call.get("mean", 0.0)
     low, high = call.get("low", 0.0), call.get("high", 1.0)
     return torch.rand(sizes, dtype=dtype, device=call.device) * (high - low) + low
 

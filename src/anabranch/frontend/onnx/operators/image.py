@@ -41,7 +41,7 @@ def roi_align(call: OnnxCall, x: Tensor, boxes: Tensor, batches: Tensor) -> Tens
     )
     boxes = boxes * call.get("spatial_scale", 1.0) - (0.5 if half == "half_pixel" else 0.0)
     largest = call.get("mode", "avg") == "max"
-    made = []
+    pooled = []
     for box, batch in zip(boxes, batches.tolist(), strict=True):
         left, top, right, bottom = box.unbind()
         w, h = right - left, bottom - top
@@ -53,8 +53,8 @@ def roi_align(call: OnnxCall, x: Tensor, boxes: Tensor, batches: Tensor) -> Tens
         across = _samples(left, w / width, width, columns)
         parts = _bilinear(x[batch], y, across, largest)
         parts = parts.reshape(x.shape[1], height, rows, width, columns)
-        made.append(parts.amax((2, 4)) if largest else parts.mean((2, 4)))
-    return torch.stack(made) if made else x.new_zeros(0, x.shape[1], height, width)
+        pooled.append(parts.amax((2, 4)) if largest else parts.mean((2, 4)))
+    return torch.stack(pooled) if pooled else x.new_zeros(0, x.shape[1], height, width)
 
 
 def _samples(start: Tensor, bin_size: Tensor, bins: int, each: int) -> Tensor:
@@ -80,16 +80,16 @@ def _bilinear(image: Tensor, y: Tensor, x: Tensor, largest: bool) -> Tensor:
         for j in (0, 1)
     ]
     together = torch.stack(corners)
-    made = together.amax(0) if largest else together.sum(0)
-    return made * ~(outside[0][:, None] | outside[1][None, :])
+    samples = together.amax(0) if largest else together.sum(0)
+    return samples * ~(outside[0][:, None] | outside[1][None, :])
 
 
 def max_roi_pool(call: OnnxCall, x: Tensor, boxes: Tensor) -> Tensor:
     """MaxRoiPool: the largest number of each bin of a box, in whole pixels."""
     height, width = call.need("pooled_shape", tuple)
-    scale, made = call.get("spatial_scale", 1.0), []
+    scale, pooled = call.get("spatial_scale", 1.0), []
     for batch, left, top, right, bottom in boxes.tolist():
-        x0, y0, x1, y1 = (round(one * scale) for one in (left, top, right, bottom))
+        x0, y0, x1, y1 = (round(edge * scale) for edge in (left, top, right, bottom))
         w, h = max(x1 - x0 + 1, 1), max(y1 - y0 + 1, 1)
         bins = []
         for i in range(height):
@@ -99,8 +99,8 @@ def max_roi_pool(call: OnnxCall, x: Tensor, boxes: Tensor) -> Tensor:
                 part = x[int(batch), :, max(rows[0], 0) : max(rows[1], 0)]
                 part = part[:, :, max(columns[0], 0) : max(columns[1], 0)]
                 bins.append(part.amax((1, 2)) if part.numel() else x.new_zeros(x.shape[1]))
-        made.append(torch.stack(bins, 1).reshape(-1, height, width))
-    return torch.stack(made)
+        pooled.append(torch.stack(bins, 1).reshape(-1, height, width))
+    return torch.stack(pooled)
 
 
 def non_max_suppression(
@@ -113,18 +113,19 @@ def non_max_suppression(
 ) -> Tensor:
     """NonMaxSuppression: batch, class and box of those that are kept, best first."""
     most, overlap, threshold = (
-        one[0] if isinstance(one, list) and one else one for one in (most, overlap, threshold)
+        limit[0] if isinstance(limit, list) and limit else limit
+        for limit in (most, overlap, threshold)
     )
     if not most:
         return torch.zeros(0, 3, dtype=torch.int64, device=boxes.device)
-    found = []
+    kept = []
     for batch in range(scores.shape[0]):
         corners = _corners(boxes[batch], bool(call.get("center_point_box", 0)))
         shared = _overlaps(corners)
         for kind in range(scores.shape[1]):
             for box in _kept(scores[batch, kind], shared, int(most), overlap or 0.0, threshold):
-                found.append([batch, kind, box])
-    return torch.tensor(found, dtype=torch.int64, device=boxes.device).reshape(-1, 3)
+                kept.append([batch, kind, box])
+    return torch.tensor(kept, dtype=torch.int64, device=boxes.device).reshape(-1, 3)
 
 
 def _corners(boxes: Tensor, centred: bool) -> Tensor:

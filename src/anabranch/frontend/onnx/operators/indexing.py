@@ -39,7 +39,7 @@ def gather_elements(call: OnnxCall, x: Tensor, indices: Tensor) -> Tensor:
 
 def _places(indices: Tensor) -> tuple[Tensor, ...]:
     """The index of each axis, from rows of indices. Those from the end are as torch has them."""
-    return tuple(one.to(torch.int64) for one in indices.unbind(-1))
+    return tuple(index.to(torch.int64) for index in indices.unbind(-1))
 
 
 def gather_nd(call: OnnxCall, x: Tensor, indices: Tensor) -> Tensor:

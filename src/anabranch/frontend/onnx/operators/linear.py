@@ -31,20 +31,20 @@ def gemm(call: OnnxCall, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tenso
     row = c is None or (c.dim() == 1 and c.shape[0] == b.shape[0])
     if alpha == 1 and beta == 1 and row and a.is_floating_point():
         return F.linear(a, b, c)
-    made = (a @ b.t()) * alpha if alpha != 1 else a @ b.t()
-    return made if c is None else made + (c * beta if beta != 1 else c)
+    product = (a @ b.t()) * alpha if alpha != 1 else a @ b.t()
+    return product if c is None else product + (c * beta if beta != 1 else c)
 
 
-def einsum(call: OnnxCall, *given: Tensor) -> Tensor:
+def einsum(call: OnnxCall, *operands: Tensor) -> Tensor:
     """Einsum."""
-    made: Tensor = torch.einsum(call.need("equation", str).replace(" ", ""), *given)
-    return made
+    contraction: Tensor = torch.einsum(call.need("equation", str).replace(" ", ""), *operands)
+    return contraction
 
 
 def det(call: OnnxCall, x: Tensor) -> Tensor:
     """Det."""
-    made: Tensor = torch.linalg.det(x)
-    return made
+    determinant: Tensor = torch.linalg.det(x)
+    return determinant
 
 
 LINEAR_ALGEBRA: OperatorTable = {

@@ -20,8 +20,8 @@ def compared(function: Any) -> OnnxOperator:
     """A comparison, of large unsigned integers too."""
 
     def run(a: Any, b: Any) -> Tensor:
-        made: Tensor = function(ordered(a), ordered(b))
-        return made
+        comparison: Tensor = function(ordered(a), ordered(b))
+        return comparison
 
     return binary(run)
 
@@ -53,18 +53,18 @@ def shift(call: OnnxCall, a: Tensor, by: Tensor) -> Tensor:
     left = call.need("direction", str) == "LEFT"
     steps, none_left = steps.clamp(max=bits - 1), steps >= bits
     if left:
-        made = wide << steps
+        shifted = wide << steps
     elif a.dtype.is_signed:
         return (wide >> steps).to(a.dtype)
     else:
         least = torch.where(
             steps > 0, (torch.ones_like(steps) << (64 - steps.clamp(min=1))) - 1, -1
         )
-        made = (wide >> steps) & least
-    made = torch.where(none_left, torch.zeros_like(made), made)
+        shifted = (wide >> steps) & least
+    shifted = torch.where(none_left, torch.zeros_like(shifted), shifted)
     if a.dtype == torch.uint64:
-        return made.view(torch.uint64)
-    signed = made if a.dtype.is_signed else made & ((1 << bits) - 1)
+        return shifted.view(torch.uint64)
+    signed = shifted if a.dtype.is_signed else shifted & ((1 << bits) - 1)
     return signed.to(a.dtype)
 
 

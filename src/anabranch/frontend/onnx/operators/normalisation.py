@@ -26,9 +26,9 @@ def batch_norm(
     axes, old = [0, *range(2, x.dim())], call.get("momentum", 0.9)
     own_mean = x.mean(axes)
     own_variance = x.var(axes, correction=0)
-    made = F.batch_norm(x, own_mean, own_variance, scale, bias, False, 0.0, eps)
+    normalised = F.batch_norm(x, own_mean, own_variance, scale, bias, False, 0.0, eps)
     running = mean * old + own_mean * (1 - old), variance * old + own_variance * (1 - old)
-    return made, *running
+    return normalised, *running
 
 
 def layer_norm(
@@ -39,15 +39,15 @@ def layer_norm(
     shape, axes = list(x.shape[axis:]), list(range(axis, x.dim()))
     same = list(scale.shape) == shape and (bias is None or list(bias.shape) == shape)
     if same and scale.dtype == x.dtype:
-        made = F.layer_norm(x, shape, scale, bias, eps)
+        normalised = F.layer_norm(x, shape, scale, bias, eps)
     else:
-        made = F.layer_norm(x, shape, None, None, eps) * scale
-        made = made if bias is None else made + bias
+        normalised = F.layer_norm(x, shape, None, None, eps) * scale
+        normalised = normalised if bias is None else normalised + bias
     if len(call.node.outputs) == 1:
-        return made
+        return normalised
     wide = x.to(DTYPES[call.get("stash_type", 1)])
     variance, mean = torch.var_mean(wide, axes, correction=0, keepdim=True)
-    return made, mean, torch.rsqrt(variance + eps)
+    return normalised, mean, torch.rsqrt(variance + eps)
 
 
 def rms_norm(call: OnnxCall, x: Tensor, scale: Tensor) -> Tensor:

@@ -54,10 +54,10 @@ def max_pool(call: OnnxCall, x: Tensor) -> Any:
         x = x.to(torch.float32)
     if around is None:
         x, around = F.pad(x, flat_pads(pads), value=-torch.inf), [0] * rank
-    found = MAX[rank - 1](x, kernel, strides, around, dilations, up, return_indices=wanted)
+    pooled = MAX[rank - 1](x, kernel, strides, around, dilations, up, return_indices=wanted)
     if not wanted:
-        return found.to(dtype)
-    values, at = found
+        return pooled.to(dtype)
+    values, at = pooled
     return values.to(dtype), _whole_places(call, at, x.shape[2:], whole, pads)
 
 
@@ -86,7 +86,7 @@ def average_pool(call: OnnxCall, x: Tensor) -> Tensor:
     kernel, strides, dilations, pads, up = _windows(call, x)
     counted = bool(call.get("count_include_pad", 0))
     around = _torch_pads(pads, kernel, dilations)
-    if around is not None and all(one == 1 for one in dilations):
+    if around is not None and all(dilation == 1 for dilation in dilations):
         return AVERAGE[len(kernel) - 1](x, kernel, strides, around, up, counted)
     ones = torch.ones_like(x[:1, :1])
     total = _window_sums(x, kernel, strides, dilations, pads, up)
@@ -109,8 +109,8 @@ def _window_sums(
     n, c = x.shape[:2]
     flat = F.pad(x, flat_pads(pads)).flatten(0, 1).unsqueeze(1)
     conv: tuple[Callable[..., Tensor], ...] = (F.conv1d, F.conv2d, F.conv3d)
-    made = conv[rank - 1](flat, x.new_ones(1, 1, *kernel), None, strides, 0, dilations)
-    return made.reshape(n, c, *made.shape[2:])
+    sums = conv[rank - 1](flat, x.new_ones(1, 1, *kernel), None, strides, 0, dilations)
+    return sums.reshape(n, c, *sums.shape[2:])
 
 
 def _cut_off(size: int, window: int, stride: int, dilation: int) -> int:
@@ -142,8 +142,8 @@ def global_max(call: OnnxCall, x: Tensor) -> Tensor:
 def global_lp(call: OnnxCall, x: Tensor) -> Tensor:
     """GlobalLpPool."""
     axes = list(range(2, x.dim()))
-    made: Tensor = torch.linalg.vector_norm(x, call.get("p", 2), axes, keepdim=True)
-    return made
+    norm: Tensor = torch.linalg.vector_norm(x, call.get("p", 2), axes, keepdim=True)
+    return norm
 
 
 def max_unpool(call: OnnxCall, x: Tensor, at: Tensor, shape: list[int] | None = None) -> Tensor:
@@ -159,9 +159,9 @@ def max_unpool(call: OnnxCall, x: Tensor, at: Tensor, shape: list[int] | None = 
     own = [*x.shape[:2], *sizes]
     whole = own if shape is None else shape
     count = torch.Size(own).numel()
-    made = x.new_zeros(count).scatter(0, at.reshape(-1), x.reshape(-1)).reshape(own)
+    unpooled = x.new_zeros(count).scatter(0, at.reshape(-1), x.reshape(-1)).reshape(own)
     more = [(0, a - b) for a, b in zip(whole, own, strict=True)]
-    return F.pad(made, flat_pads(more))
+    return F.pad(unpooled, flat_pads(more))
 
 
 POOLING: OperatorTable = {

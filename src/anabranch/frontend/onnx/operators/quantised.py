@@ -20,17 +20,17 @@ from anabranch.frontend.onnx.operators.unsigned import widened
 Maybe = Tensor | None
 
 
-def _along(call: OnnxCall, x: Tensor, one: Tensor, default: int = 1) -> Tensor:
+def _along(call: OnnxCall, x: Tensor, parameter: Tensor, default: int = 1) -> Tensor:
     """A scale or zero point so that it broadcasts with x."""
     axis, block = call.get("axis", default), call.get("block_size", 0)
-    if one.numel() == 1:
-        return one.reshape([1] * x.dim())
+    if parameter.numel() == 1:
+        return parameter.reshape([1] * x.dim())
     if block:
-        wide = one.repeat_interleave(block, axis)
+        wide = parameter.repeat_interleave(block, axis)
         return wide.narrow(axis, 0, x.shape[axis])
     shape = [1] * x.dim()
     shape[axis] = -1
-    return one.reshape(shape)
+    return parameter.reshape(shape)
 
 
 def quantize(call: OnnxCall, x: Tensor, scale: Tensor, zero: Maybe = None) -> Tensor:
@@ -89,12 +89,12 @@ def _centred(x: Tensor, zero: Maybe, shape: list[int]) -> Tensor:
     return y if zero is None else y - zero.to(torch.float64).reshape(shape)
 
 
-def _rows(one: Maybe, axis: int) -> list[int]:
+def _rows(parameter: Maybe, axis: int) -> list[int]:
     """The shape in which a number for each row, or each column, broadcasts."""
-    if one is None or one.numel() == 1:
-        return [1, 1] if one is None or one.dim() < 3 else list(one.shape)
-    if one.dim() > 1:
-        return list(one.shape)
+    if parameter is None or parameter.numel() == 1:
+        return [1, 1] if parameter is None or parameter.dim() < 3 else list(parameter.shape)
+    if parameter.dim() > 1:
+        return list(parameter.shape)
     return [-1, 1] if axis == 0 else [1, -1]
 
 
@@ -139,8 +139,8 @@ def conv_integer(
 ) -> Tensor:
     """ConvInteger, exact."""
     ones = [1] * (weight.dim() - 1)
-    made = _convolved(call, _centred(x, x_zero, [1, *ones]), _centred(weight, w_zero, [-1, *ones]))
-    return made.to(torch.int32)
+    sums = _convolved(call, _centred(x, x_zero, [1, *ones]), _centred(weight, w_zero, [-1, *ones]))
+    return sums.to(torch.int32)
 
 
 def qlinear_conv(
@@ -157,12 +157,12 @@ def qlinear_conv(
 ) -> Tensor:
     """QLinearConv, whose bias is in units of both scales."""
     ones = [1] * (weight.dim() - 1)
-    made = _convolved(call, _centred(x, x_zero, [1, *ones]), _centred(weight, w_zero, [-1, *ones]))
+    sums = _convolved(call, _centred(x, x_zero, [1, *ones]), _centred(weight, w_zero, [-1, *ones]))
     channels = [1, -1, *[1] * (weight.dim() - 2)]
     if bias is not None:
-        made = made + bias.double().reshape(channels)
+        sums = sums + bias.double().reshape(channels)
     scale = x_scale.double().reshape([]) * w_scale.double().reshape(channels)
-    return _requantized(made * scale, y_scale.double().reshape([]), y_zero.reshape([]))
+    return _requantized(sums * scale, y_scale.double().reshape([]), y_zero.reshape([]))
 
 
 QUANTISED: OperatorTable = {

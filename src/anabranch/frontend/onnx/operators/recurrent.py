@@ -37,11 +37,11 @@ def _functions(call: OnnxCall, usual: tuple[str, ...]) -> list[list[Callable[[Te
     """For each direction, its functions of gates."""
     named = call.get("activations", usual * _directions(call))
     unknown = [name for name in named if name not in FUNCTIONS]
-    constants = [call.maybe(f"activation_{one}", tuple) for one in ("alpha", "beta")]
+    constants = [call.maybe(f"activation_{key}", tuple) for key in ("alpha", "beta")]
     if unknown or any(constants):
         raise call.refused(f"gates by {', '.join(unknown) or 'functions with constants'}")
-    found = [FUNCTIONS[name] for name in named]
-    return [found[at : at + len(usual)] for at in range(0, len(found), len(usual))]
+    functions = [FUNCTIONS[name] for name in named]
+    return [functions[at : at + len(usual)] for at in range(0, len(functions), len(usual))]
 
 
 def _usual(call: OnnxCall, usual: tuple[str, ...]) -> bool:
@@ -53,7 +53,7 @@ def _torch_weights(
     w: Tensor, r: Tensor, b: Maybe, order: tuple[int, ...], hidden: int
 ) -> list[Tensor]:
     """Weights in the order in which torch has gates: of each direction input, hidden, biases."""
-    made: list[Tensor] = []
+    weights: list[Tensor] = []
 
     def ordered(x: Tensor) -> Tensor:
         if order == tuple(range(len(order))):
@@ -62,10 +62,10 @@ def _torch_weights(
         return torch.cat([parts[at] for at in order])
 
     for way in range(w.shape[0]):
-        made += [ordered(w[way]), ordered(r[way])]
+        weights += [ordered(w[way]), ordered(r[way])]
         if b is not None:
-            made += [ordered(one) for one in b[way].chunk(2)]
-    return made
+            weights += [ordered(bias) for bias in b[way].chunk(2)]
+    return weights
 
 
 def _as_torch(
@@ -87,10 +87,10 @@ def _as_torch(
 def _laid_out(call: OnnxCall, out: Tensor, *last: Tensor) -> tuple[Tensor, ...]:
     """(steps, batch, ways * hidden) as ONNX has it, with the batch first where it is asked."""
     steps, batch, _ = out.shape
-    made = out.reshape(steps, batch, _directions(call), -1)
+    by_way = out.reshape(steps, batch, _directions(call), -1)
     if call.get("layout", 0):
-        return made.transpose(0, 1), *(one.transpose(0, 1) for one in last)
-    return made.transpose(1, 2), *last
+        return by_way.transpose(0, 1), *(state.transpose(0, 1) for state in last)
+    return by_way.transpose(1, 2), *last
 
 
 def _begin(call: OnnxCall, x: Tensor, state: Maybe, hidden: int) -> tuple[Tensor, Tensor]:
@@ -113,9 +113,9 @@ def _by_steps(
     outs, lasts = [], []
     ways = {"forward": (False,), "reverse": (True,)}
     for way, backward in enumerate(ways.get(call.get("direction", "forward"), (False, True))):
-        now = tuple(one[way] for one in states)
+        now = tuple(state[way] for state in states)
         order = range(x.shape[0])
-        made: dict[int, Tensor] = {}
+        by_step: dict[int, Tensor] = {}
         for at in reversed(order) if backward else order:
             new = step(way, x[at], now)
             out = new[0]
@@ -123,10 +123,10 @@ def _by_steps(
                 alive = (lengths > at)[:, None]
                 new = tuple(torch.where(alive, a, b) for a, b in zip(new, now, strict=True))
                 out = torch.where(alive, out, torch.zeros_like(out))
-            made[at], now = out, new
-        outs.append(torch.stack([made[at] for at in order]))
+            by_step[at], now = out, new
+        outs.append(torch.stack([by_step[at] for at in order]))
         lasts.append(now)
-    last = (torch.stack(one) for one in zip(*lasts, strict=True))
+    last = (torch.stack(final) for final in zip(*lasts, strict=True))
     return _laid_out(call, torch.cat(outs, -1), *last)
 
 
@@ -213,8 +213,8 @@ def lstm(
     plain = _usual(call, ("Sigmoid", "Tanh", "Tanh")) and peepholes is None
     if plain and lengths is None and not call.get("input_forget", 0):
         weights = _torch_weights(w, r, b, OF_LSTM, hidden)
-        made = _as_torch(call, torch.lstm, x, weights, (state, cell), b is not None)
-        return _laid_out(call, *made)
+        outputs = _as_torch(call, torch.lstm, x, weights, (state, cell), b is not None)
+        return _laid_out(call, *outputs)
     functions, clip = _functions(call, ("Sigmoid", "Tanh", "Tanh")), _clipped(call)
     bias, coupled = _biases(b, r), call.get("input_forget", 0)
 
@@ -234,25 +234,25 @@ def lstm(
 def stack(function: Callable[..., Any], order: tuple[int, ...], states: int) -> OnnxOperator:
     """Several layers in one call of torch, whose weights, biases and states come layer by layer."""
 
-    def run(call: OnnxCall, x: Tensor, *given: Maybe) -> tuple[Tensor, ...]:
+    def run(call: OnnxCall, x: Tensor, *operands: Maybe) -> tuple[Tensor, ...]:
         count, ways = call.need("layers", int), _directions(call)
         sizes: tuple[int, ...] = call.get("sizes", ())
         if any(size not in (0, -1, x.shape[at % 2]) for at, size in enumerate(sizes)):
             raise call.refused("a sequence has another shape between two of its layers")
-        each = [given[at : at + 3 + states] for at in range(0, len(given), 3 + states)]
+        each = [operands[at : at + 3 + states] for at in range(0, len(operands), 3 + states)]
         weights: list[Tensor] = []
         before: list[list[Tensor]] = [[] for _ in range(states)]
         for w, r, b, *first in each:
             assert w is not None and r is not None, "layers have weights"
             hidden = r.shape[-1]
             weights += _torch_weights(w, r, b, order, hidden)
-            for one, state in zip(before, first, strict=True):
-                one.append(x.new_zeros(ways, x.shape[1], hidden) if state is None else state)
-        held = [torch.cat(one) for one in before]
+            for layers, state in zip(before, first, strict=True):
+                layers.append(x.new_zeros(ways, x.shape[1], hidden) if state is None else state)
+        held = [torch.cat(layers) for layers in before]
         start, biased = held[0] if states == 1 else tuple(held), each[0][2] is not None
         out, *last = function(x, start, weights, biased, count, 0.0, False, ways == 2, False)
-        parts = [torch.split(one, ways) for one in last]
-        return _laid_out(call, out)[0], *(one[at] for at in range(count) for one in parts)
+        parts = [torch.split(final, ways) for final in last]
+        return _laid_out(call, out)[0], *(part[at] for at in range(count) for part in parts)
 
     return OnnxOperator(run)
 

@@ -26,8 +26,8 @@ def reduction(function: Reduction) -> OnnxOperator:
         dtype, keep = x.dtype, bool(call.get("keepdims", 1))
         if dtype in LARGE_UNSIGNED:
             x = widened(x)
-        made = function(x, over or list(range(x.dim())), keep)
-        return made if made.dtype == dtype else made.to(dtype)
+        reduced = function(x, over or list(range(x.dim())), keep)
+        return reduced if reduced.dtype == dtype else reduced.to(dtype)
 
     return OnnxOperator(run, numbers=(1,))
 

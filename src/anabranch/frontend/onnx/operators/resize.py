@@ -36,8 +36,8 @@ def resize(
     crop = place == "tf_crop_and_resize"
     if not changed and not crop:
         return x
-    if (made := _as_torch(call, x, to, by, changed, mode, place)) is not None:
-        return made
+    if (resized := _as_torch(call, x, to, by, changed, mode, place)) is not None:
+        return resized
     count = len(axes)
     for at, axis in enumerate(axes):
         if axis in changed or crop:
@@ -64,9 +64,9 @@ def _by_sizes(
     by = {axis: size / x.shape[axis] for axis, size in zip(axes, sizes, strict=True)}
     if policy == "stretch":
         return dict(zip(axes, sizes, strict=True)), by
-    one = min(by.values()) if policy == "not_larger" else max(by.values())
-    to = {axis: int(x.shape[axis] * one + 0.5) for axis in axes}
-    return to, dict.fromkeys(axes, one)
+    scale = min(by.values()) if policy == "not_larger" else max(by.values())
+    to = {axis: int(x.shape[axis] * scale + 0.5) for axis in axes}
+    return to, dict.fromkeys(axes, scale)
 
 
 def _as_torch(
@@ -129,13 +129,15 @@ def _one_axis(
         outside = (at < 0) | (at > length - 1)
     kind = x.dtype if x.is_floating_point() else torch.float32
     weights = weights.to(kind).to(x.device)
-    made = torch.movedim(torch.movedim(x.to(kind), axis, -1) @ weights.t(), -1, axis)
+    resized = torch.movedim(torch.movedim(x.to(kind), axis, -1) @ weights.t(), -1, axis)
     if place == "tf_crop_and_resize" and bool(outside.any()):
         shape = [1] * x.dim()
         shape[axis] = -1
         fill = call.get("extrapolation_value", 0.0)
-        made = torch.where(outside.reshape(shape).to(x.device), torch.full_like(made, fill), made)
-    return made.to(x.dtype)
+        resized = torch.where(
+            outside.reshape(shape).to(x.device), torch.full_like(resized, fill), resized
+        )
+    return resized.to(x.dtype)
 
 
 def _places(length: int, size: int, scale: float, place: str, part: tuple[float, float]) -> Tensor:
@@ -164,10 +166,10 @@ def _places(length: int, size: int, scale: float, place: str, part: tuple[float,
 
 def _weights(call: OnnxCall, at: Tensor, length: int, scale: float, mode: str) -> Tensor:
     """(size, length): how much each number of the input is worth."""
-    made = torch.zeros(len(at), length, dtype=torch.float64)
+    weights = torch.zeros(len(at), length, dtype=torch.float64)
     if mode == "nearest":
         index = _rounded(at, call.get("nearest_mode", "round_prefer_floor"))
-        return made.scatter(1, index.clamp(0, length - 1)[:, None], 1.0)
+        return weights.scatter(1, index.clamp(0, length - 1)[:, None], 1.0)
     wide = max(1.0, 1 / scale) if call.get("antialias", 0) else 1.0
     reach = 1 if mode == "linear" else 2
     first = torch.floor(at - reach * wide).to(torch.int64)
@@ -183,8 +185,8 @@ def _weights(call: OnnxCall, at: Tensor, length: int, scale: float, mode: str) -
         parts.append((index.clamp(0, length - 1), worth))
     total = sum(worth for _, worth in parts)
     for index, worth in parts:
-        made.scatter_add_(1, index[:, None], (worth / total)[:, None])
-    return made
+        weights.scatter_add_(1, index[:, None], (worth / total)[:, None])
+    return weights
 
 
 def _rounded(at: Tensor, how: str) -> Tensor:

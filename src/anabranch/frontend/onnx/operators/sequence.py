@@ -12,9 +12,9 @@ from anabranch.frontend.onnx.host import host
 from anabranch.frontend.onnx.operators.operator import OnnxOperator, OperatorTable
 
 
-def construct(call: OnnxCall, *given: Tensor) -> list[Tensor]:
+def construct(call: OnnxCall, *tensors: Tensor) -> list[Tensor]:
     """SequenceConstruct."""
-    return list(given)
+    return list(tensors)
 
 
 def empty(call: OnnxCall) -> list[Tensor]:
@@ -29,18 +29,18 @@ def at(call: OnnxCall, sequence: list[Tensor], place: Any) -> Tensor:
 
 def insert(call: OnnxCall, sequence: list[Tensor], x: Tensor, place: Any = None) -> list[Tensor]:
     """SequenceInsert, at the end by default."""
-    made = list(sequence)
+    elements = list(sequence)
     at = place[0] if isinstance(place, list) else place
-    made.insert(len(made) if at is None else at, x)
-    return made
+    elements.insert(len(elements) if at is None else at, x)
+    return elements
 
 
 def erase(call: OnnxCall, sequence: list[Tensor], place: Any = None) -> list[Tensor]:
     """SequenceErase, of the last by default."""
-    made = list(sequence)
+    elements = list(sequence)
     at = place[0] if isinstance(place, list) else place
-    del made[-1 if at is None else at]
-    return made
+    del elements[-1 if at is None else at]
+    return elements
 
 
 def length(call: OnnxCall, sequence: list[Tensor]) -> Any:
@@ -60,7 +60,7 @@ def split(call: OnnxCall, x: Tensor, sizes: Any = None) -> list[Tensor]:
     if sizes is not None:
         return list(torch.split(x, sizes, axis))
     parts = list(torch.split(x, 1, axis))
-    return parts if call.get("keepdims", 1) else [one.squeeze(axis) for one in parts]
+    return parts if call.get("keepdims", 1) else [part.squeeze(axis) for part in parts]
 
 
 def optional(call: OnnxCall, x: Any = None) -> Any:

@@ -29,7 +29,7 @@ def reshape(call: OnnxCall, x: Tensor, sizes: list[int]) -> Tensor:
     """Reshape: a 0 keeps what is there."""
     if not call.get("allowzero", 0):
         kept = enumerate(sizes)
-        sizes = [x.shape[at] if isinstance(one, int) and one == 0 else one for at, one in kept]
+        sizes = [x.shape[at] if isinstance(size, int) and size == 0 else size for at, size in kept]
     return x.reshape(sizes)
 
 
@@ -72,9 +72,9 @@ def unsqueeze(call: OnnxCall, x: Tensor, axes: list[int] | int) -> Tensor:
     return x
 
 
-def concat(call: OnnxCall, *given: Tensor) -> Tensor:
+def concat(call: OnnxCall, *tensors: Tensor) -> Tensor:
     """Concat."""
-    return torch.cat(given, call.need("axis", int))
+    return torch.cat(tensors, call.need("axis", int))
 
 
 def split(call: OnnxCall, x: Tensor, sizes: list[int] | None = None) -> tuple[Tensor, ...]:

@@ -15,8 +15,8 @@ from anabranch.frontend.onnx.operators.operator import OnnxOperator, OperatorTab
 
 def _complex(x: Tensor) -> Tensor:
     """Numbers whose last axis is real, or real and imaginary, as complex ones."""
-    made: Tensor = x[..., 0] if x.shape[-1] == 1 else torch.view_as_complex(x.contiguous())
-    return made
+    numbers: Tensor = x[..., 0] if x.shape[-1] == 1 else torch.view_as_complex(x.contiguous())
+    return numbers
 
 
 def dft(call: OnnxCall, x: Tensor, length: Any = None, axis: Any = -2) -> Tensor:
@@ -28,8 +28,8 @@ def dft(call: OnnxCall, x: Tensor, length: Any = None, axis: Any = -2) -> Tensor
     signal = _complex(x)
     if call.get("inverse", 0):
         if half:
-            made: Tensor = torch.fft.irfft(signal, count, inner).unsqueeze(-1)
-            return made.to(x.dtype)
+            inverse: Tensor = torch.fft.irfft(signal, count, inner).unsqueeze(-1)
+            return inverse.to(x.dtype)
         return torch.view_as_real(torch.fft.ifft(signal, count, inner)).to(x.dtype)
     function = torch.fft.rfft if half else torch.fft.fft
     return torch.view_as_real(function(signal, count, inner)).to(x.dtype)
@@ -45,8 +45,8 @@ def stft(
     if window is not None:
         frames = frames * window
     half = bool(call.get("onesided", 1)) and not frames.is_complex()
-    found = torch.fft.rfft(frames) if half else torch.fft.fft(frames)
-    return torch.view_as_real(found).to(x.dtype)
+    spectrum = torch.fft.rfft(frames) if half else torch.fft.fft(frames)
+    return torch.view_as_real(spectrum).to(x.dtype)
 
 
 def window(*coefficients: float) -> OnnxOperator:
@@ -56,10 +56,10 @@ def window(*coefficients: float) -> OnnxOperator:
         count = size[0] if isinstance(size, list) else size
         steps = count if call.get("periodic", 1) else count - 1
         at = torch.arange(count, dtype=torch.float64, device=call.device) * (2 * math.pi / steps)
-        made = torch.zeros_like(at)
+        weights = torch.zeros_like(at)
         for number, coefficient in enumerate(coefficients):
-            made = made + coefficient * torch.cos(number * at)
-        return made.to(dtype_of(call.get("output_datatype", FLOAT), call.floats))
+            weights = weights + coefficient * torch.cos(number * at)
+        return weights.to(dtype_of(call.get("output_datatype", FLOAT), call.floats))
 
     return OnnxOperator(run, numbers=(0,))
 
@@ -67,22 +67,22 @@ def window(*coefficients: float) -> OnnxOperator:
 def mel_weights(call: OnnxCall, bins: Any, length: Any, rate: Any, low: Any, high: Any) -> Tensor:
     """MelWeightMatrix: triangles over the spectrum, evenly spaced as we hear."""
     bins, length, rate, low, high = (
-        one[0] if isinstance(one, list) else one for one in (bins, length, rate, low, high)
+        value[0] if isinstance(value, list) else value for value in (bins, length, rate, low, high)
     )
     mel = [2595 * math.log10(1 + hertz / 700) for hertz in (low, high)]
     step = (mel[1] - mel[0]) / (bins + 2)
     hertz = [700 * (10 ** ((mel[0] + at * step) / 2595) - 1) for at in range(bins + 2)]
-    edges = [int((length + 1) * one // rate) for one in hertz]
-    made = torch.zeros(length // 2 + 1, bins)
+    edges = [int((length + 1) * frequency // rate) for frequency in hertz]
+    weights = torch.zeros(length // 2 + 1, bins)
     for at in range(bins):
         left, centre, right = edges[at : at + 3]
         if left == centre:
-            made[centre, at] = 1
+            weights[centre, at] = 1
         for row in range(left, centre + 1 if centre > left else left):
-            made[row, at] = (row - left) / (centre - left)
+            weights[row, at] = (row - left) / (centre - left)
         for row in range(centre, right):
-            made[row, at] = (right - row) / (right - centre)
-    return made.to(dtype_of(call.get("output_datatype", FLOAT), call.floats)).to(call.device)
+            weights[row, at] = (right - row) / (right - centre)
+    return weights.to(dtype_of(call.get("output_datatype", FLOAT), call.floats)).to(call.device)
 
 
 SIGNAL: OperatorTable = {

@@ -44,18 +44,22 @@ def ordered(value: Any) -> Any:
 def of_unsigned(function: Callable[..., Tensor], by_order: bool = False) -> Callable[..., Tensor]:
     """The function for large unsigned types too. by_order: it compares, and takes `ordered`."""
 
-    def run(*given: Any) -> Tensor:
+    def run(*operands: Any) -> Tensor:
         large = next(
-            (one.dtype for one in given if isinstance(one, Tensor) and one.dtype in LARGE_UNSIGNED),
+            (
+                operand.dtype
+                for operand in operands
+                if isinstance(operand, Tensor) and operand.dtype in LARGE_UNSIGNED
+            ),
             None,
         )
         if large is None:
-            return function(*given)
+            return function(*operands)
         inner = ordered if by_order else widened
-        made = function(*map(inner, given))
-        if by_order and large == torch.uint64 and made.dtype == torch.int64:
-            made = made ^ TOP
-        result: Tensor = narrowed(made, large)
+        wide = function(*map(inner, operands))
+        if by_order and large == torch.uint64 and wide.dtype == torch.int64:
+            wide = wide ^ TOP
+        result: Tensor = narrowed(wide, large)
         return result
 
     return run
