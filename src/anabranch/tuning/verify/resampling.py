@@ -7,8 +7,8 @@ An optimizer's first steps go by the sign of a gradient. Of thousands of element
 zero that its sign is rounding's, and that shows in one of ten evaluations: four of the whole graph
 easily miss it. But each element of a new state is computed of the same elements of sums that are
 continuous, so these are what a few evaluations tell well: where they lie, and how far rounding
-moves each. The rest is computed anew for as many draws of them as are asked for. The noise is that
-of the evaluations, and no more is allowed of what does not jump.
+moves each. The rest is computed anew, and rounded elsewhere, for as many draws of them as are asked
+for. The noise is that of the evaluations, and no more is allowed of what does not jump.
 
     reach     -10 .. 0 .. 10 spreads, and zero      how far from the truth the element comes
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -41,6 +41,10 @@ SWEEP_STEPS = 10
 """Of a sweep, to each side."""
 STEEPER = 2.0
 """An element jumps if the sweep takes it farther than so many times what the first spread says."""
+
+ROUNDED_ALIKE = 10
+"""Results that stay for two that move: then both deviate as two roundings of a number do from each
+other, by 0.41 of the distance to the next number, in quadratic mean."""
 
 Evaluated = Callable[[Graph, int | None], tuple[Tensor, ...]]
 """A graph of the same inputs, with a seed moved by roundings, and without as it is."""
@@ -90,8 +94,9 @@ class Resampling:
         for number in range(count):
             generator = torch.Generator(device).manual_seed(number)
             drawn = [_drawn(self._values[name], generator) for name in names]
+            again = partial(moved, generator=generator, still=ROUNDED_ALIKE)
             with self._target.own_precision():
-                yield eval_graph(tail, [*inputs, *drawn], device)[0]
+                yield eval_graph(tail, [*inputs, *drawn], device, moved=again)[0]
 
     def reach(self, output: int, truth: Tensor) -> RoundingReach | None:
         """How far from the truth each element of the result comes where the sums that it is
@@ -114,10 +119,10 @@ class Resampling:
         for signs in _directions(len(values)):
             for step in range(-SWEEP_STEPS, SWEEP_STEPS + 1):
                 by = step * SWEPT_SPREADS / SWEEP_STEPS
-                moved = at([sign * by for sign in signs])
-                far = torch.maximum(far, _apart(moved, exact))
+                swept = at([sign * by for sign in signs])
+                far = torch.maximum(far, _apart(swept, exact))
                 if abs(by) == 1.0:
-                    slope = torch.maximum(slope, _apart(moved, middle))
+                    slope = torch.maximum(slope, _apart(swept, middle))
         for i in range(len(values)):  # where roots and signs of sums are at their steepest
             spreads = [SWEPT_SPREADS if i == j else 0.0 for j in range(len(values))]
             far = torch.maximum(far, _apart(at(spreads, zero=True), exact))
@@ -219,3 +224,15 @@ def _drawn(value: _Value, generator: torch.Generator) -> Tensor:
         return centre
     noise = torch.empty_like(value.spread).normal_(generator=generator)
     return (centre.to(torch.float64) + noise * value.spread).to(centre.dtype)
+
+
+def moved(tensor: Tensor, generator: torch.Generator, still: int = 1) -> Tensor:
+    """Each element where it is, or a rounding above or below: `still` stay for two that move.
+    Small whole numbers stay: counters and places are exact."""
+    if not tensor.dtype.is_floating_point:
+        return tensor
+    eps, drawn = torch.finfo(tensor.dtype).eps, torch.empty_like(tensor, dtype=torch.float64)
+    by = drawn.random_(0, 2 + still, generator=generator)
+    by = torch.where(by < 2, 2 * by - 1, 0) * eps
+    exact = (tensor == tensor.round()) & (tensor.abs() < eps**-0.5)
+    return torch.where(exact, tensor, (tensor.double() * (1 + by)).to(tensor.dtype))

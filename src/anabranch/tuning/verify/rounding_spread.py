@@ -32,16 +32,13 @@ from anabranch.ir import tolerances
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Target
-from anabranch.tuning.verify.resampling import Resampling, RoundingReach
+from anabranch.tuning.verify.resampling import ROUNDED_ALIKE, Resampling, RoundingReach, moved
 
 COUNT = 4
 MORE_EVALUATIONS = 8
 """Evaluations more, where the first do not explain a result: of them norms are kept, no tensors."""
 FEW_JUMPS = 8.0
 """Elements that may jump whatever the evaluations show."""
-ROUNDED_ALIKE = 10
-"""Results that stay for two that move: then both deviate as two roundings of a number do from each
-other, by 0.41 of the distance to the next number, in quadratic mean."""
 
 
 class RoundingSpread:
@@ -62,9 +59,9 @@ class RoundingSpread:
             if seed is None:
                 return eval_graph(graph, inputs, device)
             generator = torch.Generator(device).manual_seed(seed)
-            again = partial(_moved, generator=generator, still=ROUNDED_ALIKE)
-            moved = [_moved(tensor, generator) for tensor in inputs]
-            return eval_graph(graph, moved, device, moved=again)
+            again = partial(moved, generator=generator, still=ROUNDED_ALIKE)
+            elsewhere = [moved(tensor, generator) for tensor in inputs]
+            return eval_graph(graph, elsewhere, device, moved=again)
 
     def _evaluations(self, seeds: Sequence[int]) -> Iterator[tuple[Tensor, ...]]:
         """The results under rounding, of those evaluations that fit."""
@@ -159,20 +156,12 @@ class RoundingSpread:
             return torch.where(jumps, 0, result)
 
         rest, left = steady(truth), steady(out)
-        others = [steady(neighbour) for neighbour in near]
-        pairs = [tolerances.compare([left], [neighbour], [rest], tf32)[0] for neighbour in others]
-        return any(error <= allowed for error, allowed in pairs) and any(
-            not tolerances.mistaken(left, neighbour, rest, tf32=tf32) for neighbour in others
-        )
-
-
-def _moved(tensor: Tensor, generator: torch.Generator, still: int = 1) -> Tensor:
-    """Each element where it is, or a rounding above or below: `still` stay for two that move.
-    Small whole numbers stay: counters and places are exact."""
-    if not tensor.dtype.is_floating_point:
-        return tensor
-    eps, drawn = torch.finfo(tensor.dtype).eps, torch.empty_like(tensor, dtype=torch.float64)
-    by = drawn.random_(0, 2 + still, generator=generator)
-    by = torch.where(by < 2, 2 * by - 1, 0) * eps
-    exact = (tensor == tensor.round()) & (tensor.abs() < eps**-0.5)
-    return torch.where(exact, tensor, (tensor.double() * (1 + by)).to(tensor.dtype))
+        fits = alike = False
+        for result in chain(near, self._drawn(output)):
+            other = steady(result)
+            error, allowed = tolerances.compare([left], [other], [rest], tf32)[0]
+            fits = fits or error <= allowed
+            alike = alike or not tolerances.mistaken(left, other, rest, tf32=tf32)
+            if fits and alike:
+                return True
+        return False
