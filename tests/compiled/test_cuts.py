@@ -102,6 +102,35 @@ def test_equal_results_are_tensors_of_their_own() -> None:
     torch.testing.assert_close(third, want)
 
 
+class Table(Masked):
+    """Returns what it holds, views of that, and what is computed of nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.counts = nn.Parameter(torch.randn(3, 8)), torch.arange(3)
+
+    def forward(self, x: Tensor, least: float = 0.0) -> Any:
+        kept = super().forward(x, least)
+        fixed = torch.arange(4), torch.zeros(2) + 1, torch.tensor([0.5]), (self.table * 2).t()
+        held = self.table, self.table.t(), self.table.chunk(2), self.counts, self.table
+        return kept, fixed, held, self.table[: len(kept)], x
+
+
+def test_what_a_model_holds_is_returned_as_a_copy() -> None:
+    model, other, x = net(Table), Table().eval(), rows()[:2]
+    fast = compiled(model, x, check=1)
+    for new in (model, other):
+        fast.refit(new)
+        want = new(x)
+        for _ in range(2):
+            with torch.no_grad():
+                results = fast(x)
+            torch.testing.assert_close(results, want)
+            assert results[2][0] is results[2][-1]
+            for result in torch.utils._pytree.tree_leaves(results[:-1]):
+                result.zero_()
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_models_are_equal_to_eager_whatever_the_values(name: str) -> None:
     model, drawn = made(name, True, CPU, torch.float32)

@@ -84,13 +84,13 @@ def split(trace: CutTrace, refused: Collection[str] = ()) -> list[CutStep]:
 
 def _fixed(trace: CutTrace) -> set[fx.Node]:
     """What is computed of nothing but weights: each step that reads it computes it itself, a plan
-    once and for all."""
-    asking = {cut.node for cut in trace.cuts}
+    once and for all. What is returned is a copy, which one step gives."""
+    apart = {cut.node for cut in trace.cuts} | {*trace.graph.output_node().all_input_nodes}
     fixed: set[fx.Node] = set()
     for node in trace.graph.nodes:
         if node.op == "get_attr" or node.name in trace.weights:
             fixed.add(node)
-        elif node.op == "call_function" and node not in asking and not has_effects(node):
+        elif node.op == "call_function" and node not in apart and not has_effects(node):
             getitem = node.target is operator.getitem
             if fixed.issuperset(node.all_input_nodes) and (getitem or _static(node)):
                 fixed.add(node)

@@ -2,11 +2,14 @@
 
 zeros_like(x)                      full([6, 8], 0)     reads nothing, and need not wait for x
 index(e, [m]), index(e, [m])       index(e, [m])       the host waits once
+
+What the model holds and returns, or views of it, is returned as a copy: a caller may write to that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -27,6 +30,33 @@ def simplify(graph: fx.Graph) -> None:
     graph.eliminate_dead_code(
         lambda node: node.op in ("placeholder", "output") or has_effects(node)
     )
+
+
+def copy_results(graph: fx.Graph, weights: Collection[str]) -> None:
+    """Return copies of weights and constants, of views of these, and of what is computed of nothing
+    else: no step between the call's values has those to give. In place."""
+    held: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "get_attr" or node.name in weights:
+            held.add(node)
+        elif node.op == "call_function" and not has_effects(node):
+            base = node.args[0] if _is_view(node) else None
+            if base in held or held.issuperset(node.all_input_nodes):
+                held.add(node)
+    output = graph.output_node()
+    for node in [node for node in output.all_input_nodes if node in held]:
+        with graph.inserting_before(output):
+            copy = graph.call_function(aten.clone.default, (node,))
+        copy.meta = dict(node.meta)
+        output.replace_input_with(node, copy)
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether it gives other views of its first argument, or one of several of these."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.target is operator.getitem
+    first = node.target._schema.arguments[:1]
+    return any(base.alias_info is not None and not base.alias_info.is_write for base in first)
 
 
 def _fill(graph: fx.Graph) -> None:

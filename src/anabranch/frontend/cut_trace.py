@@ -47,7 +47,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from anabranch.errors import CaptureError
 from anabranch.frontend.cut_answers import ByNumbers, LaidTensor, ValueAnswer, answers_of, may_ask
 from anabranch.frontend.cut_checks import ITEM, Cut, CutRecord, checked
-from anabranch.frontend.cut_simplify import simplify
+from anabranch.frontend.cut_simplify import copy_results, simplify
 from anabranch.frontend.export_patches import as_in_eager, brief, last_states_shaped, quiet
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import decompositions
@@ -165,13 +165,15 @@ class _SymbolicTrace:
         _rename(traced.graph, placeholders, [*self.state, *self._names()])
         cuts = checked(traced.graph, cutting.asked, self.shapes.guards)
         simplify(traced.graph)
+        weights = {node.name: name for node, name in zip(placeholders, self.state, strict=False)}
+        copy_results(traced.graph, weights)
         live = set(traced.graph.nodes)
         assert self.out_tree is not None
         return CutTrace(
             name_of(self.model),
             traced.graph,
             traced,
-            {node.name: name for node, name in zip(placeholders, self.state, strict=False)},
+            weights,
             tuple(node.name for node in placeholders[len(self.state) :]),
             tuple(cut for cut in cuts if cut.node in live),
             self.tree,
