@@ -51,3 +51,30 @@ def test_it_computes_what_a_hand_computes(attention: Any) -> None:
     fast = anabranch.compile(model, (Q, K), target="cpu", search="none", cache_dir=None)
     torch.testing.assert_close(fast(Q, K), attended(Q, K))
     assert vars(flex)["flex_attention_hop"] is before
+
+
+class Projects(nn.Module):
+    """Attends to what is computed of weights, and asks for values of what comes out; or not."""
+
+    def __init__(self, attention: Any, asks: bool) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.attention, self.asks = attention, asks
+
+    def forward(self, q: Tensor, k: Tensor) -> Any:
+        q, k = self.layers(q), self.layers(k)
+        attends: Tensor = self.attention(q, k, k, enable_gqa=True)
+        return (attends[attends > 0], q) if self.asks else attends
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("attention", [flex.flex_attention, COMPILED], ids=["plain", "compiled"])
+@pytest.mark.parametrize("asks", [False, True])
+def test_of_what_weights_give_and_before_a_cut(attention: Any, asks: bool) -> None:
+    model = Projects(attention, asks).eval()
+    fast = anabranch.compile(model, (Q, K), target="cpu", search="none", cache_dir=None)
+    q, k = model.layers(Q), model.layers(K).repeat_interleave(2, 1)
+    attends = nn.functional.scaled_dot_product_attention(q, k, k).detach()
+    with torch.no_grad():
+        results = fast(Q, K)
+    torch.testing.assert_close(results, (attends[attends > 0], q) if asks else attends)

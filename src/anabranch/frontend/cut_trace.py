@@ -48,7 +48,13 @@ from anabranch.errors import CaptureError
 from anabranch.frontend.cut_answers import ByNumbers, LaidTensor, ValueAnswer, answers_of, may_ask
 from anabranch.frontend.cut_checks import ITEM, Cut, CutRecord, checked
 from anabranch.frontend.cut_simplify import copy_results, simplify
-from anabranch.frontend.export_patches import as_in_eager, brief, last_states_shaped, quiet
+from anabranch.frontend.export_patches import (
+    as_in_eager,
+    attention_by_operators,
+    brief,
+    last_states_shaped,
+    quiet,
+)
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import decompositions
 from anabranch.frontend.program import in_order, name_of
@@ -91,7 +97,14 @@ def trace_cuts(
     values of a tensor in other ways than by numbers (NumPy, for instance)."""
     model = unwrapped(model) if isinstance(model, nn.Module) else model
     kwargs = in_order(model, kwargs) if isinstance(model, nn.Module) else dict(kwargs)
-    with neutral(), quiet(), brief(), as_in_eager(), last_states_shaped():
+    with (
+        neutral(),
+        quiet(),
+        brief(),
+        as_in_eager(),
+        attention_by_operators(),
+        last_states_shaped(),
+    ):
         answers, results = answers_of(model, args, kwargs, surroundings)
         try:
             with unchanged(model, args, kwargs), surroundings.restored():

@@ -141,24 +141,31 @@ def brief() -> Iterator[None]:
 @contextmanager
 def attention_by_operators() -> Iterator[None]:
     """Within it `flex_attention` is what eager makes of it, operator by operator: it has
-    torch.compile find that out, into which neither a list of operators nor torch.export looks."""
+    torch.compile find that out, into which neither a list of operators nor torch.export looks. On
+    a CPU it refuses what has gradients, as all has in grad mode that is computed of weights; what
+    eager makes of it bears them. A function that the user has had compiled runs as what it was made
+    of."""
     module: Any = sys.modules.get("torch.nn.attention.flex_attention")
-    if module is None:
-        yield
-        return
-    names = ("flex_attention_hop", "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG")
-    before = [getattr(module, name) for name in names]
     dynamo: Any = sys.modules.get("torch._dynamo.config")
-    dense: Any = sys.modules["torch._higher_order_ops.flex_attention"]
-    for name, value in zip(names, (_dense_attention(dense), True), strict=True):
-        setattr(module, name, value)
+    patched: dict[str, Any] = {}
+    if module is not None:
+        dense: Any = sys.modules["torch._higher_order_ops.flex_attention"]
+        patched["flex_attention_hop"] = _dense_attention(dense)
+        patched["_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"] = True
+        patched["_validate_device"] = _any_device
+    before = {name: getattr(module, name) for name in patched if hasattr(module, name)}
+    for name in before:
+        setattr(module, name, patched[name])
     try:
-        # A function that the user has had compiled runs as what it was made of.
         with dynamo.patch(error_on_nested_fx_trace=False) if dynamo else nullcontext():
             yield
     finally:
-        for name, value in zip(names, before, strict=True):
+        for name, value in before.items():
             setattr(module, name, value)
+
+
+def _any_device(*tensors: torch.Tensor) -> None:
+    """In the place of torch's check: operators run on all devices."""
 
 
 def _dense_attention(module: Any) -> Any:
