@@ -263,7 +263,9 @@ def test_a_scaler_skips_what_is_not_finite() -> None:
 
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1, nesterov=True),
-    "adam": lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True, weight_decay=0.1),
+    "adam": lambda p: torch.optim.Adam(
+        p, lr=0.01, amsgrad=True, weight_decay=0.1, foreach=True, maximize=True
+    ),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
     "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
 }

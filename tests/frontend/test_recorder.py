@@ -56,6 +56,19 @@ def test_what_the_model_holds_it_may_not() -> None:
     assert torch.equal(HELD, torch.ones(2))
 
 
+class Counts(nn.Module):
+    """As torch's optimizers count steps on the CPU."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        torch._foreach_add_([HELD], torch.tensor(1.0), alpha=2.0)
+        return HELD * y[:2]
+
+
+def test_what_is_written_to_after_a_number_was_made_is_put_back() -> None:
+    seen = observe(Counts(), (torch.ones(6), torch.ones(6)), {}, surroundings())
+    assert torch.equal(seen.results, torch.full((2,), 3.0)) and torch.equal(HELD, torch.ones(2))
+
+
 class Normalises(nn.Module):
     """Training by itself: no operator's schema says that this writes to the statistics."""
 

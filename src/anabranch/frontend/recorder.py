@@ -145,13 +145,13 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _before(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """The call as text, and copies of what it writes to; None from where something has no
         text. Whatever is odd about it, the model goes on."""
+        self._fresh = func is LIFT  # a tensor that `torch.tensor` has just made is nobody's
         try:
             name, written = self._operators.get(func) or self._known(func)
             for place, named in written or _unsaid(func, args):
                 self._save(args[place] if place < len(args) else kwargs.get(named))
             if self.opaque:
                 return None
-            self._fresh = func is LIFT  # a tensor that `torch.tensor` has just made is nobody's
             return f"{name}{self._text((args, kwargs) if kwargs else args)}"
         except Exception as unknown:
             self.opaque = f"{func}: {unknown}"
