@@ -460,6 +460,11 @@ def checkpointed(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
     return nn.functional.cross_entropy(y, t)
 
 
+def reentering(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+    y = torch.utils.checkpoint.checkpoint(model, x.detach().requires_grad_(), use_reentrant=True)
+    return nn.functional.cross_entropy(y, t)
+
+
 def penalised(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
     x = x.detach().requires_grad_()
     loss = loss_of(model, x, t)
@@ -473,7 +478,7 @@ def doubled(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
     return nn.functional.cross_entropy(y, t)
 
 
-@pytest.mark.parametrize("loss_fn", [checkpointed, penalised, doubled])
+@pytest.mark.parametrize("loss_fn", [checkpointed, reentering, penalised, doubled])
 def test_what_losses_do_with_autograd(loss_fn: Callable[..., Tensor]) -> None:
     model, optimizer, other, theirs = twins(lambda p: torch.optim.SGD(p, lr=0.1), linear)
     step = step_of(model, optimizer, loss_fn=loss_fn, verify=False)

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError
+from anabranch.frontend.checkpoints import checkpoints_computed_once
 from anabranch.frontend.draws import Draws, without_fused_dropout
 from anabranch.frontend.python_state import Holder
 from anabranch.frontend.state import tensors_of
@@ -321,7 +322,7 @@ class EagerStep(Holder):
         drawing = Draws(training.random) if self.draws else nullcontext()
         kept = kept_in_place(training) if self.assigns else nullcontext()
         with drawing, torch.enable_grad():
-            with self.found.restored(), kept:
+            with self.found.restored(), kept, checkpoints_computed_once():
                 returned = training.loss_fn(training.model, *args[:-1])
             return returned, gradients_of(returned, on.parameters, on.scale)
 

@@ -22,6 +22,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from anabranch.frontend.call_profiler import watched
+from anabranch.frontend.checkpoints import checkpoints_computed_once
 from anabranch.frontend.draws import Draws
 from anabranch.frontend.optimizer import step_on
 from anabranch.frontend.state import tensors_of
@@ -125,6 +126,7 @@ def run_on(
                 _exchanged(training, held, exchanged),
                 surroundings.restored(),
                 kept_in_place(training) as assigned,
+                checkpoints_computed_once(),
                 watched(reads, [], set(), files),
             ):
                 returned = training.loss_fn(training.model, *batch)
