@@ -4,7 +4,9 @@ optimizer.load_state_dict(...)      makes new tensors: their values come to the 
                                     plan, and the optimizer has these places again
 model.load_state_dict(...)          writes in place: nothing is to be done, but for what the step
                                     only reads, of which plans have copies: they are refitted
+weight.data = ...                   comes to the memory that the plan writes to, which it has again
 model.to(...), another parameter    refused: the optimizer would not have it either
+model.eval()                        refused, where modules compute something else then
 parameter.requires_grad_(...)       refused: the plan trains those that it was compiled to train
 group["betas"] = ...                refused: the plan has the number it was compiled with
 group["lr"] = ...                   read by each call
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anabranch.compiled.bound_modes import BoundModes
 from anabranch.errors import InputError, WeightsError
 from anabranch.frontend.state import same_memory
 from anabranch.frontend.training import LR, Held, StatePlace, Training, places_of
@@ -28,17 +31,21 @@ from anabranch.frontend.training import LR, Held, StatePlace, Training, places_o
 class BoundTensors:
     """`weights`: the places of the model's tensors, and `trained` whether each requires gradients;
     `moments`: the places of the optimizer's; `settings`:
-    of each group what may not change. `counts`: tensors that are equal and stay so, with `versions`
+    of each group what may not change, with `members` its parameters. `memory`: where weights lie;
+    `modes`: of modules. `counts`: tensors that are equal and stay so, with `versions`
     the sum of how often they had been written to; `fixed`: tensors that the step only reads, of
     which plans have copies, with `written` that sum."""
 
     training: Training
     weights: list[tuple[str, StatePlace]]
     trained: list[bool]
+    memory: list[Tensor]
+    modes: BoundModes
     moments: list[StatePlace]
     state: Any
     groups: Any
     settings: list[dict[str, Any]]
+    members: list[list[int]]
     counts: list[list[Tensor]]
     versions: int
     fixed: list[Tensor]
@@ -67,10 +74,13 @@ class BoundTensors:
             training,
             weights,
             [tensor.requires_grad for _, (_, _, tensor) in weights],
+            [tensor.detach() for _, (_, _, tensor) in weights],
+            BoundModes.of(training.model, training.loss_fn),
             moments,
             optimizer.state,
             optimizer.param_groups,
             [_settings(group) for group in optimizer.param_groups],
+            _members(optimizer.param_groups),
             counts,
             _versions(counts),
             copied,
@@ -87,13 +97,19 @@ class BoundTensors:
         """Take what was loaded. InputError where a setting is another one, WeightsError where a
         tensor is."""
         optimizer = self.training.optimizer
+        self.modes.check()
+        if _members(optimizer.param_groups) != self.members:
+            raise _other_groups(self.members, _members(optimizer.param_groups))
         if optimizer.state is not self.state or optimizer.param_groups is not self.groups:
             self._take_state()
-        for (name, (mapping, key, tensor)), trained in zip(self.weights, self.trained, strict=True):
+        held = zip(self.weights, self.trained, self.memory, strict=True)
+        for (name, (mapping, key, tensor)), trained, memory in held:
             if mapping.get(key) is not tensor:
                 self._refuse_exchanged()
             if tensor.requires_grad is not trained:
                 raise _other_gradients(name, trained)
+            if tensor.data_ptr() != memory.data_ptr() or tensor.dtype != memory.dtype:
+                _come_back(name, tensor, memory)
         for mapping, key, tensor in self.moments:
             if mapping.get(key) is not tensor:
                 self._take_state()
@@ -181,6 +197,37 @@ def _other_gradients(name: str, trained: bool) -> WeightsError:
         f"{name} requires {now}, and {then} when the step was compiled",
         "a plan trains the parameters that it was compiled to train, and leaves the others",
         f"give it back with requires_grad_({trained}), or compile the step again",
+    )
+
+
+def _come_back(name: str, tensor: Tensor, memory: Tensor) -> None:
+    """A weight that was given other memory has the plan's again, with the values that it has."""
+    kinds = [(x.dtype, x.shape, x.device) for x in (tensor, memory)]
+    if kinds[0] != kinds[1]:
+        now, then = (f"{kind[0]}{list(kind[1])} on {kind[2]}" for kind in kinds)
+        raise WeightsError(
+            f"{name} is {now}, and was {then} when the step was compiled",
+            "a plan computes with tensors of fixed types, in their memory",
+            "convert the model before compile_step, or compile the step again",
+        )
+    with torch.no_grad():
+        memory.copy_(tensor)
+    tensor.data = memory
+
+
+def _members(groups: list[dict[str, Any]]) -> list[list[int]]:
+    """The parameters of each group."""
+    return [[id(parameter) for parameter in group["params"]] for group in groups]
+
+
+def _other_groups(then: list[list[int]], now: list[list[int]]) -> WeightsError:
+    counts = [f"{sum(map(len, each))} parameters in {len(each)} groups" for each in (now, then)]
+    return WeightsError(
+        f"the optimizer has {counts[0]}, and had {counts[1]} when the step was compiled"
+        if counts[0] != counts[1]
+        else "the optimizer has other parameters than when the step was compiled",
+        "a plan updates the parameters that it was compiled to update",
+        "compile the step again once the optimizer has all its parameters",
     )
 
 

@@ -1,0 +1,104 @@
+"""What a loop does to model and optimizer between two calls of a compiled step."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+import anabranch
+from anabranch.errors import InputError, WeightsError
+from anabranch.trace import Trace
+
+QUICK: dict[str, Any] = {
+    **{"target": "cpu", "cache_dir": None, "search": "none", "scheduler": "sequential"},
+    "kernels": "library",
+}
+BATCH = torch.randn(4, 6), torch.randint(5, (4,))
+
+
+class Loop:
+    """A network, its optimizer, and the step that is compiled for them."""
+
+    def __init__(self, only: str = "") -> None:
+        torch.manual_seed(0)
+        layers = nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 5)
+        self.model: nn.Module = nn.Sequential(*layers)
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(name.startswith(only))
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer: Optimizer = torch.optim.SGD(trained, lr=0.1, momentum=0.9)
+
+    def compiled(self) -> anabranch.TrainingStep:
+        return anabranch.compile_step(
+            self.model, self.loss, self.optimizer, BATCH, trace=Trace(quiet=True), **QUICK
+        )
+
+    @staticmethod
+    def loss(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(model(x), t)
+
+    def eager(self) -> float:
+        loss = self.loss(self.model, *BATCH)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(loss.detach())
+
+
+def weight_of(loop: Loop) -> nn.Parameter:
+    return loop.model.get_parameter("0.weight")
+
+
+@pytest.mark.parametrize("only", ["", "3"], ids=["trained", "frozen"])
+def test_weights_that_were_given_other_memory_are_those_of_the_plan_again(only: str) -> None:
+    """`weight.data = average`, as loops with averages of weights do."""
+    mine, theirs = Loop(only), Loop(only)
+    step = mine.compiled()
+    for _ in range(2):
+        step(*BATCH)
+        theirs.eager()
+        for loop in (mine, theirs):
+            weight_of(loop).data = 0.5 * weight_of(loop).data
+    assert step(*BATCH).item() == pytest.approx(theirs.eager(), abs=1e-6)
+    torch.testing.assert_close(weight_of(mine), weight_of(theirs))
+
+
+def test_the_other_mode_is_refused_where_modules_ask_for_it() -> None:
+    loop = Loop()
+    step, before = loop.compiled(), copy.deepcopy(loop.model.state_dict())
+    loop.model.eval()
+    with pytest.raises(InputError, match="the module 1 is in evaluation mode, and was in training"):
+        step(*BATCH)
+    assert all(torch.equal(x, before[name]) for name, x in loop.model.state_dict().items())
+    loop.model.train()
+    loop.model[2].eval()  # type: ignore[index]
+    step(*BATCH)
+
+
+def extended(loop: Loop) -> None:
+    loop.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+
+
+def converted(loop: Loop) -> None:
+    loop.model.double()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (extended, "the optimizer has 6 parameters in 2 groups, and had 5 parameters in 1 groups"),
+        (converted, r"0\.weight is torch.float64\[8, 6\] on cpu, and was torch.float32\[8, 6\]"),
+    ],
+)
+def test_what_a_plan_cannot_follow_is_refused(change: Callable[[Loop], None], said: str) -> None:
+    loop = Loop()
+    step = loop.compiled()
+    change(loop)
+    with pytest.raises(WeightsError, match=said):
+        step(*BATCH)
