@@ -94,3 +94,21 @@ def test_a_copy_of_an_input_is_no_input(training: bool) -> None:
     assert copied.data_ptr() != x.data_ptr()
     copied.detach().mul_(3)
     assert torch.equal(x.detach(), torch.ones(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_statistics_of_rows_are_wide_under_autocast(dtype: torch.dtype) -> None:
+    """Torch's own kernel of a layer norm keeps them as its weights are."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 5))
+    other = copy.deepcopy(model)
+    fast = torch.compile(model, backend=anabranch_backend, options=OPTIONS)
+    x, t = torch.randn(4, 6), torch.randint(5, (4,))
+    for net in (fast, other):
+        with torch.autocast("cpu", dtype):
+            loss = loss_of(net, x, t)
+        loss.backward()  # type: ignore[no-untyped-call]
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert mine.grad is not None and theirs.grad is not None
+        assert float((mine.grad - theirs.grad).norm() / theirs.grad.norm()) < 0.02

@@ -267,6 +267,18 @@ def _batch_norm_backward(
     return of_x, of_weight, of_bias
 
 
+def _native_layer_norm(
+    x: Tensor, size: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Any:
+    """Of a half type with fp32 weights, as under autocast on a CPU: its statistics are fp32 there,
+    which torch's rule for tensors without values does not know."""
+    weights = [each.dtype for each in (weight, bias) if each is not None]
+    if x.device.type != "cpu" or all(dtype == x.dtype for dtype in weights):
+        return NotImplemented
+    y, mean, scale = aten.native_layer_norm.default(x.to(_wide(x)), size, weight, bias, eps)
+    return y.to(x.dtype), mean, scale
+
+
 def _layer_norm_backward(
     grad: Tensor,
     x: Tensor,
@@ -416,6 +428,7 @@ OWN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._native_batch_norm_legit_functional.default: _batch_norm,
     aten._native_batch_norm_legit.no_stats: _batch_norm_of_batch,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.native_layer_norm.default: _native_layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten.native_group_norm.default: _native_group_norm,
     aten.nll_loss_backward.default: _nll_loss_backward,
