@@ -10,6 +10,7 @@ import torch
 from torch.backends import cudnn, mkldnn
 from torch.backends.cuda import matmul
 
+import anabranch
 from anabranch.frontend.from_torch import capture
 from anabranch.targets.tf32 import convolution, precision
 
@@ -114,3 +115,20 @@ def test_models_are_captured_whatever_was_set(name: str) -> None:
     before = state()
     assert capture(torch.nn.Linear(2, 3).eval(), (torch.ones(1, 2),)).graph.nodes
     assert state() == before
+
+
+def test_they_are_set_where_torch_forbids_it_outside_of_contexts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As after torch.backends.disable_global_flags(), which cannot be undone."""
+    switches = torch.backends.flags_frozen.__globals__
+    before, x = state(), torch.randn(2, 3)
+    model = torch.nn.Linear(3, 4).eval()
+    with monkeypatch.context() as patched:
+        patched.setitem(switches, "__allow_nonbracketed_mutation_flag", False)
+        with precision(tf32=True):
+            assert told(cudnn) is told(matmul) is True
+        fast = anabranch.compile(model, (x,), target="cpu", search="none", cache_dir=None)
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x), model(x))
+        assert state() == before

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from anabranch.frontend.held_containers import ABSENT
+from anabranch.targets.tf32 import settable
 
 OF_COMPILERS = ("TORCH", "TRITON", "PYTORCH")
 """How variables of the environment begin that torch's own compilers set at their first use."""
@@ -83,7 +84,8 @@ def turn_back(was: Switches) -> None:
             del os.environ[name]
     for switch, value, old in zip(SWITCHES.values(), now[1], was[1], strict=True):
         if value != old:
-            switch.set(old)
+            with settable():
+                switch.set(old)
 
 
 def _variables(now: Mapping[str, str], was: Mapping[str, str]) -> list[str]:

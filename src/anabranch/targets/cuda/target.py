@@ -32,7 +32,7 @@ from anabranch.targets.loading import (
     place,
     run_aten,
 )
-from anabranch.targets.tf32 import precision
+from anabranch.targets.tf32 import precision, settable
 from anabranch.trace import Trace
 
 URGENT = -1
@@ -266,12 +266,15 @@ class CudaTarget:
     def full_precision(self, lean: bool = False) -> Iterator[None]:
         """Without cuDNN, which takes 20 ms to plan each new shape, and which is judged by this."""
         flags = torch.backends.cudnn
-        before, flags.enabled = flags.enabled, lean and flags.enabled
+        before = flags.enabled
+        with settable():
+            flags.enabled = lean and before
         try:
             with precision(tf32=False):
                 yield
         finally:
-            flags.enabled = before
+            with settable():
+                flags.enabled = before
 
 
 def _multiplying(
