@@ -581,6 +581,26 @@ def sparse() -> nn.Module:
     return nn.Sequential(nn.Embedding(5, 5, sparse=True))
 
 
+def of_another(_: Any, lr: float) -> Optimizer:
+    return torch.optim.SGD(Perceptron().parameters(), lr)
+
+
+class Slowing(torch.optim.SGD):
+    """It counts its steps in Python."""
+
+    def step(self, closure: Any = None) -> Any:
+        for values in self.state.values():
+            values["count"] = values.get("count", 0) + 1
+        return super().step(closure)
+
+
+def slowing(parameters: Any, lr: float) -> Optimizer:
+    optimizer = Slowing(parameters, lr)
+    for parameter in optimizer.param_groups[0]["params"]:
+        optimizer.state[parameter] = {"count": 1, "momentum_buffer": None}
+    return optimizer
+
+
 @pytest.mark.parametrize(
     ("make", "optimizer", "more", "told"),
     [
@@ -588,6 +608,12 @@ def sparse() -> nn.Module:
         (sparse, torch.optim.SGD, {}, "has sparse gradients"),
         (Wrapper, torch.optim.SGD, {}, "is a DistributedDataParallel"),
         (Perceptron, torch.optim.LBFGS, {}, "the optimizer is LBFGS"),
+        (Perceptron, of_another, {}, "no trainable parameter of the model"),
+        (Perceptron, slowing, {}, "a step of Slowing changes 'count', a number of Python's"),
+        (
+            *(Perceptron, torch.optim.SGD, {"loss_fn": nn.CrossEntropyLoss()}),
+            r"(?s)cannot be called with the model and 2 parts .* lambda model, x, t: criterion",
+        ),
         (Perceptron, torch.optim.SGD, {"accumulate": 0}, "accumulate is 0"),
         (Perceptron, torch.optim.SGD, {"loss_fn": 3}, "loss_fn is a int"),
         (Perceptron, torch.optim.SGD, {"loss_fn": decides}, "(?s)asks for the value.*torch.where"),

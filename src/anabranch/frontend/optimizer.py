@@ -89,8 +89,28 @@ def step_on(
             key: tensors[held.place[id(value)]] if isinstance(value, Tensor) else value
             for key, value in values.items()
         }
+    before = _python_numbers(twin)
     with _compiling():
         plain_step(twin)
+    for key, value in _python_numbers(twin).items():
+        if before.get(key, value) != value:
+            raise CaptureError(
+                f"a step of {type(optimizer).__name__} changes {key[-1]!r}, a number of Python's",
+                "a plan has such a number as it was when it was captured, in each of its steps",
+                "have the optimizer keep it as a tensor in its state, as torch's own do",
+            )
+
+
+def _python_numbers(optimizer: Optimizer) -> dict[tuple[Any, ...], Any]:
+    """The numbers in an optimizer's groups and state that are no tensors, by group or parameter and
+    name."""
+    numbered = enumerate(optimizer.param_groups)
+    held: dict[tuple[Any, ...], Any] = {
+        ("group", number, key): value for number, group in numbered for key, value in group.items()
+    }
+    for parameter, values in optimizer.state.items():
+        held |= {("state", id(parameter), key): value for key, value in values.items()}
+    return {key: value for key, value in held.items() if isinstance(value, bool | int | float)}
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -52,6 +53,14 @@ def check_training(training: Training, batch: tuple[Any, ...]) -> torch.device:
             "nothing would be trained",
             "unfreeze some with requires_grad_(True)",
         )
+    mine = {id(tensor) for _, tensor in _of_modules(training)}
+    if mine.isdisjoint(map(id, training.trained())):
+        raise CaptureError(
+            "the optimizer has no trainable parameter of the model or the loss",
+            "gradients are those of what the loss depends on",
+            "make it of this model's parameters: AdamW(model.parameters())",
+        )
+    _check_arguments(training, batch)
     check_inputs(batch, {})
     return check_devices(iter(_parameters(training)), batch, {})
 
@@ -81,6 +90,25 @@ def _check_kinds(training: Training) -> None:
             "it is the number of calls to an update",
             "give 1, or more",
         )
+
+
+def _check_arguments(training: Training, batch: tuple[Any, ...]) -> None:
+    """That the loss takes the model and the batch, as far as its signature says."""
+    loss_fn = training.loss_fn
+    called = loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn
+    try:
+        takes = inspect.signature(called)
+    except (TypeError, ValueError):  # written in C, say
+        return
+    try:
+        takes.bind(training.model, *batch)
+    except TypeError as wrong:
+        name = getattr(loss_fn, "__name__", type(loss_fn).__name__)
+        raise OptionError(
+            f"{name} cannot be called with the model and {len(batch)} parts of a batch: {wrong}",
+            "loss_fn is called as loss_fn(model, *batch), and calls the model itself",
+            "write loss_fn = lambda model, x, t: criterion(model(x), t), and give the batch (x, t)",
+        ) from wrong
 
 
 def _check_part(name: str, part: nn.Module) -> None:
@@ -142,15 +170,21 @@ def _check_optimizer(optimizer: Optimizer) -> None:
 def _parameters(training: Training) -> Iterator[tuple[str, Tensor]]:
     """The parameters and buffers of model and loss, and what else the optimizer has."""
     seen = set[int]()
-    for module in (training.model, training.loss_fn):
-        if isinstance(module, nn.Module):
-            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-                seen.add(id(tensor))
-                yield name, tensor
+    for name, tensor in _of_modules(training):
+        seen.add(id(tensor))
+        yield name, tensor
     for number, group in enumerate(training.optimizer.param_groups):
         for i, parameter in enumerate(group["params"]):
             if id(parameter) not in seen:
                 yield f"parameter {i} of group {number}", parameter
+
+
+def _of_modules(training: Training) -> Iterator[tuple[str, Tensor]]:
+    """The parameters and buffers of model and loss."""
+    for module in (training.model, training.loss_fn):
+        if isinstance(module, nn.Module):
+            yield from module.named_parameters()
+            yield from module.named_buffers()
 
 
 def _check_parameter(name: str, parameter: Tensor) -> None:
