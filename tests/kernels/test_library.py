@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from typing import Any
 
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+import anabranch
+from anabranch.ir.eval import eval_graph
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph, text_graph
@@ -185,3 +193,21 @@ def test_who_writes_in_a_roundabout_way_is_compared_with_who_does_not() -> None:
     assert own.writes_out and not other.writes_out
     assert PROVIDERS[0].kernel(task, GPU, other.name, other.variant) == other
     assert [kernel.writes_out for kernel in PROVIDERS[0].kernels(task, CPU)] == [True]
+
+
+UNTOLD: dict[str, tuple[Callable[[Tensor], Any], Tensor]] = {
+    "geqrf": (torch.geqrf, torch.randn(3, 3)),
+    "histogram": (lambda x: torch.histogram(x, 3), torch.randn(9)),
+    "argwhere": (torch.argwhere, torch.randn(3, 0)),
+}
+
+
+@pytest.mark.parametrize("target", ["cpu", "sim:h200"])
+@pytest.mark.parametrize("name", UNTOLD)
+def test_operators_of_which_torch_says_no_types_run_as_they_are(name: str, target: str) -> None:
+    function, x = UNTOLD[name]
+    fast = anabranch.compile(function, (x,), target=target, check=1, cache_dir=None, search="none")
+    body = fast.entries[-1].plan.tasks.tasks[-1].body
+    results: Any = fast(x) if target == "cpu" else eval_graph(body, [x], torch.device("cpu"))
+    leaves = tree_leaves(function(x))
+    torch.testing.assert_close(tree_leaves(results), leaves)

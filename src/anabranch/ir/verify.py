@@ -41,8 +41,7 @@ def verify_graph(graph: Graph, infer: bool = False) -> None:
             if name in defined:
                 _fail(graph, node, f"%{name} is defined twice")
             defined[name] = type
-        if infer:
-            inferred = ops.infer(node.op, node.args, node.kwargs, defined)
+        if infer and (inferred := _inferred(node, defined)) is not None:
             pairs = zip(node.results, node.types, inferred, strict=True)
             differ = {name for name, a, b in pairs if (a.shape, a.dtype) != (b.shape, b.dtype)}
             if differ & read or node.name in differ:
@@ -52,6 +51,14 @@ def verify_graph(graph: Graph, infer: bool = False) -> None:
         if ref.name not in defined:
             _fail(graph, None, f"the output %{ref.name} is not defined")
     _verify_states(graph, defined)
+
+
+def _inferred(node: Node, table: Mapping[str, TensorType]) -> tuple[TensorType, ...] | None:
+    """None of an operator that torch runs, and of which it cannot say what it would give."""
+    try:
+        return ops.infer(node.op, node.args, node.kwargs, table)
+    except NotImplementedError:
+        return None
 
 
 def _verify_states(graph: Graph, defined: Mapping[str, TensorType]) -> None:

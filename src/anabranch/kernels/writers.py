@@ -77,7 +77,10 @@ def writes_there(node: Node, table: Mapping[str, TensorType]) -> bool:
         return True
     if ops.packet_name(node.op) in PRODUCTS:
         return ops.same_layout(TensorType(node.type.shape, node.type.dtype), node.type)
-    inferred = ops.infer(LAID_ALIKE.get(node.op, node.op), node.args, node.kwargs, table)
+    try:
+        inferred = ops.infer(LAID_ALIKE.get(node.op, node.op), node.args, node.kwargs, table)
+    except NotImplementedError:  # torch computes it, and cannot say how it would lay it out
+        return False
     return all(map(ops.same_layout, inferred, node.types))
 
 
