@@ -39,6 +39,7 @@ WRITTEN: dict[str, Tile] = {
     "contraction:64x32x64.k1.w4.s4.r": ContractionTile(64, 32, 64, 1, 4, 4, added_first=True),
     "contraction:8x8x8.k1.w4.s2.tf32.r": ContractionTile(8, 8, 8, 1, 4, 2, True, True),
     "attention:16x128.w4.s1": AttentionTile(16, 128, 4, 1),
+    "attention:16x64.k8.w4.s2.tf32": AttentionTile(16, 64, 4, 2, tf32=True, split=8),
     "gemm_chain:64x256x64x32.k4.w8.s3.tf32": GemmChainTile(64, 256, 64, 32, 4, 8, 3, True),
     "recurrence:128.u8.w4": RecurrenceTile(128, 8, 4),
     "recurrence:512.u2.a.w4": RecurrenceTile(512, 2, 4, ahead=True),

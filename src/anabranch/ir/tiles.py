@@ -74,13 +74,14 @@ class ContractionTile:
 
 @dataclass(frozen=True, slots=True)
 class AttentionTile:
-    """`rows` queries a CTA, `places` keys a step."""
+    """`rows` queries a CTA, `places` keys a step; `split` CTAs share the keys."""
 
     rows: int
     places: int
     warps: int
     stages: int
     tf32: bool = False
+    split: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,10 @@ GRAMMARS: dict[str, tuple[type[PartTile], str]] = {
         ContractionTile,
         "{m}x{n}x{k}.k{split}.w{warps}.s{stages}[.tf32{tf32}][.r{added_first}]",
     ),
-    "attention": (AttentionTile, "{rows}x{places}.w{warps}.s{stages}[.tf32{tf32}]"),
+    "attention": (
+        AttentionTile,
+        "{rows}x{places}[.k{split}].w{warps}.s{stages}[.tf32{tf32}]",
+    ),
     "gemm_chain": (
         GemmChainTile,
         "{m}x{n}x{middle}x{k}.k{split}.w{warps}.s{stages}[.tf32{tf32}]",

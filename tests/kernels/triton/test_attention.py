@@ -22,12 +22,14 @@ from anabranch.ir.task import Task
 from anabranch.ir.variant import PdlMode
 from anabranch.kernels.triton.attention import tiles
 from anabranch.kernels.triton.attention_axes import OPERATOR, attention_of
-from anabranch.kernels.triton.attention_tiles import TRIED_TILES, ranked
+from anabranch.kernels.triton.attention_tiles import TRIED_SPLITS, TRIED_TILES, ranked
 from anabranch.kernels.triton.codegen import program, variants
 from anabranch.kernels.triton.provider import TritonProvider
 
 SMALL = settings(max_examples=8, deadline=None)
-TILES = ["attention:16x16.w4.s2", "attention:32x16.w4.s2", "attention:16x64.w4.s1"]
+WHOLE = ["attention:16x16.w4.s2", "attention:32x16.w4.s2", "attention:16x64.w4.s1"]
+SPLIT = ["attention:16x16.k3.w4.s2", "attention:16x32.k8.w4.s1"]
+TILES = [*WHOLE, *SPLIT]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, causal: bool = False,
@@ -189,7 +191,7 @@ def test_with_what_stands_around_it(name: str) -> None:
 def test_nothing_that_may_still_be_written_is_read_before_the_wait() -> None:
     graph = read(AROUND["before"])
     check(graph, [f"{tile}.p{mode}" for tile in TILES for mode in PdlMode])
-    text = program(graph, f"{TILES[2]}.pe").text
+    text = program(graph, f"{WHOLE[2]}.pe").text
     assert "attn_mask_ptr" in text.partition("gdc_wait")[0].rpartition("row =")[2]
 
 
@@ -249,6 +251,26 @@ def test_few_programs_get_few_queries_each() -> None:
     assert len({tile.warps for tile in short}) > 1
 
 
+def test_programs_share_the_keys_of_few_queries() -> None:
+    """A decoder's single query is shared; queries that fill the GPU by themselves are not."""
+    keys = [heads(1, 8, 1024, 64).half() for _ in "kv"]
+    one = tiles(attend(heads(1, 32, 1, 64).half(), *keys, enable_gqa=True)[0], gpu())
+    shared = [tile for tile in one if tile.split > 1]
+    assert len(shared) == TRIED_SPLITS and len(one) == TRIED_TILES + TRIED_SPLITS
+    assert all(32 * tile.split <= 2 * gpu().sms for tile in shared)
+    many = tiles(attend(*(heads(1, 12, 1024, 64).half() for _ in "qkv"))[0], gpu())
+    assert all(tile.split == 1 for tile in many)
+
+
+def test_a_split_is_equal_to_the_bit_in_every_run() -> None:
+    """Parts are put together in their order, whoever comes last, and the counter is 0 again."""
+    q, k, v = heads(1, 2, 1, 16).half(), heads(1, 2, 90, 16).half(), heads(1, 2, 90, 16).half()
+    graph, tensors = attend(q, k, v)
+    check(graph, [SPLIT[0], SPLIT[0]], tensors)
+    call = program(graph, SPLIT[0])
+    assert (call.grid, call.counters, call.scratch) == ((2, 3, 1), 2, 2 * 3 * (16 + 2) * 4)
+
+
 def test_tiles_that_do_not_fit_are_not_ranked() -> None:
     graph, _ = attend(*(heads(1, 2, 300, 256).half() for _ in "qkv"))
     found = attention_of(graph)
@@ -273,18 +295,21 @@ OFFERED: dict[str, tuple[tuple[Tensor, ...], bool]] = {
     "causal": (tuple(heads(1, 12, 512, 64, HALF, True) for _ in "qkv"), True),
     "wide": (tuple(heads(1, 2, 200, 256, HALF) for _ in "qkv"), False),
     "plain fp32": (tuple(heads(1, 12, 128, 64, FULL, True) for _ in "qkv"), False),
+    "split": ((heads(1, 8, 1, 64, HALF), *(heads(1, 8, 1024, 64, HALF) for _ in "kv")), False),
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "capability"), [("causal", 80), ("causal", 90), ("wide", 80), ("plain fp32", 90)]
+    ("name", "capability"),
+    [("causal", 80), ("causal", 90), ("wide", 80), ("plain fp32", 90), ("split", 90)],
 )
 def test_what_is_offered_compiles_without_spills(
     name: str, capability: int, tmp_path: Path
 ) -> None:
     tensors, causal = OFFERED[name]
     graph, _ = attend(*tensors, causal=causal)
-    for variant in variants(graph, gpu())[:2]:
+    offers = variants(graph, gpu())
+    for variant in offers[-1:] if name == "split" else offers[:2]:
         found = compiled(program(graph, variant), capability, tmp_path)
         stack, local = map(int, re.findall(r"(?:STACK|LOCAL):(\d+)", found["usage"]))
         assert stack <= SPILLED and not local, f"{variant}: {found['usage']}"

@@ -1,6 +1,7 @@
 """The attention template: queries of a head meet its keys block by block, in one walk.
 
     attention:16x128.w4.s1     16 queries a program, 128 keys a step, 4 warps, 1 stage
+    attention:16x64.k8.w4.s2   8 programs share the keys of 16 queries (`split_keys`)
 
          keys ->                           scores  = query * key, times scale and log2 e
        q  [scores]                         weights = 2 ^ (scores - the row's maximum so far)
@@ -43,7 +44,9 @@ from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.emit import DTYPES, Emission
 from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
-from anabranch.kernels.triton.product import exact
+from anabranch.kernels.triton.product import Share, exact
+from anabranch.kernels.triton.split_keys import OWN_VARIABLES as OF_SPLITS
+from anabranch.kernels.triton.split_keys import scratch_bytes, write_split_keys
 from anabranch.kernels.triton.statements import GridPlace, KernelTree
 from anabranch.kernels.triton.tile_ranking import LEAST_SIDE
 
@@ -51,6 +54,7 @@ OWN_VARIABLES = frozenset(
     {
         *("tile", "batch", "deep", "deep_down", "place", "place_down", "scores", "top", "high"),
         *("peak", "weights", "fade", "total", NAME),
+        *OF_SPLITS,
     }
 )
 LOWEST = 'float("-inf")'
@@ -81,9 +85,18 @@ def write(body: Graph, tile: AttentionTile) -> KernelTree:
     _write_walk(out, walk)
     _write_results(out, walk, axes)
     reads = [part for part in (block.query, block.key, block.value, block.mask) if part is not None]
-    grid = (walk.blocks * attention.batches, 1, 1)
+    tiles, split = walk.blocks * attention.batches, walk.share.split
     return kernel_tree(
-        body, attention.dfg, "attention", out, grid, tile.warps, tile.stages, also=reads
+        body,
+        attention.dfg,
+        "attention",
+        out,
+        (tiles, split, 1),
+        tile.warps,
+        tile.stages,
+        scratch=tiles * scratch_bytes(walk.rows, walk.cols, split) if split > 1 else 0,
+        counters=tiles if split > 1 else 0,
+        also=reads,
     )
 
 
@@ -101,9 +114,20 @@ class _AttentionProgram:
         return -(-self.found.m // self.tile.rows)
 
     @property
+    def share(self) -> Share:
+        """The program's own blocks of keys."""
+        count = -(-self.found.places // self.tile.places)
+        return Share(count, min(self.tile.split, count))
+
+    @property
     def several(self) -> bool:
         """Whether its keys are more than one block."""
-        return self.found.places > self.tile.places
+        return self.share.each > 1
+
+    @property
+    def rows(self) -> int:
+        """Queries that it has sums of, once it has walked over its keys."""
+        return self.tile.rows if self.found.row is not None else 1
 
     @property
     def places(self) -> int:
@@ -130,6 +154,17 @@ class _AttentionProgram:
         last = f"(tile % {blocks} + 1) * {rows}"
         return last if blocks * rows <= places else f"tl.minimum({last}, {places})"
 
+    @property
+    def span(self) -> str:
+        """Where its keys begin and end, as a loop counts them."""
+        share, end = self.share, self.end
+        if share.split == 1:
+            return f"0, {end}"
+        each = share.each * self.tile.places
+        own = f"(part + 1) * {each}"
+        within = share.whole and end == str(self.found.places)
+        return f"part * {each}, {own if within else f'tl.minimum({own}, {end})'}"
+
 
 @functools.lru_cache(maxsize=1024)
 def found_in(body: Graph) -> Attention | Refused:
@@ -155,6 +190,8 @@ def _write_indices(out: Emission, walk: _AttentionProgram, axes: dict[str, Axis]
     """The block's queries, and the numbers of a head."""
     blocks, rows = walk.blocks, walk.tile.rows
     out.let("tile", (GridPlace(0),))
+    if walk.share.split > 1:
+        out.let("part", (GridPlace(1),))
     if walk.found.batches > 1:
         out.let("batch", "tile" + (f" // {blocks}" if blocks > 1 else ""))
     first = "" if blocks == 1 else f"tile * {rows} + "
@@ -172,7 +209,10 @@ def _write_walk(out: Emission, walk: _AttentionProgram) -> None:
     out.expect(walk.block.query)
     query = _factor(out, walk.block.query, walk)
     scope = out.inner({}, {})
-    start = "start + " if walk.several else ""
+    split = walk.share.split
+    start = "start + " if walk.several or split > 1 else ""
+    if start and not walk.several:
+        out.let("start", f"part * {tile.places}")
     scope.let("place", f"{start}tl.arange(0, {tile.places})[None, :]")
     scope.let("place_down", f"{start}tl.arange(0, {tile.places})[:, None]")
     mask = walk.block.mask
@@ -188,6 +228,11 @@ def _write_walk(out: Emission, walk: _AttentionProgram) -> None:
         out.let("weights", f"tl.exp2(scores - {_finite('top')})")
         out.let("total", "tl.sum(weights, 1)[:, None]")
         out.let("attended", f"tl.dot({_rounded(out, walk)}, {value}{walk.exact})")
+    if walk.rows < tile.rows:
+        for name in ("attended", *(("total", "top") if split > 1 else ("total",))):
+            out.let(name, f"tl.sum(tl.where(row == 0, {name}, 0.0), 0)[None, :]")
+    if split > 1:
+        write_split_keys(out, walk.rows, walk.cols, split, LOWEST, _finite)
     out.let("attended", "attended * tl.where(total == 0.0, 0.0, 1.0 / total)")
 
 
@@ -225,15 +270,13 @@ def _write_step(out: Emission, scope: Emission, walk: _AttentionProgram, value: 
     product = f"tl.dot({_rounded(scope, walk)}, {value}, attended * fade{walk.exact})"
     scope.let("attended", product)
     scope.let("top", "high")
-    out.loop("start", f"0, {walk.end}, {places}", scope)
+    out.loop("start", f"{walk.span}, {places}", scope)
 
 
 def _write_results(out: Emission, walk: _AttentionProgram, axes: dict[str, Axis]) -> None:
     """What is made of the result, and the stores; a single query is the first of its block."""
     attention, ends = walk.found, [(axes["col"], walk.found.n)]
-    if attention.row is None:
-        out.let("attended", "tl.sum(tl.where(row == 0, attended, 0.0), 0)[None, :]")
-    else:
+    if attention.row is not None:
         ends.insert(0, (axes["row"], attention.m))
     within = tuple(b for dim, n in ends for b in bounded(axis(dim.name, dim.extent), 0, n))
     out.expect(*(store.expr for store in walk.block.stores))

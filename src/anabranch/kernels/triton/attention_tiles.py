@@ -5,7 +5,7 @@
 A program holds its queries and walks over the keys, so few queries each make many programs, which
 all read the same keys. At batch 1 that is what counts: a launch takes
 
-    us = waves * (first + steps * step)
+    us = waves * (first + steps * step)        and where programs share keys, their meeting
 
 a step as long as the slowest of its load, its bytes, and what its warps issue. The numbers were
 counted in instructions, not fitted. The best ranked warps and stages of a shape stand for their
@@ -24,16 +24,20 @@ import torch
 
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.tiles import AttentionTile
-from anabranch.kernels.tile_cost import CLOCK, SPARE, WARP, has_cores, holds, peak_of
+from anabranch.kernels.tile_cost import CLOCK, SPARE, TILES, WARP, has_cores, holds, peak_of
 from anabranch.kernels.triton.attention_axes import Attention
 from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.tile_ranking import LEAST_SIDE, by_time, oversized
 
 ROWS, PLACES = (16, 32, 64, 128), (16, 32, 64, 128, 256)
-WARPS, STAGES = (1, 2, 4, 8), (2, 3)
+WARPS, STAGES, SPLITS = (1, 2, 4, 8), (2, 3), (2, 4, 8, 16, 32)
 
 TRIED_TILES, SHAPES = 8, 5
 """Tiles that are tried, and how many of them differ in rows or keys."""
+TRIED_SPLITS = 4
+"""Tiles that are tried besides, where programs share keys."""
+SPLIT_WAVES = 2
+"""How many programs a multiprocessor gets at most, on average, where they share keys."""
 MOST_REGISTERS = 220
 """Of a thread, as far as they are foreseen."""
 EXCHANGED_BYTES = 4096
@@ -79,15 +83,22 @@ class AttentionSizes:
 
 def chosen(attention: Attention, spec: TargetSpec, kept: int = TRIED_TILES) -> list[AttentionTile]:
     """The first of the ranking, each shape once, with the warps and stages that rank best; then
-    the best of them with other warps."""
+    the best of them with other warps; then those whose keys several programs share, where their
+    best is expected to be faster."""
     best: dict[tuple[int, int], AttentionTile] = {}
     other: dict[tuple[int, int], AttentionTile] = {}
-    for tile, _ in ranked(attention, spec):
+    split: dict[tuple[int, int, int], AttentionTile] = {}
+    order = [tile for tile, _ in ranked(attention, spec)]
+    for tile in order:
         same = (tile.rows, tile.places)
-        if best.setdefault(same, tile).warps != tile.warps:
+        if tile.split > 1:
+            split.setdefault((*same, tile.split), tile)
+        elif best.setdefault(same, tile).warps != tile.warps:
             other.setdefault(same, tile)
     first = list(best)[:SHAPES]
-    return [*(best[same] for same in first), *(other[s] for s in first if s in other)][:kept]
+    whole = [*(best[same] for same in first), *(other[s] for s in first if s in other)][:kept]
+    shared = list(split.values())[:TRIED_SPLITS] if order and order[0].split > 1 else []
+    return whole + shared
 
 
 def least_us(attention: Attention, spec: TargetSpec) -> float | None:
@@ -113,6 +124,21 @@ def space(sizes: AttentionSizes, spec: TargetSpec) -> Iterator[AttentionTile]:
             continue
         for stages in STAGES if places < sizes.places else (1,):
             yield AttentionTile(rows, places, warps, stages, tf32)
+        for split in _splits(sizes, rows, places, spec):
+            for stages in STAGES if split * places < sizes.places else (1,):
+                yield AttentionTile(rows, places, warps, stages, tf32, split)
+
+
+def _splits(sizes: AttentionSizes, rows: int, places: int, spec: TargetSpec) -> Iterator[int]:
+    """Among how many programs the keys of a block may be shared: of few blocks alone."""
+    tiles = math.ceil(sizes.m / rows) * sizes.batches
+    if tiles < spec.sms:
+        for split in SPLITS:
+            if (
+                split <= math.ceil(sizes.places / places)
+                and tiles * split <= SPLIT_WAVES * spec.sms
+            ):
+                yield split
 
 
 def time_us(sizes: AttentionSizes, tile: AttentionTile, spec: TargetSpec) -> float:
@@ -120,11 +146,12 @@ def time_us(sizes: AttentionSizes, tile: AttentionTile, spec: TargetSpec) -> flo
     held = _resident(sizes, tile, spec)
     if not held:
         return math.inf
-    ctas = math.ceil(sizes.m / tile.rows) * sizes.batches
+    ctas = math.ceil(sizes.m / tile.rows) * sizes.batches * tile.split
     waves, together = math.ceil(ctas / (held * spec.sms)), min(held, math.ceil(ctas / spec.sms))
     steps = math.ceil(sizes.places / tile.places)
     if sizes.causal:  # rows look back: half of the blocks, and the last one all of them
         steps = math.ceil((steps + 1) / 2)
+    steps = math.ceil(steps / tile.split)
     read = tile.places * (sizes.k + sizes.n) * sizes.dtype.itemsize
     load = read * together / (L2 * CLOCK)
     crowd = max(1.0, together * tile.warps / 16)
@@ -133,7 +160,16 @@ def time_us(sizes: AttentionSizes, tile: AttentionTile, spec: TargetSpec) -> flo
     meet = MEET + ACROSS * math.log2(max(1.0, LEAST_SIDE * tile.warps / tile.rows))
     step = meet + issued * crowd / CLOCK + _products(sizes, tile, spec) * together
     hidden = LATENCY / max(1, min(tile.stages - 1, steps)) if steps > 1 else 0.0
-    return waves * (FIRST + OF_A_WARP * tile.warps + steps * max(step, load, hidden))
+    us = waves * (FIRST + OF_A_WARP * tile.warps + steps * max(step, load, hidden))
+    return us + _meet_us(sizes, tile)
+
+
+def _meet_us(sizes: AttentionSizes, tile: AttentionTile) -> float:
+    """What programs that share keys pay for putting their parts together."""
+    if tile.split == 1:
+        return 0.0
+    left = tile.split * (tile.rows if sizes.m > 1 else 1) * (sizes.n + 2) * 4
+    return TILES.meet + TILES.split * tile.split + 2 * left / (L2 * CLOCK)
 
 
 def _products(sizes: AttentionSizes, tile: AttentionTile, spec: TargetSpec) -> float:
