@@ -24,6 +24,7 @@ from torch import Tensor
 from anabranch.artifact import file as artifact_file
 from anabranch.cache import Cache
 from anabranch.compiled.bound_tensors import BoundTensors
+from anabranch.compiled.bound_values import BoundValues
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.history import Text, check_saved
 from anabranch.compiled.memory import MemoryUse
@@ -58,6 +59,11 @@ from anabranch.trace import Trace
 PHASES = ("forward", "recompute", "backward", "update")
 """What capturing, and computing again, write as the place of a task."""
 
+AS_IT_WAS = (
+    ": a plan computes with numbers of Python as they were; give one that changes as a tensor, in "
+    "the batch or as a buffer of the model, or compile the step again"
+)
+
 
 class TrainingStep:
     """One step of a training loop, compiled: forward, backward and update as one plan, for each
@@ -77,6 +83,7 @@ class TrainingStep:
         self._read: list[float | Tensor] = []
         self._held: Held | None = None
         self._bound: BoundTensors | None = None
+        self._values = BoundValues.of(training.model, training.loss_fn)
 
     def add(
         self, batch: Sequence[Any] | Tensor, stop: threading.Event | None = None
@@ -141,6 +148,8 @@ class TrainingStep:
         """
         assert self._bound is not None and self._held is not None
         self._bound.follow()
+        for changed in self._values.changed():
+            self.trace.warn("frontend", type(self.training.model).__name__, changed + AS_IT_WAS)
         if self._bound.refitted():
             self._refit()
         if self.training.rates() != self._read:
