@@ -161,6 +161,38 @@ def test_readers_that_cannot_compute_it(reader: str, why: str) -> None:
     assert coarse is fine and why in said, said
 
 
+ROW = """
+graph row {{
+  input %x: f16[{rows},1,96]
+  const %g: f16[96] = g
+  const %a: f16[64,96] = a
+  const %b: f16[40,96] = b
+  %n: f16[{rows},1,96] = aten.{norm}.default(%x, [96], %g{bias}, 1e-05)
+  %p: f16[{rows},1,64] = aten.linear.default(%n, %a)
+  %q: f16[{rows},1,40] = aten.linear.default(%n, %b)
+  return %p{also}, %q
+}}"""
+
+
+@pytest.mark.parametrize(("norm", "bias"), [("rms_norm", ""), ("layer_norm", ", None")])
+def test_the_norm_of_a_row_is_computed_by_its_products(norm: str, bias: str) -> None:
+    graph = read(ROW.format(rows=1, norm=norm, bias=bias, also=""))
+    fine, coarse, said = cut(graph)
+    assert bodies(fine) == {"n": "n", "p": "p", "q": "q"}
+    assert bodies(coarse) == {"p": "n+p", "q": "n+q"}
+    assert said == ["%n: computed again in 2 readers: no launch of its own"]
+    is_same(coarse, graph)
+    for task in coarse.tasks:
+        check(task.body, list(map(str, variants(task.body, gpu())[:2])))
+
+
+@pytest.mark.parametrize(("rows", "also", "why"), [(2, "", ""), (1, ", %n", "%n is returned")])
+def test_the_norm_of_rows_or_one_that_is_returned_stays(rows: int, also: str, why: str) -> None:
+    graph = read(ROW.format(rows=rows, norm="rms_norm", bias="", also=also))
+    fine, coarse, said = cut(graph)
+    assert coarse == fine and said == ([f"%n: {why}"] if why else [])
+
+
 def test_many_values_are_not_read_for_one() -> None:
     graph = network(
         "\n".join(

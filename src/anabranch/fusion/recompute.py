@@ -13,10 +13,14 @@ none. So instructions that several groups read are computed again in each, as fa
 if a template writes each of these as one kernel: in all of them or in none, for while one reads
 a result from memory, somebody must write it. Nobody waits for more than before, so no circle comes
 of it. Which way is faster, `merge_cuts` decides by measured times.
+
+The norm of a single row, which a decoder has before its products, is such work as well: whoever
+multiplies the row reads all of it, and sums up its squares on the way.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -40,6 +44,9 @@ from anabranch.ir.task import Task, TaskGraph
 from anabranch.kernels.triton.expected_time import expected_us, why_not_one
 from anabranch.trace import Trace
 
+NORMS = frozenset({"aten.rms_norm", "aten.layer_norm"})
+MOST_NORMED = 1 << 13
+"""Numbers of a row, at most, whose norm is computed by all who read it."""
 MOST_READS = 3
 """Values that a reader may read to compute it, constants not counted: they come from memory in
 place of one."""
@@ -53,8 +60,9 @@ def computed_again(tasks: TaskGraph, spec: TargetSpec, trace: Trace) -> TaskGrap
         return tasks
     search = _RecomputeSearch(tasks, spec)
     for at, group in enumerate(search.groups):
-        readers = search.readers(at) if search.is_light(at) else set[int]()
-        if len(readers) < 2:
+        normed = _is_row_norm(group)
+        readers = search.readers(at) if normed or search.is_light(at) else set[int]()
+        if len(readers) < (1 if normed else 2):
             continue
         what = " + ".join(f"%{node.name}" for node in group)
         recomputed = search.all_with(at, sorted(readers))
@@ -151,7 +159,9 @@ class _RecomputeSearch:
             if why := misread(node, [n for n in reading if node.name in n.uses]):
                 return why
         outputs = self.outputs[reader]
-        if not any(_is_dense(node, self.facts) for node in nodes):
+        if _is_row_norm(light) and not all(map(contracts, reading)):
+            return Refused("the norm of a row is computed again by products alone")
+        if _is_row_norm(light) or not any(_is_dense(node, self.facts) for node in nodes):
             return why_not_written(nodes, self.facts, outputs)
         each = (body_of(group, self.facts, outputs) for group in (nodes, self.now[reader]))
         return self._too_slow(light, *each)
@@ -209,6 +219,15 @@ def _wanted(light: NodeGroup, reader: NodeGroup) -> NodeGroup:
 
 def _is_light(node: Node) -> bool:
     return ops.info(node.op).kind == "pointwise" and ops.packet_name(node.op) in CHEAP
+
+
+def _is_row_norm(group: NodeGroup) -> bool:
+    """Whether the group is the norm of a single row, and nothing else."""
+    if len(group) != 1 or ops.packet_name(group[0].op) not in NORMS:
+        return False
+    type, normed = group[0].type, ops.arguments(group[0])["normalized_shape"]
+    axes = len(normed) if isinstance(normed, tuple) else 1
+    return type.numel == math.prod(type.shape[-axes:]) <= MOST_NORMED
 
 
 def _is_dense(node: Node, facts: FusionFacts) -> bool:
