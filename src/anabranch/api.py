@@ -43,6 +43,7 @@ from anabranch.frontend.surroundings import neutral
 from anabranch.frontend.symbolic_shapes import program_shapes
 from anabranch.frontend.training import MOST_SEED, NO_DRAWS, Training, with_places
 from anabranch.frontend.training_checks import check_training
+from anabranch.frontend.varying import varying_of
 from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Target
@@ -171,6 +172,7 @@ def compile_step(
     accumulate: int = 1,
     scaler: GradScaler | None = None,
     keep_grad: bool = False,
+    changing: Sequence[str] = (),
     seed: int | None = None,
     target: str = "auto",
     trace: Trace | None = None,
@@ -198,6 +200,9 @@ def compile_step(
             not finite, as `torch.amp.GradScaler` does. Its scale is kept up to date; do not call
             its methods beside.
         keep_grad: Leave the gradients of each update (scaled back and clipped) in `.grad`.
+        changing: Settings of the optimizer, beside the learning rate, that change while it trains:
+            of `"momentum"`, `"betas"` and `"weight_decay"`, for SGD, RMSprop, Adam and AdamW. What
+            a schedule cycles that was made before is found by itself.
         seed: Of the random numbers (dropout), which are made of it and of the number of the call;
             by default `torch.initial_seed()`. Their distribution is eager's, the numbers are not.
         target: As in `compile`.
@@ -220,6 +225,7 @@ def compile_step(
     model = unwrapped(model) if isinstance(model, nn.Module) else model
     training = Training(model, loss_fn, optimizer, NO_DRAWS, clip_norm, accumulate, scaler)
     device = check_training(training, inputs)
+    training = replace(training, varying=varying_of(optimizer, changing))
     draws = torch.tensor([(torch.initial_seed() if seed is None else seed) & MOST_SEED, 0])
     training = with_places(replace(training, random=draws.to(device)), keep_grad)
     progress = Progress(f"a step of {type(model).__name__}")

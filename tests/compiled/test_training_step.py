@@ -285,6 +285,44 @@ def test_optimizers_take_their_own_steps(name: str) -> None:
             torch.testing.assert_close(mine[key], value, atol=1e-5, rtol=1e-4)
 
 
+CYCLED: dict[str, Callable[[Any], Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("name", CYCLED)
+def test_momenta_cycle_as_schedules_have_them(name: str, tmp_path: Path) -> None:
+    model, optimizer, other, theirs = twins(CYCLED[name], linear)
+    pair = [
+        torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=20) for o in (optimizer, theirs)
+    ]
+    step = step_of(model, optimizer)
+    for number, batch in enumerate(batches(8)):
+        if number == 5:  # in a file a plan has no numbers of what changes
+            step.save(tmp_path / "step.anabranch")
+            step = anabranch.load_step(tmp_path / "step.anabranch", model, optimizer, target="cpu")
+        assert step(*batch).item() == pytest.approx(eager(other, theirs, batch), abs=5e-6)
+        for schedule in pair:
+            schedule.step()
+    assert apart(model, other) < 1e-5
+
+
+def test_a_weight_decay_that_has_a_schedule_is_told_of() -> None:
+    model, optimizer, other, theirs = twins(lambda p: torch.optim.AdamW(p, lr=0.1), linear)
+    with pytest.raises(OptionError, match=r"AdamW can have these changed: betas, weight_decay"):
+        step_of(model, optimizer, changing=("eps",))
+    step = step_of(model, optimizer, changing=("weight_decay",))
+    for number, batch in enumerate(batches(4)):
+        for each in (optimizer, theirs):
+            each.param_groups[0]["weight_decay"] = 0.5 * number
+        assert step(*batch).item() == pytest.approx(eager(other, theirs, batch), abs=5e-6)
+    assert apart(model, other) < 1e-5
+    optimizer.param_groups[0]["betas"] = (0.8, 0.9)
+    with pytest.raises(InputError, match=r"(?s)betas was .* changing=\('betas',\)"):
+        step(*batches(1)[0])
+
+
 class Unread(nn.Module):
     """Its first parameter has no gradient."""
 

@@ -25,6 +25,7 @@ from anabranch.compiled.bound_modes import BoundModes
 from anabranch.errors import InputError, WeightsError
 from anabranch.frontend.state import same_memory
 from anabranch.frontend.training import LR, Held, StatePlace, Training, places_of
+from anabranch.frontend.varying import MAY_VARY, OF_SCHEDULES
 
 
 @dataclass(slots=True)
@@ -79,7 +80,7 @@ class BoundTensors:
             moments,
             optimizer.state,
             optimizer.param_groups,
-            [_settings(group) for group in optimizer.param_groups],
+            [_settings(group, training.varying) for group in optimizer.param_groups],
             _members(optimizer.param_groups),
             counts,
             _versions(counts),
@@ -119,9 +120,9 @@ class BoundTensors:
                 if group.get(key) != value:
                     raise InputError(
                         f"{key} was {value} when the step was compiled, and is {group.get(key)}",
-                        "of the optimizer's settings a plan reads the learning rate alone anew",
-                        f"leave {key} as it was (schedules: cycle_momentum=False), or compile "
-                        "the step again",
+                        "a plan reads the learning rate anew, and of other settings those that "
+                        "compile_step was told of",
+                        _told_of(optimizer, key),
                     )
         if self.counts and _versions(self.counts) != self.versions:
             self.check_counts()
@@ -231,12 +232,19 @@ def _other_groups(then: list[list[int]], now: list[list[int]]) -> WeightsError:
     )
 
 
-def _settings(group: dict[str, Any]) -> dict[str, Any]:
+def _told_of(optimizer: Any, key: str) -> str:
+    if key in MAY_VARY.get(type(optimizer), ()):
+        return f"give compile_step changing=({key!r},), or make the schedule before it"
+    return f"leave {key} as it was (schedules: cycle_momentum=False), or compile the step again"
+
+
+def _settings(group: dict[str, Any], varying: Collection[str]) -> dict[str, Any]:
     """What a plan has of a group as it was."""
+    read_anew = ("params", LR, *OF_SCHEDULES, *varying)
     return {
         key: value
         for key, value in group.items()
-        if key not in ("params", LR, "initial_lr") and isinstance(value, int | float | tuple | str)
+        if key not in read_anew and isinstance(value, int | float | tuple | str)
     }
 
 

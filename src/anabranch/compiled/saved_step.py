@@ -24,6 +24,7 @@ from torch import Tensor
 from anabranch.cache.codec import values
 from anabranch.errors import ArtifactError, InputError, WeightsError
 from anabranch.frontend.training import Held
+from anabranch.frontend.varying import MAY_VARY
 from anabranch.ir.plan import Plan
 from anabranch.ir.types import type_of
 from anabranch.targets.places import ALIGNED
@@ -128,6 +129,14 @@ def with_shared(plans: Sequence[Plan]) -> list[Plan]:
     return shared
 
 
+def varying_in(saved: SavedStep, groups: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Names of the settings that the plan reads in each call: it was not saved what they are."""
+    names = {name for may in MAY_VARY.values() for name in may}
+    noted = {key for group in saved.settings for key, _ in group}
+    has = [name for group in groups for name in group if name in names and name not in noted]
+    return tuple(dict.fromkeys(has))
+
+
 def check_settings(saved: SavedStep, now: GroupSettings) -> None:
     """InputError where the optimizer has other settings than the plan."""
     if len(saved.settings) != len(now):
@@ -143,7 +152,7 @@ def check_settings(saved: SavedStep, now: GroupSettings) -> None:
                 raise InputError(
                     f"{key} of group {number} was {theirs.get(key)} when the step was compiled, "
                     f"and is {mine.get(key)}",
-                    "of the optimizer's settings a plan reads the learning rate alone anew",
+                    "a plan reads anew the settings alone that it was compiled to read",
                     f"make the optimizer with {key}={theirs.get(key)}, or compile the step again",
                 )
 

@@ -36,6 +36,7 @@ from anabranch.compiled.saved_step import (
     read_back,
     settings_of,
     state_places,
+    varying_in,
     with_shared,
     without_values,
     written,
@@ -214,7 +215,9 @@ class TrainingStep:
         saved = [read_back(path, facts) for _, facts in plans]
         first = saved[-1]
         initialise(training.optimizer)
-        training = with_places(replace(training, accumulate=first.accumulate), first.keep_grad)
+        varying = varying_in(first, training.optimizer.param_groups)
+        training = replace(training, accumulate=first.accumulate, varying=varying)
+        training = with_places(training, first.keep_grad)
         step = TrainingStep(training, target, options, None)
         held = alike_in(first, held_by(training))
         step._take_rates()
@@ -250,8 +253,7 @@ class TrainingStep:
 
     def _take_rates(self) -> None:
         self._read = self.training.rates()
-        device = self.training.random.device
-        self._rates = [torch.as_tensor(r, dtype=torch.float32, device=device) for r in self._read]
+        self._rates = self.training.rate_tensors(self._read)
 
     def state_dict(self) -> dict[str, Any]:
         """The values that a checkpoint needs beside those of model, optimizer and scaler, to be

@@ -18,8 +18,12 @@ from anabranch.errors import CaptureError
 READ = torch.ops.aten._local_scalar_dense.default
 FACTORS = {"alpha": 1, "value": 1}
 """By the name of a number that multiplies an operand the place of that operand."""
-OVERLOADS = {"Scalar": "Tensor", "Tensor_Scalar": "Tensor_Tensor", "Scalar_mode": "Tensor_mode"}
-"""By the overload that takes a number that which takes a tensor there."""
+OVERLOADS = {
+    "Scalar": ("Tensor", "Tensor_Tensor"),
+    "Tensor_Scalar": ("Tensor_Tensor",),
+    "Scalar_mode": ("Tensor_mode",),
+}
+"""By the overload that takes a number those of which one takes a tensor there."""
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -63,9 +67,10 @@ def _takes_tensor(type: str) -> bool:
 
 
 def _other(func: Any, name: str) -> Any:
-    overload = OVERLOADS.get(func._overloadname)
     packet = func._overloadpacket
-    if overload is None or overload not in packet.overloads():
+    overloads = OVERLOADS.get(func._overloadname, ())
+    overload = next((each for each in overloads if each in packet.overloads()), None)
+    if overload is None:
         raise CaptureError(
             f"the step gives {packet} a number that it reads of a tensor, as {name}",
             "the number is another one in each call, and this operator takes a fixed one",

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from anabranch.errors import CaptureError
 from anabranch.frontend.training import LR, Held, plain_step
+from anabranch.frontend.varying import with_stand_ins
 
 AS_GRAPH = {"foreach": False, "fused": False, "capturable": True}
 """Settings under which an optimizer is written as a graph: operators that fuse, and counts of steps
@@ -70,10 +71,15 @@ def _begin(optimizer: Optimizer, group: dict[str, Any], trained: Sequence[Tensor
 
 
 def step_on(
-    optimizer: Optimizer, held: Held, tensors: Sequence[Tensor], rates: Sequence[Tensor]
+    optimizer: Optimizer,
+    held: Held,
+    tensors: Sequence[Tensor],
+    rates: Sequence[Tensor],
+    varying: Sequence[str] = (),
 ) -> None:
-    """The optimizer's own step, on these in the place of the tensors that are held."""
-    twin = copy.copy(optimizer)
+    """The optimizer's own step, on these in the place of the tensors that are held. `rates`: of
+    each group, and more; for the settings that vary there are stand-ins (`frontend.varying`)."""
+    twin, groups = copy.copy(optimizer), with_stand_ins(optimizer.param_groups, varying)
     twin.param_groups = [
         {
             **group,
@@ -81,7 +87,7 @@ def step_on(
             LR: rate,
             **{key: value for key, value in AS_GRAPH.items() if key in group},
         }
-        for group, rate in zip(optimizer.param_groups, rates, strict=True)
+        for group, rate in zip(groups, rates[: len(groups)], strict=True)
     ]
     twin.state = defaultdict(dict)
     for parameter, values in optimizer.state.items():

@@ -28,6 +28,7 @@ from anabranch.frontend.draws import Draws, without_fused_dropout
 from anabranch.frontend.python_state import Holder
 from anabranch.frontend.state import tensors_of
 from anabranch.frontend.surroundings import Surroundings
+from anabranch.frontend.varying import numbers_of
 
 NO_DRAWS = torch.zeros(2, dtype=torch.int64)
 """Of a training step that is only looked at."""
@@ -46,7 +47,7 @@ class Training:
     numbers are made. `clip_norm`: the largest norm of all gradients together, None for no limit.
     `accumulate`: calls to an update. `sums`: by the id of a parameter where its gradients are added
     up until then; `gradients`: where those of an update are left. Both are empty where neither is
-    asked for."""
+    asked for. `varying`: settings of the optimizer that change, beside its learning rates."""
 
     model: nn.Module
     loss_fn: Callable[..., Any]
@@ -57,10 +58,23 @@ class Training:
     scaler: GradScaler | None = None
     sums: Mapping[int, Tensor] = field(default_factory=dict)
     gradients: Mapping[int, Tensor] = field(default_factory=dict)
+    varying: tuple[str, ...] = ()
 
     def rates(self) -> list[float | Tensor]:
-        """The learning rate of each group of parameters, as it is now."""
-        return [group[LR] for group in self.optimizer.param_groups]
+        """The learning rate of each group of parameters, as it is now, and after these the settings
+        that vary."""
+        rates = [group[LR] for group in self.optimizer.param_groups]
+        return [*rates, *numbers_of(self.optimizer, self.varying)]
+
+    def rate_tensors(self, rates: Sequence[float | Tensor]) -> list[Tensor]:
+        """These as 0-d tensors: learning rates in fp32, what varies beside in fp64."""
+        count, device = len(self.optimizer.param_groups), self.random.device
+        return [
+            torch.as_tensor(
+                rate, dtype=torch.float32 if i < count else torch.float64, device=device
+            )
+            for i, rate in enumerate(rates)
+        ]
 
     def trained(self) -> list[Tensor]:
         """The parameters that the optimizer has, but for frozen ones."""

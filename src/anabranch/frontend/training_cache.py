@@ -143,6 +143,7 @@ def _name(asked: StepRequest) -> str | None:
         f"{kind.__module__}.{kind.__qualname__}",
         f"{asked.under} {asked.ends} {training.random.device}",
         f"{training.clip_norm} {training.accumulate} {training.scale() is not None}",
+        f"varying {training.varying}",
         *_held(training, asked.held),
     )
     return digest_text("\n".join(says))

@@ -53,6 +53,7 @@ from anabranch.frontend.training_run import (
     run_on,
 )
 from anabranch.frontend.translate import Translation
+from anabranch.frontend.varying import StandIns
 from anabranch.ir.attention_ops import laid_as
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Signature
@@ -97,7 +98,13 @@ def capture_training(
     warn_of_changes(trace, type(training.model).__name__, changed)
     warn_of_reads(trace, type(training.model).__name__, seen[0].reads)
     constants = _closed_over(prepared(recorded))
-    whole = functionalize(_Again(recorded).run, remove="mutations")
+    settings = len(flat) - len(call.rates) + len(training.optimizer.param_groups)
+
+    def again(*tensors: Tensor) -> Any:
+        stand_ins = StandIns(tensors[settings : len(flat)])
+        return _Again(recorded, stand_ins).run(*tensors)
+
+    whole = functionalize(again, remove="mutations")
     eager = EagerStep(training, surroundings, ends, seen[0].draws, seen[0].assigns)
     try:
         with Surroundings(dtype=surroundings.dtype).restored():  # of which tensors are made
@@ -146,6 +153,10 @@ class _Again(fx.Interpreter):
     """Runs what was recorded; what is made meanwhile has the origin of the node it is made for, and
     lies as it did then, for views of it were recorded."""
 
+    def __init__(self, recorded: fx.GraphModule, stand_ins: StandIns) -> None:
+        super().__init__(recorded)
+        self._in_place = stand_ins.in_place
+
     def run_node(self, n: fx.Node) -> Any:
         with fx_traceback.set_current_meta(n):
             result, was = super().run_node(n), n.meta.get("val")
@@ -158,6 +169,7 @@ class _Again(fx.Interpreter):
             return type(result)(map(_lying_as, result, was))
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        args, kwargs = pytree.tree_map(self._in_place, (args, kwargs))
         return numbers.call(target, args, kwargs)
 
 

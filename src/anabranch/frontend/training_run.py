@@ -66,9 +66,7 @@ def call_of(training: Training, batch: tuple[Any, ...]) -> StepCall:
     """The call with this batch, and the learning rates as they are now."""
     leaves, tree = pytree.tree_flatten(batch)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-    device = training.random.device
-    rates = [torch.as_tensor(r, dtype=torch.float32, device=device) for r in training.rates()]
-    return StepCall(leaves, tree, places, rates)
+    return StepCall(leaves, tree, places, training.rate_tensors(training.rates()))
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,8 @@ def run_on(
         with torch.no_grad():
             if draws.count:
                 random.add_(torch.tensor([0, 1], device=random.device))
-            step = partial(step_on, training.optimizer, held, tensors, rates)
+            varying = training.varying
+            step = partial(step_on, training.optimizer, held, tensors, rates, varying)
             update(training, on, gradients, step, ends)
     told = tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(files))
     return SeenStep(detached(returned), bool(draws.count), bool(assigned), *told)
