@@ -143,6 +143,7 @@ APART: tuple[Callable[[Does, Tensor], Any], ...] = (
     lambda m, x: (torch.linalg.norm(x), torch.linalg.norm(x, dim=1)),
     lambda m, x: F.conv1d(x.flatten(2), m.line.weight, padding="valid"),
     lambda m, x: F.conv2d(x, m.image.weight, padding="same", groups=2),
+    lambda m, x: F.conv2d(torch.complex(x, x + 1), m.image.weight * 1j, groups=2),
     lambda m, x: F.conv3d(x.reshape(1, 4, 3, 4, 6), m.solid.weight, padding="same"),
     lambda m, x: (m.line(x[0, 0, :4]), m.image(x[0]), m.solid(x.reshape(4, 3, 4, 6))),
     lambda m, x: F.conv_transpose1d(x.flatten(2)[..., :6].mT, m.line.weight),

@@ -147,6 +147,8 @@ def test_errors_up_to_the_smallest_normal_number_are_none() -> None:
         (torch.float32, 1e-5, 1e-3),
         (torch.float16, 1e-3, 1e-3),
         (torch.bfloat16, 8e-3, 8e-3),
+        (torch.complex64, 1e-5, 1e-5),
+        (torch.complex128, 1e-12, 1e-12),
         (torch.int64, 0.0, 0.0),
     ],
 )

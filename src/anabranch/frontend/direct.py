@@ -258,8 +258,8 @@ def _value(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any
 def _convolution(spatial: int) -> Callable[[fx.Node], Spelled | None]:
     def spell(node: fx.Node) -> Spelled | None:
         x, w, *rest = list[Any](node.args)
-        if len(_shape(x)) != spatial + 2:
-            return None
+        if len(_shape(x)) != spatial + 2 or node.meta["val"].is_complex():
+            return None  # unbatched, or three convolutions of real and imaginary parts
         ones, zeros = [1] * spatial, [0] * spatial
         defaults: list[Any] = [None, ones, zeros, ones, 1]
         bias, stride, padding, dilation, groups = [*rest, *defaults[len(rest) :]]

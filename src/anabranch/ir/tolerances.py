@@ -27,6 +27,8 @@ FLOOR: dict[torch.dtype, float] = {
     torch.float32: 1e-5,
     torch.float16: 1e-3,
     torch.bfloat16: 8e-3,
+    torch.complex128: 1e-12,
+    torch.complex64: 1e-5,
 }
 """About one unit in the last place of the dtype times a small factor for reordered sums."""
 TF32_FLOOR = 1e-3

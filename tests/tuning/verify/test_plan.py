@@ -159,3 +159,20 @@ graph moments {
     assert (m == 0).any() and v.mean() > 0.5 and v.min() > 0.1, "of a later step"
     _, _, resumed = fresh(graph, [example[0], example[0] / 9, example[0].square() / 1e9], 0)
     assert resumed.min() > 1e-11 and resumed.median() < 1e-8, "as large as those that are held"
+
+
+COMPLEX: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
+    "outer product added": (lambda x, a, b: x.clone().addr_(a, b), ((5, 7), (5,), (7,))),
+    "convolution": (lambda x, w: F.conv2d(x, w, padding=1), ((1, 3, 6, 6), (4, 3, 3, 3))),
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_results_may_be_rounded(name: str) -> None:
+    """By as much as real ones; convolutions are those of the parts, as eager has them."""
+    model, shapes = COMPLEX[name]
+    generator = torch.Generator().manual_seed(0)
+    args = tuple(torch.randn(s, dtype=torch.complex64, generator=generator) for s in shapes)
+    fast = anabranch.compile(model, args, target="cpu", cache_dir=None, search="none")
+    truth = model(*(tensor.to(torch.complex128) for tensor in args))
+    torch.testing.assert_close(fast(*args), truth.to(torch.complex64))

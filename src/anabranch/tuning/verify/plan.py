@@ -42,6 +42,8 @@ EAGER_TOLERANCE = {
     torch.float32: 1e-4,
     torch.float16: 5e-3,
     torch.bfloat16: 4e-2,
+    torch.complex128: 1e-9,
+    torch.complex64: 1e-4,
 }
 """By how much the model may be off the captured graph, beside twice what that one's own rounding
 allows: it may sum in another order, and on other kernels."""
