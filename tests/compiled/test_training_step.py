@@ -598,6 +598,21 @@ def picks(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
     return nn.functional.cross_entropy(model(x)[t > 1], t[t > 1])
 
 
+def aligns(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+    lengths = torch.full((4,), 1)
+    logs = model(x)[None].log_softmax(-1)
+    return nn.functional.ctc_loss(logs, t[:, None] % 4 + 1, lengths, lengths)
+
+
+def packs(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+    packed = nn.utils.rnn.pack_padded_sequence(model(x)[None], torch.ones(4).long())
+    return nn.utils.rnn.pad_packed_sequence(packed)[0].sum()
+
+
+def lazy() -> nn.Module:
+    return nn.LazyLinear(5)
+
+
 class Wrapper(nn.Module):
     """Named as torch's, which needs several processes to be made."""
 
@@ -644,6 +659,9 @@ def slowing(parameters: Any, lr: float) -> Optimizer:
     [
         (hooked, torch.optim.SGD, {}, "0.weight has a hook"),
         (sparse, torch.optim.SGD, {}, "has sparse gradients"),
+        (lazy, torch.optim.SGD, {}, "(?s)weight has no shape yet.*call the model once"),
+        (Perceptron, torch.optim.SGD, {"loss_fn": aligns}, "(?s)_ctc_loss.*torch.compile"),
+        (Perceptron, torch.optim.SGD, {"loss_fn": packs}, "asks for the value of a tensor"),
         (Wrapper, torch.optim.SGD, {}, "is a DistributedDataParallel"),
         (Perceptron, torch.optim.LBFGS, {}, "the optimizer is LBFGS"),
         (Perceptron, of_another, {}, "no trainable parameter of the model"),

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.func import functionalize
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
@@ -197,6 +197,14 @@ def _made(
     except (CaptureError, AttentionDropoutError):
         raise
     except Exception as error:
+        if isinstance(error, DynamicOutputShapeException):
+            raise CaptureError(
+                f"the size of what {error.func} gives depends on values",
+                "a step is one graph of fixed sizes",
+                "leave it outside of the model, which torch.compile(model, backend='anabranch') "
+                "trains in any loop",
+                raised_at(error),
+            ) from error
         if _asks_for_a_value(error):
             raise CaptureError(*OF_VALUES, raised_at(error)) from error
         first = (str(error).strip().splitlines() or [""])[0]
@@ -215,7 +223,7 @@ def _asks_for_a_value(error: Exception) -> bool:
         return True
     return (
         isinstance(error, TypeError)
-        and re.search(r"\bSym(Bool|Int|Float)\b", str(error)) is not None
+        and re.search(r"\b(Sym(Bool|Int|Float)|FakeTensor)\b", str(error)) is not None
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
 
 from anabranch.errors import CaptureError, OptionError
@@ -188,6 +189,12 @@ def _of_modules(training: Training) -> Iterator[tuple[str, Tensor]]:
 
 
 def _check_parameter(name: str, parameter: Tensor) -> None:
+    if isinstance(parameter, UninitializedParameter | UninitializedBuffer):
+        raise CaptureError(
+            f"{name} has no shape yet",
+            "a lazy module takes it from the first batch, and a plan has fixed shapes",
+            "call the model once on a batch, and make the optimizer after that",
+        )
     if type(parameter).__name__ == SHARDED or hasattr(parameter, "device_mesh"):
         raise CaptureError(f"{name} is sharded", *WRAPPERS[SHARDED_AS])
     hooks: Mapping[Any, Any] | None = parameter._backward_hooks
