@@ -222,3 +222,18 @@ def test_rows_that_lie_side_by_side_are_walked_in_short_blocks() -> None:
     assert not any("x64." in str(variant) for variant in variants(few, gpu(132)))
     x = torch.randn(2, 48, 17, 17).contiguous(memory_format=torch.channels_last) + 1
     check(few, ["rows:64x64.w8", "rows:16x128.w4"], [x])
+
+
+def test_weights_are_on_their_way_while_the_norm_of_a_row_is_computed() -> None:
+    graph = parse_graph("""
+    graph g {
+      input %x: f16[1,1,192]
+      const %g: f16[192] = g
+      const %w: f16[37,192] = w
+      %n: f16[1,1,192] = aten.rms_norm.default(%x, [192], %g, 1e-05)
+      %y: f16[1,1,37] = aten.linear.default(%n, %w)
+      return %y
+    }""")
+    check(graph, ["rows:4x256.w2", "rows:2x64.w1"])
+    text = program(graph, "rows:4x256.w2").text
+    assert text.index("tl.load(weight_1_ptr") < text.index("tl.sum(")

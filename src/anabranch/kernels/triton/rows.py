@@ -32,10 +32,10 @@ from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.tiles import RowsTile, text_tile
 from anabranch.kernels.dfg.expr import Expr, Reduce, Scan, all_parts, free_axes, parts
-from anabranch.kernels.dfg.index_expr import Axis
+from anabranch.kernels.dfg.index_expr import Axis, axes_of
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.dfg.simplify import const, least
-from anabranch.kernels.dfg.traversal import reductions, scans
+from anabranch.kernels.dfg.traversal import loads, reductions, scans
 from anabranch.kernels.triton import row_scans, split_k
 from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.emit import DTYPES, Emission, literal, narrow_again
@@ -212,6 +212,12 @@ def _one_tile(rows: Rows, out: Emission, width: int) -> None:
         return row_scans.write_scan(expr, value, inner, rows.col, "col_in" if partial else "")
 
     scope.reduce, scope.scan = reduce, scan
+    exprs = [store.expr for store in rows.stores]
+    if any(rows.row not in free_axes(fold.arg) for fold in reductions(*exprs)):
+        # What each row reads comes from memory while that is reduced which is the same for all.
+        for load in loads(*exprs):
+            if {rows.row, rows.col} <= set(axes_of(load.address)):
+                scope.read(load)
     for store in rows.stores:
         scope.store(store, anchor="row")
 
