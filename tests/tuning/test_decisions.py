@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.cache import Cache
 from anabranch.ir.graph import Graph
-from anabranch.ir.protocols import Cost
+from anabranch.ir.protocols import Cost, KernelOffer, offered
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
@@ -43,6 +43,9 @@ class Fake:
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         self.asked.append("all")
         return [Kernel("fake", "k", task.body, v, source=f"# {task.name}\n{v}") for v in "abc"]
+
+    def kernel_offers(self, task: Task, spec: TargetSpec) -> list[KernelOffer]:
+        return list(map(offered, self.kernels(task, spec)))
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         self.asked.append(str(variant))

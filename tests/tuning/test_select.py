@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
 from anabranch.errors import TargetError
 from anabranch.ir.graph import Graph
-from anabranch.ir.protocols import Cost
+from anabranch.ir.protocols import Cost, KernelOffer, offered
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import PLAIN_VARIANT, Kernel, Task, TaskGraph
@@ -57,6 +58,9 @@ class Fake:
             Kernel("fake", letter, task.body, writes_out=letter.isupper())
             for letter in self.letters
         ]
+
+    def kernel_offers(self, task: Task, spec: TargetSpec) -> list[KernelOffer]:
+        return list(map(offered, self.kernels(task, spec)))
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         return next(kernel for kernel in self.kernels(task, spec) if kernel.name == name)
@@ -161,12 +165,12 @@ def test_cuts_of_a_graph_are_decided_in_one_batch() -> None:
     assert single == found[1]
 
 
-def offer(count: int) -> list[tuple[int, Kernel]]:
+def offer(count: int) -> list[tuple[int, KernelOffer]]:
     """The library's kernel and so many generated ones."""
     graph = body("r")
     library = (0, Kernel("aten", "relu", graph, "", True))
     made = [(1, Kernel("t", "k", graph, str(i), True, source="x")) for i in range(count)]
-    return [library, *made]
+    return [(maker, offered(kernel)) for maker, kernel in [library, *made]]
 
 
 def test_many_structures_try_fewer_kernels_of_each() -> None:
@@ -179,6 +183,37 @@ def test_many_structures_try_fewer_kernels_of_each() -> None:
     many = {str(i): offer(9) for i in range(9)}
     given = {len(kept) - 1 for kept in within(many, len(many) * FEWEST_KERNELS).values()}
     assert given == {FEWEST_KERNELS}
+
+
+def test_only_kernels_that_are_tried_are_written() -> None:
+    """Of a structure with forty variants, where two may be tried."""
+
+    @dataclass(frozen=True)
+    class Lazy(Fake):
+        asked: list[str] = field(default_factory=list, compare=False)
+
+        def kernel_offers(self, task: Task, spec: TargetSpec) -> list[KernelOffer]:
+            return [
+                KernelOffer("fake", "k", str(at), True, partial(self._write, task, at))
+                for at in range(40)
+            ]
+
+        def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
+            return self._write(task, int(str(variant)))
+
+        def _write(self, task: Task, at: int) -> Kernel:
+            self.asked.append(str(at))
+            return Kernel("fake", "k", task.body, str(at), True, source=f"# {at}")
+
+    def trial(tasks: Sequence[Task]) -> list[Cost | None]:
+        return [Cost(1.0, "measured") for _ in tasks]
+
+    lazy = Lazy("")
+    graph = TaskGraph("t", (), (), (Task("r", body("r")),), (), ())
+    config = SelectionConfig(SPEC, [lazy], trial, passing, most=FEWEST_KERNELS)
+    found = select_some(graph, config, Trace())
+    assert [c.kernel.variant for c in found.candidates["r"]] == ["0", "1", "2", "3"]
+    assert sorted(set(lazy.asked)) == ["0", "1", "2", "3"]
 
 
 def test_where_few_of_each_are_too_many_those_that_matter_try_most() -> None:

@@ -230,6 +230,24 @@ class KernelProfiler(Protocol):
         none."""
 
 
+@dataclass(frozen=True, slots=True)
+class KernelOffer:
+    """A kernel of a provider whose text need not be written yet. `generated`: it has one; `write`:
+    the kernel, which is the same whenever it is asked for."""
+
+    provider: str
+    name: str
+    variant: Variant | str
+    generated: bool
+    write: Callable[[], Kernel]
+
+
+def offered(kernel: Kernel) -> KernelOffer:
+    """A kernel that is written already, as an offer."""
+    generated = bool(kernel.source)
+    return KernelOffer(kernel.provider, kernel.name, kernel.variant, generated, lambda: kernel)
+
+
 class Provider(Protocol):
     """A source of kernels. Providers write text and graphs, and touch no device."""
 
@@ -243,6 +261,9 @@ class Provider(Protocol):
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         """All its ways to run the task on such a machine; empty if it has none."""
+
+    def kernel_offers(self, task: Task, spec: TargetSpec) -> list[KernelOffer]:
+        """The same kernels in the same order, for whoever wants few of them written."""
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """The one of them with this name and variant. ValueError if it has none."""

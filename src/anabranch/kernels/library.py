@@ -22,7 +22,7 @@ import torch
 from anabranch.ir import ops
 from anabranch.ir.determinism import any_order, switched
 from anabranch.ir.graph import Arg, Graph, Node, Ref, types
-from anabranch.ir.protocols import Provider
+from anabranch.ir.protocols import KernelOffer, Provider, offered
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import (
     IN_ORDER,
@@ -66,6 +66,10 @@ class AtenProvider:
             return [whole, _plain(task)] if both else [whole]
         return [_whole_body(task, in_order=True)] if switched(task.body, spec.kind) else []
 
+    def kernel_offers(self, task: Task, spec: TargetSpec) -> list[KernelOffer]:
+        """The same kernels."""
+        return list(map(offered, self.kernels(task, spec)))
+
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """`PLAIN_VARIANT`: as eager runs it, with memory of its own for all results."""
         if (name, variant) == ("aten", PLAIN_VARIANT) and not task.overwrites:
@@ -96,6 +100,10 @@ class FusedAtenProvider:
             if body is not None
         ]
 
+    def kernel_offers(self, task: Task, spec: TargetSpec) -> list[KernelOffer]:
+        """The same kernels."""
+        return list(map(offered, self.kernels(task, spec)))
+
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """That kernel of the task; ValueError if there is none of the name and variant."""
         return _named(self.kernels(task, spec), name, variant)
@@ -124,6 +132,10 @@ class CudnnProvider:
             Kernel("cudnn", "convolution", task.body, str(engine), writes_out=True)
             for engine in range(self.engines)
         ]
+
+    def kernel_offers(self, task: Task, spec: TargetSpec) -> list[KernelOffer]:
+        """The same kernels."""
+        return list(map(offered, self.kernels(task, spec)))
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """That kernel of the task; ValueError if there is none of the name and variant."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from anabranch.errors import TargetError
 from anabranch.fusion.concat_elision import fitting, touching, with_elided, worth
 from anabranch.ir.key import digest_text, structure_text
-from anabranch.ir.protocols import Cost, Costs, Provider
+from anabranch.ir.protocols import Cost, Costs, KernelOffer, Provider, offered
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import PLAIN_VARIANT, Kernel, Task, TaskGraph, leaves, wholes
@@ -65,11 +65,16 @@ class Writing:
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         """The provider's kernels for the task that write where they are told, known ones and ATen's
         alone where some are known."""
-        key, offers = structure_text(task.body), self.of.kernels(task, spec)
-        if key not in self.free:
-            offers = [told for kernel in offers if (told := _told(kernel)) is not None]
+        return [offer.write() for offer in self.kernel_offers(task, spec)]
+
+    def kernel_offers(self, task: Task, spec: TargetSpec) -> list[KernelOffer]:
+        """The same kernels; those that are not known are not written."""
+        key, every = structure_text(task.body), self.of.kernel_offers(task, spec)
         names = self.known.get(key)
-        return [k for k in offers if names is None or k.provider == "aten" or _name(k) in names]
+        kept = [o for o in every if names is None or o.provider == "aten" or _name(o) in names]
+        if key in self.free:
+            return kept
+        return [told for offer in kept if (told := _told_offer(offer)) is not None]
 
 
 def with_elided_concats(
@@ -133,6 +138,14 @@ def _told(kernel: Kernel) -> Kernel | None:
     return replace(kernel, writes_out=True, launches=kernel.launches + 1)
 
 
+def _told_offer(offer: KernelOffer) -> KernelOffer | None:
+    """The same of an offer: generated kernels write where they are told, and stay unwritten."""
+    if offer.generated:
+        return offer
+    told = _told(offer.write())
+    return None if told is None else offered(told)
+
+
 def _promising(selection: Selection, cost: Callable[[Task], Cost], trace: Trace) -> list[str]:
     """The concatenations whose parts are made by kernels that write where they are told and are
     fast enough, as far as is known. Those that would lie in one memory all or none; if none, then
@@ -194,7 +207,7 @@ def _fast(tried: Sequence[Candidate]) -> frozenset[tuple[str, str, str]]:
     )
 
 
-def _name(kernel: Kernel) -> tuple[str, str, str]:
+def _name(kernel: Kernel | KernelOffer) -> tuple[str, str, str]:
     return kernel.provider, kernel.name, str(kernel.variant)
 
 

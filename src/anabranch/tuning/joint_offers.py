@@ -19,7 +19,7 @@ from functools import partial
 from anabranch.costs.work import CONTRACT, per_processor
 from anabranch.ir.components import components
 from anabranch.ir.key import digest_text, structure_text
-from anabranch.ir.protocols import Provider
+from anabranch.ir.protocols import KernelOffer, Provider, offered
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import GENERATED, Kernel, Resources, Task, TaskGraph
 from anabranch.ir.tiles import HORIZONTAL, HorizontalTile, PartTile
@@ -81,6 +81,10 @@ class Sharing:
             except ValueError:  # of a part with so many warps there is none
                 continue
         return kernels
+
+    def kernel_offers(self, task: Task, spec: TargetSpec) -> list[KernelOffer]:
+        """The same kernels: only those that can be written are any."""
+        return list(map(offered, self.kernels(task, spec)))
 
 
 def parts(selection: Selection, spec: TargetSpec) -> dict[str, JointPart]:

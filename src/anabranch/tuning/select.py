@@ -21,7 +21,7 @@ from anabranch.costs import Roofline
 from anabranch.errors import TargetError
 from anabranch.ir.determinism import any_order
 from anabranch.ir.key import structure_text
-from anabranch.ir.protocols import Cost, Provider
+from anabranch.ir.protocols import Cost, KernelOffer, Provider
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import IN_ORDER, PLAIN_VARIANT, Kernel, Task, TaskGraph, runs_body
@@ -34,8 +34,8 @@ from anabranch.tuning.verdict import Verdict
 Check = Callable[[Task], Refused | None]
 """Why a task's kernel computes something else than its body, if it does."""
 
-Offers = list[tuple[int, Kernel]]
-"""Kernels, each with the position of its provider."""
+Offers = list[tuple[int, KernelOffer]]
+"""Kernels that need not be written yet, each with the position of its provider."""
 
 MOST_KERNELS, FEWEST_KERNELS = 1100, 4
 """Generated kernels that are tried at once, and of one structure as long as all may have as many. A
@@ -129,7 +129,7 @@ def candidates(
     first = _firsts(groups)
     every = {key: _offers(task, spec, providers) for key, task in first.items()}
     offers = within(every, most, partial(_importance, first, _counts(groups), spec))
-    return [kernel for offer in offers.values() for _, kernel in offer]
+    return [kernel.write() for offer in offers.values() for _, kernel in offer]
 
 
 def _firsts(groups: Sequence[Mapping[str, Sequence[Task]]]) -> dict[str, Task]:
@@ -208,7 +208,11 @@ def _decided(
     """Decisions for these structures, by trying all candidates in one batch. What nothing runs has
     none; if `strict`, that is an error."""
     every = {key: _offers(task, config.spec, config.providers) for key, task in fresh.items()}
-    offers = within(every, config.most, partial(_importance, fresh, counts, config.spec))
+    kept = within(every, config.most, partial(_importance, fresh, counts, config.spec))
+    # Only now texts are written: of a large network two thirds of what is offered are not kept.
+    offers = {
+        key: [(maker, kernel.write()) for maker, kernel in offer] for key, offer in kept.items()
+    }
     flat = [
         replace(fresh[key], kernel=kernel) for key, offer in offers.items() for _, kernel in offer
     ]
@@ -269,16 +273,16 @@ def _first(offers: Offers, limit: int) -> Offers:
     return [offer for offer in offers if not _generated(offer) or next(written) < limit]
 
 
-def _generated(offer: tuple[int, Kernel]) -> bool:
-    return bool(offer[1].source)
+def _generated(offer: tuple[int, KernelOffer]) -> bool:
+    return offer[1].generated
 
 
 def _offers(task: Task, spec: TargetSpec, providers: Sequence[Provider]) -> Offers:
     """All candidates, each with the position of its provider."""
     return [
-        (maker, kernel)
+        (maker, offer)
         for maker, provider in enumerate(providers)
-        for kernel in provider.kernels(task, spec)
+        for offer in provider.kernel_offers(task, spec)
     ]
 
 

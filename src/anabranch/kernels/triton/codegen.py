@@ -93,7 +93,7 @@ def program(body: Graph, variant: Variant | str) -> Program:
     return _of_task(bare, _read(variant), tuple(node.origin for node in body.nodes))
 
 
-@functools.lru_cache(maxsize=1 << 10)
+@functools.lru_cache(maxsize=1 << 12)
 def _of_task(body: Graph, base: Variant, origins: tuple[str, ...]) -> Program:
     """Asked several times for each kernel of a plan: by who recalls it, compiles it and loads it.
     `origins` stand in the text, and are left out where bodies are compared; the body is without the

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
+from functools import partial
 
 from anabranch.ir.graph import types
+from anabranch.ir.protocols import KernelOffer, offered
 from anabranch.ir.state import elementwise
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
@@ -44,6 +46,11 @@ class TritonProvider:
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         """A kernel for each variant that fits the body; none below compute capability 8.0 or
         without Triton."""
+        return [offer.write() for offer in self.kernel_offers(task, spec)]
+
+    def kernel_offers(self, task: Task, spec: TargetSpec) -> list[KernelOffer]:
+        """The same kernels. Only where a task writes over a state their texts are needed to know
+        which there are."""
         if spec.kind != "cuda" or spec.capability < OLDEST:
             return []
         if not (spec.simulated or importlib.util.find_spec("triton")):
@@ -51,8 +58,11 @@ class TritonProvider:
         over = task.overwrites
         if over and not all(_is_small_copy(task, new, old) for new, old in over.items()):
             return []
-        candidates = (_kernel(task, variant) for variant in variants(task.body, spec, self.pruning))
-        return [kernel for kernel in candidates if why_not_in_place(kernel, over) is None]
+        each = variants(task.body, spec, self.pruning)
+        if not over:
+            return [_unwritten(task, variant) for variant in each]
+        candidates = (_kernel(task, variant) for variant in each)
+        return [offered(k) for k in candidates if why_not_in_place(k, over) is None]
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
         """The kernel of this variant, whether it is among those that are offered or not; ValueError
@@ -63,6 +73,10 @@ class TritonProvider:
 def _is_small_copy(task: Task, new: str, old: str) -> bool:
     small = types(task.body)[old].numel <= MOST_COPIED
     return small and elementwise(task.body, new, old)
+
+
+def _unwritten(task: Task, variant: Variant) -> KernelOffer:
+    return KernelOffer("triton", variant.template, variant, True, partial(_kernel, task, variant))
 
 
 def _kernel(task: Task, variant: Variant) -> Kernel:
