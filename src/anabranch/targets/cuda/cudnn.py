@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,12 +138,19 @@ class Cudnn:
         self._engines.update({key: engine for key, engine in read.items() if engine})
         missing = {key: kernel for key, kernel in missing.items() if key not in self._engines}
 
-        def attempt(key: tuple[str, str]) -> Engine | TargetError:
+        # What is kept has a graph of its own: a graph is written with the last plan it built.
+        graphs = _by_graph(missing, alone=cache is not None)
+
+        def attempt(keys: Sequence[tuple[str, str]]) -> list[Engine | TargetError]:
             with torch.cuda.device(self._device):  # a new thread begins with the first GPU
-                return self._attempt(missing[key])
+                return self._attempt_all([missing[key] for key in keys])
 
         with Pool(BUILDERS, "anabranch-cudnn") as pool:
-            built = dict(zip(missing, pool.map(attempt, missing), strict=True))
+            built = {
+                key: engine
+                for keys, engines in zip(graphs, pool.map(attempt, graphs), strict=True)
+                for key, engine in zip(keys, engines, strict=True)
+            }
         self._engines.update(built)
         if cache is not None:
             for key, outcome in built.items():
@@ -188,20 +195,30 @@ class Cudnn:
         except TargetError as failed:
             return failed
 
+    def _attempt_all(self, kernels: Sequence[Kernel]) -> list[Engine | TargetError]:
+        """As `_attempt` for kernels of one structure, as plans of one graph: describing it and
+        asking the heuristics takes as long as building. What fails there is attempted alone."""
+        shared: list[Engine | None] = [None] * len(kernels)
+        if len(kernels) > 1:
+            with suppress(TargetError, *self._failures), self._handles.lend() as handle:
+                graph = self._describe(kernels[0].body, handle)
+                for at, kernel in enumerate(kernels):
+                    with suppress(TargetError, *self._failures):
+                        shared[at] = _planned(graph, kernel)
+        return [
+            engine or self._attempt(kernel) for engine, kernel in zip(shared, kernels, strict=True)
+        ]
+
+    @property
+    def _failures(self) -> tuple[type[Exception], ...]:
+        """What cuDNN's front end raises."""
+        return RuntimeError, self._cudnn.cudnnGraphNotSupportedError
+
     def _build(self, kernel: Kernel) -> Engine:
         try:
             with self._handles.lend() as handle:
-                graph = self._describe(kernel.body, handle)
-                index = int(str(kernel.variant) or 0)
-                if index >= graph.get_execution_plan_count():
-                    raise TargetError(
-                        f"cuDNN has no engine {index} for this convolution",
-                        f"its heuristics name {graph.get_execution_plan_count()}",
-                        "choose a smaller variant",
-                    )
-                graph.build_plan_at_index(index)
-            return Engine(graph, index, graph.get_workspace_size_plan_at_index(index))
-        except (RuntimeError, self._cudnn.cudnnGraphNotSupportedError) as failed:
+                return _planned(self._describe(kernel.body, handle), kernel)
+        except self._failures as failed:
             raise TargetError(
                 f"cuDNN cannot run {kernel.name} ({kernel.variant})",
                 str(failed).splitlines()[0] if str(failed) else type(failed).__name__,
@@ -215,7 +232,7 @@ class Cudnn:
                 graph = self._cudnn.pygraph(handle=handle)
                 graph.deserialize(handle, list(data))  # 1.18 takes no bytes
             return Engine(graph, None, graph.get_workspace_size())
-        except (RuntimeError, TypeError, self._cudnn.cudnnGraphNotSupportedError):
+        except (TypeError, RuntimeError, self._cudnn.cudnnGraphNotSupportedError):
             return None
 
     def _describe(self, body: Graph, handle: Any) -> Any:
@@ -265,6 +282,29 @@ class Cudnn:
             torch.bfloat16: kinds.BFLOAT16,
             torch.float32: kinds.FLOAT,
         }[dtype]
+
+
+def _planned(graph: Any, kernel: Kernel) -> Engine:
+    """The plan of a described graph that a kernel names, built. TargetError if there is none."""
+    index, count = int(str(kernel.variant) or 0), graph.get_execution_plan_count()
+    if index >= count:
+        raise TargetError(
+            f"cuDNN has no engine {index} for this convolution",
+            f"its heuristics name {count}",
+            "choose a smaller variant",
+        )
+    graph.build_plan_at_index(index)
+    return Engine(graph, index, graph.get_workspace_size_plan_at_index(index))
+
+
+def _by_graph(keys: Iterable[tuple[str, str]], alone: bool) -> list[list[tuple[str, str]]]:
+    """Keys of engines whose plans one graph has: those of one structure, or each by itself."""
+    if alone:
+        return [[key] for key in keys]
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for key in keys:
+        groups.setdefault(key[0], []).append(key)
+    return list(groups.values())
 
 
 def _aligned(tensor: Tensor, written: bool) -> Tensor:
