@@ -174,7 +174,7 @@ def test_the_next_process_begins_where_one_died(
 
     def noted(tasks: Mapping[str, Task], _: object) -> Iterator[tuple[str, Verdict | None]]:
         asked.append([str(task.kernel.variant) for task in tasks.values() if task.kernel])
-        return ask(tasks, None)
+        return ask(tasks, iter(()))
 
     monkeypatch.setattr(sandboxed, "_answers", noted)
     bad = sandboxed.refusals([task(variant) for variant in ("a", "b", "dies", "c")])
@@ -313,12 +313,13 @@ def test_answers_that_nobody_heard_are_not_those_of_the_next(
 ) -> None:
     """Who is interrupted while kernels are tried leaves no verdicts behind for other kernels."""
 
-    def interrupted() -> None:
+    def interrupted() -> Iterator[None]:
+        yield
         raise TargetError("no engine", "none was built", "ask for another")
 
     target = CpuTarget()
     with SandboxClient(target, None, trace, process) as one, pytest.raises(TargetError):
-        one.verdicts([task("fine")], interrupted)
+        one.verdicts([task("fine")], interrupted())
     with SandboxClient(target, None, trace, process) as other:
         assert list(other.refusals([task("raises")])) == [0]
 

@@ -6,6 +6,7 @@ Each worker's clock goes at a rate of its own; kernels take what their variant s
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -140,6 +141,35 @@ def test_candidates_of_one_body_are_one_workers() -> None:
     packs = packed(tasks)
     assert sorted(map(sorted, packs)) == [["0", "2", "4", "6", "8"], ["1", "3", "5", "7", "9"]]
     assert packed(dict(reversed(tasks.items()))) == packs
+
+
+def test_jobs_get_smaller_as_less_is_left() -> None:
+    """A fourth of what is left for each of two workers, never less than is worth a job."""
+    tasks = {f"{n:03}": task(f"takes {n}", 100 + n) for n in range(64)}
+    packs = packed(tasks, 2)
+    assert [len(pack) for pack in packs] == [16, 12, 9, 7, 5, 4, 4, 4, 3]
+    assert sorted(key for pack in packs for key in pack) == sorted(tasks)
+    assert len(packed(tasks, 1)[0]) == 32
+
+
+def test_engines_are_built_a_step_at_a_time_while_workers_are_at_work() -> None:
+    """After the references, and no worker waits for the last of them."""
+    tasks = [task(f"takes {1 + n}", 100 + n) for n in range(12)]
+    target, trace, steps = CpuTarget(), Trace(quiet=True), list[int]()
+
+    def endless() -> Iterator[None]:
+        while True:
+            steps.append(len(client._known))
+            yield
+
+    with (
+        forks(2) as pool,
+        SandboxProcess(target, None, CLOCKS, SpreadTrials(pool, False)) as sandbox,
+        SandboxClient(target, None, trace, sandbox) as client,
+    ):
+        found = told(client.verdicts(tasks, endless()))
+    assert [cost for _, cost, _ in found.values()] == [1.0 + n for n in range(12)]
+    assert steps[0] == spread.REFERENCES
 
 
 def test_the_caller_keeps_verdicts_by_its_own_clock(tmp_path: Path) -> None:

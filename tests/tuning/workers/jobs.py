@@ -18,6 +18,16 @@ def double(here: WorkerPlace, number: int, delay: float = 0.0) -> int:
     return 2 * number
 
 
+def ready(here: WorkerPlace, what: str) -> None:
+    """Leaves something for later jobs, and fails."""
+    here.kept[what] = True
+    raise ValueError(what)
+
+
+def found_ready(here: WorkerPlace, what: str) -> bool:
+    return bool(here.kept.pop(what, False))
+
+
 def die(here: WorkerPlace, mark: Path | None = None) -> str:
     """Dies, where there is a mark only as long as nobody has died here."""
     if mark is None or not mark.exists():

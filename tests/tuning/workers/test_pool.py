@@ -104,6 +104,33 @@ def test_a_process_is_started_as_users_start_it() -> None:
     )
 
 
+def test_workers_get_ready_ahead_of_jobs() -> None:
+    """Whatever becomes of that, and once."""
+    with forks() as pool:
+        for _ in range(2):
+            pool.start(WorkerJob("ahead", jobs.ready, ("compilers",)))
+        asked = [WorkerJob(key, jobs.found_ready, ("compilers",)) for key in "ab"]
+        answers = in_order(asked, pool.outcomes(asked, quiet()))
+    assert [value_of(answer) for answer in answers] == [True, False]
+
+
+def test_the_caller_works_in_steps_while_jobs_run() -> None:
+    """And gives the next job to whoever is ready, however much is left to do."""
+    asked = [WorkerJob(str(n), jobs.double, (n, 0.02)) for n in range(4)]
+    steps: list[int] = []
+
+    def endless() -> bool:
+        steps.append(len(steps))
+        return True
+
+    with forks() as pool:
+        answers = in_order(asked, pool.outcomes(asked, quiet(), step=endless))
+        assert [value_of(answer) for answer in answers] == [0, 2, 4, 6] and steps
+        few = iter([True, True, False])
+        answers = in_order(asked, pool.outcomes(asked, quiet(), step=lambda: next(few)))
+    assert [value_of(answer) for answer in answers] == [0, 2, 4, 6]
+
+
 def test_work_of_the_dead_goes_to_others_and_what_kills_two_is_refused(
     opened: Open, tmp_path: Path
 ) -> None:

@@ -17,9 +17,8 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Self
 
 from torch import Tensor
@@ -27,7 +26,7 @@ from torch import Tensor
 from anabranch.cache import Cache, Table
 from anabranch.deadline import ENDLESS, TIME, Deadline
 from anabranch.errors import WorkerError
-from anabranch.ir.key import task_text
+from anabranch.ir.key import structure_text, task_text
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.refused import Refused
 from anabranch.ir.samples import delicate
@@ -43,6 +42,8 @@ from anabranch.tuning.verdict import Verdict
 
 VERDICTS: Table[Verdict] = Table("kernels", "sandbox 8", TOLD)
 NO_TIME = Refused("no time was left to try it")
+NOTHING: Iterator[None] = iter(())
+"""To do meanwhile."""
 
 
 class SandboxClient:
@@ -85,7 +86,7 @@ class SandboxClient:
 
         def both(tasks: Sequence[Task]) -> Sequence[Cost | None]:
             with self._trace.stage("tuning.sandbox"):
-                verdicts = self.verdicts(tasks, partial(self._prepare_library, tasks))
+                verdicts = self.verdicts(tasks, self._prepare_library(tasks))
             left = [i for i in range(len(tasks)) if i not in verdicts or not verdicts[i].refused]
             pairs = ((at, verdicts[i].cost) for at, i in enumerate(left) if i in verdicts)
             rough = {at: cost for at, cost in pairs if cost is not None}
@@ -96,10 +97,18 @@ class SandboxClient:
 
         return both
 
-    def _prepare_library(self, tasks: Sequence[Task]) -> None:
-        """Build what the library's kernels need; only what a plan uses of it is ever kept."""
-        kernels = [task.kernel for task in tasks if task.kernel and not _generated(task)]
-        self._target.prepare(kernels)
+    def _prepare_library(self, tasks: Sequence[Task]) -> Iterator[None]:
+        """Build what the library's kernels need; only what a plan uses of it is ever kept. All at
+        once, or where others wait for their next jobs meanwhile, a structure at a time."""
+        groups: dict[str, list[Kernel]] = {}
+        apart = self._sandbox.others is not None
+        for task in tasks:
+            if task.kernel and not _generated(task):
+                key = structure_text(task.body) if apart else ""
+                groups.setdefault(key, []).append(task.kernel)
+        for kernels in groups.values():
+            self._target.prepare(kernels)
+            yield
 
     def refusals(self, tasks: Sequence[Task]) -> dict[int, Refused]:
         """Why tasks must not be run in this process, by their position."""
@@ -107,10 +116,10 @@ class SandboxClient:
         return {i: verdict.refused for i, verdict in verdicts.items() if verdict.refused}
 
     def verdicts(
-        self, tasks: Sequence[Task], meanwhile: Callable[[], None] | None = None
+        self, tasks: Sequence[Task], meanwhile: Iterator[None] = NOTHING
     ) -> dict[int, Verdict]:
         """On the generated kernels among these, by position; on a simulated target on none.
-        `meanwhile` is called while the process is at work, if there is work for it."""
+        `meanwhile` is done while the process is at work, if there is work for it."""
         if self._target.spec.simulated:
             return {}
         keys = {i: self._key(task) for i, task in enumerate(tasks) if _generated(task)}
@@ -129,51 +138,58 @@ class SandboxClient:
                 self._trace.add("refused", "tuning", what, str(verdict.refused))
         return verdicts
 
-    def _run(self, left: dict[str, Task], meanwhile: Callable[[], None] | None) -> None:
+    def _run(self, left: dict[str, Task], meanwhile: Iterator[None]) -> None:
         """Learn of all tasks, of many of them by others, where there are some."""
         others = self._sandbox.others
         if others is not None and len(left) >= others.least and not self._until.over():
-            meanwhile = self._run_elsewhere(others, left, meanwhile)
+            self._run_elsewhere(others, left, meanwhile)
         self._run_here(left, meanwhile)
 
     def _run_elsewhere(
         self,
         others: OtherSandboxes,
         left: dict[str, Task],
-        meanwhile: Callable[[], None] | None,
-    ) -> Callable[[], None] | None:
+        meanwhile: Iterator[None],
+    ) -> None:
         """Learn what others say; what they do not say stays in `left`. The references are tried
-        here before anybody else is at work."""
+        here while others are at work, and before anything else is done meanwhile."""
         references = {key: left.pop(key) for key in others.references(left)}
-        self._run_here(dict(references), None)
-        cost_of = {key: self._known[key].cost for key in references}
-        mine = {key: cost for key, cost in cost_of.items() if cost is not None}
         tasks = {**references, **left}
         values = dict(zip(tasks, self._values(list(tasks.values())), strict=True))
         total = len(left)
-        verdicts = others.verdicts(dict(left), references, mine, values, self._trace, self._until)
+
+        def mine() -> dict[str, Cost]:
+            unknown = {key: task for key, task in references.items() if key not in self._known}
+            self._run_here(unknown, NOTHING)
+            costs = {key: self._known[key].cost for key in references}
+            return {key: cost for key, cost in costs.items() if cost is not None}
+
+        def steps() -> Iterator[None]:
+            mine()
+            yield
+            yield from meanwhile
+
+        work = steps()
+        asked = dict(left), references, mine, values, self._trace, self._until
         try:
-            for key, verdict in verdicts:
+            for key, verdict in others.verdicts(*asked, lambda: next(work, True) is None):
                 del left[key]
                 self._learn(key, verdict)
                 self._trace.progress("tuning", total - len(left), total, "kernels tried")
-                if meanwhile is not None:
-                    meanwhile()
-                    meanwhile = None
         except WorkerError as failed:
             self._sandbox.others = None
             what = f"{failed.what}: all kernels are tried here"
             self._trace.add("warning", "tuning", what, failed.why)
-        return meanwhile
+        mine()
 
-    def _run_here(self, left: dict[str, Task], meanwhile: Callable[[], None] | None) -> None:
+    def _run_here(self, left: dict[str, Task], meanwhile: Iterator[None]) -> None:
         """Learn of all tasks. One is blamed if a process that was started for it, and has run
         nothing else, says nothing."""
         total = len(left)
         while left and not self._until.over():
             fresh, count, at = self._sandbox.process is None, len(left), ""
             for key, verdict in self._answers(left, meanwhile):
-                at, meanwhile = key if verdict is None else "", None
+                at = key if verdict is None else ""
                 if verdict is not None:
                     del left[key]
                     self._learn(key, verdict)
@@ -212,7 +228,7 @@ class SandboxClient:
         VERDICTS.put(self._cache, key, verdict)
 
     def _answers(
-        self, tasks: Mapping[str, Task], meanwhile: Callable[[], None] | None
+        self, tasks: Mapping[str, Task], meanwhile: Iterator[None]
     ) -> Iterator[tuple[str, Verdict | None]]:
         """For each task, in the order in which they are compiled, its key with None when it is
         begun, and with its verdict; fewer if the process dies."""
@@ -221,8 +237,8 @@ class SandboxClient:
             _ask(process, list(tasks.values()), run=True, values=self._values(list(tasks.values())))
         except BrokenPipeError:
             return
-        if meanwhile is not None:
-            meanwhile()
+        for _ in meanwhile:
+            pass
         for _ in keys:
             if self._until.over():
                 return

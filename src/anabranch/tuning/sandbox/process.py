@@ -9,10 +9,12 @@ started ahead where kernels will surely be tried, and serves all stages of a com
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol, Self
 
 from torch import Tensor
@@ -27,6 +29,9 @@ from anabranch.tuning.verdict import Verdict
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1])"
 SERVE = "from anabranch.tuning.sandbox.worker import main; main(*sys.argv[2:])"
+
+PIPE_BYTES = 1 << 20
+"""Of answers that wait for a reader, as many as Linux lets any user have."""
 
 
 class OtherSandboxes(Protocol):
@@ -44,13 +49,15 @@ class OtherSandboxes(Protocol):
         self,
         left: Mapping[str, Task],
         references: Mapping[str, Task],
-        mine: Mapping[str, Cost],
+        mine: Callable[[], Mapping[str, Cost]],
         values: Mapping[str, Sequence[Tensor] | None],
         trace: Trace,
         until: Deadline,
+        step: Callable[[], bool],
     ) -> Iterator[tuple[str, Verdict]]:
         """Those that were tried, as answers come, in the microseconds of `mine`, which is what the
-        references take here. `values`: what a task reads on the example, where that is known."""
+        references take here. `values`: what a task reads on the example, where that is known;
+        `step`: as `WorkerPool.outcomes` has it."""
 
 
 class SandboxProcess:
@@ -95,6 +102,7 @@ class SandboxProcess:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for us; it ends when its input does
             )
+            _widen(self.process)
         return self.process
 
     def _patience(self) -> float:
@@ -121,3 +129,11 @@ class SandboxProcess:
         if self.process is not None:
             end([self.process])
             self.process = None
+
+
+def _widen(process: Process) -> None:
+    """Room in the pipe for the answers to a thousand kernels: nobody reads them while a library's
+    engines are built, and the process would wait until somebody does."""
+    assert process.stdout is not None
+    with suppress(OSError, AttributeError):  # where a system has no such pipes
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

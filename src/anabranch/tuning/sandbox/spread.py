@@ -12,7 +12,7 @@ caller, not in the worker's cache, which has what was compiled.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch import Tensor
 from anabranch.cache import Cache
 from anabranch.deadline import Deadline
 from anabranch.ir.key import structure_text, task_text
-from anabranch.ir.protocols import Cost
+from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Task
 from anabranch.targets import resolve
 from anabranch.trace import Trace
@@ -37,6 +37,8 @@ REFERENCES = 3
 """Kernels that all run, enough that one odd time is not the median."""
 JOB_KERNELS = 32
 """Of a job at least, so that the compilers of a worker are busy."""
+SHARE = 2
+"""A job is what is left, divided by the workers and by this."""
 
 
 class SpreadTrials:
@@ -48,8 +50,8 @@ class SpreadTrials:
         self._pool, self._tf32 = pool, tf32
 
     def start(self) -> None:
-        """Start the workers ahead: it takes seconds."""
-        self._pool.start()
+        """Start the workers ahead, and their sandboxes and compilers: each takes seconds."""
+        self._pool.start(WorkerJob("ahead", _start_there, (self._tf32,)))
 
     def references(self, left: Mapping[str, Task]) -> list[str]:
         """The keys of those that the caller tries first, and every worker."""
@@ -59,15 +61,16 @@ class SpreadTrials:
         self,
         left: Mapping[str, Task],
         references: Mapping[str, Task],
-        mine: Mapping[str, Cost],
+        mine: Callable[[], Mapping[str, Cost]],
         values: Mapping[str, Sequence[Tensor] | None],
         trace: Trace,
         until: Deadline,
+        step: Callable[[], bool],
     ) -> Iterator[tuple[str, Verdict]]:
         """Keys of those that workers have tried, with their verdicts, as answers come; others are
-        left to the caller. `mine`: what references take in the caller's sandbox; `values`: as
-        `SandboxTask` has them, by key."""
-        packs = packed(left)
+        left to the caller. `mine`: what references take in the caller's sandbox, asked when the
+        first answer is there; `values`: as `SandboxTask` has them, by key."""
+        packs = packed(left, self._pool.size)
         jobs = []
         for number, pack in enumerate(packs):
             tasks = {**references, **{key: left[key] for key in pack}}
@@ -75,30 +78,33 @@ class SpreadTrials:
             batch = BATCHES.write(SandboxBatch(told, True), None)
             label = f"{len(pack)} kernels"
             jobs.append(WorkerJob(str(number), _try_there, (batch, self._tf32), label))
-        for outcome in self._pool.outcomes(jobs, trace, until):
+        for outcome in self._pool.outcomes(jobs, trace, until, step=step):
             if isinstance(outcome, Done) and outcome.value is not None:
                 verdicts: list[Verdict] = outcome.value
                 firsts = dict(zip(references, verdicts, strict=False))
-                factor = scale(mine, {k: v.cost for k, v in firsts.items() if v.cost is not None})
+                factor = scale(mine(), {k: v.cost for k, v in firsts.items() if v.cost is not None})
                 pack = packs[int(outcome.key)]
                 for key, verdict in zip(pack, verdicts[len(references) :], strict=True):
                     yield key, _scaled(verdict, factor)
 
 
-def packed(left: Mapping[str, Task]) -> list[list[str]]:
+def packed(left: Mapping[str, Task], workers: int = 1) -> list[list[str]]:
     """Keys of jobs: those of one body together, in an order that the tasks alone decide.
 
-    The largest job is the first, so that no worker begins with it when all others end.
+    Guided self-scheduling: jobs get smaller, so that a worker seldom waits for its compilers to
+    begin anew, and all workers end at about the same time.
     """
     bodies: dict[str, list[str]] = {}
     for key in sorted(left):
         bodies.setdefault(structure_text(left[key].body), []).append(key)
     packs: list[list[str]] = []
     room: list[str] = []
+    rest = len(left)
     for keys in sorted(bodies.values(), key=lambda keys: (-len(keys), keys[0])):
         room += keys
-        if len(room) >= JOB_KERNELS:
+        if len(room) >= max(JOB_KERNELS, rest / (SHARE * workers)):
             packs.append(room)
+            rest -= len(room)
             room = []
     return [*packs, room] if room else packs
 
@@ -124,11 +130,7 @@ def _scaled(verdict: Verdict, factor: float) -> Verdict:
 def _try_there(here: WorkerPlace, batch: bytes, tf32: bool) -> list[Verdict] | None:
     """What a worker does: the verdicts of its own sandbox, in the order of the batch; None where it
     could not say of all, through no fault of theirs. The sandbox stays for the next job."""
-    if "sandbox" not in here.kept:
-        target = resolve(here.target, tf32)
-        process = SandboxProcess(target, Cache.open(here.cache_dir))
-        here.kept["sandbox"] = target, process
-    target, process = here.kept["sandbox"]
+    target, process = _sandbox_there(here, tf32)
     asked = BATCHES.read(batch, None).tasks
     tasks = [read(sandbox_task) for sandbox_task in asked]
     values_of = {
@@ -139,3 +141,18 @@ def _try_there(here: WorkerPlace, batch: bytes, tf32: bool) -> list[Verdict] | N
     with SandboxClient(*arguments) as client:
         verdicts = client.verdicts(tasks)
     return [verdicts[number] for number in range(len(tasks))] if client.settled else None
+
+
+def _start_there(here: WorkerPlace, tf32: bool) -> None:
+    """What a worker does ahead: its sandbox starts, and compilers in it."""
+    _, process = _sandbox_there(here, tf32)
+    process.start()
+
+
+def _sandbox_there(here: WorkerPlace, tf32: bool) -> tuple[Target, SandboxProcess]:
+    """The worker's own target and sandbox, which serve all its jobs."""
+    if "sandbox" not in here.kept:
+        target = resolve(here.target, tf32)
+        here.kept["sandbox"] = target, SandboxProcess(target, Cache.open(here.cache_dir))
+    target, process = here.kept["sandbox"]
+    return target, process

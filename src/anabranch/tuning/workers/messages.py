@@ -1,7 +1,7 @@
 """What a caller sends to a worker and what comes back, as pickled dataclasses.
 
-caller: Begin --> worker       worker: Ready, EventTold, EventTold, ..., Answered --> caller
-        Stop, Interrupt                NotStarted
+caller: Ahead, Begin --> worker   worker: Ready, EventTold, EventTold, ..., Answered --> caller
+        Stop, Interrupt                   NotStarted
 
 The package reads no pickle but these, which go between a process and the workers that it started,
 and which run what it says anyway.
@@ -30,6 +30,13 @@ class Begin:
 
     payload: bytes
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A call ahead of jobs, pickled as theirs: nobody waits for it, and nothing is answered."""
+
+    payload: bytes
 
 
 @dataclass(frozen=True, slots=True)

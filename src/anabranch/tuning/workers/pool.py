@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -26,6 +26,7 @@ from anabranch.tuning.workers.crew import Link, WorkerCrew
 from anabranch.tuning.workers.identity import Identity
 from anabranch.tuning.workers.job import Done, Failed, JobRefusal, Outcome, Undone, WorkerJob
 from anabranch.tuning.workers.messages import (
+    Ahead,
     Answered,
     Begin,
     EventTold,
@@ -95,11 +96,14 @@ class WorkerPool:
         """How many workers there may be at once."""
         return len(self._places)
 
-    def start(self) -> None:
-        """Start the workers ahead of jobs: it takes seconds."""
+    def start(self, ahead: WorkerJob | None = None) -> None:
+        """Start the workers ahead of jobs: it takes seconds. `ahead`: what each calls first, to get
+        ready; nobody hears what it returns or raises."""
         for place in self._places:
             if place.link is None and place.refused is None:
                 place.link = self._crew.start(place.number)
+                if ahead is not None:
+                    place.link.send(written(Ahead(written_job(ahead))))
 
     def outcomes(
         self,
@@ -107,20 +111,23 @@ class WorkerPool:
         trace: Trace,
         until: Deadline = ENDLESS,
         first_interrupt_asks: bool = False,
+        step: Callable[[], bool] = lambda: False,
     ) -> Iterator[Outcome]:
         """One for each job, as they come. `until`: no job is begun later, and those that run have
         what is left of it. `first_interrupt_asks`: the first Ctrl-C is a KeyboardInterrupt in the
-        jobs that run, and no other is begun; else it ends them. WorkerError for a job that cannot
-        be sent, for two of one key, and where no worker can be started."""
+        jobs that run, and no other is begun; else it ends them. `step`: a short piece of the
+        caller's own work, done while jobs run; whether there may be more of it. WorkerError for a
+        job that cannot be sent, for two of one key, and where no worker can be started."""
         if len({job.key for job in jobs}) != len(jobs):
             raise WorkerError("two jobs have one key", "results go by key", "give each its own")
-        batch = _Batch(jobs, until, trace, deque(range(len(jobs))))
+        batch, busy = _Batch(jobs, until, trace, deque(range(len(jobs)))), True
         try:
             while batch.queue or any(place.job is not None for place in self._places):
                 yield from self._ended(batch)
                 self._begin(batch)
+                busy = busy and step()
                 try:
-                    heard = self._heard(until)
+                    heard = self._heard(until, busy)
                 except KeyboardInterrupt:
                     if not first_interrupt_asks or batch.interrupted:
                         raise
@@ -183,13 +190,14 @@ class WorkerPool:
         place.link.send(written(Begin(payload, batch.until.left())))
         _show(batch.trace, place, batch.jobs[number].name, 0)
 
-    def _heard(self, until: Deadline) -> list[tuple[_Place, bytes | None]]:
-        """Messages that have come; a death is None, after all that was said before it."""
+    def _heard(self, until: Deadline, busy: bool) -> list[tuple[_Place, bytes | None]]:
+        """Messages that have come; a death is None, after all that was said before it. `busy`: who
+        asks has something else to do than to wait."""
         by_link = {id(p.link): p for p in self._places if p.link is not None}
         links = [place.link for place in self._places if place.link is not None]
         if not links:
             return []
-        patience = min(TIME.stop_look_s, until.left() or TIME.stop_look_s)
+        patience = 0.0 if busy else min(TIME.stop_look_s, until.left() or TIME.stop_look_s)
         messages = self._crew.wait(links, patience)
         return [(by_link[id(link)], message) for link, message in messages]
 

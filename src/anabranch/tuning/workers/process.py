@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from anabranch.cache import Cache
-from anabranch.deadline import TIME, Deadline
+from anabranch.deadline import ENDLESS, TIME, Deadline
 from anabranch.ir.refused import Refused
 from anabranch.options import write_environment
 from anabranch.targets import resolve
@@ -34,6 +34,7 @@ from anabranch.trace import Event, Trace
 from anabranch.tuning.workers.identity import Identity, identity_of
 from anabranch.tuning.workers.job import WorkerPlace
 from anabranch.tuning.workers.messages import (
+    Ahead,
     Answered,
     Begin,
     EventTold,
@@ -83,7 +84,7 @@ class _Serving:
     def __init__(self, connection: Connection, setup: WorkerSetup) -> None:
         self._connection, self._setup = connection, setup
         self._sending = threading.Lock()
-        self._begun: queue.SimpleQueue[Begin] = queue.SimpleQueue()
+        self._begun: queue.SimpleQueue[Ahead | Begin] = queue.SimpleQueue()
         self._known: dict[tuple[str, bytes], bytes] = {}
         self._lock = threading.Lock()
         self._stop: threading.Event | None = None
@@ -102,7 +103,11 @@ class _Serving:
             return
         self._send(Ready(self._setup.claims or identity_of(spec), place))
         while True:
-            self._send(self._job(self._begun.get(), place))
+            message = self._begun.get()
+            if isinstance(message, Ahead):
+                self._prepare(message, place)
+            else:
+                self._send(self._job(message, place))
 
     def _listen(self) -> None:
         while True:
@@ -110,7 +115,7 @@ class _Serving:
                 message = read(self._connection.recv_bytes())
             except (EOFError, OSError):
                 os._exit(1)  # nobody is there for an answer
-            if isinstance(message, Begin):
+            if isinstance(message, Ahead | Begin):
                 self._begun.put(message)
             with self._lock:
                 if self._stop is None:
@@ -123,17 +128,7 @@ class _Serving:
     def _job(self, begin: Begin, gpu: str) -> Answered:
         start, stop = time.perf_counter(), threading.Event()
         left = None if math.isinf(begin.seconds) else begin.seconds
-        until = Deadline.after(left, stop)
-        folder = self._setup.folder
-        here = WorkerPlace(
-            self._setup.name,
-            self._setup.target,
-            gpu,
-            folder,
-            until,
-            Trace(self._tell),
-            self._kept,
-        )
+        here = self._here(gpu, Deadline.after(left, stop))
         value, error = None, None
         try:
             with self._lock:
@@ -149,6 +144,16 @@ class _Serving:
         except KeyboardInterrupt:  # wherever it came: nobody interrupts once the job is over
             value, error = None, None
         return Answered(value, error, time.perf_counter() - start, self._stored())
+
+    def _prepare(self, ahead: Ahead, gpu: str) -> None:
+        """What fails here fails again in the job that needs it, and is told there."""
+        with suppress(Exception):
+            call, args = read(ahead.payload)
+            call(self._here(gpu, ENDLESS), *args)
+
+    def _here(self, gpu: str, until: Deadline) -> WorkerPlace:
+        setup, trace = self._setup, Trace(self._tell)
+        return WorkerPlace(setup.name, setup.target, gpu, setup.folder, until, trace, self._kept)
 
     def _stored(self) -> Stored:
         with Cache.open(self._setup.folder) as cache:
