@@ -102,3 +102,46 @@ def test_what_a_plan_cannot_follow_is_refused(change: Callable[[Loop], None], sa
     change(loop)
     with pytest.raises(WeightsError, match=said):
         step(*BATCH)
+
+
+class Distilled(Loop):
+    """A loss that refers to a teacher, which follows the model, and to a layer that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = copy.deepcopy(self.model).requires_grad_(False)
+        self.last = nn.Linear(5, 5)
+        trained = [*self.model.parameters(), *self.last.parameters()]
+        self.optimizer = torch.optim.SGD(trained, lr=0.1, momentum=0.9)
+        self.loss = self.distilling()  # type: ignore[method-assign]
+
+    def distilling(self) -> Callable[..., Tensor]:
+        teacher, last = self.teacher, self.last
+
+        def loss(model: nn.Module, x: Tensor, t: Tensor) -> Tensor:
+            y = model(x)
+            apart = nn.functional.mse_loss(y, teacher(x))
+            return nn.functional.cross_entropy(last(y), t) + apart
+
+        return loss
+
+    def follow(self) -> None:
+        with torch.no_grad():
+            pairs = zip(self.teacher.parameters(), self.model.parameters(), strict=True)
+            for mine, theirs in pairs:
+                mine.lerp_(theirs, 0.5)
+
+
+def test_a_loss_may_refer_to_modules_that_change() -> None:
+    """What a plan only reads of them is as it is now, statistics and layers of theirs train."""
+    mine, theirs = Distilled(), Distilled()
+    theirs.last.load_state_dict(mine.last.state_dict())
+    step = mine.compiled()
+    for _ in range(4):
+        assert step(*BATCH).item() == pytest.approx(theirs.eager(), abs=2e-6)
+        mine.follow()
+        theirs.follow()
+    for part in ("model", "teacher", "last"):
+        wanted = getattr(theirs, part).state_dict()
+        for name, value in getattr(mine, part).state_dict().items():
+            torch.testing.assert_close(value, wanted[name], atol=1e-5, rtol=1e-4)

@@ -34,10 +34,10 @@ class BoundModes:
         """Those of the modules among what a step calls; of all of them if a function among it reads
         modes."""
         asked = any(_reads_mode(function) for function in called)
+        modules = {id(each): each for each in called if isinstance(each, nn.Module)}
         parts = (
             (f"the module {path}" if path else "the model", part, part.training)
-            for module in called
-            if isinstance(module, nn.Module)
+            for module in modules.values()
             for path, part in module.named_modules()
             if asked or any(map(_reads_mode, _methods(part)))
         )

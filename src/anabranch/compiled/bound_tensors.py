@@ -76,7 +76,7 @@ class BoundTensors:
             weights,
             [tensor.requires_grad for _, (_, _, tensor) in weights],
             [tensor.detach() for _, (_, _, tensor) in weights],
-            BoundModes.of(training.model, training.loss_fn),
+            BoundModes.of(training.loss_fn, *(module for _, module in training.modules())),
             moments,
             optimizer.state,
             optimizer.param_groups,

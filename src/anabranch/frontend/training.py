@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from anabranch.errors import CaptureError
 from anabranch.frontend.checkpoints import checkpoints_computed_once
+from anabranch.frontend.closed_over import modules_beside
 from anabranch.frontend.draws import Draws, without_fused_dropout
 from anabranch.frontend.python_state import Holder
 from anabranch.frontend.state import tensors_of
@@ -59,6 +60,19 @@ class Training:
     sums: Mapping[int, Tensor] = field(default_factory=dict)
     gradients: Mapping[int, Tensor] = field(default_factory=dict)
     varying: tuple[str, ...] = ()
+
+    def modules(self) -> list[tuple[str, nn.Module]]:
+        """The modules that a step calls, and how names of their tensors begin: the model, a loss
+        that is one, and what the loss refers to beside."""
+        called = [("", self.model)]
+        if isinstance(self.loss_fn, nn.Module):
+            called.append(("loss.", self.loss_fn))
+        within = {id(part) for _, module in called for part in module.modules()}
+        for name, module in modules_beside(self.loss_fn):
+            if id(module) not in within:
+                called.append((f"loss.{name}.", module))
+                within |= set(map(id, module.modules()))
+        return called
 
     def rates(self) -> list[float | Tensor]:
         """The learning rate of each group of parameters, as it is now, and after these the settings
@@ -120,11 +134,9 @@ def held_by(training: Training) -> Held:
     def hold(name: str, tensor: Tensor) -> None:
         held.setdefault(id(tensor), (name, tensor))
 
-    for name, tensor in tensors_of(training.model):
-        hold(name, tensor)
-    if isinstance(training.loss_fn, nn.Module):
-        for name, tensor in tensors_of(training.loss_fn):
-            hold(f"loss.{name}", tensor)
+    for begin, module in training.modules():
+        for name, tensor in tensors_of(module):
+            hold(f"{begin}{name}", tensor)
     optimizer = training.optimizer
     for number, group in enumerate(optimizer.param_groups):
         for i, parameter in enumerate(group["params"]):
@@ -180,8 +192,8 @@ StatePlace = tuple[MutableMapping[str, Tensor | None], str, Tensor]
 
 def places_of(training: Training) -> Iterator[tuple[str, StatePlace]]:
     """Where the modules of model and loss hold their tensors, with their names."""
-    for module in (training.model, training.loss_fn):
-        for path, part in module.named_modules() if isinstance(module, nn.Module) else ():
+    for _, module in training.modules():
+        for path, part in module.named_modules():
             for mapping in (part._parameters, part._buffers):
                 for key, tensor in mapping.items():
                     if tensor is not None:

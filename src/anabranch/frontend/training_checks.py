@@ -42,8 +42,8 @@ def check_training(training: Training, batch: tuple[Any, ...]) -> torch.device:
     """The device of the step. OptionError for what is no model, loss or optimizer; CaptureError for
     what no graph of a step can hold."""
     _check_kinds(training)
-    for module in (training.model, training.loss_fn):
-        for path, part in module.named_modules() if isinstance(module, nn.Module) else ():
+    for _, module in training.modules():
+        for path, part in module.named_modules():
             _check_part(f"the module {path}" if path else "the model", part)
     _check_optimizer(training.optimizer)
     for name, parameter in _parameters(training):
@@ -84,6 +84,12 @@ def _check_kinds(training: Training) -> None:
             f"the optimizer is a {type(training.optimizer).__name__}",
             "its step becomes a part of the graph",
             "give a torch.optim.Optimizer of the model's parameters",
+        )
+    if isinstance(training.model, torch.jit.ScriptModule):
+        raise OptionError(
+            "the model is a ScriptModule",
+            "its tensors cannot be exchanged for those that a step is recorded with",
+            "give the torch.nn.Module that it was made of",
         )
     if training.accumulate < 1:
         raise OptionError(
@@ -182,10 +188,9 @@ def _parameters(training: Training) -> Iterator[tuple[str, Tensor]]:
 
 def _of_modules(training: Training) -> Iterator[tuple[str, Tensor]]:
     """The parameters and buffers of model and loss."""
-    for module in (training.model, training.loss_fn):
-        if isinstance(module, nn.Module):
-            yield from module.named_parameters()
-            yield from module.named_buffers()
+    for _, module in training.modules():
+        yield from module.named_parameters()
+        yield from module.named_buffers()
 
 
 def _check_parameter(name: str, parameter: Tensor) -> None:

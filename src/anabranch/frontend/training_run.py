@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
@@ -143,10 +143,12 @@ def run_on(
 
 @contextmanager
 def _exchanged(training: Training, held: Held, tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Within it the model, and a loss that is a module, have these tensors."""
+    """Within it the modules that a step calls have these tensors."""
     with ExitStack() as stack:
-        for module in (training.model, training.loss_fn):
-            if isinstance(module, nn.Module):
-                mine = {name: tensors[held.place[id(t)]] for name, t in tensors_of(module)}
-                stack.enter_context(_reparametrize_module(module, mine))
+        exchanged = [
+            (module, {name: tensors[held.place[id(t)]] for name, t in tensors_of(module)})
+            for _, module in training.modules()
+        ]  # all before the first: one may be a part of another
+        for module, mine in exchanged:
+            stack.enter_context(_reparametrize_module(module, mine))
         yield
