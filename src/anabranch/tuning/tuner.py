@@ -214,11 +214,14 @@ class Tuner:
         return SandboxClient(self.target, self.cache, trace, self.sandbox, self.until)
 
     def _config(self, sandboxed: SandboxClient, costs: Costs) -> SelectionConfig:
+        def check(task: Task) -> Refused | None:
+            return verify_kernel(task, self.target, self.cache, sandboxed.right(task))
+
         return SelectionConfig(
             self.target.spec,
             self.providers,
             sandboxed.before(costs.trial),
-            partial(verify_kernel, target=self.target, cache=self.cache),
+            check,
             Memory(self.cache, name_of(self.target), self._settled(costs, sandboxed)),
             self.most,
         )

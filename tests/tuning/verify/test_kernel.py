@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
+from anabranch.ir.graph import Graph
+from anabranch.ir.protocols import Target
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.targets.cpu.target import CpuTarget
+from anabranch.tuning.verdict import Verdict
+from anabranch.tuning.verify import kernel as verify
 from anabranch.tuning.verify.kernel import verify_kernel
 
 
@@ -100,3 +105,45 @@ graph rows {
     assert ", of inputs of seed" in str(
         verify_kernel(Task("rows", body, Kernel("aten", "a", wrong)), CpuTarget(), None)
     )
+
+
+def scaled(call: str) -> Graph:
+    body = parse_graph(f"""
+graph scale {{
+  input %x: f32[64]
+  const %by: f32[64] = by
+  %scale: f32[64] = {call}
+  return %scale
+}}""")
+    return replace(body, constants=(replace(body.constants[0], value=torch.randn(64)),))
+
+
+@pytest.mark.parametrize(
+    ("screened", "known", "kinds"),
+    [
+        (True, True, ["real"]),
+        (True, False, ["real", "finite"]),
+        (False, True, ["finite", "special", "real"]),
+    ],
+)
+def test_what_was_right_in_the_sandbox_is_compared_once_with_the_models_own_constants(
+    monkeypatch: pytest.MonkeyPatch, screened: bool, known: bool, kinds: list[str]
+) -> None:
+    """On the values of the example where they are known, else on finite numbers."""
+    asked: list[str] = []
+    judge = verify._verdict
+
+    def noted(task: Task, target: Target, kind: str) -> Verdict:
+        asked.append(kind)
+        return judge(task, target, kind)
+
+    monkeypatch.setattr(verify, "_verdict", noted)
+    values = [torch.randn(64)] if known else None
+    monkeypatch.setattr(verify, "values_of", lambda target, task: values)
+    body = scaled("aten.mul.Tensor(%x, %by)")
+    right = replace(scaled("aten.mul.Tensor(%by, %x)"), constants=body.constants)
+    kernel = Kernel("aten", "k", right, writes_out=True, source="text")
+    assert verify_kernel(Task("s", body, kernel), CpuTarget(), None, screened) is None
+    assert asked == kinds
+    wrong = replace(kernel, body=scaled("aten.add.Tensor(%by, %x)"))
+    assert verify_kernel(Task("s", body, wrong), CpuTarget(), None, screened) is not None

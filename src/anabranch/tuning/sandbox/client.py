@@ -110,6 +110,11 @@ class SandboxClient:
             self._target.prepare(kernels)
             yield
 
+    def right(self, task: Task) -> bool:
+        """Whether the task's kernel ran in the sandbox, and was right there."""
+        verdict = self._known.get(self._key(task))
+        return verdict is not None and verdict.reached == "right" and verdict.refused is None
+
     def refusals(self, tasks: Sequence[Task]) -> dict[int, Refused]:
         """Why tasks must not be run in this process, by their position."""
         verdicts = self.verdicts(tasks)
