@@ -43,12 +43,6 @@ class IndexBound:
     low: int
     high: int
 
-    @property
-    def always(self) -> bool:
-        """Whether the condition holds for every value that the index can have."""
-        low, high = self.index.range
-        return self.low <= low and high < self.high
-
 
 class ExprMemo:
     """Facts found out of an expression, which never changes, are kept with the object: equal ones

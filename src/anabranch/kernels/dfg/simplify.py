@@ -107,8 +107,10 @@ def position(index: Index, dtype: torch.dtype) -> Expr:
 
 def bounded(index: Index, low: int, high: int) -> Within:
     """Low <= index < high as a condition, () where it always holds."""
-    bound = IndexBound(index - index.constant, low - index.constant, high - index.constant)
-    return () if bound.always else (bound,)
+    least, most = index.range
+    if low <= least and most < high:
+        return ()
+    return (IndexBound(index - index.constant, low - index.constant, high - index.constant),)
 
 
 def both(a: Within, b: Within) -> Within:

@@ -51,22 +51,34 @@ def substitute(expr: Expr, place: AxisIndices) -> Expr:
 
 
 def substitute_index(index: Index, place: AxisIndices, get: Callable[[Expr], Expr]) -> Index:
-    """The index with other indices in place of axes; `get` does the same for expressions in it."""
+    """The index with other indices in place of axes; `get` does the same for expressions in it.
+    The very same index where it has none of these axes."""
+    placed = [_placed(atom, place, get) for atom, _ in index.terms]
+    if all(inner is None for inner in placed):
+        return index
     return weighted(
-        ((_placed(atom, place, get), factor) for atom, factor in index.terms), index.constant
+        (
+            (Index(((atom, 1),), 0) if inner is None else inner, factor)
+            for inner, (atom, factor) in zip(placed, index.terms, strict=True)
+        ),
+        index.constant,
     )
 
 
-def _placed(atom: Atom, place: AxisIndices, get: Callable[[Expr], Expr]) -> Index:
+def _placed(atom: Atom, place: AxisIndices, get: Callable[[Expr], Expr]) -> Index | None:
+    """What an atom becomes; None where it stays what it is."""
     match atom:
         case Axis():
-            return place.get(atom) or Index(((atom, 1),), 0)
+            return place.get(atom)
         case Quotient():
-            return substitute_index(atom.index, place, get) // atom.by
+            inner = substitute_index(atom.index, place, get)
+            return None if inner is atom.index else inner // atom.by
         case Remainder():
-            return substitute_index(atom.index, place, get) % atom.by
+            inner = substitute_index(atom.index, place, get)
+            return None if inner is atom.index else inner % atom.by
         case Gathered():
-            return gathered(get(atom.value), atom.extent)
+            value = get(atom.value)
+            return None if value is atom.value else gathered(value, atom.extent)
 
 
 def substitute_stores(stores: Sequence[BufferStore], place: AxisIndices) -> tuple[BufferStore, ...]:

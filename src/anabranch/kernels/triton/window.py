@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from anabranch.ir.graph import Graph
@@ -144,12 +144,12 @@ def _neighbours(body: Graph, together: int, pixel_in: bool, lane_in: bool) -> Em
     their first statements alone, and some only in what they need not ask."""
     windows = found_in(body)
     assert isinstance(windows, Windows), "it has small windows"
-    pixel, place, group = _pixels(windows, together)
+    pixel, _, _ = _pixels(windows, together)
     masks = {pixel: "pixel_in"} if pixel_in else {}
     if lane_in:
         masks[windows.lane] = "lane_in"
     out = Emission({pixel: "pixel", windows.lane: "lane"}, masks, names_of(body), {*INDICES})
-    _write_neighbours(windows, out, place, group, together)
+    _write_neighbours(_neighbours_of(body, together), out)
     return out
 
 
@@ -212,12 +212,25 @@ def _groups(windows: Windows, together: int) -> int:
     return slides * math.prod(axis.extent for axis in windows.rest)
 
 
-def _write_neighbours(
-    windows: Windows, out: Emission, place: dict[Axis, Index], group: Axis | None, together: int
-) -> None:
-    """All neighbours tap by tap, so that a weight is used up as soon as it is there; then what
-    stands after the reductions, and the stores."""
-    neighbours: list[tuple[list[BufferStore], Within]] = []
+@dataclass(frozen=True, slots=True)
+class WindowNeighbours:
+    """What a thread computes. `stores`: of each neighbour, and where they are within the axis that
+    slides; `folds`: each reduction at the places of all; `taps`: what is reduced, point by point;
+    `exprs`: what is computed with names in place of reductions."""
+
+    stores: tuple[tuple[tuple[BufferStore, ...], Within], ...]
+    folds: tuple[tuple[Reduce, ...], ...]
+    taps: Mapping[Reduce, Sequence[Expr]]
+    exprs: tuple[Expr, ...]
+
+
+@functools.lru_cache(maxsize=256)
+def _neighbours_of(body: Graph, together: int) -> WindowNeighbours:
+    """Whatever is masked: tiles that fit an axis compute the same as those that reach beyond."""
+    windows = found_in(body)
+    assert isinstance(windows, Windows), "it has small windows"
+    _, place, group = _pixels(windows, together)
+    neighbours: list[tuple[tuple[BufferStore, ...], Within]] = []
     places: list[dict[Axis, Index]] = []
     for k in range(together):
         inside: Within = ()
@@ -227,19 +240,26 @@ def _write_neighbours(
             here[windows.slide] = at
             inside = bounded(at, 0, windows.slide.extent)
         places.append(here)
-        neighbours.append((list(substitute_stores(windows.dfg.stores, here)), inside))
+        neighbours.append((substitute_stores(windows.dfg.stores, here), inside))
     # At one of its places a reduction may be the same as another one is there.
     whole = reductions(*(store.expr for store in windows.dfg.stores))
-    folds = [
-        [each for here in places if isinstance(each := substitute(fold, here), Reduce)]
+    folds = tuple(
+        tuple(each for here in places if isinstance(each := substitute(fold, here), Reduce))
         for fold in whole
-    ]
+    )
     unrolled = {fold: window_values(fold) for alike in folds for fold in alike}
-    exprs = [_without(store.expr, unrolled) for stores, _ in neighbours for store in stores]
-    out.expect(*exprs, *(tap for found_taps in unrolled.values() for tap in found_taps))
-    for alike in folds:
+    exprs = tuple(_without(store.expr, unrolled) for stores, _ in neighbours for store in stores)
+    return WindowNeighbours(tuple(neighbours), folds, unrolled, exprs)
+
+
+def _write_neighbours(neighbours: WindowNeighbours, out: Emission) -> None:
+    """All neighbours tap by tap, so that a weight is used up as soon as it is there; then what
+    stands after the reductions, and the stores."""
+    unrolled = neighbours.taps
+    out.expect(*neighbours.exprs, *(tap for taps in unrolled.values() for tap in taps))
+    for alike in neighbours.folds:
         _unroll({fold: unrolled[fold] for fold in alike if fold not in out.known}, out)
-    for stores, inside in neighbours:
+    for stores, inside in neighbours.stores:
         for store in stores:
             out.store(store, anchor="lane", within=inside)
 
@@ -249,7 +269,7 @@ def _without(expr: Expr, folds: Collection[Reduce]) -> Expr:
     return replace_parts(expr, {fold: KernelVariable(str(id(fold)), fold.dtype) for fold in folds})
 
 
-def _unroll(alike: dict[Reduce, list[Expr]], out: Emission) -> None:
+def _unroll(alike: Mapping[Reduce, Sequence[Expr]], out: Emission) -> None:
     """The same reduction of all neighbours: one line for each of them and each tap."""
     if not alike:
         return
