@@ -18,6 +18,7 @@ from anabranch.ir.tolerances import (
     relative_error,
     screen,
     tolerance,
+    unit,
 )
 
 
@@ -345,3 +346,9 @@ def test_a_screen_of_no_results_and_of_several() -> None:
     assert screen([*own, torch.ones(2) * 1j], [*truth, truth[0]], [None] * 4, False, True) is None
     odd = screen([torch.ones(2)], [truth[0]], [torch.tensor([inf, nan])], False, False)
     assert odd is not None and odd.allowed[0].tolist() == [-1.0, -1.0]
+
+
+def test_the_unit_is_the_norm_of_what_is_finite_or_one() -> None:
+    assert unit(torch.tensor([3.0, -4.0, torch.inf, torch.nan])) == 5.0
+    assert unit(torch.tensor([3 + 4j, complex(inf, 0.0)])) == 5.0
+    assert unit(torch.zeros(3)) == unit(torch.zeros(0)) == 1.0

@@ -76,9 +76,17 @@ def relative_error(out: Tensor, reference: Tensor) -> float:
     off = torch.where(finite, a - b, 0)
     if out.dtype != torch.float64:
         off = torch.where(off.abs() <= FLUSHED, 0, off)
-    difference = off.norm().item()
     scale = torch.where(finite, b, 0).norm().item()
-    return difference / scale if scale > 0 else (0.0 if difference == 0 else difference)
+    return float(off.norm().item() / (scale or 1.0))
+
+
+def unit(reference: Tensor) -> float:
+    """What a relative error is a part of: the norm of the reference's finite numbers, or 1 where
+    that is 0."""
+    numbers = reference.to(torch.complex128 if reference.dtype.is_complex else torch.float64)
+    if numbers.dtype.is_complex:
+        numbers = torch.view_as_real(numbers.resolve_conj())
+    return float(torch.where(numbers.isfinite(), numbers, 0).norm().item() or 1.0)
 
 
 PLAIN_ERRORS = 16.0

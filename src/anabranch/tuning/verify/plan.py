@@ -144,15 +144,19 @@ def unlike_model(
     allowed: Sequence[float],
     results: Any,
     random: Collection[int] = (),
+    truth: Sequence[Tensor] | None = None,
 ) -> Refused | None:
     """How what a model returns differs from what a plan gives, if it does. `allowed`: by output,
-    the relative error that rounding explains; `random`: outputs whose numbers are drawn."""
+    the relative error that rounding explains; `random`: outputs whose numbers are drawn. `truth`:
+    what the errors that are allowed are parts of; where it is zero, or next to that, they are no
+    parts of what rounding makes of it in the model."""
     eager = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
     tasks, signature = plan.tasks, plan.signature
     assert signature is not None
     values = {ref.name: out for ref, out in zip(tasks.outputs, outs, strict=True)}
     values.update((value.name, x) for value, x in zip(tasks.inputs, example, strict=True))
     rounding = {ref.name: ok for ref, ok in zip(tasks.outputs, allowed, strict=True)}
+    exact = {ref.name: x for ref, x in zip(tasks.outputs, truth or (), strict=False)}
     names = [leaf.ref.name for leaf in signature.outputs if leaf.ref is not None]
     drawn = {tasks.outputs[i].name for i in random}
     if len(eager) != len(names):
@@ -164,8 +168,13 @@ def unlike_model(
             return Refused(f"output {i} is {out.dtype}{list(out.shape)}, the model's own {was}")
         if name in drawn:
             continue
-        error = tolerances.relative_error(out, want.to(out.device))
-        if not error <= EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * rounding.get(name, 0.0):
+        error, explained = (
+            tolerances.relative_error(out, want.to(out.device)),
+            rounding.get(name, 0.0),
+        )
+        if name in exact and explained:
+            explained *= tolerances.unit(exact[name]) / tolerances.unit(want)
+        if not error <= EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * explained:
             return Refused(f"output {i} differs from the model's own by {error:.2e}")
     return None
 
@@ -246,7 +255,7 @@ def _compare_with_model(
         allowed = [ok if i in anew else max(ok, near.allowed(i)) for i, ok in enumerate(allowed)]
     except (RuntimeError, IndexError, ValueError) as failed:  # too large for memory, say
         raise _unlike(str(differs), asks) from failed
-    if differs := unlike_model(run.plan, outs, example, allowed, results, anew):
+    if differs := unlike_model(run.plan, outs, example, allowed, results, anew, first.truth):
         raise _unlike(str(differs), asks)
 
 
