@@ -25,6 +25,7 @@ from anabranch.fuzz import campaign, script_prelude
 from anabranch.fuzz.trial import DRAWN, TrialSetting
 from anabranch.ir.eval import eval_graph, run_node
 from anabranch.ir.graph import Graph, types
+from anabranch.ir.plan import Plan
 from anabranch.ir.task import Task
 from anabranch.kernels.triton.codegen import program
 from anabranch.trace import Trace
@@ -50,6 +51,12 @@ def kernels_interpreted() -> Iterator[Counter[str]]:
 def outputs(compiled: Any, given: Sequence[Tensor], ran: Counter[str]) -> list[Tensor]:
     """The plan's outputs for these inputs, in the order of the signature."""
     plan = compiled.entries[-1].plan
+    values = results(plan, given, ran)
+    return [values[leaf.ref.name] for leaf in plan.signature.outputs]
+
+
+def results(plan: Plan, given: Sequence[Tensor], ran: Counter[str]) -> dict[str, Tensor]:
+    """The plan's outputs for these inputs, states among both, by name."""
     tasks = plan.tasks
     values = dict(zip((value.name for value in tasks.inputs), given, strict=True))
     values |= {c.name: c.value for c in tasks.constants if c.value is not None}
@@ -68,9 +75,7 @@ def outputs(compiled: Any, given: Sequence[Tensor], ran: Counter[str]) -> list[T
         body = task.body if task.kernel is None else task.kernel.body
         read = {declared.name: value(declared.name) for declared in body.inputs}
         values.update(zip(task.writes, _task(task, body, read, ran), strict=True))
-    for ref in tasks.outputs:
-        value(ref.name)
-    return [values[leaf.ref.name] for leaf in plan.signature.outputs]
+    return {ref.name: value(ref.name) for ref in tasks.outputs}
 
 
 def _task(
@@ -84,7 +89,7 @@ def _task(
     wanted = {ref.name: table[ref.name] for ref in body.outputs}
     written = program(body, task.kernel.variant)
     ran[str(task.kernel.variant).partition(":")[0]] += 1
-    made = run(written, values, wanted, frozenset(read))
+    made = run(written, values, wanted, frozenset(read), task.overwrites)
     return [made[ref.name] for ref in body.outputs]
 
 

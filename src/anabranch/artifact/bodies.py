@@ -47,15 +47,15 @@ def check_bodies(tasks: TaskGraph, asked: frozenset[str] = frozenset()) -> None:
     constants = {constant.name: constant for constant in tasks.constants}
     for task in tasks.tasks:
         bodies = [task.body]
-        if task.kernel is not None:
-            _check_kernel(task, task.kernel)
-            if task.kernel.body is not task.body:
-                bodies.append(task.kernel.body)
+        if task.kernel is not None and task.kernel.body is not task.body:
+            bodies.append(task.kernel.body)
         for body in bodies:
             check_nodes(body, types(body), asked)
             for constant in body.constants:
                 same = constants.get(constant.name) == constant
                 _unless(same, task.name, f"its constant %{constant.name} is not the plan's")
+        if task.kernel is not None:
+            _check_kernel(task, task.kernel)
 
 
 def _check_kernel(task: Task, kernel: Kernel) -> None:

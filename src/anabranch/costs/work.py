@@ -16,7 +16,7 @@ from anabranch.costs.serial_work import chained_us, walked_us
 from anabranch.ir import ops
 from anabranch.ir.components import components
 from anabranch.ir.graph import Graph, Node, Ref, types
-from anabranch.ir.state import overwritten
+from anabranch.ir.state import overwritten, part_types
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Resources, Task
 from anabranch.ir.types import DTYPE_NAMES, TensorType
@@ -174,12 +174,17 @@ def _bound(task: Task, body: Graph) -> bool:
 
 def _border(body: Graph, table: Mapping[str, TensorType]) -> int:
     """Bytes that cross it: of what comes in at most all of it, however many read it; of what is
-    written over, what comes in once more."""
+    written over in part, what is written, or what comes in once more."""
     size = {name: type.numel * type.dtype.itemsize for name, type in table.items()}
     over = {state.name for state in body.states}
     if over and any(overwritten(node) in over for node in body.nodes):
         coming = [*(v.name for v in body.inputs), *(c.name for c in body.constants)]
-        return 2 * sum(size[name] for name in coming if name not in over)
+        entered = sum(size[name] for name in coming if name not in over)
+        parts = part_types(body)
+        if parts:
+            size |= {name: type.numel * type.dtype.itemsize for name, type in parts.items()}
+            return entered + sum(size[ref.name] for ref in body.outputs)
+        return 2 * entered
     moved = {ref.name: size[ref.name] for ref in body.outputs}
     entering = {value.name for value in body.inputs} | {c.name for c in body.constants}
     entering -= moved.keys()
@@ -217,6 +222,7 @@ def _rate(node: Node, spec: TargetSpec) -> float:
 
 
 def _guess(body: Graph, table: Mapping[str, TensorType], depth: int) -> Resources:
+    table = {**table, **part_types(body)}
     written = max((table[ref.name].numel for ref in body.outputs), default=0)
     like, tile = (CONTRACT, CONTRACT_TILE) if depth else (POINTWISE, POINTWISE_TILE)
     ctas = max(1, math.ceil(written / tile))

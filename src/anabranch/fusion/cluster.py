@@ -37,10 +37,10 @@ from anabranch.ir.dag import bits
 from anabranch.ir.graph import Graph, Node, NodeGroup
 from anabranch.ir.key import canonical
 from anabranch.ir.refused import Refused
-from anabranch.ir.state import STORE
+from anabranch.ir.state import STORE, may_share, part_shape, stores_part
 from anabranch.kernels.dfg.concat_stores import CONCATS, alike, concatenated
 from anabranch.kernels.dfg.expr import COMPUTE, Arith, all_parts
-from anabranch.kernels.dfg.lower import LOWERINGS, lower, refined
+from anabranch.kernels.dfg.lower import LOWERINGS, lower, lower_parts, refined
 from anabranch.trace import Trace
 
 MOVES = CONCATS | GATHERS | {f"aten.{name}" for name in ("clone", "contiguous", "copy")}
@@ -166,6 +166,8 @@ class _ClusterSearch:
     def _why_not(self, nodes: list[Node], halves: tuple[list[Node], ...]) -> Refused | None:
         if any(self._stays_apart(node) for half in halves for node in half):
             return Refused("not all nodes can be part of a cluster")
+        if not may_share(nodes, self.facts.written, self.paths.root):
+            return Refused("somebody sees a state there that is written in part")
         if len({self.facts.late.get(node.name, 0) for node in nodes}) > 1:
             return Refused("it would compute now what is to be computed when fewer bytes live")
         if not any(map(_reduces, halves)):
@@ -175,6 +177,8 @@ class _ClusterSearch:
         return too_many(nodes, self.paths) or why_not_one_kernel(group, self.paths, self.facts)
 
     def _stays_apart(self, node: Node) -> bool:
+        if node.name in self.facts.written:
+            return not stores_part(node)
         kind, name = ops.info(node.op).kind, ops.packet_name(node.op)
         supported = kind in ("pointwise", "factory", "reduce") or name in MOVES
         typed = all(type.dtype in COMPUTE and type.numel for type in node.types)
@@ -201,6 +205,8 @@ def why_no_cluster(
     for name in paths.outputs(nodes):
         node = facts.makers[name]
         shape = shapes[name]
+        if name in facts.written:
+            shape = part_shape(node, shapes)
         if alike(node, shapes) and results & set(map(paths.root, concatenated(node))):
             shape = shapes[concatenated(node)[0]]
         spaces.add(_without_ones(shape))
@@ -268,7 +274,7 @@ def _is_step(node: Node, results: set[str], paths: Paths) -> bool:
 def _too_often(body: Graph) -> Refused | None:
     """Whether values are computed for many more points than they have elements. The names in the
     body are positions: none is in what it says."""
-    dfg = lower(body)
+    dfg = lower_parts(body) if body.states else lower(body)
     if isinstance(dfg, Refused) or _reduces(body.nodes):
         return None if not isinstance(dfg, Refused) else dfg
     computed = [p for p in all_parts(*(s.expr for s in dfg.stores)) if isinstance(p, Arith)]

@@ -26,11 +26,12 @@ from anabranch.ir.graph import Arg, Graph, Input, Node, Ref, producers, types, u
 from anabranch.ir.key import canonical
 from anabranch.ir.protocols import A_LARGE_GPU
 from anabranch.ir.refused import Refused
-from anabranch.ir.state import overwriting
+from anabranch.ir.state import overwriting, placed
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg import lower
 from anabranch.kernels.dfg.expr import COMPUTE
-from anabranch.kernels.dfg.lower import LOWERINGS
+from anabranch.kernels.dfg.lower import LOWERINGS, lower_parts
+from anabranch.kernels.triton import scatter
 from anabranch.kernels.triton.codegen import variants, why_none
 
 CONVOLUTION, ADD, RELU = "aten.convolution.default", "aten.add.Tensor", "aten.relu.default"
@@ -77,7 +78,8 @@ class FusionFacts:
     """What legality asks of a graph: types, readers, makers, what is returned, what is constant,
     for each node the mask of the nodes it depends on, with the position of each, and the nodes
     that shall be `alone`. `late`: by name a number; no cluster holds nodes of several, for
-    these are to run when fewer bytes live."""
+    these are to run when fewer bytes live. `written`: those that write over the value of a state,
+    in its place, with that value; they are `alone` but in clusters that compute what is written."""
 
     types: dict[str, TensorType]
     readers: dict[str, list[Node]]
@@ -88,6 +90,7 @@ class FusionFacts:
     ancestors: tuple[int, ...]
     alone: Collection[str] = ()
     late: Mapping[str, int] = field(default_factory=dict)
+    written: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -107,7 +110,9 @@ class FusionFacts:
         returned = frozenset(ref.name for ref in graph.outputs)
         constants = frozenset(constant.name for constant in graph.constants)
         fields = types(graph), users(graph), makers, returned, constants
-        return FusionFacts(*fields, position, tuple(masks), {*alone, *overwriting(graph)}, late)
+        written = overwriting(graph)
+        apart = {*alone, *written}
+        return FusionFacts(*fields, position, tuple(masks), apart, late, written)
 
     def depends(self, node: Node, value: str) -> bool:
         """Whether the node can run only when the value is there anyway."""
@@ -196,7 +201,7 @@ def why_not_written(
     body = body_of(group, facts, outputs)
     if _written(canonical(body, content=False)):
         return None
-    lowered = lower(body)
+    lowered = lower_parts(body) if body.states else lower(body)
     if isinstance(lowered, Refused):
         return lowered
     return Refused(f"no template writes it as one kernel ({why_none(body)})")
@@ -205,6 +210,8 @@ def why_not_written(
 @functools.lru_cache(maxsize=1 << 13)
 def _written(same: Graph) -> bool:
     """Whether some template writes a body whose names are positions."""
+    if same.states:
+        return not isinstance(scatter.found_in(same), Refused)
     return not isinstance(lower(same), Refused) and bool(variants(same, A_LARGE_GPU))
 
 
@@ -242,7 +249,7 @@ def body_of(
     read = dict.fromkeys(name for node in group for name in node.uses if name not in results)
     inputs = tuple(Input(name, facts.types[name]) for name in read)
     returned = tuple(map(Ref, outputs or group[-1].results))
-    return Graph(group[-1].name, inputs, (), tuple(group), returned)
+    return placed(Graph(group[-1].name, inputs, (), tuple(group), returned), facts.written)
 
 
 def contracts(node: Node) -> bool:

@@ -12,7 +12,6 @@ together). A cluster holds the views through which it reads. A task has the name
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 from anabranch.fusion.gemm_chain import with_gemm_chains
@@ -20,9 +19,9 @@ from anabranch.fusion.legality import FusionFacts, Unwritten, why_not_written
 from anabranch.fusion.vertical import anchor_of, grow
 from anabranch.ir import ops
 from anabranch.ir.dag import in_launch_order, waiting
-from anabranch.ir.graph import Constant, Graph, Input, Node, NodeGroup, Ref, State, types, users
+from anabranch.ir.graph import Constant, Graph, Input, Node, NodeGroup, Ref, types, users
 from anabranch.ir.rounding import marked
-from anabranch.ir.state import overwriting
+from anabranch.ir.state import may_share, overwriting, placed
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.types import TensorType
@@ -72,7 +71,7 @@ def cut(graph: Graph, groups: Sequence[NodeGroup]) -> TaskGraph:
     while True:
         aliases = _aliases(graph, groups, views)
         bodies = _bodies(graph, groups, aliases, views)
-        tasks = tuple(Task(body.name, _placed(body, written)) for body in bodies)
+        tasks = tuple(Task(body.name, placed(body, written)) for body in bodies)
         border = graph.name, graph.inputs, graph.constants
         task_graph = TaskGraph(*border, tasks, aliases, graph.outputs, states=graph.states)
         if not written:
@@ -87,18 +86,20 @@ def cut(graph: Graph, groups: Sequence[NodeGroup]) -> TaskGraph:
         ]
 
 
-def _placed(body: Graph, written: Mapping[str, str]) -> Graph:
-    """The body of a task that writes over what it reads, with that as its state."""
-    if len(body.nodes) != 1 or body.nodes[0].name not in written:
-        return body
-    return replace(body, states=(State(written[body.nodes[0].name], 0),))
-
-
 def _with_writers_apart(
-    group: NodeGroup, written: Container[str], views: Container[str]
+    group: NodeGroup, written: Container[str], views: Mapping[str, Node]
 ) -> tuple[NodeGroup, ...]:
-    """The group; what writes over a value shares no launch."""
-    return _apart(group, views) if any(node.name in written for node in group) else (group,)
+    """The group; what writes over a value shares a launch with what computes a part of that value
+    alone."""
+
+    def root(name: str) -> str:
+        while name in makers:
+            name = makers[name].uses[0]
+        return name
+
+    makers = {result: view for view in views.values() for result in view.results}
+    alone = len(group) == 1 or may_share(group, written, root)
+    return (group,) if alone else _apart(group, views)
 
 
 def _apart(group: NodeGroup, views: Container[str]) -> tuple[NodeGroup, ...]:

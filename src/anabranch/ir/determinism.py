@@ -16,9 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from anabranch.ir import custom_ops, ops
-from anabranch.ir.graph import Graph, Node, Ref
+from anabranch.ir.graph import Graph, Node, Ref, refs, types
 from anabranch.ir.refused import Refused
+from anabranch.ir.state import written_parts
 from anabranch.ir.task import IN_ORDER, IN_PLACE_IN_ORDER, Task
+from anabranch.ir.tiles import ScatterTile, of_template
+from anabranch.ir.variant import Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +126,26 @@ def switched(body: Graph, kind: str) -> bool:
     return all(entry is None or entry.switched for entry in entries)
 
 
+def repeated_places(body: Graph) -> Refused | None:
+    """Why a generated kernel that writes parts of states may give other bits in another run: of
+    two elements for one place either is there afterwards."""
+    table = types(body)
+    for node in body.nodes:
+        if node.name in written_parts(body):
+            arguments = ops.arguments(node)
+            listed = (arguments.get("index"), arguments.get("indices"))
+            if any(table[ref.name].numel > 1 for arg in listed for ref in refs(arg)):
+                return Refused(f"two indices of {ops.packet_name(node.op)} may be equal")
+    return None
+
+
 def unordered(task: Task, kind: str) -> Refused | None:
     """Why the kernel chosen for the task may give other bits in another run, None if it does
     not."""
     kernel = task.kernel
+    if kernel is not None and isinstance(kernel.variant, Variant):
+        scatters = of_template(kernel.variant.tile, ScatterTile)
+        return repeated_places(kernel.body) if scatters else None
     if kernel is None or kernel.provider != "aten":
         return None
     return None if kernel.variant in (IN_ORDER, IN_PLACE_IN_ORDER) else any_order(kernel.body, kind)

@@ -8,6 +8,9 @@
     %m_1  = add(mul(%m, 0.9), %g) computes each element of that of %m: once there are tasks, its
                                   kernel may write it in its place, and the copy goes
 
+    %k_1  = index_copy(%k, 2, %at, add(%x, %y))    a generated kernel may compute what is written
+                                                   and write it, in one launch (`written_parts`)
+
 All else stays functional. A node may write over a value if nobody reads that afterwards: the value
 is not returned, and all who read it can run before. They are then ordered before the node, as an
 edge like any other (`ir.dag`). A state whose new value is itself is only read.
@@ -15,13 +18,18 @@ edge like any other (`ir.dag`). A state whose new value is itself is only read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
+
+import torch
 
 from anabranch.ir import ops
 from anabranch.ir.components import components
-from anabranch.ir.graph import Graph, Input, Node, Ref, State, producers, types
+from anabranch.ir.graph import Graph, Input, Node, Ref, State, producers, refs, types
 from anabranch.ir.task import TaskGraph
+from anabranch.ir.types import TensorType
 
 STORE = "aten.copy.default"
 """Brings a value to the place of its first operand, of which it reads nothing."""
@@ -34,6 +42,15 @@ SPARSE = frozenset(
 )
 """Operators whose result is their first operand but for some elements, which alone they write if
 both are one memory."""
+
+
+PARTS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("index_put", "_unsafe_index_put", "index_copy", "slice_scatter", "select_scatter"),
+    )
+)
+"""Those of them that store elements of another value, each at a place, and add nothing up."""
 
 
 def overwritten(node: Node) -> str | None:
@@ -76,9 +93,86 @@ def _ordered(
     return _ordered(facts, _ordered(facts, before, chains[:half]), chains[half:])
 
 
-def overwrites_few(body: Graph) -> bool:
-    """Whether the body writes few elements of a value, which it leaves as it is otherwise."""
-    return len(body.nodes) == 1 and ops.packet_name(body.nodes[0].op) in SPARSE
+def overwrites_few(body: Graph, new: str) -> bool:
+    """Whether the body writes few elements of a value, which is `new` then, and leaves the others
+    as they are."""
+    return any(new in n.results and ops.packet_name(n.op) in SPARSE for n in body.nodes)
+
+
+def stores_part(node: Node) -> bool:
+    """Whether the node, where it writes over its first operand, stores elements of another value
+    there."""
+    if ops.packet_name(node.op) not in PARTS or overwritten(node) is None:
+        return False
+    return not ops.arguments(node).get("accumulate", False)
+
+
+def may_share(nodes: Iterable[Node], written: Container[str], root: Callable[[str], str]) -> bool:
+    """Whether all of these nodes may be one launch, as far as those among them say that are
+    `written` in the place of what they read: they store parts, and nobody else among the nodes sees
+    the memory, before or after. `root`: the value whose memory another one shows."""
+    several = list(nodes)
+    seen = Counter(root(name) for node in several for name in node.uses)
+    writers = [node for node in several if node.name in written]
+    return all(
+        stores_part(node) and seen[root(node.uses[0])] == 1 and not seen[node.name]
+        for node in writers
+    )
+
+
+def placed(body: Graph, written: Mapping[str, str]) -> Graph:
+    """The body of a task with what it writes over as its states. `written`: by node what it writes
+    over."""
+    states = [
+        State(written[ref.name], i) for i, ref in enumerate(body.outputs) if ref.name in written
+    ]
+    return replace(body, states=in_input_order(states, body.inputs)) if states else body
+
+
+def written_parts(body: Graph) -> dict[str, str]:
+    """By the name of each value of which the body of a task writes a part, in the place of a state,
+    that state; of nodes that only one kernel with all others of the body computes."""
+    over = {body.outputs[state.output].name: state.name for state in body.states}
+    writers = {node.name: node for node in body.nodes if node.name in over}
+    parts = {
+        name: over[name]
+        for name, node in writers.items()
+        if stores_part(node) and overwritten(node) == over[name]
+    }
+    return parts if may_share(body.nodes, parts, lambda name: name) else {}
+
+
+def part_types(body: Graph) -> dict[str, TensorType]:
+    """By the name of each value of which the body of a task writes a part, in the place of a state,
+    the type of what is written."""
+    over = written_parts(body)
+    shapes = {name: type.shape for name, type in types(body).items()} if over else {}
+    return {
+        node.name: TensorType(part_shape(node, shapes), node.type.dtype)
+        for node in body.nodes
+        if node.name in over
+    }
+
+
+def part_shape(node: Node, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape of what a node stores that writes a part of a value. `shapes`: of all values."""
+    arguments = ops.arguments(node)
+    if "indices" not in arguments:
+        name = "source" if "source" in arguments else "src"
+        return shapes[next(refs(arguments[name])).name]
+    listed = arguments["indices"]
+    assert isinstance(listed, tuple), "an index for each axis"
+    own = shapes[node.name]
+    places = [d for d, index in enumerate(listed) if isinstance(index, Ref)]
+    shared = broadcast(shapes[ref.name] for ref in refs(listed))
+    first, last = min(places, default=0), max(places, default=-1)
+    return (*own[:first], *shared, *own[last + 1 :])
+
+
+def broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape that all of these broadcast to. RuntimeError where there is none."""
+    joint: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    return tuple(joint)
 
 
 def is_only_read(graph: Graph | TaskGraph, state: State) -> bool:

@@ -38,6 +38,14 @@ class PointwiseTile:
 
 
 @dataclass(frozen=True, slots=True)
+class ScatterTile:
+    """`elements` of those that are written, as a flat index space, a CTA."""
+
+    elements: int
+    warps: int
+
+
+@dataclass(frozen=True, slots=True)
 class WindowTile:
     """`pixels` groups of `together` neighbouring results by `lanes` along the vectors a CTA."""
 
@@ -124,6 +132,7 @@ class SequenceTile:
 
 PartTile = (
     PointwiseTile
+    | ScatterTile
     | WindowTile
     | RowsTile
     | ContractionTile
@@ -152,6 +161,7 @@ HORIZONTAL = "horizontal"
 """The template of horizontal fusion: its text is those of its parts."""
 GRAMMARS: dict[str, tuple[type[PartTile], str]] = {
     "pointwise": (PointwiseTile, "{elements}.w{warps}"),
+    "scatter": (ScatterTile, "{elements}.w{warps}"),
     "window": (WindowTile, "{pixels}x{lanes}u{together}.w{warps}"),
     "rows": (RowsTile, "{height}x{width}[.k{split}].w{warps}"),
     "contraction": (
@@ -188,6 +198,16 @@ def template_of(tile: Tile) -> str:
     if isinstance(tile, HorizontalTile):
         return HORIZONTAL
     return next(name for name, (kind, _) in GRAMMARS.items() if kind is type(tile))
+
+
+def of_template(tile: Tile, kind: type[PartTile]) -> bool:
+    """Whether it is a tile of this class, or has such a part."""
+    return any(isinstance(part, kind) for part in parts_of(tile))
+
+
+def parts_of(tile: Tile) -> tuple[PartTile, ...]:
+    """The tiles of its parts; itself where it has none."""
+    return tile.parts if isinstance(tile, HorizontalTile) else (tile,)
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -15,7 +15,7 @@ from anabranch.ir import ops
 from anabranch.ir.dag import Dag, bits, readers_before_writers
 from anabranch.ir.graph import Constant, Graph, Input, Node
 from anabranch.ir.schedule import Schedule, happens_before, text_schedule
-from anabranch.ir.state import elementwise, is_only_read, overwritten
+from anabranch.ir.state import elementwise, is_only_read, overwritten, written_parts
 from anabranch.ir.task import TaskGraph, alias_roots, concat_dim, places, value_types
 from anabranch.ir.text import text_node
 from anabranch.ir.types import TensorType
@@ -165,6 +165,7 @@ def verify_states(tasks: TaskGraph) -> None:
             others = [name for name in task.reads if name != old]
             apart = all(place.get(root, root) != home for root in (roots.get(n, n) for n in others))
             alone = len(task.body.nodes) == 1 and overwritten(task.body.nodes[0]) == old
+            alone = alone or written_parts(task.body).get(new) == old
             alone = alone or elementwise(task.body, new, old)
             _unless(apart and alone, tasks, f"{what}, and reads other elements of it")
 

@@ -20,6 +20,7 @@ from anabranch.ir import ops
 from anabranch.ir.components import components
 from anabranch.ir.graph import Graph, Node, Ref, types
 from anabranch.ir.refused import Refused
+from anabranch.ir.state import part_types, written_parts
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import GENERATED, Task
 from anabranch.ir.tiles import (
@@ -72,7 +73,8 @@ def terms_of(task: Task, spec: TargetSpec) -> tuple[LaunchTerms, ...]:
     table = types(kernel.body)
     nodes = [node for node in kernel.body.nodes if not ops.is_view(node, table)]
     if kernel.provider == "aten" and kernel.name == "aten":
-        return tuple(_called(node, table, spec) for node in nodes)
+        parts = part_types(kernel.body)
+        return tuple(_called(node, table, spec, parts.get(node.name)) for node in nodes)
     contracts = [node for node in nodes if ops.info(node.op).kind == "contract"]
     if len(contracts) != 1:
         return ()
@@ -83,17 +85,29 @@ def terms_of(task: Task, spec: TargetSpec) -> tuple[LaunchTerms, ...]:
 
 def _border(body: Graph, table: TypeTable) -> int:
     """Bytes that it reads and writes."""
-    moved = sum(value.type.nbytes for value in body.inputs)
-    moved += sum(constant.type.nbytes for constant in body.constants)
+    table = {**table, **part_types(body)}
+    moved = sum(type.nbytes for type in _read(body))
     return moved + sum(table[ref.name].nbytes for ref in body.outputs)
 
 
-def _called(node: Node, table: TypeTable, spec: TargetSpec) -> LaunchTerms:
-    """An operator that ATen runs."""
+def _read(body: Graph) -> list[TensorType]:
+    """The types of what it reads; of what it writes a part it reads nothing."""
+    over = set(written_parts(body).values())
+    read = [value.type for value in body.inputs if value.name not in over]
+    return read + [constant.type for constant in body.constants]
+
+
+def _called(
+    node: Node, table: TypeTable, spec: TargetSpec, part: TensorType | None = None
+) -> LaunchTerms:
+    """An operator that ATen runs. `part`: what it writes, where that is but a part of a state."""
     moved, kind = ops.traffic(node, table), ops.info(node.op).kind
     if kind == "contract":
         return _product_call(node, table, spec, "aten", [node], moved)
     sources = [table[name] for name in dict.fromkeys(node.uses)]
+    if part is not None:
+        sources = [table[name] for name in dict.fromkeys(node.uses[1:])]
+        moved = part.nbytes + sum(source.nbytes for source in sources)
     strange = sum(source.nbytes for source in sources if source.strides != node.type.strides)
     largest = max((source.numel for source in sources), default=0)
     terms = {
@@ -297,13 +311,14 @@ def _light(
     body: Graph, tile: PartTile, call: KernelCall, table: TypeTable, spec: TargetSpec
 ) -> dict[str, float]:
     nodes = [n for n in body.nodes if not ops.is_view(n, table)]
+    table, read = {**table, **part_types(body)}, _read(body)
     written = sum(table[ref.name].numel for ref in body.outputs)
     threads = call.ctas * call.warps * 32
     each = written / max(1, threads)
     turns = max(1.0, call.ctas * call.warps / (spec.sms * WARPS_OF_SM))
     flops = sum(ops.flops(node, table) for node in nodes)
     terms = {
-        "reads": float(len(body.inputs) + len(body.constants)),
+        "reads": float(len(read)),
         "nodes": float(len(nodes)),
         "each": each * turns,
         "turns": turns,
@@ -312,7 +327,6 @@ def _light(
     }
     strange = 0
     out = table[body.outputs[0].name]
-    read = [value.type for value in body.inputs] + [value.type for value in body.constants]
     for type in read:
         if len(type.shape) == len(out.shape) and not ops.same_layout(type, out):
             strange += type.nbytes

@@ -157,9 +157,12 @@ LIMITED: tuple[Provider, ...] = (*ALL[:-1], TritonProvider(pruning="limit"))
 
 
 def in_order(providers: Sequence[Provider]) -> tuple[Provider, ...]:
-    """These, of which torch's operators are offered only if they give the same bits in each run."""
+    """These, of which torch's operators, and kernels that write parts of states, are offered only
+    if they give the same bits in each run."""
     return tuple(
-        replace(provider, in_order=True) if isinstance(provider, AtenProvider) else provider
+        replace(provider, in_order=True)
+        if isinstance(provider, AtenProvider | TritonProvider)
+        else provider
         for provider in providers
     )
 
@@ -171,7 +174,7 @@ def _plain(task: Task) -> Kernel:
 def _whole_body(task: Task, in_order: bool = False) -> Kernel:
     if task.overwrites:
         variant = IN_PLACE_IN_ORDER if in_order else IN_PLACE
-        return Kernel("aten", "aten", task.body, variant, writes_out=True)
+        return replace(aten_kernel("aten", task.body), variant=variant, writes_out=True)
     kernel = aten_kernel("aten", task.body)
     return replace(kernel, variant=IN_ORDER) if in_order else kernel
 

@@ -112,7 +112,7 @@ def _check_slots(plan: Plan) -> None:
         if (kernel := task.kernel) is not None:
             asked = writes_over(kernel)
             over = asked or kernel.provider == GENERATED
-            fits = over if task.overwrites else not asked
+            fits = over if task.overwrites else not (asked or kernel.body.states)
             if not fits or (task.overwrites and kernel.body != task.body):
                 message = f"the kernel of {task.name} writes over what it reads"
                 _fail(plan, f"{message}, and may not, or must")

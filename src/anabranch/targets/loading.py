@@ -169,7 +169,7 @@ def place(
     own = {state.name for state in tasks.states}.difference(states or ())
     for task in tasks.tasks:
         for new, old in task.overwrites.items():
-            beside = old in own and not overwrites_few(task.body)
+            beside = old in own and not overwrites_few(task.body, new)
             values[new] = _empty(table[new], device) if beside else values[old]
     pool = {slot.value for slot in plan.slots if slot.space == "pool"}
     late = _aliases(tasks.aliases, alias_roots(tasks), pool, values, device)
@@ -276,10 +276,11 @@ def _step(
     own: dict[str, Tensor],
     device: torch.device,
 ) -> LaunchCall:
+    over = {kernel.body.outputs[state.output].name for state in kernel.body.states}
     writes_out = kernel.writes_out and bool(set(writes) & set(node.results))
     direct = writes_out and writes_there(node, types(kernel.body))
     write = writer(node.op) if direct else None
-    if writes_over(kernel):
+    if writes_over(kernel) and any(name in over for name in node.results):
         write = overwriter(node)
     unread = {name: type.dtype for name, type in zip(node.results, node.types, strict=True)}
     overload = ops.resolve(node.op)

@@ -81,7 +81,7 @@ def run(
     results in the memory of inputs."""
     args = (
         written,
-        {name: values[name] for name in written.pointers if name in values},
+        {n: values[n] for n in (*written.pointers, *(over or {}).values()) if n in values},
         dict(outs),
         late if written.pdl else frozenset(),
         dict(over or {}),

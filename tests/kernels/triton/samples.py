@@ -238,4 +238,17 @@ SAMPLES: dict[str, tuple[str, str]] = {
       return %r
     }""",
     ),
+    "scatter": (
+        "scatter:256.w1",
+        """
+    graph keys {
+      input %x: f16[1,8,1,64]
+      input %cos: f16[1,64]
+      input %at: i64[1]
+      state %k: f16[1,8,1024,64] -> %k_1
+      %m: f16[1,8,1,64] = aten.mul.Tensor(%x, %cos)    # decoder.py:40
+      %k_1: f16[1,8,1024,64] = aten.index_copy.default(%k, 2, %at, %m)    # decoder.py:41
+      return %k_1
+    }""",
+    ),
 }

@@ -60,6 +60,7 @@ EARLY_READS = {
     "contraction_of_rows": {"y", "y_1"},
     "gemm_chain": {"bias", "weight_1", "bias_1"},
     "gemm_chain_of_one_row": {"bias_1"},
+    "scatter": set(),
 }
 FETCHED = {
     "contraction": {"weight"},

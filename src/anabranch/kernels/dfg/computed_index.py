@@ -10,7 +10,7 @@ index has no bounds that could mask it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -124,9 +124,14 @@ def _slice_scatter(call: LoweringCall) -> tuple[At, ...]:
     dim, size, arguments = call.dim(), call.x.shape[call.dim()], call.given
     if arguments.get("step", 1) != 1:
         raise NotLowered("a slice with steps is written by no kernel")
-    start = arguments.get("start") or 0
-    start = min(max(start + size if start < 0 else start, 0), size)
+    start = start_of(arguments, size)
     return (_with_inside(call, call.given["src"], dim, start, new=False),)
+
+
+def start_of(arguments: Mapping[str, Any], size: int) -> int:
+    """Where a slice of an axis of this size begins."""
+    start: int = arguments.get("start") or 0
+    return min(max(start + size if start < 0 else start, 0), size)
 
 
 def _select_scatter(call: LoweringCall) -> tuple[At, ...]:
@@ -179,7 +184,7 @@ def _index(call: LoweringCall) -> tuple[At, ...]:
     def at(point: Point, within: Within) -> Expr:
         shared = point[first : first + rank]
         rows = [
-            (_counted(value.spread(shared, within), call.x.shape[d]), call.x.shape[d])
+            (counted(value.spread(shared, within), call.x.shape[d]), call.x.shape[d])
             for d, value in indices.items()
         ]
         before, behind = point[:first], point[first + rank :]
@@ -188,7 +193,7 @@ def _index(call: LoweringCall) -> tuple[At, ...]:
     return (at,)
 
 
-def _counted(row: Expr, size: int) -> Expr:
+def counted(row: Expr, size: int) -> Expr:
     """Negative numbers count from the end."""
     if isinstance(row, Position) and row.index.range[0] >= 0:
         return row

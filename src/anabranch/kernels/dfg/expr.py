@@ -273,12 +273,20 @@ is a random number of a seed, an offset, the number of a draw and a place."""
 
 @dataclass(frozen=True, slots=True)
 class BufferStore:
-    """One element of a result; the value is rounded to the result's dtype here, once."""
+    """One element of a result; the value is rounded to the result's dtype here, once. `where`:
+    whether it is stored at all; its index may be computed (`Gathered`) too."""
 
     value: str
     type: TensorType
     index: tuple[Index, ...]
     expr: Expr
+    where: Expr | None = None
+
+    @property
+    def roots(self) -> tuple[Expr, ...]:
+        """All that is computed for it: the value, its place, whether it is stored."""
+        where = () if self.where is None else (self.where,)
+        return (self.expr, *(g for index in self.index for g in _gathers(index)), *where)
 
     @property
     def address(self) -> Index:

@@ -24,19 +24,26 @@ def looked_up(rows: Sequence[tuple[Expr, int]], read: Callable[[list[Index]], Ex
     inside: Expr | None = None
     indices: list[Index] = []
     for row, size in rows:
-        if not size:
-            raise NotLowered("a table without rows has no row to give")
-        if isinstance(row, Position) and row.index.range[0] >= 0 and row.index.range[1] < size:
-            indices.append(row.index)
-            continue
-        there = arith("and", arith("ge", row, 0), arith("lt", row, size))
-        inside = there if inside is None else arith("and", inside, there)
-        kept = arith("max", arith("min", row, size - 1), 0)
-        indices.append(gathered(kept, size))
+        index, there = row_of(row, size)
+        indices.append(index)
+        if there is not None:
+            inside = there if inside is None else arith("and", inside, there)
     value = read(indices)
     if inside is None:
         return value
     return arith("where", inside, value, const(_nowhere(value.dtype), value.dtype))
+
+
+def row_of(row: Expr, size: int) -> tuple[Index, Expr | None]:
+    """The index that an expression computes along an axis of this size, moved to its nearest end
+    where it lies outside; and whether it does not, None if it never does."""
+    if not size:
+        raise NotLowered("a table without rows has no row to give")
+    if isinstance(row, Position) and row.index.range[0] >= 0 and row.index.range[1] < size:
+        return row.index, None
+    there = arith("and", arith("ge", row, 0), arith("lt", row, size))
+    kept = arith("max", arith("min", row, size - 1), 0)
+    return gathered(kept, size), there
 
 
 def _nowhere(dtype: torch.dtype) -> float | int:

@@ -7,6 +7,10 @@ composing functions is fusion in registers, and nothing in between is stored.
     %add  = aten.add(%x, %bias)         for n < 1, c < 64, h < 56, w < 56:
     %relu = aten.relu(%add)        ->     relu[n, c, h, w] = f16(max(x[n, c, h, w] + bias[c], 0.0))
 
+    %k_1 = index_copy(%k, 2, %at, %add)  ->  k_1[n, c, at[h], w] = f16(x[n, c, h, w] + ...)
+
+The last is of `lower_parts`, for bodies that write parts of states in their places.
+
 `bindings` supply the function of a node's result that something else computes, such as the
 accumulator of a contraction: only what stands around it is lowered then.
 """
@@ -23,6 +27,7 @@ from anabranch.ir import ops
 from anabranch.ir.graph import Constant, Graph, Node, types
 from anabranch.ir.refused import Refused
 from anabranch.ir.rounding import divides_by_number, strict_values
+from anabranch.ir.state import written_parts
 from anabranch.ir.types import TensorType
 from anabranch.kernels.dfg.argreduce import ARG_REDUCTIONS
 from anabranch.kernels.dfg.computed_index import ELSEWHERE
@@ -52,6 +57,7 @@ from anabranch.kernels.dfg.lowering_api import (
     arguments,
 )
 from anabranch.kernels.dfg.movement import MOVES
+from anabranch.kernels.dfg.part_stores import PartStore, part_store
 from anabranch.kernels.dfg.pointwise import POINTWISE
 from anabranch.kernels.dfg.pool_gradients import POOL_GRADIENTS
 from anabranch.kernels.dfg.reductions import REDUCTIONS
@@ -95,6 +101,18 @@ def lower(
 
 
 @functools.lru_cache(maxsize=1 << 9)
+def lower_parts(body: Graph) -> Dfg | Refused:
+    """The data-flow graph of a body that writes parts of states in their places, and of these
+    nothing else; or why there is none."""
+    if not written_parts(body):
+        return Refused("it writes no part of a state in its place")
+    try:
+        return _tried(body, {}, MOST_NODES, parts=True)
+    except RecursionError:
+        return Refused("its values depend on each other through too many others")
+
+
+@functools.lru_cache(maxsize=1 << 9)
 def _alone(body: Graph, most: int) -> Dfg | Refused:
     """Every template asks for the same graph of a body, and whoever looks for groups to fuse comes
     back to the same ones."""
@@ -107,9 +125,11 @@ def _bare(body: Graph) -> Graph:
     return Graph("g", body.inputs, constants, body.nodes, body.outputs)
 
 
-def _tried(body: Graph, bindings: Mapping[str, At], most: int) -> Dfg | Refused:
+def _tried(
+    body: Graph, bindings: Mapping[str, At], most: int, parts: bool = False
+) -> Dfg | Refused:
     try:
-        return _lowered(body, bindings, most)
+        return _lowered(body, bindings, most, parts)
     except NotLowered as failed:
         return Refused(str(failed))
     except OverflowError as beyond:
@@ -142,7 +162,7 @@ def values_of(body: Graph, bindings: Mapping[str, At]) -> dict[str, Value]:
     return values
 
 
-def _lowered(body: Graph, bindings: Mapping[str, At], most: int) -> Dfg:
+def _lowered(body: Graph, bindings: Mapping[str, At], most: int, parts: bool) -> Dfg:
     if len(body.nodes) > most:
         raise NotLowered(f"{len(body.nodes)} nodes are too many for one expression")
     for name, type in types(body).items():
@@ -150,8 +170,14 @@ def _lowered(body: Graph, bindings: Mapping[str, At], most: int) -> Dfg:
             raise NotLowered(f"%{name} is of {type.dtype}, for which there are no kernels")
         if type.numel == 0:
             raise NotLowered(f"%{name} is empty")
-    values = values_of(body, bindings)
-    pieces = [piece for ref in body.outputs for piece in _pieces(ref.name, body, values)]
+    written = written_parts(body) if parts else {}
+    values = values_of(body, {**bindings, **dict.fromkeys(written, _unread)})
+    stores = _part_stores(body, written, values)
+    pieces = [
+        piece
+        for ref in body.outputs
+        for piece in stores.get(ref.name) or _pieces(ref.name, body, values)
+    ]
     try:
         shape = _space([piece.value.shape for piece in pieces])
     except NotLowered:
@@ -163,23 +189,42 @@ def _lowered(body: Graph, bindings: Mapping[str, At], most: int) -> Dfg:
             finest = refined([piece.shape for piece in pieces])
             pieces = [replace(piece, finest=finest) for piece in pieces]
         shape = _space([piece.shape for piece in pieces])
+    if written and any(math.prod(piece.shape) != math.prod(shape) for piece in pieces):
+        raise NotLowered("one of its results would be stored several times")
     names = AXES.get(len(shape)) or [f"i{d}" for d in range(len(shape))]
     axes = tuple(Axis(name, n) for name, n in zip(names, shape, strict=True))
     point = tuple(axis(dim.name, dim.extent) for dim in axes)
     _in_order(body, values, point)
-    stores = []
-    for piece in pieces:
-        own = piece.own(_own(point, piece.shape))
-        type = values[piece.name].type
-        if _overlaps(type):
-            raise NotLowered(f"%{piece.name} has several elements at one place of memory")
-        expr = cast(piece.value.at(own), type.dtype)
-        if isinstance(expr, Arith) and expr.op == ROUNDED.get(type.dtype):
-            (expr,) = expr.args  # storing it rounds
-        stores.append(
-            BufferStore(piece.name, type, piece.part.index(own) if piece.part else own, expr)
-        )
-    return Dfg(axes, tuple(stores))
+    return Dfg(axes, tuple(_stored(piece, point, values[piece.name].type) for piece in pieces))
+
+
+def _stored(piece: StorePiece, point: Point, type: TensorType) -> BufferStore:
+    """What the piece stores at a point of the space, in a result of this type."""
+    own = piece.own(_own(point, piece.shape))
+    if _overlaps(type):
+        raise NotLowered(f"%{piece.name} has several elements at one place of memory")
+    expr = cast(piece.value.at(own), type.dtype)
+    if isinstance(expr, Arith) and expr.op == ROUNDED.get(type.dtype):
+        (expr,) = expr.args  # storing it rounds
+    index = piece.part.index(own) if piece.part else own
+    where = piece.part.where(own) if isinstance(piece.part, PartStore) else None
+    return BufferStore(piece.name, type, index, expr, where)
+
+
+def _part_stores(
+    body: Graph, written: Mapping[str, str], values: Mapping[str, Value]
+) -> dict[str, list[StorePiece]]:
+    """By the name of each value of which a part is written what is stored."""
+    stores: dict[str, list[StorePiece]] = {}
+    for node in body.nodes:
+        if node.name in written:
+            part = part_store(arguments(node, values))
+            stores[node.name] = [StorePiece(node.name, part.value, part)]
+    return stores
+
+
+def _unread(point: Point, within: Within) -> Expr:
+    raise NotLowered("what is written in part is read by nobody in the same launch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +236,7 @@ class StorePiece:
 
     name: str
     value: Value
-    part: ConcatPart | None = None
+    part: ConcatPart | PartStore | None = None
     blocks: int = 0
     whole: bool = True
     finest: tuple[int, ...] = ()

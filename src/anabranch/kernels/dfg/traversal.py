@@ -85,13 +85,14 @@ def substitute_stores(stores: Sequence[BufferStore], place: AxisIndices) -> tupl
     """All together, so that what they share is still one object: two equal ones would have to be
     compared part by part."""
     done: dict[Expr, Expr] = {}
-    for part in all_parts(*(store.expr for store in stores)):
+    for part in all_parts(*(root for store in stores for root in store.roots)):
         done[part] = _rebuilt(part, place, done.__getitem__)
     return tuple(
         replace(
             store,
             index=tuple(substitute_index(i, place, done.__getitem__) for i in store.index),
             expr=done[store.expr],
+            where=None if store.where is None else done[store.where],
         )
         for store in stores
     )

@@ -21,7 +21,7 @@ from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.tiles import HorizontalTile, PartTile, Tile
+from anabranch.ir.tiles import HorizontalTile, PartTile, ScatterTile, Tile, of_template
 from anabranch.ir.variant import PdlMode, Variant, parse_variant, without_carveout
 from anabranch.kernels.dfg.lower import MOST_NODES
 from anabranch.kernels.dfg.scans import SCANS
@@ -33,6 +33,7 @@ from anabranch.kernels.triton import (
     pointwise,
     recurrence,
     rows,
+    scatter,
     sequence,
     window,
 )
@@ -65,6 +66,7 @@ TEMPLATES: dict[str, Template] = {
     "pointwise": Template(
         pointwise.tiles, pointwise.found_in, pointwise.write, limited=not_slow(pointwise.tiles)
     ),
+    "scatter": Template(scatter.tiles, scatter.found_in, scatter.write),
     "window": Template(window.tiles, window.found_in, window.write, limited=not_slow(window.tiles)),
     "rows": Template(rows.tiles, rows.found_in, rows.write, limited=not_slow(rows.tiles)),
     "contraction": Template(
@@ -90,7 +92,10 @@ def program(body: Graph, variant: Variant | str) -> Program:
     is no variant."""
     constants = tuple(Constant(c.name, c.type, c.digest) for c in body.constants)
     bare = Graph(body.name, body.inputs, constants, body.nodes, body.outputs)
-    return _of_task(bare, _read(variant), tuple(node.origin for node in body.nodes))
+    base = _read(variant)
+    if of_template(base.tile, ScatterTile):  # which alone looks at states
+        bare = replace(bare, states=body.states)
+    return _of_task(bare, base, tuple(node.origin for node in body.nodes))
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -131,6 +136,8 @@ def why_none(body: Graph) -> str:
     operators = {node.op for node in body.nodes}
     kinds = Counter(ops.info(node.op).kind for node in body.nodes)
     near = ["rows", "window"] if kinds["reduce"] else ["pointwise"]
+    if body.states:
+        near = ["scatter"]
     if len(body.nodes) > MOST_NODES:
         near = ["recurrence"]
     if kinds["contract"]:

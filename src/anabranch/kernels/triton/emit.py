@@ -225,12 +225,18 @@ class Emission:
         """Stores, where the bounds hold; `anchor` is a tile of indices whose shape it has if its
         address depends on no axis, `only` the mask of one index among these, which stores alone."""
         value, address = self.value(store.expr), store.address
+        axes = stored_axes(store)
         if not isinstance(store.expr, Const) and store.expr.dtype != store.type.dtype:
             value = f"{_operand(value)}.to({DTYPES[store.type.dtype]})"
         text = self._address(store.value, address, store.type.nbytes)
-        mask = self._mask(dict.fromkeys(axes_of(address)), within)
-        if not address.terms and anchor:
-            text, mask = f"{text} + 0 * {anchor}", mask or only
+        mask = self._mask(axes, within)
+        if not axes and anchor:
+            pointer, plus, place = text.partition(" + ")
+            place = f"({place} + 0 * {anchor})" if address.terms else f"{place}{plus}0 * {anchor}"
+            text, mask = f"{pointer} + {place}", mask or only
+        if store.where is not None:
+            where = _operand(self.value(store.where))
+            mask = f"{mask} & {where}" if mask else where
         self.statements.append(Write(text, value, mask))
 
     def index(self, index: Index, wide: bool | None = None) -> str:
@@ -406,6 +412,14 @@ def address_axes(load: BufferLoad) -> dict[Axis, None]:
     axes = dict.fromkeys(axis for index in load.index for axis in axes_of(index))
     for part in parts(load):
         axes.update(free_axes(part))
+    return axes
+
+
+def stored_axes(store: BufferStore) -> dict[Axis, None]:
+    """The axes on which the address of a store depends, and whether it is one."""
+    axes = dict.fromkeys(axis for index in store.index for axis in axes_of(index))
+    for root in store.roots[1:]:
+        axes.update(free_axes(root))
     return axes
 
 

@@ -7,6 +7,7 @@
 Read off the text of the kernel, whichever template wrote it: all that is loaded from the input is
 loaded before the first store of the result, from the same place, by the same part of the launch.
 A store of one element must be masked so that one thread does it, or another might read it late.
+A kernel that writes but a part of a state reads nothing of it, and may write nowhere else.
 That each element is stored by one CTA alone is not in the text: a few templates are trusted with
 that, where all results of a launch (of each part of it) have one shape.
 """
@@ -21,12 +22,12 @@ from dataclasses import dataclass
 from anabranch.ir.graph import types
 from anabranch.ir.refused import Refused
 from anabranch.ir.task import Kernel
-from anabranch.ir.tiles import HorizontalTile, template_of
+from anabranch.ir.tiles import ScatterTile, of_template, parts_of, template_of
 from anabranch.ir.variant import Variant
 from anabranch.kernels.triton.codegen import program
 from anabranch.kernels.triton.program import Program
 
-TEMPLATES = frozenset({"pointwise", "rows", "contraction"})
+TEMPLATES = frozenset({"pointwise", "scatter", "rows", "contraction"})
 """Templates that compute and store each element of a result once, by one CTA."""
 
 
@@ -34,17 +35,20 @@ def why_not_in_place(kernel: Kernel, over: Mapping[str, str]) -> Refused | None:
     """Why a generated kernel may not write these results of its body, each over the input that is
     named beside it; None if it may. ValueError where no template writes the kernel."""
     variant = kernel.variant
+    scatters = isinstance(variant, Variant) and of_template(variant.tile, ScatterTile)
+    own = {kernel.body.outputs[state.output].name: state.name for state in kernel.body.states}
+    if scatters and not over.items() >= own.items():
+        return Refused("of a result that lies elsewhere it would write but a part")
     if not over:
         return None
     if not isinstance(variant, Variant):
         return Refused("no template of today writes it")
-    tile = variant.tile
-    parts = tile.parts if isinstance(tile, HorizontalTile) else (tile,)
+    parts = parts_of(variant.tile)
     if not TEMPLATES.issuperset(map(template_of, parts)):
         return Refused("its template may compute an element more than once")
     table = types(kernel.body)
     shapes = {table[name].shape for name in (*over, *(ref.name for ref in kernel.body.outputs))}
-    if len(parts) == 1 and len(shapes) > 1:
+    if len(parts) == 1 and len(shapes) > 1 and not scatters:
         return Refused("for a result of another shape it computes elements more than once")
     written = program(kernel.body, variant)
     reasons = (why_text_not_in_place(written, new, old) for new, old in over.items())

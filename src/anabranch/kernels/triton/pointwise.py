@@ -37,6 +37,11 @@ def tiles(body: Graph, spec: TargetSpec) -> list[PointwiseTile]:
     dfg = found_in(body)
     if isinstance(dfg, Refused):
         return []
+    return [PointwiseTile(elements, warps) for elements, warps in sizes_of(dfg, spec)]
+
+
+def sizes_of(dfg: Dfg, spec: TargetSpec) -> list[tuple[int, int]]:
+    """Elements and warps of the tiles."""
     vector = _vector(dfg)
     sizes = [(vector * 32 * warps, warps) for warps in (1, 2, 4, 8)]
     sizes += [(2 * vector * 128, 4), (vector * 64, 4)]
@@ -46,7 +51,7 @@ def tiles(body: Graph, spec: TargetSpec) -> list[PointwiseTile]:
         # Each thread waits for memory as long as all do: an element each, in small CTAs or few.
         few = [(THREADS_PER_WARP * warps, warps) for warps in (1, 4)]
         chosen = list(dict.fromkeys([*few, chosen[0]]))
-    return [PointwiseTile(elements, warps) for elements, warps in chosen]
+    return chosen
 
 
 def write(body: Graph, tile: PointwiseTile) -> KernelTree:
@@ -54,35 +59,40 @@ def write(body: Graph, tile: PointwiseTile) -> KernelTree:
     dfg = found_in(body)
     if isinstance(dfg, Refused):
         raise ValueError(dfg.sentence)
-    elements, partial = tile.elements, dfg.points % tile.elements != 0
+    return written(body, dfg, "pointwise", tile.elements, tile.warps)
+
+
+def written(body: Graph, dfg: Dfg, template: str, elements: int, warps: int) -> KernelTree:
+    """The kernel of the template with so many elements a CTA."""
+    partial = dfg.points % elements != 0
     out = Emission({}, {}, {}, set())
     wide = ".to(tl.int64)" if dfg.points > LARGEST_GRID else ""
     out.let("i", (GridPlace(0), f"{wide} * {elements} + tl.arange(0, {elements})"))
     if partial:
         out.let("i_in", f"i < {dfg.points}")
-    inner = _elements(body, partial)
+    inner = _elements(body, dfg, partial)
     out.statements += inner.statements
     out.calls |= inner.calls
     grid = (-(-dfg.points // elements), 1, 1)
-    return kernel_tree(body, dfg, "pointwise", out, grid, tile.warps)
+    also = [root for store in dfg.stores for root in store.roots[1:]]
+    return kernel_tree(body, dfg, template, out, grid, warps, also=also)
 
 
 @functools.lru_cache(maxsize=256)
-def _elements(body: Graph, partial: bool) -> Emission:
+def _elements(body: Graph, dfg: Dfg, partial: bool) -> Emission:
     """What a thread does with its elements, however many they are: tiles differ in their first
     statements alone."""
-    dfg = found_in(body)
-    assert isinstance(dfg, Dfg), "it is computed element by element"
     largest = max(dfg.stores, key=lambda store: store.type.numel)
     flat, place = flattened(ordered(dfg.axes, largest), "i")
     stores = substitute_stores(dfg.stores, place)
     out = Emission({flat: "i"}, {flat: "i_in"} if partial else {}, names_of(body), {*INDICES})
-    out.expect(*(store.expr for store in stores))
+    roots = [root for store in stores for root in store.roots]
+    out.expect(*roots)
+    for root in roots:
+        out.value(root)
     for store in stores:
-        out.value(store.expr)
-    only = "i_in" if partial and dfg.points == 1 else ""
-    for store in stores:
-        out.store(store, anchor="i", only=only)
+        single = dfg.points == 1 or store.where is not None
+        out.store(store, anchor="i", only="i_in" if partial and single else "")
     return out
 
 

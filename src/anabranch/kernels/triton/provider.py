@@ -12,9 +12,10 @@ import importlib.util
 from dataclasses import dataclass
 from functools import partial
 
+from anabranch.ir.determinism import repeated_places
 from anabranch.ir.graph import types
 from anabranch.ir.protocols import KernelOffer, offered
-from anabranch.ir.state import elementwise
+from anabranch.ir.state import elementwise, written_parts
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.variant import Variant, parse_variant
@@ -33,15 +34,18 @@ OLDEST = (8, 0)
 
 @dataclass(frozen=True, slots=True)
 class TritonProvider:
-    """Every variant of every template that fits the task; `pruning`: of its many tiles, which."""
+    """Every variant of every template that fits the task; `pruning`: of its many tiles, which;
+    `in_order`: only what gives the same bits in each run."""
 
     name: str = "triton"
     pruning: PruningName = "time"
+    in_order: bool = False
 
     @property
     def version(self) -> str:
         """The digest of the rooms that decide, Triton's version, and how tiles are pruned."""
-        return f"{sources.digest()} {sources.installed('triton')} {self.pruning}"
+        order = " in order" if self.in_order else ""
+        return f"{sources.digest()} {sources.installed('triton')} {self.pruning}{order}"
 
     def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
         """A kernel for each variant that fits the body; none below compute capability 8.0 or
@@ -55,8 +59,10 @@ class TritonProvider:
             return []
         if not (spec.simulated or importlib.util.find_spec("triton")):
             return []
-        over = task.overwrites
-        if over and not all(_is_small_copy(task, new, old) for new, old in over.items()):
+        over, parts = task.overwrites, written_parts(task.body)
+        if not all(new in parts or _is_small_copy(task, new, old) for new, old in over.items()):
+            return []
+        if self.in_order and repeated_places(task.body):
             return []
         each = variants(task.body, spec, self.pruning)
         if not over:
