@@ -253,7 +253,7 @@ def load_step(
             tensors of model, optimizer and scaler, which are then as when it was saved.
         model: Of the same parameters and buffers as the one that the step was compiled for.
         optimizer: Of the same class and settings; its learning rates are those of the next call.
-        loss_fn: The loss, if it is a module with tensors of its own.
+        loss_fn: The loss, if it is a module with tensors of its own, or refers to such modules.
         scaler: A scaler, if the step was compiled with one.
         target: As in `load`.
         operators: As in `load`; gradients that look up by indices are among these:
@@ -271,7 +271,7 @@ def load_step(
     """
     model = unwrapped(model)
     training = Training(model, loss_fn or _no_loss, optimizer, NO_DRAWS, scaler=scaler)
-    device = check_training(training, ())
+    device = check_training(training, None)
     training = replace(training, random=NO_DRAWS.clone().to(device))
     with capture_lock(), uncollected(), neutral():
         plans, opened = _plans_of(path, target, operators)

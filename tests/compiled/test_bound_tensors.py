@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,3 +146,18 @@ def test_a_loss_may_refer_to_modules_that_change() -> None:
         wanted = getattr(theirs, part).state_dict()
         for name, value in getattr(mine, part).state_dict().items():
             torch.testing.assert_close(value, wanted[name], atol=1e-5, rtol=1e-4)
+
+
+def test_a_saved_step_is_given_the_loss_that_refers_to_modules(tmp_path: Path) -> None:
+    mine, theirs = Distilled(), Distilled()
+    theirs.last.load_state_dict(mine.last.state_dict())
+    mine.compiled().save(tmp_path / "step.anabranch")
+    path, pair = tmp_path / "step.anabranch", {"model": mine.model, "optimizer": mine.optimizer}
+    with pytest.raises(WeightsError, match=r"(?s)reads loss\.last\.bias, .* as loss_fn"):
+        anabranch.load_step(path, **pair, target="cpu")  # type: ignore[arg-type]
+    step = anabranch.load_step(path, **pair, loss_fn=mine.loss, target="cpu")  # type: ignore[arg-type]
+    for _ in range(2):
+        assert step(*BATCH).item() == pytest.approx(theirs.eager(), abs=2e-6)
+        mine.follow()
+        theirs.follow()
+    torch.testing.assert_close(mine.last.weight, theirs.last.weight)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -155,6 +155,17 @@ def check_settings(saved: SavedStep, now: GroupSettings) -> None:
                     "a plan reads anew the settings alone that it was compiled to read",
                     f"make the optimizer with {key}={theirs.get(key)}, or compile the step again",
                 )
+
+
+def check_loss(read: Collection[str], held: Held) -> None:
+    """WeightsError where the plan reads tensors of a loss that is not given. `read`: names."""
+    lost = sorted(name for name in read if name.startswith("loss.") and name not in held.names)
+    if lost:
+        raise WeightsError(
+            f"the step reads {lost[0]}, and no loss that has it is given",
+            "tensors of a loss, and of modules that it refers to, are none of the model's",
+            "give load_step the loss that the step was compiled with, as loss_fn",
+        )
 
 
 def state_places(plan: Plan, held: Held, device: torch.device) -> dict[str, Tensor]:

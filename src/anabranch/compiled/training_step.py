@@ -32,6 +32,7 @@ from anabranch.compiled.saved_step import (
     KEY,
     SavedStep,
     alike_in,
+    check_loss,
     check_settings,
     read_back,
     settings_of,
@@ -222,6 +223,10 @@ class TrainingStep:
         held = alike_in(first, held_by(training))
         step._take_rates()
         step._plans = [Compiled(None, target, options, None) for _ in step._kinds]
+        read = [plan.recipe for plan, _ in plans if plan.recipe is not None]
+        written_to = {state.path for plan, _ in plans for state in plan.tasks.states}
+        fixed = {name for recipe in read for constant in recipe.given for name in constant.source}
+        check_loss(fixed | written_to, held)
         places: dict[str, Tensor] = {}
         for ends, compiled in zip(step._kinds, step._plans, strict=True):
             mine = [pair for pair, said in zip(plans, saved, strict=True) if said.ends == ends]
@@ -229,9 +234,6 @@ class TrainingStep:
                 compiled.states.places.update(state_places(plan, held, target.device))
             places.update(compiled.states.places)
             compiled.adopt_all(mine, str(path))
-        read = [plan.recipe for plan, _ in plans if plan.recipe is not None]
-        written_to = {state.path for plan, _ in plans for state in plan.tasks.states}
-        fixed = {name for recipe in read for constant in recipe.given for name in constant.source}
         step._held, step._bound = held, BoundTensors.of(training, held, fixed, written_to)
         check_settings(first, settings_of(step._bound.settings))
         with torch.no_grad():

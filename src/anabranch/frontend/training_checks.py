@@ -38,9 +38,9 @@ SHARDED = "DTensor"
 SHARDED_AS = "FullyShardedDataParallel"
 
 
-def check_training(training: Training, batch: tuple[Any, ...]) -> torch.device:
-    """The device of the step. OptionError for what is no model, loss or optimizer; CaptureError for
-    what no graph of a step can hold."""
+def check_training(training: Training, batch: tuple[Any, ...] | None) -> torch.device:
+    """The device of the step; without a batch nothing is said of one. OptionError for what is no
+    model, loss or optimizer; CaptureError for what no graph of a step can hold."""
     _check_kinds(training)
     for _, module in training.modules():
         for path, part in module.named_modules():
@@ -61,9 +61,10 @@ def check_training(training: Training, batch: tuple[Any, ...]) -> torch.device:
             "gradients are those of what the loss depends on",
             "make it of this model's parameters: AdamW(model.parameters())",
         )
-    _check_arguments(training, batch)
-    check_inputs(batch, {})
-    return check_devices(iter(_parameters(training)), batch, {})
+    if batch is not None:
+        _check_arguments(training, batch)
+        check_inputs(batch, {})
+    return check_devices(iter(_parameters(training)), batch or (), {})
 
 
 def _check_kinds(training: Training) -> None:
