@@ -569,6 +569,9 @@ def _given_other_memory(layer: nn.Linear, x: Tensor) -> Tensor:
     return x
 
 
+SPARSE = torch.sparse_csr_tensor([0, 1, 2], [1, 0], [2.0, 3.0], size=(2, 2))
+
+
 @pytest.mark.parametrize(
     ("function", "told"),
     [
@@ -579,6 +582,7 @@ def _given_other_memory(layer: nn.Linear, x: Tensor) -> Tensor:
             lambda net, x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize(),
             "makes a quantised tensor",
         ),
+        (lambda net, x: SPARSE @ net.layer(x), "with a sparse tensor"),
     ],
 )
 def test_what_goes_past_torch_export_is_refused_in_our_words(function: Any, told: str) -> None:

@@ -26,6 +26,12 @@ PAST_EXPORT = {
         "round by torch.fake_quantize_per_tensor_affine, or keep int8 numbers and their scales in "
         "tensors",
     ),
+    "tensors do not have strides": (
+        "the model computes with a sparse tensor",
+        "only dense, strided tensors can be compiled",
+        "convert it first (to_dense()), or use torch.compile(model, backend='anabranch'), which "
+        "leaves this part to eager",
+    ),
     "Expected FakeTensor, got": (
         "the model takes derivatives of a function in forward (torch.func)",
         "torch lost track of what it traces there: 2.11 does, 2.13 does not",
