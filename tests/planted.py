@@ -8,7 +8,7 @@ from contextlib import suppress
 from tests.rewrite.graphs import captured
 
 from anabranch.fuzz import patterns
-from anabranch.fuzz.drawing import DrawnModel, made
+from anabranch.fuzz.drawing import DrawnModel, built_model
 from anabranch.fuzz.program_builder import Rejected, Sheet
 from anabranch.ir.graph import Graph
 from anabranch.ir.rule import Rule
@@ -37,7 +37,7 @@ def sheets(rules: Iterable[Rule], seeds: Iterable[int]) -> Iterator[Sheet]:
 
 def _sheet(seed: int) -> Sheet:
     sheet = Sheet(seed)
-    sheet.given("normal((2, 3, 4, 4), 1{shift})")
+    sheet.add_input("normal((2, 3, 4, 4), 1{shift})")
     return sheet
 
 
@@ -45,5 +45,5 @@ def graph_of(sheet: Sheet) -> Graph:
     """What was drawn so far, captured, with all of it returned."""
     outputs = tuple(name for step in sheet.steps for name in step.results)
     drawing = DrawnModel(0, tuple(sheet.inputs), tuple(sheet.layers), tuple(sheet.steps), outputs)
-    build, inputs = made(drawing)
+    build, inputs = built_model(drawing)
     return captured(build(), *inputs(0))

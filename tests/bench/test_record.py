@@ -86,7 +86,7 @@ def test_what_kernels_take_is_recorded_where_they_are_timed() -> None:
     assert all(one.resources is None for one in considered(compiled)[1].values())  # as on a CPU
     made = compiled.entries[-1].compilation
     assert made is not None
-    found = made.found.selection
+    found = made.compiled.selection
     asked: list[set[str]] = []
 
     class Gpu(Roofline):

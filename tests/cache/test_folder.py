@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.cache.folder import made, on_network, why_shared_file, why_untrusted
+from anabranch.cache.folder import make_folder, on_network, why_shared_file, why_untrusted
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 
@@ -16,7 +16,7 @@ def test_our_own_folder_is_trusted_and_those_made_on_the_way(tmp_path: Path) -> 
     folder = tmp_path / "a" / "b"
     before = os.umask(0)
     try:
-        made(folder)
+        make_folder(folder)
     finally:
         os.umask(before)
     assert folder.stat().st_mode & 0o777 == folder.parent.stat().st_mode & 0o777 == 0o700
@@ -25,7 +25,7 @@ def test_our_own_folder_is_trusted_and_those_made_on_the_way(tmp_path: Path) -> 
 
 def test_a_folder_above_counts_unless_it_is_sticky(tmp_path: Path) -> None:
     folder = tmp_path / "shared" / "cache"
-    made(folder)
+    make_folder(folder)
     folder.parent.chmod(0o777)
     assert why_untrusted(folder) == f"{folder.parent} is writable for everybody"
     folder.parent.chmod(0o1777)
@@ -37,7 +37,7 @@ def test_a_folder_above_counts_unless_it_is_sticky(tmp_path: Path) -> None:
 @root
 def test_another_owner(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
-    made(folder)
+    make_folder(folder)
     os.chown(folder, 12345, -1)
     assert f"{folder} is of user 12345" in why_untrusted(folder)
 
@@ -45,7 +45,7 @@ def test_another_owner(tmp_path: Path) -> None:
 @root
 def test_a_link_of_another_user(tmp_path: Path) -> None:
     folder, link = tmp_path / "cache", tmp_path / "link"
-    made(folder)
+    make_folder(folder)
     link.symlink_to("cache")
     assert why_untrusted(link) == why_untrusted(link / "") == ""
     os.chown(link, 12345, -1, follow_symlinks=False)
@@ -54,7 +54,7 @@ def test_a_link_of_another_user(tmp_path: Path) -> None:
 
 def test_what_a_link_leads_to_counts(tmp_path: Path) -> None:
     folder, link = tmp_path / "shared" / "cache", tmp_path / "link"
-    made(folder)
+    make_folder(folder)
     link.symlink_to(folder)
     assert why_untrusted(link) == ""
     folder.parent.chmod(0o777)

@@ -22,10 +22,10 @@ def test_without_a_gpu(
     assert found["target sim:h200"] == {
         "state": "ok",
         "name": "target sim:h200",
-        "found": "NVIDIA H200",
+        "detail": "NVIDIA H200",
     }
     assert ran.json["default_target"] == "cpu"
-    assert "memory only" in found["cache"]["found"]
+    assert "memory only" in found["cache"]["detail"]
 
 
 def test_with_a_gpu_says_what_it_lacks(

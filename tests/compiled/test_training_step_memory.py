@@ -45,7 +45,7 @@ def step_of(model: nn.Module, limit: int | None = None, **more: Any) -> anabranc
 def needs(step: anabranch.TrainingStep) -> int:
     """What the step holds beside states."""
     plan = step.plan
-    inputs = sum(value.type.nbytes for value in plan.tasks.given)
+    inputs = sum(value.type.nbytes for value in plan.tasks.call_inputs)
     constants = sum(constant.type.nbytes for constant in plan.tasks.constants)
     return plan.peak_bytes + inputs + constants
 

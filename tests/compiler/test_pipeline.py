@@ -97,7 +97,7 @@ def test_the_zoo_on_the_cpu(network: str) -> None:
     asked = job(network, budget=1, check=1)
     made = compile_model(asked)
     assert made.errors and all(error <= allowed for error, allowed in made.errors)
-    bound = max(build.MEMORY_LEAST, 1.25 * made.found.sequential.arena_bytes)
+    bound = max(build.MEMORY_LEAST, 1.25 * made.compiled.sequential.arena_bytes)
     told = any("however tasks wait" in event.why for event in asked.trace.events)
     assert made.plan.arena_bytes <= bound or told
 
@@ -106,7 +106,7 @@ def test_the_zoo_on_the_cpu(network: str) -> None:
 def test_every_scheduler_runs_for_real(scheduler: str) -> None:
     made = compile_model(small(scheduler=scheduler, budget=1))
     assert made.plan.schedule.scheduler == scheduler
-    assert any(schedule.streams == 1 for schedule, _ in made.found.schedules)
+    assert any(schedule.streams == 1 for schedule, _ in made.compiled.schedules)
     assert all(error <= allowed for error, allowed in made.errors)
 
 
@@ -187,7 +187,7 @@ def test_a_norm_that_half_precision_cannot_hold_stays_beside_its_weight() -> Non
     assert made.errors and all(error <= allowed for error, allowed in made.errors)
     told = [event.why for event in asked.trace.events if event.kind == "fallback"]
     assert len(told) == 1 and told[0].endswith("no weight rounded anew")
-    ops = [node.op for node in made.found.graph.nodes]
+    ops = [node.op for node in made.compiled.graph.nodes]
     assert "aten.addcmul.default" in ops and "aten.batch_norm.default" not in ops
 
 
@@ -316,14 +316,14 @@ def test_stopped_it_returns_the_best_so_far(stage: str, target: str, tmp_path: P
             deadline=Deadline(stop=pressed.stop),
         )
         made = compile_model(asked)
-        assert made.found.cut_short == "stop" and made.path is not None and not made.path.rounds
+        assert made.compiled.cut_short == "stop" and made.path is not None and not made.path.rounds
         assert [e.what for e in asked.trace.events if e.kind == "stage"][-1] == "eager"
         assert all(error <= allowed for error, allowed in made.errors)
         told = [e.why for e in asked.trace.events if (e.kind, e.where) == ("refused", "search")]
         assert told == ["no time is left to search"]
         again = replace(asked, trace=Trace(), deadline=ENDLESS)
         whole = compile_model(again)
-        assert whole.found.cut_short == ""
+        assert whole.compiled.cut_short == ""
         assert ("applied", "recall") not in [(e.kind, e.where) for e in again.trace.events]
         if target != "cpu":  # where nothing is measured, what was stopped leaves no trace
             assert whole.cost.us <= made.cost.us
@@ -419,8 +419,8 @@ def test_a_plan_that_is_launched_by_each_call_says_so_wherever_it_is_kept(tmp_pa
     artifact_file.save(made.plan, tmp_path / "plan.anabranch", {})
     again, _ = artifact_file.load(tmp_path / "plan.anabranch")
     assert not again.graph
-    beside = Beside.of(made.found.graph)
-    kept = compact.BRIEFS.write(compact.write(made.plan, made.found.graph), beside)
+    beside = Beside.of(made.compiled.graph)
+    kept = compact.BRIEFS.write(compact.write(made.plan, made.compiled.graph), beside)
     told = compact.BRIEFS.read(kept, beside)
-    read = compact.read(told, made.found.graph, made.plan.spec, made.plan.signature)
+    read = compact.read(told, made.compiled.graph, made.plan.spec, made.plan.signature)
     assert not read.graph

@@ -78,10 +78,10 @@ def test_a_warm_start_has_the_plan_of_the_cold_one(cache: Cache, network: str, t
     assert warm.plan == cold.plan
     generated = [t for t in warm.plan.tasks.tasks if t.kernel and t.kernel.source]
     assert bool(generated) == (target != "cpu")
-    assert warm.found.schedules == cold.found.schedules
-    assert warm.found.timeline == cold.found.timeline
-    assert warm.found.sequential == cold.found.sequential
-    assert warm.cost == cold.cost and warm.found.graph == cold.found.graph
+    assert warm.compiled.schedules == cold.compiled.schedules
+    assert warm.compiled.timeline == cold.compiled.timeline
+    assert warm.compiled.sequential == cold.compiled.sequential
+    assert warm.cost == cold.cost and warm.compiled.graph == cold.compiled.graph
     assert found(second.trace) == found(first.trace)
     assert tried(warm) == tried(cold)
 
@@ -143,13 +143,13 @@ def test_what_a_search_found_is_the_beginning_of_a_warm_start(cache: Cache) -> N
     assert cold.path is not None and cold.path.rounds and warm.path == cold.path
     simplified = [e.why for e in second.trace.events if e.where == "rewrite" and e.kind != "stage"]
     assert simplified.count(RECALLED) == 2  # as captured, and as the search left it
-    assert warm.plan == cold.plan and warm.found.graph == cold.found.graph
+    assert warm.plan == cold.plan and warm.compiled.graph == cold.compiled.graph
 
 
 def tried(made: Compilation) -> dict[str, list[tuple[object, ...]]]:
     return {
         name: [(c.kernel.provider, c.kernel.name, c.kernel.variant, c.verdict) for c in candidates]
-        for name, candidates in made.found.selection.candidates.items()
+        for name, candidates in made.compiled.selection.candidates.items()
     }
 
 
@@ -225,7 +225,7 @@ def test_what_is_not_an_outcome_is_decided_anew(cache: Cache, text: str) -> None
 
 def test_what_was_stopped_or_may_be_otherwise_another_day_is_not_kept(cache: Cache) -> None:
     one = job(cache, "fire", "sim:h200", scheduler="critical")
-    found = compile_model(one).found
+    found = compile_model(one).compiled
     assert found.settled and not found.cut_short
     known = replace(found, timeline=replace(found.timeline, latency=1.5))
 
@@ -265,7 +265,7 @@ def test_what_a_budget_cut_short_is_the_answer_until_there_is_more_time(cache: C
 
     def started(budget: float | None) -> tuple[bool, str]:
         one = job(cache, "fire", scheduler="critical", kernels="library", budget=budget)
-        cut = compile_model(one).found.cut_short
+        cut = compile_model(one).compiled.cut_short
         said = [event.why for event in one.trace.events if event.where == "recall"]
         longer = "a budget of 1e-06 s cut it short: a longer one goes on"
         assert (longer in said) is (recalled(one.trace) and cut == "budget")

@@ -155,7 +155,7 @@ def test_answers_are_those_of_values() -> None:
         aten._local_scalar_dense.default,
         aten.index.Tensor,
     ]
-    assert answers[0].given == 3.0 and answers[1].given.shape == (1,) and result.tolist() == [6.0]
+    assert answers[0].result == 3.0 and answers[1].result.shape == (1,) and result.tolist() == [6.0]
 
 
 def test_the_model_is_left_as_it_was() -> None:

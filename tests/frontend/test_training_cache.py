@@ -318,7 +318,7 @@ def check(captured: Captured, eager: EagerStep, held: Held, batch: tuple[Any, ..
     ]
     found = eval_graph(graph, inputs, torch.device("cpu"))
     loss = eager(*batch, rates)
-    exact: dict[str, Any] = {"rtol": 1e-2, "atol": 1e-2} if eager.found.autocast else {}
+    exact: dict[str, Any] = {"rtol": 1e-2, "atol": 1e-2} if eager.surroundings.autocast else {}
     torch.testing.assert_close(found[0], loss, **exact)
     written = {one.path: found[one.output] for one in states.values()}
     for name, tensor in zip(held.names, held.tensors, strict=True):

@@ -16,7 +16,7 @@ from anabranch.fuzz.drawing import (
     DrawnModel,
     DrawnStep,
     Given,
-    made,
+    built_model,
     model_text,
     values,
 )
@@ -38,7 +38,7 @@ def test_every_kind_is_drawn_within_300_seeds() -> None:
 def test_drawn_models_return_numbers_the_same_ones_each_time() -> None:
     for seed in (*range(40), 700424):
         drawing = draw(seed)
-        build, inputs = made(drawing)
+        build, inputs = built_model(drawing)
         found = values(drawing)
         assert all(value.isfinite().all() for value in found.values())
         with torch.no_grad():
@@ -52,14 +52,14 @@ def test_drawn_models_return_numbers_the_same_ones_each_time() -> None:
 )
 def test_what_is_returned_is_arranged_in_forms(form: str, kind: type) -> None:
     drawing = DrawnModel(0, (Given("x0", "normal((2,), 1{shift})"),), (), (), ("x0",), form)  # type: ignore[arg-type]
-    build, inputs = made(drawing)
+    build, inputs = built_model(drawing)
     assert type(build()(*inputs(0))) is kind
 
 
 def test_a_line_that_is_taken_back_leaves_all_as_it_was() -> None:
     """Views too: a copy of one has other strides, and then lines pass that no model can run."""
     sheet = Sheet(0)
-    x = sheet.given("normal((2, 1, 3), 1{shift})")
+    x = sheet.add_input("normal((2, 1, 3), 1{shift})")
     wide = sheet.add(f"{x}.expand(-1, 4, -1)")
     was = {name: (value.clone(), value.stride()) for name, value in sheet.values.items()}
     for line in (f"{wide}.view(24)", f"{x}.mul_(1e9)", f"{x}.add_(1).view(5)"):
@@ -74,8 +74,8 @@ def test_a_line_that_is_taken_back_leaves_all_as_it_was() -> None:
 def test_no_line_ends_the_process() -> None:
     """A convolution that is dilated along an axis where its filter has one element."""
     sheet = Sheet(0)
-    x = sheet.given("normal((1, 2, 5, 5), 1{shift})")
-    w = sheet.given("normal((2, 2, 3, 1), 2{shift})")
+    x = sheet.add_input("normal((1, 2, 5, 5), 1{shift})")
+    w = sheet.add_input("normal((2, 2, 3, 1), 2{shift})")
     given = f"{x}, {w}, None, [1, 1], [0, 0], [1, 2], False, [0, 0], 1"
     y = sheet.add(f"torch.ops.aten.convolution.default({given})")
     assert sheet.values[y].shape == (1, 2, 3, 5)
@@ -90,7 +90,7 @@ def test_layers_are_modules_or_tensors() -> None:
     layers = (DrawnLayer("w0", "nn.BatchNorm1d(3)", 1), DrawnLayer("w1", "normal((3,), 2)", 2))
     given = (Given("x0", "normal((4, 3), 1{shift})"),)
     steps = (DrawnStep("norm", ("v0",), "self.w0(x0) * self.w1"),)
-    build, _ = made(DrawnModel(0, given, layers, steps, ("v0",)))
+    build, _ = built_model(DrawnModel(0, given, layers, steps, ("v0",)))
     model = build()
     assert {name for name, _ in model.named_parameters()} == {"w0.weight", "w0.bias", "w1"}
     assert (model.get_buffer("w0.running_var") > 0).all()

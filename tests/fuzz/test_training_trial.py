@@ -9,7 +9,7 @@ import torch
 
 from anabranch.fuzz import drawn_training
 from anabranch.fuzz.draw import draw
-from anabranch.fuzz.drawing import DrawnLayer, DrawnModel, DrawnStep, Given, made
+from anabranch.fuzz.drawing import DrawnLayer, DrawnModel, DrawnStep, Given, built_model
 from anabranch.fuzz.trial import TrialSetting, attempt
 from anabranch.ir.graph import Graph
 from anabranch.rewrite.passes import PASSES
@@ -63,7 +63,7 @@ def test_what_no_eager_step_can_do_is_refused() -> None:
 
 
 def test_parameters_are_drawn_by_their_names() -> None:
-    build, _ = made(CHAIN)
+    build, _ = built_model(CHAIN)
     kinds = set[tuple[bool, int]]()
     for seed in range(20):
         model = drawn_training.trainable(build(), seed, False)

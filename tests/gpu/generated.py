@@ -21,7 +21,7 @@ def generated(fast: anabranch.Compiled) -> Executable:
     any, faster or not."""
     made, target = fast.entries[0].compilation, fast.target
     assert made is not None
-    tasks = partition(made.found.graph, Trace(), target.spec)
+    tasks = partition(made.compiled.graph, Trace(), target.spec)
     ours, library = TritonProvider(), AtenProvider()
 
     def chosen(task: Task) -> Task:

@@ -50,4 +50,4 @@ def test_references_are_found_and_renamed_in_nested_arguments() -> None:
 
 
 def test_a_call_brings_no_states() -> None:
-    assert [value.name for value in GRAPH.given] == ["x"] and len(GRAPH.inputs) == 2
+    assert [value.name for value in GRAPH.call_inputs] == ["x"] and len(GRAPH.inputs) == 2

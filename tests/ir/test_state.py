@@ -33,7 +33,7 @@ graph cache {
 def test_text_parses_back_and_the_key_says_the_pair() -> None:
     graph = parse_graph(CACHE)
     assert parse_graph(text_graph(graph)) == graph
-    assert [value.name for value in graph.given] == ["x", "at"]
+    assert [value.name for value in graph.call_inputs] == ["x", "at"]
     other = parse_graph(
         CACHE.replace("-> %two", "-> %one").replace("%before, %two", "%before, %one")
     )

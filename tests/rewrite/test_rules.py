@@ -167,7 +167,9 @@ def test_a_weight_is_copied_for_its_strides_of_size_one() -> None:
         "  return %a, %b\n}"
     )
     assert [match.root.name for match in matches(graph, clone)] == ["a"]
-    assert match_at(graph.nodes[0], always.RULES[0], next(matches(graph, clone)).known) is None
+    assert (
+        match_at(graph.nodes[0], always.RULES[0], next(matches(graph, clone)).value_facts) is None
+    )
 
 
 ANY_AVERAGE = pools((OneOf(True, False), OneOf(True, False), OneOf(None, 7)), "x: B C room image")

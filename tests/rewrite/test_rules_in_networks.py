@@ -17,7 +17,7 @@ from tests.rewrite.samples import SAMPLES
 
 from anabranch.ir.graph import Graph
 from anabranch.ir.pass_runner import Stepper
-from anabranch.ir.rule import Known, Match, Rule
+from anabranch.ir.rule import Match, Rule, ValueFacts
 from anabranch.options import Options
 from anabranch.rewrite.apply import apply, apply_all
 from anabranch.rewrite.match import matches, matches_in
@@ -179,7 +179,7 @@ def test_no_number_changes(graphs: Graphs, name: str) -> None:
     else:
         equal(graph, after, tolerance=1e-9)
     simpler = simplified(after)
-    constant = Known.of(simpler).constant
+    constant = ValueFacts.of(simpler).constant
     assert [node.name for node in simpler.nodes if constant.issuperset(node.results)] == []
     assert simpler != graph
 

@@ -161,7 +161,7 @@ def test_without_time_nothing_is_searched_until_there_is_more(
     for _ in range(2):
         made = asked(budget=1e-6)
         assert made.path is not None and made.path.undone == 1.0 and not begun
-        assert made.found.cut_short == "budget"
+        assert made.compiled.cut_short == "budget"
     asked(budget=600)
     assert len(begun) == 1
 

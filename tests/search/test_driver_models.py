@@ -79,7 +79,7 @@ def test_the_same_twice_on_the_simulated_gpu() -> None:
     first, second = (made(model, x, target="sim:h200", kernels="library")[0] for _ in range(2))
     assert first.path is not None and second.path is not None
     assert first.path.rounds and first.path.rounds == second.path.rounds
-    assert first.found.graph == second.found.graph
+    assert first.compiled.graph == second.compiled.graph
     assert different(first.path.begin, first.path.graph) is None
     alone, _ = made(model, x, target="sim:h200", kernels="library", search="none")
     assert alone.path is None and first.cost.us < alone.cost.us
@@ -149,10 +149,10 @@ def test_norms_of_a_transformer_are_no_launches(post: bool) -> None:
     found, _ = made(model, x, target="sim:h200")
     launches = [len(one.plan.tasks.tasks) for one in (plain, found)]
     assert launches == [6, 5]
-    norms = [node for node in found.found.graph.nodes if node.op == "aten.layer_norm.default"]
+    norms = [node for node in found.compiled.graph.nodes if node.op == "aten.layer_norm.default"]
     assert len(norms) <= 1
     exact = torch.float64
-    (was,), (now,) = (eval_graph(o.found.graph, [x], precision=exact) for o in (plain, found))
+    (was,), (now,) = (eval_graph(o.compiled.graph, [x], precision=exact) for o in (plain, found))
     assert relative_error(now, was) < 1e-2  # folded weights are rounded to half precision
 
 

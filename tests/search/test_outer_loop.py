@@ -307,7 +307,7 @@ def parts_paid(
 
     def assembled(survey: object, paid: dict[str, Paid]) -> Assembled:
         assert list(paid) == ["like 5"] and paid["like 5"].ran.gain == Gain(3.0)
-        return Assembled(chain(6), paid["like 5"].found.steps, Gain(gain))
+        return Assembled(chain(6), paid["like 5"].form.steps, Gain(gain))
 
     def build(graph: Graph) -> Built:
         ran.append(len(graph.nodes))

@@ -78,7 +78,7 @@ def test_the_fastest_form_stays_if_it_is_faster_by_more_than_the_noise() -> None
     paid = settled(entrants(known, Nodes()), time_parts, trace)
     assert len(ran) == 9 and sorted(ran) == sorted([*us, 6])
     assert list(paid) == ["like 20"]
-    assert len(paid["like 20"].found.graph.nodes) == 19 and paid["like 20"].ran.gain == Gain(5.0)
+    assert len(paid["like 20"].form.graph.nodes) == 19 and paid["like 20"].ran.gain == Gain(5.0)
     told = {event.why: event.kind for event in trace.events}
     assert told["15.00 us measured, 20.00 without, as a part"] == "applied"
     assert told["9.50 us measured, 9.00 without, as a part"] == "refused"
@@ -98,7 +98,7 @@ def test_a_rule_is_rather_tried_by_itself_than_with_others() -> None:
 
 
 def test_what_paid_least_is_left_out_first() -> None:
-    form = part(9, (8, 0.3)).found[0][0]
+    form = part(9, (8, 0.3)).forms[0][0]
     us = {"a": 8.0, "b": 6.0, "c": 7.0}
     was = Cost(9.0, "measured")
     paid = {name: Paid(form, Ran(was, Cost(now, "measured"), 1)) for name, now in us.items()}
@@ -110,9 +110,9 @@ def test_what_paid_least_is_left_out_first() -> None:
 def test_each_rule_is_tried_before_one_is_tried_everywhere() -> None:
     """One rule promises much in every part; another, little in one of them, has its turn."""
     other = RewriteStep("few -> many", ("n0",), Price(1.0), Price(0.9))
-    forms = part(8, (7, 0.4), (6, 0.01)).found
+    forms = part(8, (7, 0.4), (6, 0.01)).forms
     modest = replace(forms[1][0], steps=(other,)), 0.01
     parts = [part(20 + i, (10 + i, 0.5)) for i in range(9)]
-    known = [*parts, replace(part(8), found=(forms[0], modest))]
+    known = [*parts, replace(part(8), forms=(forms[0], modest))]
     room = 2 * len({0, 1})
     assert lengths(entrants(known, Nodes(1), room)) == {28: [18], 8: [6], 27: [17], 26: [16]}

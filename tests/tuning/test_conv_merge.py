@@ -80,7 +80,7 @@ def test_networks_on_the_cpu(network: str, scheduler: str, batch: int) -> None:
     (got,) = made.run(inputs)
     assert torch.allclose(got, want, rtol=1e-3, atol=1e-4 * want.abs().max().item())
     names = [task.name for task in made.plan.tasks.tasks]
-    assert names == [task.name for task in made.found.selection.tasks.tasks]
+    assert names == [task.name for task in made.compiled.selection.tasks.tasks]
     said = [e for e in events if e.kind == "applied" and e.what.startswith("merge ")]
     assert len([name for name in names if "_and_" in name]) == len(said)
     members = sum(event.what.count(" + ") for event in said)

@@ -155,7 +155,7 @@ def check_signature(signature: Signature, tasks: TaskGraph) -> None:
     keys = arguments.child(1).context if kinds == [tuple, dict] else [None]
     _unless(all(isinstance(key, str) for key in keys), "its inputs are no arguments of a call")
     input_names = [leaf.ref.name for leaf in signature.inputs if leaf.ref is not None]
-    inputs = {value.name: value.type for value in tasks.given}
+    inputs = {value.name: value.type for value in tasks.call_inputs}
     fits = len(signature.inputs) == arguments.num_leaves and input_names == list(inputs)
     _unless(fits, "its signature has other inputs than its tasks")
     results = read_tree(signature.output_tree, plain=True)

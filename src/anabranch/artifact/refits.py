@@ -91,10 +91,10 @@ def write(plan: Plan, tensors: dict[str, torch.Tensor]) -> RecipeModel | None:
     derived = [c for c in plan.tasks.constants if c.derived is not None and follows(c)]
     relied = [replace(c.constant, name=_name(i)) for i, c in enumerate(recipe.conditions)]
     try:
-        steps = derive.write(recipe.given, (*derived, *relied))
+        steps = derive.write(recipe.sources, (*derived, *relied))
     except ValueError:
         return None
-    given_models = tuple(_given(constant, recipe, tensors) for constant in recipe.given)
+    given_models = tuple(_given(constant, recipe, tensors) for constant in recipe.sources)
     model = RecipeModel(
         state=tuple(
             HeldModel(

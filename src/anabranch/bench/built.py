@@ -152,7 +152,7 @@ def bounded_plan(compiled: Any) -> Plan | None:
     if compiled.options.arena_ratio is not None or entry.compilation is None:
         return None
     usual = Options.model_fields["arena_ratio"].default
-    most = largest_arena(entry.compilation.found.sequential.arena_bytes, usual)
+    most = largest_arena(entry.compilation.compiled.sequential.arena_bytes, usual)
     plan: Plan = entry.plan
     return pack(plan.tasks, plan.schedule, plan.spec, plan.signature, limit_bytes=most)
 

@@ -90,11 +90,11 @@ def observe(
             trace.add("warning", "record", what, str(error))
             continue
         if save is not None:
-            save(recorder.found)
+            save(recorder.observations)
         del job, tasks, whole
         here.release()
     trace.progress("record", len(cells), len(cells))
-    observations = recorder.found if recorder is not None else into
+    observations = recorder.observations if recorder is not None else into
     if observations is None:
         assert failed is not None, "no networks"
         raise failed
@@ -153,7 +153,7 @@ def _small(name: str, distinct: Sequence[Task], alone: Measured) -> Iterator[Exp
 
 def _forks_and_joins(recorder: ObservationRecorder, target: Target, trace: Trace) -> None:
     """What tiny kernels show, once a file."""
-    if any(graph.kind == "steps" for graph in recorder.found.graphs):
+    if any(graph.kind == "steps" for graph in recorder.observations.graphs):
         return
     costs = _measured(target, trace, 5 * LEAST_S)
     for task in tiny(target.spec):

@@ -120,12 +120,12 @@ def considered(compiled: Compiled) -> tuple[list[Tried], dict[str, KernelFact]]:
     compared as wholes, with its candidates; and by `kernel_key` what those take that are kept."""
     compilation, target = compiled.entries[-1].compilation, compiled.target
     assert compilation is not None
-    selections = [compilation.found.selection]
+    selections = [compilation.compiled.selection]
     with Cache.open(compiled.options.cache_dir) as cache:
         tuner = Tuner(target, compiled.options, cache)
         prepare = partial(pack, spec=target.spec)
         costs = costs_of(target, prepare, cache, compiled.trace, each=TIME.kernel_s)
-        cuts = tuner.cuts(compilation.found.graph, Trace())
+        cuts = tuner.cuts(compilation.compiled.graph, Trace())
         selections += tuner.each(cuts, costs)
         wholes = tuner.kernels(cuts, costs, Trace(), wholes=True)
         selections += [way.selection for way in wholes]

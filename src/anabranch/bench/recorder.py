@@ -2,7 +2,7 @@
 
 recorder = ObservationRecorder(None, spec)
 recorder.add(subject, schedules, alone, together)     what times tasks, what times schedules
-recorder.found --> Observations
+recorder.observations --> Observations
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ObservationRecorder:
                 "write to another file, or remove this one",
             )
         sessions = (*earlier.sessions, recorded_provenance())
-        self.found = earlier.model_copy(update={"sessions": sessions})
+        self.observations = earlier.model_copy(update={"sessions": sessions})
         self._rows: dict[str, int] = {}
 
     def begin(self) -> None:
@@ -99,7 +99,7 @@ class ObservationRecorder:
         preds: list[tuple[int, ...]] = [()] * len(names)
         for name, mask in zip(dag.names, dag.preds, strict=True):
             preds[order[name]] = tuple(sorted(order[dag.names[u]] for u in bits(mask)))
-        spec = replace(self.found.spec, tf32=subject.dtype == "tf32")
+        spec = replace(self.observations.spec, tf32=subject.dtype == "tf32")
         rows = tuple(self._row(task, alone, spec) for task in subject.originals)
         graph = ObservedGraph(
             name=subject.name,
@@ -108,20 +108,24 @@ class ObservationRecorder:
             dtype=subject.dtype,
             of=subject.of,
             kernels=subject.kernels,
-            session=len(self.found.sessions) - 1,
+            session=len(self.observations.sessions) - 1,
             tasks=rows,
             preds=tuple(preds),
             runs=runs,
         )
-        self.found = self.found.model_copy(update={"graphs": (*self.found.graphs, graph)})
+        self.observations = self.observations.model_copy(
+            update={"graphs": (*self.observations.graphs, graph)}
+        )
         return len(runs)
 
     def _row(self, task: Task, alone: Costs, spec: TargetSpec) -> int:
         key = timing_key(task, spec.tf32)
         if key not in self._rows:
             row = observed_task(task, key, alone.task(task), spec)
-            self._rows[key] = len(self.found.tasks)
-            self.found = self.found.model_copy(update={"tasks": (*self.found.tasks, row)})
+            self._rows[key] = len(self.observations.tasks)
+            self.observations = self.observations.model_copy(
+                update={"tasks": (*self.observations.tasks, row)}
+            )
         return self._rows[key]
 
 

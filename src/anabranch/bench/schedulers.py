@@ -149,7 +149,7 @@ class _Plans:
         self._job, self._packers = job, [(tasks, packer)]
         self._known: dict[tuple[int, Schedule], Plan] = {}
 
-    def made(self, tasks: TaskGraph, schedule: Schedule, seconds: float) -> _Made:
+    def both(self, tasks: TaskGraph, schedule: Schedule, seconds: float) -> _Made:
         """Both plans of a schedule."""
         packed = self._packer(tasks).plan(schedule)
         return _Made(self.prepare(tasks, schedule), self.keep(packed), seconds)
@@ -378,14 +378,14 @@ def _planned(
             if search.limits.deadline.stopped():
                 failures[name] = STOPPED
                 continue
-            both = plans.made(proposal.tasks, proposal.schedule, proposal.seconds)
+            both = plans.both(proposal.tasks, proposal.schedule, proposal.seconds)
             planned_by_name[name] = replace(both, note=proposal.note)
         except (AnabranchError, VerifyError) as failed:
             failures[name] = str(failed).partition("\n")[0]
     if LOCAL in planned_by_name:
         schedule = planned_by_name[LOCAL].scheduled.schedule
         for refined in refinements(schedule, dag_of(tasks), times(tasks, costs)):
-            planned_by_name[refined.scheduler] = plans.made(tasks, refined, 0.0)
+            planned_by_name[refined.scheduler] = plans.both(tasks, refined, 0.0)
     return planned_by_name, failures
 
 

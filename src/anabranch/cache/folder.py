@@ -27,7 +27,7 @@ map, which no two machines do."""
 MOUNTS = Path("/proc/self/mounts")
 
 
-def made(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """The folder exists; those that were missing on the way are ours alone."""
     missing = [directory for directory in (folder, *folder.parents) if not directory.exists()]
     for directory in reversed(missing):

@@ -31,7 +31,7 @@ from typing import Literal, TypeVar
 
 import filelock
 
-from anabranch.cache.folder import made, on_network, why_shared_file, why_untrusted
+from anabranch.cache.folder import make_folder, on_network, why_shared_file, why_untrusted
 
 SCHEMA_VERSION = 1
 
@@ -163,7 +163,7 @@ class Store:
     def _open(self) -> sqlite3.Connection:
         assert self.path is not None
         directory = self.path.parent
-        made(directory)
+        make_folder(directory)
         if why := why_untrusted(directory) or why_shared_file(self.path):
             raise PermissionError(f"{why}; use a folder of your own of mode 0700")
         with _only_process(directory, 0.0):

@@ -143,7 +143,7 @@ def top(compiled: Any) -> list[dict[str, Any]]:
     compilation = compiled.entries[-1].compilation
     rows: dict[str, dict[str, Any]] = {}
     for task in compilation.plan.tasks.tasks:
-        tried = compilation.found.selection.candidates.get(task.name, ())
+        tried = compilation.compiled.selection.candidates.get(task.name, ())
         won = next((c for c in tried if c.verdict.chosen), None)
         if won is None or (cost := won.verdict.cost) is None:
             continue

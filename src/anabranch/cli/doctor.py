@@ -38,20 +38,20 @@ EXTRAS = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """state: ok, missing, broken or absent (which is fine). `found`: what is there, or how to get
+    """state: ok, missing, broken or absent (which is fine). `detail`: what is there, or how to get
     it."""
 
     state: str
     name: str
-    found: str
+    detail: str
 
 
 def run(json: flags.Json = None) -> None:
     """Show what is installed, what will be used, and what is missing."""
     findings = list(examine())
-    rows = [(finding.state, finding.name, finding.found) for finding in findings]
+    rows = [(finding.state, finding.name, finding.detail) for finding in findings]
     console = screen.console(json)
-    console.print(screen.table(("<state", "<what", "<found"), rows))
+    console.print(screen.table(("<state", "<what", "<detail"), rows))
     here = cuda.available()
     verdict = (
         "Models compile for this GPU (target cuda)."

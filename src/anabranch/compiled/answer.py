@@ -100,7 +100,7 @@ def _absent(entry: Entry) -> Callable[[Sequence[Tensor]], Any]:
 def _memory(entry: Entry, clone: bool) -> Callable[[Sequence[Tensor]], None] | None:
     """The check of inputs that share memory; None where nothing is written that a caller has."""
     signature, run = signature_of(entry), entry.run
-    names = [value.name for value in entry.plan.tasks.given]
+    names = [value.name for value in entry.plan.tasks.call_inputs]
     told = names_of(entry)
     written = [names.index(name) for name, _ in signature.mutations]
     returned = {leaf.ref.name for leaf in signature.outputs if leaf.ref is not None}

@@ -61,7 +61,7 @@ def bind(
     places = _places(entry, args, kwargs, bound_call.differences)
     if places is None:
         return bound_call
-    types, axes = iter(entry.plan.tasks.given), iter(free)
+    types, axes = iter(entry.plan.tasks.call_inputs), iter(free)
     for number, expected in enumerate(signature_of(entry).inputs):
         type = None if expected.ref is None else next(types).type
         sizes = () if type is None else next(axes, ())
@@ -150,7 +150,7 @@ def refusal(
 
 def shapes(entry: Entry) -> str:
     """The call that a plan was compiled for: "(x=f32[2,3], scale=2.0)"."""
-    types = iter(entry.plan.tasks.given)
+    types = iter(entry.plan.tasks.call_inputs)
     leaves = [
         Text(repr(leaf.literal) if leaf.ref is None else next(types).type.text.partition("{")[0])
         for leaf in signature_of(entry).inputs

@@ -70,4 +70,4 @@ def _compile_there(
     target = resolve(here.target, chosen.tf32)
     with capture_lock(), neutral(), Cache.open(here.cache_dir) as cache:
         arguments = (model, size.args, size.kwargs, target, chosen, cache, here.trace)
-        compile_model(Job(*arguments, deadline=here.deadline, found=around))
+        compile_model(Job(*arguments, deadline=here.deadline, surroundings=around))

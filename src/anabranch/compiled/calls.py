@@ -313,7 +313,7 @@ class Compiled(Plans):
             beside=widest(self.entries),
             places=self.states.places,
             room=None if limit is None else limit - (held.total - held.states),
-            found=asked.around,
+            surroundings=asked.around,
             workers=asked.workers,
         )
 
@@ -375,7 +375,7 @@ class Compiled(Plans):
         its `candidates` are None. OptionError for a name that no task has, with those near it."""
         entry = self.entries[-1]
         compilation = entry.compilation
-        candidates = compilation.found.selection.candidates if compilation is not None else None
+        candidates = compilation.compiled.selection.candidates if compilation is not None else None
         return kernel.kernel_facts(entry.plan, task, candidates, self.trace.events)
 
     def report(self, path: str | os.PathLike[str], more: Mapping[str, Any] | None = None) -> None:

@@ -50,8 +50,11 @@ class Entry:
 
     def __post_init__(self) -> None:
         signature, tasks = signature_of(self), self.plan.tasks
-        inputs, outputs = [value.name for value in tasks.given], [ref.name for ref in tasks.outputs]
-        read = reader(signature, tasks.given, self.trees[0], self.device)
+        inputs, outputs = (
+            [value.name for value in tasks.call_inputs],
+            [ref.name for ref in tasks.outputs],
+        )
+        read = reader(signature, tasks.call_inputs, self.trees[0], self.device)
         object.__setattr__(self, "read", read)
         object.__setattr__(self, "fit", functools.cache(functools.partial(fitting, self.plan)))
         assemble = assembler(signature, inputs, outputs, self.trees[1], bool(tasks.states))

@@ -49,8 +49,8 @@ def fitting(plan: Plan) -> Fitting:
     recipe = plan.recipe
     if recipe is None or not recipe.state or recipe.lost:
         raise _unknown(recipe)
-    captured = {constant.name: constant for constant in recipe.given}
-    named = {(c.digest, c.type): c.name for c in recipe.given}
+    captured = {constant.name: constant for constant in recipe.sources}
+    named = {(c.digest, c.type): c.name for c in recipe.sources}
     ours = [c for c in plan.tasks.constants if c.value is not None and follows(c)]
     direct = [(named[c.digest, c.type], c.value) for c in ours if c.derived is None]
     computed = [c for c in ours if c.derived is not None]
@@ -60,10 +60,10 @@ def fitting(plan: Plan) -> Fitting:
         for plain in (True, False)
     )
     try:
-        computation, *asked = (program(some, recipe.given) for some in (computed, at_once, after))
+        computation, *asked = (program(some, recipe.sources) for some in (computed, at_once, after))
     except ValueError as lost:
         raise _unknown(replace(recipe, lost=str(lost))) from None
-    read = {name for name, _ in direct}.union(*(each.given for each in (computation, *asked)))
+    read = {name for name, _ in direct}.union(*(each.sources for each in (computation, *asked)))
     return Fitting(
         recipe,
         {name: captured[name] for name in captured if name in read},

@@ -30,7 +30,7 @@ def history(entry: Entry, facts: dict[str, Any], target: Target, trace: Trace) -
             "the file holds the plan and its facts, not the search that led to it",
             "look at `.facts` and `explain(task)`, or compile the model again",
         )
-    timelines = [("predicted", compilation.found.timeline)]
+    timelines = [("predicted", compilation.compiled.timeline)]
     run = compilation.run
     if run is not None and run.states:
         run = target.load(entry.plan)  # on states that nobody needs
@@ -41,11 +41,11 @@ def history(entry: Entry, facts: dict[str, Any], target: Target, trace: Trace) -
     return {
         "name": facts["model"],
         "captured": compilation.captured.graph,
-        "rewritten": compilation.found.graph,
+        "rewritten": compilation.compiled.graph,
         "searched": compilation.path,
         "plan": entry.plan,
-        "candidates": compilation.found.selection.candidates,
-        "schedules": compilation.found.schedules,
+        "candidates": compilation.compiled.selection.candidates,
+        "schedules": compilation.compiled.schedules,
         "timelines": timelines,
         "events": trace.events,
         "facts": facts,

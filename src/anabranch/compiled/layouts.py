@@ -45,7 +45,7 @@ def relaid(entry: Entry) -> Relaid | None:
     kept = {state.output for state in tasks.states}
     if not any(_wide(type) for i, type in enumerate(results) if i not in kept):
         return None
-    watched = [(i, v.type.strides) for i, v in enumerate(tasks.given) if _wide(v.type)]
+    watched = [(i, v.type.strides) for i, v in enumerate(tasks.call_inputs) if _wide(v.type)]
     if not watched:
         return None
     compilation, cached = entry.compilation, dict[tuple[Strides, ...], list[Strides | None]]()
@@ -90,7 +90,7 @@ def model_strides(graph: Graph, input_strides: Sequence[Strides]) -> list[Stride
     those that it has for the example's; None where they cannot be inferred."""
     own, table = types(graph), types(graph)
     copies = {node.name: node.uses[0] for node in graph.nodes if node.op == CLONE}
-    for value, strides in zip(graph.given, input_strides, strict=True):
+    for value, strides in zip(graph.call_inputs, input_strides, strict=True):
         table[value.name] = TensorType(value.type.shape, value.type.dtype, strides)
     try:
         for node in graph.nodes:

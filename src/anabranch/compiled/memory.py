@@ -97,8 +97,8 @@ def _planned(plan: Plan, seen: set[tuple[str, str]]) -> dict[str, int]:
     seen.update(own)
     return {
         "weights": sum(own.values()),
-        "inputs": sum(value.type.nbytes for value in tasks.given),
-        "states": sum(v.type.nbytes for v in tasks.inputs if v not in tasks.given),
+        "inputs": sum(value.type.nbytes for value in tasks.call_inputs),
+        "states": sum(v.type.nbytes for v in tasks.inputs if v not in tasks.call_inputs),
         "arena": plan.arena_bytes,
         "pool": plan.pool_bytes,
         "libraries": library_bytes(plan),

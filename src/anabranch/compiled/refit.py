@@ -208,9 +208,9 @@ def _check_model(entry: Entry, call: RunInputs, model: nn.Module) -> None:
     precise = job.target.full_precision
     try:
         with _in_eval(model), without_fastpath():
-            results = observe(model, job.args, job.kwargs, job.found, precise).results
+            results = observe(model, job.args, job.kwargs, job.surroundings, precise).results
     except Exception as failed:
-        raise fails(model, failed, job.found) from failed
+        raise fails(model, failed, job.surroundings) from failed
     allowed = [ok for _, ok in compilation.errors] or [0.0] * len(entry.plan.tasks.outputs)
     drawn = drawn_anew(compilation.captured.graph)
     if differs := unlike_model(entry.plan, call(example), example, allowed, results, drawn):

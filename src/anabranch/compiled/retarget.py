@@ -97,7 +97,7 @@ def loaded_entry(
     for name in unregistered(signature.output_tree):
         trace.add("warning", "load", source, unknown_class(cut(name, SHOWN)))
     trees = (read_tree(signature.input_tree), read_tree(signature.output_tree, plain=True))
-    ranks = [len(value.type.shape) for value in plan.tasks.given]
+    ranks = [len(value.type.shape) for value in plan.tasks.call_inputs]
     calls, at = saved_sizes.of_facts(facts, ranks, len(signature.outputs))
     return Entry(
         plan,

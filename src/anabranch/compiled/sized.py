@@ -120,7 +120,7 @@ def chosen(job: Job, dynamic_shapes: Any, sizes: Any) -> tuple[SizedCalls, list[
                 "give dynamic_shapes, as torch.export takes it",
             )
     example = job.args, job.kwargs
-    shapes = read_dynamic_shapes(job.model, *example, shapes, job.found, job.trace)
+    shapes = read_dynamic_shapes(job.model, *example, shapes, job.surroundings, job.trace)
     calls = proved(job, shapes)
     paddable = [isinstance(proof, PaddingProof) for proof in calls.proofs]
     at = buckets(job, shapes, sizes, paddable)
@@ -146,7 +146,9 @@ def batched(
         why = "its inputs have no first axis of one size, which would be the batch"
     else:
         example = job.args, job.kwargs
-        shapes = read_dynamic_shapes(job.model, *example, shapes, job.found, Trace(quiet=True))
+        shapes = read_dynamic_shapes(
+            job.model, *example, shapes, job.surroundings, Trace(quiet=True)
+        )
         calls = proved(job, shapes)
         at = shapes.sizes_of(_tensors(job.args, job.kwargs))
         if at is not None and isinstance(calls.proofs[0], PaddingProof):
@@ -331,5 +333,5 @@ def alike_results(want: Sequence[Any], got: Sequence[Any]) -> bool:
 
 
 def _called(job: Job, args: Any, kwargs: Any) -> list[Any]:
-    with torch.no_grad(), unchanged(job.model, args, kwargs), job.found.restored():
+    with torch.no_grad(), unchanged(job.model, args, kwargs), job.surroundings.restored():
         return pytree.tree_leaves(job.model(*args, **kwargs))

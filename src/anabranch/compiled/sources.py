@@ -32,7 +32,7 @@ def sources(plan: Plan) -> tuple[dict[str, Tensor], tuple[str, ...]]:
             leaf, value = source
             weights.update(dict.fromkeys(leaf.source, value))
     if plan.recipe is not None:
-        for leaf in plan.recipe.given:
+        for leaf in plan.recipe.sources:
             if leaf.name in plan.recipe.kept:
                 weights.update(dict.fromkeys(leaf.source, plan.recipe.kept[leaf.name]))
     return weights, tuple(name for name in read if name not in weights)

@@ -324,7 +324,7 @@ class TrainingStep:
                 "what its tasks took when it was compiled is not in it",
                 "ask the step before it is saved",
             )
-        compiled_graph = entry.compilation.found
+        compiled_graph = entry.compilation.compiled
         taken: dict[str, float] = {}
         for row in task_rows(
             entry.plan, compiled_graph.selection.candidates, [("", compiled_graph.timeline)]

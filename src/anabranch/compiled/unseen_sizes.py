@@ -42,7 +42,7 @@ class Buckets:
     def add(self, entry: Entry, answer: CallAnswer) -> None:
         """One more size."""
         if not self.entries:
-            signature, inputs = signature_of(entry), entry.plan.tasks.given
+            signature, inputs = signature_of(entry), entry.plan.tasks.call_inputs
             self.read = reader(signature, inputs, entry.trees[0], entry.device, self.free)
         self.entries.append(entry)
         self.answers.append(answer)
@@ -57,7 +57,7 @@ class Buckets:
         first = self.entries[0]
         own, other = signature_of(first), signature_of(entry)
         literals = [[leaf.literal for leaf in each.inputs] for each in (own, other)]
-        dtypes = [[x.type.dtype for x in each.plan.tasks.given] for each in (first, entry)]
+        dtypes = [[x.type.dtype for x in each.plan.tasks.call_inputs] for each in (first, entry)]
         return (
             first.trees == entry.trees
             and all(map(same_literal, *literals))

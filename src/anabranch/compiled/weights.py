@@ -121,7 +121,7 @@ def check_alike(entries: Sequence[Entry], compilation: Compilation) -> None:
     recipe = entries[0].plan.recipe if entries else None
     if recipe is None:
         return
-    before = {leaf.source: leaf.digest for leaf in recipe.given if leaf.source}
+    before = {leaf.source: leaf.digest for leaf in recipe.sources if leaf.source}
     for constant in compilation.captured.graph.constants:
         if before.get(constant.source, constant.digest) != constant.digest:
             raise other_weights(constant.source[0])

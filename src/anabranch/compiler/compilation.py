@@ -22,7 +22,7 @@ class Compilation:
 
     captured: Captured
     path: Path | None
-    found: CompiledGraph
+    compiled: CompiledGraph
     run: Executable | None
     errors: tuple[tuple[float, float], ...]
     seconds: float = field(compare=False, default=0.0)
@@ -32,9 +32,9 @@ class Compilation:
     @property
     def plan(self) -> Plan:
         """The plan that runs, as it was decided."""
-        return self.found.plan
+        return self.compiled.plan
 
     @property
     def cost(self) -> Cost:
         """The latency of the plan, as its kernels are launched."""
-        return self.found.cost
+        return self.compiled.cost

@@ -56,7 +56,7 @@ def beside_eager(
     recalled = _recalled(job, compilation)
     verdict = recalled
     if verdict is None:
-        over = job.deadline.over() or bool(compilation.found.cut_short)
+        over = job.deadline.over() or bool(compilation.compiled.cut_short)
         # What no graph captures rightly is no candidate as a graph.
         verdict = None if over or not compilation.plan.graph else _race(job, compilation)
         if verdict is None:
@@ -93,7 +93,7 @@ def _race(job: Job, compilation: Compilation) -> EagerComparison | None:
         return None
     with (
         unchanged(job.model, job.args, job.kwargs),
-        job.found.restored(),
+        job.surroundings.restored(),
         kept(states),
         torch.set_grad_enabled(compilation.captured.takes_gradients),
     ):
@@ -144,19 +144,19 @@ def _as_captured(
             kind: EventKind = "refused" if job.target.spec.kind == "cpu" else "warning"
             trace.add(kind, "eager", name, why)
             return None
-        plain = replace(plain, found=replace(plain.found, cost=new))
+        plain = replace(plain, compiled=replace(plain.compiled, cost=new))
     trace.add("chosen", "eager", name, f"{told}: what runs is the model as it was captured")
     return replace(plain, model=verdict.model, as_captured=True)
 
 
 def _recalled(job: Job, compilation: Compilation) -> EagerComparison | None:
-    return VERDICTS.get(job.cache, _key(compilation)) if compilation.found.kept else None
+    return VERDICTS.get(job.cache, _key(compilation)) if compilation.compiled.kept else None
 
 
 def _remember(job: Job, compilation: Compilation, verdict: EagerComparison) -> None:
-    if compilation.found.kept:
+    if compilation.compiled.kept:
         VERDICTS.put(job.cache, _key(compilation), verdict)
 
 
 def _key(compilation: Compilation) -> str:
-    return VERDICTS.key(compilation.found.kept)
+    return VERDICTS.key(compilation.compiled.kept)

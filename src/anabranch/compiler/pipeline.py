@@ -55,14 +55,14 @@ NOUNS: Mapping[str, Callable[[Any], Any]] = {
     "capture": itemgetter(0),
     "rewrite": lambda graph: graph,
     "recompute": lambda result: result[1] if result[0].again else None,
-    "recall": lambda earlier: earlier.decided and earlier.decided.found,
+    "recall": lambda earlier: earlier.decided and earlier.decided.compiled,
     "fusion": itemgetter(-1),
     "tuning": attrgetter("selection"),
     "probe": attrgetter("tasks"),
     "schedule": attrgetter("choice"),
     "search": lambda result: result[0].graph,
     "horizontal_fusion": attrgetter("tasks"),
-    "memory": attrgetter("found.plan"),
+    "memory": attrgetter("compiled.plan"),
     "load": itemgetter(1),
     "verify": lambda compilation: compilation,
     "eager": lambda compilation: compilation,
@@ -131,7 +131,7 @@ def _stages(job: Job, stage: StageRunner) -> Compilation:
     decided, decisions = stage.recalled_or("fusion", "memory", earlier.decided, decide, here)
     # What was decided anew left garbage that holds memory of the device: it may be collected.
     recalled, graphs = decisions is None, (graph, earlier.begin)
-    compiled, run = stage("load", load, here, captured, graphs, decided.found, pause_gc=recalled)
+    compiled, run = stage("load", load, here, captured, graphs, decided.compiled, pause_gc=recalled)
     compilation = Compilation(captured, decided.path, compiled, run, ())
     rest = compilation, seen, stage.events, decisions
     compilation = stage("verify", prove, here, *rest, pause_gc=recalled)

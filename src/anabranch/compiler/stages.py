@@ -66,7 +66,7 @@ class Decided:
     """The results of the stages from `fusion` to `memory`, and the path to their graph, if one was
     searched for."""
 
-    found: CompiledGraph
+    compiled: CompiledGraph
     path: Path | None
 
 
@@ -257,7 +257,12 @@ def prove(
     """The compilation with its errors, and stored; NumericsError if they are too large. That is
     remembered, unless something was recalled in this `attempt`, which is then tried anew.
     `decisions`: the events of what was decided anew, None where all was recalled."""
-    captured, compiled, errors, verified = compilation.captured, compilation.found, Errors(), False
+    captured, compiled, errors, verified = (
+        compilation.captured,
+        compilation.compiled,
+        Errors(),
+        False,
+    )
     if compilation.run is not None and job.options.verify:
         try:
             errors, verified = _errors(job, captured, compiled, compilation.run, seen)
@@ -270,7 +275,7 @@ def prove(
         compiled = replace(compiled, kept=_keep(job, captured, compiled, decisions))
     if errors and not verified:
         _plans(job).mark_verified(compiled.kept, captured.graph, errors)
-    return replace(compilation, found=compiled, errors=errors, seconds=job.taken)
+    return replace(compilation, compiled=compiled, errors=errors, seconds=job.taken)
 
 
 def _errors(

@@ -42,7 +42,7 @@ def renamed(captured: Captured, graph: Graph) -> Signature:
     of its inputs stays the input."""
     pairs = zip(captured.graph.outputs, graph.outputs, strict=True)
     names = {old.name: new for old, new in pairs}
-    for value in captured.graph.given:
+    for value in captured.graph.call_inputs:
         names.pop(value.name, None)
     was = captured.signature
     mutations = tuple((name, names.get(ref.name, ref)) for name, ref in was.mutations)

@@ -112,7 +112,7 @@ def _run(node: fx.Node, with_gradient: Collection[fx.Node]) -> Parts | None:
     result = calls.named(output)
     if result is None or not _alike(output, node.meta.get("val")):
         return None
-    return Parts(tuple(calls.found), result)
+    return Parts(tuple(calls.parts), result)
 
 
 class _UncertainError(Exception):
@@ -124,7 +124,7 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, fake_of: Mapping[fx.Node, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found: list[Part] = []
+        self.parts: list[Part] = []
         self._names: dict[int, fx.Node | Earlier] = {id(v): node for node, v in fake_of.items()}
         self._held: list[Any] = list(fake_of.values())  # an id is that of one value while it lives
 
@@ -139,11 +139,11 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Which value this is; None if it is no single one. Several are those of one call."""
         if isinstance(output, Tensor):
             return self._names.get(id(output))
-        last = self.found[-1].value if self.found else None
+        last = self.parts[-1].value if self.parts else None
         if not isinstance(output, tuple) or not isinstance(last, tuple) or len(output) != len(last):
             return None
         same = all(tensor is other for tensor, other in zip(output, last, strict=True))
-        return Earlier(len(self.found) - 1) if same else None
+        return Earlier(len(self.parts) - 1) if same else None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -168,8 +168,8 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(output, Tensor):
             if id(output) in self._names:  # given back as it was
                 raise _UncertainError
-            self._names[id(output)] = Earlier(len(self.found))
-        self.found.append(Part(func, _stripped(func, written[0]), written[1], output))
+            self._names[id(output)] = Earlier(len(self.parts))
+        self.parts.append(Part(func, _stripped(func, written[0]), written[1], output))
         return output
 
     def _written(self, value: Any) -> Any:

@@ -38,7 +38,7 @@ class ValueAnswer:
     """What an operator gave: a number, or of each tensor its shape and strides."""
 
     op: Any
-    given: Any
+    result: Any
 
 
 @dataclass(frozen=True, slots=True)

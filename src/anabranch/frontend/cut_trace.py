@@ -137,7 +137,7 @@ class _SymbolicTrace:
     ) -> None:
         self.model = model
         self.leaves, self.tree = pytree.tree_flatten((args, dict(kwargs)))
-        self.given = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor)]
+        self.tensor_leaves = [i for i, leaf in enumerate(self.leaves) if isinstance(leaf, Tensor)]
         self.state: dict[str, Tensor] = {}
         if isinstance(model, nn.Module):
             self.state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -149,8 +149,8 @@ class _SymbolicTrace:
 
     def run(self, answers: Sequence[ValueAnswer], results: Any) -> CutTrace:
         """The graph, checks and common subexpressions seen to."""
-        names = [*self.state, *(f"input {i}" for i in self.given)]
-        tensors = [*self.state.values(), *(self.leaves[i] for i in self.given)]
+        names = [*self.state, *(f"input {i}" for i in self.tensor_leaves)]
+        tensors = [*self.state.values(), *(self.leaves[i] for i in self.tensor_leaves)]
         fakes = [self.fake.from_tensor(_plain(tensor), static_shapes=True) for tensor in tensors]
         cutting = _Cutting(self.fake, self.shapes, answers)
 
@@ -198,7 +198,7 @@ class _SymbolicTrace:
     def _call(self, *values: Any) -> Any:
         leaves = list(self.leaves)
         count = len(self.state)
-        for place, value in zip(self.given, values[count:], strict=True):
+        for place, value in zip(self.tensor_leaves, values[count:], strict=True):
             leaves[place] = value
         args, kwargs = pytree.tree_unflatten(leaves, self.tree)
         if isinstance(self.model, nn.Module):
@@ -219,7 +219,7 @@ class _SymbolicTrace:
             parameters = []
         example = pytree.tree_unflatten(list(range(len(self.leaves))), self.tree)
         for path, number in pytree.tree_flatten_with_path(example)[0]:
-            if number not in self.given:
+            if number not in self.tensor_leaves:
                 continue
             rest = pytree.keystr(path[2:])
             side: Any = path[0]
@@ -261,9 +261,9 @@ class _Cutting(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch anno
                 "it looks at tensors in a way that a trace does not see",
                 "compile the part of the model that does without it",
             )
-        if not isinstance(answer.given, LaidTensor | tuple | list):
-            return self._number(func, args, kwargs, answer.given)
-        return self._tensors(func, args, kwargs, answer.given)
+        if not isinstance(answer.result, LaidTensor | tuple | list):
+            return self._number(func, args, kwargs, answer.result)
+        return self._tensors(func, args, kwargs, answer.result)
 
     def _number(self, func: Any, args: Any, kwargs: Any, value: Any) -> Any:
         node = self._node(func, args, kwargs)

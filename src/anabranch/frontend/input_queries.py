@@ -78,13 +78,13 @@ def _compares(code: CodeType) -> bool:
 
 class InputQuestions(TorchFunctionMode):
     """The questions that are asked within it. `flipped`: those of yes and no are answered by the
-    opposite. `found`: of inputs; `reads`: those that no call can be checked against; `told`:
+    opposite. `answers`: of inputs; `reads`: those that no call can be checked against; `told`:
     whether one of them was of yes and no."""
 
     def __init__(self, flipped: bool = False) -> None:
         super().__init__()
         self.flipped = flipped
-        self.found: dict[Question, bool] = {}
+        self.answers: dict[Question, bool] = {}
         self.reads: dict[str, bool] = {}
         self._inputs: dict[int, str] = {}
         self._weights: set[int] = set()
@@ -124,22 +124,22 @@ class InputQuestions(TorchFunctionMode):
         elif mine is not None:
             # Whether it is contiguous in a format that is named depends on nothing but strides.
             own: What = "stride" if special and what == "is_contiguous" else what
-            self.found[mine, own, place] = boolean
+            self.answers[mine, own, place] = boolean
         else:
             for input in self._inputs.values():
-                self.found[input, "layout", place] = boolean
+                self.answers[input, "layout", place] = boolean
                 if what == "storage_offset":
-                    self.found[input, what, place] = boolean
+                    self.answers[input, what, place] = boolean
 
     @property
     def told(self) -> bool:
         """Whether there was a question of yes and no."""
-        return any((*self.found.values(), *self.reads.values()))
+        return any((*self.answers.values(), *self.reads.values()))
 
     def kept(self, matter: bool) -> tuple[tuple[Question, ...], tuple[str, ...]]:
         """Questions of inputs, and reads. `matter`: those of yes and no are among them."""
         return (
-            tuple(question for question, boolean in self.found.items() if matter or not boolean),
+            tuple(question for question, boolean in self.answers.items() if matter or not boolean),
             tuple(read for read, boolean in self.reads.items() if matter or not boolean),
         )
 

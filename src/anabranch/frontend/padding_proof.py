@@ -111,8 +111,8 @@ def _paddings(
 
 @dataclass(slots=True)
 class _PaddingWalk:
-    one: Captured
-    other: Captured
+    first: Captured
+    second: Captured
     sizes: tuple[int, int]
     axes: dict[str, tuple[PaddedAxis, ...]] = field(default_factory=dict)
     types: dict[str, TensorType] = field(default_factory=dict)
@@ -128,10 +128,10 @@ class _PaddingWalk:
         self.numbers = PaddingNumbers(self.axes, self.types, self.shapes)
 
     def proof(self, rows: Sequence[Sequence[RowAxis]], zeros: tuple[bool, ...]) -> PaddingProof:
-        graph, twin = self.one.graph, self.other.graph
-        if self.one.signature.mutations:
+        graph, twin = self.first.graph, self.second.graph
+        if self.first.signature.mutations:
             raise UnprovenError("the model writes to its inputs, and padding would be written, too")
-        if _differ(self.one, self.other):
+        if _differ(self.first, self.second):
             raise UnprovenError("its code does something else for another size")
         for constant in graph.constants:
             self._declare(constant.name, constant.type, constant.type)
@@ -156,10 +156,10 @@ class _PaddingWalk:
 
     def _only_checked(self) -> set[str]:
         """The nodes computed for nothing but the checks that the model makes of values."""
-        leaves = self.one.signature.outputs
+        leaves = self.first.signature.outputs
         read = {leaf.ref.name for leaf in leaves if leaf.ref is not None}
         checked = set[str]()
-        for node in reversed(self.one.graph.nodes):
+        for node in reversed(self.first.graph.nodes):
             if read.isdisjoint(node.results):
                 checked.update(node.results)
             else:
@@ -168,7 +168,7 @@ class _PaddingWalk:
 
     def _check_checks(self, zeros: tuple[bool, ...]) -> None:
         """A check may hold of the rows of a call and not of zeros."""
-        for check in self.one.signature.checks:
+        for check in self.first.signature.checks:
             name = check.ref.name if check.ref is not None else ""
             if name in self.spoiled or (any(zeros) and name in self.axes):
                 raise UnprovenError("a check that the model makes reads padding", check.origin)
@@ -176,7 +176,7 @@ class _PaddingWalk:
     def _proved(self, zeros: tuple[bool, ...]) -> PaddingProof:
         self._check_checks(zeros)
         results, apart = [], True
-        for leaf in self.one.signature.outputs:
+        for leaf in self.first.signature.outputs:
             name = leaf.ref.name if leaf.ref is not None else ""
             if name in self.spoiled:
                 raise UnprovenError(f"the result %{name} is of the last row, which is padding")

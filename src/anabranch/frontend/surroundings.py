@@ -1,9 +1,9 @@
 """Surroundings: torch's global switches around a compilation, as the user has set them.
 
-    found = surroundings()
+    around = surroundings()
     with neutral():                     the compiler itself: float32, CPU, neither autocast nor
         ...                             inference mode
-        with found.restored():          the user's model, to be captured or called
+        with around.restored():          the user's model, to be captured or called
             ...
 
 What the compiler allocates serves later calls, whatever they are made under: buffers made in

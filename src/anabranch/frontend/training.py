@@ -311,12 +311,12 @@ def _rescaled(training: Training, scale: tuple[Tensor, Tensor], overflow: Tensor
 @dataclass(frozen=True)
 class EagerStep(Holder):
     """The step as eager runs it, called as the graph is: with the batch and the learning rates,
-    which it takes from the optimizer all the same. `found`: torch's switches for the loss; `ends`:
-    whether an update comes; `draws`, `assigns`: whether random numbers are drawn, and tensors are
-    assigned anew by forward, so that this has to be looked after."""
+    which it takes from the optimizer all the same. `surroundings`: torch's switches for the loss;
+    `ends`: whether an update comes; `draws`, `assigns`: whether random numbers are drawn, and
+    tensors are assigned anew by forward, so that this has to be looked after."""
 
     training: Training
-    found: Surroundings
+    surroundings: Surroundings
     ends: bool = True
     draws: bool = True
     assigns: bool = True
@@ -348,7 +348,7 @@ class EagerStep(Holder):
         drawing = Draws(training.random) if self.draws else nullcontext()
         kept = kept_in_place(training) if self.assigns else nullcontext()
         with drawing, torch.enable_grad():
-            with self.found.restored(), kept, checkpoints_computed_once():
+            with self.surroundings.restored(), kept, checkpoints_computed_once():
                 returned = training.loss_fn(training.model, *args[:-1])
             return returned, gradients_of(returned, on.parameters, on.scale)
 

@@ -206,7 +206,7 @@ class Translation:
     @property
     def checks(self) -> tuple[ValueCheck, ...]:
         """What a call checks of values, as the model does."""
-        return tuple(self._checked.made)
+        return tuple(self._checked.checks)
 
     def becomes(self, state: fx.Node, value: Ref) -> None:
         """The state that the FX node stands for has this value after a call."""

@@ -95,7 +95,7 @@ class CheckedValues:
 
     values: Mapping[fx.Node, Arg]
     step: Step
-    made: list[ValueCheck] = field(default_factory=list)
+    checks: list[ValueCheck] = field(default_factory=list)
     numbers: dict[fx.Node, Arg] = field(default_factory=dict)
 
     def add(self, node: fx.Node, name: str, args: Sequence[Any]) -> None:
@@ -114,8 +114,8 @@ class CheckedValues:
         ref = value if isinstance(value, Ref) else None
         line = origin(node) or (origin(subject) if isinstance(subject, fx.Node) else "")
         check = ValueCheck(kind, ref, text, line)
-        if ref is None or check not in self.made:
-            self.made.append(check)
+        if ref is None or check not in self.checks:
+            self.checks.append(check)
 
     def _number(self, value: Any) -> Arg:
         """What stands for a number of Python's in the graph: a scalar of float64, int64 or bool, or

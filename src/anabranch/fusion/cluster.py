@@ -278,7 +278,7 @@ def _too_often(body: Graph) -> Refused | None:
     if isinstance(dfg, Refused) or _reduces(body.nodes):
         return None if not isinstance(dfg, Refused) else dfg
     computed = [p for p in all_parts(*(s.expr for s in dfg.stores)) if isinstance(p, Arith)]
-    done = dfg.points * sum(1 for part in computed if part.made)
+    done = dfg.points * sum(1 for part in computed if part.value_name)
     each = (n.type.numel for n in body.nodes if ops.info(n.op).kind == "pointwise")
     least = max(sum(each), dfg.points)
     if done > max(MOST_AGAIN * least, CHEAP_ELEMENTS):

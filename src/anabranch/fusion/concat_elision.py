@@ -64,7 +64,7 @@ def with_elided(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
         if task.name in names:
             (node,) = task.body.nodes
             parts = nest.add(node)
-            copies = _copies(task, parts, nest.made, taken)
+            copies = _copies(task, parts, nest.written, taken)
             copied = {copy.reads[0]: copy.name for copy in copies}
             taken.update(copied.values())
             args = tuple(Ref(copied.get(name, name)) for name in parts), _dim(node)
@@ -86,10 +86,10 @@ def with_elided(tasks: TaskGraph, names: Collection[str]) -> TaskGraph:
 @dataclass(frozen=True, slots=True)
 class _Nest:
     """Joins so far, by name: along which dimension, of which values of the graph, and for each
-    value and elided concat the outermost that holds it. `made`: what tasks write; the rest is
+    value and elided concat the outermost that holds it. `written`: what tasks write; the rest is
     copied, and may lie in several."""
 
-    made: Collection[str]
+    written: Collection[str]
     dims: dict[str, int] = field(default_factory=dict)
     leaves: dict[str, tuple[str, ...]] = field(default_factory=dict)
     home: dict[str, str] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class _Nest:
         assert not isinstance(parts, Refused), parts
         self.dims[node.name], self.leaves[node.name] = _dim(node), self._flat(node.uses)
         for part in parts:
-            if part in self.made or part not in self.home:
+            if part in self.written or part not in self.home:
                 inside = (name for name, whole in self.home.items() if whole == part)
                 within = (part, *self.leaves.get(part, ()), *inside)
                 self.home.update(dict.fromkeys(within, node.name))
@@ -129,7 +129,7 @@ class _Nest:
         """The outermost elided concat that the names begin with, and what it is made of; the first
         of them if none holds it; if another one does, that one and nothing."""
         homes = [self.home.get(names[0], names[0])]
-        if names[0] not in self.made:
+        if names[0] not in self.written:
             homes = [*dict.fromkeys(self.home.values()), names[0]]
         for whole in homes:
             run = self.leaves.get(whole, (whole,))

@@ -22,7 +22,7 @@ from typing import Any
 from anabranch.errors import AnabranchError
 from anabranch.frontend.from_torch import capture
 from anabranch.fuzz.draw import draw
-from anabranch.fuzz.drawing import DrawnModel, made, model_text, script
+from anabranch.fuzz.drawing import DrawnModel, built_model, model_text, script
 from anabranch.fuzz.shrink import shrunk
 from anabranch.fuzz.substitute import Substitution, rules_of
 from anabranch.fuzz.trial import TrialOutcome, TrialSetting, attempt
@@ -272,7 +272,7 @@ def _write(drawing: DrawnModel, setting: TrialSetting, folder: Path) -> list[str
     file = folder / f"{drawing.seed}.py"
     options: Mapping[str, Any] = setting.told(drawing.seed)
     file.write_text(script(drawing, setting.dtype, setting.target, options, setting.training))
-    build, inputs = made(drawing)
+    build, inputs = built_model(drawing)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -25,7 +25,7 @@ ATTEMPTS = 8
 def draw(seed: int) -> DrawnModel:
     """The drawing of this seed."""
     sheet = Sheet(seed)
-    for _ in range(sheet.one((1, 1, 2, 3))):
+    for _ in range(sheet.choose((1, 1, 2, 3))):
         _input(sheet)
     names, weights = list(KINDS), [weight for _, weight in KINDS.values()]
     for _ in range(sheet.dice.randint(FEWEST_KINDS, MOST_KINDS)):
@@ -38,7 +38,7 @@ def draw(seed: int) -> DrawnModel:
                 break
             except Rejected:
                 continue
-    form: ReturnForm = sheet.one(get_args(ReturnForm))
+    form: ReturnForm = sheet.choose(get_args(ReturnForm))
     outputs = _outputs(sheet)
     return DrawnModel(
         seed, tuple(sheet.inputs), tuple(sheet.layers), tuple(sheet.steps), outputs, form
@@ -47,31 +47,33 @@ def draw(seed: int) -> DrawnModel:
 
 def _input(sheet: Sheet) -> None:
     """An image, a sequence, rows, a vector, a number, or integers; some lie in memory otherwise."""
-    batch, seed = sheet.one(BATCHES), sheet.seed()
+    batch, seed = sheet.choose(BATCHES), sheet.seed()
     if sheet.inputs and sheet.perhaps(0.08):
         _shared(sheet)
         return
-    sort = sheet.one(("image", "image", "image", "sequence", "rows", "vector", "number", "tokens"))
+    sort = sheet.choose(
+        ("image", "image", "image", "sequence", "rows", "vector", "number", "tokens")
+    )
     if sort == "tokens" and sheet.perhaps(0.5):
-        sheet.given(f"signed({(batch, sheet.one((1, 2, 5, 7)))}, {seed}{{shift}})")
+        sheet.add_input(f"signed({(batch, sheet.choose((1, 2, 5, 7)))}, {seed}{{shift}})")
         return
     if sort == "tokens":
-        sheet.given(f"whole({(batch, sheet.one((1, 2, 5, 7)))}, 10, {seed}{{shift}})")
+        sheet.add_input(f"whole({(batch, sheet.choose((1, 2, 5, 7)))}, 10, {seed}{{shift}})")
         return
-    channels, side = sheet.one(CHANNELS), sheet.one(SIDES)
+    channels, side = sheet.choose(CHANNELS), sheet.choose(SIDES)
     shape: tuple[int, ...] = {
-        "image": (batch, channels, side, side if sheet.perhaps(0.7) else sheet.one(SIDES)),
-        "sequence": (batch, sheet.one((1, 2, 3, 5)), channels),
+        "image": (batch, channels, side, side if sheet.perhaps(0.7) else sheet.choose(SIDES)),
+        "sequence": (batch, sheet.choose((1, 2, 3, 5)), channels),
         "rows": (batch, channels),
         "vector": (channels,),
         "number": (),
     }[sort]
     text = f"{'finite' if sheet.perhaps(0.4) else 'normal'}({shape}, {seed}{{shift}})"
     if sheet.perhaps(0.1) and len(shape) > 1:
-        text += sheet.one((".transpose(-1, -2)", ".flip(0)", "[..., :1]"))
+        text += sheet.choose((".transpose(-1, -2)", ".flip(0)", "[..., :1]"))
     elif sheet.perhaps(0.1) and len(shape) == 4:
         text += ".contiguous(memory_format=torch.channels_last)"
-    sheet.given(text)
+    sheet.add_input(text)
 
 
 def _shared(sheet: Sheet) -> None:
@@ -81,7 +83,7 @@ def _shared(sheet: Sheet) -> None:
         sheet.inputs[-1] = Given(before.name, f"({before.name} := {before.text})")
     whole = sheet.values[before.name]
     parts = ["", "[...]"] + (["[:1]", ".transpose(0, -1)", "[..., :1]"] if whole.dim() else [])
-    sheet.given(f"{before.name}{sheet.one(parts)}")
+    sheet.add_input(f"{before.name}{sheet.choose(parts)}")
 
 
 def _outputs(sheet: Sheet) -> tuple[str, ...]:
@@ -90,10 +92,10 @@ def _outputs(sheet: Sheet) -> tuple[str, ...]:
     unread = [name for name in sheet.values if name not in read]
     chosen = [name for name in unread if sheet.perhaps(0.85)] or unread[-1:]
     if sheet.perhaps(0.3):
-        chosen.append(sheet.one(list(sheet.values)))
+        chosen.append(sheet.choose(list(sheet.values)))
     if sheet.perhaps(0.1):
-        chosen.append(sheet.one(sheet.inputs).name)
+        chosen.append(sheet.choose(sheet.inputs).name)
     if sheet.perhaps(0.1) and chosen:
-        chosen.append(sheet.one(chosen))
+        chosen.append(sheet.choose(chosen))
     sheet.dice.shuffle(chosen)
     return tuple(chosen) or (next(reversed(sheet.values)),)

@@ -139,7 +139,7 @@ def namespace() -> dict[str, Any]:
     }
 
 
-def made(drawing: DrawnModel) -> tuple[Callable[[], nn.Module], script_prelude.Inputs]:
+def built_model(drawing: DrawnModel) -> tuple[Callable[[], nn.Module], script_prelude.Inputs]:
     """The model's class and the function of its inputs."""
     space = namespace()
     exec(compile(model_text(drawing), f"<drawn {drawing.seed}>", "exec"), space)
@@ -154,7 +154,7 @@ def values(drawing: DrawnModel) -> dict[str, Tensor]:
             *(n for s in drawing.steps for n in s.results),
         )
     )
-    build, inputs = made(replace(drawing, outputs=tuple(everything), form="tuple"))
+    build, inputs = built_model(replace(drawing, outputs=tuple(everything), form="tuple"))
     with torch.no_grad():
         return dict(zip(everything, build().eval()(*inputs(0)), strict=True))
 

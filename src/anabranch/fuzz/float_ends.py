@@ -112,19 +112,19 @@ COMPLEX = (
 
 def ends(sheet: Sheet) -> None:
     """A function where its result or its argument ends."""
-    sheet.add(sheet.one(ENDS).format(sheet.given_floats()))
+    sheet.add(sheet.choose(ENDS).format(sheet.given_floats()))
 
 
 def half_ends(sheet: Sheet) -> None:
     """Numbers of two bytes that overflow, lose their digits, or meet others of another type."""
-    sheet.add(sheet.one(HALF_ENDS).format(sheet.given_floats()))
+    sheet.add(sheet.choose(HALF_ENDS).format(sheet.given_floats()))
 
 
 def orders(sheet: Sheet) -> None:
     """Comparisons, ties and orders of floats, as truth values and as indices."""
-    sheet.add(sheet.one(ORDERS).format(sheet.given_floats()))
+    sheet.add(sheet.choose(ORDERS).format(sheet.given_floats()))
 
 
 def complex_numbers(sheet: Sheet) -> None:
     """A transform or a product of complex numbers, or one that is returned."""
-    sheet.add(sheet.one(COMPLEX).format(sheet.given_floats()))
+    sheet.add(sheet.choose(COMPLEX).format(sheet.given_floats()))

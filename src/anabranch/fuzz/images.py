@@ -15,7 +15,9 @@ WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 def conv(sheet: Sheet) -> None:
     """A convolution of stride one, padded by half of its kernel, or by less along rows."""
     x = sheet.pick(4)
-    layer = sheet.layer(_conv(sheet, sheet.shape(x)[1], sheet.one(WIDTHS), sheet.one(KERNELS)))
+    layer = sheet.layer(
+        _conv(sheet, sheet.shape(x)[1], sheet.choose(WIDTHS), sheet.choose(KERNELS))
+    )
     sheet.add(f"{layer}({x})")
 
 
@@ -23,10 +25,10 @@ def conv_strided(sheet: Sheet) -> None:
     """A convolution with strides of 2 or 3, of one axis or both, and any padding up to half of the
     kernel."""
     x = sheet.pick(4)
-    inner, width = sheet.shape(x)[1], sheet.one(WIDTHS)
-    kernel = sheet.one(KERNELS)
+    inner, width = sheet.shape(x)[1], sheet.choose(WIDTHS)
+    kernel = sheet.choose(KERNELS)
     padding = tuple(sheet.dice.randint(0, k // 2) for k in kernel)
-    stride = sheet.one(("2", "(2, 1)", "(1, 2)", "3"))
+    stride = sheet.choose(("2", "(2, 1)", "(1, 2)", "3"))
     bias = sheet.perhaps(0.5)
     layer = f"nn.Conv2d({inner}, {width}, {kernel}, {stride}, {padding}, bias={bias})"
     sheet.add(f"{sheet.layer(layer)}({x})")
@@ -35,8 +37,8 @@ def conv_strided(sheet: Sheet) -> None:
 def conv_dilated(sheet: Sheet) -> None:
     """A 3x3 convolution with gaps of 2 or 3, padded to the same size, partly, or not."""
     x = sheet.pick(4)
-    inner, width, dilation = sheet.shape(x)[1], sheet.one(WIDTHS), sheet.one((2, 3))
-    padding = sheet.one((f"{dilation}", "0", "'same'", "1"))
+    inner, width, dilation = sheet.shape(x)[1], sheet.choose(WIDTHS), sheet.choose((2, 3))
+    padding = sheet.choose((f"{dilation}", "0", "'same'", "1"))
     layer = f"nn.Conv2d({inner}, {width}, 3, 1, {padding}, dilation={dilation})"
     sheet.add(f"{sheet.layer(layer)}({x})")
 
@@ -45,9 +47,9 @@ def conv_grouped(sheet: Sheet) -> None:
     """A convolution in groups: of the divisors of its channels one of the largest three."""
     x = sheet.pick(4)
     inner = sheet.shape(x)[1]
-    groups = sheet.one([g for g in range(1, inner + 1) if inner % g == 0][-3:])
-    width = groups * sheet.one((1, 2, 3))
-    layer = _conv(sheet, inner, width, sheet.one(KERNELS), groups)
+    groups = sheet.choose([g for g in range(1, inner + 1) if inner % g == 0][-3:])
+    width = groups * sheet.choose((1, 2, 3))
+    layer = _conv(sheet, inner, width, sheet.choose(KERNELS), groups)
     sheet.add(f"{sheet.layer(layer)}({x})")
 
 
@@ -55,20 +57,22 @@ def depthwise(sheet: Sheet) -> None:
     """NASNet's separable convolution: a filter per channel, then a pointwise one."""
     x = sheet.pick(4)
     inner = sheet.shape(x)[1]
-    kernel = sheet.one(((3, 3), (5, 5), (7, 7)))
-    inside = sheet.one(("F.relu({})", "{}"))
+    kernel = sheet.choose(((3, 3), (5, 5), (7, 7)))
+    inside = sheet.choose(("F.relu({})", "{}"))
     deep = sheet.layer(_conv(sheet, inner, inner, kernel, inner))
-    point = sheet.layer(f"nn.Conv2d({inner}, {sheet.one(WIDTHS)}, 1, bias=False)")
+    point = sheet.layer(f"nn.Conv2d({inner}, {sheet.choose(WIDTHS)}, 1, bias=False)")
     sheet.add(f"{point}({deep}({inside.format(x)}))")
 
 
 def conv_functional(sheet: Sheet) -> None:
     """A convolution by a weight that is computed from another."""
     x = sheet.pick(4)
-    inner, width, (high, wide) = sheet.shape(x)[1], sheet.one(WIDTHS), sheet.one(KERNELS)
+    inner, width, (high, wide) = sheet.shape(x)[1], sheet.choose(WIDTHS), sheet.choose(KERNELS)
     weight = sheet.weight(width, inner, high, wide)
-    scaled = sheet.one(("{}", "{} * 0.5", "({0} + {0})", "F.relu({})", "{}.flip(2)")).format(weight)
-    bias = sheet.one(("None", sheet.weight(width)))
+    scaled = sheet.choose(("{}", "{} * 0.5", "({0} + {0})", "F.relu({})", "{}.flip(2)")).format(
+        weight
+    )
+    bias = sheet.choose(("None", sheet.weight(width)))
     sheet.add(f"F.conv2d({x}, {scaled}, {bias}, padding=({high // 2}, {wide // 2}))")
 
 
@@ -76,17 +80,23 @@ def conv_line(sheet: Sheet) -> None:
     """A convolution along one axis, with a kernel of 1 or 3."""
     x = sheet.pick(3)
     inner = sheet.shape(x)[1]
-    layer = sheet.layer(f"nn.Conv1d({inner}, {sheet.one(WIDTHS)}, {sheet.one((1, 3))}, padding=1)")
+    layer = sheet.layer(
+        f"nn.Conv1d({inner}, {sheet.choose(WIDTHS)}, {sheet.choose((1, 3))}, padding=1)"
+    )
     sheet.add(f"{layer}({x})")
 
 
 def conv_norm(sheet: Sheet) -> None:
     """Convolution, batch norm and perhaps an activation, as most networks have them."""
     x = sheet.pick(4)
-    inner, width = sheet.shape(x)[1], sheet.one(WIDTHS)
-    layer = sheet.layer(_conv(sheet, inner, width, sheet.one(KERNELS)))
-    norm = sheet.layer(f"nn.BatchNorm2d({width}{sheet.one(('', ', eps=1e-3', ', affine=False'))})")
-    after = sheet.one(("F.relu({})", "F.relu({}, inplace=True)", "{}", "F.silu({})", "{}.relu_()"))
+    inner, width = sheet.shape(x)[1], sheet.choose(WIDTHS)
+    layer = sheet.layer(_conv(sheet, inner, width, sheet.choose(KERNELS)))
+    norm = sheet.layer(
+        f"nn.BatchNorm2d({width}{sheet.choose(('', ', eps=1e-3', ', affine=False'))})"
+    )
+    after = sheet.choose(
+        ("F.relu({})", "F.relu({}, inplace=True)", "{}", "F.silu({})", "{}.relu_()")
+    )
     sheet.add(after.format(f"{norm}({layer}({x}))"))
 
 
@@ -105,13 +115,13 @@ def batch_norm_line(sheet: Sheet) -> None:
 def siblings(sheet: Sheet) -> None:
     """Convolutions of one input, of equal and of unequal kernels, joined, added or left apart."""
     x = sheet.pick(4)
-    inner, width = sheet.shape(x)[1], sheet.one(WIDTHS)
-    same = sheet.one(KERNELS) if sheet.perhaps(0.5) else None
+    inner, width = sheet.shape(x)[1], sheet.choose(WIDTHS)
+    same = sheet.choose(KERNELS) if sheet.perhaps(0.5) else None
     parts = []
-    for _ in range(sheet.one((2, 2, 3, 4))):
-        kernel = same or sheet.one(KERNELS[:8])
+    for _ in range(sheet.choose((2, 2, 3, 4))):
+        kernel = same or sheet.choose(KERNELS[:8])
         layer = sheet.layer(_conv(sheet, inner, width, kernel, near=True))
-        parts.append(sheet.add(sheet.one(("F.relu({})", "{}")).format(f"{layer}({x})")))
+        parts.append(sheet.add(sheet.choose(("F.relu({})", "{}")).format(f"{layer}({x})")))
     _together(sheet, parts)
 
 
@@ -120,13 +130,13 @@ def inception(sheet: Sheet) -> None:
     x = sheet.pick(4)
     inner = sheet.shape(x)[1]
     parts = []
-    for _ in range(sheet.one((2, 3, 4))):
+    for _ in range(sheet.choose((2, 3, 4))):
         part, depth = x, inner
         if sheet.perhaps(0.3):
-            part = sheet.add(f"F.{sheet.one(('avg', 'max'))}_pool2d({x}, 3, 1, 1)")
-        for _ in range(sheet.one((1, 1, 2))):
-            width = sheet.one((1, 2, 3, 4))
-            layer = sheet.layer(_conv(sheet, depth, width, sheet.one(KERNELS), near=True))
+            part = sheet.add(f"F.{sheet.choose(('avg', 'max'))}_pool2d({x}, 3, 1, 1)")
+        for _ in range(sheet.choose((1, 1, 2))):
+            width = sheet.choose((1, 2, 3, 4))
+            layer = sheet.layer(_conv(sheet, depth, width, sheet.choose(KERNELS), near=True))
             part, depth = sheet.add(f"F.relu({layer}({part}))"), width
         parts.append(part)
     sheet.add(f"torch.cat([{', '.join(parts)}], 1)")
@@ -138,9 +148,9 @@ def nasnet_sum(sheet: Sheet) -> None:
     shape = sheet.shape(x)
     y = sheet.pick(4, lambda value: tuple(value.shape) == shape)
     terms = []
-    for _ in range(sheet.one((3, 4, 6, 9))):
-        source = sheet.one((x, y))
-        layer = _conv(sheet, shape[1], shape[1], sheet.one(KERNELS[:6]), near=True)
+    for _ in range(sheet.choose((3, 4, 6, 9))):
+        source = sheet.choose((x, y))
+        layer = _conv(sheet, shape[1], shape[1], sheet.choose(KERNELS[:6]), near=True)
         choices = (
             source,
             f"F.avg_pool2d({source}, 3, 1, 1, count_include_pad={sheet.perhaps(0.5)})",
@@ -148,7 +158,7 @@ def nasnet_sum(sheet: Sheet) -> None:
             f"0.5 * {source}",
         )
         conv = sheet.perhaps(0.3)
-        terms.append(f"{sheet.layer(layer)}({source})" if conv else sheet.one(choices))
+        terms.append(f"{sheet.layer(layer)}({source})" if conv else sheet.choose(choices))
     if sheet.perhaps(0.5):
         sheet.add(" + ".join(terms))
     else:
@@ -161,13 +171,13 @@ def dense_layers(sheet: Sheet) -> None:
     """Each reads all before it, mostly through a norm and a function of its own."""
     x = sheet.pick(4)
     features, channels = [x], sheet.shape(x)[1]
-    for _ in range(sheet.one((2, 3))):
+    for _ in range(sheet.choose((2, 3))):
         whole = f"torch.cat([{', '.join(features)}], 1)" if len(features) > 1 else x
         if sheet.perhaps(0.7):
             whole = f"{sheet.layer(f'nn.BatchNorm2d({channels})')}({whole})"
         if sheet.perhaps(0.8):
             whole = f"F.relu({whole})"
-        kernel = sheet.one(("1", "3, padding=1"))
+        kernel = sheet.choose(("1", "3, padding=1"))
         features.append(sheet.add(f"{sheet.layer(f'nn.Conv2d({channels}, 2, {kernel})')}({whole})"))
         channels += 2
     sheet.add(f"torch.cat([{', '.join(features)}], 1)")
@@ -178,20 +188,20 @@ def squeeze_excite(sheet: Sheet) -> None:
     x = sheet.pick(4)
     width = sheet.shape(x)[1]
     layer = sheet.layer(f"nn.Conv2d({width}, {width}, 1)")
-    mean = sheet.one(("F.adaptive_avg_pool2d({}, 1)", "{}.mean((2, 3), keepdim=True)")).format(x)
+    mean = sheet.choose(("F.adaptive_avg_pool2d({}, 1)", "{}.mean((2, 3), keepdim=True)")).format(x)
     sheet.add(f"{x} * torch.sigmoid({layer}({mean}))")
 
 
 def max_pool(sheet: Sheet) -> None:
     """The usual windows of max pooling, at times with `ceil_mode`, which cuts windows short."""
-    kernel, stride, padding = sheet.one(((2, 2, 0), (3, 2, 1), (3, 1, 1), (3, 2, 0), (2, 1, 1)))
+    kernel, stride, padding = sheet.choose(((2, 2, 0), (3, 2, 1), (3, 1, 1), (3, 2, 0), (2, 1, 1)))
     ceil = sheet.perhaps(0.3)
     sheet.add(f"F.max_pool2d({sheet.pick(4)}, {kernel}, {stride}, {padding}, ceil_mode={ceil})")
 
 
 def avg_pool(sheet: Sheet) -> None:
     """Averages with `ceil_mode` and `count_include_pad` at random, which say what is divided by."""
-    kernel, stride, padding = sheet.one(
+    kernel, stride, padding = sheet.choose(
         ((2, 2, 0), (3, 2, 1), (3, 1, 1), (5, 3, 0), ((1, 3), 1, 0))
     )
     words = f"ceil_mode={sheet.perhaps(0.3)}, count_include_pad={sheet.perhaps(0.5)}"
@@ -200,8 +210,8 @@ def avg_pool(sheet: Sheet) -> None:
 
 def adaptive_pool(sheet: Sheet) -> None:
     """Averages or maxima over windows of unequal size, for a result of 1 to 3 pixels an axis."""
-    size = sheet.one(("1", "2", "(1, 2)", "3"))
-    kind = sheet.one(("avg", "avg", "max"))
+    size = sheet.choose(("1", "2", "(1, 2)", "3"))
+    kind = sheet.choose(("avg", "avg", "max"))
     sheet.add(f"F.adaptive_{kind}_pool2d({sheet.pick(4)}, {size})")
 
 
@@ -239,7 +249,7 @@ def _conv(
 
 
 def _together(sheet: Sheet, parts: list[str]) -> None:
-    way = sheet.one(("cat", "add", "apart", "cat some"))
+    way = sheet.choose(("cat", "add", "apart", "cat some"))
     if way == "cat":
         sheet.add(f"torch.cat([{', '.join(parts)}], 1)")
     elif way == "cat some":

@@ -12,7 +12,7 @@ def cat(sheet: Sheet) -> None:
     x = sheet.pick(ok=lambda value: value.dim() > 0)
     axis, shape = sheet.axis(x), list(sheet.shape(x))
     parts = [x]
-    for _ in range(sheet.one((1, 1, 2, 3))):
+    for _ in range(sheet.choose((1, 1, 2, 3))):
         parts.append(sheet.pick(len(shape), lambda value: _beside(list(value.shape), shape, axis)))
     sheet.dice.shuffle(parts)
     sheet.add(f"torch.cat([{', '.join(parts)}], {axis})")
@@ -30,7 +30,7 @@ def cut(sheet: Sheet) -> None:
     """A slice, by steps too."""
     x = sheet.pick(ok=lambda value: value.dim() > 0)
     words = (":", "1:", ":1", ":-1", "::2", "1::2", "-2:", ":99", "...")
-    chosen = [sheet.one(words[:-1]) for _ in sheet.shape(x)]
+    chosen = [sheet.choose(words[:-1]) for _ in sheet.shape(x)]
     keep = sheet.dice.randrange(len(chosen))
     chosen = [word if i == keep or sheet.perhaps(0.3) else ":" for i, word in enumerate(chosen)]
     _sized(sheet, f"{x}[{', '.join(chosen)}]")
@@ -40,7 +40,7 @@ def select(sheet: Sheet) -> None:
     """One index of an axis: its first or last, or a slice of length one."""
     x = sheet.pick(ok=lambda value: value.dim() > 0)
     words = ("{}.select({}, 0)", "{}.select({}, -1)", "{}.narrow({}, 0, 1)")
-    sheet.add(sheet.one(words).format(x, sheet.axis(x)))
+    sheet.add(sheet.choose(words).format(x, sheet.axis(x)))
 
 
 def split(sheet: Sheet) -> None:
@@ -61,7 +61,7 @@ def chunk(sheet: Sheet) -> None:
     """Up to four parts, at times joined again, in order or shuffled, with a relu on some."""
     x = sheet.pick(ok=lambda value: value.dim() > 0 and max(value.shape) > 1)
     axis = sheet.axis(x)
-    parts = len(sheet.values[x].chunk(sheet.one((2, 3, 4)), axis))
+    parts = len(sheet.values[x].chunk(sheet.choose((2, 3, 4)), axis))
     if parts < 2:
         raise Rejected("one part")
     names = sheet.several(f"{x}.chunk({parts}, {axis})", parts)
@@ -104,12 +104,12 @@ def reshape(sheet: Sheet) -> None:
     rest = count
     for _ in range(sheet.dice.randint(0, 3)):
         factors = [n for n in range(1, rest + 1) if rest % n == 0] or [1]
-        shape.append(sheet.one(factors))
+        shape.append(sheet.choose(factors))
         rest //= max(1, shape[-1])
     shape.append(rest)
     if sheet.perhaps(0.3) and count:
         shape[sheet.dice.randrange(len(shape))] = -1
-    word = sheet.one(("view", "reshape", "reshape"))
+    word = sheet.choose(("view", "reshape", "reshape"))
     _sized(sheet, f"{x}.{word}({', '.join(map(str, shape))})")
 
 
@@ -124,30 +124,30 @@ def squeeze(sheet: Sheet) -> None:
     """An axis of one added in front or behind, or axes of one dropped."""
     x = sheet.pick()
     words = ("{}.unsqueeze(0)", "{}.unsqueeze(-1)", "{}.squeeze()", "{}.squeeze(0)", "{}[None]")
-    sheet.add(sheet.one(words).format(x))
+    sheet.add(sheet.choose(words).format(x))
 
 
 def expand(sheet: Sheet) -> None:
     """Axes of one widened, and perhaps a new one in front."""
     x = sheet.pick(ok=lambda value: 1 in value.shape or value.dim() < 3)
-    sizes = [sheet.one((1, 2, 3)) if size == 1 else -1 for size in sheet.shape(x)]
+    sizes = [sheet.choose((1, 2, 3)) if size == 1 else -1 for size in sheet.shape(x)]
     if sheet.perhaps(0.4):
-        sizes.insert(0, sheet.one((1, 2, 3)))
+        sizes.insert(0, sheet.choose((1, 2, 3)))
     _sized(sheet, f"{x}.expand({', '.join(map(str, sizes))})")
 
 
 def repeat(sheet: Sheet) -> None:
     """Each axis once or twice over, by copies."""
     x = sheet.pick(ok=lambda value: value.dim() > 0)
-    times = [sheet.one((1, 1, 2)) for _ in sheet.shape(x)]
+    times = [sheet.choose((1, 1, 2)) for _ in sheet.shape(x)]
     sheet.add(f"{x}.repeat({', '.join(map(str, times))})")
 
 
 def pad(sheet: Sheet) -> None:
     """The last two axes padded with zeros or 0.5, or cut by a negative width."""
     x = sheet.pick(ok=lambda value: value.dim() > 1)
-    sides = tuple(sheet.one((0, 0, 1, 2, -1)) for _ in range(4))
-    _sized(sheet, f"F.pad({x}, {sides}{sheet.one(('', ', value=0.5'))})")
+    sides = tuple(sheet.choose((0, 0, 1, 2, -1)) for _ in range(4))
+    _sized(sheet, f"F.pad({x}, {sides}{sheet.choose(('', ', value=0.5'))})")
 
 
 def to_image(sheet: Sheet) -> None:

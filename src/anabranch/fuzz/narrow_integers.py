@@ -249,29 +249,29 @@ def number(sheet: Sheet) -> None:
 
 def as_floats(sheet: Sheet) -> None:
     """A function of floats of integers, some cast back."""
-    sheet.add(sheet.one(OF_FLOATS).format(*_two(sheet)))
+    sheet.add(sheet.choose(OF_FLOATS).format(*_two(sheet)))
 
 
 def reduced(sheet: Sheet) -> None:
     """A sum, product, extreme, scan or order of integers; of the result at times an operator."""
-    name = sheet.add(_whole(sheet, lambda value: value.numel() > 0) + sheet.one(REDUCED))
+    name = sheet.add(_whole(sheet, lambda value: value.numel() > 0) + sheet.choose(REDUCED))
     if sheet.perhaps(0.4):
         sheet.add(_of(sheet, NUMBERS, name).format(name))
 
 
 def moved(sheet: Sheet) -> None:
     """Integers in another order, more often than once, padded, or counted."""
-    sheet.add(sheet.one(MOVED).format(*_two(sheet)))
+    sheet.add(sheet.choose(MOVED).format(*_two(sheet)))
 
 
 def written(sheet: Sheet) -> None:
     """Writes to a copy of integers, those of other types and to one place twice among them."""
-    sheet.add(sheet.one(WRITTEN).format(*_two(sheet)))
+    sheet.add(sheet.choose(WRITTEN).format(*_two(sheet)))
 
 
 def casts(sheet: Sheet) -> None:
     """Integers narrowed, widened, or as truth values."""
-    sheet.add(_whole(sheet) + sheet.one(CASTS))
+    sheet.add(_whole(sheet) + sheet.choose(CASTS))
 
 
 def beside_floats(sheet: Sheet) -> None:
@@ -279,13 +279,13 @@ def beside_floats(sheet: Sheet) -> None:
     x = sheet.given_floats()
     shape = sheet.shape(x)
     whole = _whole(sheet, lambda value: broadcasts(tuple(value.shape), shape))
-    sheet.add(sheet.one(BESIDE).format(whole, x=x))
+    sheet.add(sheet.choose(BESIDE).format(whole, x=x))
 
 
 def tensor_numbers(sheet: Sheet) -> None:
     """Tensors without axes beside others, whose type they do not change unless of another kind."""
     x, y = _two(sheet)
-    text = sheet.one(NUMBERS_OF_TENSORS).format(x, y)
+    text = sheet.choose(NUMBERS_OF_TENSORS).format(x, y)
     for written in ("torch.tensor(100", "torch.tensor(2.5", "torch.tensor(7, dtype=torch.int8"):
         text = text.replace(f"{written})", f"{written}, device={x}.device)")
     sheet.add(text)
@@ -294,7 +294,7 @@ def tensor_numbers(sheet: Sheet) -> None:
 def empty(sheet: Sheet) -> None:
     """Axes without elements: what a sum, a product and the question for any make of nothing."""
     x = _whole(sheet) if sheet.perhaps(0.5) else sheet.pick()
-    sheet.add(sheet.one(EMPTY).format(x))
+    sheet.add(sheet.choose(EMPTY).format(x))
 
 
 def _whole(sheet: Sheet, ok: Callable[[Tensor], bool] = lambda value: True) -> str:
@@ -306,12 +306,12 @@ def _whole(sheet: Sheet, ok: Callable[[Tensor], bool] = lambda value: True) -> s
     ]
     if not names and sheet.perhaps(0.5):
         raise Rejected("no integers")
-    return sheet.one(names[-4:] if sheet.perhaps(0.6) else names) if names else _new(sheet)
+    return sheet.choose(names[-4:] if sheet.perhaps(0.6) else names) if names else _new(sheet)
 
 
 def _of(sheet: Sheet, texts: Sequence[str], name: str) -> str:
     """One of these for this value; truth values are not shifted: a GPU refuses it."""
-    text = sheet.one(texts)
+    text = sheet.choose(texts)
     if sheet.values[name].dtype == torch.bool and ("<<" in text or ">>" in text):
         raise Rejected("a truth value has no bits to shift")
     return text
@@ -327,5 +327,7 @@ def _two(sheet: Sheet) -> tuple[str, str]:
 def _new(sheet: Sheet) -> str:
     """An input with the shape of a value, or of a few rows."""
     shapes = [tuple(value.shape) for value in sheet.values.values() if value.numel() <= 256]
-    shape = sheet.one([(2, 3), *shapes])
-    return sheet.given(f"narrow({shape}, torch.{sheet.one(NARROW_TYPES)}, {sheet.seed()}{{shift}})")
+    shape = sheet.choose([(2, 3), *shapes])
+    return sheet.add_input(
+        f"narrow({shape}, torch.{sheet.choose(NARROW_TYPES)}, {sheet.seed()}{{shift}})"
+    )

@@ -31,7 +31,7 @@ TOKENS = 3
 
 def pattern(sheet: Sheet, rules: Sequence[Rule] = RULES) -> None:
     """The left side of one of these."""
-    rule = sheet.one(rules)
+    rule = sheet.choose(rules)
     graph = instantiate(rule, sheet.dice.randrange(SEEDS))
     names = {value.name: _value(sheet, value) for value in graph.inputs}
     names |= {constant.name: _constant(sheet, constant.type) for constant in graph.constants}
@@ -62,16 +62,16 @@ def _value(sheet: Sheet, wanted: Input) -> str:
     """A value that is like this input, as many numbers of a larger one, or a new input."""
     alike = [name for name, value in sheet.values.items() if type_of(value) == wanted.type]
     if alike and sheet.perhaps(0.8):
-        return sheet.one(alike)
+        return sheet.choose(alike)
     shape, seed, numel = wanted.type.shape, sheet.seed(), wanted.type.numel
     if not wanted.type.dtype.is_floating_point:
-        return sheet.given(f"whole({shape}, {TOKENS}, {seed}{{shift}})")
+        return sheet.add_input(f"whole({shape}, {TOKENS}, {seed}{{shift}})")
     values = sheet.values.items()
     large = [name for name, v in values if v.is_floating_point() and v.numel() >= numel]
     if large and sheet.perhaps(0.5):
-        name = sheet.add(f"{sheet.one(large)}.reshape(-1)[:{numel}].reshape({shape})")
+        name = sheet.add(f"{sheet.choose(large)}.reshape(-1)[:{numel}].reshape({shape})")
     else:
-        name = sheet.given(f"normal({shape}, {seed}{{shift}})")
+        name = sheet.add_input(f"normal({shape}, {seed}{{shift}})")
     if type_of(sheet.values[name]) == wanted.type or len(shape) != 4:
         return name
     return sheet.add(f"{name}.contiguous(memory_format=torch.channels_last)")

@@ -27,20 +27,20 @@ IN_PLACE = (
 
 def activation(sheet: Sheet) -> None:
     """One activation, a method, a function or an expression of several operators."""
-    sheet.add(sheet.one(ACTIVATIONS).format(sheet.pick()))
+    sheet.add(sheet.choose(ACTIVATIONS).format(sheet.pick()))
 
 
 def scalar(sheet: Sheet) -> None:
     """Arithmetic with numbers, those that change nothing (+ 0, * 1) among them."""
-    sheet.add(sheet.one(SCALARS).format(sheet.pick()))
+    sheet.add(sheet.choose(SCALARS).format(sheet.pick()))
 
 
 def binary(sheet: Sheet) -> None:
     """Two values of one shape: sums, products, quotients, maxima."""
     x = sheet.pick()
     y = sheet.pick(ok=lambda value: value.shape == sheet.values[x].shape)
-    word = sheet.one(("{} + {}", "{} * {}", "{} - {}", "torch.add({}, {}, alpha=0.5)"))
-    word = sheet.one((word, "torch.maximum({}, {})", "{} / ({}.abs() + 1.0)", "{} + {}"))
+    word = sheet.choose(("{} + {}", "{} * {}", "{} - {}", "torch.add({}, {}, alpha=0.5)"))
+    word = sheet.choose((word, "torch.maximum({}, {})", "{} / ({}.abs() + 1.0)", "{} + {}"))
     sheet.add(word.format(x, y))
 
 
@@ -52,7 +52,7 @@ def broadcast(sheet: Sheet) -> None:
         ok=lambda value: tuple(value.shape) != shape and broadcasts(tuple(value.shape), shape)
     )
     pair = (x, y) if sheet.perhaps(0.5) else (y, x)
-    sheet.add(sheet.one(("{} + {}", "{} * {}", "{} - {}")).format(*pair))
+    sheet.add(sheet.choose(("{} + {}", "{} * {}", "{} - {}")).format(*pair))
 
 
 def broadcast_both(sheet: Sheet) -> None:
@@ -71,19 +71,21 @@ def constant(sheet: Sheet) -> None:
         kept = tuple(size if sheet.perhaps(0.5) else 1 for size in kept)
     weight = sheet.weight(*kept)
     if sheet.perhaps(0.3):
-        weight = sheet.one(("({} * 2)", "({} + 1.0)", "torch.sigmoid({})", "(-{})")).format(weight)
+        weight = sheet.choose(("({} * 2)", "({} + 1.0)", "torch.sigmoid({})", "(-{})")).format(
+            weight
+        )
     pair = (x, weight) if sheet.perhaps(0.5) else (weight, x)
-    sheet.add(sheet.one(("{} + {}", "{} * {}", "{} - {}")).format(*pair))
+    sheet.add(sheet.choose(("{} + {}", "{} * {}", "{} - {}")).format(*pair))
 
 
 def only_constants(sheet: Sheet) -> None:
     """A value that no input reaches."""
-    size = sheet.one((1, 2, 3, 4))
+    size = sheet.choose((1, 2, 3, 4))
     weight = sheet.weight(size, 3)
     keywords = "dtype={w}.dtype, device={w}.device"
     words = (f"torch.full(({{size}}, 2), 0.5, {keywords})", "{w} @ {w}.transpose(0, 1)")
     more = (f"torch.arange({{size}}, {keywords}) * 0.5", "torch.ones_like({w}).tril()", "{w} * 2")
-    sheet.add(sheet.one((*words, *more)).format(size=size, w=weight))
+    sheet.add(sheet.choose((*words, *more)).format(size=size, w=weight))
 
 
 def masked(sheet: Sheet) -> None:
@@ -91,13 +93,13 @@ def masked(sheet: Sheet) -> None:
     x = sheet.pick()
     mask = f"({sheet.weight(*sheet.shape(x))} > 0)"
     forms = ("torch.where({1}, {0}, -{0})", "{0}.masked_fill({1}, 0.5)", "torch.where({1}, {0}, 0)")
-    sheet.add(sheet.one(forms).format(x, mask))
+    sheet.add(sheet.choose(forms).format(x, mask))
 
 
 def same_twice(sheet: Sheet) -> None:
     """A value with itself."""
     words = ("{0} + {0}", "{0} * {0}", "{0} + {0} + {0}", "{0} * 2 + {0}", "{0} - {0} * 0.5")
-    sheet.add(sheet.one(words).format(sheet.pick()))
+    sheet.add(sheet.choose(words).format(sheet.pick()))
 
 
 def long_sum(sheet: Sheet) -> None:
@@ -108,24 +110,24 @@ def long_sum(sheet: Sheet) -> None:
         for name, value in sheet.values.items()
         if value.shape == sheet.values[x].shape and value.is_floating_point()
     ]
-    terms = [sheet.one(like) for _ in range(sheet.one((4, 6, 9)))]
+    terms = [sheet.choose(like) for _ in range(sheet.choose((4, 6, 9)))]
     words = (" + ".join(terms), f"torch.stack([{', '.join(terms)}]).sum(0)")
-    sheet.add(sheet.one((*words, f"sum([{', '.join(terms)}])")))
+    sheet.add(sheet.choose((*words, f"sum([{', '.join(terms)}])")))
 
 
 def residual(sheet: Sheet) -> None:
     """A value and an activation of it, added, at times under a relu."""
     x = sheet.pick()
-    inner = sheet.one(ACTIVATIONS).format(x)
-    sheet.add(sheet.one(("F.relu({0} + {1})", "{0} + {1}", "{1} * 0.5 + {0}")).format(x, inner))
+    inner = sheet.choose(ACTIVATIONS).format(x)
+    sheet.add(sheet.choose(("F.relu({0} + {1})", "{0} + {1}", "{1} * 0.5 + {0}")).format(x, inner))
 
 
 def in_place(sheet: Sheet) -> None:
     """Writes to a temporary of its own."""
     x = sheet.pick()
     other = sheet.pick(ok=lambda value: value.shape == sheet.values[x].shape)
-    start = sheet.one(("{}.clone()", "({} + 1)", "({} * 0.5)")).format(x)
-    sheet.add(sheet.one(IN_PLACE).format(start, other=other))
+    start = sheet.choose(("{}.clone()", "({} + 1)", "({} * 0.5)")).format(x)
+    sheet.add(sheet.choose(IN_PLACE).format(start, other=other))
 
 
 def in_place_shared(sheet: Sheet) -> None:
@@ -134,12 +136,12 @@ def in_place_shared(sheet: Sheet) -> None:
     if not sheet.own(x):
         raise Rejected("an input, or a weight")
     other = sheet.pick(ok=lambda value: value.shape == sheet.values[x].shape)
-    sheet.add(sheet.one(IN_PLACE).format(x, other=other))
+    sheet.add(sheet.choose(IN_PLACE).format(x, other=other))
 
 
 def in_place_part(sheet: Sheet) -> None:
     """Writes to a part of a temporary."""
     x = sheet.pick(ok=lambda value: value.dim() > 0 and value.shape[-1] > 1)
     whole = sheet.add(f"{x}.clone()")
-    part = sheet.one(("[..., 1:]", "[..., 0]", "[..., ::2]"))
-    sheet.add(sheet.one(("{}.mul_(0.5)", "{}.zero_()", "{}.add_(1.0)")).format(whole + part))
+    part = sheet.choose(("[..., 1:]", "[..., 0]", "[..., ::2]"))
+    sheet.add(sheet.choose(("{}.mul_(0.5)", "{}.zero_()", "{}.add_(1.0)")).format(whole + part))

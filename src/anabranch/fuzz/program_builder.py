@@ -37,7 +37,7 @@ class Sheet:
 
     # -- chance ------------------------------------------------------------------------------
 
-    def one(self, choices: Sequence[T]) -> T:
+    def choose(self, choices: Sequence[T]) -> T:
         """One of the choices, each as likely as any other."""
         return self.dice.choice(choices)
 
@@ -60,7 +60,7 @@ class Sheet:
         ]
         if not names:
             raise Rejected("no value like that")
-        return self.one(names[-4:] if self.perhaps(0.6) else names)
+        return self.choose(names[-4:] if self.perhaps(0.6) else names)
 
     def given_floats(self) -> str:
         """An input of floats: no two ways to compute it differ."""
@@ -68,7 +68,7 @@ class Sheet:
         floats = [name for name in names if self.values[name].is_floating_point()]
         if not floats:
             raise Rejected("no such input")
-        return self.one(floats)
+        return self.choose(floats)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The sizes that the value has with the inputs at hand."""
@@ -89,7 +89,7 @@ class Sheet:
 
     # -- writing -----------------------------------------------------------------------------
 
-    def given(self, text: str) -> str:
+    def add_input(self, text: str) -> str:
         """An input; "{shift}" in its text comes after the seed."""
         name = f"x{len(self.inputs)}"
         self.values[name] = eval(text.replace("{shift}", ""), self._space, self.values)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from anabranch.frontend.from_torch import capture
 from anabranch.fuzz import script_prelude
-from anabranch.fuzz.drawing import DrawnModel, made
+from anabranch.fuzz.drawing import DrawnModel, built_model
 from anabranch.fuzz.substitute import Applied, Crash, Substitution, substituted
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
@@ -57,7 +57,7 @@ def walked(
     drawing: DrawnModel, steps: int, dtype: torch.dtype, target: str, options: Options
 ) -> Walked:
     """The drawing, captured, by so many substitutions. CaptureError if it cannot be."""
-    build, inputs = made(drawing)
+    build, inputs = built_model(drawing)
     example = script_prelude.cast(inputs(0), torch.device("cpu"), dtype)
     captured = capture(build().eval().to(dtype), example).graph
     allowed = max(RELATIVE, rounding(captured))

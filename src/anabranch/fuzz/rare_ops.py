@@ -73,14 +73,14 @@ PRODUCTS = (
 def image_module(sheet: Sheet) -> None:
     """A norm or a module of images: transposed convolutions, interpolation, patches, padding."""
     x = sheet.pick(4)
-    text = sheet.one(NORMS + IMAGES).format(c=sheet.shape(x)[1])
+    text = sheet.choose(NORMS + IMAGES).format(c=sheet.shape(x)[1])
     sheet.add(f"{sheet.layer(text)}({x})")
 
 
 def patches(sheet: Sheet) -> None:
     """Each pixel as often as there are patches that it lies in, less those of the edge."""
     x = sheet.pick(4)
-    window = f"3, padding=1, stride={sheet.one((1, 2, 3))}"
+    window = f"3, padding=1, stride={sheet.choose((1, 2, 3))}"
     size = tuple(sheet.shape(x)[2:])
     sheet.add(f"F.fold(F.unfold({x}, {window}), {size}, {window}) * 0.3")
 
@@ -90,14 +90,14 @@ def sampled(sheet: Sheet) -> None:
     x = sheet.pick(4, lambda value: value.numel() > 0)
     places = f"torch.tensor([[[0.9, 0.2, 0.1], [-0.3, 1.2, -0.2]]]).to({x})"
     grid = f"F.affine_grid({places}.expand({sheet.shape(x)[0]}, 2, 3), {x}.shape, False)"
-    edge = sheet.one(("zeros", "border"))
+    edge = sheet.choose(("zeros", "border"))
     sheet.add(f"F.grid_sample({x}, {grid}, padding_mode='{edge}', align_corners=False)")
 
 
 def sequence_module(sheet: Sheet) -> None:
     """An LSTM, GRU, RNN, attention or encoder layer of torch's, its result or its state."""
     x = sheet.pick(3, lambda value: value.numel() > 0)
-    text = sheet.one(SEQUENCES)
+    text = sheet.choose(SEQUENCES)
     cell = next(name for name in CELLS if f"{{{name}}}" in text)
     layer = sheet.layer(CELLS[cell].format(w=sheet.shape(x)[-1]))
     sheet.add(text.format(x=x, **{cell: layer}))
@@ -106,7 +106,7 @@ def sequence_module(sheet: Sheet) -> None:
 def indexed(sheet: Sheet) -> None:
     """An element, row or running value by index, list or scan; empty results are dropped."""
     x = sheet.pick(ok=lambda value: value.dim() > 0 and value.numel() > 0)
-    name = sheet.add(sheet.one(INDEXED).format(x))
+    name = sheet.add(sheet.choose(INDEXED).format(x))
     if not sheet.values[name].numel():
         sheet.drop(name)
 
@@ -114,13 +114,13 @@ def indexed(sheet: Sheet) -> None:
 def widened(sheet: Sheet) -> None:
     """A higher precision for one operator, as half-precision models ask for it."""
     x = sheet.pick(ok=lambda value: value.dim() > 0)
-    sheet.add(sheet.one(WIDENED).format(x))
+    sheet.add(sheet.choose(WIDENED).format(x))
 
 
 def product(sheet: Sheet) -> None:
     """A product that is written as an equation of letters (einsum)."""
     x = sheet.pick(ok=lambda value: value.dim() > 0)
-    sheet.add(f"{sheet.one(PRODUCTS).format(x)} * 0.3")
+    sheet.add(f"{sheet.choose(PRODUCTS).format(x)} * 0.3")
 
 
 def masked_softmax(sheet: Sheet) -> None:
@@ -137,5 +137,7 @@ def integers(sheet: Sheet) -> None:
         raise Rejected("no integers")
     weight = sheet.weight(1)
     words = ("({0} + 3) % 10", "({0} * 7 + 1).remainder(10)", "torch.where({0} > 4, {0}, 0)")
-    text = sheet.one((*words, "{0}.flip(0)", "{0}.to({1}.dtype) * 0.1", "({0} > 4).to({1}.dtype)"))
-    sheet.add(text.format(sheet.one(whole), weight))
+    text = sheet.choose(
+        (*words, "{0}.flip(0)", "{0}.to({1}.dtype) * 0.1", "({0} > 4).to({1}.dtype)")
+    )
+    sheet.add(text.format(sheet.choose(whole), weight))

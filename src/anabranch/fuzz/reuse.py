@@ -11,7 +11,7 @@ def repeated(sheet: Sheet) -> None:
     steps = [step for step in sheet.steps if "_(" not in step.text]
     if not steps:
         raise Rejected("nothing to repeat")
-    step = sheet.one(steps)
+    step = sheet.choose(steps)
     sheet.several(step.text, len(step.results))
 
 
@@ -20,8 +20,8 @@ def shared(sheet: Sheet) -> None:
     steps = [step for step in sheet.steps if step.layers and step.uses]
     if not steps:
         raise Rejected("no layer yet")
-    step = sheet.one(steps)
-    old = sheet.one(step.uses)
+    step = sheet.choose(steps)
+    old = sheet.choose(step.uses)
     new = sheet.pick(ok=lambda value: value.shape == sheet.values[old].shape)
     text = VALUE.sub(lambda match: new if match[0] == old else match[0], step.text)
     sheet.several(text, len(step.results))

@@ -41,20 +41,20 @@ def quotient(sheet: Sheet) -> None:
         if sheet.values[argument.name].is_floating_point()
         and sheet.shape(argument.name) in (sheet.shape(x), ())
     ]
-    under = sheet.one((*(f"({name}.abs() + 0.5)" for name in like), "3.0", "0.7"))
+    under = sheet.choose((*(f"({name}.abs() + 0.5)" for name in like), "3.0", "0.7"))
     if sheet.perhaps(0.3):
         under = sheet.weight(*sheet.shape(x)[-1:]) + ".abs().add(0.5)"
-    sheet.add(sheet.one(QUOTIENTS).format(x, under))
+    sheet.add(sheet.choose(QUOTIENTS).format(x, under))
 
 
 def signs(sheet: Sheet) -> None:
     """What shows the sign of a zero."""
-    sheet.add(sheet.one(SIGNS).format(sheet.given_floats()))
+    sheet.add(sheet.choose(SIGNS).format(sheet.given_floats()))
 
 
 def cast(sheet: Sheet) -> None:
     """Rounds an input on purpose."""
-    sheet.add(sheet.one(CASTS).format(sheet.given_floats()))
+    sheet.add(sheet.choose(CASTS).format(sheet.given_floats()))
 
 
 def whole_numbers(sheet: Sheet) -> None:
@@ -66,10 +66,10 @@ def whole_numbers(sheet: Sheet) -> None:
     ]
     if not names:
         raise Rejected("no integers")
-    x = sheet.one(names)
+    x = sheet.choose(names)
     like = [name for name in names if sheet.shape(name) == sheet.shape(x)]
-    other = sheet.one((*(f"({name}.abs() + 1)" for name in like), "3", "-2"))
-    text = sheet.one(INTEGER_TEXTS)
+    other = sheet.choose((*(f"({name}.abs() + 1)" for name in like), "3", "-2"))
+    text = sheet.choose(INTEGER_TEXTS)
     if "{1}" in text and other in ("3", "-2") and "maximum" in text:
         other = x
     sheet.add(text.format(x, other))

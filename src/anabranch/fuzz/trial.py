@@ -22,7 +22,7 @@ import torch
 
 from anabranch.errors import CaptureError, NumericsError
 from anabranch.fuzz import script_prelude
-from anabranch.fuzz.drawing import DrawnModel, made
+from anabranch.fuzz.drawing import DrawnModel, built_model
 from anabranch.fuzz.random_rewrites import walked
 from anabranch.fuzz.sizes import size_differences
 from anabranch.fuzz.substitute import Crash, Substitution
@@ -104,7 +104,7 @@ def attempt(drawing: DrawnModel, setting: TrialSetting) -> TrialOutcome:
 
 
 def _compiled(drawing: DrawnModel, setting: TrialSetting) -> TrialOutcome:
-    build, inputs = made(drawing)
+    build, inputs = built_model(drawing)
     paths: list[Path | None] = []
 
     def keep(compiled: Any) -> None:

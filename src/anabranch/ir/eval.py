@@ -92,7 +92,9 @@ def eval_tasks(
     device = device or next((t.device for t in (*inputs, *held.values())), torch.device("cpu"))
     values = {state.name: state.value for state in tasks.states if state.value is not None}
     left_out = len(inputs) < len(tasks.inputs)
-    for declared, tensor in zip(tasks.given if left_out else tasks.inputs, inputs, strict=True):
+    for declared, tensor in zip(
+        tasks.call_inputs if left_out else tasks.inputs, inputs, strict=True
+    ):
         values[declared.name] = tensor
     values = {name: _raise(tensor.to(device), precision) for name, tensor in values.items()}
     lost = [constant.name for constant in tasks.constants if constant.value is None]

@@ -17,7 +17,7 @@ from anabranch.errors import VerifyError
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_inputs
-from anabranch.ir.rule import Known
+from anabranch.ir.rule import ValueFacts
 from anabranch.ir.text import text_graph
 from anabranch.ir.tolerances import FLOOR, relative_error
 from anabranch.ir.verify import verify_graph
@@ -92,6 +92,6 @@ class Stepper:
 def rounding(graph: Graph) -> float:
     """The error that folding constants in their own dtypes may leave in a result evaluated in
     fp64."""
-    facts = Known.of(graph)
+    facts = ValueFacts.of(graph)
     held = (*(facts.types[name] for name in facts.constant), *(v.type for v in graph.inputs))
     return 4 * max((FLOOR.get(type.dtype, 0.0) for type in held), default=1e-12)

@@ -29,11 +29,11 @@ class ModelTensor:
 class Recipe:
     """`state`: all that the model holds. `kept`: by the name of a captured constant, values that
     no state dict has and that derived constants are computed of. `conditions`: what the graph
-    relies on. `given`: the captured constants that derivations begin with, without values. `lost`:
-    why the plan cannot be refitted, "" if it can."""
+    relies on. `sources`: the captured constants that derivations begin with, without values.
+    `lost`: why the plan cannot be refitted, "" if it can."""
 
     state: tuple[ModelTensor, ...]
-    given: tuple[Constant, ...]
+    sources: tuple[Constant, ...]
     kept: Mapping[str, torch.Tensor] = field(compare=False, repr=False)
     conditions: tuple[Condition, ...] = ()
     lost: str = ""

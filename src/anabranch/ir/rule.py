@@ -117,7 +117,7 @@ COMMUTATIVE = frozenset({"aten.add.Tensor", "aten.mul.Tensor", "aten.maximum.def
 
 
 @dataclass(slots=True)
-class Known:
+class ValueFacts:
     """What is known of each value by its name: its type, the node that makes it, and whether it
     depends on constants alone. Grows as nodes are added."""
 
@@ -126,16 +126,16 @@ class Known:
     constant: set[str]
 
     @staticmethod
-    def declared(graph: Graph) -> Known:
+    def declared(graph: Graph) -> ValueFacts:
         """Of the inputs and constants only."""
         types = {value.name: value.type for value in graph.inputs}
         types.update((constant.name, constant.type) for constant in graph.constants)
-        return Known(types, {}, {constant.name for constant in graph.constants})
+        return ValueFacts(types, {}, {constant.name for constant in graph.constants})
 
     @staticmethod
-    def of(graph: Graph) -> Known:
+    def of(graph: Graph) -> ValueFacts:
         """What is known of all values of the graph."""
-        facts = Known.declared(graph)
+        facts = ValueFacts.declared(graph)
         for node in graph.nodes:
             facts.add(node)
         return facts
@@ -184,7 +184,7 @@ class Match:
 
     nodes: tuple[Node, ...]
     bound: Mapping[str, Arg]
-    known: Known
+    value_facts: ValueFacts
     width: int = 1
 
     @property
@@ -202,7 +202,9 @@ class Match:
             raise AttributeError(f"the pattern has no wildcard {name}")
         arg = self.bound[name]
         if isinstance(arg, Ref):
-            return Binding(arg, self.known.types[arg.name], arg.name in self.known.constant)
+            return Binding(
+                arg, self.value_facts.types[arg.name], arg.name in self.value_facts.constant
+            )
         return Binding(arg)
 
 

@@ -166,7 +166,7 @@ class TaskGraph(TaskGraphMemo):
     states: tuple[State, ...] = ()
 
     @property
-    def given(self) -> tuple[Input, ...]:
+    def call_inputs(self) -> tuple[Input, ...]:
         """The inputs that a call brings: those that are no states."""
         held = {state.name for state in self.states}
         return tuple(value for value in self.inputs if value.name not in held)

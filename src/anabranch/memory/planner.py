@@ -132,7 +132,7 @@ def _slots(tasks: TaskGraph, written: dict[str, Slot]) -> tuple[Slot, ...]:
     types = value_types(tasks)
     states = [state.name for state in tasks.states]
     return (
-        *(Slot(value.name, "input", nbytes=value.type.nbytes) for value in tasks.given),
+        *(Slot(value.name, "input", nbytes=value.type.nbytes) for value in tasks.call_inputs),
         *(Slot(name, "state", nbytes=types[name].nbytes) for name in (*states, *places(tasks))),
         *(Slot(c.name, "constant", nbytes=c.type.nbytes) for c in tasks.constants),
         *written.values(),

@@ -98,7 +98,7 @@ def _check_slots(plan: Plan) -> None:
     _unless(len(slots) == len(plan.slots), plan, "two slots for one value")
     odd = sorted(slots.keys() ^ types.keys())
     _unless(not odd, plan, f"values without slot or slots without value: {odd[:5]}")
-    spaces = {value.name: "input" for value in tasks.given}
+    spaces = {value.name: "input" for value in tasks.call_inputs}
     spaces |= {state.name: "state" for state in tasks.states}
     spaces |= {constant.name: "constant" for constant in tasks.constants}
     spaces |= {name: "alias" for node in tasks.aliases for name in node.results}

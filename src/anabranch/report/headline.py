@@ -106,9 +106,9 @@ def one_line(facts: Mapping[str, Any], plan: Plan) -> str:
     """Model, machine, inputs, time and sizes of a plan in one line, for a prompt."""
     machine = plan.spec.kind if not plan.spec.simulated else f"simulated {plan.spec.name}"
     inputs = ", ".join(
-        f"{value.name}={value.type.text}" for value in plan.tasks.given[:MOST_INPUTS]
+        f"{value.name}={value.type.text}" for value in plan.tasks.call_inputs[:MOST_INPUTS]
     )
-    inputs += ", ..." if len(plan.tasks.given) > MOST_INPUTS else ""
+    inputs += ", ..." if len(plan.tasks.call_inputs) > MOST_INPUTS else ""
     ms = number(facts.get("latency_ms"))
     took = f"{significant(ms)} ms {facts.get('latency_source', '')}, " if ms is not None else ""
     launches = sum(task.kernel.launches for task in plan.tasks.tasks if task.kernel)
@@ -142,14 +142,14 @@ def _latency(parts: ReportParts) -> tuple[float | None, str]:
 
 def _inputs(parts: ReportParts) -> Sequence[Any]:
     """The inputs, if they are few enough to be named in a line."""
-    inputs = parts["plan"].tasks.given
+    inputs = parts["plan"].tasks.call_inputs
     return inputs if len(inputs) <= 3 else ()
 
 
 def _batch(parts: ReportParts) -> int | None:
     """As the facts say, else the first size of all inputs, those of no size left out."""
     batch = number(parts["facts"].get("batch"))
-    firsts = {v.type.shape[0] for v in parts["plan"].tasks.given if v.type.shape}
+    firsts = {v.type.shape[0] for v in parts["plan"].tasks.call_inputs if v.type.shape}
     return int(batch) if batch is not None else firsts.pop() if len(firsts) == 1 else None
 
 

@@ -65,7 +65,7 @@ def render(**parts: Unpack[ReportParts]) -> str:
     return environment.get_template("page.html.j2").render(
         name=parts["name"],
         head=headline(parts),
-        made=provenance(parts),
+        provenance=provenance(parts),
         sources=embed.MEANINGS,
         kinds=_kinds(task_rows),
         modules=largest(task_rows),

@@ -76,7 +76,7 @@ def facts_of(
         "target": job.target.spec.kind if run is not None else f"simulated {job.target.spec.kind}",
         "device": job.target.spec.name,
         "dtype": _dtype(job, compilation),
-        "inputs": [f"{value.name}: {value.type.text}" for value in tasks.given],
+        "inputs": [f"{value.name}: {value.type.text}" for value in tasks.call_inputs],
         "states": [f"{path}: {type.text}" for path, type in _states(tasks)],
         "latency_ms": cost.us / 1e3,
         "latency_spread_ms": cost.spread / 1e3,
@@ -85,7 +85,9 @@ def facts_of(
         "baselines": _baselines(job, compilation, eager),
         "as_captured": compilation.as_captured,
         "scheduler": plan.schedule.scheduler,
-        "schedules": [_schedule(schedule, cost) for schedule, cost in compilation.found.schedules],
+        "schedules": [
+            _schedule(schedule, cost) for schedule, cost in compilation.compiled.schedules
+        ],
         "tasks": len(tasks.tasks),
         "kernels": sum(task.kernel.launches for task in tasks.tasks if task.kernel),
         "modes": _modes(tasks),
@@ -95,11 +97,11 @@ def facts_of(
         "peak_bytes": run.peak_bytes() if run is not None else plan.peak_bytes,
         "arena_bytes": plan.arena_bytes,
         "peak_bytes_planned": plan.peak_bytes,
-        "peak_bytes_sequential": compilation.found.sequential.peak_bytes,
+        "peak_bytes_sequential": compilation.compiled.sequential.peak_bytes,
         "weights_bytes": owned_bytes(plan),
         "search_s": compilation.seconds,
         "search": _searched(compilation),
-        "cut_short": compilation.found.cut_short,
+        "cut_short": compilation.compiled.cut_short,
         "stages_s": stage_seconds(job.trace.events),
         "max_relative_error": [error for error, _ in compilation.errors],
         "allowed_relative_error": [allowed for _, allowed in compilation.errors],
@@ -186,7 +188,7 @@ def _step(step: RewriteStep) -> dict[str, Any]:
 
 def _baselines(job: Job, compilation: Compilation, asked: bool) -> dict[str, float]:
     # A scheduler that was named may have found one stream itself: then that is the sequential plan.
-    schedules = compilation.found.schedules
+    schedules = compilation.compiled.schedules
     plain = [cost for schedule, cost in schedules if schedule.scheduler == "sequential"]
     plain = plain or [cost for schedule, cost in schedules if schedule.streams == 1]
     baselines = {"sequential": plain[0].us / 1e3} if plain else {}
@@ -203,7 +205,7 @@ def _baselines(job: Job, compilation: Compilation, asked: bool) -> dict[str, flo
 
         with (
             unchanged(job.model, args, kwargs),
-            job.found.restored(),
+            job.surroundings.restored(),
             job.target.own_precision(),  # fp32 products as the plan has them
             kept(held),
         ):

@@ -81,7 +81,7 @@ def _put(builder: Builder, rule: Rule, match: Match) -> dict[str, Ref]:
             raise ValueError(f"{_where(rule, match)} cannot be built: {_line(failed)}") from None
         if not isinstance(value, Ref):
             raise ValueError(f"{_where(rule, match)} gives {value}, which is no tensor")
-        old, new = root.types[k], builder.known.types[value.name]
+        old, new = root.types[k], builder.facts.types[value.name]
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise ValueError(f"{_where(rule, match)} makes {new.text} of {old.text}")
         values[root.results[k]] = value
@@ -129,7 +129,7 @@ def apply_all(
 
     def visit(builder: Builder, node: Node) -> tuple[Ref, ...] | None:
         for rule in by_root.get(node.op, ()):
-            match = match_at(builder.renamed(node), rule, builder.known, refuse)
+            match = match_at(builder.renamed(node), rule, builder.facts, refuse)
             if match is not None and accept(match):
                 return substitute(builder, rule, match)
         return None
@@ -176,7 +176,7 @@ def _instance(rule: Rule, drawn: Mapping[str, object]) -> Graph:
     bound = {name: _declared(name, value, inputs) for name, value in plain.items()}
     held = tuple(dict.fromkeys(_constants(plain.values())))
     builder = Builder(Graph("instance", tuple(inputs), held, (), ()))
-    match, roots = Match((), bound, builder.known), list[Ref]()
+    match, roots = Match((), bound, builder.facts), list[Ref]()
     built: dict[Call, Ref] = {}
     bound |= {name: build(builder, term, match, "", built) for name, term in spelled.items()}
     for pattern in rule.roots:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from anabranch.ir.axis_order import order_of
 from anabranch.ir.graph import Node, Ref
-from anabranch.ir.rule import Known
+from anabranch.ir.rule import ValueFacts
 from anabranch.ir.types import TensorType, meta
 
 Stack = tuple[int, int]
@@ -64,7 +64,7 @@ def way_of(
     stack: Stack,
     factors: tuple[str, str, str],
     masks: Sequence[tuple[str, tuple[int, ...]]],
-    facts: Known,
+    facts: ValueFacts,
 ) -> HeadLayout:
     """For the stacks of matrices that two products read: queries, transposed keys, values.
     `masks`: with the shape of the scores that each is added to."""
@@ -79,7 +79,7 @@ def way_of(
     return HeadLayout(operands, seen, kept)
 
 
-def heads_of(name: str, facts: Known) -> list[Stack]:
+def heads_of(name: str, facts: ValueFacts) -> list[Stack]:
     """The batches and heads of the first value of four axes with the same matrices in order."""
     matrix, stacks = _matrix(name, facts), list[Stack]()
     for earlier, _ in _earlier(name, facts):
@@ -109,13 +109,13 @@ def scaled(node: Node) -> tuple[str, float] | None:
     return of.name, float(by) if node.op == "aten.mul.Tensor" else 1.0 / by
 
 
-def in_order(node: Node, facts: Known) -> bool:
+def in_order(node: Node, facts: ValueFacts) -> bool:
     """Whether the elements come out in the order of the operand's shape, whatever their memory."""
     order = _order(node, facts)
     return node.op in IN_ORDER or (order is not None and order == sorted(order))
 
 
-def _order(node: Node, facts: Known) -> list[int] | None:
+def _order(node: Node, facts: ValueFacts) -> list[int] | None:
     """In which order the axes of more than one element come out, of a node that permutes axes."""
     order = order_of(node)
     if order is None:
@@ -124,7 +124,7 @@ def _order(node: Node, facts: Known) -> list[int] | None:
     return [d for d in order if shape[d] > 1]
 
 
-def _earlier(name: str, facts: Known, scales: bool = True) -> list[tuple[str, float]]:
+def _earlier(name: str, facts: ValueFacts, scales: bool = True) -> list[tuple[str, float]]:
     """The value, and those before it that have the same numbers in the same order, or with `scales`
     those that it is a multiple of, each told with the factor."""
     sources, factor = [(name, 1.0)], 1.0
@@ -140,7 +140,9 @@ def _earlier(name: str, facts: Known, scales: bool = True) -> list[tuple[str, fl
     return sources
 
 
-def _operand(name: str, shape: tuple[int, ...], facts: Known, scales: bool = True) -> HeadsOperand:
+def _operand(
+    name: str, shape: tuple[int, ...], facts: ValueFacts, scales: bool = True
+) -> HeadsOperand:
     """The first of the same values that a view shows so, or else the value itself. `scales`: what
     it is a multiple of will do, since scores have a factor anyway."""
     best = HeadsOperand(name, shape)
@@ -150,7 +152,7 @@ def _operand(name: str, shape: tuple[int, ...], facts: Known, scales: bool = Tru
     return best
 
 
-def _key(transposed: str, stack: Stack, facts: Known) -> HeadsOperand:
+def _key(transposed: str, stack: Stack, facts: ValueFacts) -> HeadsOperand:
     """The matrices before they were transposed, if they can be seen so; else they are transposed
     back, which is no copy either."""
     depth, rows = _matrix(transposed, facts)
@@ -167,7 +169,7 @@ def _key(transposed: str, stack: Stack, facts: Known) -> HeadsOperand:
     return HeadsOperand(operand.name, operand.shape, True, operand.scale)
 
 
-def _matrix(name: str, facts: Known) -> tuple[int, int]:
+def _matrix(name: str, facts: ValueFacts) -> tuple[int, int]:
     *_, rows, columns = facts.types[name].shape
     return rows, columns
 

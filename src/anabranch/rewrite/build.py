@@ -17,16 +17,16 @@ from dataclasses import replace
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, rename, types
-from anabranch.ir.rule import Known, computable
+from anabranch.ir.rule import ValueFacts, computable
 from anabranch.ir.types import TensorType
 
 
 class Builder:
-    """A graph under construction. `known` says what is known of the values so far."""
+    """A graph under construction. `facts` says what is known of the values so far."""
 
     def __init__(self, source: Graph) -> None:
         self.source = source
-        self.known = Known.declared(source)
+        self.facts = ValueFacts.declared(source)
         self.nodes: dict[str, Node] = {}
         self.changed = False
         self._before = types(source)
@@ -49,10 +49,10 @@ class Builder:
         reads = node.uses
         node = self.renamed(node)
         if any(
-            self.known.types[new] != self._before[old]
+            self.facts.types[new] != self._before[old]
             for old, new in zip(reads, node.uses, strict=True)
         ):
-            inferred = ops.infer(node.op, node.args, node.kwargs, self.known.types)
+            inferred = ops.infer(node.op, node.args, node.kwargs, self.facts.types)
             node = Node(
                 node.name, node.op, node.args, node.kwargs, inferred, node.origin, node.strict
             )
@@ -65,7 +65,7 @@ class Builder:
             name if name in self._free else self._fresh(hint),
             op,
             args,
-            self.known.types,
+            self.facts.types,
             tuple(kwargs.items()),
             origin,
         )
@@ -117,7 +117,7 @@ class Builder:
         self.nodes[node.name] = node
         self._names.update(node.results)
         self._free.difference_update(node.results)
-        self.known.add(node)
+        self.facts.add(node)
 
     def _fresh(self, hint: str) -> str:
         name = hint

@@ -92,12 +92,12 @@ def _merged(
     conv = whole(
         x,
         [member.parts for member in members],
-        builder.known.types[x.name].shape[2:],
+        builder.facts.types[x.name].shape[2:],
         first.node.type.dtype,
         any(channels_last(member.weight.type) for member in members),
     )
     assert not isinstance(conv, Refused)
-    match, built, before = Match(nodes, {}, builder.known), dict[Call, Ref](), set(builder.nodes)
+    match, built, before = Match(nodes, {}, builder.facts), dict[Call, Ref](), set(builder.nodes)
     for arg, part in zip(conv.args[1:3], ("weight", "bias"), strict=True):
         build(builder, arg, match, f"{name}_{part}", built)
     computed.update((n, builder.nodes[n]) for n in builder.nodes if n not in before)

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from anabranch.ir.graph import Arg, Graph, Node, refs, users
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Known, Match, Rule
+from anabranch.ir.rule import Match, Rule, ValueFacts
 from anabranch.rewrite.bind import Bindings, FoundMatches, bindings, together
 from anabranch.rewrite.match_index import MatchIndex, RuleSignature
 
@@ -51,9 +51,9 @@ def matches_in(
     for node in index.candidates(signature, 0):
         if len(signature.roots) > 1:
             candidates = _together(index, signature, node, near)
-            accepted = _accepted(signature.rule, candidates, index.known, refuse)
+            accepted = _accepted(signature.rule, candidates, index.facts, refuse)
         elif near is None or near(index.near(node, signature.depth)):
-            accepted = matches_at(node, signature.rule, index.known, refuse)
+            accepted = matches_at(node, signature.rule, index.facts, refuse)
         else:
             continue
         for match in accepted:
@@ -65,13 +65,15 @@ def matches_in(
                 refuse(f"{signature.rule.name} at %{match.root.name}", why)
 
 
-def match_at(node: Node, rule: Rule, facts: Known, refuse: Refuse | None = None) -> Match | None:
+def match_at(
+    node: Node, rule: Rule, facts: ValueFacts, refuse: Refuse | None = None
+) -> Match | None:
     """The first match with this root, or None."""
     return next(matches_at(node, rule, facts, refuse), None)
 
 
 def matches_at(
-    node: Node, rule: Rule, facts: Known, refuse: Refuse | None = None
+    node: Node, rule: Rule, facts: ValueFacts, refuse: Refuse | None = None
 ) -> Iterator[Match]:
     """All matches with this root, different orders of commutative operands included; of rules
     with one root."""
@@ -80,7 +82,7 @@ def matches_at(
 
 
 def _accepted(
-    rule: Rule, candidates: FoundMatches, facts: Known, refuse: Refuse | None
+    rule: Rule, candidates: FoundMatches, facts: ValueFacts, refuse: Refuse | None
 ) -> Iterator[Match]:
     """The matches that the rule's condition lets pass, each once."""
     seen: list[tuple[Bindings, tuple[Node, ...]]] = []
@@ -107,7 +109,7 @@ def _with_others(rule: Rule, match: Match) -> Match:
     return replace(match, nodes=nodes, width=match.width + len(others))
 
 
-def _uneven(nodes: Sequence[Node], facts: Known) -> Refused | None:
+def _uneven(nodes: Sequence[Node], facts: ValueFacts) -> Refused | None:
     """Which of them is a concatenation of parts of several ranks, if one is."""
     for node in nodes:
         if node.op == CAT and len({len(facts.types[name].shape) for name in node.uses}) > 1:
@@ -149,7 +151,7 @@ def _together(
             if merged is not None:
                 yield from others(at + 1, (*roots, node), merged)
 
-    makers = index.known.producers
+    makers = index.facts.producers
     for bound, _ in bindings(signature.roots[0], first, {}, makers):
         for full, roots in others(1, (first,), bound):
             inner: tuple[Node, ...] = ()

@@ -18,7 +18,7 @@ from itertools import pairwise
 from anabranch.ir.graph import Arg, Graph, Node
 from anabranch.ir.identity import Itself
 from anabranch.ir.rounding import fixed_nodes
-from anabranch.ir.rule import Call, Each, Known, Operand, Rule, Wild, text_pattern, wildcards
+from anabranch.ir.rule import Call, Each, Operand, Rule, ValueFacts, Wild, text_pattern, wildcards
 from anabranch.rewrite.bind import Bindings, bindings
 
 Way = tuple[Node, Bindings]
@@ -73,7 +73,7 @@ class MatchIndex:
     """The answers about one graph, found out when they are asked for."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph, self.known = graph, Known.of(graph)
+        self.graph, self.facts = graph, ValueFacts.of(graph)
         self.place = {node.name: i for i, node in enumerate(graph.nodes)}
         self._of: dict[str, list[Node]] = {}
         for node in graph.nodes:
@@ -101,7 +101,7 @@ class MatchIndex:
         if table is None:
             table = self._ways[id(pattern)] = {}
             for node in self.candidates(signature, root):
-                for binding, _ in bindings(pattern, node, {}, self.known.producers):
+                for binding, _ in bindings(pattern, node, {}, self.facts.producers):
                     table.setdefault(tuple(binding[x] for x in names), []).append((node, binding))
         return table.get(tuple(bound[name] for name in names), ())
 
@@ -111,7 +111,7 @@ class MatchIndex:
         if key not in self._near:
             names = frozenset((node.name,))
             if depth > 1:
-                makers = (self.known.producers.get(name) for name in node.uses)
+                makers = (self.facts.producers.get(name) for name in node.uses)
                 names = names.union(*(self.near(x, depth - 1) for x in makers if x is not None))
             self._near[key] = names
         return self._near[key]
@@ -124,7 +124,7 @@ class MatchIndex:
 
     def _ops_read(self, node: Node) -> frozenset[str]:
         if node.name not in self._read:
-            makers = (self.known.producers.get(name) for name in node.uses)
+            makers = (self.facts.producers.get(name) for name in node.uses)
             self._read[node.name] = frozenset(x.op for x in makers if x is not None)
         return self._read[node.name]
 

@@ -122,9 +122,9 @@ class ProgramPart:
     """The values read of those given, the calls in order, the values that nobody reads behind each,
     and the constants that are made."""
 
-    given: tuple[tuple[str, int], ...]
+    reads: tuple[tuple[str, int], ...]
     calls: tuple[tuple[Batch | Single | Laid, tuple[int, ...]], ...]
-    made: tuple[tuple[str, int], ...]
+    makes: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,9 @@ class RefitProgram:
     parts: tuple[ProgramPart, ...]
 
     @property
-    def given(self) -> frozenset[str]:
+    def sources(self) -> frozenset[str]:
         """The names of what it reads."""
-        return frozenset(name for part in self.parts for name, _ in part.given)
+        return frozenset(name for part in self.parts for name, _ in part.reads)
 
     def values(
         self, sources: Mapping[str, Tensor], device: torch.device
@@ -144,12 +144,12 @@ class RefitProgram:
         """The constants, some at a time, each part's while the next is not yet computed."""
         for part in self.parts:
             with torch.no_grad():  # around no yield: whoever asks for the next would inherit it
-                values = {number: sources[name] for name, number in part.given}
+                values = {number: sources[name] for name, number in part.reads}
                 for call, dead in part.calls:
                     call.run(values, device)
                     for number in dead:
                         values.pop(number, None)
-            yield {name: values[number] for name, number in part.made}
+            yield {name: values[number] for name, number in part.makes}
 
 
 def program(wanted: Sequence[Constant], sources: Iterable[Constant]) -> RefitProgram:
@@ -177,7 +177,7 @@ def of_steps(steps: derive.Steps, sizes: Mapping[str, int]) -> RefitProgram:
         _part(table, maker, names, {name: steps.made[name] for name in portion})
         for portion in _portions(steps.made, sizes)
     ]
-    parts.sort(key=lambda part: -sum(sizes[name] for name, _ in part.made))
+    parts.sort(key=lambda part: -sum(sizes[name] for name, _ in part.makes))
     return RefitProgram(tuple(parts))
 
 

@@ -27,7 +27,7 @@ def rejoin(graph: Graph) -> Graph:
         if node.op != CAT or ops.arguments(node)["dim"] != 1 or node.name in returned:
             return None
         names = [builder.substitute(name) for name in node.uses]
-        slices = [slice_of_value(name, builder.known) for name in names]
+        slices = [slice_of_value(name, builder.facts) for name in names]
         groups = runs(slices, 1)
         if len(groups) == len(names):
             return None
@@ -45,7 +45,7 @@ def _joined(
     name, first, last = names[group[0]], slices[group[0]], slices[group[-1]]
     if len(group) == 1 or first is None or last is None:
         return Ref(name)
-    if (first.start, last.end) == (0, builder.known.types[first.of].shape[1]):
+    if (first.start, last.end) == (0, builder.facts.types[first.of].shape[1]):
         return Ref(first.of)
-    origin, part = builder.known.producers[name].origin, f"{first.of}_part"
+    origin, part = builder.facts.producers[name].origin, f"{first.of}_part"
     return builder.call(SLICE, Ref(first.of), 1, first.start, last.end, name=part, origin=origin)

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Node
-from anabranch.ir.rule import Known
+from anabranch.ir.rule import ValueFacts
 
 SELECT, SLICE, UNBIND = "aten.select.int", "aten.slice.Tensor", "aten.unbind.int"
 SPLITS = frozenset({"aten.split.Tensor", "aten.split_with_sizes.default"})
@@ -42,7 +42,7 @@ class ValueSlice:
         return self.kept and self.axis == axis and self.step == 1 and self.start < self.end
 
 
-def slice_of_value(name: str, facts: Known) -> ValueSlice | None:
+def slice_of_value(name: str, facts: ValueFacts) -> ValueSlice | None:
     """What the value is cut out of; None if it is not."""
     node = facts.producers.get(name)
     return slice_by(node, name, facts.types[node.uses[0]].shape) if node and node.uses else None

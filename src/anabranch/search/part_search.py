@@ -51,7 +51,7 @@ def search_parts(state: SearchState[T], evaluators: PartEvaluators[T]) -> None:
             "part timing", lambda: TIME.work_part_run_s * runs + TIME.work_part_task_s * len(fresh)
         ):
             paid = settled(chosen, evaluators.time_parts, state.trace)
-        paid = {key: entry for key, entry in paid.items() if not state.wrong(entry.found.steps)}
+        paid = {key: entry for key, entry in paid.items() if not state.wrong(entry.form.steps)}
     for some in fewer(paid):
         if not meter.affords("build", building(graph)) or _together(state, graph, some):
             return

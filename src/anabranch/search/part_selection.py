@@ -43,7 +43,7 @@ def entrants(parts: Sequence[Alternatives], price: Informed, most: int = TASKS) 
     hoped: list[Ranked] = []
     for i, alternatives in enumerate(parts):
         own = price(alternatives.interval.graph)
-        for form, promise in alternatives.found:
+        for form, promise in alternatives.forms:
             part = promise * _trust(form)
             if part >= HOPE:
                 hoped.append((Gain(part * own.us * alternatives.places, own.alpha), i, form))

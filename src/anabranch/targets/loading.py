@@ -199,7 +199,7 @@ def held_at(plan: Plan, placed: Placed, arena: bool = True) -> dict[str, dict[in
     another plan's."""
     kinds = {
         "weights": [placed.values[constant.name] for constant in plan.tasks.constants],
-        "inputs": [placed.values[value.name] for value in plan.tasks.given],
+        "inputs": [placed.values[value.name] for value in plan.tasks.call_inputs],
         "states": list(placed.states.values()),
         "arena": [placed.arena] if arena else [],
     }

@@ -36,7 +36,7 @@ class SampledTarget:
         """The inner target's device."""
         return self.inner.device
 
-    def given(self, plan: Plan) -> dict[str, Tensor]:
+    def input_contents(self, plan: Plan) -> dict[str, Tensor]:
         """The contents of the plan's input buffers, as far as they are not to be drawn. TargetError
         where nothing may be drawn, and the values are not known."""
         bodies = [task.body for task in plan.tasks.tasks]
@@ -71,7 +71,7 @@ class SampledTarget:
         A plan with `states` is one that will be called, so it gets no samples."""
         if states is not None:
             return self.inner.load(plan, repeat, contents, beside, states)
-        contents = self.given(plan) if contents is None else contents
+        contents = self.input_contents(plan) if contents is None else contents
         return self.inner.load(plan, repeat, contents or None, beside)
 
     def again(self, run: Executable, plan: Plan) -> Executable:

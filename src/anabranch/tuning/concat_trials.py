@@ -35,11 +35,11 @@ TriedConcats = Mapping[str, frozenset[tuple[str, str, str]]]
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """A provider's kernels that write where they are told, of those that are `known`, or of all for
+    """A provider's kernels that write where they are told, of those that are `tried`, or of all for
     what is new; ATen's others run and then copy. What is `free` may allocate its results."""
 
     of: Provider
-    known: TriedConcats
+    tried: TriedConcats
     free: frozenset[str]
 
     @property
@@ -51,7 +51,7 @@ class Writing:
     def version(self) -> str:
         """The provider's version with what is known and free, for both decide which kernels there
         are."""
-        known_names = sorted((key, sorted(names)) for key, names in self.known.items())
+        known_names = sorted((key, sorted(names)) for key, names in self.tried.items())
         return f"{self.of.version} writing {digest_text(repr((known_names, sorted(self.free))))}"
 
     def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
@@ -70,7 +70,7 @@ class Writing:
     def kernel_offers(self, task: Task, spec: TargetSpec) -> list[KernelOffer]:
         """The same kernels; those that are not known are not written."""
         key, every = structure_text(task.body), self.of.kernel_offers(task, spec)
-        names = self.known.get(key)
+        names = self.tried.get(key)
         kept = [o for o in every if names is None or o.provider == "aten" or _name(o) in names]
         if key in self.free:
             return kept

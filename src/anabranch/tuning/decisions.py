@@ -65,7 +65,7 @@ DECISIONS: Table[Decision] = Table("kernels", "selection 5", nouns(Decision))
 """Of sketches."""
 
 
-def known(
+def kept_decisions(
     structures: Mapping[str, Graph],
     spec: TargetSpec,
     providers: Sequence[Provider],

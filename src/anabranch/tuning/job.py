@@ -34,9 +34,9 @@ class Job:
     `time.monotonic`. `sandbox`: the process in which generated kernels run first, while it is
     compiled. `shared`: constants that other plans of the same Compiled own. `beside`: one of these,
     whose arena is used if it is large enough. `room`: bytes that the plan may take on the device.
-    `found`: torch's switches, under which the model is captured and called. `anew`: what the cache
-    has of this model is not trusted. `wanted`: the options as they were given, where a further
-    attempt does less. `places`: where states lie already, by what the model calls them.
+    `surroundings`: torch's switches, under which the model is captured and called. `anew`: what the
+    cache has of this model is not trusted. `wanted`: the options as they were given, where a
+    further attempt does less. `places`: where states lie already, by what the model calls them.
     `live_bytes`: what values may take at once, so that some are computed again; `over`: why;
     `counted`: what they take, as `rewrite.remat` counts; `again`: what is computed again; `late`:
     as in FusionFacts. `merge_s`: seconds in which a scheduler is to say which convolutions it
@@ -56,7 +56,7 @@ class Job:
     shared: Shared = field(default_factory=dict)
     beside: Executable | None = None
     room: int | None = None
-    found: Surroundings = field(default_factory=Surroundings)
+    surroundings: Surroundings = field(default_factory=Surroundings)
     anew: bool = False
     wanted: Options | None = None
     places: Mapping[str, Tensor] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def example_of(job: Job, captured: Captured) -> list[Tensor]:
     """The example as the graph's inputs, on the target's device: of states copies of what they
     are."""
     graph, (tree, _), device = captured.graph, captured.trees, job.target.device
-    tensors = flatten_call(captured.signature, graph.given, job.args, job.kwargs, tree)
+    tensors = flatten_call(captured.signature, graph.call_inputs, job.args, job.kwargs, tree)
     held = {state.name: state.value for state in graph.states}
     last = (held[value.name] for value in graph.inputs if value.name in held)
     states = [value.detach().to(device).clone() for value in last if value is not None]
@@ -97,7 +97,7 @@ def calling_of(job: Job) -> Calling:
     """How the model is called to see what it computes: without values where nothing can run, or
     nobody compares."""
     fake = job.target.spec.simulated or not job.options.verify
-    return Calling(job.found, job.target.full_precision, fake, job.anew)
+    return Calling(job.surroundings, job.target.full_precision, fake, job.anew)
 
 
 def limits_of(job: Job) -> Limits:

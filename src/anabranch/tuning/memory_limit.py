@@ -19,7 +19,7 @@ def takes(job: Job, plan: Plan) -> dict[str, int]:
     beside_bytes = job.beside.arena.numel() if job.beside is not None else 0
     return {
         "weights": sum(count for key, count in weights.items() if key not in job.shared),
-        "inputs": sum(value.type.nbytes for value in tasks.given),
+        "inputs": sum(value.type.nbytes for value in tasks.call_inputs),
         "arena": max(0, plan.arena_bytes - beside_bytes),
         "pool": plan.pool_bytes,
     }

@@ -27,7 +27,7 @@ from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import IN_ORDER, PLAIN_VARIANT, Kernel, Task, TaskGraph, runs_body
 from anabranch.ir.text import text_kernel
 from anabranch.trace import Trace
-from anabranch.tuning.decisions import NOWHERE, Candidate, Decision, Memory, known, store
+from anabranch.tuning.decisions import NOWHERE, Candidate, Decision, Memory, kept_decisions, store
 from anabranch.tuning.halving import TrialTimer
 from anabranch.tuning.verdict import Verdict
 
@@ -163,7 +163,7 @@ def _decisions(
 ) -> dict[str, Decision]:
     """What is known or now decided of these structures. `counts`: tasks of each."""
     bodies = {key: task.body for key, task in first.items()}
-    old = known(bodies, config.spec, config.providers, config.memory)
+    old = kept_decisions(bodies, config.spec, config.providers, config.memory)
     fresh = {key: task for key, task in first.items() if key not in old}
     decided = _decided(fresh, config, trace, strict, counts)
     store(decided, config.spec, config.providers, config.memory)

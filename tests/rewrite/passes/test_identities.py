@@ -133,11 +133,11 @@ def test_every_rule_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
       %m: f32[1,2,3] = aten.sum.dim_IntList(%l, [0], True)
       return %m
     }}""")
-    applied, made = set[str](), apply.substitute
+    applied, substitute = set[str](), apply.substitute
 
     def noted(builder: Builder, rule: Rule, match: Match) -> tuple[Ref, ...]:
         applied.add(rule.name)
-        return made(builder, rule, match)
+        return substitute(builder, rule, match)
 
     monkeypatch.setattr(apply, "substitute", noted)
     after, before = identities(graph, Trace()), graph

@@ -95,7 +95,7 @@ def _put(builder: Builder, term: Term, made: dict[Term, Ref]) -> Ref:
 
 
 def _call(builder: Builder, head: str, values: list[Ref]) -> Ref:
-    size = builder.known.types
+    size = builder.facts.types
     if head in BINARY:
         return builder.call(BINARY[head], *values)
     if head == "relu":

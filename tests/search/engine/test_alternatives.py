@@ -49,7 +49,7 @@ def alone(known: list[Alternatives]) -> list[Alternatives]:
 
 def all_of(known: list[Alternatives], us: float = 1.0) -> dict[str, Paid]:
     """As if the best form of every part had paid."""
-    return {one.interval.likeness: faster(one.found[0][0], us) for one in known}
+    return {one.interval.likeness: faster(one.forms[0][0], us) for one in known}
 
 
 def faster(form: Found, us: float) -> Paid:
@@ -62,7 +62,7 @@ def test_a_form_is_offered_once_for_all_places_where_it_fits() -> None:
     graph = chain(*("exp", "neg", "neg", "sigmoid") * 3)
     survey = surveyed_as(graph, 10, 4, 4, 4)
     (one,) = alone(gathered(survey, [nodes], SMALL))
-    ((found, promise),) = one.found
+    ((found, promise),) = one.forms
     assert one.places == 3 and promise == 0.5
     assert kinds(found.graph) == ["exp", "sigmoid"]
     # Two neighbours together have no form that is not made of theirs.
@@ -87,8 +87,8 @@ def test_every_price_has_its_say_and_an_equal_form_stands_once() -> None:
     assert gathered(survey, [weighed(9.0)], settings) == []
     (one,) = gathered(survey, [weighed(0.0)], settings)
     (twice,) = gathered(survey, [weighed(0.0), weighed(9.0), weighed(0.0)], settings)
-    assert [found.graph for found, _ in twice.found] == [found.graph for found, _ in one.found]
-    assert kinds(one.found[0][0].graph)[:2] == ["cat", "mm"]
+    assert [found.graph for found, _ in twice.forms] == [found.graph for found, _ in one.forms]
+    assert kinds(one.forms[0][0].graph)[:2] == ["cat", "mm"]
 
 
 def test_the_whole_holds_what_paid_where_it_stands() -> None:
@@ -112,7 +112,7 @@ def test_of_parts_that_overlap_those_are_taken_that_gain_most_in_sum() -> None:
 
     def whole(gains: dict[tuple[int, int], float]) -> float:
         paid = {
-            known[span].interval.likeness: faster(known[span].found[0][0], us)
+            known[span].interval.likeness: faster(known[span].forms[0][0], us)
             for span, us in gains.items()
         }
         return assembled(survey, paid).gain.us

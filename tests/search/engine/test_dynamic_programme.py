@@ -94,7 +94,7 @@ def test_steps_tell_the_price_under_which_they_were_found() -> None:
     assert {step.before.alpha for step in found[0].steps} == {4.0}
     for alpha in (0.0, 4.0):
         known = gathered(surveyed(graph, RULES, SMALL), [flat(alpha)], SMALL)
-        steps = [step for one in known for form, _ in one.found for step in form.steps]
+        steps = [step for one in known for form, _ in one.forms for step in form.steps]
         assert {step.after.alpha for step in steps} == {alpha}
 
 

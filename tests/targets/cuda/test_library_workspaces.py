@@ -35,8 +35,8 @@ def test_a_plan_holds_what_its_own_streams_need() -> None:
     library = Library()
     workspaces = LibraryWorkspaces(library.make, library.kept.clear)
     a, b, c = (Stream(i) for i in range(3))
-    assert workspaces.made([a, b, c]) == {0: BYTES, 1: BYTES, 2: BYTES}
-    assert workspaces.made([b]) == {1: BYTES}
+    assert workspaces.ensure([a, b, c]) == {0: BYTES, 1: BYTES, 2: BYTES}
+    assert workspaces.ensure([b]) == {1: BYTES}
     assert library.asked == [0, 1, 2], "one for each stream"
 
 
@@ -46,8 +46,8 @@ def test_what_only_trials_used_is_given_back() -> None:
     streams = [Stream(i) for i in range(4)]
     trial, plan = Run(), Run()
     trial.itself = trial  # type: ignore[attr-defined]  # garbage that is not collected at once
-    workspaces.used(trial, workspaces.made(streams))
-    workspaces.used(plan, workspaces.made(streams[:1]))
+    workspaces.used(trial, workspaces.ensure(streams))
+    workspaces.used(plan, workspaces.ensure(streams[:1]))
     assert workspaces.give_back() == 0, "the trial lives"
     del trial
     assert workspaces.give_back() == 3 * BYTES

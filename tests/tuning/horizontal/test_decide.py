@@ -101,7 +101,7 @@ def test_equal_groups_share_a_kernel_that_computes_what_its_parts_do() -> None:
     assert first.kernel is not None and second.kernel is not None
     assert first.kernel.variant == second.kernel.variant
     assert len(components(first.body)) == 4 and not set(first.writes) & set(second.writes)
-    assert made.found.selection.candidates[first.name] is made.found.selection.candidates[second.name]  # fmt: skip # noqa: E501
+    assert made.compiled.selection.candidates[first.name] is made.compiled.selection.candidates[second.name]  # fmt: skip # noqa: E501
     interpreter.check(first.body, [first.kernel.variant])
 
 
@@ -137,7 +137,7 @@ def test_what_is_no_faster_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) ->
         )
         asked = job(cells())
         made = compile_model(asked)
-        assert made.plan == plain.plan and made.found.schedules == plain.found.schedules
+        assert made.plan == plain.plan and made.compiled.schedules == plain.compiled.schedules
         assert said(asked.trace, "refused") and not said(asked.trace, "applied")
 
 

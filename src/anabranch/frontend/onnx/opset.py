@@ -30,20 +30,20 @@ class Constants:
     """Tensors that nodes read for what were attributes."""
 
     def __init__(self, taken: Mapping[str, Tensor]) -> None:
-        self.made: dict[str, Tensor] = {}
+        self.tensors: dict[str, Tensor] = {}
         self._taken = taken
 
     def name(self, node: OnnxNode, key: str, value: Any) -> str:
         """The name of a new constant."""
         stem = f"{node.outputs[0]}.{key}" if node.outputs else key
         name, number = stem, 0
-        while name in self.made or name in self._taken:
+        while name in self.tensors or name in self._taken:
             number += 1
             name = f"{stem}_{number}"
         floating = isinstance(value, float) or (
             isinstance(value, tuple) and any(isinstance(item, float) for item in value)
         )
-        self.made[name] = torch.tensor(value, dtype=torch.float32 if floating else torch.int64)
+        self.tensors[name] = torch.tensor(value, dtype=torch.float32 if floating else torch.int64)
         return name
 
 
@@ -51,7 +51,7 @@ def modern(file: OnnxFile) -> OnnxFile:
     """The file with all its nodes as the newest set of operators has them."""
     constants = Constants({**file.tensors, **file.scalars})
     graph = _modern(file.graph, constants)
-    return replace(file, graph=graph, scalars={**file.scalars, **constants.made})
+    return replace(file, graph=graph, scalars={**file.scalars, **constants.tensors})
 
 
 def check_opset(name: str, version: int) -> None:

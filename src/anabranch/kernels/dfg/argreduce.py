@@ -31,7 +31,7 @@ def _argreduce(op: str, place_only: bool = False) -> Lowering:
     """Of one dimension with its place, or of all; with another tensor, element by element."""
 
     def lowering(call: LoweringCall) -> tuple[At, ...]:
-        if "other" in call.given:
+        if "other" in call.arguments:
             dtype = call.type.dtype
 
             def larger(point: Point, within: Within) -> Expr:
@@ -99,7 +99,7 @@ def _truth(op: str) -> Lowering:
 
 def _norm(call: LoweringCall) -> tuple[At, ...]:
     """The root of the sum of squares; orders 1, 0 and infinite too."""
-    dims, order, dtype = call.dims("dim"), call.given.get("ord", 2), call.type.dtype
+    dims, order, dtype = call.dims("dim"), call.arguments.get("ord", 2), call.type.dtype
     if order not in (0, 1, 2, float("inf"), -float("inf")) or not dtype.is_floating_point:
         raise NotLowered(f"a norm of order {order} has no lowering")
 

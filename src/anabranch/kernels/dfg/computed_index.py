@@ -26,28 +26,28 @@ from anabranch.kernels.dfg.simplify import arith, both, bounded, cast, choose, c
 
 
 def _pixel_shuffle(call: LoweringCall, point: Point) -> Point:
-    by, (*lead, c, h, w) = call.given["upscale_factor"], point
+    by, (*lead, c, h, w) = call.arguments["upscale_factor"], point
     return (*lead, c * (by * by) + h % by * by + w % by, h // by, w // by)
 
 
 def _pixel_unshuffle(call: LoweringCall, point: Point) -> Point:
-    by, (*lead, c, h, w) = call.given["downscale_factor"], point
+    by, (*lead, c, h, w) = call.arguments["downscale_factor"], point
     return (*lead, c // (by * by), h * by + c // by % by, w * by + c % by)
 
 
 def _channel_shuffle(call: LoweringCall, point: Point) -> Point:
-    groups, (n, c, *image) = call.given["groups"], point
+    groups, (n, c, *image) = call.arguments["groups"], point
     return (n, c % groups * (call.x.shape[1] // groups) + c // groups, *image)
 
 
 def _flip(call: LoweringCall, point: Point) -> Point:
-    flipped = call.dims("dims") if call.given["dims"] else ()
+    flipped = call.dims("dims") if call.arguments["dims"] else ()
     pairs = enumerate(zip(point, call.x.shape, strict=True))
     return tuple(n - 1 + -1 * i if d in flipped else i for d, (i, n) in pairs)
 
 
 def _roll(call: LoweringCall, point: Point) -> Point:
-    shifts, dims = call.given["shifts"], call.given.get("dims") or ()
+    shifts, dims = call.arguments["shifts"], call.arguments.get("dims") or ()
     if not dims:
         raise NotLowered("a roll of all elements in a row has no lowering")
     there = list(point)
@@ -62,8 +62,8 @@ def _repeat(call: LoweringCall, point: Point) -> Point:
 
 
 def _diagonal(call: LoweringCall, point: Point) -> Point:
-    rank, offset = len(call.x.shape), call.given.get("offset", 0)
-    a, b = (call.given.get(name, k) % rank for k, name in enumerate(("dim1", "dim2")))
+    rank, offset = len(call.x.shape), call.arguments.get("offset", 0)
+    a, b = (call.arguments.get(name, k) % rank for k, name in enumerate(("dim1", "dim2")))
     left = iter(point[:-1])
     at = {a: point[-1] + max(-offset, 0), b: point[-1] + max(offset, 0)}
     return tuple(at[d] if d in at else next(left) for d in range(rank))
@@ -72,15 +72,15 @@ def _diagonal(call: LoweringCall, point: Point) -> Point:
 def _unfold(call: LoweringCall, point: Point) -> Point:
     if not call.x.shape:
         raise NotLowered("a number has no windows")
-    dim, *inner = call.given["dimension"] % len(call.x.shape), *point[:-1]
-    inner[dim] = inner[dim] * call.given["step"] + point[-1]
+    dim, *inner = call.arguments["dimension"] % len(call.x.shape), *point[:-1]
+    inner[dim] = inner[dim] * call.arguments["step"] + point[-1]
     return tuple(inner)
 
 
 def _triangle(upper: bool) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
         rows, cols = call.x.shape[-2:]
-        far, diagonal = max(rows, cols) + 1, call.given.get("diagonal", 0)
+        far, diagonal = max(rows, cols) + 1, call.arguments.get("diagonal", 0)
 
         def at(point: Point, within: Within) -> Expr:
             right = point[-1] - point[-2]  # of the diagonal
@@ -96,7 +96,7 @@ def _padded(mirrored: bool) -> Lowering:
     """Padding with what is there: the border itself, or what lies behind it as in a mirror."""
 
     def where(call: LoweringCall, point: Point) -> Point:
-        pad, there = call.given["padding"], list(point)
+        pad, there = call.arguments["padding"], list(point)
         for k in range(len(pad) // 2):
             d = len(point) - 1 - k
             before, last = pad[2 * k], call.x.shape[d] - 1
@@ -121,11 +121,11 @@ def _at_border(index: Index, last: int, mirrored: bool) -> Index:
 
 
 def _slice_scatter(call: LoweringCall) -> tuple[At, ...]:
-    dim, size, arguments = call.dim(), call.x.shape[call.dim()], call.given
+    dim, size, arguments = call.dim(), call.x.shape[call.dim()], call.arguments
     if arguments.get("step", 1) != 1:
         raise NotLowered("a slice with steps is written by no kernel")
     start = start_of(arguments, size)
-    return (_with_inside(call, call.given["src"], dim, start, new=False),)
+    return (_with_inside(call, call.arguments["src"], dim, start, new=False),)
 
 
 def start_of(arguments: Mapping[str, Any], size: int) -> int:
@@ -136,8 +136,8 @@ def start_of(arguments: Mapping[str, Any], size: int) -> int:
 
 def _select_scatter(call: LoweringCall) -> tuple[At, ...]:
     dim = call.dim()
-    at = call.given["index"] % call.x.shape[dim]
-    return (_with_inside(call, call.given["src"], dim, at, new=True),)
+    at = call.arguments["index"] % call.x.shape[dim]
+    return (_with_inside(call, call.arguments["src"], dim, at, new=True),)
 
 
 def _with_inside(call: LoweringCall, source: Value, dim: int, start: int, new: bool) -> At:
@@ -155,12 +155,12 @@ def _with_inside(call: LoweringCall, source: Value, dim: int, start: int, new: b
 
 
 def _copy(call: LoweringCall) -> tuple[At, ...]:
-    source: Value = call.given["src"]
+    source: Value = call.arguments["src"]
     return (lambda point, within: cast(source.spread(point, within), call.type.dtype),)
 
 
 def _gather(call: LoweringCall) -> tuple[At, ...]:
-    dim, index = call.dim(), call.given["index"]
+    dim, index = call.dim(), call.arguments["index"]
 
     def at(point: Point, within: Within) -> Expr:
         rows = [(index.at(point, within), call.x.shape[dim])]
@@ -172,7 +172,7 @@ def _gather(call: LoweringCall) -> tuple[At, ...]:
 
 def _index(call: LoweringCall) -> tuple[At, ...]:
     """x[:, i, j]: tensors of indices for neighbouring dimensions, broadcast to each other."""
-    listed: tuple[Any, ...] = call.given["indices"]
+    listed: tuple[Any, ...] = call.arguments["indices"]
     indices = {d: value for d, value in enumerate(listed) if isinstance(value, Value)}
     first, count = min(indices, default=0), len(indices)
     if not indices or sorted(indices) != list(range(first, first + count)):

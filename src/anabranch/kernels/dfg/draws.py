@@ -23,7 +23,7 @@ def _uniform(call: LoweringCall) -> tuple[At, ...]:
 
     def at(point: Point, within: Within) -> Expr:
         place = position(weighted(zip(point, strides, strict=True)), width)
-        draw = const(call.given["number"], torch.int32)
+        draw = const(call.arguments["number"], torch.int32)
         states = (random.at((number(k),), within) for k in range(2))
         return Arith("uniform", (*states, draw, place), torch.float32)
 

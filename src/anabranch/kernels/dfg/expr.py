@@ -160,13 +160,13 @@ class Cast(ExprMemo):
 
 @dataclass(frozen=True, slots=True)
 class Arith(ExprMemo):
-    """`op` is a key of `ARITY`; `made` names the value of the model that this computes, "" where
+    """`op` is a key of `ARITY`; `value_name`: the value of the model that this computes, "" where
     it is only a step on the way; it is provenance."""
 
     op: str
     args: tuple[Expr, ...]
     dtype: torch.dtype
-    made: str = field(default="", compare=False)
+    value_name: str = field(default="", compare=False)
     code: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -189,7 +189,7 @@ class Reduce(ExprMemo):
     op: str
     axes: tuple[Axis, ...]
     arg: Expr
-    made: str = field(default="", compare=False)
+    value_name: str = field(default="", compare=False)
     code: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -225,7 +225,7 @@ class Scan(ExprMemo):
     at: Index
     reverse: bool = False
     by: Expr | None = None
-    made: str = field(default="", compare=False)
+    value_name: str = field(default="", compare=False)
     code: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ Pair = tuple[int, ...]
 
 def _window(call: LoweringCall) -> tuple[Pair, Pair, Pair, Pair]:
     """Its size, stride, padding and dilation, two numbers each."""
-    size, stride, padding, dilation = (call.given[name] for name in WINDOW)
+    size, stride, padding, dilation = (call.arguments[name] for name in WINDOW)
     return size, stride, padding, dilation
 
 

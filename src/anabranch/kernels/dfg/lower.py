@@ -360,8 +360,8 @@ def _lowering(node: Node, values: Mapping[str, Value], partly: bool) -> tuple[At
     if lowering is None or node.op in OVERLOADS_REFUSED:
         raise NotLowered(f"{node.op} has no lowering")
     call: LoweringCall = arguments(node, values)
-    if not isinstance(next(iter(call.given.values()), None), Value) and node.uses:
-        listed = next(iter(call.given.values()), None)
+    if not isinstance(next(iter(call.arguments.values()), None), Value) and node.uses:
+        listed = next(iter(call.arguments.values()), None)
         if not isinstance(listed, tuple | int | float):
             raise NotLowered(f"{node.op} is called without a tensor")
     return lowering(call)
@@ -383,8 +383,8 @@ def _called(name: str, at: At) -> At:
 
     def named(point: Point, within: Within) -> Expr:
         expr = at(point, within)
-        if isinstance(expr, Arith | Reduce | Scan) and not expr.made:
-            return replace(expr, made=name)
+        if isinstance(expr, Arith | Reduce | Scan) and not expr.value_name:
+            return replace(expr, value_name=name)
         return expr
 
     return named

@@ -39,7 +39,9 @@ class Value:
 
     type: TensorType
     compute: At
-    known: dict[tuple[Point, Within], Expr] = field(default_factory=dict, compare=False, repr=False)
+    elements: dict[tuple[Point, Within], Expr] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -50,9 +52,9 @@ class Value:
         """The element at this point, read only where `within` holds."""
         assert len(point) == len(self.shape), f"{point} is no index into {self.type.text}"
         key = (point, within)
-        if key not in self.known:
-            self.known[key] = cast(self.compute(point, within), self.type.dtype)
-        return self.known[key]
+        if key not in self.elements:
+            self.elements[key] = cast(self.compute(point, within), self.type.dtype)
+        return self.elements[key]
 
     def spread(self, point: Point, within: Within = ()) -> Expr:
         """The value broadcast to a space of at least as many dimensions."""
@@ -66,7 +68,7 @@ class LoweringCall:
     """A node with its arguments by the names of its schema, values in place of references."""
 
     node: Node
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
 
     @property
     def type(self) -> TensorType:
@@ -81,12 +83,12 @@ class LoweringCall:
     @property
     def x(self) -> Value:
         """Its first argument, which is the tensor it is about."""
-        first: Value = next(iter(self.given.values()))
+        first: Value = next(iter(self.arguments.values()))
         return first
 
     def dims(self, name: str) -> tuple[int, ...]:
         """Dimensions as positions in x; None or none means all of them."""
-        rank, dims = len(self.x.shape), self.given.get(name)
+        rank, dims = len(self.x.shape), self.arguments.get(name)
         if dims is None or dims == () or not rank:
             return tuple(range(rank))
         listed = dims if isinstance(dims, tuple) else (dims,)
@@ -137,7 +139,7 @@ class Operands:
     def get(self, name: str, dtype: torch.dtype | None = None) -> Expr | None:
         """The operand as an expression of the dtype, by default that of the computation; None if it
         is not given."""
-        argument, dtype = self.call.given.get(name), dtype or self.dtype
+        argument, dtype = self.call.arguments.get(name), dtype or self.dtype
         if isinstance(argument, Value):
             return operand(argument.spread(self.point, self.within), dtype, argument.type.dtype)
         if argument is None:
@@ -154,7 +156,7 @@ class Operands:
 
     def raw(self, name: str) -> Any:
         """The argument as it is given: a value, a number or None."""
-        return self.call.given.get(name)
+        return self.call.arguments.get(name)
 
 
 Formula = Callable[[Operands], Expr]
@@ -165,7 +167,7 @@ def promoted(call: LoweringCall) -> torch.dtype:
     """The type that ATen compares these operands in."""
     args = [
         meta(a.type) if isinstance(a, Value) else a
-        for name, a in call.given.items()
+        for name, a in call.arguments.items()
         if name in ("self", "other") and a is not None
     ]
     return elementwise_dtypes(*args, type_promotion_kind=PROMOTION.DEFAULT)[1]

@@ -60,7 +60,7 @@ def _reshape(call: LoweringCall, point: Point) -> Point:
 
 
 def _permute(call: LoweringCall, point: Point) -> Point:
-    order = axis_order(call.given, len(point))
+    order = axis_order(call.arguments, len(point))
     return tuple(point[order.index(d)] for d in range(len(point)))
 
 
@@ -72,8 +72,8 @@ def _expand(call: LoweringCall, point: Point) -> Point:
 def _slice(call: LoweringCall, point: Point) -> Point:
     dim = call.dim()
     size = call.x.shape[dim]
-    start = _clipped(call.given.get("start"), 0, size)
-    step = call.given.get("step", 1)
+    start = _clipped(call.arguments.get("start"), 0, size)
+    step = call.arguments.get("step", 1)
     return (*point[:dim], point[dim] * step + start, *point[dim + 1 :])
 
 
@@ -84,13 +84,13 @@ def _clipped(bound: Any, default: int, size: int) -> int:
 
 def _select(call: LoweringCall, point: Point) -> Point:
     dim = call.dim()
-    at = call.given["index"] % call.x.shape[dim]
+    at = call.arguments["index"] % call.x.shape[dim]
     return (*point[:dim], number(at), *point[dim:])
 
 
 def _narrow(call: LoweringCall, point: Point) -> Point:
     dim = call.dim()
-    start = call.given["start"]
+    start = call.arguments["start"]
     if isinstance(start, Value):
         raise NotLowered("narrow starts at a tensor")
     return (*point[:dim], point[dim] + start % max(call.x.shape[dim], 1), *point[dim + 1 :])
@@ -100,18 +100,18 @@ def _unfold(call: LoweringCall, point: Point) -> Point:
     rank = len(call.x.shape)
     if not rank:
         return ()
-    dim = call.given["dimension"] % rank
-    at = point[dim] * call.given["step"] + point[-1]
+    dim = call.arguments["dimension"] % rank
+    at = point[dim] * call.arguments["step"] + point[-1]
     return (*point[:dim], at, *point[dim + 1 : -1])
 
 
 def _unsqueeze(call: LoweringCall, point: Point) -> Point:
-    dim = call.given["dim"] % (len(call.x.shape) + 1)
+    dim = call.arguments["dim"] % (len(call.x.shape) + 1)
     return (*point[:dim], *point[dim + 1 :])
 
 
 def _squeeze(call: LoweringCall, point: Point) -> Point:
-    named = "dim" in call.given and call.given["dim"] is not None
+    named = "dim" in call.arguments and call.arguments["dim"] is not None
     dims = set(call.dims("dim")) if named else set(range(len(call.x.shape)))
     left = iter(point)
     shape = enumerate(call.x.shape)
@@ -140,8 +140,8 @@ def _unbind(call: LoweringCall) -> tuple[At, ...]:
 
 def _cat(call: LoweringCall) -> tuple[At, ...]:
     """Inputs that are empty are skipped, as ATen does, whatever their shape."""
-    dim = call.given["dim"] % len(call.type.shape)
-    pieces = [value for value in call.given["tensors"] if value.type.numel]
+    dim = call.arguments["dim"] % len(call.type.shape)
+    pieces = [value for value in call.arguments["tensors"] if value.type.numel]
 
     starts, start = [], 0
     for value in pieces:
@@ -166,8 +166,8 @@ def _cat(call: LoweringCall) -> tuple[At, ...]:
 
 
 def _stack(call: LoweringCall) -> tuple[At, ...]:
-    dim = call.given["dim"] % len(call.type.shape)
-    pieces: tuple[Value, ...] = call.given["tensors"]
+    dim = call.arguments["dim"] % len(call.type.shape)
+    pieces: tuple[Value, ...] = call.arguments["tensors"]
     ends = [(k, k + 1, value) for k, value in enumerate(pieces)]
 
     def at(point: Point, within: Within) -> Expr:
@@ -191,7 +191,7 @@ def _reached(ends: list[tuple[int, int, Value]], index: Index) -> list[tuple[int
 
 
 def _pad(call: LoweringCall) -> tuple[At, ...]:
-    pad, shape, fill = call.given["pad"], call.x.shape, call.given.get("value")
+    pad, shape, fill = call.arguments["pad"], call.x.shape, call.arguments.get("value")
     before = [0] * len(shape)
     for k in range(len(pad) // 2):
         before[len(shape) - 1 - k] = pad[2 * k]
@@ -207,7 +207,7 @@ def _pad(call: LoweringCall) -> tuple[At, ...]:
 
 
 def _embedding(call: LoweringCall) -> tuple[At, ...]:
-    table, indices = call.given["weight"], call.given["indices"]
+    table, indices = call.arguments["weight"], call.arguments["indices"]
 
     def at(point: Point, within: Within) -> Expr:
         rows = [(indices.at(point[:-1], within), table.shape[0])]
@@ -217,7 +217,7 @@ def _embedding(call: LoweringCall) -> tuple[At, ...]:
 
 
 def _index_select(call: LoweringCall) -> tuple[At, ...]:
-    dim, index = call.dim(), call.given["index"]
+    dim, index = call.dim(), call.arguments["index"]
 
     def at(point: Point, within: Within) -> Expr:
         rows = [(index.spread((point[dim],), within), call.x.shape[dim])]
@@ -229,13 +229,13 @@ def _index_select(call: LoweringCall) -> tuple[At, ...]:
 
 def _filled(call: LoweringCall) -> tuple[At, ...]:
     name = call.node.op.split(".")[1]
-    number_of = {"zeros": 0, "ones": 1, "full": call.given.get("fill_value")}
-    value = call.given.get("s") if name == "scalar_tensor" else number_of[name]
+    number_of = {"zeros": 0, "ones": 1, "full": call.arguments.get("fill_value")}
+    value = call.arguments.get("s") if name == "scalar_tensor" else number_of[name]
     return (lambda point, within: const(value, call.dtype),)  # type: ignore[arg-type]
 
 
 def _arange(call: LoweringCall) -> tuple[At, ...]:
-    start, step = call.given.get("start", 0), call.given.get("step", 1)
+    start, step = call.arguments.get("start", 0), call.arguments.get("step", 1)
 
     def at(point: Point, within: Within) -> Expr:
         return arith("add", arith("mul", position(point[0], call.dtype), step), start)

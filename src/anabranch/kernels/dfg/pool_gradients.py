@@ -40,7 +40,7 @@ def _windows(call: LoweringCall, rank: int) -> tuple[WindowAxes, Spread, int]:
 def _max_pool(rank: int) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
         _, spread, lead = _windows(call, rank)
-        image, indices = call.type.shape[lead:], call.given["indices"]
+        image, indices = call.type.shape[lead:], call.arguments["indices"]
 
         def at(point: Point, within: Within) -> Expr:
             source, there = spread.sources(point[lead:])
@@ -56,7 +56,7 @@ def _max_pool(rank: int) -> Lowering:
 
 def _adaptive_max_pool(rank: int) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
-        windows, indices = AdaptiveWindows(call, rank), call.given["indices"]
+        windows, indices = AdaptiveWindows(call, rank), call.arguments["indices"]
         lead = windows.lead
         image = call.type.shape[lead:]
 
@@ -80,7 +80,7 @@ def _passed(call: LoweringCall, indices: Value, source: Point, within: Within) -
 def _avg_pool(rank: int) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
         window, spread, lead = _windows(call, rank)
-        forward = replace(call, given={"self": call.given["self"], **call.given})
+        forward = replace(call, arguments={"self": call.arguments["self"], **call.arguments})
         by = divisor(forward, window, lead)
 
         def at(point: Point, within: Within) -> Expr:

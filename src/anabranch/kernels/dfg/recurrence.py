@@ -131,7 +131,7 @@ class _Try:
     after: tuple[BufferStore, ...]
     chain: Column = ()
     step: Index = field(init=False)
-    known: dict[Column, Expr] = field(default_factory=dict)
+    expr_of: dict[Column, Expr] = field(default_factory=dict)
     begun: dict[Expr, list[Column]] = field(default_factory=dict)
     carried: dict[tuple[Column, Expr], KernelVariable] = field(default_factory=dict)
 
@@ -145,7 +145,7 @@ class _Try:
         if not self.carried:
             raise NotLowered("nothing is carried from one of its steps to the next")
         states = tuple(
-            CarriedState(held, first, self.known[column])
+            CarriedState(held, first, self.expr_of[column])
             for (column, first), held in self.carried.items()
         )
         if _many(*_exprs(self.before), *_exprs(after), *(state.first for state in states)):
@@ -177,16 +177,16 @@ class _Try:
         first = column[0]
         if all(_same(expr, first) for expr in column):
             return first
-        if column in self.known:
-            return self.known[column]
+        if column in self.expr_of:
+            return self.expr_of[column]
         if (later := self._later(column)) is not None:
             held = KernelVariable(f"state {len(self.carried)}", first.dtype)
             return self.carried.setdefault((later, first), held)
         self.begun.setdefault(first, []).append(column)
         if len({_kind(expr) for expr in column}) > 1:
             raise NotLowered(DIFFERENT)
-        self.known[column] = self._rebuilt(first, column)
-        return self.known[column]
+        self.expr_of[column] = self._rebuilt(first, column)
+        return self.expr_of[column]
 
     def _later(self, column: Column) -> Column | None:
         """The column that this one is one step later, None where there is none so far. Of one that
@@ -198,7 +198,7 @@ class _Try:
                 if lag == 1:
                     return later
                 between = (*column[1:], later[-lag])
-                self.known[between] = self._roll(between)
+                self.expr_of[between] = self._roll(between)
                 self.begun.setdefault(between[0], []).append(between)
                 return between
         return None
@@ -220,7 +220,7 @@ class _Try:
                 return Cast(arg, first.dtype)
             case Arith():
                 args = zip(*(expr.args for expr in column if isinstance(expr, Arith)), strict=True)
-                return Arith(first.op, tuple(map(self._roll, args)), first.dtype, first.made)
+                return Arith(first.op, tuple(map(self._roll, args)), first.dtype, first.value_name)
             case _:
                 raise NotLowered("its steps fold rows")
 

@@ -112,10 +112,10 @@ def floating(call: LoweringCall) -> torch.dtype:
 
 def _var(root: bool = False, with_mean: bool = False) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
-        dims, requested = call.dims("dim"), call.given.get("correction")
-        unbiased = call.given.get("unbiased", True)
+        dims, requested = call.dims("dim"), call.arguments.get("correction")
+        unbiased = call.arguments.get("unbiased", True)
         correction = (
-            int(unbiased) if "unbiased" in call.given else 1 if requested is None else requested
+            int(unbiased) if "unbiased" in call.arguments else 1 if requested is None else requested
         )
         n = max(count(call.x.shape, dims) - correction, 0)
         if n == 0:
@@ -139,7 +139,7 @@ def _scaled(
 ) -> Expr:
     """X * weight + bias, where they are given."""
     for op, name in (("mul", weight), ("add", bias)):
-        value = call.given.get(name)
+        value = call.arguments.get(name)
         if isinstance(value, Value):
             x = arith(op, x, cast(value.spread(point, within), x.dtype))
     return x
@@ -147,8 +147,8 @@ def _scaled(
 
 def _layer_norm(call: LoweringCall) -> tuple[At, ...]:
     rank = len(call.x.shape)
-    dims = range(rank - len(call.given["normalized_shape"]), rank)
-    n, eps = count(call.x.shape, dims), call.given.get("eps", 1e-5)
+    dims = range(rank - len(call.arguments["normalized_shape"]), rank)
+    n, eps = count(call.x.shape, dims), call.arguments.get("eps", 1e-5)
 
     def mean(point: Point, within: Within) -> Expr:
         return moments(call, dims, point, within)[0]
@@ -167,8 +167,8 @@ def _layer_norm(call: LoweringCall) -> tuple[At, ...]:
 
 def _rms_norm(call: LoweringCall) -> tuple[At, ...]:
     rank = len(call.x.shape)
-    dims = range(rank - len(call.given["normalized_shape"]), rank)
-    requested = call.given.get("eps")
+    dims = range(rank - len(call.arguments["normalized_shape"]), rank)
+    requested = call.arguments.get("eps")
     # Of the type that it is computed in, which for half types is fp32.
     eps = torch.finfo(COMPUTE[floating(call)]).eps if requested is None else requested
 
@@ -187,7 +187,7 @@ def _rms_norm(call: LoweringCall) -> tuple[At, ...]:
 
 def _glu(call: LoweringCall) -> tuple[At, ...]:
     """The first half of an axis, as far as the second half lets it through."""
-    dim = call.given.get("dim", -1) % len(call.x.shape)
+    dim = call.arguments.get("dim", -1) % len(call.x.shape)
     half = call.type.shape[dim]
 
     def at(point: Point, within: Within) -> Expr:
@@ -200,19 +200,19 @@ def _glu(call: LoweringCall) -> tuple[At, ...]:
 
 def _batch_norm(call: LoweringCall) -> tuple[At, ...]:
     """Inference: the running statistics are constants, so it is pointwise."""
-    if call.given.get("training"):
+    if call.arguments.get("training"):
         raise NotLowered("batch norm takes its statistics from the batch")
-    names = [name for name in ("running_mean", "running_var") if call.given.get(name) is None]
+    names = [name for name in ("running_mean", "running_var") if call.arguments.get(name) is None]
     if names:
         raise NotLowered(f"batch norm has no {names[0]}")
 
     def at(point: Point, within: Within) -> Expr:
         channel: tuple[Index, ...] = (point[1],)
         mean, var = (
-            cast(call.given[name].at(channel, within), call.dtype)
+            cast(call.arguments[name].at(channel, within), call.dtype)
             for name in ("running_mean", "running_var")
         )
-        scale = arith("rsqrt", arith("add", var, call.given["eps"]))
+        scale = arith("rsqrt", arith("add", var, call.arguments["eps"]))
         normal = arith("mul", arith("sub", call.x.at(point, within), mean), scale)
         return _scaled(call, normal, "weight", "bias", channel, within)
 
@@ -221,13 +221,13 @@ def _batch_norm(call: LoweringCall) -> tuple[At, ...]:
 
 def _instance_norm(call: LoweringCall) -> tuple[At, ...]:
     """Each channel of each image by itself: groups of one channel."""
-    if not call.given.get("use_input_stats"):
+    if not call.arguments.get("use_input_stats"):
         raise NotLowered("instance norm takes its statistics from elsewhere")
     return _grouped(call, 1)
 
 
 def _group_norm(call: LoweringCall) -> tuple[At, ...]:
-    return _grouped(call, call.x.shape[1] // call.given["num_groups"])
+    return _grouped(call, call.x.shape[1] // call.arguments["num_groups"])
 
 
 def _grouped(call: LoweringCall, size: int) -> tuple[At, ...]:
@@ -250,7 +250,7 @@ def _grouped(call: LoweringCall, size: int) -> tuple[At, ...]:
             return arith("mul", arith("sub", x, mean), arith("sub", x, mean))
 
         var = arith("div", folded(point, within, square), n)
-        scale = arith("rsqrt", arith("add", var, call.given["eps"]))
+        scale = arith("rsqrt", arith("add", var, call.arguments["eps"]))
         normal = arith("mul", arith("sub", cast(call.x.at(point, within), dtype), mean), scale)
         return _scaled(call, normal, "weight", "bias", (point[1],), within)
 

@@ -31,11 +31,11 @@ def _single(value: float) -> float:
 
 def _factors(call: LoweringCall, rank: int) -> tuple[float | None, ...]:
     """The caller's factors by which the image is to be larger, per dimension."""
-    listed = call.given.get("scale_factors")
+    listed = call.arguments.get("scale_factors")
     if listed is not None:
         return tuple(listed)
     names = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
-    return tuple(call.given.get(name) for name in names[rank])
+    return tuple(call.arguments.get(name) for name in names[rank])
 
 
 def _nearest(rank: int, exact: bool = False) -> Lowering:
@@ -78,7 +78,7 @@ def _linear(rank: int) -> Lowering:
 
         def at(point: Point, within: Within) -> Expr:
             near = [
-                _between(i, n, m, by, call.given["align_corners"], call.type.dtype)
+                _between(i, n, m, by, call.arguments["align_corners"], call.type.dtype)
                 for i, n, m, by in zip(
                     point[lead:], call.x.shape[lead:], call.type.shape[lead:], factors, strict=True
                 )
@@ -141,11 +141,11 @@ def _cubic(call: LoweringCall) -> tuple[At, ...]:
     if not dtype.is_floating_point:
         raise NotLowered(f"{call.node.op} of {dtype} has no lowering")
     sizes = zip(call.x.shape[lead:], call.type.shape[lead:], _factors(call, 2), strict=True)
-    steps = [(n, _step(n, m, by, call.given["align_corners"], dtype)) for n, m, by in sizes]
+    steps = [(n, _step(n, m, by, call.arguments["align_corners"], dtype)) for n, m, by in sizes]
 
     def at(point: Point, within: Within) -> Expr:
         rows, columns = (
-            _four(i, n, step, call.given["align_corners"], dtype)
+            _four(i, n, step, call.arguments["align_corners"], dtype)
             for i, (n, step) in zip(point[lead:], steps, strict=True)
         )
         lines = [

@@ -27,7 +27,7 @@ FARTHEST, OUTSIDE = 2147483520.0, -100.0
 
 
 def _grid_sampler(call: LoweringCall) -> tuple[At, ...]:
-    arguments, grid = call.given, call.given["grid"]
+    arguments, grid = call.arguments, call.arguments["grid"]
     mode, beyond, corners = (
         arguments[name] for name in ("interpolation_mode", "padding_mode", "align_corners")
     )

@@ -81,7 +81,7 @@ def _arg_scan(op: str) -> Lowering:
 
 def _recurrence(call: LoweringCall) -> tuple[At, ...]:
     d, dtype = call.dim(), call.type.dtype
-    factor, first = call.given["factor"], call.given["first"]
+    factor, first = call.arguments["factor"], call.arguments["first"]
 
     def at(point: Point, within: Within) -> Expr:
         over = Axis(f"{call.node.name}_{d}", call.x.shape[d])

@@ -40,7 +40,7 @@ def strict(at: At, dtype: torch.dtype, read: Iterable[Value], inverse: bool = Fa
 
     def exactly(point: Point, within: Within) -> Expr:
         expr = at(point, within)
-        leaves = {leaf for value in values for leaf in value.known.values()}
+        leaves = {leaf for value in values for leaf in value.elements.values()}
         if inverse and isinstance(expr, Arith) and expr.op == "div":
             return rounded(by_number(expr.args[0], expr.args[1]), dtype)
         return rounded(stepwise(expr, leaves), dtype)
@@ -81,9 +81,11 @@ def _form(part: Expr, done: dict[Expr, Expr], leaves: Container[Expr]) -> Expr:
             and (a in leaves or not _product(a))
         ):
             factor = done[c] if part.op == "add" else _negative(done[c])
-            return Arith("fma", (done[b], factor, done[a]), part.dtype, part.made)
+            return Arith("fma", (done[b], factor, done[a]), part.dtype, part.value_name)
         case Arith():
-            return Arith(_operation(part), tuple(done[a] for a in part.args), part.dtype, part.made)
+            return Arith(
+                _operation(part), tuple(done[a] for a in part.args), part.dtype, part.value_name
+            )
         case Cast(arg):
             return Cast(done[arg], part.dtype)
         case Reduce(arg=arg):

@@ -53,14 +53,14 @@ class Spread:
 def transposed(call: LoweringCall, stride: tuple[int, ...], padding: tuple[int, ...],
                dilation: tuple[int, ...]) -> tuple[At, ...]:  # fmt: skip
     """The lowering of a transposed convolution; its weight is (in, out of a group, ...)."""
-    x, weight, bias = (call.given.get(name) for name in ("input", "weight", "bias"))
+    x, weight, bias = (call.arguments.get(name) for name in ("input", "weight", "bias"))
     assert isinstance(x, Value) and isinstance(weight, Value)
     name, size = call.node.name, weight.shape[2:]
     spread = Spread(name, x.shape[2:], size, stride, padding, dilation)
     for n, by in zip(call.type.shape[2:], stride, strict=True):
         if n % by:
             raise NotLowered(f"a transposed convolution makes {n} results in strides of {by}")
-    share, each = x.shape[1] // call.given.get("groups", 1), weight.shape[1]
+    share, each = x.shape[1] // call.arguments.get("groups", 1), weight.shape[1]
     channel = Axis(f"{name}_c", share)
 
     def at(point: Point, within: Within) -> Expr:

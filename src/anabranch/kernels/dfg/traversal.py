@@ -164,12 +164,12 @@ def _rebuilt(part: Expr, place: AxisIndices, get: Callable[[Expr], Expr]) -> Exp
         case Arith("where", (test, then, _)) if get(test) == const(True, torch.bool):
             return get(then)
         case Arith():
-            return Arith(part.op, tuple(map(get, part.args)), part.dtype, part.made)
+            return Arith(part.op, tuple(map(get, part.args)), part.dtype, part.value_name)
         case Reduce():
             over = (axes_of(place[a]) if a in place else (a,) for a in part.axes)
             axes = tuple(dict.fromkeys(axis for substitutes in over for axis in substitutes))
             arg = get(part.arg)
-            return Reduce(part.op, axes, arg, part.made) if axes else arg
+            return Reduce(part.op, axes, arg, part.value_name) if axes else arg
         case Scan():
             # What stands in place of its own axis is an axis too, of another name.
             (along,) = axes_of(place[part.axis]) if part.axis in place else (part.axis,)

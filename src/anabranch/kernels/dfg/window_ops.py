@@ -71,14 +71,14 @@ def inside(image: Point, shape: tuple[int, ...]) -> Within:
 
 def pool_window(call: LoweringCall, rank: int) -> WindowAxes:
     """The windows of a pooling, or of its gradient, whose arguments have the same names."""
-    size = per_dimension(call.given["kernel_size"], rank, 1)
-    stride = call.given.get("stride")
+    size = per_dimension(call.arguments["kernel_size"], rank, 1)
+    stride = call.arguments.get("stride")
     return WindowAxes(
         call.node.name,
         size,
         size if stride in (None, ()) else per_dimension(stride, rank, 1),
-        per_dimension(call.given.get("padding"), rank, 0),
-        per_dimension(call.given.get("dilation"), rank, 1),
+        per_dimension(call.arguments.get("padding"), rank, 0),
+        per_dimension(call.arguments.get("dilation"), rank, 1),
     )
 
 
@@ -164,8 +164,8 @@ def _averaged(call: LoweringCall, window: WindowAxes, lead: int, by: Callable[[P
 def divisor(call: LoweringCall, window: WindowAxes, lead: int) -> Callable[[Point], Expr]:
     """What an average is divided by: the pixels of the window that count, those of the padding
     among them or not, but never what lies beyond the padding (a window of `ceil_mode`)."""
-    shape, fixed = call.x.shape[lead:], call.given.get("divisor_override")
-    padded = call.given.get("count_include_pad", True)
+    shape, fixed = call.x.shape[lead:], call.arguments.get("divisor_override")
+    padded = call.arguments.get("count_include_pad", True)
 
     def by(image: Point) -> Expr:
         if fixed is not None:
@@ -273,19 +273,19 @@ def _ends(i: Index, n: int, m: int) -> Index:
 
 def _convolution(call: LoweringCall) -> tuple[At, ...]:
     """A convolution as a sum of products, in fp32 for half types."""
-    x, weight, bias = (call.given.get(name) for name in ("input", "weight", "bias"))
+    x, weight, bias = (call.arguments.get(name) for name in ("input", "weight", "bias"))
     assert isinstance(x, Value) and isinstance(weight, Value)
     rank = len(weight.shape) - 2
-    if len(x.shape) != rank + 2 or isinstance(call.given.get("padding"), str):
+    if len(x.shape) != rank + 2 or isinstance(call.arguments.get("padding"), str):
         raise NotLowered("a convolution without a batch, or with named padding, has no lowering")
     stride, padding, dilation = (
-        per_dimension(call.given.get(name), rank, default)
+        per_dimension(call.arguments.get(name), rank, default)
         for name, default in (("stride", 1), ("padding", 0), ("dilation", 1))
     )
-    if call.given.get("transposed"):
+    if call.arguments.get("transposed"):
         return transposed(call, stride, padding, dilation)
     window = WindowAxes(call.node.name, weight.shape[2:], stride, padding, dilation)
-    share, each = weight.shape[1], weight.shape[0] // call.given.get("groups", 1)
+    share, each = weight.shape[1], weight.shape[0] // call.arguments.get("groups", 1)
     channel = Axis(f"{call.node.name}_c", share)
 
     def at(point: Point, within: Within) -> Expr:
@@ -306,13 +306,13 @@ def _convolution(call: LoweringCall) -> tuple[At, ...]:
 
 def _conv_weight_grad(call: LoweringCall) -> tuple[At, ...]:
     """Each tap's products, summed over all places of the result that it was read for."""
-    grad, x, size = call.given["grad"], call.given["x"], call.given["size"]
-    share, each = size[1], size[0] // call.given["groups"]
+    grad, x, size = call.arguments["grad"], call.arguments["x"], call.arguments["size"]
+    share, each = size[1], size[0] // call.arguments["groups"]
     name = call.node.name
     image = Axis(f"{name}_n", x.shape[0])
     places = tuple(Axis(f"{name}_{'hwd'[d]}", n) for d, n in enumerate(grad.shape[2:]))
     window = tuple(
-        zip(*(call.given[key] for key in ("stride", "padding", "dilation")), strict=True)
+        zip(*(call.arguments[key] for key in ("stride", "padding", "dilation")), strict=True)
     )
 
     def at(point: Point, within: Within) -> Expr:
@@ -347,15 +347,15 @@ def dot(call: LoweringCall, left: Value, right: Value, order: str = "mk,kn") -> 
 
 
 def _mm(call: LoweringCall) -> tuple[At, ...]:
-    return (dot(call, call.x, call.given["mat2"]),)
+    return (dot(call, call.x, call.arguments["mat2"]),)
 
 
 def _wide_mm(call: LoweringCall) -> tuple[At, ...]:
-    return (dot(call, call.given["a"], call.given["b"]),)
+    return (dot(call, call.arguments["a"], call.arguments["b"]),)
 
 
 def _linear(call: LoweringCall) -> tuple[At, ...]:
-    weight, bias = call.given["weight"], call.given.get("bias")
+    weight, bias = call.arguments["weight"], call.arguments.get("bias")
     if len(weight.shape) != 2 or not call.x.shape:
         raise NotLowered("a linear layer without a matrix")
     product = dot(call, call.x, weight, "mk,nk")
@@ -371,8 +371,8 @@ def _linear(call: LoweringCall) -> tuple[At, ...]:
 
 def _addmm(left: str, right: str) -> Lowering:
     def lowering(call: LoweringCall) -> tuple[At, ...]:
-        product = dot(call, call.given[left], call.given[right])
-        alpha, beta = call.given.get("alpha", 1), call.given.get("beta", 1)
+        product = dot(call, call.arguments[left], call.arguments[right])
+        alpha, beta = call.arguments.get("alpha", 1), call.arguments.get("beta", 1)
 
         def at(point: Point, within: Within) -> Expr:
             total = arith("mul", product(point, within), alpha)

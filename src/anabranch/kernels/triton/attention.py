@@ -104,19 +104,19 @@ def write(body: Graph, tile: AttentionTile) -> KernelTree:
 class _AttentionProgram:
     """An attention, how it is cut, and what a program reads and stores of it."""
 
-    found: Attention
+    attention: Attention
     tile: AttentionTile
     block: Block
 
     @property
     def blocks(self) -> int:
         """Programs of one head."""
-        return -(-self.found.m // self.tile.rows)
+        return -(-self.attention.m // self.tile.rows)
 
     @property
     def share(self) -> Share:
         """The program's own blocks of keys."""
-        count = -(-self.found.places // self.tile.places)
+        count = -(-self.attention.places // self.tile.places)
         return Share(count, min(self.tile.split, count))
 
     @property
@@ -127,27 +127,27 @@ class _AttentionProgram:
     @property
     def rows(self) -> int:
         """Queries that it has sums of, once it has walked over its keys."""
-        return self.tile.rows if self.found.row is not None else 1
+        return self.tile.rows if self.attention.row is not None else 1
 
     @property
     def places(self) -> int:
         """Keys, to the end of their last block."""
-        return -(-self.found.places // self.tile.places) * self.tile.places
+        return -(-self.attention.places // self.tile.places) * self.tile.places
 
     @property
     def cols(self) -> int:
-        return max(next_power(self.found.n), LEAST_SIDE)
+        return max(next_power(self.attention.n), LEAST_SIDE)
 
     @property
     def exact(self) -> str:
         """How products are told what to make of fp32."""
-        return exact(self.found.dtype, self.tile.tf32)
+        return exact(self.attention.dtype, self.tile.tf32)
 
     @property
     def end(self) -> str:
         """Where the keys end that some row of the block looks at."""
-        places, rows, blocks = self.found.places, self.tile.rows, self.blocks
-        if not self.found.causal or (blocks == 1 and rows >= places):
+        places, rows, blocks = self.attention.places, self.tile.rows, self.blocks
+        if not self.attention.causal or (blocks == 1 and rows >= places):
             return str(places)
         if blocks == 1:
             return str(rows)
@@ -162,7 +162,7 @@ class _AttentionProgram:
             return f"0, {end}"
         each = share.each * self.tile.places
         own = f"(part + 1) * {each}"
-        within = share.whole and end == str(self.found.places)
+        within = share.whole and end == str(self.attention.places)
         return f"part * {each}, {own if within else f'tl.minimum({own}, {end})'}"
 
 
@@ -192,10 +192,10 @@ def _write_indices(out: Emission, walk: _AttentionProgram, axes: dict[str, Axis]
     out.let("tile", (GridPlace(0),))
     if walk.share.split > 1:
         out.let("part", (GridPlace(1),))
-    if walk.found.batches > 1:
+    if walk.attention.batches > 1:
         out.let("batch", "tile" + (f" // {blocks}" if blocks > 1 else ""))
     first = "" if blocks == 1 else f"tile * {rows} + "
-    if blocks > 1 and walk.found.batches > 1:
+    if blocks > 1 and walk.attention.batches > 1:
         first = f"tile % {blocks} * {rows} + "
     out.let("row", f"{first}tl.arange(0, {rows})[:, None]")
     out.let("deep", f"tl.arange(0, {axes['deep'].extent})[None, :]")
@@ -238,7 +238,7 @@ def _write_walk(out: Emission, walk: _AttentionProgram) -> None:
 
 def _write_scores(scope: Emission, walk: _AttentionProgram, query: str, key: str) -> None:
     """The products in powers of two, -inf where a row does not look at a key."""
-    attention = walk.found
+    attention = walk.attention
     scale = repr(attention.scale * LOG2_E)
     scope.let("scores", f"tl.dot({query}, {key}{walk.exact}) * {scale}")
     hidden = [scope.inside(bounded(axis("place", walk.places), 0, attention.places))]
@@ -275,7 +275,7 @@ def _write_step(out: Emission, scope: Emission, walk: _AttentionProgram, value: 
 
 def _write_results(out: Emission, walk: _AttentionProgram, axes: dict[str, Axis]) -> None:
     """What is made of the result, and the stores; a single query is the first of its block."""
-    attention, ends = walk.found, [(axes["col"], walk.found.n)]
+    attention, ends = walk.attention, [(axes["col"], walk.attention.n)]
     if attention.row is not None:
         ends.insert(0, (axes["row"], attention.m))
     within = tuple(b for dim, n in ends for b in bounded(axis(dim.name, dim.extent), 0, n))
@@ -286,7 +286,7 @@ def _write_results(out: Emission, walk: _AttentionProgram, axes: dict[str, Axis]
 
 def _factor(scope: Emission, expr: Expr, walk: _AttentionProgram) -> str:
     """A factor of a product, in the type that it has in memory."""
-    name, dtype = scope.value(expr), walk.found.dtype
+    name, dtype = scope.value(expr), walk.attention.dtype
     if walk.tile.tf32:
         return scope.assign("factor", scope.call("nearest_tf32", name))
     return name if expr.dtype == dtype else scope.assign("factor", f"{name}.to({DTYPES[dtype]})")
@@ -301,5 +301,5 @@ def _rounded(out: Emission, walk: _AttentionProgram) -> str:
     """The weights as a factor."""
     if walk.tile.tf32:
         return out.call("nearest_tf32", "weights")
-    dtype = walk.found.dtype
+    dtype = walk.attention.dtype
     return "weights" if dtype == torch.float32 else f"weights.to({DTYPES[dtype]})"

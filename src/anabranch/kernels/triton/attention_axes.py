@@ -98,8 +98,8 @@ def attention_of(body: Graph) -> Attention | Refused:
 
 
 def _with_axes(dfg: Dfg, call: LoweringCall) -> Attention | Refused:
-    query, key, value = (call.given[name] for name in ("query", "key", "value"))
-    mask = call.given.get("attn_mask")
+    query, key, value = (call.arguments[name] for name in ("query", "key", "value"))
+    mask = call.arguments.get("attn_mask")
     exprs = {part for store in dfg.stores for part in all_parts(store.expr)}
     results = [part for part in exprs if isinstance(part, KernelVariable)]
     why = _why_not(call, query, key, value)
@@ -112,7 +112,7 @@ def _with_axes(dfg: Dfg, call: LoweringCall) -> Attention | Refused:
     (result,) = results
     row, col = (_alone(index) for index in result.index[-2:])
     assert col is not None
-    scale = call.given.get("scale")
+    scale = call.arguments.get("scale")
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
     return Attention(
         batch=tuple(axis for axis in dfg.axes if axis not in (row, col)),
@@ -125,15 +125,15 @@ def _with_axes(dfg: Dfg, call: LoweringCall) -> Attention | Refused:
         key=key,
         value=value,
         mask=mask,
-        causal=bool(call.given.get("is_causal")),
+        causal=bool(call.arguments.get("is_causal")),
         scale=scale,
-        grouped=bool(call.given.get("enable_gqa")),
+        grouped=bool(call.arguments.get("enable_gqa")),
     )
 
 
 def _why_not(call: LoweringCall, query: Value, key: Value, value: Value) -> Refused | None:
     """Why no kernel is written for such a call."""
-    options = call.given
+    options = call.arguments
     if options.get("dropout_p"):
         return Refused("attention with dropout draws random numbers")
     if options.get("is_causal") and options.get("attn_mask") is not None:

@@ -161,7 +161,7 @@ class _Sums:
     """What is added up: the contraction, how it is cut, its factors in terms of that, the rows and
     the columns of the tile, and which values are constants."""
 
-    found: Contraction
+    contraction: Contraction
     tile: ContractionTile
     steps: KLoopSteps
     share: Share
@@ -212,7 +212,7 @@ def _sides(tile: ContractionTile, grid: TileGrid) -> tuple[Side, Side]:
 def _write_sums(out: Emission, sums: _Sums, constant: str, asked: int) -> None:
     """The sums of the tile. `constant`: the factor that is to be read before the kernel waits, or
     asked for, `asked` lines of memory a thread."""
-    tile, share, dtype = sums.tile, sums.share, sums.found.dtype
+    tile, share, dtype = sums.tile, sums.share, sums.contraction.dtype
     one_row, k = tile.m == 1, tile.k
     out.let("deep", f"tl.arange(0, {k})[None, :]")
     if not one_row:
@@ -253,7 +253,11 @@ def _write_loop(out: Emission, sums: _Sums, zeros: str) -> None:
         masks[sums.lanes[1]] = "deep_in" if sums.tile.m == 1 else "deep_right_in"
     scope = _scope(out, sums, masks)
     for name in dict.fromkeys(masks.values()):
-        at = steps.at if name == "deep_in" else steps_of(sums.found, sums.tile.k, "deep_right").at
+        at = (
+            steps.at
+            if name == "deep_in"
+            else steps_of(sums.contraction, sums.tile.k, "deep_right").at
+        )
         scope.let(name, f"{scope.index(at)} < {steps.extent}")
     scope.expect(*sums.factors)
     texts = [_factor(scope, factor, sums) for factor in sums.factors]
@@ -271,7 +275,7 @@ def _reads_on(sums: _Sums) -> bool:
     factor, lane = sums.factors[1], sums.lanes[1]
     if not isinstance(factor, BufferLoad):
         return False
-    flat = sums.steps.extent > sums.found.depth[-1].extent
+    flat = sums.steps.extent > sums.contraction.depth[-1].extent
     shared = (list(axes_of(index)) for index in factor.index)
     grouped = any(lane in axes and any(axis.name == "batch" for axis in axes) for axes in shared)
     return flat or grouped or bool(parts(factor))
@@ -282,7 +286,7 @@ def _ended(scope: Emission, sums: _Sums, at: int, text: str) -> str:
     may be anything, and the other factor's zeros times infinity are no zeros."""
     if isinstance(sums.factors[at], BufferLoad):
         return text
-    steps = steps_of(sums.found, sums.tile.k, sums.lanes[at].name)
+    steps = steps_of(sums.contraction, sums.tile.k, sums.lanes[at].name)
     there = scope.inside(bounded(steps.at, 0, steps.extent))
     return scope.assign("factor", f"tl.where({there}, {text}, 0.0)")
 
@@ -295,13 +299,13 @@ def _scope(out: Emission, sums: _Sums, masks: dict[Axis, str]) -> Emission:
 
 
 def _added(factors: Sequence[str], sums: _Sums) -> Statement:
-    return added("total", factors, sums.tile.m == 1, exact(sums.found.dtype, sums.tile.tf32))
+    return added("total", factors, sums.tile.m == 1, exact(sums.contraction.dtype, sums.tile.tf32))
 
 
 def _factor(scope: Emission, expr: Expr, sums: _Sums) -> str:
     tf32 = sums.tile.tf32 and sums.tile.m > 1
     rounds = tf32 and not rounded_ahead(expr, sums.constants)
-    return write_factor(scope, expr, sums.found.dtype, rounds)
+    return write_factor(scope, expr, sums.contraction.dtype, rounds)
 
 
 def _write_few(out: Emission, contraction: Contraction, place: AxisIndices) -> None:

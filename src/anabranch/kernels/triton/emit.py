@@ -144,7 +144,7 @@ class Emission:
         self.names, self.taken = names, taken
         self.calls: set[str] = set()
         self.statements: list[Statement] = []
-        self.known: dict[Expr, str] = {}
+        self.name_of: dict[Expr, str] = {}
         self.reduce: Callable[[Reduce, Emission], str] | None = None
         self.scan: Callable[[Scan, str, Emission], str] | None = None
         """Writes a scan of what is called so, and says what that is called."""
@@ -175,7 +175,7 @@ class Emission:
         scope = Emission(
             {**self.spelled, **spelled}, {**self.masks, **masks}, self.names, self.taken
         )
-        scope.known, scope.reduce, scope.scan = dict(self.known), self.reduce, self.scan
+        scope.name_of, scope.reduce, scope.scan = dict(self.name_of), self.reduce, self.scan
         scope._texts, scope.calls = dict(self._texts), self.calls
         return scope
 
@@ -210,9 +210,9 @@ class Emission:
         """The expression's name, or its text where it needs no line of its own."""
         below = _below_reductions(expr)
         for part in all_parts(expr):
-            if part not in self.known and part not in below:
+            if part not in self.name_of and part not in below:
                 self._write(part)
-        return self.known[expr]
+        return self.name_of[expr]
 
     def read(self, load: BufferLoad) -> None:
         """Reads it here, in a line of its own; what is computed of it stands where it is used."""
@@ -275,7 +275,11 @@ class Emission:
             case BufferLoad():
                 name = self.names.get(part.value, identifier(part.value))
             case Arith() | Reduce():
-                name = self.names.get(part.made, identifier(part.made)) if part.made else ""
+                name = (
+                    self.names.get(part.value_name, identifier(part.value_name))
+                    if part.value_name
+                    else ""
+                )
                 if isinstance(part, Reduce) or self._uses[part] > 1 or len(text) > LONG_LINE:
                     name = name or "t"
             case Cast(BufferLoad(value=value)):
@@ -284,7 +288,7 @@ class Emission:
                 pass
         if name and part not in self._widened:
             text = self.assign(name, text)
-        self.known[part] = text
+        self.name_of[part] = text
 
     def _text(self, part: Expr) -> str:
         match part:
@@ -299,7 +303,7 @@ class Emission:
             case Inside():
                 return self.inside(part.within)
             case Cast():
-                text = _operand(self.known[part.arg])
+                text = _operand(self.name_of[part.arg])
                 if part.dtype == torch.uint8 and part.arg.dtype.is_floating_point:
                     text = f"{text}.to(tl.int64)"  # as eager does: -1.0 is 255
                 return f"{text}.to({DTYPES[part.dtype]})"
@@ -308,13 +312,13 @@ class Emission:
                 return narrow_again(self.reduce(part, self), part.dtype)
             case Scan():
                 assert self.scan is not None, "nobody says how scans are written here"
-                return self.scan(part, self.known[part.arg], self)
+                return self.scan(part, self.name_of[part.arg], self)
             case Arith():
                 return self._arith(part)
 
     def _arith(self, part: Arith) -> str:
         floating = part.args[-1].dtype.is_floating_point
-        operands = [self.known[arg] for arg in part.args]
+        operands = [self.name_of[arg] for arg in part.args]
         if part.op == "mul_rn" and part.dtype == torch.float64:
             text = self.call("product_f64", *operands)
         elif part.op == "rem" and floating:

@@ -37,7 +37,7 @@ class Results:
     terms of the tile, with the sum of products as `total`. `place`: what the axes are in these
     terms."""
 
-    found: Contraction
+    contraction: Contraction
     place: AxisIndices
     stores: dict[BufferStore, BufferStore]
     blocks: list[tuple[KernelVariable, Expr]]
@@ -68,14 +68,14 @@ class Results:
         for load in loads(*self.exprs):
             free = free_axes(load).keys()
             taken = math.prod(sizes.get(axis, 1) for axis in free) * load.dtype.itemsize
-            if load not in out.known and free <= out.spelled.keys() and taken <= left:
+            if load not in out.name_of and free <= out.spelled.keys() and taken <= left:
                 out.read(load)
                 left -= taken
 
     def write(self, out: Emission, shape: tuple[int, int], wide: int, column: str) -> None:
         """The results; those of rows alone from the first of `wide` tiles along the columns.
         `shape`: of the tile, whose columns begin at `column`."""
-        contraction = self.found
+        contraction = self.contraction
         apart = {*contraction.of_rows, *contraction.of_blocks}
         for store in contraction.dfg.stores:
             if store not in apart:
@@ -94,7 +94,7 @@ class Results:
 
     def _write_blocks(self, out: Emission, shape: tuple[int, int], column: str) -> None:
         """The sums of blocks of columns, one of another if need be, and what is stored of them."""
-        contraction, (m, n) = self.found, shape
+        contraction, (m, n) = self.contraction, shape
         many = n // contraction.block
         cube = f"[{m}, {many}, {contraction.block}]"
         wide, narrow = dict[Expr, Expr](), dict[Expr, Expr]()

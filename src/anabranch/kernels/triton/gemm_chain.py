@@ -106,24 +106,24 @@ class _Cut:
     """A chain and how it is cut: into tiles, a CTA's share of the chunks of the middle axis, and
     which values are constants."""
 
-    found: GemmChain
+    chain: GemmChain
     tile: GemmChainTile
     grid: TileGrid
     share: Share
     constants: frozenset[str]
 
     @property
-    def one(self) -> bool:
+    def single_row(self) -> bool:
         return self.tile.m == 1
 
     def chunks(self, lane: str) -> KLoopSteps:
         """The walk over the middle channels, for each tap of the second window."""
-        axes = (*self.found.taps, self.found.between)
+        axes = (*self.chain.taps, self.chain.between)
         return walk(axes, self.tile.middle, lane, "chunk", flat=False)
 
     def steps(self, lane: str) -> KLoopSteps:
         """The walk through the depth of the first product."""
-        return walk(self.found.depth, self.tile.k, lane)
+        return walk(self.chain.depth, self.tile.k, lane)
 
     def at(self, expr: Expr, between: str = "between", deep: str = "deep") -> Expr:
         """The expression where these lanes say which channel and which place of a step."""
@@ -132,22 +132,22 @@ class _Cut:
 
     @property
     def image(self) -> Expr:
-        return self.at(plain(self.found.image))
+        return self.at(plain(self.chain.image))
 
     @property
     def weight(self) -> Expr:
         """Of one row: channels by depth; else the other way round, as a product wants it."""
-        lanes = ("between_down", "deep") if self.one else ("between", "deep_down")
-        return self.at(plain(self.found.weight), *lanes)
+        lanes = ("between_down", "deep") if self.single_row else ("between", "deep_down")
+        return self.at(plain(self.chain.weight), *lanes)
 
     @property
     def right(self) -> Expr:
-        return self.at(plain(self.found.right), "between" if self.one else "between_down")
+        return self.at(plain(self.chain.right), "between" if self.single_row else "between_down")
 
     @property
     def middle(self) -> Expr:
-        first = KernelVariable("first", self.found.inner.dtype)
-        return self.at(replace_parts(self.found.middle, {self.found.inner: first}))
+        first = KernelVariable("first", self.chain.inner.dtype)
+        return self.at(replace_parts(self.chain.middle, {self.chain.inner: first}))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -174,7 +174,7 @@ def _write_indices(out: Emission, cut: _Cut) -> None:
         starts = "0", f"tile * {tile.n}"
     cut.grid.write(out, cut.share.split, starts)
     out.let("deep", f"tl.arange(0, {tile.k})[None, :]")
-    if not cut.one:
+    if not cut.single_row:
         out.let("deep_down", f"tl.arange(0, {tile.k})[:, None]")
     out.let("between", f"tl.arange(0, {tile.middle})[None, :]")
     out.let("between_down", f"tl.arange(0, {tile.middle})[:, None]")
@@ -183,7 +183,7 @@ def _write_indices(out: Emission, cut: _Cut) -> None:
 def _write_chunks(out: Emission, cut: _Cut) -> None:
     """The second product, `total`, and all that it is made of."""
     tile, share = cut.tile, cut.share
-    shape = f"[{tile.n}, {tile.middle}]" if cut.one else f"[{tile.m}, {tile.n}]"
+    shape = f"[{tile.n}, {tile.middle}]" if cut.single_row else f"[{tile.m}, {tile.n}]"
     out.let("total", f"tl.zeros({shape}, tl.float32)")
     lanes = {Axis(name, tile.middle): name for name in ("between", "between_down")}
     scope = out.inner(lanes, {})
@@ -196,7 +196,7 @@ def _write_chunks(out: Emission, cut: _Cut) -> None:
         out.statements += scope.statements
     else:
         out.loop("chunk", share.span, scope)
-    if cut.one:
+    if cut.single_row:
         out.let("total", "tl.sum(total, 1)[:, None]")
 
 
@@ -210,16 +210,16 @@ def _write_first(out: Emission, cut: _Cut) -> None:
         scope.let("deep_in", f"{scope.index(steps.at)} < {steps.extent}")
     image, weight = cut.image, cut.weight
     scope.expect(image, weight)
-    kind = cut.found.dtypes[0]
+    kind = cut.chain.dtypes[0]
     texts = (_factor(scope, image, kind, cut), _factor(scope, weight, kind, cut))
     scope.statements.append(_added("first", texts, cut, kind))
-    shape = f"[{tile.middle}, {tile.k}]" if cut.one else f"[{tile.m}, {tile.middle}]"
+    shape = f"[{tile.middle}, {tile.k}]" if cut.single_row else f"[{tile.m}, {tile.middle}]"
     out.let("first", f"tl.zeros({shape}, tl.float32)")
     if steps.count == 1:
         out.statements += scope.statements
     else:
         out.loop("step", f"{steps.count}", scope)
-    if cut.one:
+    if cut.single_row:
         out.let("first", "tl.sum(first, 1)[None, :]")
 
 
@@ -232,7 +232,7 @@ def _write_second(out: Emission, cut: _Cut) -> None:
     if chunks.ragged:
         there = out.inside(bounded(chunks.at, 0, chunks.extent))
         text = f"tl.where({there}, {text}, 0.0)"
-    kind = cut.found.dtypes[1]
+    kind = cut.chain.dtypes[1]
     name = text if text.isidentifier() else out.assign("middle", text)
     rounded = name if kind == torch.float32 else f"{name}.to({DTYPES[kind]})"
     if kind == torch.float32 and cut.tile.tf32:
@@ -242,7 +242,7 @@ def _write_second(out: Emission, cut: _Cut) -> None:
 
 
 def _added(total: str, factors: tuple[str, str], cut: _Cut, dtype: torch.dtype) -> Statement:
-    return added(total, factors, cut.one, exact(dtype, cut.tile.tf32))
+    return added(total, factors, cut.single_row, exact(dtype, cut.tile.tf32))
 
 
 def _factor(scope: Emission, expr: Expr, dtype: torch.dtype, cut: _Cut) -> str:
@@ -251,7 +251,7 @@ def _factor(scope: Emission, expr: Expr, dtype: torch.dtype, cut: _Cut) -> str:
 
 
 def _write_results(out: Emission, cut: _Cut) -> None:
-    sums, chain = KernelVariable("total", cut.found.outer.dtype), cut.found
+    sums, chain = KernelVariable("total", cut.chain.outer.dtype), cut.chain
     stores = [
         replace(store, expr=replace_parts(store.expr, {chain.outer: sums}))
         for store in chain.dfg.stores

@@ -116,4 +116,4 @@ def why_not(dfg: Dfg) -> Refused | None:
     folds = reductions(*(store.expr for store in dfg.stores))
     if scans(*(store.expr for store in dfg.stores)):
         return Refused("something runs along its rows")
-    return Refused(f"{folds[0].made or 'it'} reduces") if folds else None
+    return Refused(f"{folds[0].value_name or 'it'} reduces") if folds else None

@@ -178,7 +178,7 @@ def _write_steps(
         read = _read_first(steps, out, block) if ahead else {}
         scope = out.inner({block: "block"}, {})
         later = _read_next(read, scope, block)
-        scope.known.update(read)
+        scope.name_of.update(read)
         _write_block(steps, scope, anchor)
         for name, text in later:
             scope.let(name, text)
@@ -230,10 +230,10 @@ def _read_first(steps: _Block, out: Emission, block: Axis) -> dict[Expr, str]:
     table = {load: substitute(load, {block: number(0)}) for load in loads(*steps.exprs)}
     scope.expect(*table.values())
     for load, first in table.items():
-        if load not in out.known and isinstance(first, BufferLoad):
+        if load not in out.name_of and isinstance(first, BufferLoad):
             scope.read(first)
-            name = scope.known[first]
-            read[load] = scope.assign("read", name) if first in out.known else name
+            name = scope.name_of[first]
+            read[load] = scope.assign("read", name) if first in out.name_of else name
     out.statements += scope.statements
     return read
 
@@ -252,7 +252,7 @@ def _read_next(read: Mapping[Expr, str], scope: Emission, block: Axis) -> list[t
         if isinstance(there, BufferLoad):
             inner.read(there)
     scope.statements += inner.statements
-    return [(read[expr], inner.known[there]) for expr, there in table.items()]
+    return [(read[expr], inner.name_of[there]) for expr, there in table.items()]
 
 
 def _write_block(steps: _Block, out: Emission, anchor: str) -> None:
@@ -260,7 +260,7 @@ def _write_block(steps: _Block, out: Emission, anchor: str) -> None:
     scope = out.inner({}, {})
     scope.expect(*steps.exprs)
     for load in loads(*steps.exprs):
-        if load not in scope.known:
+        if load not in scope.name_of:
             scope.read(load)
     for store in steps.stores:
         scope.store(store, anchor)

@@ -81,12 +81,12 @@ def _aligned(scan: Scan) -> Scan | Refused:
 def below(exprs: Sequence[Expr], out: Emission) -> list[Scan]:
     """The scans that have to be computed for these, given what is known."""
     seen: dict[Expr, None] = {}
-    stack = [expr for expr in exprs if expr not in out.known]
+    stack = [expr for expr in exprs if expr not in out.name_of]
     while stack:
         expr = stack.pop()
         if expr not in seen:
             seen[expr] = None
-            stack.extend(part for part in parts(expr) if part not in out.known)
+            stack.extend(part for part in parts(expr) if part not in out.name_of)
     return [expr for expr in seen if isinstance(expr, Scan)]
 
 
@@ -124,7 +124,7 @@ def carry_on(
 
 
 def _name(scan: Scan, out: Emission) -> str:
-    return out.names.get(scan.made, "") or "running"
+    return out.names.get(scan.value_name, "") or "running"
 
 
 def _scanned(
@@ -141,7 +141,7 @@ def _scanned(
         text = f"tl.associative_scan({value}, {axis}, {function}{back})"
         return narrow_again(text, scan.dtype), ""
     by, name = out.fresh("by"), out.fresh(_name(scan, out))
-    factor = _whole(scan.by, out.known[scan.by], 1, scan, out, along, last)
+    factor = _whole(scan.by, out.name_of[scan.by], 1, scan, out, along, last)
     function = out.named("one_after_other")
     steps = f"tl.associative_scan(tl.broadcast({factor}, {value}), {axis}, {function}{back})"
     out.statements.append(Assign((by, name), steps))

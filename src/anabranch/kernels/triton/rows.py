@@ -243,11 +243,11 @@ def _in_blocks(rows: Rows, out: Emission, height: int, width: int, split: int) -
             _accumulate(fold, total, scope, rows.col.extent % width != 0)
         out.loop(variable, span, scope)
         for fold, total in totals.items():
-            name = out.names.get(fold.made, "") or "total"
+            name = out.names.get(fold.value_name, "") or "total"
             whole_row = narrow_again(_across(fold, total, out), fold.dtype)
-            out.known[fold] = out.assign(name, whole_row)
+            out.name_of[fold] = out.assign(name, whole_row)
         if split > 1:
-            whole = [Total(out.known[fold], _neutral(fold), _joined(fold)) for fold in level]
+            whole = [Total(out.name_of[fold], _neutral(fold), _joined(fold)) for fold in level]
             split_k.write_split_k(out, (height, 1), split, whole, DTYPES[level[0].dtype])
         _settle(rows.col, exprs, out)
     after = [store for store in rows.stores if rows.col in free_axes(store.expr)]
@@ -268,10 +268,10 @@ def _settle(col: Axis, exprs: list[Expr], out: Emission) -> None:
     for whole in all_parts(*exprs):
         for part in parts(whole) if col in free_axes(whole) else ():
             folds = reductions(part)
-            ready = bool(folds) and all(fold in out.known for fold in folds)
-            if ready and part not in out.known and col not in free_axes(part):
+            ready = bool(folds) and all(fold in out.name_of for fold in folds)
+            if ready and part not in out.name_of and col not in free_axes(part):
                 text = out.value(part)
-                out.known[part] = text if text.isidentifier() else out.assign("of_row", text)
+                out.name_of[part] = text if text.isidentifier() else out.assign("of_row", text)
 
 
 def _block(

@@ -258,7 +258,7 @@ def _write_neighbours(neighbours: WindowNeighbours, out: Emission) -> None:
     unrolled = neighbours.taps
     out.expect(*neighbours.exprs, *(tap for taps in unrolled.values() for tap in taps))
     for alike in neighbours.folds:
-        _unroll({fold: unrolled[fold] for fold in alike if fold not in out.known}, out)
+        _unroll({fold: unrolled[fold] for fold in alike if fold not in out.name_of}, out)
     for stores, inside in neighbours.stores:
         for store in stores:
             out.store(store, anchor="lane", within=inside)
@@ -273,11 +273,11 @@ def _unroll(alike: Mapping[Reduce, Sequence[Expr]], out: Emission) -> None:
     """The same reduction of all neighbours: one line for each of them and each tap."""
     if not alike:
         return
-    totals = {fold: out.fresh(out.names.get(fold.made, "") or "total") for fold in alike}
+    totals = {fold: out.fresh(out.names.get(fold.value_name, "") or "total") for fold in alike}
     for k in range(len(next(iter(alike.values())))):
         for fold, total in totals.items():
             text = out.value(alike[fold][k])
             joined = JOINED[fold.op].format(total, text) if k else text
             out.let(total, joined)
     for fold, total in totals.items():
-        out.known[fold] = total
+        out.name_of[fold] = total

@@ -44,7 +44,7 @@ def not_constant(builder: Builder, arguments: dict[str, Arg]) -> Refused | None:
         return Refused("it normalises by the statistics of the batch")
     for key in ("weight", "bias", "running_mean", "running_var"):
         value = arguments[key]
-        if isinstance(value, Ref) and value.name not in builder.known.constant:
+        if isinstance(value, Ref) and value.name not in builder.facts.constant:
             return Refused(f"its {key} %{value.name} is not constant")
     return Refused.unless(arguments["running_mean"] is not None, "it has no running statistics")
 
@@ -77,13 +77,13 @@ def affine(builder: Builder, arguments: dict[str, Arg], origin: str) -> tuple[Re
 def raised(builder: Builder, value: Arg, origin: str) -> Ref:
     """The value in at least single precision."""
     assert isinstance(value, Ref)
-    dtype = builder.known.types[value.name].dtype
+    dtype = builder.facts.types[value.name].dtype
     return value if dtype.itemsize >= 4 else cast(builder, value, torch.float32, origin)
 
 
 def cast(builder: Builder, value: Ref, dtype: torch.dtype, origin: str, name: str = "") -> Ref:
     """The value in this dtype."""
-    if builder.known.types[value.name].dtype == dtype:
+    if builder.facts.types[value.name].dtype == dtype:
         return value
     return builder.call("aten._to_copy.default", value, name=name, dtype=dtype, origin=origin)
 

@@ -27,7 +27,7 @@ from anabranch.ir import ops
 from anabranch.ir.conditions import conditioned
 from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref, users
 from anabranch.ir.ops import ATTENTION
-from anabranch.ir.rule import Known
+from anabranch.ir.rule import ValueFacts
 from anabranch.rewrite.attention_heads import (
     HeadLayout,
     HeadsOperand,
@@ -64,7 +64,7 @@ class AttentionFacts:
     nodes that compute constants of these."""
 
     graph: Graph
-    known: Known
+    value_facts: ValueFacts
     readers: Mapping[str, list[Node]]
     returned: frozenset[str]
     contents: Mapping[str, Constant]
@@ -74,9 +74,9 @@ class AttentionFacts:
 
     def constant(self, name: str) -> Constant | None:
         """A constant with its value, or what is computed from constants alone."""
-        if name in self.contents or name not in self.known.constant:
+        if name in self.contents or name not in self.value_facts.constant:
             return self.contents.get(name)
-        if self.known.producers[name].name not in self.able:
+        if self.value_facts.producers[name].name not in self.able:
             return None
         held = {c.name: c.value for c in self.contents.values() if c.value is not None}
         return next(iter(evaluate(self.graph, self.able, {name}, held)), None)
@@ -94,13 +94,13 @@ class AttentionFacts:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The sizes of the value."""
-        return self.known.types[name].shape
+        return self.value_facts.types[name].shape
 
     def maker(self, name: str) -> Node | None:
         """The node that makes the value for one reader alone, if there is one."""
         readers = self.readers.get(name, [])
         alone = len(readers) == 1 and readers[0].uses.count(name) == 1
-        return self.known.producers.get(name) if alone and name not in self.returned else None
+        return self.value_facts.producers.get(name) if alone and name not in self.returned else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def attention(graph: Graph, trace: Trace) -> Graph:
     if all(node.op != BMM for node in graph.nodes):
         return graph
     able = foldable(graph, {c.name: c.value for c in contents.values() if c.value is not None})
-    facts = AttentionFacts(graph, Known.of(graph), users(graph), returned, contents, able, [])
+    facts = AttentionFacts(graph, ValueFacts.of(graph), users(graph), returned, contents, able, [])
     builder = Builder(graph)
     replacements: dict[str, Ref] = {}
     for node in graph.nodes:
@@ -151,13 +151,13 @@ def _attention(builder: Builder, node: Node, facts: AttentionFacts, trace: Trace
         del facts.seen[mark:]
         refuse(trace, f"attention at %{node.name}", str(why))
         return {}
-    type, view, last = builder.known.types[heads.name], node, None
+    type, view, last = builder.facts.types[heads.name], node, None
     while True:
         last = view if seen_as(type, view.type.shape) else last
         readers = facts.readers.get(view.name, [])
         if view.type.shape == type.shape or len(readers) != 1 or view.name in facts.returned:
             break
-        if not in_order(readers[0], facts.known):
+        if not in_order(readers[0], facts.value_facts):
             break
         (view,) = readers
     last = last or node
@@ -292,8 +292,10 @@ def _past_views(name: str, facts: AttentionFacts) -> Node | None:
     """The node that makes the value, through nodes that leave its elements in order, and casts
     between floats; None where others read something on the way."""
     node = facts.maker(name)
-    while node is not None and (in_order(node, facts.known) or node.op == "aten._to_copy.default"):
-        if not facts.known.types[node.uses[0]].dtype.is_floating_point:
+    while node is not None and (
+        in_order(node, facts.value_facts) or node.op == "aten._to_copy.default"
+    ):
+        if not facts.value_facts.types[node.uses[0]].dtype.is_floating_point:
             return None
         node = facts.maker(node.uses[0])
     return node
@@ -301,7 +303,7 @@ def _past_views(name: str, facts: AttentionFacts) -> Node | None:
 
 def _called(builder: Builder, node: Node, scores: Scores, facts: AttentionFacts) -> Ref:
     """The operator in place of both products."""
-    types = facts.known.types
+    types = facts.value_facts.types
     query, transposed, value = (*map(_name, scores.product.args), _name(node.args[1]))
     if {types[query].dtype, types[value].dtype} != {node.type.dtype}:
         raise Apart("its factors are of several types")
@@ -310,7 +312,7 @@ def _called(builder: Builder, node: Node, scores: Scores, facts: AttentionFacts)
     factors = query, transposed, value
     stacks = _stacks(query, scores, facts)
     more = *scores.factors, *scores.masks
-    ways = (way_of(stack, factors, more, facts.known) for stack in stacks)
+    ways = (way_of(stack, factors, more, facts.value_facts) for stack in stacks)
     way = min(ways, key=lambda way: (way.repeated, way.kept))
     _ask(scores, way, types[query].dtype, facts)
     spread = [_spread(builder, name, seen) for (name, _), seen in zip(more, way.masks, strict=True)]
@@ -327,10 +329,10 @@ def _called(builder: Builder, node: Node, scores: Scores, facts: AttentionFacts)
 def _ask(scores: Scores, way: HeadLayout, dtype: torch.dtype, facts: AttentionFacts) -> None:
     """Apart, if masks or factors of heads are not what the operator takes."""
     for (name, _), seen in zip((*scores.factors, *scores.masks), way.masks, strict=True):
-        if seen.repeated and name not in facts.known.constant:
+        if seen.repeated and name not in facts.value_facts.constant:
             raise Apart(f"%{name} belongs to scores of another shape")
     for name, _ in scores.factors + (scores.masks if scores.fill is None else ()):
-        if (kind := facts.known.types[name].dtype) != dtype:
+        if (kind := facts.value_facts.types[name].dtype) != dtype:
             raise Apart(f"%{name} is of {kind}, what it is multiplied by or added to of {dtype}")
     contents = [(name, facts.content(name)) for name, _ in scores.masks]
     hiding = [name for name, mask in contents if mask is not None and bool(mask.isneginf().any())]
@@ -344,7 +346,7 @@ def _ask(scores: Scores, way: HeadLayout, dtype: torch.dtype, facts: AttentionFa
 def _stacks(query: str, scores: Scores, facts: AttentionFacts) -> list[Stack]:
     """The batches and heads that there may be: those that the query had before all were one axis,
     and those that the axes of the scores are, cut in two."""
-    stacks = heads_of(query, facts.known)
+    stacks = heads_of(query, facts.value_facts)
     shapes = [shape[:-2] for shape in (*(shape for _, shape in scores.masks), scores.shape)]
     for lead in shapes:
         cuts = (lead[:at] for at in reversed(range(max(1, len(lead)))))
@@ -355,7 +357,7 @@ def _stacks(query: str, scores: Scores, facts: AttentionFacts) -> list[Stack]:
 def _seen(builder: Builder, operand: HeadsOperand) -> Ref:
     """The operand in the shape of heads."""
     ref = Ref(builder.substitute(operand.name))
-    if builder.known.types[ref.name].shape != operand.shape:
+    if builder.facts.types[ref.name].shape != operand.shape:
         ref = builder.call("aten.reshape.default", ref, operand.shape)
     return builder.call("aten.transpose.int", ref, -2, -1) if operand.transposed else ref
 
@@ -363,7 +365,7 @@ def _seen(builder: Builder, operand: HeadsOperand) -> Ref:
 def _spread(builder: Builder, name: str, seen: Mask) -> Ref:
     """A mask, or a factor, in the shape of heads."""
     mask = Ref(builder.substitute(name))
-    type = builder.known.types[mask.name]
+    type = builder.facts.types[mask.name]
     if seen.repeated:
         mask = builder.call("aten.expand.default", mask, seen.repeated)
     if seen.repeated or (1,) * (4 - len(type.shape)) + type.shape != seen.shape:

@@ -85,13 +85,13 @@ def _view(
     builder: Builder, source: str, cuts: ViewSlices, shape: tuple[int, ...], origin: str
 ) -> Ref:
     ref = Ref(builder.substitute(source))
-    if builder.known.types[ref.name].shape != cuts.shape:
+    if builder.facts.types[ref.name].shape != cuts.shape:
         ref = builder.call("aten.reshape.default", ref, cuts.shape, origin=origin)
     for dim, (begin, size) in enumerate(cuts.slices):
         if (begin, size) != (0, cuts.shape[dim]):
             ref = builder.call("aten.slice.Tensor", ref, dim, begin, begin + size, origin=origin)
     if list(cuts.order) != sorted(cuts.order):
         ref = builder.call("aten.permute.default", ref, cuts.order, origin=origin)
-    if builder.known.types[ref.name].shape != shape:
+    if builder.facts.types[ref.name].shape != shape:
         ref = builder.call("aten.reshape.default", ref, shape, origin=origin)
     return ref

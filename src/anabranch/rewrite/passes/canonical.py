@@ -46,7 +46,7 @@ def canonical(graph: Graph, trace: Trace) -> Graph:
 def _unexpanded(builder: Builder, node: Node) -> Ref | None:
     """A tensor that is spread out to meet a larger operand meets it as it is: so it may be computed
     where that is read."""
-    facts = builder.known
+    facts = builder.facts
 
     def source(arg: Arg) -> Arg:
         maker = facts.producers.get(arg.name) if isinstance(arg, Ref) else None
@@ -169,7 +169,7 @@ def _mm(builder: Builder, node: Node) -> Ref | None:
 
 
 def _constant(builder: Builder, *args: Arg) -> bool:
-    return all(isinstance(arg, Ref) and arg.name in builder.known.constant for arg in args)
+    return all(isinstance(arg, Ref) and arg.name in builder.facts.constant for arg in args)
 
 
 def _to(builder: Builder, node: Node) -> Ref | None:
@@ -216,7 +216,7 @@ def _softmax(op: str) -> CanonicalForm:
         arguments = ops.arguments(node)
         x, wanted = arguments["self"], arguments["dtype"]
         assert isinstance(x, Ref)
-        if wanted is not None and wanted != builder.known.types[x.name].dtype:
+        if wanted is not None and wanted != builder.facts.types[x.name].dtype:
             x = builder.call("aten._to_copy.default", x, dtype=wanted, origin=node.origin)
         return builder.instead(node, op, x, arguments["dim"], False)
 
@@ -225,7 +225,7 @@ def _softmax(op: str) -> CanonicalForm:
 
 def _shape(builder: Builder, arg: Arg) -> tuple[int, ...]:
     assert isinstance(arg, Ref)
-    return builder.known.types[arg.name].shape
+    return builder.facts.types[arg.name].shape
 
 
 FORMS: dict[str, CanonicalForm] = {

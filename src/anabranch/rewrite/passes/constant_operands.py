@@ -24,7 +24,7 @@ import torch
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, users
 from anabranch.ir.rounding import strict_values
-from anabranch.ir.rule import Known
+from anabranch.ir.rule import ValueFacts
 from anabranch.rewrite.build import Builder, rewrite
 from anabranch.trace import Trace
 
@@ -43,7 +43,7 @@ def beside(graph: Graph, trace: Trace) -> Graph:
     """The graph with sums and factors for all that layers can take in."""
     if not any(node.op in FORMS for node in graph.nodes):
         return graph
-    facts, readers, decided = Known.of(graph), users(graph), strict_values(graph)
+    facts, readers, decided = ValueFacts.of(graph), users(graph), strict_values(graph)
     returned = {ref.name for ref in graph.outputs}
 
     def visit(builder: Builder, node: Node) -> Ref | None:
@@ -64,7 +64,7 @@ def beside(graph: Graph, trace: Trace) -> Graph:
     return rewrite(graph, visit)
 
 
-def _varies(node: Node, facts: Known) -> str | None:
+def _varies(node: Node, facts: ValueFacts) -> str | None:
     """The one tensor that is read, once, and is no constant, if the result is of its floating dtype
     and so is all else that is read."""
     dtype, read = node.type.dtype, [arg.name for arg in node.args if isinstance(arg, Ref)]
@@ -74,12 +74,12 @@ def _varies(node: Node, facts: Known) -> str | None:
     return varying[0] if len(varying) == 1 else None
 
 
-def _is_layer(node: Node, facts: Known) -> bool:
+def _is_layer(node: Node, facts: ValueFacts) -> bool:
     held = [arg.name for arg in node.args[1:3] if isinstance(arg, Ref)]
     return node.op in LAYERS and facts.constant.issuperset(held)
 
 
-def _after(value: str, facts: Known) -> bool:
+def _after(value: str, facts: ValueFacts) -> bool:
     """Whether a layer makes the value, or what it is made of by steps with constants."""
     node = facts.producers.get(value)
     while node is not None and node.op in STEPS:
@@ -88,7 +88,7 @@ def _after(value: str, facts: Known) -> bool:
     return node is not None and _is_layer(node, facts)
 
 
-def _before(node: Node, facts: Known, readers: Mapping[str, Sequence[Node]]) -> bool:
+def _before(node: Node, facts: ValueFacts, readers: Mapping[str, Sequence[Node]]) -> bool:
     """Whether a layer reads what is made of the node by such steps, as its input."""
     todo = [node]
     while todo:
@@ -116,7 +116,7 @@ def _with_other_sign(builder: Builder, node: Node) -> Ref | None:
         source, rest = arguments["other"], arguments["self"]
     else:
         return None
-    layer = builder.known.producers.get(source.name) if isinstance(source, Ref) else None
+    layer = builder.facts.producers.get(source.name) if isinstance(source, Ref) else None
     if layer is None or layer.op not in LAYERS:
         return None
     weights = [
@@ -134,7 +134,7 @@ def _sum(builder: Builder, node: Node) -> Ref | None:
     """Of x - c, x + (-c); c - x is left."""
     x, c = node.args[:2]
     alpha = ops.arguments(node)["alpha"]
-    if not isinstance(x, Ref) or x.name in builder.known.constant:
+    if not isinstance(x, Ref) or x.name in builder.facts.constant:
         return None
     if isinstance(c, Ref):
         if alpha != 1:

@@ -65,7 +65,7 @@ def _without(graph: Graph, trace: Trace, modes: Sequence[int]) -> Graph:
         try:
             if needed.intersection(node.results[1:]):
                 raise Ragged("where its bags begin is read, too")
-            each = _length(node, contents, builder.known.types)
+            each = _length(node, contents, builder.facts.types)
         except Ragged as why:
             refuse(trace, f"rows of the bags at %{node.name}", str(why))
             builder.keep(node)

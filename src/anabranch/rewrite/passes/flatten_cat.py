@@ -58,13 +58,13 @@ def flatten_cat(graph: Graph, trace: Trace) -> Graph:
 def _full(builder: Builder, node: Node, parts: list[Ref]) -> list[Ref]:
     """The parts that are not empty; all of them, if without the others the result would be another:
     an empty part may promote it."""
-    full = [ref for ref in parts if builder.known.types[ref.name].numel]
+    full = [ref for ref in parts if builder.facts.types[ref.name].numel]
     return _instead(builder, node, full, parts) if full else parts
 
 
 def _whole(builder: Builder, node: Node, parts: list[Ref]) -> list[Ref]:
     """The parts, with a value for slices of it that follow each other from its start to its end."""
-    facts, axis = builder.known, _axis(node)
+    facts, axis = builder.facts, _axis(node)
     slices = [slice_of_value(ref.name, facts) for ref in parts]
     joined: list[Ref] = []
     for run in runs(slices, axis):
@@ -81,7 +81,7 @@ def _instead(builder: Builder, node: Node, parts: list[Ref], were: list[Ref]) ->
     """The parts, if the result with them is what it was with those before."""
     if len(parts) == len(were):
         return were
-    types = builder.known.types
+    types = builder.facts.types
     args: tuple[Arg, ...] = (tuple(parts), _axis(node))
     return parts if ops.infer(CAT, args, (), types) == node.types else were
 

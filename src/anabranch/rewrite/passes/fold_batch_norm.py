@@ -59,7 +59,7 @@ def fold_batch_norm(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
         arguments = ops.arguments(builder.renamed(node))
         source, views, axis = _source(node, producer_of, builder)
         parts = _parts(source) if source is not None else ()
-        before = [builder.known.producers.get(builder.substitute(name)) for name in parts]
+        before = [builder.facts.producers.get(builder.substitute(name)) for name in parts]
         held = [node for node in before if node is not None and node.op in FACTORS]
         if source is None or not held or len(held) < len(parts) or not_constant(builder, arguments):
             return None
@@ -87,7 +87,7 @@ def _source(
     direct = producer_of.get(norm.uses[0])
     source, views, axis = direct, list[Node](), 1
     while source is not None and source.op in MOVES:
-        moved = builder.known.types[builder.substitute(source.uses[0])]
+        moved = builder.facts.types[builder.substitute(source.uses[0])]
         before = _axis_before(source, moved.shape, axis)
         if before is None:
             break
@@ -125,7 +125,7 @@ def _not_foldable(builder: Builder, node: Node, others: int, axis: int) -> Refus
     if node.op not in FACTORS:
         return None
     for arg in node.args[1:3]:
-        if isinstance(arg, Ref) and arg.name not in builder.known.constant:
+        if isinstance(arg, Ref) and arg.name not in builder.facts.constant:
             return Refused(f"its weight %{arg.name} is not constant")
     if node.op == "aten.linear.default" and len(node.type.shape) != axis + 1:
         return Refused("the channels of the norm are not the columns of the linear")
@@ -174,7 +174,7 @@ def _scaled(builder: Builder, before: Node, norm: Node, factor: Ref, term: Ref) 
     arguments = ops.arguments(before)
     weight, bias = arguments["weight"], arguments["bias"]
     assert isinstance(weight, Ref)
-    dtype = builder.known.types[weight.name].dtype
+    dtype = builder.facts.types[weight.name].dtype
     wide, name = raised(builder, weight, origin), f"{weight.name}_folded"
     scaled = FACTORS[before.op](builder, before, wide, factor, name)
     if bias is not None:
@@ -196,7 +196,7 @@ def _scaled(builder: Builder, before: Node, norm: Node, factor: Ref, term: Ref) 
 def _scaled_convolution(builder: Builder, node: Node, weight: Ref, factor: Ref, name: str) -> Ref:
     """The weight with each output channel scaled. A transposed one is stored [in, out/groups, ...],
     the groups one after the other along the input channels."""
-    shape = builder.known.types[weight.name].shape
+    shape = builder.facts.types[weight.name].shape
     ones = (1,) * (len(shape) - 2)
     if not node.args[6]:
         per_channel = reshaped(builder, factor, (shape[0], 1, *ones), node.origin)
@@ -211,7 +211,7 @@ def _scaled_convolution(builder: Builder, node: Node, weight: Ref, factor: Ref, 
 
 
 def _scaled_linear(builder: Builder, node: Node, weight: Ref, factor: Ref, name: str) -> Ref:
-    rows = builder.known.types[weight.name].shape[0]
+    rows = builder.facts.types[weight.name].shape[0]
     per_row = reshaped(builder, factor, (rows, 1), node.origin)
     return builder.call("aten.mul.Tensor", weight, per_row, name=name, origin=node.origin)
 

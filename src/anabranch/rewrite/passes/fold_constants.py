@@ -24,7 +24,7 @@ from anabranch.ir.eval import run_node
 from anabranch.ir.graph import Constant, Derivation, Graph, Node, producers
 from anabranch.ir.key import digest_text
 from anabranch.ir.recipe import bare
-from anabranch.ir.rule import Known
+from anabranch.ir.rule import ValueFacts
 from anabranch.ir.types import laid_out
 from anabranch.rewrite.build import drop_dead
 from anabranch.rewrite.passes.cse import expression
@@ -60,7 +60,7 @@ def fold_constants(graph: Graph, trace: Trace) -> Graph:
 
 def foldable(graph: Graph, held: Mapping[str, torch.Tensor]) -> dict[str, Node]:
     """The nodes whose every constant has its value here, by name."""
-    constant = Known.of(graph).constant
+    constant = ValueFacts.of(graph).constant
     ready, nodes = set(held), dict[str, Node]()
     for node in graph.nodes:
         if constant.issuperset(node.results) and node.results and ready.issuperset(node.uses):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Graph, Ref
-from anabranch.ir.rule import Known, Match
+from anabranch.ir.rule import Match, ValueFacts
 from anabranch.rewrite.apply import apply_all
 from anabranch.rewrite.match import shared
 from anabranch.rewrite.rules.always import RULES
@@ -27,14 +27,16 @@ def identities(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
         inner = match.nodes[match.width :]
         if any(ops.info(node.op).kind == "contract" for node in inner) and shared(graph, match):
             return False
-        handed_out = match.root.name in returned and not ops.is_view(match.root, match.known.types)
-        return not (handed_out and _borrowed(match.bound["x"], match.known))
+        handed_out = match.root.name in returned and not ops.is_view(
+            match.root, match.value_facts.types
+        )
+        return not (handed_out and _borrowed(match.bound["x"], match.value_facts))
 
     rules = [rule for rule in ALWAYS if not (exact and rule.special)]
     return apply_all(graph, rules, accept=accept)
 
 
-def _borrowed(value: object, facts: Known) -> bool:
+def _borrowed(value: object, facts: ValueFacts) -> bool:
     """Whether the value is an input or a constant, or a view of one."""
     while isinstance(value, Ref) and value.name in facts.producers:
         node = facts.producers[value.name]

@@ -92,7 +92,7 @@ class _LayoutWalk:
         """Copies a value that a convolution reads into channels_last, for all its readers."""
         if value not in self.entering:
             return
-        if copied(value, self.builder.known.types, self.makers):
+        if copied(value, self.builder.facts.types, self.makers):
             self.builder.replace(value, self._copy(Ref(value), torch.channels_last))
 
     def _convolution(self, node: Node) -> None:
@@ -101,7 +101,7 @@ class _LayoutWalk:
         now = self.builder.renamed(node)
         x, w, *rest = now.args
         assert isinstance(w, Ref)
-        type = self.builder.known.types[w.name]
+        type = self.builder.facts.types[w.name]
         dense = channels_last_strides(type.shape)
         if channels_last(type) or type.strides == dense or is_side_by_side(type):
             self.builder.keep(node)
@@ -121,7 +121,7 @@ class _LayoutWalk:
 
     def _restored(self, value: str) -> Ref:
         """The source's value in the layout it had before."""
-        was, type_of = self.before[value], self.builder.known.types
+        was, type_of = self.before[value], self.builder.facts.types
         for name in (value, self.builder.substitute(value)):
             if same_layout(was, type_of[name]):
                 return Ref(name)

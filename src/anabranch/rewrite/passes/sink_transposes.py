@@ -75,7 +75,7 @@ def _of_product(
 
 def _sides(builder: Builder, node: Node, permutation: Node) -> list[PermutedArg] | None:
     """What the node would read if it came first; None if its result would lie otherwise."""
-    dims, table = _order(permutation), dict(builder.known.types)
+    dims, table = _order(permutation), dict(builder.facts.types)
     back = tuple(dims.index(d) for d in range(len(dims)))
     renamed = builder.renamed(node)
     listed = [
@@ -112,7 +112,7 @@ def _below(builder: Builder, node: Node, permutation: Node, sides: Sequence[Perm
     args: list[Arg] = []
     for arg, back in sides:
         if isinstance(arg, Ref) and back is not None:
-            shape = builder.known.types[arg.name].shape
+            shape = builder.facts.types[arg.name].shape
             full = (1,) * (len(back) - len(shape)) + shape
             if full != shape:
                 arg = builder.call(RESHAPE, arg, full, origin=node.origin)

@@ -119,11 +119,11 @@ class _Writing:
         if len(whole) < len(parts):
             return self.builder.call(CAT, tuple(parts), axis, origin=origin)
         joined = self.builder.call(CAT, tuple(whole), 0, origin=origin)
-        count, rows, columns = self.builder.known.types[joined.name].shape
+        count, rows, columns = self.builder.facts.types[joined.name].shape
         return self._shaped(joined, (count * rows, columns), origin)
 
     def _before(self, part: Ref) -> Ref | None:
-        facts = self.builder.known
+        facts = self.builder.facts
         node = facts.producers.get(part.name)
         if node is None or node.op != RESHAPE:
             return None
@@ -131,7 +131,7 @@ class _Writing:
         return Ref(node.uses[0]) if same else None
 
     def _shaped(self, value: Ref, shape: tuple[int, ...], origin: str) -> Ref:
-        if self.builder.known.types[value.name].shape == shape:
+        if self.builder.facts.types[value.name].shape == shape:
             return value
         return self.builder.call(RESHAPE, value, shape, origin=origin)
 

@@ -22,7 +22,7 @@ from itertools import accumulate, pairwise
 from anabranch.ir import ops
 from anabranch.ir.conditions import conditioned
 from anabranch.ir.graph import Arg, Constant, Graph, Node, Ref, types
-from anabranch.ir.rule import Known
+from anabranch.ir.rule import ValueFacts
 from anabranch.rewrite.build import Builder
 from anabranch.rewrite.passes.layout import STRIDED
 from anabranch.rewrite.rules.channel_padding import vector
@@ -125,10 +125,10 @@ class _ChannelWalk:
             return
         source = self.builder.renamed(node).args[0]
         assert isinstance(source, Ref)
-        type = self.builder.known.types[source.name]
+        type = self.builder.facts.types[source.name]
         few = 0 < type.shape[1] - channels < vector(type.dtype)  # more are left out for a reason
         seen = list[ReliedOn]()
-        if few and _of_zeros(source.name, channels, self.builder.known, self.constants, seen):
+        if few and _of_zeros(source.name, channels, self.builder.facts, self.constants, seen):
             self.seen += seen
             self.whole[node.name] = _Whole(((0, channels),), type.shape[1], lambda: source)
 
@@ -222,10 +222,10 @@ class _ChannelWalk:
         return self._spread(ref, len(shape) - (rank - 1), whole)
 
     def _constant(self, arg: Arg) -> bool:
-        return not isinstance(arg, Ref) or arg.name in self.builder.known.constant
+        return not isinstance(arg, Ref) or arg.name in self.builder.facts.constant
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        return self.builder.known.types[self.builder.substitute(name)].shape
+        return self.builder.facts.types[self.builder.substitute(name)].shape
 
     def _spread(self, value: Ref, axis: int, whole: _Whole) -> Ref:
         """A constant with its elements along the axis at the places of the channels, zeros at all
@@ -294,7 +294,11 @@ def _placed(graph: Graph) -> set[str]:
 
 
 def _of_zeros(
-    name: str, channels: int, facts: Known, constants: Mapping[str, Constant], seen: list[ReliedOn]
+    name: str,
+    channels: int,
+    facts: ValueFacts,
+    constants: Mapping[str, Constant],
+    seen: list[ReliedOn],
 ) -> bool:
     """Whether what stands behind so many channels of a value comes of nothing but zeros, and of
     operators that make numbers of them. What that relies on is added to `seen`."""
@@ -320,7 +324,7 @@ def _of_zeros(
 
 
 def _ends_in_zeros(
-    name: str, rows: int, facts: Known, constants: Mapping[str, Constant], seen: list[ReliedOn]
+    name: str, rows: int, facts: ValueFacts, constants: Mapping[str, Constant], seen: list[ReliedOn]
 ) -> bool:
     """Whether a weight or a bias has so many rows at the most before nothing but zeros: by its
     numbers, or by how it is made."""

@@ -53,7 +53,7 @@ def types_of(match: Match, *names: str) -> list[TensorType] | Refused:
         for item in arg if isinstance(arg, tuple) else (arg,):
             if not isinstance(item, Ref):
                 return Refused(f"{name} is {text_arg(item)} and no tensor")
-            types.append(match.known.types[item.name])
+            types.append(match.value_facts.types[item.name])
     return types
 
 

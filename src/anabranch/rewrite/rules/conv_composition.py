@@ -21,7 +21,7 @@ from anabranch.rewrite.pattern_ops import call, reshape, transpose
 from anabranch.rewrite.rules.conv_windows import ConvWindow, convolve, results, rimmed, window
 from anabranch.rewrite.rules.drawing import SIZES, WindowChoices
 from anabranch.rewrite.rules.notation import equation
-from anabranch.rewrite.rules.pattern_parts import made, not_constant, refuses
+from anabranch.rewrite.rules.pattern_parts import not_constant, refuses, unrefused
 from anabranch.rewrite.rules.shapes import GROUPED, ONE_TAP, either, ends, shapes
 
 x, w, v, b, c = wild("x w v b c")
@@ -118,7 +118,7 @@ RULES: tuple[Rule, ...] = (
             "conv(pad(x), w, b) -> conv(x, pad(w), b) with padding of its own",
             when=refuses(without_pad),
             find="conv(pad(x, pad), w, b, *window)",
-            put=made(without_pad),
+            put=unrefused(without_pad),
             draw=shapes(GROUPED, pad=ends(-1, 0, 0, 1, 2)),
         )
     ),

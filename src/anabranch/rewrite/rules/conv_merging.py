@@ -39,7 +39,7 @@ from anabranch.rewrite.rules.conv_windows import (
     together,
 )
 from anabranch.rewrite.rules.notation import equation
-from anabranch.rewrite.rules.pattern_parts import made, refuses, slice_of
+from anabranch.rewrite.rules.pattern_parts import refuses, slice_of, unrefused
 from anabranch.rewrite.rules.shapes import (
     CONVOLUTION,
     GROUPED,
@@ -112,7 +112,11 @@ class Merge:
         return (
             equation(sliced, shapes(base), when, find=", ".join(pair), put=self.parts),
             equation(
-                whole, shapes(base, axis="C of B C taps"), when, find=joined, put=made(self.merged)
+                whole,
+                shapes(base, axis="C of B C taps"),
+                when,
+                find=joined,
+                put=unrefused(self.merged),
             ),
         )
 
@@ -127,7 +131,10 @@ class Merge:
 
     def parts(self, match: Match) -> tuple[Pattern, ...]:
         """The channels of each member, as slices."""
-        value, counts = made(self.merged)(match), (member.shape[0] for member in _members(match))
+        value, counts = (
+            unrefused(self.merged)(match),
+            (member.shape[0] for member in _members(match)),
+        )
         ends = accumulate(counts, initial=0)
         return tuple(slice_of(value, 1, start, end) for start, end in pairwise(ends))
 
@@ -149,7 +156,7 @@ def _members(match: Match) -> tuple[Member, Member]:
     def member(weight: str, bias: str, window: str) -> Member:
         by, bias_ref = match.bound[weight], match.bound[bias]
         assert isinstance(by, Ref) and isinstance(bias_ref, Ref | None)
-        shape = match.known.types[by.name].shape
+        shape = match.value_facts.types[by.name].shape
         return Member(by, shape, bias_ref, of_rest(match.bound[window], len(shape) - 2))
 
     other = "other" if "other" in match.bound else "window"

@@ -92,7 +92,7 @@ class Drawing:
 
     dice: random.Random
     entries: Mapping[str, object]
-    known: DrawnSizes = field(default_factory=dict)
+    size_of: DrawnSizes = field(default_factory=dict)
     _windows: list[tuple[Sizes, ConvWindow]] = field(default_factory=list)
     _room: Sizes = ()
     _counts: dict[str, int] = field(default_factory=dict)
@@ -177,9 +177,9 @@ class Drawing:
         return tuple(sizes)
 
     def _several(self, token: str) -> Sizes:
-        if token not in self.known:
-            self.known[token] = self._drawn(token)
-        sizes = self.known[token]
+        if token not in self.size_of:
+            self.size_of[token] = self._drawn(token)
+        sizes = self.size_of[token]
         assert isinstance(sizes, tuple)
         return sizes
 
@@ -232,9 +232,9 @@ class Drawing:
             return self._several(name)
         if not name.isupper():
             raise ValueError(f"{name!r} is no size, and no kind of {', '.join(KINDS)}")
-        if name not in self.known:
-            self.known[name] = self._fresh(name)
-        return self.known[name]
+        if name not in self.size_of:
+            self.size_of[name] = self._fresh(name)
+        return self.size_of[name]
 
     def _fresh(self, letter: str) -> int:
         told = self.entries.get(letter)

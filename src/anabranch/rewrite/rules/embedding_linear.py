@@ -125,8 +125,8 @@ class EmbeddingLinearForm:
 
     def row(self, match: Match) -> LinearInput | None:
         """What the linear reads; None if that is not all of it, or lies otherwise."""
-        sizes = [match.known.types[ref.name].shape for ref in values(match, "tables")]
-        lead = match.known.types[values(match, "ids")[0].name].shape
+        sizes = [match.value_facts.types[ref.name].shape for ref in values(match, "tables")]
+        lead = match.value_facts.types[values(match, "ids")[0].name].shape
         tables = tuple((height, width) for height, width in sizes)
         rows, beside = 0, match.x.shape[-1] if self.beside == "x" else 0
         if self.beside == "x * v":
@@ -213,7 +213,7 @@ def _looked_up(match: Match, row: LinearInput, start: int) -> Call:
         start += width
     if len(held) == 1 and not row.rows:
         return call(EMBEDDING, held[0][0], values(match, "ids")[0])
-    return looked_up(match.known, held, values(match, "ids"), len(row.lead), True)
+    return looked_up(match.value_facts, held, values(match, "ids"), len(row.lead), True)
 
 
 def _times(stacked: Operand, count: int, width: int, start: int) -> Call:
@@ -225,8 +225,10 @@ def _times(stacked: Operand, count: int, width: int, start: int) -> Call:
 def _one_more(match: Match) -> bool:
     """Whether the value beside the lookups is one more of them."""
     arg = match.x.arg
-    maker = match.known.producers.get(arg.name) if isinstance(arg, Ref) else None
-    return maker is not None and maker.op == EMBEDDING and maker.uses[0] in match.known.constant
+    maker = match.value_facts.producers.get(arg.name) if isinstance(arg, Ref) else None
+    return (
+        maker is not None and maker.op == EMBEDDING and maker.uses[0] in match.value_facts.constant
+    )
 
 
 def _bare(match: Match) -> bool:
@@ -241,7 +243,7 @@ def _bare(match: Match) -> bool:
 
 def _apart(match: Match, row: LinearInput) -> Refused | None:
     """Why the products of tables cannot be one that is looked up in at once."""
-    dtypes = {match.known.types[index.name].dtype for index in values(match, "ids")}
+    dtypes = {match.value_facts.types[index.name].dtype for index in values(match, "ids")}
     if len(dtypes) > 1:
         return Refused("its indices are of several dtypes")
     rows = sum(height for height, _ in row.tables)
@@ -256,7 +258,7 @@ def _unfit(match: Match, *names: str) -> Refused | None:
     for name in named:
         refs = values(match, name) if isinstance(match.bound[name], tuple) else (match.bound[name],)
         for ref in refs:
-            if name != "x" and isinstance(ref, Ref) and ref.name not in match.known.constant:
+            if name != "x" and isinstance(ref, Ref) and ref.name not in match.value_facts.constant:
                 return Refused(f"%{ref.name} is no constant: it would be multiplied anew each time")
     if len(match.w.shape) != 2:
         return Refused("the weight is a vector")

@@ -40,7 +40,7 @@ import torch
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Ref
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Draw, Known, Match, Operand, Pattern, Rule, wild
+from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, ValueFacts, wild
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.pattern_ops import call, cat, permute, reshape
 from anabranch.rewrite.rules.algebra_conditions import values
@@ -71,20 +71,20 @@ MOST_BYTES = 1 << 30
 class EmbeddingMergeForm:
     """How lookups are put together. `new`: their indices along an axis of its own; `flat`: which
     are channels side by side in the end; `bags`: of several rows each, which are added up. `left`,
-    `right`: the sides of the equation, around what is looked up; `found`: by one lookup."""
+    `right`: the sides of the equation, around what is looked up; `lookup`: by one lookup."""
 
     op: str
     new: bool
     flat: bool
     left: str
-    found: str
+    lookup: str
     right: str = "{}"
     bags: bool = False
 
     def rule(self, before: bool = False, behind: bool = False) -> Rule:
         """Of lookups alone, or with one other value before or behind them."""
         inner = "sum({})" if self.bags else "{}"
-        each, lookup = inner.format("embedding(w, i)"), self.right.format(inner.format(self.found))
+        each, lookup = inner.format("embedding(w, i)"), self.right.format(inner.format(self.lookup))
         items = [*["x"] * before, f"{each}, ...", *["x"] * behind]
         merged = f"cat([{', '.join([*['x'] * before, lookup, *['x'] * behind])}])"
         right = merged if before or behind else lookup
@@ -107,12 +107,12 @@ class EmbeddingMergeForm:
             return Refused("one table is looked up in")
         if (_axis(match) == rank - 1) != self.flat:
             return Refused("its lookups are joined along another axis")
-        types = [match.known.types[ref.name] for ref in refs]
+        types = [match.value_facts.types[ref.name] for ref in refs]
         if len({type.dtype for type in types}) > 1 or len({type.shape[1] for type in types}) > 1:
             return Refused("its tables are of several widths or dtypes")
         if "x" in match.bound and _one_more(match, types[0]):
             return Refused("what is beside the lookups is one more of them")
-        if len({match.known.types[index.name].dtype for index in indices}) > 1:
+        if len({match.value_facts.types[index.name].dtype for index in indices}) > 1:
             return Refused("its indices are of several dtypes")
         if self.bags and (why := _unlike(match)):
             return why
@@ -123,14 +123,14 @@ class EmbeddingMergeForm:
         `behind`: the value `x` stands on that side of it."""
         at = _axis(match)
         indices, refs = values(match, "ids"), values(match, "tables")
-        held = [(ref, match.known.types[ref.name].shape[0]) for ref in refs]
-        whole: Pattern = looked_up(match.known, held, indices, at, self.new)
-        shape = match.known.types[indices[0].name].shape
+        held = [(ref, match.value_facts.types[ref.name].shape[0]) for ref in refs]
+        whole: Pattern = looked_up(match.value_facts, held, indices, at, self.new)
+        shape = match.value_facts.types[indices[0].name].shape
         if self.bags:
             shape = shape[:-1]
             whole = call(SUM, whole, (len(shape) + self.new,))
         if self.flat:
-            width = match.known.types[refs[0].name].shape[1]
+            width = match.value_facts.types[refs[0].name].shape[1]
             whole = reshape(whole, (*shape, len(refs) * width))
         other = call("aten.unsqueeze.default", x, at) if self.op == STACK else x
         parts = (*[other] * before, whole, *[other] * behind)
@@ -166,7 +166,11 @@ def _some_twice(drawing: Drawing) -> object:
 
 
 def looked_up(
-    facts: Known, held: Sequence[tuple[Operand, int]], indices: Sequence[Ref], at: int, new: bool
+    facts: ValueFacts,
+    held: Sequence[tuple[Operand, int]],
+    indices: Sequence[Ref],
+    at: int,
+    new: bool,
 ) -> Call:
     """Lookups as one, their indices side by side along this axis; `held`: the table of each, and
     how many rows it has."""
@@ -199,7 +203,7 @@ def _numbers(numbers: Sequence[int], lengths: Sequence[int], dtype: torch.dtype)
     return cat(tuple(call("aten.full.default", (n,), number, dtype) for number, n in pairs))
 
 
-def joined(facts: Known, refs: Sequence[Ref], at: int, new: bool) -> Operand:
+def joined(facts: ValueFacts, refs: Sequence[Ref], at: int, new: bool) -> Operand:
     """Values side by side along an axis, a `new` one or one of theirs: as what they were cut out
     of, if they lie there side by side."""
     makers = [facts.producers.get(ref.name) for ref in refs]
@@ -217,7 +221,7 @@ def joined(facts: Known, refs: Sequence[Ref], at: int, new: bool) -> Operand:
     return call(STACK if new else CAT, tuple(refs), at)
 
 
-def _cut(facts: Known, ref: Ref) -> ValueSlice | None:
+def _cut(facts: ValueFacts, ref: Ref) -> ValueSlice | None:
     """The value that this one is cut out of, with that axis or without, whatever orders its
     elements so."""
     wanted, name = facts.types[ref.name].shape, ref.name
@@ -234,7 +238,7 @@ def _cut(facts: Known, ref: Ref) -> ValueSlice | None:
     return replace(cut, kept=True) if wanted == sliced else None
 
 
-def _uncut(cuts: Sequence[ValueSlice], facts: Known, at: int, new: bool) -> Operand:
+def _uncut(cuts: Sequence[ValueSlice], facts: ValueFacts, at: int, new: bool) -> Operand:
     """The values that were cut, side by side along an axis: what lies between the first cut and
     the last, its axis moved; None if they do not follow each other."""
     if not cuts or len({(cut.of, cut.axis, cut.kept) for cut in cuts}) > 1:
@@ -272,18 +276,18 @@ def _axis(match: Match) -> int:
 def _one_more(match: Match, table: TensorType) -> bool:
     """Whether the value beside the lookups is one more of them."""
     arg = match.x.arg
-    maker = match.known.producers.get(arg.name) if isinstance(arg, Ref) else None
+    maker = match.value_facts.producers.get(arg.name) if isinstance(arg, Ref) else None
     if maker is not None and maker.op == SUM:
-        maker = match.known.producers.get(maker.uses[0])
+        maker = match.value_facts.producers.get(maker.uses[0])
     if maker is None or maker.op != EMBEDDING:
         return False
-    other = match.known.types[maker.uses[0]]
+    other = match.value_facts.types[maker.uses[0]]
     return (other.shape[1], other.dtype) == (table.shape[1], table.dtype)
 
 
 def _unlike(match: Match) -> Refused | None:
     """Why bags are not to be added up as one."""
-    shapes = [match.known.types[index.name].shape for index in values(match, "ids")]
+    shapes = [match.value_facts.types[index.name].shape for index in values(match, "ids")]
     if {shape[-1:] for shape in shapes} != {shapes[0][-1:]} or not shapes[0]:
         return Refused("its bags are of several lengths")
     dims = match.bound["dims"]
@@ -299,14 +303,14 @@ def _joinable(match: Match, refs: Sequence[Ref]) -> Refused | None:
     if len(refs) == 1:
         return None
     for ref in refs:
-        if ref.name not in match.known.constant:
+        if ref.name not in match.value_facts.constant:
             return Refused(f"%{ref.name} is no constant: to join it would cost a copy each time")
-    types = [match.known.types[ref.name] for ref in refs]
+    types = [match.value_facts.types[ref.name] for ref in refs]
     total = sum(type.numel * type.dtype.itemsize for type in types)
     if total > MOST_BYTES:
         return Refused(f"its tables are {total:,} bytes, which would be held once more")
     rows = sum(type.shape[0] for type in types)
-    index = match.known.types[values(match, "ids")[0].name].dtype
+    index = match.value_facts.types[values(match, "ids")[0].name].dtype
     return Refused.unless(
         rows <= torch.iinfo(index).max, f"{rows} rows are more than its indices count"
     )

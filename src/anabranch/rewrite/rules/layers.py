@@ -24,7 +24,7 @@ from anabranch.rewrite.rules.algebra_conditions import values
 from anabranch.rewrite.rules.conv_windows import convolve, rimmed, two_windows, window
 from anabranch.rewrite.rules.drawing import OneOf, WindowChoices
 from anabranch.rewrite.rules.notation import equation
-from anabranch.rewrite.rules.pattern_parts import bound, made, refuses, slice_of
+from anabranch.rewrite.rules.pattern_parts import bound, refuses, slice_of, unrefused
 from anabranch.rewrite.rules.shapes import (
     CONVOLUTION,
     END,
@@ -80,7 +80,7 @@ def of_parts(layer: LayerKind) -> Rule:
 
     def put(match: Match) -> Pattern:
         refs = values(match, "parts")
-        sizes = (match.known.types[ref.name].shape[layer.axis] for ref in refs)
+        sizes = (match.value_facts.types[ref.name].shape[layer.axis] for ref in refs)
         weights = [slice_of(w, 1, *span) for span in pairwise(accumulate(sizes, initial=0))]
         total = layer.put(match, refs[0], weights[0], b)
         for part, weight in zip(refs[1:], weights[1:], strict=True):
@@ -127,7 +127,7 @@ def of_sum(layer: LayerKind) -> Rule:
         else either(same, shapes(base, other)),
         refuses(put),
         find=f"{layer.of('x', 'w', 'b')} + {layer.of('y', 'v', 'c', 'other')}",
-        put=made(put),
+        put=unrefused(put),
     )
 
 

@@ -22,7 +22,7 @@ from anabranch.rewrite.rules.conv_windows import convolve, rimmed, two_windows
 from anabranch.rewrite.rules.drawing import OneOf, WindowChoices
 from anabranch.rewrite.rules.layers import total_bias
 from anabranch.rewrite.rules.notation import equation, equations
-from anabranch.rewrite.rules.pattern_parts import made, refuses
+from anabranch.rewrite.rules.pattern_parts import refuses, unrefused
 from anabranch.rewrite.rules.shapes import GROUPED, TWO_WINDOWS, UNPADDED, either, shapes
 
 x, w, v = wild("x w v")
@@ -83,7 +83,7 @@ RULES: tuple[Rule, ...] = (
             "v: G*N C wider maybe; c: G*N maybe?",
         ),
         refuses(one_convolution),
-        put=made(one_convolution),
+        put=unrefused(one_convolution),
     ),
     equation(
         "conv(conv1x1(x, w, b), v, c) -> conv(x, v @ w, sum(v) @ b + c)",

@@ -21,7 +21,7 @@ from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Rule, When, W
 from anabranch.rewrite.pattern_ops import call, cat
 from anabranch.rewrite.rules.drawing import OneOf
 from anabranch.rewrite.rules.notation import equation
-from anabranch.rewrite.rules.pattern_parts import bound, made, refuses, slice_of
+from anabranch.rewrite.rules.pattern_parts import bound, refuses, slice_of, unrefused
 from anabranch.rewrite.rules.shapes import either, shapes
 
 Put = Callable[[Match], tuple[Pattern, ...]]
@@ -54,7 +54,7 @@ def as_rows(product: Callable[[Operand], Call]) -> Put:
     """The results as slices of the product of x and y together."""
 
     def put(match: Match) -> tuple[Pattern, ...]:
-        axis = made(row_axis)(match)
+        axis = unrefused(row_axis)(match)
         sizes = [match.x.shape[axis], match.y.shape[axis]]
         back = axis - len(match.x.shape) + len(match.root.type.shape)
         return slices(product(cat((x, y), axis)), back, sizes)

@@ -49,7 +49,7 @@ def not_constant(match: Match, *names: str) -> Refused | None:
 def computed(match: Match, *args: Arg) -> Refused | None:
     """The same of arguments."""
     for arg in args:
-        if isinstance(arg, Ref) and arg.name not in match.known.constant:
+        if isinstance(arg, Ref) and arg.name not in match.value_facts.constant:
             return Refused(f"%{arg.name} is no constant: to join it would cost a copy each time")
     return None
 
@@ -64,7 +64,7 @@ def refuses(make: Callable[[Match], T | Refused]) -> When:
     return when
 
 
-def made(make: Callable[[Match], T | Refused]) -> Callable[[Match], T]:
+def unrefused(make: Callable[[Match], T | Refused]) -> Callable[[Match], T]:
     """What is made of a match that this condition lets pass."""
 
     def put(match: Match) -> T:

@@ -24,7 +24,7 @@ from anabranch.rewrite.rules.conv_composition import sides_of
 from anabranch.rewrite.rules.conv_windows import ConvWindow, Sizes, results, spread
 from anabranch.rewrite.rules.drawing import OneOf, WindowChoices
 from anabranch.rewrite.rules.notation import equation, equations
-from anabranch.rewrite.rules.pattern_parts import made, refuses
+from anabranch.rewrite.rules.pattern_parts import refuses, unrefused
 from anabranch.rewrite.rules.shapes import ends, shapes
 
 (x,) = wild("x")
@@ -154,7 +154,7 @@ RULES: tuple[Rule, ...] = (
             "max_pool(pad(x, -inf)) -> max_pool(x) with padding of its own",
             when=refuses(largest),
             find="max_pool(pad(x, pad, lowest), *pool)",
-            put=made(largest),
+            put=unrefused(largest),
             draw=shapes(PADDED, pool=(*POOL, (1, 1), False), lowest=LOWEST),
         )
     ),
@@ -163,7 +163,7 @@ RULES: tuple[Rule, ...] = (
             "avg_pool(pad(x)) -> avg_pool(x) with padding of its own",
             when=refuses(mean),
             find="avg_pool(pad(x, pad), *pool)",
-            put=made(mean),
+            put=unrefused(mean),
             draw=shapes(PADDED, pool=(*POOL, False, True, OneOf(None, 7))),
         )
     ),

@@ -23,7 +23,7 @@ import torch
 
 from anabranch.ir import custom_ops, ops
 from anabranch.ir.graph import Arg, Node, Ref
-from anabranch.ir.rule import Call, Known, Operand
+from anabranch.ir.rule import Call, Operand, ValueFacts
 from anabranch.rewrite.pattern_ops import call, cat
 from anabranch.rewrite.rules.embedding_merging import STACK, joined
 from anabranch.rewrite.rules.recurrence_values import (
@@ -74,13 +74,13 @@ class ColumnStep:
 
 @dataclass(slots=True)
 class Columns:
-    """What columns are as whole tensors. `found`: the recurrences they hold, by the states that
+    """What columns are as whole tensors. `recurrences`: those that they hold, by the states that
     these end with; `peeled`: how often first steps were tried apart."""
 
-    known: Known
+    facts: ValueFacts
     open: list[Column] = field(default_factory=list)
     done: dict[Column, Whole | ColumnStep] = field(default_factory=dict)
-    found: dict[str, Whole] = field(default_factory=dict)
+    recurrences: dict[str, Whole] = field(default_factory=dict)
     peeled: int = 0
 
     def whole(self, column: Column) -> Whole:
@@ -103,7 +103,7 @@ class Columns:
         first, *others = column
         refs = tuple(arg for arg in column if isinstance(arg, Ref))
         if all(type(arg) is type(first) and arg == first for arg in others):
-            own_type = self.known.types[first.name] if isinstance(first, Ref) else None
+            own_type = self.facts.types[first.name] if isinstance(first, Ref) else None
             return Whole(first, own_type.shape, None, own_type.dtype) if own_type else Whole(first)
         if len(refs) < len(column):
             raise Differing("its steps are given different numbers")
@@ -114,7 +114,7 @@ class Columns:
                 raise Differing("its first step computes something else")
         if (cut := self._cut(refs)) is not None:
             return cut
-        makers = (self.known.producers.get(ref.name) for ref in refs)
+        makers = (self.facts.producers.get(ref.name) for ref in refs)
         nodes = [node for node in makers if node is not None]
         if len(nodes) < len(refs) or not _alike(nodes[1:]):
             raise Differing("its steps compute different things")
@@ -126,7 +126,7 @@ class Columns:
                 if self.peeled > MOST_PEELED or len(column) <= FEWEST_STEPS:
                     raise
         rest = self.whole(column[1:])
-        begun = self.known.types[refs[0].name]
+        begun = self.facts.types[refs[0].name]
         if rest.at is None or (begun.shape, begun.dtype) != (rest.shape, rest.dtype):
             raise Differing("its first step is of another type, or all others are the same")
         both = cat((call(UNSQUEEZE, refs[0], rest.at), rest.value), rest.at)
@@ -135,10 +135,10 @@ class Columns:
     def _cut(self, refs: tuple[Ref, ...]) -> Whole | None:
         """The value that these were cut out of, one after the other or from the last to the first;
         its axis stays where it is, if it is a whole one or lies so."""
-        type, wholes = self.known.types[refs[0].name], list[Whole]()
+        type, wholes = self.facts.types[refs[0].name], list[Whole]()
         for order in (refs, refs[::-1]):
             for at in range(len(type.shape) + 1):
-                whole = joined(self.known, order, at, new=True)
+                whole = joined(self.facts, order, at, new=True)
                 if isinstance(whole, Call) and whole.op == STACK:
                     break
                 value = whole if order is refs else call(FLIP, whole, (at,))
@@ -188,7 +188,7 @@ class Columns:
             )
 
         before = step.first
-        type = self.known.types[before.name] if isinstance(before, Ref) else None
+        type = self.facts.types[before.name] if isinstance(before, Ref) else None
         if type is None or (type.shape, type.dtype) != (shape, dtype):
             raise Differing("it begins with something of another shape or type")
         last = step.of[-1]
@@ -198,12 +198,12 @@ class Columns:
         by = all_of(step.by, 1.0, torch.promote_types(dtype, torch.float32))
         first = None if self._is_zero(before) else before
         steps = Whole(call(custom_ops.RECURRENCE, term, by, first, at), shape, at, dtype)
-        self.found[last.name] = steps
+        self.recurrences[last.name] = steps
         return steps
 
     def _is_zero(self, value: Ref) -> bool:
         """Whether it is filled with zeros."""
-        node = self.known.producers.get(value.name)
+        node = self.facts.producers.get(value.name)
         if node is None or ops.packet_name(node.op) not in FILLED:
             return False
         return ops.arguments(node).get("fill_value", 0) == 0

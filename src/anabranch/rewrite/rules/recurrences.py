@@ -25,13 +25,13 @@ from functools import partial
 
 from anabranch.ir.graph import Node, Ref
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Call, Draw, Known, Match, Operand, Pattern, Patterns, Rule, wild
+from anabranch.ir.rule import Call, Draw, Match, Operand, Pattern, Patterns, Rule, ValueFacts, wild
 from anabranch.rewrite.pattern_ops import call, linear
 from anabranch.rewrite.rules.algebra_conditions import values
 from anabranch.rewrite.rules.drawing import Drawing, OneOf
 from anabranch.rewrite.rules.embedding_merging import CAT
 from anabranch.rewrite.rules.notation import equation
-from anabranch.rewrite.rules.pattern_parts import made, refuses
+from anabranch.rewrite.rules.pattern_parts import refuses, unrefused
 from anabranch.rewrite.rules.recurrence_columns import ADDCMUL, FEWEST_STEPS, FLIP, Column, Columns
 from anabranch.rewrite.rules.recurrence_values import (
     SELECT,
@@ -64,13 +64,13 @@ def rolled(match: Match) -> Rolled | Refused:
     at, joins = axis % rank, match.root.op == CAT
     if len(steps) < FEWEST_STEPS or not match.root.type.dtype.is_floating_point:
         return Refused("its steps are few, or no floating numbers")
-    if joins and any(match.known.types[step.name].shape[at] != 1 for step in steps):
+    if joins and any(match.value_facts.types[step.name].shape[at] != 1 for step in steps):
         return Refused("a part that is joined is longer than one step")
     if not match.root.type.numel:
         return Refused("it is empty")
-    assembled = _whole(match.known, steps)
+    assembled = _whole(match.value_facts, steps)
     if isinstance(assembled, Refused):
-        back = _whole(match.known, steps[::-1])
+        back = _whole(match.value_facts, steps[::-1])
         if isinstance(back, Refused) or back[0].at is None:
             return assembled
         whole, ends = back
@@ -85,7 +85,7 @@ def rolled(match: Match) -> Rolled | Refused:
     return Rolled(put, {name: _end(end) for name, end in ends.items()})
 
 
-def _whole(facts: Known, steps: Column) -> tuple[Whole, Mapping[str, Whole]] | Refused:
+def _whole(facts: ValueFacts, steps: Column) -> tuple[Whole, Mapping[str, Whole]] | Refused:
     """These steps as one value, if there is a recurrence in it, and all recurrences by the states
     that they end with."""
     columns = Columns(facts)
@@ -93,9 +93,9 @@ def _whole(facts: Known, steps: Column) -> tuple[Whole, Mapping[str, Whole]] | R
         whole = columns.whole(steps)
     except Differing as differing:
         return Refused(str(differing))
-    if not columns.found:
+    if not columns.recurrences:
         return Refused("nothing is carried from one of its steps to the next")
-    return whole, columns.found
+    return whole, columns.recurrences
 
 
 def _end(steps: Whole) -> Pattern:
@@ -123,12 +123,12 @@ def _within(pattern: Operand) -> tuple[Container[int], Container[str]]:
 
 def _ends(match: Match) -> tuple[Node, ...]:
     """Last states, which may be read beside the steps."""
-    recurrence = made(rolled)(match)
-    return tuple(match.known.producers[name] for name in recurrence.ends)
+    recurrence = unrefused(rolled)(match)
+    return tuple(match.value_facts.producers[name] for name in recurrence.ends)
 
 
 def _put(match: Match) -> Patterns:
-    recurrence = made(rolled)(match)
+    recurrence = unrefused(rolled)(match)
     assert isinstance(recurrence.steps, Pattern)
     return (recurrence.steps, *recurrence.ends.values())
 

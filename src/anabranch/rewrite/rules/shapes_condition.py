@@ -253,7 +253,7 @@ def _shapes(
             return Refused(f"{wanted.name} is {text_arg(item)} and no tensor")
         if wanted.kind.startswith("const") and (why := computed(match, item)):
             return why
-        type = match.known.types[item.name]
+        type = match.value_facts.types[item.name]
         shapes.append(type.shape)
         if wanted.kind not in ("int64", "int32"):
             dtypes.setdefault(type.dtype, wanted.name)

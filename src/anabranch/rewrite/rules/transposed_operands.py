@@ -45,7 +45,7 @@ def each_part(match: Match) -> Pattern:
     """linear(cat(parts), w, b) -> cat of the linear of each part, along an axis of rows"""
     at, refs = match.axis.arg, values(match, "parts")
     assert isinstance(at, int)
-    rank = len(match.known.types[refs[0].name].shape)
+    rank = len(match.value_facts.types[refs[0].name].shape)
     return cat(tuple(linear(part, w, b) for part in refs), at % rank)
 
 

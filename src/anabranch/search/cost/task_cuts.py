@@ -25,7 +25,7 @@ from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, types
 from anabranch.ir.key import structure_text
 from anabranch.ir.ops import CONVOLUTIONS
 from anabranch.ir.refused import Refused
-from anabranch.ir.rule import Known
+from anabranch.ir.rule import ValueFacts
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph, task_producers
 from anabranch.ir.types import TensorType
@@ -83,7 +83,7 @@ class MainOperator:
 
     op: str
     operands: tuple[Shaped, ...]
-    made: tuple[Shaped, ...]
+    results: tuple[Shaped, ...]
 
 
 class TaskCutter:
@@ -288,7 +288,7 @@ def _contracted(task: Task) -> Iterator[TensorType]:
 def without_constants(graph: Graph) -> Graph:
     """The graph as it will be when what depends on constants alone is computed ahead: such values
     are constants, which nobody has computed yet."""
-    facts = Known.of(graph)
+    facts = ValueFacts.of(graph)
     ahead = [node for node in graph.nodes if facts.constant.issuperset(node.results)]
     if not ahead:
         return graph

@@ -36,19 +36,19 @@ Did = tuple[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """`interval`: the first of those that are alike, `places`: how many they are. `found`: what may
+    """`interval`: the first of those that are alike, `places`: how many they are. `forms`: what may
     stand for it, each with its promise: the part of a price that it saves, the largest first."""
 
     interval: Interval
     places: int
-    found: tuple[tuple[Found, float], ...]
+    forms: tuple[tuple[Found, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Paid:
     """What turned out to be faster in place of an interval."""
 
-    found: Found
+    form: Found
     ran: Ran
 
 
@@ -161,7 +161,7 @@ def assembled(survey: Survey, paid: Mapping[str, Paid]) -> Assembled:
         after = interval.graph
         if what is not None:
             like = likes[interval.likeness].graph
-            here = renamed(what.found, survey.moved(what.found.graph, like, interval))
+            here = renamed(what.form, survey.moved(what.form.graph, like, interval))
             after = here.graph
             steps += (replace(step, ran=what.ran) for step in here.steps)
         sewn = sew(survey.wiring, sewn, interval.graph, after)

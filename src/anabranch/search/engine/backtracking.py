@@ -136,7 +136,7 @@ class QueuedGraph:
     """A graph to look at. `paid`: the least price on the way to it. `fresh`: the nodes made since.
     `rest`: look at what does not touch these, and not at what does."""
 
-    found: Found
+    form: Found
     paid: Price
     labels: Labels
     fresh: frozenset[str] = frozenset()
@@ -190,11 +190,11 @@ class _Backtracking:
             if not self._queue or self._priced >= self._budget.prices or until.over():
                 break
             *_, parent = heapq.heappop(self._queue)
-            if parent.found.price.us > self._budget.threshold * self._best_us:
+            if parent.form.price.us > self._budget.threshold * self._best_us:
                 continue
             if parent.fresh and not parent.rest:
                 self._push(replace(parent, rest=True))
-            for neighbour in self._neighbours.of(parent.found.graph, self._filter(parent), refuse):
+            for neighbour in self._neighbours.of(parent.form.graph, self._filter(parent), refuse):
                 self._look(parent, neighbour)
                 if self._priced >= self._budget.prices or until.over():
                     break
@@ -223,9 +223,9 @@ class _Backtracking:
         self._seen.add(neighbour.key)
         price = self._price(neighbour.graph)
         self._priced += 1
-        place = Place(parent.found.graph, neighbour.nodes)
-        step = RewriteStep(neighbour.rule, neighbour.nodes, parent.found.price, price, place=place)
-        form = Found(neighbour.graph, price, (*parent.found.steps, step))
+        place = Place(parent.form.graph, neighbour.nodes)
+        step = RewriteStep(neighbour.rule, neighbour.nodes, parent.form.price, price, place=place)
+        form = Found(neighbour.graph, price, (*parent.form.steps, step))
         if price.us < self._budget.threshold * self._best_us:
             self._keep(_followed(parent, neighbour, form))
         elif self._budget.kinds and price.us < PAYS * parent.paid.us:
@@ -233,19 +233,19 @@ class _Backtracking:
 
     def _keep(self, state: QueuedGraph) -> None:
         if not state.fresh:
-            self._answers.append(state.found)
-        self._best_us = min(self._best_us, state.found.price.us)
+            self._answers.append(state.form)
+        self._best_us = min(self._best_us, state.form.price.us)
         self._push(state)
 
     def _push(self, state: QueuedGraph) -> None:
-        heapq.heappush(self._queue, (state.rest, state.found.price.us, next(self._serial), state))
+        heapq.heappush(self._queue, (state.rest, state.form.price.us, next(self._serial), state))
         if len(self._queue) > 2 * QUEUE:
             self._queue = heapq.nsmallest(QUEUE, self._queue)
 
 
 def _followed(parent: QueuedGraph, neighbour: Neighbour, form: Found) -> QueuedGraph:
     """The state after a step."""
-    kept = {node.name for node in parent.found.graph.nodes}
+    kept = {node.name for node in parent.form.graph.nodes}
     kept.difference_update(neighbour.nodes[: neighbour.roots])
     new = frozenset(node.name for node in form.graph.nodes if node.name not in kept)
     sources = _sources(parent.labels, neighbour.nodes)

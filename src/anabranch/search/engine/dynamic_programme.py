@@ -112,7 +112,7 @@ class PrefixExtension:
     gain: Gain
     head: Head
     before: Graph
-    found: Found
+    form: Found
 
 
 def search(
@@ -186,7 +186,7 @@ class _PrefixSearch:
                 for head in heads[interval.span[0]]
                 for form in forms
             ]
-            ways.sort(key=lambda way: (bool(way.head.steps or way.found.steps), -way.gain.us))
+            ways.sort(key=lambda way: (bool(way.head.steps or way.form.steps), -way.gain.us))
             last = j == len(cut) - 1
             outputs = graph.outputs if last else extracted(self._wiring, done).outputs
             heads.append(self._best(ways, outputs))
@@ -217,7 +217,7 @@ class _PrefixSearch:
         heads: dict[str, Head] = {}
         trails: set[Trail] = set()
         for way in ways:
-            steps = trail((*way.head.steps, *way.found.steps))
+            steps = trail((*way.head.steps, *way.form.steps))
             if steps in trails:
                 continue
             trails.add(steps)
@@ -230,13 +230,13 @@ class _PrefixSearch:
 
     def _sewn(self, way: PrefixExtension) -> Head:
         before, head = way.before, way.head
-        sewn = sew(self._wiring, head.sewn, before, way.found.graph)
+        sewn = sew(self._wiring, head.sewn, before, way.form.graph)
         fresh = sewn.constants[len(head.sewn.constants) :]
         keys: Keys = {**head.keys, **declared(Graph("", (), fresh, (), ()))}
         keys = self._expressions.extended(keys, sewn.nodes[len(head.sewn.nodes) :])
-        steps, exchanges = (*head.steps, *way.found.steps), head.exchanges
-        if way.found.steps:
-            done = Exchange(before, way.found.graph, len(way.found.steps))
+        steps, exchanges = (*head.steps, *way.form.steps), head.exchanges
+        if way.form.steps:
+            done = Exchange(before, way.form.graph, len(way.form.steps))
             exchanges = (*exchanges, done)
         return Head(sewn, way.gain, steps, keys, head.account, exchanges)
 

@@ -29,7 +29,7 @@ from anabranch.ir.graph import (
     types,
     users,
 )
-from anabranch.ir.rule import Known, computable
+from anabranch.ir.rule import ValueFacts, computable
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.passes.cse import expression
 
@@ -61,7 +61,7 @@ class Wiring:
             producers(graph),
             users(graph),
             {constant.name: constant for constant in graph.constants},
-            frozenset(Known.of(graph).constant),
+            frozenset(ValueFacts.of(graph).constant),
             frozenset(ref.name for ref in graph.outputs),
         )
 

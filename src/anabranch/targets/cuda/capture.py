@@ -102,7 +102,7 @@ class CudaExecutable(LoadedPlan):
         self.libraries: Mapping[int, int] = {}
         """Bytes that libraries keep for the streams on which it multiplies, by their handles."""
         self._turns: Turns = Turns(self._device) if beside is None else beside._turns
-        self._fill = filler([placed.values[value.name] for value in plan.tasks.given])
+        self._fill = filler([placed.values[value.name] for value in plan.tasks.call_inputs])
         self._fill_all = filler(placed.inputs) if placed.states else self._fill
         self._kept = frozenset(state.output for state in plan.tasks.states)
         self._made = {_named(task): placed.calls[task.name] for task in plan.tasks.tasks}

@@ -35,7 +35,7 @@ class LibraryWorkspaces:
         self._held: dict[int, tuple[Stream, int]] = {}
         self._users: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()
 
-    def made(self, streams: Collection[Stream]) -> Mapping[int, int]:
+    def ensure(self, streams: Collection[Stream]) -> Mapping[int, int]:
         """The bytes for each of these streams, by its handle; made where there are none."""
         for stream in streams:
             if stream.cuda_stream not in self._held:
@@ -58,5 +58,5 @@ class LibraryWorkspaces:
         kept = [stream for handle, (stream, _) in self._held.items() if handle in needed]
         self._clear()
         self._held.clear()
-        self.made(kept)
+        self.ensure(kept)
         return freed

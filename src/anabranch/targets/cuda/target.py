@@ -137,7 +137,7 @@ class CudaTarget:
                 self._placed(plan, self._streams, False),
                 self._placed(plan, self._urgent, True),
             )
-            libraries = self._workspaces.made(_multiplying(plan, *streams))
+            libraries = self._workspaces.ensure(_multiplying(plan, *streams))
             self.prepare([task.kernel for task in plan.tasks.tasks if task.kernel])
             before = torch.cuda.memory_allocated(self.device)
             shared = beside.arena if beside is not None else None
@@ -161,7 +161,7 @@ class CudaTarget:
         assert isinstance(run, CudaExecutable), "an executable of another target"
         with torch.cuda.device(self.device), torch.no_grad(), precision(self.tf32):
             self.prepare([task.kernel for task in run.unmade(plan) if task.kernel])
-            libraries = self._workspaces.made(_multiplying(plan, *run.streams))
+            libraries = self._workspaces.ensure(_multiplying(plan, *run.streams))
             return self._with_libraries(run.again(plan), libraries)
 
     def give_back(self) -> int:

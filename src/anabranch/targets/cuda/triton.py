@@ -210,7 +210,7 @@ class Triton:
         def bind() -> _Bound:
             tensors = [values[name] for name in written.pointers] + own
             addresses = tuple(tensor.data_ptr() for tensor in tensors)
-            if not bound or bound[0].given != addresses:
+            if not bound or bound[0].buffers != addresses:
                 for name in written.pointers:
                     _agrees(task, name, values[name], declared[name])
                 bound[:] = [self._bind(written, addresses)]
@@ -318,7 +318,7 @@ class _Bound:
     """A launch that is ready: the addresses it was given, all that the entry takes, and the memory
     that Triton itself wanted, which must live as long."""
 
-    given: tuple[int, ...]
+    buffers: tuple[int, ...]
     addresses: tuple[int, ...]
     function: Any
     launch: LaunchConfig

@@ -46,7 +46,7 @@ def verify_calls(
     if not graph.states or drawn_anew(graph):
         return
     first = first or ReferenceRuns(graph, example_of(job, captured), target)
-    example, count = first.inputs, len(graph.given)
+    example, count = first.inputs, len(graph.call_inputs)
     models = True
     arguments, now = example[:count], example[count:]
     for number in range(1, CALLS + 1):
@@ -99,7 +99,7 @@ def _models_call(job: Job, captured: Captured, now: Sequence[Tensor]) -> Observe
     if not callable(job.model) or any(place is None for place in places):
         return None
     held = [place for place in places if place is not None]
-    ways = job.args, job.kwargs, job.found, held, now, job.target.full_precision
+    ways = job.args, job.kwargs, job.surroundings, held, now, job.target.full_precision
     with without_fastpath():
         return from_states(job.model, *ways)
 

@@ -226,7 +226,7 @@ def without_fastpath() -> Iterator[None]:
 def _called(job: Job) -> Any:
     """What the model returns, without short cuts. Where that takes too much memory, it is called
     once more, on inputs of its own, when what the first call held is gone."""
-    call = partial(observe, job.model, job.args, job.kwargs, job.found)
+    call = partial(observe, job.model, job.args, job.kwargs, job.surroundings)
     with suppress(torch.OutOfMemoryError):
         return call(job.target.full_precision).results
     return call(partial(job.target.full_precision, lean=True)).results
