@@ -61,30 +61,30 @@ def run() -> int:
     parser.add_argument("--most", type=int, help="so many tiles of each layer, and not all")
     parser.add_argument("--read", type=Path, help="judge this record, search nothing")
     parser.add_argument("--made-up", action="store_true", help="make times up, without a GPU")
-    given = parser.parse_args()
-    if given.most is not None and given.most < 1:
-        parser.error(f"--most {given.most}: at least one tile is to be tried")
-    if given.read:
-        return judged(given.read)
-    if not (given.made_up or torch.cuda.is_available()):
+    flags = parser.parse_args()
+    if flags.most is not None and flags.most < 1:
+        parser.error(f"--most {flags.most}: at least one tile is to be tried")
+    if flags.read:
+        return judged(flags.read)
+    if not (flags.made_up or torch.cuda.is_available()):
         print("no CUDA GPU here", file=sys.stderr)
         return 2
-    spec, attempt = made_up() if given.made_up else measured()
+    spec, attempt = made_up() if flags.made_up else measured()
     folder = Path(os.environ.get("OUT") or "benchmarks/results")
-    path = given.json or folder / ("bound-made-up.json" if given.made_up else "bound.json")
-    layers = LAYERS["all" if given.layer else given.of]
+    path = flags.json or folder / ("bound-made-up.json" if flags.made_up else "bound.json")
+    layers = LAYERS["all" if flags.layer else flags.of]
     path.parent.mkdir(parents=True, exist_ok=True)
     asked = {
         name: body
         for name, body in layers.items()
-        if not given.layer or any(part in name for part in given.layer)
+        if not flags.layer or any(part in name for part in flags.layer)
     }
     if not asked:
         print(f"no such layer; there are: {'; '.join(layers)}", file=sys.stderr)
         return 2
     record = load(path, spec, Provenance(**provenance(), versions=versions()))
     keep = partial(save, path=path)
-    if not explore(record, asked, attempt, given.seconds, keep, most=given.most):
+    if not explore(record, asked, attempt, flags.seconds, keep, most=flags.most):
         print("out of time: call it again to go on", file=sys.stderr)
     save(record, path)
     return judged(path)
@@ -110,14 +110,14 @@ def measured() -> tuple[TargetSpec, Try]:
 
 def made_up() -> tuple[TargetSpec, Try]:
     """Times by the model, each wrong by up to 15% either way."""
-    known = load_profile("src/anabranch/targets/sim/profiles/h200.json").spec
-    spec = replace(known, name="no device: these times are made up")
+    recorded = load_profile("src/anabranch/targets/sim/profiles/h200.json").spec
+    spec = replace(recorded, name="no device: these times are made up")
 
     def attempt(batch: Batch, soon: Batch | None, each: float) -> Times:
         body, variants = batch
-        found = contraction_of(lower(body))
-        assert isinstance(found, Contraction)
-        us = {text_tile(tile): limit.us for tile, limit in ranked(found, spec)}
+        contraction = contraction_of(lower(body))
+        assert isinstance(contraction, Contraction)
+        us = {text_tile(tile): limit.us for tile, limit in ranked(contraction, spec)}
         wrong = {str(v): zlib.crc32(f"{body.name} {v}".encode()) / 2**32 for v in variants}
         return {v: us[v] * (0.85 + 0.3 * wrong[v]) for v in wrong}
 

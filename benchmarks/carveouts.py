@@ -61,9 +61,9 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--kernels", default="all", choices=("all", "library"))
     parser.add_argument("--json", type=Path, help="where to write what was found")
-    given = parser.parse_args()
-    target = CudaTarget(torch.device("cuda", torch.cuda.current_device()), given.dtype == "tf32")
-    tasks, schedules = _made(given.model, given.dtype, given.batch, given.kernels, target)
+    flags = parser.parse_args()
+    target = CudaTarget(torch.device("cuda", torch.cuda.current_device()), flags.dtype == "tf32")
+    tasks, schedules = _made(flags.model, flags.dtype, flags.batch, flags.kernels, target)
     runs: dict[tuple[str, str], Executable] = {}
     for name, schedule in schedules.items():
         plan = pack(tasks, schedule, target.spec)
@@ -78,8 +78,8 @@ def main() -> int:
     for name in schedules:
         said = [f"{way} {c.us:.1f}" for (of, way), c in costs.items() if of == name]
         print(f"{name:<12} {', '.join(said)}")
-    if given.json:
-        harness.write(given.json, "carveouts", "cuda", vars(given), rows)
+    if flags.json:
+        harness.write(flags.json, "carveouts", "cuda", vars(flags), rows)
     return 0
 
 

@@ -42,15 +42,15 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--json", type=Path, help="where to write everything that was found")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        print(json.dumps(started(given)))
+    flags = parser.parse_args()
+    if flags.one:
+        print(json.dumps(started(flags)))
         return 0
     rows: list[dict[str, Any]] = []
-    for model in given.models:
-        rows += compared(given, model)
-        if given.json:
-            write(given.json, rows)
+    for model in flags.models:
+        rows += compared(flags, model)
+        if flags.json:
+            write(flags.json, rows)
     return 0
 
 
@@ -62,18 +62,18 @@ def write(file: Path, rows: Sequence[dict[str, Any]]) -> None:
     file.write_text(json.dumps(record | {"rows": rows}, indent=1) + "\n", "utf-8")
 
 
-def compared(given: argparse.Namespace, model: str) -> list[dict[str, Any]]:
+def compared(flags: argparse.Namespace, model: str) -> list[dict[str, Any]]:
     """Both commits' first compilation, then their starts in turns."""
-    sources = {"before": given.before.resolve(), "now": HERE}
+    sources = {"before": flags.before.resolve(), "now": HERE}
     with tempfile.TemporaryDirectory() as folder:
-        found: dict[str, list[dict[str, Any]]] = {name: [] for name in sources}
-        for turn in range(1 + given.turns):
+        starts_of: dict[str, list[dict[str, Any]]] = {name: [] for name in sources}
+        for turn in range(1 + flags.turns):
             for name, source in sources.items():
-                row = _start(given, model, source, Path(folder) / name)
+                row = _start(flags, model, source, Path(folder) / name)
                 if turn:
-                    found[name].append(row)
+                    starts_of[name].append(row)
     rows = []
-    for name, starts in found.items():
+    for name, starts in starts_of.items():
         medians = {field: statistics.median(s[field] for s in starts) for field in FIELDS}
         print(f"{model:24} {name:8} " + ", ".join(f"{k} {v:.2f}" for k, v in medians.items()))
         rows.append({"model": model, "commit": name, **medians, "starts": starts})
@@ -81,21 +81,21 @@ def compared(given: argparse.Namespace, model: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _start(given: argparse.Namespace, model: str, source: Path, cache: Path) -> dict[str, Any]:
+def _start(flags: argparse.Namespace, model: str, source: Path, cache: Path) -> dict[str, Any]:
     site = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     others = [path for path in site if Path(path).resolve() != HERE]
     path = os.pathsep.join([str(source), *others])
     home = {**os.environ, "ANABRANCH_CACHE_DIR": str(cache), "PYTHONPATH": path}
-    command = [sys.executable, __file__, model, "--one", "--dtype", given.dtype]
-    command += ["--search", given.search, "--device", given.device]
+    command = [sys.executable, __file__, model, "--one", "--dtype", flags.dtype]
+    command += ["--search", flags.search, "--device", flags.device]
     done = subprocess.run(command, env=home, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{model} with {source}: {done.stderr.strip()[-1000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return row
 
 
-def started(given: argparse.Namespace) -> dict[str, Any]:
+def started(flags: argparse.Namespace) -> dict[str, Any]:
     """The start of one process, with whichever package is on its path."""
     import anabranch
 
@@ -103,14 +103,14 @@ def started(given: argparse.Namespace) -> dict[str, Any]:
     if not hasattr(models, "load_model"):  # a module then, a room now
         models = import_module("anabranch.models.load")
     anabranch.compile  # noqa: B018 -- which imports the rest
-    model, args = models.load_model(given.models[0], 1, given.dtype, given.device)
+    model, args = models.load_model(flags.models[0], 1, flags.dtype, flags.device)
     settle()
     begun = time.perf_counter()
-    fast = anabranch.compile(model, args, target=given.device, search=given.search)
+    fast = anabranch.compile(model, args, target=flags.device, search=flags.search)
     settle()
     ready = time.perf_counter() - begun
     with torch.no_grad():
-        took = timed(fast, args) if given.device != "cpu" else {"device_us": 0.0, "host_us": 0.0}
+        took = timed(fast, args) if flags.device != "cpu" else {"device_us": 0.0, "host_us": 0.0}
         return {"ready_s": ready, "package": anabranch.__file__, **took}
 
 

@@ -30,33 +30,33 @@ def main() -> int:
     parser.add_argument("--search", default="none", help="none, autograph or another")
     parser.add_argument("--cache", type=Path, help="a folder that later runs go on with")
     parser.add_argument("--json", type=Path, help="where to write what was found")
-    given = parser.parse_args()
-    model, args = load_model(given.model, 1, given.dtype, "cuda")
-    row: dict[str, Any] = {"model": given.model, "dtype": given.dtype, "search": given.search}
+    flags = parser.parse_args()
+    model, args = load_model(flags.model, 1, flags.dtype, "cuda")
+    row: dict[str, Any] = {"model": flags.model, "dtype": flags.dtype, "search": flags.search}
     with tempfile.TemporaryDirectory() as folder:
-        cache = given.cache or Path(folder)
-        made = []
+        cache = flags.cache or Path(folder)
+        compiled = []
         for sharing in ("none", "all"):
             start = time.perf_counter()
-            options = {"search": given.search, "cache_dir": cache, "horizontal_fusion": sharing}
-            made.append(anabranch.compile(model, args, target="cuda", **options))
+            options = {"search": flags.search, "cache_dir": cache, "horizontal_fusion": sharing}
+            compiled.append(anabranch.compile(model, args, target="cuda", **options))
             row[f"compile_s_{sharing}"] = round(time.perf_counter() - start, 2)
-    runs = [fast.executable() for fast in made]
+    runs = [fast.executable() for fast in compiled]
     assert runs[0] is not None and runs[1] is not None
-    was, now = made[0].target.time([runs[0], runs[1]], SECONDS)
-    events = [event for event in made[1].trace.events if event.where == "horizontal_fusion"]
+    was, now = compiled[0].target.time([runs[0], runs[1]], SECONDS)
+    events = [event for event in compiled[1].trace.events if event.where == "horizontal_fusion"]
     row |= {
         "us_without": round(was.us, 3),
         "us_with": round(now.us, 3),
         "spread": round(was.spread + now.spread, 3),
-        "launches": _wide(made[1]),
+        "launches": _wide(compiled[1]),
         "seconds": sum(float(dict(e.data)["seconds"]) for e in events if e.kind == "stage"),
         "said": [f"{e.kind} {e.what}: {e.why}" for e in events if e.kind != "stage"],
     }
     print("\n".join(row["said"]), file=sys.stderr)
     print(", ".join(f"{name} {value}" for name, value in row.items() if name != "said"))
-    if given.json:
-        harness.write(given.json, "common launches", "cuda", vars(given), [row])
+    if flags.json:
+        harness.write(flags.json, "common launches", "cuda", vars(flags), [row])
     return 0
 
 

@@ -73,31 +73,31 @@ def main() -> int:
     parser.add_argument("--dtype", default="f16", choices=["f16", "bf16", "f32"])
     parser.add_argument("--tf32", action="store_true", help="fp32 may be multiplied as tf32")
     parser.add_argument("--modes", action="store_true", help="time modes of dependent launch too")
-    given = parser.parse_args()
+    flags = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA GPU here", file=sys.stderr)
         return 1
-    bench, rows, deadline = Bench.of(given.tf32), list[Row](), time.perf_counter() + given.seconds
-    layers = [tuple(map(int, text.split(","))) for text in given.shape] or list(LAYERS)
+    bench, rows, deadline = Bench.of(flags.tf32), list[Row](), time.perf_counter() + flags.seconds
+    layers = [tuple(map(int, text.split(","))) for text in flags.shape] or list(LAYERS)
     print(f"{'C HW K R':>18} {'aten':>7} {'cudnn':>7} {'ours':>7} {'model':>7} rank  variant")
     for layer in layers:
         if time.perf_counter() > deadline:
             print(f"out of time: {len(layers) - len(rows)} layers left out", file=sys.stderr)
             break
-        rows.append(measured(bench, layer, given.dtype, given.modes))
+        rows.append(measured(bench, layer, flags.dtype, flags.modes))
         print(line_of(rows[-1]), flush=True)
     print(total_of(rows))
-    if given.json:
-        settings = vars(given) | {"calls_a_graph": CHAIN}
-        harness.write(given.json, "convolutions", "cuda", settings, rows)
+    if flags.json:
+        settings = vars(flags) | {"calls_a_graph": CHAIN}
+        harness.write(flags.json, "convolutions", "cuda", settings, rows)
     return 0 if rows and all(row.timed for row in rows) else 1
 
 
 def measured(bench: Bench, layer: tuple[int, ...], dtype: str, modes: bool) -> Row:
     """The layer's row: rivals, what the ranking keeps, the fastest of that in each mode."""
     body = convolution(*layer, dtype)
-    found = contraction_of(lower(body))
-    assert isinstance(found, Contraction), found
+    contraction = contraction_of(lower(body))
+    assert isinstance(contraction, Contraction), contraction
     row = Row(layer)
     row.aten, row.cudnn = rivals(bench, body)
     tried = [text_tile(tile) for tile in tiles(body, bench.spec)]
@@ -109,7 +109,7 @@ def measured(bench: Bench, layer: tuple[int, ...], dtype: str, modes: bool) -> R
     row.best, row.us = fastest[0], row.timed[fastest[0]]
     order = {
         text_tile(tile): (at, limit.us)
-        for at, (tile, limit) in enumerate(ranked(found, bench.spec))
+        for at, (tile, limit) in enumerate(ranked(contraction, bench.spec))
     }
     row.rank, row.predicted = order[row.best][0] + 1, order[row.best][1]
     if modes:

@@ -60,8 +60,8 @@ class ConformerBlock(nn.Module):
         x = x + self.attention(y, y, y, key_padding_mask=padding, need_weights=False)[0]
         y = F.glu(self.into(self.norm(x).transpose(1, 2)), dim=1)
         x = x + self.out(F.silu(self.batch_norm(self.near(y)))).transpose(1, 2)
-        found: Tensor = self.after(x + 0.5 * self.second(x))
-        return found
+        normed: Tensor = self.after(x + 0.5 * self.second(x))
+        return normed
 
 
 class Conformer(nn.Module):
@@ -187,8 +187,8 @@ class Expert(nn.Module):
         self.down = nn.Linear(inner, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
-        return found
+        y: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return y
 
 
 class Router(nn.Module):
@@ -211,8 +211,8 @@ class Router(nn.Module):
             token, place = torch.nonzero(chosen == number, as_tuple=True)
             routed.index_add_(0, token, expert(x[token]) * weights[token, place, None])
         x = x + routed
-        found: Tensor = x + self.out(self.last(x))
-        return found
+        y: Tensor = x + self.out(self.last(x))
+        return y
 
 
 def conformer(small: bool) -> tuple[nn.Module, Drawn]:
@@ -283,11 +283,13 @@ def alike(ours: Any, theirs: Any) -> bool:
     """Whether results have the same shapes and about the same values."""
     pairs = zip(*map(pytree.tree_leaves, (ours, theirs)), strict=True)
     return all(
-        one.shape == other.shape
+        result.shape == other.shape
         and bool(
-            ((one - other).abs().max() <= 0.02 * other.abs().max() + 1e-4) if one.numel() else True
+            ((result - other).abs().max() <= 0.02 * other.abs().max() + 1e-4)
+            if result.numel()
+            else True
         )
-        for one, other in pairs
+        for result, other in pairs
     )
 
 
@@ -325,14 +327,14 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     seconds = time.perf_counter() - begun
     torch.compiler.reset()
     inductor: Any = torch.compile(model)
-    given = [drawn(seed) for seed in range(CALLS)]
+    inputs_of_calls = [drawn(seed) for seed in range(CALLS)]
     with torch.no_grad():
-        equal = [alike(fast(*inputs), model(*inputs)) for inputs in given]
-        for inputs in given:
+        equal = [alike(fast(*inputs), model(*inputs)) for inputs in inputs_of_calls]
+        for inputs in inputs_of_calls:
             inductor(*inputs)
 
         def all_of(called: Callable[..., Any]) -> Callable[[], Any]:
-            return lambda: [called(*inputs) for inputs in given]
+            return lambda: [called(*inputs) for inputs in inputs_of_calls]
 
         ways = {"anabranch": fast, "eager": model, "inductor": inductor}
         calls = {way: all_of(called) for way, called in ways.items()}

@@ -68,11 +68,11 @@ class Attention(nn.Module):
         q = turned(heads(self.q(x), self.of.heads), cos, sin)
         self.keys.index_copy_(2, at, turned(heads(self.k(x), self.of.shared), cos, sin))
         self.values.index_copy_(2, at, heads(self.v(x), self.of.shared))
-        found = F.scaled_dot_product_attention(
+        attended = F.scaled_dot_product_attention(
             q, self.keys, self.values, attn_mask=seen, enable_gqa=True
         )
-        made: Tensor = self.out(found.transpose(1, 2).reshape(x.shape))
-        return made
+        projected: Tensor = self.out(attended.transpose(1, 2).reshape(x.shape))
+        return projected
 
 
 class Layer(nn.Module):
@@ -89,8 +89,8 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, at: Tensor, cos: Tensor, sin: Tensor, seen: Tensor) -> Tensor:
         x = x + self.attention(self.before(x), at, cos, sin, seen)
         y = self.between(x)
-        made: Tensor = x + self.down(F.silu(self.gate(y)) * self.up(y))
-        return made
+        z: Tensor = x + self.down(F.silu(self.gate(y)) * self.up(y))
+        return z
 
 
 class Decoder(nn.Module):
@@ -116,8 +116,8 @@ class Decoder(nn.Module):
         x, seen = self.embedding(word), (self.places <= at)[None, None, None]
         for layer in self.layers:
             x = layer(x, at, self.cos[at], self.sin[at], seen)
-        made: Tensor = self.logits(self.norm(x))
-        return made
+        logits: Tensor = self.logits(self.norm(x))
+        return logits
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

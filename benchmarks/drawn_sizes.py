@@ -57,8 +57,8 @@ class VisionLayer(nn.Module):
         parts = self.qkv(self.before(x)).view(b, n, 3, self.heads, c // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
         x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, c))
-        made: Tensor = x + self.down(F.gelu(self.up(self.between(x))))
-        return made
+        y: Tensor = x + self.down(F.gelu(self.up(self.between(x))))
+        return y
 
 
 class Vision(nn.Module):
@@ -75,8 +75,8 @@ class Vision(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat((self.first.expand(x.shape[0], -1, -1), x), 1) + self.places
-        made: Tensor = self.head(self.norm(self.layers(x))[:, 0])
-        return made
+        scores: Tensor = self.head(self.norm(self.layers(x))[:, 0])
+        return scores
 
 
 class Case:
@@ -88,12 +88,12 @@ class Case:
         self.tokens = (4, 16) if small else (16, 512)
         kind = "tiny" if small else "paper"
         torch.manual_seed(0)
-        made = (
+        model = (
             Vision(*((32, 2, 2, 32, 10) if small else (384, 6, 12, 224)))
             if name == "vit"
             else load_model(f"zoo:{'bert_base' if name == 'bert' else name}/{kind}")[0]
         )
-        self.model = made.eval().to(device, dtype)
+        self.model = model.eval().to(device, dtype)
 
     @property
     def shapes(self) -> Any:
@@ -134,20 +134,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--small", action="store_true", help="sizes for a test")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    for row in rows(given):
+    flags = parser.parse_args()
+    for row in rows(flags):
         print({key: value for key, value in row.items() if key != "sizes"}, flush=True)
-        if given.json is not None:
-            write(given.json, "drawn sizes", "auto", vars(given), [row])
+        if flags.json is not None:
+            write(flags.json, "drawn sizes", "auto", vars(flags), [row])
 
 
-def rows(given: argparse.Namespace) -> Any:
+def rows(flags: argparse.Namespace) -> Any:
     """The record, once with all calls and again after each exact plan: it may be stopped."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.float16 if given.dtype == "fp16" else torch.float32
-    case, dice = Case(given.model, given.small, device, dtype), random.Random(given.seed)
-    known = [case.drawn(dice) for _ in range(given.distinct)]
-    sizes = [dice.choice(known) for _ in range(given.calls)]
+    dtype = torch.float16 if flags.dtype == "fp16" else torch.float32
+    case, dice = Case(flags.model, flags.small, device, dtype), random.Random(flags.seed)
+    distinct = [case.drawn(dice) for _ in range(flags.distinct)]
+    sizes = [dice.choice(distinct) for _ in range(flags.calls)]
     histogram = Counter(sizes)
     largest = max(histogram)
     begun = time.perf_counter()
@@ -156,12 +156,12 @@ def rows(given: argparse.Namespace) -> Any:
         case.call(largest),
         dynamic_shapes=case.shapes,
         sizes={size if len(size) > 1 else size[0]: n for size, n in histogram.items()},
-        buckets=given.buckets,
-        search=given.search,
+        buckets=flags.buckets,
+        search=flags.search,
     )
     row: dict[str, Any] = {
-        "model": given.model,
-        "dtype": given.dtype,
+        "model": flags.model,
+        "dtype": flags.dtype,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         "compiled_in_s": time.perf_counter() - begun,
         "buckets": [entry.at for entry in fast.entries],
@@ -171,9 +171,9 @@ def rows(given: argparse.Namespace) -> Any:
     }
     calls = {size: case.call(size) for size in histogram}
     with torch.no_grad():
-        row["worst_error"] = max(error(fast, case.model, calls[size]) for size in known[:20])
+        row["worst_error"] = max(error(fast, case.model, calls[size]) for size in distinct[:20])
         systems: dict[str, Callable[..., Any]] = {"anabranch": fast}
-        for mode in filter(None, given.modes.split(",")):
+        for mode in filter(None, flags.modes.split(",")):
             try:
                 systems[mode] = rival(case.model, mode, list(calls.values()))
             except Exception as failed:
@@ -183,12 +183,12 @@ def rows(given: argparse.Namespace) -> Any:
         row["compiled_in_calls"] = len(fast.entries) - plans
     row["exact"] = []
     yield row
-    for size in dice.sample(sorted(histogram), min(given.exact, len(histogram))):
-        exact = anabranch.compile(case.model, calls[size], search=given.search)
+    for size in dice.sample(sorted(histogram), min(flags.exact, len(histogram))):
+        exact = anabranch.compile(case.model, calls[size], search=flags.search)
         with torch.no_grad():
             took = in_turn({"bucket": fast, "exact": exact}, calls[size], device)
         row["exact"].append({"size": list(size), **took})
-        sums = [sum(one[way] for one in row["exact"]) for way in ("bucket", "exact")]
+        sums = [sum(ms[way] for ms in row["exact"]) for way in ("bucket", "exact")]
         row["buckets_beside_exact"] = sums[0] / sums[1]
         del exact
         yield row
@@ -203,7 +203,7 @@ def arenas(fast: Any) -> float:
 def error(fast: Callable[..., Any], model: nn.Module, call: tuple[Tensor, ...]) -> float:
     """Of the first result, relative to eager's largest number."""
     ours, theirs = (
-        found[0] if isinstance(found, tuple) else found for found in (fast(*call), model(*call))
+        result[0] if isinstance(result, tuple) else result for result in (fast(*call), model(*call))
     )
     return float((ours - theirs).abs().max() / theirs.abs().max())
 

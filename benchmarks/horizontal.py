@@ -44,7 +44,7 @@ class Row:
 def main() -> int:
     parser = argparse.ArgumentParser(description="independent layers in one launch")
     parser.add_argument("--json", type=Path, help="where to write everything that was found")
-    given = parser.parse_args()
+    flags = parser.parse_args()
     if not torch.cuda.is_available():
         print("no CUDA GPU here", file=sys.stderr)
         return 1
@@ -55,8 +55,8 @@ def main() -> int:
         row = rows[-1]
         times = f"{sum(row.alone):7.2f} {max(row.alone, default=0.0):7.2f} {row.fused:7.2f}"
         print(f"{name:>34} {times}  {row.best}", flush=True)
-    if given.json:
-        harness.write(given.json, "horizontal fusion", "cuda", vars(given), rows)
+    if flags.json:
+        harness.write(flags.json, "horizontal fusion", "cuda", vars(flags), rows)
     return 0 if all(row.best for row in rows) else 1
 
 
@@ -82,14 +82,14 @@ def measured(bench: Bench, name: str, body: Graph) -> Row:
     return row
 
 
-def note(row: Row, found: dict[str, float | str], whole: bool) -> dict[str, float]:
+def note(row: Row, times: dict[str, float | str], whole: bool) -> dict[str, float]:
     """The times; refusals are kept in the row, and said of kernels of the whole."""
-    for variant, why in found.items():
+    for variant, why in times.items():
         if isinstance(why, str):
             row.refused[variant] = why
             if whole:
                 print(f"{variant}: {why}", file=sys.stderr)
-    return {variant: us for variant, us in found.items() if isinstance(us, float)}
+    return {variant: us for variant, us in times.items() if isinstance(us, float)}
 
 
 if __name__ == "__main__":

@@ -78,23 +78,23 @@ class Bench:
         body, _ = batch
         values = tensors_of(body, self.device)
         wanted = expected(body, values)
-        found: Times = {}
+        times: Times = {}
         ready: dict[str, Callable[[], object]] = {}
         for kernel in self._kernels(batch):
             try:
                 call = self.triton.runner(Task("tried", body, kernel), dict(values), None)
                 why = wrong(body, values, call, wanted)
                 if why:
-                    found[str(kernel.variant)] = why
+                    times[str(kernel.variant)] = why
                 else:
                     ready[str(kernel.variant)] = chain(call)
             except (AnabranchError, RuntimeError) as failed:
-                found[str(kernel.variant)] = " ".join(str(failed).split())[:WHY]
+                times[str(kernel.variant)] = " ".join(str(failed).split())[:WHY]
                 torch.cuda.synchronize()  # raises where the GPU is lost to this process
         samples = interleaved(list(ready.values()), each * len(ready))
         for variant, taken in zip(ready, samples, strict=True):
-            found[variant] = summarised(taken, CHAIN).us
-        return found
+            times[variant] = summarised(taken, CHAIN).us
+        return times
 
 
 def tensors_of(body: Graph, device: torch.device) -> dict[str, Tensor]:
@@ -128,8 +128,8 @@ def chain(call: Callable[[], object]) -> Callable[[], object]:
 def expected(body: Graph, values: Mapping[str, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """What the plain operators give, and what they give in fp64."""
     held = tuple(replace(constant, value=values[constant.name]) for constant in body.constants)
-    graph, given = replace(body, constants=held), [values[value.name] for value in body.inputs]
-    own, truth = eval_graph(graph, given), eval_graph(graph, given, precision=torch.float64)
+    graph, inputs = replace(body, constants=held), [values[value.name] for value in body.inputs]
+    own, truth = eval_graph(graph, inputs), eval_graph(graph, inputs, precision=torch.float64)
     return list(own), list(truth)
 
 

@@ -65,14 +65,14 @@ def attention(
     one that all heads share."""
     width = heads * size
     few, many = (f"[1,{heads},{n},{size}]{{{n * width},{size},{width},1}}" for n in (queries, keys))
-    given = f"input %m: {mask}[{queries},{keys}]" if mask else ""
+    mask_input = f"input %m: {mask}[{queries},{keys}]" if mask else ""
     call = f"aten.scaled_dot_product_attention.default(%q, %k, %v, {'%m' if mask else None}, 0.0"
     return parse_graph(f"""
     graph attention {{
       input %q: {dtype}{few}
       input %k: {dtype}{many}
       input %v: {dtype}{many}
-      {given}
+      {mask_input}
       %out: {dtype}{few} = {call}, {causal})
       return %out
     }}""")

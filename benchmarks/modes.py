@@ -45,23 +45,25 @@ def main() -> int:
     parser.add_argument("--search", default="autograph")
     parser.add_argument("--asked", default="", help="lines a thread asks for: 1,4,8,16")
     parser.add_argument("--json", type=Path, help="where to write what was found")
-    given = parser.parse_args()
-    target = CudaTarget(torch.device("cuda", torch.cuda.current_device()), given.dtype == "tf32")
-    options = Options.read({"tf32": target.tf32, "search": given.search})
+    flags = parser.parse_args()
+    target = CudaTarget(torch.device("cuda", torch.cuda.current_device()), flags.dtype == "tf32")
+    options = Options.read({"tf32": target.tf32, "search": flags.search})
     with Cache.open(options.cache_dir) as cache:
-        job = job_of(given.model, given.dtype, given.batch, target, options, cache, Trace())
-        made: Compilation = compile_model(job)
-    runs = _runs(made.plan, target, [int(lines) for lines in given.asked.split(",") if lines])
+        job = job_of(flags.model, flags.dtype, flags.batch, target, options, cache, Trace())
+        compilation: Compilation = compile_model(job)
+    runs = _runs(
+        compilation.plan, target, [int(lines) for lines in flags.asked.split(",") if lines]
+    )
     costs = dict(zip(runs, target.time(list(runs.values()), SECONDS * len(runs)), strict=True))
-    schedule = made.plan.schedule
+    schedule = compilation.plan.schedule
     print(f"{len(schedule.launches)} launches on {schedule.streams} streams")
     for name, cost in costs.items():
         print(f"{name:<10} {cost.us:8.1f} us +- {cost.spread:.1f}")
-    if given.json:
+    if flags.json:
         rows = [
             {"way": n, "us": round(c.us, 3), "spread": round(c.spread, 3)} for n, c in costs.items()
         ]
-        harness.write(given.json, "launch modes", "cuda", vars(given), rows)
+        harness.write(flags.json, "launch modes", "cuda", vars(flags), rows)
     return 0
 
 

@@ -109,8 +109,8 @@ def error_of(path: Path, args: tuple[Any, ...]) -> float:
     with torch.no_grad():
         ours = net(*args[: len(net.names)])
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    given = {key.name: x.numpy() for key, x in zip(session.get_inputs(), args, strict=False)}
-    pairs = zip(ours if isinstance(ours, tuple) else (ours,), session.run(None, given), strict=True)
+    feeds = {key.name: x.numpy() for key, x in zip(session.get_inputs(), args, strict=False)}
+    pairs = zip(ours if isinstance(ours, tuple) else (ours,), session.run(None, feeds), strict=True)
     return max(relative_error(mine, torch.from_numpy(theirs)) for mine, theirs in pairs)
 
 
@@ -127,28 +127,28 @@ def took(fasts: list[Any], calls: list[tuple[Any, ...]]) -> list[float]:
                 fast(*args)
             torch.cuda.synchronize()
             rounds[number].append((time.perf_counter() - begin) / CALLS * 1e3)
-    return [statistics.median(one) for one in rounds]
+    return [statistics.median(times) for times in rounds]
 
 
-def row(name: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    path = exported(name, given.size, folder)
+def row(name: str, flags: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    path = exported(name, flags.size, folder)
     opset, newer = NETWORKS[name]
-    found: dict[str, Any] = {"network": name, "opset": opset, "over_torch_export": newer}
-    if not given.no_runtime:
-        found["error"] = error_of(path, loaded(name, given.size, "fp32", "cpu")[1])
-    if given.target:
-        device = "cuda" if given.target.startswith("cuda") else "cpu"
-        model, args = loaded(name, given.size, given.dtype, device)
-        net = from_onnx(path, dtype=DTYPES[given.dtype]).to(device)
+    figures: dict[str, Any] = {"network": name, "opset": opset, "over_torch_export": newer}
+    if not flags.no_runtime:
+        figures["error"] = error_of(path, loaded(name, flags.size, "fp32", "cpu")[1])
+    if flags.target:
+        device = "cuda" if flags.target.startswith("cuda") else "cpu"
+        model, args = loaded(name, flags.size, flags.dtype, device)
+        net = from_onnx(path, dtype=DTYPES[flags.dtype]).to(device)
         calls = [args, args[: len(net.names)]]
         fasts = [
-            anabranch.compile(one, inputs, target=given.target, search=given.search)
-            for one, inputs in zip((model, net), calls, strict=True)
+            anabranch.compile(module, inputs, target=flags.target, search=flags.search)
+            for module, inputs in zip((model, net), calls, strict=True)
         ]
         theirs, ours = took(fasts, calls)
-        found |= {"torch_ms": theirs, "onnx_ms": ours, "ratio": ours / theirs}
-    print(json.dumps(found), flush=True)
-    return found
+        figures |= {"torch_ms": theirs, "onnx_ms": ours, "ratio": ours / theirs}
+    print(json.dumps(figures), flush=True)
+    return figures
 
 
 def main() -> int:
@@ -159,19 +159,19 @@ def main() -> int:
     parser.add_argument("--dtype", choices=tuple(DTYPES), default="fp32")
     parser.add_argument("--search", default="autograph")
     parser.add_argument("--no-runtime", action="store_true", help="leave onnxruntime out")
-    given = parser.parse_args()
-    names = [name for name in given.only.split(",") if name]
+    flags = parser.parse_args()
+    names = [name for name in flags.only.split(",") if name]
     if unknown := [name for name in names if name not in NETWORKS]:
         parser.error(f"there is no {unknown[0]}; there are {', '.join(NETWORKS)}")
     with tempfile.TemporaryDirectory() as folder:
-        rows = [row(name, given, Path(folder)) for name in names]
-    record = {"provenance": provenance(), "asked": vars(given), "rows": rows}
+        rows = [row(name, flags, Path(folder)) for name in names]
+    record = {"provenance": provenance(), "asked": vars(flags), "rows": rows}
     place = Path(os.environ.get("OUT") or ".") / "onnx_networks.json"
     place.write_text(json.dumps(record, indent=1, default=str) + "\n")
     wrong = [
-        one["network"]
-        for one in rows
-        if one.get("error", 0) > ALLOWED or one.get("ratio", 1) > SLOWER
+        figures["network"]
+        for figures in rows
+        if figures.get("error", 0) > ALLOWED or figures.get("ratio", 1) > SLOWER
     ]
     print(f"{len(rows)} networks; {', '.join(wrong) or 'none'} off by more than is allowed")
     return 1 if wrong else 0

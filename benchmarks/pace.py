@@ -73,27 +73,27 @@ def main() -> int:
     parser.add_argument("records", type=Path, nargs="+", help="written by bound.py")
     parser.add_argument("--rows", action="store_true", help="of products of one row")
     parser.add_argument("--each", type=int, default=200, help="tiles of a layer that count")
-    given = parser.parse_args()
+    flags = parser.parse_args()
     try:
         from scipy.optimize import least_squares
     except ImportError:
         print("scipy is not installed: pip install scipy", file=sys.stderr)
         return 1
     try:
-        layers = [one for path in given.records for one in layers_of(path, given.rows)]
+        layers = [entry for path in flags.records for entry in layers_of(path, flags.rows)]
     except AnabranchError as failed:
         print(failed, file=sys.stderr)
         return 1
     if not layers:
         print("no such layers in these records", file=sys.stderr)
         return 1
-    names, start = FITTED[given.rows], tile_cost.ROWS if given.rows else tile_cost.TILES
-    fit = Fit(names, start, given.each, least_squares)
+    names, start = FITTED[flags.rows], tile_cost.ROWS if flags.rows else tile_cost.TILES
+    fit = Fit(names, start, flags.each, least_squares)
     pace = fit(layers)
     print("\n".join(f"    {name}={getattr(pace, name):.3g}," for name in names))
     print(f"{'layer':26} {'tiles':>5} {'timed':>5} {'best us':>8} {'loss':>6} {'held out':>8}")
     for layer in layers:
-        others = fit([one for one in layers if one is not layer]) if len(layers) > 1 else pace
+        others = fit([other for other in layers if other is not layer]) if len(layers) > 1 else pace
         print(
             f"{layer.name:26} {len(layer.blocks):5} {len(layer.us):5} {layer.best:8.2f}"
             f" {layer.lost(pace):6.1%} {layer.lost(others):8.1%}"
@@ -143,15 +143,15 @@ class Fit:
 
 def layers_of(path: Path, rows: bool) -> list[Layer]:
     """What a record holds of products of one row, or of the others."""
-    record, found = pruning.read(path), list[Layer]()
+    record, layers = pruning.read(path), list[Layer]()
     for name, search in record.searches.items():
         contraction = contraction_of(lower(parse_graph(search.body)))
         assert isinstance(contraction, Contraction), contraction
         if (contraction.m == 1) == rows and search.timed:
             peak = tile_cost.peak_of(contraction.dtype, record.spec)
             blocks = contraction_tiles.blocks_of(contraction, record.spec)
-            found.append(Layer(name, record.spec, peak, blocks, search.timed | search.finals))
-    return found
+            layers.append(Layer(name, record.spec, peak, blocks, search.timed | search.finals))
+    return layers
 
 
 if __name__ == "__main__":

@@ -64,15 +64,15 @@ def main() -> int:
     parser.add_argument("--only", default="", help="pairs with this in their names")
     parser.add_argument("--tiles", type=int, default=0, help="so many ranked tiles of each pair")
     parser.add_argument("--target", default="cuda", help="sim:h200 shows what would be tried")
-    given = parser.parse_args()
-    target, rows = resolve(given.target, False), list[Row]()
+    flags = parser.parse_args()
+    target, rows = resolve(flags.target, False), list[Row]()
     print(f"{'layers':>34} {'apart':>14} {'sum':>6} {'one':>6} {'gain':>6} {'expected':>14}  best")
     for name, body in PAIRS.items():
-        if given.only in name:
-            rows.append(measured(target, name, body, given.tiles))
+        if flags.only in name:
+            rows.append(measured(target, name, body, flags.tiles))
             print(line(rows[-1]), flush=True)
-    if given.json:
-        harness.write(given.json, "pairs", "cuda", vars(given), rows)
+    if flags.json:
+        harness.write(flags.json, "pairs", "cuda", vars(flags), rows)
     return 0 if all(row.best for row in rows) else 1
 
 
@@ -84,8 +84,8 @@ def measured(target: Target, name: str, body: Graph, tiles: int) -> Row:
         body.name, body.inputs, body.constants, (Task("both", body),), (), body.outputs
     )
     parts = [expected_us(task.body, target.spec) for task in apart.tasks]
-    known = [us for us in parts if us is not None]
-    row.expected = [expected_us(body, target.spec), sum(known) if len(known) == 2 else None]
+    timed = [us for us in parts if us is not None]
+    row.expected = [expected_us(body, target.spec), sum(timed) if len(timed) == 2 else None]
     tuner = Tuner(target, Options.read({"kernels": "all"}), None)
     prepare = partial(pack, spec=target.spec)
     costs = costs_of(target, prepare, None, Trace(), each=TIME.kernel_s)
@@ -118,16 +118,16 @@ def with_values(body: Graph) -> Graph:
 
 
 def fastest(tried: Sequence[Candidate]) -> tuple[float, str]:
-    known = [(cost.us, text_kernel(c.kernel)) for c in tried if (cost := c.verdict.cost)]
-    return min(known, default=(float("inf"), ""))
+    timed = [(cost.us, text_kernel(c.kernel)) for c in tried if (cost := c.verdict.cost)]
+    return min(timed, default=(float("inf"), ""))
 
 
 def of_tiles(body: Graph, target: Target, most: int) -> dict[str, float | str]:
     """The best ranked tiles of a pair of products, timed."""
-    found = found_in(body)
-    if isinstance(found, Refused) or not torch.cuda.is_available():
+    chain = found_in(body)
+    if isinstance(chain, Refused) or not torch.cuda.is_available():
         return {}
-    tiles = [text_tile(tile) for tile, _ in ranked(found, target.spec)[:most]]
+    tiles = [text_tile(tile) for tile, _ in ranked(chain, target.spec)[:most]]
     return Bench.of().times((body, tiles))
 
 
@@ -135,8 +135,10 @@ def line(row: Row) -> str:
     apart = " + ".join(f"{us:.2f}" for us in row.apart)
     gain = sum(row.apart) - row.one if row.apart else float("nan")
     guess = " / ".join("-" if us is None else f"{us:.1f}" for us in row.expected)
-    known = {us: tile for tile, us in row.tiles.items() if isinstance(us, float)}
-    more = f", of all tiles {known[min(known)]} {min(known):.2f}" if known else ""
+    tile_by_us = {us: tile for tile, us in row.tiles.items() if isinstance(us, float)}
+    more = (
+        f", of all tiles {tile_by_us[min(tile_by_us)]} {min(tile_by_us):.2f}" if tile_by_us else ""
+    )
     start = f"{row.layers:>34} {apart:>14} {sum(row.apart):6.2f} {row.one:6.2f} {gain:6.2f}"
     return f"{start} {guess:>14}  {row.best}{more}"
 

@@ -242,9 +242,9 @@ def _batches(record: PruningRecord, name: str) -> Iterator[Batch]:
         yield body, left[at : at + AT_ONCE]
 
 
-def _note(search: PruningSearch, found: Times) -> None:
-    search.timed |= {variant: us for variant, us in found.items() if isinstance(us, float)}
-    search.refused |= {variant: why for variant, why in found.items() if isinstance(why, str)}
+def _note(search: PruningSearch, times: Times) -> None:
+    search.timed |= {variant: us for variant, us in times.items() if isinstance(us, float)}
+    search.refused |= {variant: why for variant, why in times.items() if isinstance(why, str)}
 
 
 def _finalists(record: PruningRecord, name: str) -> list[str]:
@@ -261,9 +261,9 @@ def _kept(record: PruningRecord, name: str) -> list[str]:
 
 def _tiles(record: PruningRecord, name: str) -> list[str]:
     """All tiles that fit, best ranked first."""
-    found = contraction_of(lower(parse_graph(record.searches[name].body)))
-    assert isinstance(found, Contraction), found
-    return [text_tile(tile) for tile, _ in ranked(found, record.spec)]
+    contraction = contraction_of(lower(parse_graph(record.searches[name].body)))
+    assert isinstance(contraction, Contraction), contraction
+    return [text_tile(tile) for tile, _ in ranked(contraction, record.spec)]
 
 
 def _pruned(judgements: Sequence[Judgement]) -> float:

@@ -35,18 +35,18 @@ def main() -> int:
     parser.add_argument("--passes", type=int, default=2, help="compilations before it is measured")
     parser.add_argument("--most", type=int, default=3, help="compilations at once")
     parser.add_argument("--seconds", type=float, default=math.inf, help="nothing is begun later")
-    given = parser.parse_args(own)
-    given.out.mkdir(parents=True, exist_ok=True)
-    until = time.monotonic() + given.seconds
-    models = [model for model in given.models if not done(place(given.out, model))]
-    for number in range(given.passes if models else 0):
-        compiled(models, given.most, given.out, rest, until, number + 1)
+    flags = parser.parse_args(own)
+    flags.out.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + flags.seconds
+    models = [model for model in flags.models if not done(place(flags.out, model))]
+    for number in range(flags.passes if models else 0):
+        compiled(models, flags.most, flags.out, rest, until, number + 1)
         for table in ("graphs", "plans"):
             subprocess.run([*MODULE, "cache", "clear", table], check=True)
     for model in models:
         if time.monotonic() < until:
-            measured(model, given.out, rest)
-    return 0 if told(given.models, given.out) else 1
+            measured(model, flags.out, rest)
+    return 0 if told(flags.models, flags.out) else 1
 
 
 def compiled(
@@ -64,10 +64,10 @@ def compiled(
         if not running:
             return
         time.sleep(0.2)
-        for one in [one for one in running if one[2].poll() is not None]:
-            running.remove(one)
-            took, failed = time.monotonic() - one[1], bool(one[2].returncode)
-            print(f"{one[0]}: pass {number} {'failed' if failed else f'{took:.0f} s'}", flush=True)
+        for run in [other for other in running if other[2].poll() is not None]:
+            running.remove(run)
+            took, failed = time.monotonic() - run[1], bool(run[2].returncode)
+            print(f"{run[0]}: pass {number} {'failed' if failed else f'{took:.0f} s'}", flush=True)
 
 
 def measured(model: str, out: Path, rest: Sequence[str]) -> None:

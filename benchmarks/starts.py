@@ -54,35 +54,35 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=1, help="warm starts, one after another")
     parser.add_argument("--json", type=Path, help="where to write everything that was found")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        way, plan = given.one
-        print(json.dumps(begun(given, given.models[0], way, Path(plan))))
+    flags = parser.parse_args()
+    if flags.one:
+        way, plan = flags.one
+        print(json.dumps(begun(flags, flags.models[0], way, Path(plan))))
         return 0
-    asked = given.ways.split(",")
+    asked = flags.ways.split(",")
     ways = [
-        way for way in WAYS if way in asked for _ in range(given.repeat if way == "warm" else 1)
+        way for way in WAYS if way in asked for _ in range(flags.repeat if way == "warm" else 1)
     ]
-    each = [measured(given, model, ways) for model in given.models]
-    rows = [row for found in each for row in found]
-    if given.json:
+    each = [measured(flags, model, ways) for model in flags.models]
+    rows = [row for rows_of_model in each for row in rows_of_model]
+    if flags.json:
         from anabranch.bench import harness  # processes that are timed import what they need alone
 
-        harness.write(given.json, "starts", given.target, vars(given), rows)
-    return 0 if all(len(found) == len(ways) for found in each) else 1
+        harness.write(flags.json, "starts", flags.target, vars(flags), rows)
+    return 0 if all(len(rows_of_model) == len(ways) for rows_of_model in each) else 1
 
 
-def measured(given: argparse.Namespace, model: str, ways: Sequence[str]) -> list[dict[str, Any]]:
+def measured(flags: argparse.Namespace, model: str, ways: Sequence[str]) -> list[dict[str, Any]]:
     """These ways to begin, in an order in which each finds what it needs."""
     rows: list[dict[str, Any]] = []
-    words = ["--dtype", given.dtype, "--batch", str(given.batch), "--target", given.target]
-    words += ["--search", given.search] if given.search else []
+    words = ["--dtype", flags.dtype, "--batch", str(flags.batch), "--target", flags.target]
+    words += ["--search", flags.search] if flags.search else []
     with tempfile.TemporaryDirectory() as folder:
         home = {**os.environ, "ANABRANCH_CACHE_DIR": f"{folder}/cache"}
         for way in ways:
             forget(Path(folder) / "cache", FORGOTTEN.get(way, ()))
-            one = ["--one", way, f"{folder}/plan.anabranch"]
-            command = [sys.executable, __file__, model, *words, *one]
+            begin = ["--one", way, f"{folder}/plan.anabranch"]
+            command = [sys.executable, __file__, model, *words, *begin]
             done = subprocess.run(command, env=home, capture_output=True, text=True)
             if done.returncode:
                 print(f"{model}, {way}: {done.stderr.strip()[-500:]}", file=sys.stderr)
@@ -97,37 +97,37 @@ def measured(given: argparse.Namespace, model: str, ways: Sequence[str]) -> list
 def forget(cache: Path, tables: Sequence[str]) -> None:
     """Empties these tables of the cache."""
     if tables:
-        with Cache.open(cache) as found:
+        with Cache.open(cache) as opened:
             for table in tables:
-                found.clear(table)
+                opened.clear(table)
 
 
-def begun(given: argparse.Namespace, name: str, way: str, plan: Path) -> dict[str, Any]:
+def begun(flags: argparse.Namespace, name: str, way: str, plan: Path) -> dict[str, Any]:
     """Seconds until it is ready, those of its stages, and of the first call."""
     compiled, loaded = anabranch.compile, anabranch.load  # which imports the rest
-    target, device = place(given.target)
-    model, args = load_model(name, given.batch, given.dtype, device)
-    found: dict[str, Any] = {}
+    target, device = place(flags.target)
+    model, args = load_model(name, flags.batch, flags.dtype, device)
+    row: dict[str, Any] = {}
     start, user = settled(), resource.getrusage(resource.RUSAGE_SELF).ru_utime
     if way in ("saved", "again"):
         read_weights(plan, device)
-        found["weights_s"] = settled() - start
+        row["weights_s"] = settled() - start
         start = settled()
         fast = loaded(plan)
-        found["ready_s"] = settled() - start
+        row["ready_s"] = settled() - start
     else:
-        options = {"search": given.search} if given.search else {}
-        fast = compiled(model, args, target=target, tf32=given.dtype == "tf32", **options)
-        found["ready_s"] = settled() - start
-        found["user_s"] = resource.getrusage(resource.RUSAGE_SELF).ru_utime - user
-        found["stages_s"] = fast.facts["stages_s"]
-        found["anew"] = decided_anew(fast) if way == "warm" else []
+        options = {"search": flags.search} if flags.search else {}
+        fast = compiled(model, args, target=target, tf32=flags.dtype == "tf32", **options)
+        row["ready_s"] = settled() - start
+        row["user_s"] = resource.getrusage(resource.RUSAGE_SELF).ru_utime - user
+        row["stages_s"] = fast.facts["stages_s"]
+        row["anew"] = decided_anew(fast) if way == "warm" else []
     start = settled()
     fast(*args)
-    found["call_s"] = settled() - start
+    row["call_s"] = settled() - start
     if way == "first":
         fast.save(plan)
-    return found
+    return row
 
 
 def decided_anew(fast: Any) -> list[str]:
@@ -143,9 +143,9 @@ def decided_anew(fast: Any) -> list[str]:
 def read_weights(plan: Path, device: str) -> None:
     """The least that loading a plan takes: its weights, whole and on the device."""
     with zipfile.ZipFile(plan) as archive:
-        found = archive.read("weights.safetensors")
-    hashlib.sha256(found).digest()
-    for weight in safetensors.torch.load(found).values():
+        weights = archive.read("weights.safetensors")
+    hashlib.sha256(weights).digest()
+    for weight in safetensors.torch.load(weights).values():
         weight.to(device)
 
 

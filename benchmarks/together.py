@@ -48,16 +48,16 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=3, help="how many at once")
     parser.add_argument("--out", type=Path, required=True, help="a folder for their files")
     parser.add_argument("--seconds", type=float, default=540.0, help="for all together")
-    given = parser.parse_args(own)
-    given.out.mkdir(parents=True, exist_ok=True)
-    until = time.monotonic() + given.seconds
-    waiting = [model for model in given.models if not done(place(given.out, model))]
+    flags = parser.parse_args(own)
+    flags.out.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + flags.seconds
+    waiting = [model for model in flags.models if not done(place(flags.out, model))]
     running: list[Run] = []
     failed = 0
     try:
         while (waiting or running) and time.monotonic() < until:
-            while waiting and len(running) < given.most:
-                running.append(start(waiting.pop(0), given.out, rest))
+            while waiting and len(running) < flags.most:
+                running.append(start(waiting.pop(0), flags.out, rest))
             time.sleep(LOOK)
             for run in [run for run in running if run.process.poll() is not None]:
                 running.remove(run)

@@ -140,7 +140,7 @@ def without(*tables: dict[str, Any]) -> None:
 
 def unshared() -> None:
     """One CTA walks each row."""
-    rows._shared = lambda found, spec: []
+    rows._shared = lambda walk, spec: []
 
 
 SCAN, DECODER, POOL, MIXING, SHORTCUT = MODELS
@@ -223,9 +223,9 @@ def main() -> None:
         "--only", default=",".join([*UNDONE, "host"]), help="decisions, with commas"
     )
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    flags = parser.parse_args()
     found_rows = []
-    for decision in given.only.split(","):
+    for decision in flags.only.split(","):
         if decision == "host":
             ways, models = {}, HOST
         else:
@@ -240,8 +240,8 @@ def main() -> None:
                 }
                 found_rows.append(row)
                 print(json.dumps(row), flush=True)
-                if given.json:
-                    given.json.write_text(json.dumps(found_rows, indent=1) + "\n", "utf-8")
+                if flags.json:
+                    flags.json.write_text(json.dumps(found_rows, indent=1) + "\n", "utf-8")
 
 
 def apart(decision: str, model: str, undo: Callable[[], object] | None) -> dict[str, Any]:
@@ -257,9 +257,9 @@ def apart(decision: str, model: str, undo: Callable[[], object] | None) -> dict[
 
     process = context.Process(target=run)
     process.start()
-    found: dict[str, Any] = ours.recv()
+    row: dict[str, Any] = ours.recv()
     process.join()
-    return found
+    return row
 
 
 if __name__ == "__main__":

@@ -137,10 +137,10 @@ def through(block: nn.ModuleList, x: Tensor, t: Tensor, text: Tensor) -> Tensor:
 
 
 def unet(batch: int = 2) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    given = torch.randn(batch, 4, 64, 64), torch.full((batch,), 500), torch.randn(batch, 77, 768)
-    return Unet((320, 640, 1280, 1280), 768, GROUPS).eval(), given
+    inputs = torch.randn(batch, 4, 64, 64), torch.full((batch,), 500), torch.randn(batch, 77, 768)
+    return Unet((320, 640, 1280, 1280), 768, GROUPS).eval(), inputs
 
 
 def tiny(batch: int = 2) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    given = torch.randn(batch, 4, 16, 16), torch.full((batch,), 500), torch.randn(batch, 7, 32)
-    return Unet((16, 32), 32, 8).eval(), given
+    inputs = torch.randn(batch, 4, 16, 16), torch.full((batch,), 500), torch.randn(batch, 7, 32)
+    return Unet((16, 32), 32, 8).eval(), inputs

@@ -46,91 +46,91 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="of timing a plan")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.one:
-        model, count, plan = given.one
-        print(json.dumps(compiled(given, model, int(count), Path(plan))))
+    flags = parser.parse_args()
+    if flags.one:
+        model, count, plan = flags.one
+        print(json.dumps(compiled(flags, model, int(count), Path(plan))))
         return 0
-    counts = [int(count) for count in given.counts.split(",")]
+    counts = [int(count) for count in flags.counts.split(",")]
     rows: list[dict[str, Any]] = []
-    for model in filter(None, given.models.split(",")):
-        rows += compilations(given, model, counts)
-    if given.bench != "none":
-        rows += [benched(given, count) for count in counts]
+    for model in filter(None, flags.models.split(",")):
+        rows += compilations(flags, model, counts)
+    if flags.bench != "none":
+        rows += [benched(flags, count) for count in counts]
     for row in rows:
         print(json.dumps(row))
-    if given.json:
-        harness.write(given.json, "workers", given.target, vars(given), rows)
+    if flags.json:
+        harness.write(flags.json, "workers", flags.target, vars(flags), rows)
     return 0
 
 
 def compilations(
-    given: argparse.Namespace, model: str, counts: Sequence[int]
+    flags: argparse.Namespace, model: str, counts: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Cold, by each count of workers; then their plans side by side."""
     with tempfile.TemporaryDirectory() as folder:
         plans = [Path(folder) / f"{count}.anabranch" for count in counts]
         rows = []
         for count, plan in zip(counts, plans, strict=True):
-            words = ["--one", model, str(count), str(plan), *shared(given)]
-            done = run(given, count, [__file__, *words])
+            words = ["--one", model, str(count), str(plan), *shared(flags)]
+            done = run(flags, count, [__file__, *words])
             rows.append({"what": "compile", "model": model, "workers": count, **json.loads(done)})
             print(f"{model}, {count}: {rows[-1]['seconds']:.1f} s", file=sys.stderr)
-        if not given.target.startswith("sim:"):
-            beside(given, rows, plans)
+        if not flags.target.startswith("sim:"):
+            beside(flags, rows, plans)
     return rows
 
 
-def compiled(given: argparse.Namespace, model: str, count: int, plan: Path) -> dict[str, Any]:
-    device = machine(given.target).device
-    module, args = load_model(model, None, given.dtype, device)
+def compiled(flags: argparse.Namespace, model: str, count: int, plan: Path) -> dict[str, Any]:
+    device = machine(flags.target).device
+    module, args = load_model(model, None, flags.dtype, device)
     start = time.perf_counter()
     workers = str(count) if count > 1 else None
-    target = machine(given.target).target
+    target = machine(flags.target).target
     fast = anabranch.compile(module, args, target=target, fullgraph=True, workers=workers)
     seconds = time.perf_counter() - start
-    known = fast.known
+    facts = fast.known
     fast.save(plan)
-    kept = {name: known[name] for name in ("latency_ms", "stages_s")}
+    kept = {name: facts[name] for name in ("latency_ms", "stages_s")}
     return {"seconds": seconds, **kept}
 
 
-def beside(given: argparse.Namespace, rows: list[dict[str, Any]], plans: Sequence[Path]) -> None:
+def beside(flags: argparse.Namespace, rows: list[dict[str, Any]], plans: Sequence[Path]) -> None:
     """Times of the plans, in common rounds, with the ratio to the first."""
-    here = machine(given.target)
+    here = machine(flags.target)
     loaded = [anabranch.load(plan, here.target) for plan in plans]
-    runs = [one.executable() for one in loaded]
-    calls = [one.replay for one in runs if one is not None]
+    runs = [plan.executable() for plan in loaded]
+    calls = [run.replay for run in runs if run is not None]
     with here.alone(lambda: None):
-        taken = here.sample(calls, given.seconds * len(calls), range(len(calls)))
+        taken = here.sample(calls, flags.seconds * len(calls), range(len(calls)))
     for row, own in zip(rows, taken, strict=True):
         told, ratio = summary(own), paired(own, taken[0])
         row |= {"median_ms": told.median, "p10_ms": told.p10, "p90_ms": told.p90}
         row |= {"ratio": ratio.ratio, "low": ratio.low, "high": ratio.high, "tie": ratio.tie}
 
 
-def benched(given: argparse.Namespace, count: int) -> dict[str, Any]:
+def benched(flags: argparse.Namespace, count: int) -> dict[str, Any]:
     """Seconds of the whole benchmark, the start of workers among them."""
-    words = ["-m", "anabranch", "bench", "speed", *given.bench.split(",")]
-    words += ["--dtype", given.dtype, "--target", given.target, "--rivals", "none", "--cold"]
+    words = ["-m", "anabranch", "bench", "speed", *flags.bench.split(",")]
+    words += ["--dtype", flags.dtype, "--target", flags.target, "--rivals", "none", "--cold"]
     words += ["--workers", str(count)]
     start = time.perf_counter()
-    run(given, count, words)
+    run(flags, count, words)
     return {
         "what": "bench",
-        "model": given.bench,
+        "model": flags.bench,
         "workers": count,
         "seconds": time.perf_counter() - start,
     }
 
 
-def shared(given: argparse.Namespace) -> list[str]:
-    return ["--target", given.target, "--dtype", given.dtype, "--cores", str(given.cores)]
+def shared(flags: argparse.Namespace) -> list[str]:
+    return ["--target", flags.target, "--dtype", flags.dtype, "--cores", str(flags.cores)]
 
 
-def run(given: argparse.Namespace, count: int, words: Sequence[str]) -> str:
+def run(flags: argparse.Namespace, count: int, words: Sequence[str]) -> str:
     """What the last line of stdout says, of a process on so many cores with an empty cache."""
-    cores = sorted(os.sched_getaffinity(0))[: count * given.cores]
+    cores = sorted(os.sched_getaffinity(0))[: count * flags.cores]
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "ANABRANCH_CACHE_DIR": cache}
         done = subprocess.run(

@@ -392,6 +392,13 @@ def test_locals_and_fields_say_what_they_hold() -> None:
                     continue
             if name in UNNAMED:
                 unnamed.append(f"{file}:{node.lineno} {name}")
+    for folder in ("benchmarks", "examples", "tools"):
+        for path in sorted((ROOT / folder).glob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                match node:
+                    case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                        if name in UNNAMED:
+                            unnamed.append(f"{path.name}:{node.lineno} {name}")
     assert unnamed == []
 
 

@@ -75,12 +75,12 @@ class Phase:
 
 
 def main() -> int:
-    given = _arguments()
+    flags = _arguments()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is known then is still told
-    out = given.out or Path(tempfile.mkdtemp(prefix="gpu-tests-"))
+    out = flags.out or Path(tempfile.mkdtemp(prefix="gpu-tests-"))
     out.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
-    until = begun + given.limit if given.limit else float("inf")
+    until = begun + flags.limit if flags.limit else float("inf")
     phases = [Phase("together"), Phase("alone")]
     with (
         tempfile.TemporaryDirectory(prefix="gpu-logs-") as logs,
@@ -89,11 +89,11 @@ def main() -> int:
         os.environ.setdefault("GPU_TESTS_CACHE", cache)  # see tests/gpu/shared.py
         with suppress(KeyboardInterrupt):
             for phase in phases:
-                _run(phase, given, Path(logs), until)
+                _run(phase, flags, Path(logs), until)
         _join(Path(logs), out / "output.log")
     results = [result for phase in phases for result in phase.results.values()]
     _write(out, results)
-    if given.record:
+    if flags.record:
         _record(results)
     took = time.monotonic() - begun
     return _told(results, took, out)
@@ -109,27 +109,27 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--record", action="store_true", help="write tests/gpu/durations.json")
     parser.add_argument("--select", default="", help="pytest's -k")
     parser.add_argument("paths", nargs="*", default=["tests/gpu"], help="files or tests")
-    given = parser.parse_args()
-    number, _, count = given.shard.partition("/")
+    flags = parser.parse_args()
+    number, _, count = flags.shard.partition("/")
     if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
-        parser.error(f"--shard {given.shard}: 1/2 and 2/2 are the halves")
-    return given
+        parser.error(f"--shard {flags.shard}: 1/2 and 2/2 are the halves")
+    return flags
 
 
-def _run(phase: Phase, given: argparse.Namespace, logs: Path, until: float) -> None:
+def _run(phase: Phase, flags: argparse.Namespace, logs: Path, until: float) -> None:
     """Runs the tests of a phase; whatever happens, none of its processes lives on."""
-    count = given.jobs if phase.name == "together" else 1
+    count = flags.jobs if phase.name == "together" else 1
     with tempfile.TemporaryDirectory(prefix="gpu-queue-") as folder:
-        workers = [_started(phase, given, logs, Path(folder), place) for place in range(count)]
+        workers = [_started(phase, flags, logs, Path(folder), place) for place in range(count)]
         try:
             while workers:
                 time.sleep(POLL_S)
                 for worker in list(workers):
-                    if _goes_on(phase, worker, given.timeout, until):
+                    if _goes_on(phase, worker, flags.timeout, until):
                         continue
                     workers.remove(worker)
                     if _leaves_work(phase, worker) and time.monotonic() < until:
-                        workers.append(_started(phase, given, logs, Path(folder), worker.place))
+                        workers.append(_started(phase, flags, logs, Path(folder), worker.place))
         finally:
             for worker in workers:
                 _end(worker.process)
@@ -146,15 +146,15 @@ def _leaves_work(phase: Phase, worker: Worker) -> bool:
 
 
 def _started(
-    phase: Phase, given: argparse.Namespace, logs: Path, folder: Path, place: int
+    phase: Phase, flags: argparse.Namespace, logs: Path, folder: Path, place: int
 ) -> Worker:
-    command = [sys.executable, "-m", "pytest", *given.paths, "-p", "tools.gpu_worker"]
+    command = [sys.executable, "-m", "pytest", *flags.paths, "-p", "tools.gpu_worker"]
     command += ["-p", "no:cacheprovider", "--continue-on-collection-errors"]
-    command += ["--queue", str(folder), "--phase", phase.name, "--shard", given.shard]
+    command += ["--queue", str(folder), "--phase", phase.name, "--shard", flags.shard]
     command += ["--durations-file", str(DURATIONS)]
-    command += ["-k", given.select] if given.select else []
+    command += ["-k", flags.select] if flags.select else []
     output = logs / f"{phase.name}-{place}.log"
-    cores = _cores(place, given.jobs) if phase.name == "together" else None
+    cores = _cores(place, flags.jobs) if phase.name == "together" else None
     with output.open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -298,9 +298,9 @@ def _printable(text: str) -> str:
 
 def _record(results: Sequence[Result]) -> None:
     """What is known of tests that did not run now stays."""
-    known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
-    known |= {r.test: round(r.seconds, 1) for r in results if r.outcome == "passed"}
-    DURATIONS.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+    seconds_of = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+    seconds_of |= {r.test: round(r.seconds, 1) for r in results if r.outcome == "passed"}
+    DURATIONS.write_text(json.dumps(dict(sorted(seconds_of.items())), indent=1) + "\n")
 
 
 def _told(results: Sequence[Result], took: float, out: Path) -> int:

@@ -122,12 +122,12 @@ class _Worker:
         self._say(event="start", test=item.nodeid)
         self._reports.clear()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-        found = self._reports
-        bad = next((r for r in found if r.failed), None)
-        skipped = next((r for r in found if r.skipped), None)
+        reports = self._reports
+        bad = next((r for r in reports if r.failed), None)
+        skipped = next((r for r in reports if r.skipped), None)
         outcome = "failed" if bad else "skipped" if skipped else "passed"
         text = _text(bad) if bad else _reason(skipped) if skipped else ""
-        seconds = round(sum(r.duration for r in found), 2)
+        seconds = round(sum(r.duration for r in reports), 2)
         self._say(event="end", test=item.nodeid, outcome=outcome, seconds=seconds, text=text)
 
     def _say(self, **event: Any) -> None:

@@ -74,10 +74,10 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=120, help="mutants of a module")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="where to write the figures")
-    given = parser.parse_args()
-    rows = [figure(name, given.most, given.seed) for name in given.modules]
-    if given.json:
-        given.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+    flags = parser.parse_args()
+    rows = [figure(name, flags.most, flags.seed) for name in flags.modules]
+    if flags.json:
+        flags.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
     return 0
 
 
@@ -115,13 +115,13 @@ def places(source: str) -> list[tuple[str, int]]:
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.plugins import get_operator, operator_names
 
-    nodes, found = list(ast_nodes(get_ast(source))), list[tuple[str, int]]()
+    nodes, changes = list(ast_nodes(get_ast(source))), list[tuple[str, int]]()
     for name in operator_names():
         operator = get_operator(name)
         if not operator.arguments():
             count = sum(1 for node in nodes for _ in operator().mutation_positions(node))
-            found += [(name, occurrence) for occurrence in range(count)]
-    return found
+            changes += [(name, occurrence) for occurrence in range(count)]
+    return changes
 
 
 def mutants(name: str, source: str, there: Sequence[tuple[str, int]]) -> Iterator[Mutant]:

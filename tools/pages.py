@@ -79,7 +79,7 @@ def _values(field: FieldInfo) -> str:
 
 
 def _bound(field: FieldInfo, name: str) -> Any:
-    return next((getattr(one, name) for one in field.metadata if hasattr(one, name)), None)
+    return next((getattr(limit, name) for limit in field.metadata if hasattr(limit, name)), None)
 
 
 def _default(name: str, field: FieldInfo) -> str:
@@ -113,19 +113,24 @@ def _verbs(group: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
 
 
 def _command(words: tuple[str, ...], command: Any) -> Iterator[str]:
-    arguments = [one for one in command.params if one.param_type_name == "argument"]
-    options = [one for one in command.params if one.param_type_name == "option"]
-    usage = " ".join(f"{one.name.upper()}{'...' if one.nargs == -1 else ''}" for one in arguments)
+    arguments = [
+        parameter for parameter in command.params if parameter.param_type_name == "argument"
+    ]
+    options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+    usage = " ".join(
+        f"{parameter.name.upper()}{'...' if parameter.nargs == -1 else ''}"
+        for parameter in arguments
+    )
     yield _sentence(command.help)
     yield ""
     yield "```text"
     yield " ".join([*words, "[OPTIONS]" if options else "", usage]).strip()
     yield "```"
     yield ""
-    told = [(f"`{one.name.upper()}`", one.help) for one in arguments]
-    for one in options:
-        names = ", ".join(f"`{name}`" for name in (*one.opts, *one.secondary_opts))
-        told.append((names, _with_default(one)))
+    told = [(f"`{parameter.name.upper()}`", parameter.help) for parameter in arguments]
+    for option in options:
+        names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+        told.append((names, _with_default(option)))
     if told:
         yield "| argument | meaning |"
         yield "|---|---|"
@@ -137,8 +142,8 @@ def _command(words: tuple[str, ...], command: Any) -> Iterator[str]:
 def _with_default(option: Any) -> str:
     shown = option.show_default
     default = shown if isinstance(shown, str) else option.default
-    known = isinstance(default, str | int | float) and not isinstance(default, bool)
-    return f"{option.help or ''}{f' Default: {default}.' if known and default != '' else ''}"
+    plain = isinstance(default, str | int | float) and not isinstance(default, bool)
+    return f"{option.help or ''}{f' Default: {default}.' if plain and default != '' else ''}"
 
 
 def _sentence(text: str | None) -> str:

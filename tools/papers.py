@@ -108,18 +108,18 @@ class Column:
         if self.over:
             over, under = self._of(run, self.over), self._of(run, self.under)
             return over / under if over and under else None
-        found = self._of(run, self.system)
-        return None if found is None else found * self.scale
+        figure = self._of(run, self.system)
+        return None if figure is None else figure * self.scale
 
     def _of(self, run: Run, system: str) -> float | None:
         if not self.path:
             return run.took.get(system)
-        found: Any = run.rows.get(system)
-        if self.path.startswith(USE) and _slowed(found):
+        figure: Any = run.rows.get(system)
+        if self.path.startswith(USE) and _slowed(figure):
             return None
         for name in self.path.split():
-            found = found.get(name) if isinstance(found, Mapping) else None
-        return None if found is None else float(found)
+            figure = figure.get(name) if isinstance(figure, Mapping) else None
+        return None if figure is None else float(figure)
 
 
 def _slowed(row: Mapping[str, Any] | None) -> bool:
@@ -144,13 +144,13 @@ class Table:
 
 def tables_of(paper: Mapping[str, Any]) -> Iterator[Table]:
     """Those of a paper, as the file has them."""
-    for given in paper["table"]:
-        columns = tuple(Column(**column) for column in given["column"])
-        batches = given.get("batches", [1])
-        found = tuple((model, batch) for model in given["models"] for batch in batches)
-        texts = {name: given[name].strip() for name in ("title", "command", "says", "differs")}
-        kind = given.get("kind", SYSTEMS)
-        yield Table(**texts, places=found, columns=columns, kind=kind)
+    for entry in paper["table"]:
+        columns = tuple(Column(**column) for column in entry["column"])
+        batches = entry.get("batches", [1])
+        places = tuple((model, batch) for model in entry["models"] for batch in batches)
+        texts = {name: entry[name].strip() for name in ("title", "command", "says", "differs")}
+        kind = entry.get("kind", SYSTEMS)
+        yield Table(**texts, places=places, columns=columns, kind=kind)
 
 
 def page() -> str:
@@ -216,7 +216,7 @@ def _how(table: Table, run: Run) -> str:
     }
     rows = [run.rows[name] for name in asked if name in run.rows]
     used = [row.get(USE) for row in rows if not _slowed(row)]
-    hows = {"forecast" if one["how"].startswith("forecast") else "CUPTI" for one in used if one}
+    hows = {"forecast" if use["how"].startswith("forecast") else "CUPTI" for use in used if use}
     return f"; {' and '.join(sorted(hows))}" if hows else ""
 
 
@@ -241,23 +241,23 @@ def _newest(table: Table, place: Place) -> Run | None:
     newest."""
     first, *_ = table.columns
     runs = [run for run in _runs() if run.kind == table.kind and run.place == place]
-    known = [
+    candidates = [
         (sum(column.ours(run) is not None for column in table.columns), run)
         for run in runs
         if first.ours(run) is not None
     ]
-    return max(known, key=lambda pair: (pair[0], pair[1].date), default=(0, None))[1]
+    return max(candidates, key=lambda pair: (pair[0], pair[1].date), default=(0, None))[1]
 
 
 @functools.cache
 def _runs() -> tuple[Run, ...]:
     """All networks of all records that were measured on a GPU."""
-    found = []
+    runs = []
     for file in sorted(RESULTS.glob("*/*.json")):
         record = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(record, Mapping) and {"rows", "date"} <= record.keys():
-            found += list(_runs_of(record))
-    return tuple(found)
+            runs += list(_runs_of(record))
+    return tuple(runs)
 
 
 def _runs_of(record: Mapping[str, Any]) -> Iterator[Run]:

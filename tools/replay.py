@@ -60,12 +60,12 @@ def _compare(
     status = 0
     for network in networks:
         before, after = scratch / "before" / network, scratch / "after" / network
-        known = _compile(other, network, target, before)
+        compiles_there = _compile(other, network, target, before)
         if not _compile(ROOT, network, target, after):
             print(f"{network}: does not compile on this branch")
             status = 2
             continue
-        if not known:
+        if not compiles_there:
             print(f"{network}: new here, it does not compile there")
             continue
         changes = list(_differences(before, after, renamed))
@@ -112,7 +112,7 @@ def named(name: str) -> str:
     ('02_fusion.txt', '02_fusion.txt', 'kernels/conv.py')
     """
     old = "|".join(STAGES)
-    return re.sub(rf"^(\d+_)({old})(?=[._])", lambda found: found[1] + STAGES[found[2]], name)
+    return re.sub(rf"^(\d+_)({old})(?=[._])", lambda match: match[1] + STAGES[match[2]], name)
 
 
 def stages_renamed(text: str) -> str:
@@ -123,7 +123,7 @@ def stages_renamed(text: str) -> str:
     """
     old = "|".join(STAGES)
     where = rf'("(?:where|room|stage)": ")({old})(?=["." ])'
-    return re.sub(where, lambda found: found[1] + STAGES[found[2]], text)
+    return re.sub(where, lambda match: match[1] + STAGES[match[2]], text)
 
 
 def templates_renamed(text: str) -> str:
@@ -139,9 +139,9 @@ def templates_renamed(text: str) -> str:
     """
     old = "|".join(TEMPLATES)
     where = rf'(?<=triton\.)({old})\b|\b({old})(?=:\w)|(?<=")({old})(?=")'
-    text = re.sub(where, lambda found: TEMPLATES[found[0]], text)
+    text = re.sub(where, lambda match: TEMPLATES[match[0]], text)
     entry = rf"(?<=def )({old}|{'|'.join(TEMPLATES.values())})_\w+"
-    text = re.sub(entry, lambda found: TEMPLATES.get(found[1], found[1]), text)
+    text = re.sub(entry, lambda match: TEMPLATES.get(match[1], match[1]), text)
     return re.sub(r"(?m)^  join (?=%)", "  elided_concat ", text)
 
 
@@ -160,7 +160,7 @@ def _read(file: Path | None, renamed: Mapping[str, str]) -> list[str]:
     text = without_lines(templates_renamed(stages_renamed(text)))
     if renamed:
         names = "|".join(sorted(map(re.escape, renamed), key=len, reverse=True))
-        text = re.sub(rf"(?<![\w./])({names})(?!\w)", lambda found: renamed[found[0]], text)
+        text = re.sub(rf"(?<![\w./])({names})(?!\w)", lambda match: renamed[match[0]], text)
     return text.splitlines()
 
 

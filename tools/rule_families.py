@@ -51,8 +51,8 @@ def needed() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     for file in sorted(RESULTS.rglob("*.json")):
         for network, system, rule in steps(json.loads(file.read_text(encoding="utf-8")), "", ""):
             if rule in family and network in ZOO:
-                found = theirs if system.startswith(AS_PUBLISHED) else ours
-                found[family[rule]].add(network)
+                networks_of = theirs if system.startswith(AS_PUBLISHED) else ours
+                networks_of[family[rule]].add(network)
     return ours, theirs
 
 
@@ -60,8 +60,8 @@ def steps(record: Any, network: str, system: str) -> Iterator[tuple[str, str, st
     """Of the paths to graphs that were taken, of those in a record of a real GPU, the network, the
     system that searched, and each rule."""
     if isinstance(record, list):
-        for one in record:
-            yield from steps(one, network, system)
+        for item in record:
+            yield from steps(item, network, system)
     if not isinstance(record, dict) or "sim:" in str(record.get("machine")):
         return
     network = str(record.get("model", network)).removeprefix("zoo:")
@@ -70,8 +70,8 @@ def steps(record: Any, network: str, system: str) -> Iterator[tuple[str, str, st
     for taken in rounds if isinstance(rounds, list) else ():
         told = re.split(r"(?: x\d+)?(?:; |$)", taken.get("rules", ""))
         yield from ((network, system, rule) for rule in told if rule)
-    for one in record.values():
-        yield from steps(one, network, system)
+    for item in record.values():
+        yield from steps(item, network, system)
 
 
 def with_table(page: str) -> str:

@@ -20,9 +20,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the made pages, and those that lie at the root, where people look for them."""
     sys.path.insert(0, str(ROOT / "src"))
     pages = runpy.run_path(str(ROOT / "tools" / "pages.py"))["PAGES"]
-    made = {name.lower(): _as_page((ROOT / name).read_text(encoding="utf-8")) for name in AT_ROOT}
-    made["reference/commands.md"] = pages["commands"]()
-    for name, content in made.items():
+    content_of = {
+        name.lower(): _as_page((ROOT / name).read_text(encoding="utf-8")) for name in AT_ROOT
+    }
+    content_of["reference/commands.md"] = pages["commands"]()
+    for name, content in content_of.items():
         files.append(File.generated(config, name, content=content))
     return files
 

@@ -216,16 +216,17 @@ def readme_table() -> str:
     section = SECTIONS[0]
     lines = ["| network | Anabranch, ms | torch.compile, ms | eager, ms |", "|---|---|---|---|"]
     rows = sorted(
-        _records(section), key=lambda one: -_best_rival(one.rows)[0] / one.rows[CALL]["median_ms"]
+        _records(section),
+        key=lambda record: -_best_rival(record.rows)[0] / record.rows[CALL]["median_ms"],
     )
     ratios = []
-    for one in rows:
-        if "eager" not in one.rows:
+    for record in rows:
+        if "eager" not in record.rows:
             continue  # the second run of a network, whose first has all columns
-        ms, how = _best_rival(one.rows)
-        ratios.append(ms / one.rows[CALL]["median_ms"])
-        ours, eager = (_ms(one.rows[name]["median_ms"]) for name in (CALL, "eager"))
-        lines.append(f"| {_name(one.model)} | {ours} | {_ms(ms)}{how} | {eager} |")
+        ms, how = _best_rival(record.rows)
+        ratios.append(ms / record.rows[CALL]["median_ms"])
+        ours, eager = (_ms(record.rows[name]["median_ms"]) for name in (CALL, "eager"))
+        lines.append(f"| {_name(record.model)} | {ours} | {_ms(ms)}{how} | {eager} |")
     lines += [
         "",
         f"In geometric mean a call takes 1/{_mean(ratios):.1f} of torch.compile's time.",
@@ -252,7 +253,7 @@ class Record:
 
 
 def _records(section: Section) -> list[Record]:
-    found = []
+    records = []
     for source in section.sources:
         path = RESULTS / source
         for file in [path] if path.suffix else sorted(path.glob("*.json")):
@@ -266,9 +267,11 @@ def _records(section: Section) -> list[Record]:
                 continue
             gpu = record.get("machine", {}).get("gpu", "")
             model = next(iter(rows.values()))["model"]
-            found.append(Record(model, record["date"][:10], gpu.split(" ")[1] if gpu else "", rows))
-    assert found, f"no records for {section.title}"
-    return found
+            records.append(
+                Record(model, record["date"][:10], gpu.split(" ")[1] if gpu else "", rows)
+            )
+    assert records, f"no records for {section.title}"
+    return records
 
 
 def _table(section: Section) -> Iterator[str]:
@@ -276,10 +279,10 @@ def _table(section: Section) -> Iterator[str]:
     yield f"| network | date | GPU | {' | '.join(heads)} |"
     yield "|---" * (3 + len(heads)) + "|"
     ratios: dict[str, list[float]] = {column.head: [] for column in section.columns if column.over}
-    for one in _records(section):
+    for record in _records(section):
         cells = []
         for column in section.columns:
-            value, base = _median(one, column.system), _median(one, column.over)
+            value, base = _median(record, column.system), _median(record, column.over)
             if value is None or (column.over and base is None):
                 cells.append("-")
             elif base is None:
@@ -287,15 +290,15 @@ def _table(section: Section) -> Iterator[str]:
             else:
                 ratios[column.head].append(value / base)
                 cells.append(f"{value / base:.2f}")
-        yield f"| {_name(one.model)} | {one.day} | {one.gpu} | {' | '.join(cells)} |"
+        yield f"| {_name(record.model)} | {record.day} | {record.gpu} | {' | '.join(cells)} |"
     if any(ratios.values()):
         means = [f"{_mean(ratios[head]):.2f}" if ratios.get(head) else "" for head in heads]
         yield f"| geometric mean | | | {' | '.join(means)} |"
 
 
 def _median(record: Record, system: str) -> float | None:
-    found: float | None = record.rows.get(system, {}).get("median_ms")
-    return found
+    ms: float | None = record.rows.get(system, {}).get("median_ms")
+    return ms
 
 
 OLD = {"local-overlap": "local-pdl"}
@@ -347,14 +350,14 @@ def _builds() -> Iterator[str]:
     yield ""
     yield "| network | date | Anabranch | `max-autotune` | `reduce-overhead` |"
     yield "|---|---|---|---|---|"
-    for one in _records(section):
+    for record in _records(section):
         cells = [
-            f"{one.rows[name]['compile_s']:.0f}"
-            if one.rows.get(name, {}).get("compile_s") and _median(one, name) is not None
+            f"{record.rows[name]['compile_s']:.0f}"
+            if record.rows.get(name, {}).get("compile_s") and _median(record, name) is not None
             else "-"
             for name in (OURS, "inductor-max", "inductor")
         ]
-        yield f"| {_name(one.model)} | {one.day} | {' | '.join(cells)} |"
+        yield f"| {_name(record.model)} | {record.day} | {' | '.join(cells)} |"
     yield ""
 
 
@@ -401,7 +404,10 @@ def _starts() -> Iterator[str]:
             what: [run["compile"] for run in new if run["net"] == net and run["what"] == what]
             for what in ("cold", "warm")
         }
-        cells = [f"{median(found):.3g}" if found else "-" for found in seconds.values()]
+        cells = [
+            f"{median(seconds_of_runs):.3g}" if seconds_of_runs else "-"
+            for seconds_of_runs in seconds.values()
+        ]
         yield f"| {_name(net)} | {' | '.join(cells)} |"
     yield ""
 
@@ -421,7 +427,7 @@ def _forecasts() -> Iterator[str]:
     file = "2026-11-22-h200-corun/calibration.json"
     record = json.loads((RESULTS / file).read_text(encoding="utf-8"))
     held = record["held_out"]
-    graphs = sum(len(one["schedules"]) for one in record["networks"])
+    graphs = sum(len(network["schedules"]) for network in record["networks"])
     yield "## How well schedules are predicted, fp16, batch 1, H200"
     yield ""
     yield (
@@ -434,11 +440,11 @@ def _forecasts() -> Iterator[str]:
     yield ""
     yield "| network | kernels | graphs | median error | Kendall's tau |"
     yield "|---|---|---|---|---|"
-    for one in record["networks"]:
-        tau = "-" if one["tau"] is None else f"{one['tau']:.2f}"
+    for network in record["networks"]:
+        tau = "-" if network["tau"] is None else f"{network['tau']:.2f}"
         yield (
-            f"| {_name(one['network'])} | {one['kernels']} | {len(one['schedules'])} "
-            f"| {one['median_error']:.1%} | {tau} |"
+            f"| {_name(network['network'])} | {network['kernels']} | {len(network['schedules'])} "
+            f"| {network['median_error']:.1%} | {tau} |"
         )
     yield ""
     yield f"Record: `{file}`."
