@@ -51,7 +51,7 @@ class Row:
     layers: str
     apart: list[float] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
-    one: float = float("inf")
+    whole: float = float("inf")
     best: str = ""
     expected: list[float | None] = field(default_factory=list)
     tried: dict[str, float | str] = field(default_factory=dict)
@@ -103,7 +103,7 @@ def measured(target: Target, name: str, body: Graph, tiles: int) -> Row:
         why = str(verdict.refused or "failed")
         row.tried[text_kernel(candidate.kernel)] = verdict.cost.us if verdict.cost else why
     generated = [c for c in second.candidates["both"] if c.kernel.source]
-    row.one, row.best = fastest(generated)
+    row.whole, row.best = fastest(generated)
     if tiles and not target.spec.simulated:
         row.tiles = of_tiles(body, target, tiles)
     return row
@@ -133,13 +133,13 @@ def of_tiles(body: Graph, target: Target, most: int) -> dict[str, float | str]:
 
 def line(row: Row) -> str:
     apart = " + ".join(f"{us:.2f}" for us in row.apart)
-    gain = sum(row.apart) - row.one if row.apart else float("nan")
+    gain = sum(row.apart) - row.whole if row.apart else float("nan")
     guess = " / ".join("-" if us is None else f"{us:.1f}" for us in row.expected)
     tile_by_us = {us: tile for tile, us in row.tiles.items() if isinstance(us, float)}
     more = (
         f", of all tiles {tile_by_us[min(tile_by_us)]} {min(tile_by_us):.2f}" if tile_by_us else ""
     )
-    start = f"{row.layers:>34} {apart:>14} {sum(row.apart):6.2f} {row.one:6.2f} {gain:6.2f}"
+    start = f"{row.layers:>34} {apart:>14} {sum(row.apart):6.2f} {row.whole:6.2f} {gain:6.2f}"
     return f"{start} {guess:>14}  {row.best}{more}"
 
 

@@ -38,9 +38,9 @@ for number in range(60):
 assert right.item() > 0.85, right
 
 checkpoint = [copy.deepcopy(part.state_dict()) for part in (model, optimizer, step)]
-given = batch()
-following = step(*given)[0].item()
+next_batch = batch()
+following = step(*next_batch)[0].item()
 for part, state in zip((model, optimizer, step), checkpoint, strict=True):
     part.load_state_dict(state)
-assert step(*given)[0].item() == following, "resumed bit for bit"
+assert step(*next_batch)[0].item() == following, "resumed bit for bit"
 print(step.explain())

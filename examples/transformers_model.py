@@ -25,15 +25,15 @@ inputs = {
 }
 
 fast = anabranch.compile(model, kwargs=inputs, search_seconds=5)
-found = fast(**inputs)
+output = fast(**inputs)
 with torch.no_grad():
     expected = model(**inputs)
-assert type(found) is type(expected)
+assert type(output) is type(expected)
 torch.testing.assert_close(
-    found.last_hidden_state, expected.last_hidden_state, rtol=1e-3, atol=1e-4
+    output.last_hidden_state, expected.last_hidden_state, rtol=1e-3, atol=1e-4
 )
 print(fast)
-print(f"{type(found).__name__} with last_hidden_state {tuple(found.last_hidden_state.shape)}")
+print(f"{type(output).__name__} with last_hidden_state {tuple(output.last_hidden_state.shape)}")
 
 # Its weights are the plan's own; new ones are taken in place, and nothing is compiled again.
 other = BertModel(config).eval().to(DEVICE)
