@@ -54,8 +54,8 @@ def part_store(call: LoweringCall) -> PartStore:
 
 
 def _index_copy(call: LoweringCall) -> PartStore:
-    dim, index = call.dim(), call.given["index"]
-    source: Value = call.given["source"]
+    dim, index = call.dim(), call.arguments["index"]
+    source: Value = call.arguments["source"]
     if not source.shape:
         raise NotLowered("a number is copied by no kernel")
 
@@ -68,24 +68,24 @@ def _index_copy(call: LoweringCall) -> PartStore:
 
 
 def _slice_scatter(call: LoweringCall) -> PartStore:
-    dim, step = call.dim(), call.given.get("step", 1)
-    start = start_of(call.given, call.x.shape[dim])
+    dim, step = call.dim(), call.arguments.get("step", 1)
+    start = start_of(call.arguments, call.x.shape[dim])
     return PartStore(
-        call.given["src"],
+        call.arguments["src"],
         lambda own: ((*own[:dim], own[dim] * step + start, *own[dim + 1 :]), None),
     )
 
 
 def _select_scatter(call: LoweringCall) -> PartStore:
     dim = call.dim()
-    at = number(call.given["index"] % call.x.shape[dim])
-    return PartStore(call.given["src"], lambda own: ((*own[:dim], at, *own[dim:]), None))
+    at = number(call.arguments["index"] % call.x.shape[dim])
+    return PartStore(call.arguments["src"], lambda own: ((*own[:dim], at, *own[dim:]), None))
 
 
 def _index_put(call: LoweringCall) -> PartStore:
     """x[:, i, j] = values: tensors of indices for neighbouring dimensions, broadcast to each
     other; the values are broadcast to what they name."""
-    listed: tuple[Any, ...] = call.given["indices"]
+    listed: tuple[Any, ...] = call.arguments["indices"]
     indices = {d: value for d, value in enumerate(listed) if isinstance(value, Value)}
     first, count = min(indices, default=0), len(indices)
     if not indices or sorted(indices) != list(range(first, first + count)):
@@ -95,7 +95,7 @@ def _index_put(call: LoweringCall) -> PartStore:
     shared = broadcast(value.shape for value in indices.values())
     shape = call.x.shape
     whole = (*shape[:first], *shared, *shape[first + count :])
-    values: Value = call.given["values"]
+    values: Value = call.arguments["values"]
 
     def place(own: Point) -> tuple[Point, Expr | None]:
         inside: Expr | None = None
