@@ -225,7 +225,7 @@ class TrainingStep:
         step._plans = [Compiled(None, target, options, None) for _ in step._kinds]
         read = [plan.recipe for plan, _ in plans if plan.recipe is not None]
         written_to = {state.path for plan, _ in plans for state in plan.tasks.states}
-        fixed = {name for recipe in read for constant in recipe.given for name in constant.source}
+        fixed = {name for recipe in read for constant in recipe.sources for name in constant.source}
         check_loss(fixed | written_to, held)
         places: dict[str, Tensor] = {}
         for ends, compiled in zip(step._kinds, step._plans, strict=True):
