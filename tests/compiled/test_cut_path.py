@@ -37,7 +37,7 @@ class Steps:
 
 
 def path(*steps: RunStep) -> CutPath:
-    return CutPath(("x",), steps, ((steps[-1].step.gives[0], None), (None, 7)), ONE, ())
+    return CutPath(("x",), {}, steps, ((steps[-1].step.gives[0], None), (None, 7)), ONE, ())
 
 
 def both() -> tuple[Steps, list[CutPath]]:
@@ -50,14 +50,14 @@ def both() -> tuple[Steps, list[CutPath]]:
 
 def test_the_way_that_is_gone_is_found() -> None:
     steps, paths = both()
-    taken, results = run(paths, [torch.tensor(1.0)])
+    taken, results = run(paths, [torch.tensor(1.0)], {})
     assert taken is paths[0] and steps.ran == ["first", "yes", "end"]
     assert results == [torch.tensor(4.0), 7]
 
 
 def test_what_two_ways_begin_with_runs_once() -> None:
     steps, paths = both()
-    taken, (found, _) = run(paths, [torch.tensor(-3.0)])
+    taken, (found, _) = run(paths, [torch.tensor(-3.0)], {})
     assert taken is paths[1] and isinstance(found, Tensor) and found == 0
     assert steps.ran == ["first", "yes", "no", "other end"]
 
@@ -65,7 +65,7 @@ def test_what_two_ways_begin_with_runs_once() -> None:
 def test_a_call_that_goes_no_way_says_which_check_failed() -> None:
     _, paths = both()
     with pytest.raises(Unseen, match="positive == True"):
-        run(paths[:1], [torch.tensor(-3.0)])
+        run(paths[:1], [torch.tensor(-3.0)], {})
 
 
 def test_values_go_after_their_last_reader() -> None:

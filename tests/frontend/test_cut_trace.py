@@ -150,12 +150,13 @@ def test_answers_are_those_of_values() -> None:
     def model(x: Tensor) -> Tensor:
         return x[x > x.mean().item()]
 
-    answers, result = answers_of(model, (torch.tensor([1.0, 2.0, 6.0]),), {}, surroundings())
+    answers, result, left = answers_of(model, (torch.tensor([1.0, 2.0, 6.0]),), {}, surroundings())
     assert [answer.op for answer in answers] == [
         aten._local_scalar_dense.default,
         aten.index.Tensor,
     ]
     assert answers[0].result == 3.0 and answers[1].result.shape == (1,) and result.tolist() == [6.0]
+    assert not left
 
 
 def test_the_model_is_left_as_it_was() -> None:

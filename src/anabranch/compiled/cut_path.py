@@ -46,9 +46,11 @@ class RunStep:
 
 @dataclass(frozen=True, slots=True)
 class CutPath:
-    """`leaves`: of the result, a value by name or what it is in every call."""
+    """`states`: by name of a value the model's name of the state that it is; `leaves`: of the
+    result, a value by name or what it is in every call."""
 
     inputs: tuple[str, ...]
+    states: Mapping[str, str]
     steps: tuple[RunStep, ...]
     leaves: tuple[tuple[str | None, Any], ...]
     out_tree: pytree.TreeSpec
@@ -59,9 +61,13 @@ class CutPath:
         return [leaf if name is None else values[name] for name, leaf in self.leaves]
 
 
-def run(paths: Sequence[CutPath], tensors: Sequence[Tensor]) -> tuple[CutPath, list[Any]]:
-    """The first of the paths that the call goes, and the leaves of its result. The common beginning
-    of a path and the one before it is not run again. Unseen where it goes none."""
+def run(
+    paths: Sequence[CutPath], tensors: Sequence[Tensor], places: Mapping[str, Tensor]
+) -> tuple[CutPath, list[Any]]:
+    """The first of the paths that the call goes, and the leaves of its result. `places`: where
+    states lie, by the model's names. The common beginning of a path and the one before it is not
+    run again. Unseen where it goes none: nothing is written to then, for a path writes at its
+    end."""
     unseen: Unseen | None = None
     before: CutPath | None = None
     values: CutValues = {}
@@ -71,6 +77,7 @@ def run(paths: Sequence[CutPath], tensors: Sequence[Tensor]) -> tuple[CutPath, l
             begin = min(came, _alike_at_first(before, path)) if before is not None else 0
             if not begin:
                 values = dict(zip(path.inputs, tensors, strict=True))
+            values.update({name: places[path.states[name]] for name in path.states})
             came = begin
             try:
                 for step in path.steps[begin:]:
@@ -137,22 +144,22 @@ def same(first: CutPath, other: CutPath) -> bool:
     return [step.identity for step in first.steps] == [step.identity for step in other.steps]
 
 
-def compare(trace: CutTrace, ours: Sequence[Any]) -> None:
-    """NumericsError where the trace, operator by operator, does not compute what the model did."""
+def compare(trace: CutTrace, ours: Sequence[Any], states: Mapping[str, Tensor]) -> None:
+    """NumericsError where the trace, operator by operator, does not compute what the model did, or
+    leaves something else in `states`, by the model's names."""
     if any(has_random(node) for node in trace.graph.nodes):
         return
     theirs, tree = pytree.tree_flatten(trace.results)
     wrong = "" if tree == trace.out_tree else "the results have another structure"
+    lost = sorted(trace.left.keys() - states.keys())
+    wrong = wrong or (f"it writes to {lost[0]}, and the trace does not" if lost else "")
+    for name, left in trace.left.items():
+        wrong = wrong or _differs(f"the state {name}", states[name], left)
     for number, (mine, own) in enumerate(zip(ours, theirs, strict=False)):
         if not isinstance(own, Tensor):
             wrong = wrong or ("" if mine == own else f"result {number} is {mine}, and not {own}")
             continue
-        if mine.shape != own.shape or mine.dtype != own.dtype:
-            wrong = wrong or f"result {number} has another shape or dtype"
-            continue
-        error = relative_error(mine, own)
-        if not error <= EAGER_TOLERANCE.get(own.dtype, 0.0):
-            wrong = wrong or f"result {number} has the relative error {error:.2e}"
+        wrong = wrong or _differs(f"result {number}", mine, own)
     if wrong:
         raise NumericsError(
             f"the model that was cut computes something else than the model: {wrong}",
@@ -161,9 +168,18 @@ def compare(trace: CutTrace, ours: Sequence[Any]) -> None:
         )
 
 
+def _differs(what: str, mine: Tensor, own: Tensor) -> str:
+    if mine.shape != own.shape or mine.dtype != own.dtype:
+        return f"{what} has another shape or dtype"
+    error = relative_error(mine, own)
+    close = error <= EAGER_TOLERANCE.get(own.dtype, 0.0)
+    return "" if close else f"{what} has the relative error {error:.2e}"
+
+
 def path_facts(path: CutPath) -> dict[str, Any]:
     """Its steps and cuts, ready for JSON."""
     return {
+        "states": sorted(path.states.values()),
         "steps": [
             {
                 "kind": "plan" if step.section is not None else "eager",

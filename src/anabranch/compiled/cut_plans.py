@@ -58,6 +58,8 @@ class Sections:
         self.entries: list[Entry] = []
         self.held: dict[str, Tensor] = {}
         self.read_us: float | None = None
+        self.read: set[str] = set()
+        """Names of the weights that plans and eager steps have read."""
         self._numbers: dict[str, int] = {}
         """By identity of a step the number of its plan."""
         self._by_content: dict[tuple[str, TensorType], Tensor] = {}
@@ -88,7 +90,9 @@ class Sections:
         # Tensors of our own: the model may write to them.
         tensors = [leaf for leaf in own_inputs(trace.leaves, {})[0] if isinstance(leaf, Tensor)]
         values: dict[str, Any] = dict(zip(trace.inputs, tensors, strict=True))
-        state = dict(tensors_of(unwrapped(model))) if trace.weights else {}
+        state = dict(tensors_of(unwrapped(model))) if trace.weights or trace.states else {}
+        values.update({name: state[trace.states[name]].detach().clone() for name in trace.states})
+        states = {trace.states[name]: values[name] for name in trace.states}
         run_steps: list[RunStep] = []
         leaves = leaves_of(trace)
         rest = sum(step.kind == "section" for step in steps)
@@ -116,9 +120,11 @@ class Sections:
             values.update(zip(step.gives, results, strict=True))
             run_steps.append(replace(ready, cost=self._timed(ready, inputs), last=last))
         self.share_arena()
-        path = CutPath(trace.inputs, tuple(run_steps), leaves, trace.out_tree, trace.cuts)
+        told = trace.inputs, trace.states, tuple(run_steps), leaves, trace.out_tree, trace.cuts
+        path = CutPath(*told)
         if self.options.verify:
-            compare(trace, path.results(values))
+            compare(trace, path.results(values), states)
+        self.read.update(trace.weights[name] for step in steps for name in step.weights)
         for cut in trace.cuts:
             self.trace.add("applied", "cut", cut.node.name, f"{cut.origin}: {cut.why}")
         return path

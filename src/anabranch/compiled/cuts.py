@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from anabranch.artifact.owned_constants import Shared
-from anabranch.compiled import refit
+from anabranch.compiled import cut_states, refit, states
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.cut_form import CallForm, form_of
 from anabranch.compiled.cut_path import (
@@ -95,12 +95,20 @@ class CutModel(Compiled):
             raise other_weights(name)
         device = check(self.model, asked.args, asked.kwargs)
         assert self.model is not None, "`add` refuses a model that was copied"
-        trace = trace_cuts(self.model, asked.args, asked.kwargs, asked.around)
+        try:
+            seen = cut_states.seen_call(self.model, asked, self.trace)
+            written = self.states.places.keys()
+            trace = trace_cuts(self.model, asked.args, asked.kwargs, asked.around, written)
+        finally:  # what these calls wrote to has its values again
+            self._stamp()
+        cut_states.check_not_read(self.states, trace, self._sections.read)
+        cut_states.warn_of_lost(seen, self.model, trace, self.trace)
         if not self._forms:
-            self._model_is, self._stamps = attributes(self.model), self._model_stamps()
+            self._model_is = attributes(self.model)
             self._roots, self._frozen = roots_of(self.model), frozen_of(self.model)
         with neutral():
             path = self._sections.path(self.model, self._model_is, trace, asked.stop, self.owned)
+            cut_states.learn(self.states, self.model, trace)
             form = self._form(trace, asked.around, device)
         if not any(same(existing, path) for existing in form.paths):
             form.paths.append(path)
@@ -126,7 +134,9 @@ class CutModel(Compiled):
     def memory(self) -> MemoryUse:
         """Bytes that all plans hold on the device, and the weights that eager steps read; memory
         that several share counts once."""
-        return self._with_kept(self._sections.memory())
+        written = sum(place.nbytes for place in self.states.places.values())
+        held = self._sections.memory()
+        return self._with_kept(replace(held, states=held.states + written))
 
     def _answer_all(self) -> None:
         self._answers[:] = [(f.read, functools.partial(self._answer, f)) for f in self._forms]
@@ -151,7 +161,7 @@ class CutModel(Compiled):
             check_plain(tensors)
         try:
             with self._alone():
-                path, results = run(form.paths, tensors)
+                path, results = run(form.paths, tensors, self.states.places)
         except Unseen as unseen:
             return self._another_way(form, tensors, unseen.check)
         if torch.is_grad_enabled():
@@ -182,11 +192,22 @@ class CutModel(Compiled):
                 "such a call runs the model itself, whose weights were changed since",
                 "call refit(model) first",
             )
+        if name := cut_states.elsewhere(self.states, self.model):
+            raise InputError(
+                "this call goes a way that no example went, and the model has another tensor as "
+                f"its state {name}",
+                "such a call runs the model itself, which would not see what calls have written",
+                "give such inputs to add(...)",
+            )
         if self.unseen_calls == 1:
             told = {"name": name_of(self.model), "check": check.text, "origin": check.origin}
             warnings.warn(UNSEEN.format(**told), stacklevel=4)
         args, kwargs = form.rebuilt(tensors)
-        return self.model(*args, **kwargs)
+        try:
+            return self.model(*args, **kwargs)
+        finally:
+            if self._other_weight():  # this way writes to what plans have as a constant
+                self.refit(self.model)
 
     def _sealed(self, tensors: Sequence[Tensor], results: Sequence[Any]) -> list[Any]:
         if not self._warned and any(tensor.requires_grad for tensor in tensors):
@@ -230,6 +251,7 @@ class CutModel(Compiled):
                 for form in self._forms
             ],
             "plans": len(self.sections),
+            "states": list(self.states.places),
             "read_us": self._sections.read_us,
             "unseen": self.options.unseen or "eager",
             "unseen_calls": self.unseen_calls,
@@ -307,6 +329,8 @@ class CutModel(Compiled):
         memo[id(self)] = cut_model
         cut_model._sections = self._sections.copied(memo)
         cut_model.entries, cut_model._roots = cut_model._sections.entries, self._roots
+        with self._alone():
+            cut_model.states = cut_states.anew(self.states)
         cut_model._beside.update(self._lacking())
         for form in self._forms:
             cut_model._forms.append(
@@ -335,7 +359,8 @@ class CutModel(Compiled):
                 for path, value in self._sections.held.items():
                     value.copy_(tensors[path])
             self._beside.clear()
-            self.fitted = stamps_of(tensors)
+            paths = self.states.paths()
+            self.fitted = stamps_of({n: x for n, x in tensors.items() if n not in paths})
             if not self._answers:  # an earlier refit was cut off half way
                 self._answer_all()
         return self
@@ -346,12 +371,24 @@ class CutModel(Compiled):
             weights = self._model_state()
         self.refit({**weights, **state})
         self._keep({**weights, **state})
+        paths = self.states.paths()
+        self._write({paths[name]: value for name, value in state.items() if name in paths})
+
+    def reset_state(self) -> CutModel:
+        """As `Compiled.reset_state`."""
+        self._write(self.states.first)
+        return self
+
+    def _write(self, values: Mapping[str, Tensor]) -> None:
+        """Give states these values, by path, while no call runs."""
+        with self._alone():
+            states.write((), self.states, values)
 
     def _weights(self) -> dict[str, Tensor]:
         changed = self._other_weight()
         if self.model is not None and not changed:
-            return self._model_state()
-        weights, wanted = self._known_by_name(), self._expected()
+            return self._with_states(self._model_state())
+        weights, wanted = self._with_states(self._known_by_name()), self._expected()
         lost = [name for name in wanted if name not in weights]
         if lost:
             raise OptionError(
@@ -362,12 +399,16 @@ class CutModel(Compiled):
             )
         return {name: weights[name] for name in wanted}
 
+    def _with_states(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        wanted, now = self._expected(), self.states.present()
+        return {**weights, **{n: x for n, x in now.items() if n in wanted or n in weights}}
+
     def _held_by_name(self) -> dict[str, Tensor]:
-        """The weights that lie in memory of plans and eager steps."""
+        """The weights that lie in memory of plans and eager steps, and states."""
         weights: dict[str, Tensor] = {}
         for entry in self.entries:
             weights.update(sources(entry.plan)[0])
-        return {**weights, **self._sections.held}
+        return {**weights, **self._sections.held, **self.states.present()}
 
     def _known_by_name(self) -> dict[str, Tensor]:
         """These, and those that are kept because plans lack them."""
@@ -384,11 +425,20 @@ class CutModel(Compiled):
             return {}
         return stamps_of(dict(tensors_of(unwrapped(self.model))))
 
+    def _stamp(self) -> None:
+        """Take what the model has now for what plans have."""
+        now = self._model_stamps()
+        if self.fitted is None:
+            self._stamps = now
+        else:
+            self.fitted = {name: now.get(name, stamp) for name, stamp in self.fitted.items()}
+
     def _other_weight(self) -> str:
         """A weight of the model that is not what plans have; "" if there is none."""
         stamps = self._stamps if self.fitted is None else self.fitted
-        now = self._model_stamps()
-        return next((name for name, stamp in stamps.items() if now.get(name, stamp) != stamp), "")
+        now, written = self._model_stamps(), self.states.paths()
+        other = (n for n, stamp in stamps.items() if now.get(n, stamp) != stamp)
+        return next((name for name in other if name not in written), "")
 
 
 def _simulated(name: str) -> TargetError:

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from anabranch.cache import Cache
-from anabranch.errors import CaptureError
+from anabranch.errors import CaptureError, DataDependentError
 from anabranch.frontend.capture_warnings import warn, warn_of_changes, warn_of_reads
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.captured_store import CAPTURED, bound_to, store
@@ -115,17 +115,7 @@ def capture_model(
             trace.add("refused", "capture", type(model).__name__, f"captured anew: {why}")
     unknown()
     check(model, args, kwargs)
-    seen = _seen(calling, model, args, kwargs, trace)
-    warn_of_reads(trace, name_of(model), seen.reads if seen is not None else ())
-    if seen is not None and HELD_TENSOR in seen.changed:
-        raise CaptureError(
-            "the model writes to a tensor that it holds, and that is none of its buffers",
-            "tensors that a model holds become constants, so the change would be lost after the "
-            "first call",
-            "take the state as an input and return its new value, or leave this part out",
-        )
-    if seen is not None and isinstance(model, nn.Module):
-        check_states(unwrapped(model), seen.changed)
+    seen = watched_call(model, args, kwargs, trace, calling)
     try:
         changed = seen.changed if seen else None
         gradients = seen is not None and seen.takes_gradients
@@ -137,9 +127,10 @@ def capture_model(
             if not calling.fake:
                 check_values(captured, (args, kwargs), seen.written)
     except CaptureError as refused:
-        if seen is not None and seen.replaced:
+        by_values = isinstance(refused, DataDependentError)
+        if seen is not None and seen.replaced and not by_values:
             raise rebuilt(seen.replaced[0]) from refused
-        if seen is not None and isinstance(model, nn.Module):
+        if seen is not None and isinstance(model, nn.Module) and not by_values:
             check_tied(unwrapped(model), seen.changed, refused)
         raise
     if seen is not None:
@@ -150,6 +141,29 @@ def capture_model(
     if storable and name is not None and cache is not None and seen is not None and seen.digest:
         store(cache, name, captured, seen.digest)
     return bound, None if calling.fake else _held(seen)
+
+
+def watched_call(
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    trace: Trace,
+    calling: Calling,
+) -> Observed | None:
+    """A call of the model, to see what it changes and reads besides its inputs; None where it fails
+    for us. CaptureError where it fails for the user, too, or writes to what is no state."""
+    seen = _seen(calling, model, args, kwargs, trace)
+    warn_of_reads(trace, name_of(model), seen.reads if seen is not None else ())
+    if seen is not None and HELD_TENSOR in seen.changed:
+        raise CaptureError(
+            "the model writes to a tensor that it holds, and that is none of its buffers",
+            "tensors that a model holds become constants, so the change would be lost after the "
+            "first call",
+            "register it as a buffer (register_buffer), and write into that",
+        )
+    if seen is not None and isinstance(model, nn.Module):
+        check_states(unwrapped(model), seen.changed)
+    return seen
 
 
 def _with_answers(

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anabranch.errors import CaptureError
 from anabranch.frontend.observe import own_inputs, unchanged
+from anabranch.frontend.recorder import CallRecorder
 from anabranch.frontend.source import raised_at, running_at
 from anabranch.frontend.surroundings import Surroundings
 from anabranch.frontend.traced import NEEDS_GRADIENTS
@@ -56,25 +57,43 @@ def answers_of(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     surroundings: Surroundings,
-) -> tuple[list[ValueAnswer], Any]:
-    """The answers of operators that may ask for values, in order, and the results of the call,
-    which is made on tensors of its own. CaptureError for a model that takes gradients in
-    forward."""
+) -> tuple[list[ValueAnswer], Any, dict[str, Tensor]]:
+    """The answers of operators that may ask for values, in order, the results of the call, which is
+    made on inputs of its own, and by name the tensors of the model that it wrote to, as it left
+    them. CaptureError for a model that takes gradients in forward."""
+    held = dict[str, Tensor]()
+    if isinstance(model, nn.Module):
+        held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    recorder = CallRecorder(held, ())
     with unchanged(model, args, kwargs), torch.no_grad(), surroundings.restored():
         args, kwargs = own_inputs(args, kwargs)
-        with ByNumbers(refuse=False), _Noting() as noting:
-            try:
-                results = model(*args, **kwargs)
-            except RuntimeError as refused:
-                if not NEEDS_GRADIENTS.search(str(refused)):
-                    raise
-                raise CaptureError(
-                    "the model asks for values of its tensors, and takes gradients in forward",
-                    "it would be cut where it asks, and a gradient reaches over such a cut",
-                    "choose by torch.where, or compile the part that takes the gradients",
-                    raised_at(refused),
-                ) from refused
-    return noting.answers, results
+        try:
+            with ByNumbers(refuse=False), recorder, _Noting() as noting:
+                results = recorder.of_its_own(model(*args, **kwargs))
+            left = {name: held[name].detach().clone() for name in _written(recorder, held)}
+        except RuntimeError as refused:
+            if not NEEDS_GRADIENTS.search(str(refused)):
+                raise
+            raise CaptureError(
+                "the model asks for values of its tensors, and takes gradients in forward",
+                "it would be cut where it asks, and a gradient reaches over such a cut",
+                "choose by torch.where, or compile the part that takes the gradients",
+                raised_at(refused),
+            ) from refused
+        finally:
+            recorder.restore()
+    left = {name: value for name, value in left.items() if not torch.equal(value, held[name])}
+    return noting.answers, results, left
+
+
+def _written(recorder: CallRecorder, held: Mapping[str, Tensor]) -> list[str]:
+    """The tensors in memory that was written to."""
+    memories = {held[name].untyped_storage()._cdata for name in recorder.written if name in held}
+    return [
+        name
+        for name, tensor in held.items()
+        if tensor.layout is torch.strided and tensor.untyped_storage()._cdata in memories
+    ]
 
 
 class ByNumbers(TorchFunctionMode):

@@ -32,19 +32,23 @@ def simplify(graph: fx.Graph) -> None:
     )
 
 
-def copy_results(graph: fx.Graph, weights: Collection[str]) -> None:
+def copy_results(graph: fx.Graph, weights: Collection[str], states: Collection[str] = ()) -> None:
     """Return copies of weights and constants, of views of these, and of what is computed of nothing
-    else: no step between the call's values has those to give. In place."""
+    else: no step between the call's values has those to give. And copies of states and views of
+    these. In place."""
     held: set[fx.Node] = set()
+    kept: set[fx.Node] = set()
     for node in graph.nodes:
-        if node.op == "get_attr" or node.name in weights:
+        if node.name in states or (_is_view(node) and node.args[0] in kept):
+            kept.add(node)
+        elif node.op == "get_attr" or node.name in weights:
             held.add(node)
         elif node.op == "call_function" and not has_effects(node):
             base = node.args[0] if _is_view(node) else None
             if base in held or held.issuperset(node.all_input_nodes):
                 held.add(node)
     output = graph.output_node()
-    for node in [node for node in output.all_input_nodes if node in held]:
+    for node in [node for node in output.all_input_nodes if node in held | kept]:
         with graph.inserting_before(output):
             copy = graph.call_function(aten.clone.default, (node,))
         copy.meta = dict(node.meta)

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -58,8 +58,8 @@ from anabranch.frontend.export_patches import (
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import decompositions
 from anabranch.frontend.program import in_order, name_of
-from anabranch.frontend.source import origin, raised_at, running_at
-from anabranch.frontend.state import unwrapped
+from anabranch.frontend.source import raised_at, running_at
+from anabranch.frontend.state import state_place, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral
 
 aten = torch.ops.aten
@@ -70,13 +70,16 @@ SYMBOLIC: Any = torch.fx.experimental._config
 class CutTrace:
     """`graph`: functional, returns the leaves of the model's result; nodes that call a function
     named check_ and a number raise Unseen. `held`: what its get_attr nodes name. `weights`: by
-    placeholder the name that the model has for it; `inputs`: the placeholders of the call's
-    tensors. `results`: what the model returned for the example, with values."""
+    placeholder the name that the model has for it; `states`: those of what the model writes to,
+    to which the graph copies the new values at its end; `inputs`: the placeholders of the call's
+    tensors. `results`: what the model returned for the example, with values, and `left`: by name
+    what it left in states."""
 
     name: str
     graph: fx.Graph
     held: nn.Module
     weights: Mapping[str, str]
+    states: Mapping[str, str]
     inputs: tuple[str, ...]
     cuts: tuple[Cut, ...]
     in_tree: pytree.TreeSpec
@@ -84,6 +87,7 @@ class CutTrace:
     """Of the call, tensors among them."""
     out_tree: pytree.TreeSpec
     results: Any = field(repr=False)
+    left: Mapping[str, Tensor] = field(repr=False)
 
 
 def trace_cuts(
@@ -91,10 +95,12 @@ def trace_cuts(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     surroundings: Surroundings,
+    states: Collection[str] = (),
 ) -> CutTrace:
     """The way that `model(*args, **kwargs)` goes. `surroundings`: the switches of torch under which
-    it is called. CaptureError where it cannot be traced, whatever is cut: where Python works on the
-    values of a tensor in other ways than by numbers (NumPy, for instance)."""
+    it is called; `states`: names of tensors of the model that another way writes to. CaptureError
+    where it cannot be traced, whatever is cut: where Python works on the values of a tensor in
+    other ways than by numbers (NumPy, for instance)."""
     model = unwrapped(model) if isinstance(model, nn.Module) else model
     kwargs = in_order(model, kwargs) if isinstance(model, nn.Module) else dict(kwargs)
     with (
@@ -105,10 +111,11 @@ def trace_cuts(
         attention_by_operators(),
         last_states_shaped(),
     ):
-        answers, results = answers_of(model, args, kwargs, surroundings)
+        answers, results, left = answers_of(model, args, kwargs, surroundings)
         try:
             with unchanged(model, args, kwargs), surroundings.restored():
-                return _SymbolicTrace(model, args, kwargs).run(answers, results)
+                trace = _SymbolicTrace(model, args, kwargs).run(answers, results, states)
+            return replace(trace, left=left)
         except Exception as failed:
             raise failed if isinstance(failed, CaptureError) else _untraced(failed) from failed
 
@@ -147,9 +154,10 @@ class _SymbolicTrace:
         )
         self.out_tree: pytree.TreeSpec | None = None
 
-    def run(self, answers: Sequence[ValueAnswer], results: Any) -> CutTrace:
+    def run(
+        self, answers: Sequence[ValueAnswer], results: Any, states: Collection[str]
+    ) -> CutTrace:
         """The graph, checks and common subexpressions seen to."""
-        names = [*self.state, *(f"input {i}" for i in self.tensor_leaves)]
         tensors = [*self.state.values(), *(self.leaves[i] for i in self.tensor_leaves)]
         fakes = [self.fake.from_tensor(_plain(tensor), static_shapes=True) for tensor in tensors]
         cutting = _Cutting(self.fake, self.shapes, answers)
@@ -173,13 +181,19 @@ class _SymbolicTrace:
                 _allow_non_fake_inputs=True,
             )(*fakes)
         placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
-        for node, name in zip(placeholders, names, strict=True):
-            _not_written(node, name if name in self.state else "")
+        written = {
+            name
+            for node, name in zip(placeholders, self.state, strict=False)
+            if name in states or _written(node)
+        }
+        for name in written:
+            state_place(self.state[name], name)
         _rename(traced.graph, placeholders, [*self.state, *self._names()])
         cuts = checked(traced.graph, cutting.asked, self.shapes.guards)
         simplify(traced.graph)
-        weights = {node.name: name for node, name in zip(placeholders, self.state, strict=False)}
-        copy_results(traced.graph, weights)
+        held = {node.name: name for node, name in zip(placeholders, self.state, strict=False)}
+        weights = {node: name for node, name in held.items() if name not in written}
+        copy_results(traced.graph, weights, held.keys() - weights.keys())
         live = set(traced.graph.nodes)
         assert self.out_tree is not None
         return CutTrace(
@@ -187,12 +201,14 @@ class _SymbolicTrace:
             traced.graph,
             traced,
             weights,
+            {node: name for node, name in held.items() if name in written},
             tuple(node.name for node in placeholders[len(self.state) :]),
             tuple(cut for cut in cuts if cut.node in live),
             self.tree,
             tuple(self.leaves),
             self.out_tree,
             results,
+            {},
         )
 
     def _call(self, *values: Any) -> Any:
@@ -371,16 +387,10 @@ def _empty(shape: Sequence[Any], like: LaidTensor) -> Tensor:
     return torch.empty_strided(shape, strides, dtype=like.dtype, device=like.device)
 
 
-def _not_written(node: fx.Node, weight: str) -> None:
-    """CaptureError for a trace that writes to what the model holds."""
-    writes = [user for user in node.users if user.target is aten.copy_.default]
-    if weight and any(user.args[0] is node for user in writes):
-        raise CaptureError(
-            f"the model writes to its weight or buffer {weight}",
-            "these become constants, so the change would be lost after the first call",
-            "take the state as an input and return its new value, or leave this part out",
-            origin(writes[0]),
-        )
+def _written(node: fx.Node) -> bool:
+    """Whether a trace writes to what it is given here."""
+    copies = (user for user in node.users if user.target is aten.copy_.default)
+    return any(user.args[0] is node for user in copies)
 
 
 def _rename(graph: fx.Graph, nodes: Sequence[fx.Node], names: Sequence[str]) -> None:

@@ -107,12 +107,17 @@ def check_assigned(captured: Captured, names: Sequence[str]) -> None:
     leaves the new value in the tensor that is there. `names`: buffers that a call exchanged."""
     for state in captured.graph.states:
         if state.path in names:
-            raise CaptureError(
-                f"the model assigns another tensor to its buffer {state.path} in forward",
-                "a plan reads the tensor that was there when it was compiled, and leaves the new "
-                "value in it",
-                f"write the new value into it: self.{state.path.rpartition('.')[2]}.copy_(...)",
-            )
+            raise assigned(state.path)
+
+
+def assigned(name: str) -> CaptureError:
+    """The error of a model that assigns another tensor to a buffer."""
+    return CaptureError(
+        f"the model assigns another tensor to its buffer {name} in forward",
+        "a plan reads the tensor that was there when it was compiled, and leaves the new value in "
+        "it",
+        f"write the new value into it: self.{name.rpartition('.')[2]}.copy_(...)",
+    )
 
 
 def _alike(tensor: Tensor, other: Tensor) -> bool:

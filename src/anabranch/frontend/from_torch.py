@@ -44,7 +44,7 @@ from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING
 from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.source import origin
-from anabranch.frontend.state import attribute, unkept, unwrapped
+from anabranch.frontend.state import attribute, state_place, unkept, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
 from anabranch.frontend.traced import takes_gradients, traced
 from anabranch.frontend.translate import Translation
@@ -312,7 +312,7 @@ def _translate(
                 assert spec.target is not None
                 if spec.target in written:
                     tensor = attribute(holder, spec.target)
-                    translation.bind_state(node, _place(tensor, spec.target), spec.target)
+                    translation.bind_state(node, state_place(tensor, spec.target), spec.target)
                     held[spec.target] = node
                 elif node.users:
                     value = _held_value(program, spec.target)
@@ -417,23 +417,6 @@ class _Function(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
-
-
-def _place(tensor: torch.Tensor | None, path: str) -> torch.Tensor:
-    """The tensor that the model holds under the path, in whose memory a state may lie."""
-    if tensor is None:
-        raise CaptureError(
-            f"the model writes to {path}, and holds no tensor under this name",
-            "the new value has no place to be written to",
-            "register it as a buffer",
-        )
-    if overlaps(type_of(tensor)):
-        raise CaptureError(
-            f"the model writes to {path}, several elements of which are one in memory",
-            "who writes one of them writes the others",
-            "make it with .clone() or .contiguous() before it is registered",
-        )
-    return tensor
 
 
 def _held_value(program: ExportedProgram, path: str) -> torch.Tensor:

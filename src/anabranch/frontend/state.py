@@ -26,6 +26,7 @@ from anabranch.frontend.memory import share
 from anabranch.frontend.shared_weights import with_shared
 from anabranch.ir.graph import Constant, Graph, State
 from anabranch.ir.recipe import ModelTensor
+from anabranch.ir.types import overlaps, type_of
 
 
 def with_state(captured: Captured, model: Any) -> Captured:
@@ -149,6 +150,23 @@ def check_tied(model: nn.Module, written: Collection[str], refused: CaptureError
                 "torch.export does not follow a tensor that is written to and has two names",
                 f"keep one of the two names, and read the tensor by it where {others[0]} is read",
             ) from refused
+
+
+def state_place(tensor: Tensor | None, path: str) -> Tensor:
+    """The tensor that the model holds under the path, in whose memory a state may lie."""
+    if tensor is None:
+        raise CaptureError(
+            f"the model writes to {path}, and holds no tensor under this name",
+            "the new value has no place to be written to",
+            "register it as a buffer",
+        )
+    if overlaps(type_of(tensor)):
+        raise CaptureError(
+            f"the model writes to {path}, several elements of which are one in memory",
+            "who writes one of them writes the others",
+            "make it with .clone() or .contiguous() before it is registered",
+        )
+    return tensor
 
 
 def attribute(holder: nn.Module, path: str) -> Tensor | None:

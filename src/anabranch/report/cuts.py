@@ -18,7 +18,7 @@ from anabranch.report.lines import WIDTH, columns, wrapped
 from anabranch.report.units import count, duration
 
 CHECKS = 4
-"""Conditions of a cut that are named."""
+"""Conditions of a cut that are named, and states of a model."""
 NAMED = 3
 """Operators of a step that are named."""
 UNSEEN = {
@@ -36,6 +36,10 @@ def cuts_text(facts: Mapping[str, Any]) -> str:
     lines += wrapped(f"{facts['model']} on {facts['device']}", "", "  ")
     places = count(len(cuts), "place")
     lines += wrapped(f"cut at {places}, where it asks for values: {plans}")
+    if states := facts.get("states", []):
+        more = f" and {len(states) - CHECKS} more" if len(states) > CHECKS else ""
+        told = f"{', '.join(states[:CHECKS])}{more}"
+        lines += wrapped(f"writes to {told}: copied there at the end of each call")
     for form in facts["forms"]:
         for number, path in enumerate(form["paths"], 1):
             which = f", the way of example {number}" if len(form["paths"]) > 1 else ""

@@ -1,0 +1,167 @@
+"""Models that are cut and write to their buffers: call by call as eager, states and all."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import anabranch
+from anabranch.compiled.cuts import CutModel
+from anabranch.errors import CaptureError, InputError
+
+QUICK: dict[str, Any] = {"cache_dir": None, "search": "none", "scheduler": "sequential"}
+
+
+class Layers(nn.Module):
+    """Two layers, enough for a plan, and two buffers."""
+
+    rows: Tensor
+    at: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.register_buffer("rows", torch.zeros(3, 8))
+        self.register_buffer("at", torch.zeros((), dtype=torch.long))
+
+
+class Ring(Layers):
+    """A place that is counted, and results that see old and new values."""
+
+    def forward(self, x: Tensor) -> Any:
+        before = self.rows.clone()
+        place: Any = self.at.item()
+        self.rows[place % 3] = self.layers(x)[0]
+        self.at += 1
+        return before.sum(0), self.rows, self.rows[1:]
+
+
+class Chosen(Layers):
+    """A state of which as much is written as values say."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        likely = y[:, 0] > 0
+        self.rows[likely] = y[likely] + self.rows[likely]
+        return y * self.rows
+
+
+class Twofold(Layers):
+    """One way writes, the other reads; a branch on a state, too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        if x.sum() > 0:
+            self.at += 1
+            self.rows.copy_(y)
+            return y.exp() * self.at
+        added: Tensor = self.layers(y.tanh()) + self.rows * self.at
+        return added
+
+
+class Counted(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        self.at += 1
+        y: Tensor = self.layers(x)
+        return self.layers(y.tanh()) if self.at < 3 else y.exp().neg().sin()
+
+
+def compiled(model: nn.Module, *args: Any, **options: Any) -> CutModel:
+    cut_model = anabranch.compile(model.eval(), args, target="cpu", **{**QUICK, **options})
+    assert isinstance(cut_model, CutModel)
+    return cut_model
+
+
+def rows(sign: float = 1.0) -> Tensor:
+    return torch.full((3, 8), sign) + 0.1 * torch.randn(3, 8)
+
+
+def follow(fast: CutModel, model: nn.Module, inputs: list[Tensor]) -> None:
+    """Call both, and compare results and all that they hold."""
+    for x in inputs:
+        with torch.no_grad():
+            torch.testing.assert_close(fast(x.clone()), model(x.clone()))
+        torch.testing.assert_close(dict(fast.state_dict()), dict(model.state_dict()))
+
+
+@pytest.mark.parametrize("kind", [Ring, Chosen])
+def test_states_are_those_of_the_model_after_each_call(kind: type[Layers]) -> None:
+    model = kind()
+    twin, first = copy.deepcopy(model), copy.deepcopy(model)
+    fast = compiled(model, rows(), unseen="refuse")
+    torch.testing.assert_close(dict(model.state_dict()), dict(first.state_dict()))
+    follow(fast, twin, [torch.randn(3, 8) for _ in range(4)])
+    torch.testing.assert_close(dict(model.state_dict()), dict(twin.state_dict()))
+    assert fast.memory().states == sum(x.nbytes for x in fast.states.places.values()) > 0
+    fast.reset_state()
+    follow(fast, first, [torch.randn(3, 8) for _ in range(2)])
+
+
+def test_ways_share_states_and_copies_have_their_own() -> None:
+    model = Twofold()
+    twin = copy.deepcopy(model).eval()
+    fast = compiled(model, rows(), unseen="refuse")
+    fast.add((rows(-1.0),))
+    follow(fast, twin, [rows(), rows(-1.0), rows(), rows(-1.0)])
+    other, before = copy.deepcopy(fast), copy.deepcopy(twin)
+    follow(other, copy.deepcopy(twin), [rows(), rows(-1.0)])
+    follow(fast, before, [rows(-1.0)])
+    weights = {**Twofold().state_dict(), "at": torch.tensor(7)}
+    fast.load_state_dict(weights)
+    before.load_state_dict(weights)
+    follow(fast, before, [rows(-1.0), rows()])
+    assert "writes to" in str(fast.explain())
+
+
+@pytest.mark.parametrize("kind", [Twofold, Counted])
+def test_a_call_of_another_way_goes_on_with_the_states(kind: type[Layers]) -> None:
+    model = kind()
+    twin = copy.deepcopy(model).eval()
+    fast = compiled(model, rows())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        follow(fast, twin, [rows(), rows(-1.0), rows(), rows(-1.0)])
+    assert fast.unseen_calls
+    model.at = torch.zeros((), dtype=torch.long)
+    with pytest.raises(InputError, match="another tensor as its state at"):
+        fast(rows(-1.0))
+
+
+def test_what_plans_have_as_a_constant_is_not_written_to_unseen() -> None:
+    model = Twofold()
+    twin = copy.deepcopy(model).eval()
+    fast = compiled(model, rows(-1.0))  # this way writes to nothing
+    with pytest.raises(CaptureError, match=r"writes to .* on this way"):
+        fast.add((rows(),))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        follow(fast, twin, [rows(-1.0), rows(), rows(-1.0)])
+    assert fast.unseen_calls == 1
+
+
+def test_changes_in_python_are_told() -> None:
+    class Counting(Layers):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            y: Tensor = self.layers(x)
+            return y[y[:, 0] > 0] + self.calls
+
+    with pytest.warns(UserWarning, match="forward changes calls"):
+        compiled(Counting(), rows())
+
+    class Assigning(Layers):
+        def forward(self, x: Tensor) -> Tensor:
+            self.rows = self.rows + 1
+            y: Tensor = self.layers(x) * self.rows
+            return y[y[:, 0] > 0]
+
+    with pytest.raises(CaptureError, match=r"write the new value into it: self\.rows\.copy_"):
+        compiled(Assigning(), rows())
