@@ -403,6 +403,20 @@ def test_kinds_of_networks(name: str) -> None:
     assert apart(model, other) < 1e-5
 
 
+def test_autocast_around_a_call_is_that_of_the_step_or_refused() -> None:
+    batch = batches(1)[0]
+    model, optimizer, other, theirs = twins(lambda p: torch.optim.SGD(p, lr=0.1))
+    step = step_of(model, optimizer, batch=batch)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(InputError, match="without it"):
+        step(*batch)
+    assert apart(model, other) == 0
+    with torch.autocast("cpu", torch.bfloat16):
+        half = step_of(model, optimizer, batch=batch)
+        assert half(*batch).item() == pytest.approx(eager(other, theirs, batch), abs=5e-3)
+    with torch.autocast("cpu", torch.float16), pytest.raises(InputError, match="in bfloat16"):
+        half(*batch)
+
+
 def test_extras_autocast_and_a_frozen_part() -> None:
     def with_extras(model: nn.Module, x: Tensor, t: Tensor) -> tuple[Tensor, dict[str, Any]]:
         with torch.autocast("cpu", torch.bfloat16):

@@ -43,13 +43,14 @@ from anabranch.compiled.saved_step import (
     written,
 )
 from anabranch.compiled.states import with_values
-from anabranch.errors import OptionError, WeightsError
+from anabranch.errors import InputError, OptionError, WeightsError
 from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.optimizer import initialise
 from anabranch.frontend.surroundings import neutral, surroundings
 from anabranch.frontend.training import Held, Training, held_by, with_places
 from anabranch.frontend.training_cache import StepRequest, capture_step
 from anabranch.frontend.training_checks import check_training
+from anabranch.ir.ambient import autocast_now, name_of
 from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable, Target
@@ -144,12 +145,14 @@ class TrainingStep:
             the optimizer are one step further.
 
         Raises:
-            InputError: A batch of this form was not compiled, or a hyperparameter other than the
-                learning rate was changed since.
+            InputError: A batch of this form was not compiled, a hyperparameter other than the
+                learning rate was changed since, or autocast is on here and was not when the step
+                was compiled.
             WeightsError: A tensor of the model or optimizer has been exchanged for another one.
         """
         assert self._bound is not None and self._held is not None
         self._bound.follow()
+        self._check_autocast()
         for changed in self._values.changed():
             self.trace.warn("frontend", type(self.training.model).__name__, changed + AS_IT_WAS)
         if self._bound.refitted():
@@ -163,6 +166,19 @@ class TrainingStep:
             self.training.optimizer._opt_called = True  # type: ignore[attr-defined]
         self._bound.stepped()
         return returned
+
+    def _check_autocast(self) -> None:
+        """InputError under an autocast that the step was not compiled under, and so does not
+        follow."""
+        kind = self.training.random.device.type
+        now, compiled_under = autocast_now(kind), dict(self._found.autocast).get(kind)
+        if now and (compiled_under is None or name_of(compiled_under) != now):
+            was = f"in {name_of(compiled_under)}" if compiled_under else "without it"
+            raise InputError(
+                f"the step is called under torch.autocast({kind!r}, torch.{now})",
+                f"it was compiled {was}, and computes as it did then",
+                "have loss_fn enter autocast, or compile the step under it",
+            )
 
     def save(self, path: str | os.PathLike[str], state: bool = True) -> None:
         """Write all plans to one file, which `anabranch.load_step` reads anywhere.
