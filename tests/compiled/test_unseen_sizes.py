@@ -13,7 +13,7 @@ from torch import nn
 import anabranch
 from anabranch.compiled.calls import Compiled
 from anabranch.compiled.saved_sizes import read_back, written
-from anabranch.errors import InputError, OptionError
+from anabranch.errors import InputError, OptionError, WeightsError
 
 X = torch.randn(4, 3)
 
@@ -110,3 +110,26 @@ def test_what_a_file_says_of_sizes_fits_its_plan() -> None:
     for one in wrong:
         assert read_back(one, [2], 2) == (None, ())
     assert read_back(told, [2], 3) == (None, ()) == read_back(told, [2, 2], 2)
+
+
+def test_the_model_answers_no_call_with_other_weights_than_plans_have() -> None:
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.linear(x)
+            return y - x.mean()
+
+    model, other, x = Mean().eval(), Mean().eval(), torch.randn(5, 3)
+    quick: dict[str, Any] = {"target": "cpu", "cache_dir": None, "search": "none"}
+    fast = anabranch.compile(model, (X,), sizes=[4], unseen="eager", **quick)
+    torch.testing.assert_close(fast(x), model(x))
+    fast.refit(other)
+    torch.testing.assert_close(fast(X), other(X))
+    with pytest.raises(WeightsError, match=r"the model has another linear\.weight"):
+        fast(x)
+    model.load_state_dict(other.state_dict())
+    fast.refit(model)
+    torch.testing.assert_close(fast(x), other(x))

@@ -45,7 +45,9 @@ from anabranch.compiled.states import StateMemory
 from anabranch.compiled.transforms import check_plain, transforming
 from anabranch.compiled.unseen_sizes import Buckets, answer_between, grouped, known_form
 from anabranch.compiled.weights import (
+    Stamps,
     check_alike,
+    check_unseen,
     expected,
     other_weights,
     stamps_of,
@@ -59,6 +61,7 @@ from anabranch.errors import InputError, OptionError
 from anabranch.frontend.attributes import KEY, attributes
 from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.checks import check_call
+from anabranch.frontend.state import tensors_of, unwrapped
 from anabranch.frontend.surroundings import neutral
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable, Target
@@ -108,6 +111,8 @@ class Compiled(Plans):
     ) -> None:
         super().__init__(model, target, options, trace)
         self._buckets: list[Buckets] = []
+        self._stamps: Stamps = {}
+        """The model's tensors, as they were when it was first compiled."""
         self.states = StateMemory()
         self._beside: dict[str, Tensor] = {}
         """Weights that plans have only what was computed of, and no model has; others with the same
@@ -240,6 +245,8 @@ class Compiled(Plans):
             compilation = compile_model(job)
         if self.fitted is None:
             check_alike(self.entries, compilation)
+        if not self.entries and isinstance(self.model, torch.nn.Module):
+            self._stamps = stamps_of(dict(tensors_of(unwrapped(self.model))))
         self._take(
             Entry(
                 compilation.plan,
@@ -407,7 +414,7 @@ class Compiled(Plans):
         own = with_states(self.entries, self.target, self.states.first)
         compiled = Compiled(self.model, self.target, self.options, self.trace)
         compiled._refitted, compiled._sessions = self._refitted, self._sessions
-        compiled._beside = self._beside
+        compiled._beside, compiled._stamps = self._beside, self._stamps
         for entry in own:
             compiled._take(entry)
         self._sessions.append(weakref.ref(compiled))
@@ -461,7 +468,7 @@ class Compiled(Plans):
                 bound_call = bind(entry, args, kwargs)
                 if not bound_call.differences:
                     return answer(bound_call.tensors)
-        eager = self.model if self.options.unseen == "eager" else None
+        eager = self._unseen if self.options.unseen == "eager" and self.model is not None else None
         if any(entry.plan.tasks.states for entry in self.entries):
             eager = None  # it would read and write states of its own
         done, outcome = answer_between(self._buckets, args, kwargs, eager)
@@ -469,6 +476,12 @@ class Compiled(Plans):
             return outcome
         more = "Add yours with .add(...)" if self.model is not None else "Compile the model for it"
         raise refusal(self.entries, args, kwargs, more, outcome)
+
+    def _unseen(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model itself returns."""
+        assert self.model is not None, "what was loaded has none to run"
+        check_unseen(self.model, self._stamps if self.fitted is None else self.fitted)
+        return self.model(*args, **kwargs)
 
     def _held_by_name(self) -> dict[str, Tensor]:
         """The weights that lie in memory of plans, and states."""

@@ -86,7 +86,6 @@ class CutModel(Compiled):
         self._roots: tuple[Tensor, ...] = ()
         """What leads to the weights that the model would find gradients of."""
         self._frozen: tuple[Tensor, ...] = ()
-        self._stamps: Stamps = {}
         self._warned = False
         self._lock, self._forks = threading.RLock(), FORKS.count
 
@@ -190,7 +189,7 @@ class CutModel(Compiled):
                 "this call goes a way that no example went, and the model has other weights: "
                 + name,
                 "such a call runs the model itself, whose weights were changed since",
-                "call refit(model) first",
+                "load the weights that you want into the model, and call refit(model)",
             )
         if name := cut_states.elsewhere(self.states, self.model):
             raise InputError(

@@ -16,12 +16,27 @@ from torch import Tensor, nn
 from anabranch.compiled.entry import Entry
 from anabranch.compiled.sources import sources
 from anabranch.compiler.compilation import Compilation
-from anabranch.errors import OptionError
-from anabranch.frontend.state import unwrapped
+from anabranch.errors import OptionError, WeightsError
+from anabranch.frontend.state import tensors_of, unwrapped
 from anabranch.ir.key import digest_source, digest_tensors
 
 Stamps = Mapping[str, tuple[int, int | None]]
 """By name where a tensor is, and how often it was written to; None where nobody counts."""
+
+
+def check_unseen(model: Any, stamps: Stamps) -> None:
+    """WeightsError where the model, which a call is to run, has other weights than plans, which
+    have those with these stamps."""
+    held = dict(tensors_of(unwrapped(model))) if isinstance(model, nn.Module) else {}
+    now = stamps_of({name: held[name] for name in stamps if name in held})
+    name = next((name for name, stamp in now.items() if stamp != stamps[name]), "")
+    if name:
+        raise WeightsError(
+            f"no plan answers this call, and the model has another {name} than the plans",
+            "unseen='eager' runs the model itself, and its answers would be of other weights than "
+            "those of all other calls",
+            "load the weights that you want into the model, and call refit(model)",
+        )
 
 
 def stamps_of(tensors: Mapping[str, Tensor]) -> Stamps:
