@@ -552,3 +552,38 @@ def test_on_a_simulated_gpu_plans_are_made(search: str) -> None:
         options = {**FAST, "target": "sim:h200", "search": search}
         fast = anabranch.compile(model, given(0), **options)
         assert fast.memory().states == sum(value.nbytes for value in CASES[name][1].values())
+
+
+class Copies(nn.Module):
+    """Copies into buffers what has another dtype, what is no whole number into integers, and one
+    number into several places."""
+
+    mean: Tensor
+    rounded: Tensor
+    whole: Tensor
+    spread: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("rounded", torch.zeros(4, dtype=torch.float16))
+        self.register_buffer("whole", torch.zeros(4, dtype=torch.int64))
+        self.register_buffer("spread", torch.zeros(2, 4, dtype=torch.float16))
+
+    def forward(self, x: Tensor) -> Any:
+        self.spread.copy_(x[1, 2])
+        self.mean.lerp_(x.mean(0), 0.5)
+        self.rounded.copy_(self.mean)
+        self.whole.copy_(x[0] * 10)
+        self.mean.copy_(self.rounded)
+        return self.rounded, self.whole, x - self.mean, self.spread + 1
+
+
+def test_what_is_copied_into_a_buffer_is_cast_and_expanded() -> None:
+    x = torch.randn(3, 4)
+    model, eager = Copies().eval(), Copies().eval()
+    fast = anabranch.compile(model, (x,), target="cpu", search="none", cache_dir=None)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(3, 4)
+            torch.testing.assert_close(fast(x), eager(x), rtol=0, atol=0)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._C import DispatchKey
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram, exported_program
 from torch.export.graph_signature import InputKind
 
@@ -23,6 +24,7 @@ from anabranch.frontend.operators import decompositions
 
 DecompositionTable = dict[Any, Callable[..., Any]]
 
+aten = torch.ops.aten
 SPLIT = "_split_decomp_table_to_cia_and_python_decomp"
 """Torch's function from a table to the composites that it prepares, and the rest of the table."""
 
@@ -30,6 +32,7 @@ SPLIT = "_split_decomp_table_to_cia_and_python_decomp"
 def decompose(program: ExportedProgram) -> ExportedProgram:
     """The program in the operators of `decompositions`. Raises what torch raises."""
     _untie(program)
+    _fit_copies(program.graph)
     with _few_prepared(program):
         decomposed: ExportedProgram = program.run_decompositions(decompositions())
     return decomposed
@@ -49,6 +52,27 @@ def _untie(program: ExportedProgram) -> None:
             if len(tied) > 1:
                 tied.remove(spec.target)
                 state[spec.target] = state[spec.target].detach().clone()
+
+
+def _fit_copies(graph: fx.Graph) -> None:
+    """Cast and expand what `copy_` takes of another dtype or shape: torch loses that where a whole
+    buffer is written, and has the buffer in the other one."""
+    for node in list(graph.nodes):
+        if node.target is not aten.copy_.default:
+            continue
+        written, source = (operand.meta["val"] for operand in node.args[:2])
+        if not isinstance(source, FakeTensor):
+            continue
+        for target, wanted, other in (
+            (aten.to.dtype, written.dtype, written.dtype != source.dtype),
+            (aten.expand.default, list(written.shape), written.shape != source.shape),
+        ):
+            if other and all(isinstance(size, int) for size in (*written.shape, *source.shape)):
+                with graph.inserting_before(node), source.fake_mode:
+                    fitted = graph.call_function(target, (node.args[1], wanted))
+                    source = target(source, wanted)
+                fitted.meta = {**node.meta, "val": source}
+                node.update_arg(1, fitted)
 
 
 @contextmanager
