@@ -87,7 +87,7 @@ def _likenesses(task: Task) -> Iterator[Hashable]:
         yield node.op, tuple(table[name].shape for name in node.uses[:1]), _taps(task, node)
         yield node.op, tuple(table[name].shape for name in node.uses[:1])
         yield node.op
-        yield (ops.info(node.op).kind,)
+        yield (ops.kind_of(node),)
     yield ()
 
 

@@ -65,7 +65,7 @@ def chained_us(body: Graph) -> float:
     deep: dict[str, int] = {}
     for node in body.nodes:
         above = max((deep.get(name, 0) for name in node.uses), default=0)
-        own = ops.info(node.op).kind == "pointwise"
+        own = ops.kind_of(node) == "pointwise"
         deep.update(dict.fromkeys(node.results, above + own))
     return CHAINED_US * max(0, max(deep.values(), default=0) - HIDDEN_OPERATORS)
 

@@ -149,21 +149,18 @@ def per_processor(resources: Resources, spec: TargetSpec) -> int:
 def main_node(task: Task) -> Node | None:
     """What a task is mostly about: its contraction, else its first node; None for an empty one."""
     nodes = task.body.nodes
-    contract = (node for node in nodes if ops.info(node.op).kind == "contract")
+    contract = (node for node in nodes if ops.contracts(node))
     return next(contract, nodes[0] if nodes else None)
 
 
 def computes(task: Task) -> bool:
     """Whether the task multiplies and accumulates; all others are bound by memory."""
-    return any(ops.info(node.op).kind == "contract" for node in task.body.nodes)
+    return any(ops.contracts(node) for node in task.body.nodes)
 
 
 def contracts_in_f32(task: Task) -> bool:
     """Whether its time depends on tf32 being allowed."""
-    return any(
-        ops.info(node.op).kind == "contract" and node.type.dtype == torch.float32
-        for node in task.body.nodes
-    )
+    return any(ops.contracts(node) and node.type.dtype == torch.float32 for node in task.body.nodes)
 
 
 def _bound(task: Task, body: Graph) -> bool:
@@ -204,7 +201,7 @@ def _awaited(body: Graph, table: Mapping[str, TensorType], spec: TargetSpec) -> 
 
 
 def _depth(node: Node, table: Mapping[str, TensorType]) -> int:
-    if ops.info(node.op).kind != "contract" or not node.type.numel:
+    if not ops.contracts(node) or not node.type.numel:
         return 0
     return ops.flops(node, table) // (2 * node.type.numel)
 
@@ -213,7 +210,7 @@ def _rate(node: Node, spec: TargetSpec) -> float:
     """Peak operations per second: tensor cores for contractions, plain fp32 for all else."""
     rates = dict(spec.peak_flops)
     plain = rates.get("f32") or max(rates.values(), default=1e12)
-    if ops.info(node.op).kind != "contract":
+    if not ops.contracts(node):
         return plain
     name = DTYPE_NAMES[node.type.dtype]
     if name == "f32" and spec.tf32:

@@ -170,7 +170,7 @@ class _ClusterSearch:
             return Refused("somebody sees a state there that is written in part")
         if len({self.facts.late.get(node.name, 0) for node in nodes}) > 1:
             return Refused("it would compute now what is to be computed when fewer bytes live")
-        if not any(map(_reduces, halves)):
+        if not any(map(_any_reduction, halves)):
             return why_no_cluster(nodes, self.paths, self.facts, self.shapes)
         # Rows and windows have their own idea of a space: only their templates can tell.
         group = self.paths.with_views(nodes)
@@ -179,7 +179,7 @@ class _ClusterSearch:
     def _stays_apart(self, node: Node) -> bool:
         if node.name in self.facts.written:
             return not stores_part(node)
-        kind, name = ops.info(node.op).kind, ops.packet_name(node.op)
+        kind, name = ops.kind_of(node), ops.packet_name(node.op)
         supported = kind in ("pointwise", "factory", "reduce") or name in MOVES
         typed = all(type.dtype in COMPUTE and type.numel for type in node.types)
         fits = supported and typed and name in LOWERINGS and not ops.info(node.op).random
@@ -222,7 +222,7 @@ def too_many(nodes: Sequence[Node], paths: Paths) -> Refused | None:
     values = len(read) + len(paths.outputs(nodes))
     if len(nodes) > MOST_NODES or values > MOST_VALUES:
         return Refused(f"{len(nodes)} nodes with {values} values are too many")
-    folds = sum(ops.info(node.op).kind == "reduce" for node in nodes)
+    folds = sum(ops.kind_of(node) == "reduce" for node in nodes)
     return Refused(f"{folds} reductions are too many") if folds > MOST_REDUCTIONS else None
 
 
@@ -238,10 +238,10 @@ def _why_not_inside(
 ) -> Refused | None:
     """Why a node may not compute what it reads by itself."""
     maker, read, whole = facts.makers[root], facts.types[value].numel, facts.types[root].numel
-    kind = ops.info(reader.op).kind
+    kind = ops.kind_of(reader)
     larger = kind == "pointwise" or ops.packet_name(reader.op) in RECOMPUTED
     wanted = reader.type.numel if larger else read
-    if max(wanted, read) > min(read, whole) and ops.info(maker.op).kind != "factory":
+    if max(wanted, read) > min(read, whole) and ops.kind_of(maker) != "factory":
         return Refused(f"%{root} is broadcast: it would be computed again for each element")
     for node, size in ((reader, reader.type.numel), (maker, read)):
         if ops.packet_name(node.op) not in CONCATS:
@@ -266,7 +266,7 @@ def _why_not_inside(
 
 def _is_step(node: Node, results: set[str], paths: Paths) -> bool:
     """Whether it is an instruction on one value that is read: a rotation's negated half, say."""
-    cheap = ops.packet_name(node.op) in CHEAP and ops.info(node.op).kind == "pointwise"
+    cheap = ops.packet_name(node.op) in CHEAP and ops.kind_of(node) == "pointwise"
     return cheap and len(node.uses) == 1 and results.isdisjoint(map(paths.root, node.uses))
 
 
@@ -275,19 +275,19 @@ def _too_often(body: Graph) -> Refused | None:
     """Whether values are computed for many more points than they have elements. The names in the
     body are positions: none is in what it says."""
     dfg = lower_parts(body) if body.states else lower(body)
-    if isinstance(dfg, Refused) or _reduces(body.nodes):
+    if isinstance(dfg, Refused) or _any_reduction(body.nodes):
         return None if not isinstance(dfg, Refused) else dfg
     computed = [p for p in all_parts(*(s.expr for s in dfg.stores)) if isinstance(p, Arith)]
     done = dfg.points * sum(1 for part in computed if part.value_name)
-    each = (n.type.numel for n in body.nodes if ops.info(n.op).kind == "pointwise")
+    each = (n.type.numel for n in body.nodes if ops.kind_of(n) == "pointwise")
     least = max(sum(each), dfg.points)
     if done > max(MOST_AGAIN * least, CHEAP_ELEMENTS):
         return Refused(f"{done} elements would be computed, where there are {least}")
     return None
 
 
-def _reduces(nodes: Sequence[Node]) -> bool:
-    return any(ops.info(node.op).kind == "reduce" for node in nodes)
+def _any_reduction(nodes: Sequence[Node]) -> bool:
+    return any(ops.kind_of(node) == "reduce" for node in nodes)
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -232,7 +232,7 @@ def _why_fixed(name: str, whole: Node, tasks: TaskGraph) -> Refused | None:
     if name in {roots.get(ref.name, ref.name) for ref in tasks.outputs}:
         return Refused(f"%{name} is returned")
     reads = [n for t in tasks.tasks for n in t.body.nodes if name in n.uses]
-    view = next((n for n in reads if ops.info(n.op).kind == "view"), None)
+    view = next((n for n in reads if ops.kind_of(n) == "view"), None)
     return (
         Refused(f"%{view.name} needs %{name} in strides of its own") if view is not None else None
     )

@@ -362,7 +362,7 @@ class _SubsetTable:
                 return Refused(f"%{node.name} writes in the place of a state")
             if ops.info(node.op).random:
                 return Refused(f"%{node.name} draws random numbers")
-            if ops.info(node.op).kind != "contract" and (why := unknown(node)):
+            if not ops.contracts(node) and (why := unknown(node)):
                 return why
         return too_many([node for node in group if node.name not in self.views], self.paths)
 

@@ -35,7 +35,6 @@ from anabranch.fusion.legality import (
     MOST_PROLOGUE_READS,
     FusionFacts,
     body_of,
-    contracts,
     differs,
     why_not_written,
 )
@@ -142,7 +141,7 @@ def _offers(
 
 def _suits(first: NodeGroup, second: NodeGroup, facts: FusionFacts) -> bool:
     """Whether the two are of kinds that go together, one contraction at least among them."""
-    ours, theirs = ([contracts(node) for node in _anchors(group)] for group in (first, second))
+    ours, theirs = ([ops.contracts(node) for node in _anchors(group)] for group in (first, second))
     if theirs == [True]:
         product = len(ours) == 1 and not _attends(second)
         return product or (not ours and _light(first, facts))
@@ -196,7 +195,7 @@ def why_not_gemm_chain(first: NodeGroup, second: NodeGroup, facts: FusionFacts) 
     last = {first[-1].name, *(name for node in views for name in node.results)}
     reading = [node for node in second if last.intersection(node.uses)]
     for node in reading:
-        if not contracts(node) or sum(map(node.uses.count, last)) > 1:
+        if not ops.contracts(node) or sum(map(node.uses.count, last)) > 1:
             return Refused(f"%{node.name} reads %{first[-1].name} otherwise than as its input")
     why = _waits(nodes, facts) if _anchors(first) else _again(first, reading, facts)
     return why or why_not_one(body_of(nodes, facts))
@@ -218,7 +217,11 @@ def why_not_one_kernel(
     """Why no template writes the group, of one anchor or a chain of two. As
     `legality.why_not_written`, for which what lies before a window must be cheap."""
     anchors = _anchors(group)
-    if len(anchors) < 2 or not any(map(contracts, anchors)) or any(map(_reduces, group)):
+    if (
+        len(anchors) < 2
+        or not any(map(ops.contracts, anchors))
+        or any(map(_reduces_whole_axes, group))
+    ):
         return why_not_written(group, facts, outputs)
     said = " and ".join(f"%{anchor.name}" for anchor in anchors)
     if len(anchors) > 2 and not _attends(tuple(group)):
@@ -228,8 +231,9 @@ def why_not_one_kernel(
     return why_not_one(body_of(group, facts))
 
 
-def _reduces(node: Node) -> bool:
-    return ops.info(node.op).kind == "reduce" and "pool" not in node.op
+def _reduces_whole_axes(node: Node) -> bool:
+    """Whether the node reduces axes and not windows, as pooling does."""
+    return ops.kind_of(node) == "reduce" and "pool" not in node.op
 
 
 def _again(light: NodeGroup, reading: Sequence[Node], facts: FusionFacts) -> Refused | None:
@@ -271,7 +275,7 @@ def is_gemm_chain(task: Task) -> bool:
 
 def _anchors(group: Sequence[Node]) -> list[Node]:
     """The contractions and poolings of a group."""
-    return [node for node in group if contracts(node) or "pool" in ops.packet_name(node.op)]
+    return [node for node in group if ops.contracts(node) or "pool" in ops.packet_name(node.op)]
 
 
 def _attends(group: NodeGroup) -> bool:
@@ -281,7 +285,7 @@ def _attends(group: NodeGroup) -> bool:
 def _light(group: NodeGroup, facts: FusionFacts) -> bool:
     """Whether the group computes element by element, or moves what it reads; a concatenation alone
     may cost nothing at all, which is for others to try."""
-    pointwise = [ops.info(node.op).kind == "pointwise" for node in group]
+    pointwise = [ops.kind_of(node) == "pointwise" for node in group]
     moves = [ops.packet_name(n.op) in MOVES or ops.is_view(n, facts.types) for n in group]
     alone = not any(pointwise) and any(ops.packet_name(node.op) in CONCATS for node in group)
     alone = alone or any(node.name in facts.alone for node in group)

@@ -155,7 +155,7 @@ def why_not_pointwise(node: Node, group: Sequence[Node], facts: FusionFacts) -> 
     written then, so nobody else may read it."""
     inside = {member.name for member in group}
     for member in (node, *group):
-        if ops.info(member.op).kind != "contract" and (why := unknown(member)):
+        if not ops.contracts(member) and (why := unknown(member)):
             return why
     for result in node.results:
         if result in facts.returned:
@@ -169,7 +169,7 @@ def why_not_pointwise(node: Node, group: Sequence[Node], facts: FusionFacts) -> 
 def misread(node: Node, readers: Sequence[Node]) -> Refused | None:
     """Why what these read cannot be computed where they read it."""
     for reader in readers:
-        if ops.info(reader.op).kind != "pointwise":
+        if ops.kind_of(reader) != "pointwise":
             if reader.uses.count(node.name) > 1 or reader.uses[0] != node.name:
                 return Refused(f"%{reader.name} reads %{node.name} otherwise than as its input")
         elif reader.type.shape != node.type.shape:
@@ -250,11 +250,6 @@ def body_of(
     inputs = tuple(Input(name, facts.types[name]) for name in read)
     returned = tuple(map(Ref, outputs or group[-1].results))
     return placed(Graph(group[-1].name, inputs, (), tuple(group), returned), facts.written)
-
-
-def contracts(node: Node) -> bool:
-    """Whether the node is a contraction."""
-    return ops.info(node.op).kind == "contract"
 
 
 def is_depthwise(node: Node, facts: FusionFacts) -> bool:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from anabranch.fusion.cluster import in_order
-from anabranch.fusion.legality import FusionFacts, Unwritten, contracts
+from anabranch.fusion.legality import FusionFacts, Unwritten
 from anabranch.fusion.reachability import Reach
 from anabranch.fusion.views import Paths
 from anabranch.ir import ops
@@ -70,8 +70,8 @@ def _joined(
             continue
         taken = [node for other in summed for node in groups[other]]
         nodes = _with_own_views([*group, *taken], paths)
-        anchor = next(node for node in group if contracts(node))
-        what = f"%{anchor.name} + " + " + ".join(f"%{n.name}" for n in taken if _reduces(n))
+        anchor = next(node for node in group if ops.contracts(node))
+        what = f"%{anchor.name} + " + " + ".join(f"%{n.name}" for n in taken if _is_reduction(n))
         reach = reach or Reach.of(paths.edges(groups))
         why = _between(groups, {at, *summed}, reach)
         why = why or unwritten(nodes, facts, paths.outputs(nodes))
@@ -93,7 +93,7 @@ def _after(
 ) -> set[int]:
     """The groups that compute, of parts of the rows that this one makes, numbers for each part."""
     facts, at = paths.facts, home[group[-1].name]
-    if len(group[-1].types) != 1 or sum(map(contracts, group)) != 1:
+    if len(group[-1].types) != 1 or sum(map(ops.contracts, group)) != 1:
         return set()
     *lead, length = group[-1].type.shape or (1,)
     summed: set[int] = set()
@@ -116,7 +116,7 @@ def _after(
                 stack += [name for node in groups[other] for name in node.results]
     nodes = [node for other in summed for node in groups[other]]
     kept = {len(facts.types[name].shape) for name in paths.outputs(nodes)} if nodes else set()
-    return summed if any(map(_reduces, nodes)) and kept <= {len(lead) + 1} else set()
+    return summed if any(map(_is_reduction, nodes)) and kept <= {len(lead) + 1} else set()
 
 
 def _before(
@@ -124,14 +124,14 @@ def _before(
 ) -> set[int]:
     """The groups that compute numbers that this one reads, for each row that it multiplies, of a
     few numbers in memory."""
-    anchors = [node for node in group if contracts(node)]
+    anchors = [node for node in group if ops.contracts(node)]
     if len(anchors) != 1:
         return set()
     rows, results = anchors[0].uses[0], {name for node in group for name in node.results}
     summed: set[int] = set()
     for name in {name for node in group for name in node.uses} - results - {rows}:
         chain = _chain(name, rows, groups, home, paths.facts)
-        if any(_reduces(node) for at in chain for node in groups[at]):
+        if any(_is_reduction(node) for at in chain for node in groups[at]):
             summed |= chain
     return summed
 
@@ -177,7 +177,7 @@ def _with_own_views(nodes: Sequence[Node], paths: Paths) -> NodeGroup:
 
 def _sums(group: NodeGroup) -> bool:
     """Whether it is made of sums and arithmetic alone."""
-    return bool(group) and all(_reduces(node) or _computes(node) for node in group)
+    return bool(group) and all(_is_reduction(node) or _is_pointwise(node) for node in group)
 
 
 def _between(groups: Sequence[NodeGroup], joined: Collection[int], reach: Reach) -> Refused | None:
@@ -190,9 +190,9 @@ def _between(groups: Sequence[NodeGroup], joined: Collection[int], reach: Reach)
     return None if stands is None else Refused(f"%{groups[stands][-1].name} stands between them")
 
 
-def _reduces(node: Node) -> bool:
-    return ops.info(node.op).kind == "reduce"
+def _is_reduction(node: Node) -> bool:
+    return ops.kind_of(node) == "reduce"
 
 
-def _computes(node: Node) -> bool:
-    return ops.info(node.op).kind == "pointwise"
+def _is_pointwise(node: Node) -> bool:
+    return ops.kind_of(node) == "pointwise"

@@ -29,7 +29,6 @@ from anabranch.fusion.legality import (
     CHEAP,
     FusionFacts,
     body_of,
-    contracts,
     is_depthwise,
     misread,
     why_not_written,
@@ -153,13 +152,13 @@ class _RecomputeSearch:
         for node in reading:
             if node.name in self.facts.alone:
                 return Refused(f"%{node.name} writes in the place of a state")
-            if ops.info(node.op).kind not in ("pointwise", "reduce", "contract"):
+            if ops.kind_of(node) not in ("pointwise", "reduce", "contract"):
                 return Refused(f"%{node.name} only moves what it reads")
         for node in light:
             if why := misread(node, [n for n in reading if node.name in n.uses]):
                 return why
         outputs = self.outputs[reader]
-        if _is_row_norm(light) and not all(map(contracts, reading)):
+        if _is_row_norm(light) and not all(map(ops.contracts, reading)):
             return Refused("the norm of a row is computed again by products alone")
         if _is_row_norm(light) or not any(_is_dense(node, self.facts) for node in nodes):
             return why_not_written(nodes, self.facts, outputs)
@@ -218,7 +217,7 @@ def _wanted(light: NodeGroup, reader: NodeGroup) -> NodeGroup:
 
 
 def _is_light(node: Node) -> bool:
-    return ops.info(node.op).kind == "pointwise" and ops.packet_name(node.op) in CHEAP
+    return ops.kind_of(node) == "pointwise" and ops.packet_name(node.op) in CHEAP
 
 
 def _is_row_norm(group: NodeGroup) -> bool:
@@ -232,4 +231,4 @@ def _is_row_norm(group: NodeGroup) -> bool:
 
 def _is_dense(node: Node, facts: FusionFacts) -> bool:
     """Whether the node is a contraction over more than the taps of one channel."""
-    return contracts(node) and not is_depthwise(node, facts)
+    return ops.contracts(node) and not is_depthwise(node, facts)

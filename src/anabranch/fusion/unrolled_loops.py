@@ -132,7 +132,7 @@ class LoopSearch:
                 for name in self.paths.sources(node)
                 if name in self.able and size[name] == node.type.numel
             ]
-            own = ops.info(node.op).kind == "pointwise" and node.name in self.able
+            own = ops.kind_of(node) == "pointwise" and node.name in self.able
             deep[node.name] = 1 + max(above, default=0) if own else 0
             size[node.name] = node.type.numel
         return deep

@@ -113,7 +113,7 @@ def anchor_of(group: NodeGroup, views: Container[str] = ()) -> Node:
     no view."""
     for kinds in (("contract",), ("reduce",), ("pointwise", "move", "factory", "opaque")):
         for node in group:
-            if ops.info(node.op).kind in kinds and node.name not in views:
+            if ops.kind_of(node) in kinds and node.name not in views:
                 return node
     raise AssertionError("a group has a node that is no view")
 
@@ -124,7 +124,7 @@ def _by_depth(nodes: Sequence[Node], facts: FusionFacts) -> list[Node]:
     are there by then, and nobody waits for more than before."""
     depth: dict[str, int] = {}
     for node in (facts.makers[name] for name in facts.types if name in facts.makers):
-        own = ops.info(node.op).kind in ("contract", "reduce")
+        own = ops.kind_of(node) in ("contract", "reduce")
         before = (depth[name] for name in node.uses if name in depth)
         depth.update(dict.fromkeys(node.results, max(before, default=0) + own))
     return sorted(nodes, key=lambda node: depth[node.name])
@@ -168,7 +168,7 @@ def _join_reader(
 ) -> None:
     """Puts a node, with the group it ends, into the group of its readers, if one of the two is
     pointwise and at most one node of them all is not."""
-    kind = ops.info(node.op).kind
+    kind = ops.kind_of(node)
     own = home.get(node.name, [node])
     readers = facts.readers.get(node.name, ())
     fusible = kind in ("pointwise", "contract", "reduce") or ops.packet_name(node.op) in GATHERS
@@ -178,7 +178,7 @@ def _join_reader(
     if reader.name in facts.alone:
         return
     group = home.get(reader.name, [reader])
-    after = ops.info(reader.op).kind == "pointwise"
+    after = ops.kind_of(reader) == "pointwise"
     before = _takes_prologue(reader, facts) and (kind == "pointwise" or node.op == PAD)
     # A padding that already runs with what reads it hands on what it reads.
     through = reader.op == PAD and bool(_anchors(group)) and kind == "pointwise"
@@ -204,11 +204,11 @@ def _join_reader(
 
 
 def _anchors(group: list[Node]) -> list[Node]:
-    return [node for node in group if ops.info(node.op).kind in ("contract", "reduce")]
+    return [node for node in group if ops.kind_of(node) in ("contract", "reduce")]
 
 
 def _takes_prologue(node: Node, facts: FusionFacts) -> bool:
-    return ops.info(node.op).kind == "reduce" or is_depthwise(node, facts)
+    return ops.kind_of(node) == "reduce" or is_depthwise(node, facts)
 
 
 def _said(chain: list[Node]) -> str:

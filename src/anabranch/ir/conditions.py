@@ -62,7 +62,7 @@ def index_bounds(graph: Graph) -> list[tuple[Constant, str, Numbers]]:
     bounds: list[tuple[Constant, str, Numbers]] = []
     for node in graph.nodes:
         for name, low, high in _lookups(node, table):
-            while (maker := makers.get(name)) is not None and ops.info(maker.op).kind == "view":
+            while (maker := makers.get(name)) is not None and ops.kind_of(maker) == "view":
                 name = maker.uses[0]
             constant = constants.get(name)
             if constant is not None and constant.type.dtype != torch.bool:

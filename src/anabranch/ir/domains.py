@@ -183,7 +183,7 @@ def demands(node: Node, types: Mapping[str, TensorType]) -> Iterator[tuple[str, 
         for stated in ("key", "value", "attn_mask", "attn_bias"):
             if isinstance(value := arguments.get(stated), Ref):
                 yield value.name, Domain(finite=True)
-    if ops.info(node.op).kind == "contract" and "conv" in name:
+    if ops.contracts(node) and "conv" in name:
         weight = arguments.get("grad", arguments.get("weight"))
         if isinstance(weight, Ref):  # of which libraries multiply the zeros around an image, or not
             yield weight.name, Domain(finite=True)
@@ -242,7 +242,7 @@ def _is_understood(node: Node, types: Mapping[str, TensorType]) -> bool:
     name = ops.packet_name(node.op)
     if name in GRADIENTS:  # a place must be one of its window
         return False
-    if ops.info(node.op).kind != "opaque":
+    if ops.kind_of(node) != "opaque":
         return True
     if not name.startswith("aten.") or "assert" in name:
         return False

@@ -153,7 +153,7 @@ def _scaled(name: str, state: _State) -> Tensor | None:
 
 def _is_exact(node: Node, state: _State) -> bool:
     """Whether every way to compute the results gives the same bits."""
-    name, kind = ops.packet_name(node.op), ops.info(node.op).kind
+    name, kind = ops.packet_name(node.op), ops.kind_of(node)
     if not state.exact.issuperset(node.uses) or "alpha" in dict(node.kwargs):
         return False
     moves = kind in ("view", "move", "factory") and name not in UNEVEN
@@ -163,7 +163,7 @@ def _is_exact(node: Node, state: _State) -> bool:
 
 
 def _errors(node: Node, results: Sequence[Tensor], state: _State) -> Sequence[Tensor | None]:
-    name, kind = ops.packet_name(node.op), ops.info(node.op).kind
+    name, kind = ops.packet_name(node.op), ops.kind_of(node)
     nothing: list[Tensor | None] = [None] * len(results)
     if not all(isinstance(result, Tensor) for result in results):
         return nothing
@@ -210,7 +210,7 @@ def _moved(node: Node, results: Sequence[Tensor], state: _State) -> list[Tensor 
 def _summed(node: Node, result: Tensor, state: _State) -> Tensor:
     """Of sums of products: what errors add up to, and the rounding of the sum."""
     name = node.results[0]
-    contracts = ops.info(node.op).kind == "contract"
+    contracts = ops.contracts(node)
     eps = state.eps(name, contracts)
     floats = _floats(node, state)
     sizes = {operand: state.values[operand].abs() for operand in floats}
@@ -287,7 +287,7 @@ def _apart(was: Tensor, now: Tensor, precision: torch.dtype) -> Tensor:
 def _roughly(node: Node, at: int, result: Tensor, state: _State) -> Tensor | None:
     """Of an operator of which nothing is known: what random changes of all it reads make of it,
     the largest along each row."""
-    eps = state.eps(node.results[at], ops.info(node.op).kind == "contract")
+    eps = state.eps(node.results[at], ops.contracts(node))
     if not result.is_floating_point() or not eps:
         return None
     dice = torch.Generator(state.device).manual_seed(0)

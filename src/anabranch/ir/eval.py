@@ -67,7 +67,7 @@ def eval_graph(
         fetch(node.uses)
         how = kept.get(node.name, "raised")
         results = run_node(node, values, device, precision, own, how)
-        if moved is not None and ops.info(node.op).kind not in EXACT:
+        if moved is not None and ops.kind_of(node) not in EXACT:
             results = tuple(moved(r) if isinstance(r, torch.Tensor) else r for r in results)
         values.update(zip(node.results, results, strict=True))
         for name in last_use.get(i, ()):
@@ -199,7 +199,7 @@ def kept_as_they_are(graph: Graph) -> dict[str, How]:
         if rounds(node, table) or ops.packet_name(node.op) in OF_A_DTYPE:
             kept[node.name] = "own"
         elif not strict.isdisjoint(node.results):
-            alone = ops.info(node.op).kind in ELEMENTWISE or node.types[0].dtype.is_complex
+            alone = ops.kind_of(node) in ELEMENTWISE or node.types[0].dtype.is_complex
             kept[node.name] = "own" if alone else "rounded"
         elif not strict.isdisjoint(node.uses) and decides(node, table):
             kept[node.name] = "own"

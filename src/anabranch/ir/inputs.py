@@ -230,7 +230,7 @@ def ancestors(name: str, makers: Mapping[str, Node]) -> set[str]:
 
 def _is_light(name: str, makers: Mapping[str, Node], types: Mapping[str, TensorType]) -> bool:
     maker = makers.get(name)
-    heavy = maker is not None and ops.info(maker.op).kind in ("contract", "opaque")
+    heavy = maker is not None and ops.kind_of(maker) in ("contract", "opaque")
     return not heavy and types[name].numel <= LIGHT
 
 

@@ -13,7 +13,7 @@ HOPPER_BYTES, OTHER_BYTES = 33 << 20, 4096 * 1024 * 2 + 16 * 1024 * 8
 def multiplies(kernel: Kernel) -> bool:
     """Whether it calls cuBLAS, as far as operators tell."""
     return kernel.provider == "aten" and any(
-        ops.info(node.op).kind == "contract" and "conv" not in node.op for node in kernel.body.nodes
+        ops.contracts(node) and "conv" not in node.op for node in kernel.body.nodes
     )
 
 

@@ -264,6 +264,16 @@ def info(op: str) -> OpInfo:
     return OPS.get(packet_name(op), OPAQUE)
 
 
+def kind_of(node: Node) -> OperatorKind:
+    """What sort of operator the node calls."""
+    return info(node.op).kind
+
+
+def contracts(node: Node) -> bool:
+    """Whether the node multiplies and adds up: a product of matrices, a convolution, attention."""
+    return info(node.op).kind == "contract"
+
+
 def resolve(op: str) -> torch._ops.OpOverload:
     """The operator overload of this name; KeyError if torch has none. One of a user's is looked up
     each time: registered anew, it is another, and the old one is gone."""
@@ -508,7 +518,7 @@ def make_node(
 
 def is_view(node: Node, types: Mapping[str, TensorType]) -> bool:
     """Whether the node only renames elements: its results share the memory of its first input."""
-    if info(node.op).kind == "view":
+    if kind_of(node) == "view":
         return True
     if node.op in VIEW_IF_POSSIBLE:
         source = meta(types[_ref(node.args[0])])

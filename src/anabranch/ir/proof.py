@@ -195,6 +195,6 @@ def _plain(body: Graph) -> bool:
     zeros of both signs none is taken for the larger."""
     return all(
         node.op != "aten.div.Tensor_mode"
-        and (ops.packet_name(node.op) in SIGNED or ops.info(node.op).kind in ("move", "view"))
+        and (ops.packet_name(node.op) in SIGNED or ops.kind_of(node) in ("move", "view"))
         for node in body.nodes
     )

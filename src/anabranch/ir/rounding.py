@@ -185,6 +185,6 @@ def _carries(node: Node) -> bool:
     """Whether the result's bits are those of what it reads, by one rounding an element."""
     if ops.info(node.op).random:
         return False
-    return ops.info(node.op).kind in ("pointwise", "move", "view") or (
+    return ops.kind_of(node) in ("pointwise", "move", "view") or (
         ops.packet_name(node.op) in REDUCTIONS
     )

@@ -75,7 +75,7 @@ def terms_of(task: Task, spec: TargetSpec) -> tuple[LaunchTerms, ...]:
     if kernel.provider == "aten" and kernel.name == "aten":
         parts = part_types(kernel.body)
         return tuple(_called(node, table, spec, parts.get(node.name)) for node in nodes)
-    contracts = [node for node in nodes if ops.info(node.op).kind == "contract"]
+    contracts = [node for node in nodes if ops.contracts(node)]
     if len(contracts) != 1:
         return ()
     maker = "cudnn" if "convolution" in kernel.name else kernel.provider
@@ -101,7 +101,7 @@ def _called(
     node: Node, table: TypeTable, spec: TargetSpec, part: TensorType | None = None
 ) -> LaunchTerms:
     """An operator that ATen runs. `part`: what it writes, where that is but a part of a state."""
-    moved, kind = ops.traffic(node, table), ops.info(node.op).kind
+    moved, kind = ops.traffic(node, table), ops.kind_of(node)
     if kind == "contract":
         return _product_call(node, table, spec, "aten", [node], moved)
     sources = [table[name] for name in dict.fromkeys(node.uses)]
@@ -295,7 +295,7 @@ def _before_product(body: Graph, nodes: Sequence[Node]) -> tuple[int, int]:
     """How many operators compute what is multiplied, and how many constants these read."""
     constants = {constant.name for constant in body.constants}
     makers = {result: node for node in body.nodes for result in node.results}
-    product = next((n for n in nodes if ops.info(n.op).kind == "contract"), None)
+    product = next((n for n in nodes if ops.contracts(n)), None)
     reached: dict[str, Node] = {}
     left = [makers[name] for name in product.uses if name in makers] if product else []
     while left:

@@ -73,7 +73,7 @@ def writes_there(node: Node, table: Mapping[str, TensorType]) -> bool:
     strides will do; kernels over windows and axes ignore those of the memory they are given."""
     if not can_write(node):
         return False
-    if ops.info(node.op).kind in ("pointwise", "move") and ops.packet_name(node.op) not in DENSE:
+    if ops.kind_of(node) in ("pointwise", "move") and ops.packet_name(node.op) not in DENSE:
         return True
     if ops.packet_name(node.op) in PRODUCTS:
         return ops.same_layout(TensorType(node.type.shape, node.type.dtype), node.type)

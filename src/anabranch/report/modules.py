@@ -53,7 +53,7 @@ class _Branch:
 def module_of(row: TaskRow) -> str:
     """The path of its module, "" where that is the model itself or unknown."""
     nodes = row.task.body.nodes
-    main = [node.origin for node in nodes if ops.info(node.op).kind == row.kind]
+    main = [node.origin for node in nodes if ops.kind_of(node) == row.kind]
     for origins in (main, [node.origin for node in nodes]):
         paths = [path.split(".") for origin in origins for path in MODULE.findall(origin)]
         if paths:

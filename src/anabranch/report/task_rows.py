@@ -92,7 +92,7 @@ def kind_of(body: Graph) -> str:
     >>> kind_of(Graph("empty", (), (), (), ()))
     'move'
     """
-    kinds = {ops.info(node.op).kind for node in body.nodes}
+    kinds = {ops.kind_of(node) for node in body.nodes}
     return next((kind for kind in KINDS if kind in kinds), "move")
 
 

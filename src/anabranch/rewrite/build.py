@@ -177,7 +177,7 @@ def drop_dead(graph: Graph) -> Graph:
     live = {ref.name for ref in graph.outputs}
     nodes: list[Node] = []
     for node in reversed(graph.nodes):
-        acts = ops.info(node.op).kind == "opaque" and not (node.types and computable(node))
+        acts = ops.kind_of(node) == "opaque" and not (node.types and computable(node))
         if acts or live.intersection(node.results):
             live.update(node.uses)
             nodes.append(node)

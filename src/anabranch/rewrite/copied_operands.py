@@ -52,7 +52,7 @@ def copied(value: str, types: Mapping[str, TensorType], makers: Mapping[str, Nod
 def _start(value: str, types: Mapping[str, TensorType], makers: Mapping[str, Node]) -> int:
     """Where it begins in the memory that it is a view of, in elements."""
     start = 0
-    while (node := makers.get(value)) and ops.info(node.op).kind == "view":
+    while (node := makers.get(value)) and ops.kind_of(node) == "view":
         base = node.uses[0]
         args = tuple(rename(arg, {base: "x"}) for arg in node.args)
         kwargs = tuple((key, rename(arg, {base: "x"})) for key, arg in node.kwargs)

@@ -63,7 +63,7 @@ def check_readers(graph: Graph, before: Graph) -> None:
     was, now = types(before), types(graph)
     nodes: dict[str, Node] = {node.name: node for node in graph.nodes}
     for node in before.nodes:
-        if ops.info(node.op).kind != "opaque" and node.op not in STRIDED:
+        if ops.kind_of(node) != "opaque" and node.op not in STRIDED:
             continue
         reader = nodes.get(node.name)
         uses = reader.uses if reader is not None and reader.op == node.op else ()

@@ -117,7 +117,7 @@ def unlike_for(graph: Graph, other: Graph, inputs: Sequence[torch.Tensor]) -> Re
 
 def _adds_up(node: Node) -> bool:
     """Whether zeros of both signs may be added up, or compared."""
-    return ops.info(node.op).kind in ("contract", "reduce", "opaque")
+    return ops.kind_of(node) in ("contract", "reduce", "opaque")
 
 
 def spoilt(tensor: torch.Tensor, dice: torch.Generator, kind: str, share: int = 8) -> torch.Tensor:

@@ -74,7 +74,7 @@ def _computed(name: str, makers: Mapping[str, Node]) -> bool:
     """Whether a node of the body computes it, views seen through."""
     while name in makers:
         node = makers[name]
-        if ops.info(node.op).kind != "view":
+        if ops.kind_of(node) != "view":
             return True
         first = next(iter(ops.arguments(node).values()))
         if not isinstance(first, Ref):

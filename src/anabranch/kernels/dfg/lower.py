@@ -183,7 +183,7 @@ def _lowered(body: Graph, bindings: Mapping[str, At], most: int, parts: bool) ->
     except NotLowered:
         pieces = [StorePiece(ref.name, values[ref.name]) for ref in body.outputs]
         # Only contractions sum blocks; elsewhere what is short would be computed for each element.
-        if any(ops.info(node.op).kind == "contract" for node in body.nodes):
+        if any(ops.contracts(node) for node in body.nodes):
             pieces = _by_blocks(pieces) or pieces
         elif not any(ops.packet_name(node.op) in WINDOWS for node in body.nodes):
             finest = refined([piece.shape for piece in pieces])

@@ -134,7 +134,7 @@ def variants(body: Graph, spec: TargetSpec, pruning: PruningName = "time") -> li
 def why_none(body: Graph) -> str:
     """Why no template writes the body, in the words of those that are for such nodes."""
     operators = {node.op for node in body.nodes}
-    kinds = Counter(ops.info(node.op).kind for node in body.nodes)
+    kinds = Counter(ops.kind_of(node) for node in body.nodes)
     near = ["rows", "window"] if kinds["reduce"] else ["pointwise"]
     if body.states:
         near = ["scatter"]

@@ -101,7 +101,7 @@ def _found_in(body: Graph) -> Recurrence | Refused:
 
 def _may_be(body: Graph) -> bool:
     """Whether it is long enough, and computed element by element."""
-    kinds = {ops.info(node.op).kind for node in body.nodes}
+    kinds = {ops.kind_of(node) for node in body.nodes}
     return len(body.nodes) >= 2 * LEAST_STEPS and not kinds & {"contract", "reduce", "opaque"}
 
 

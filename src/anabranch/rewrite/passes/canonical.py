@@ -34,7 +34,7 @@ def canonical(graph: Graph, trace: Trace) -> Graph:
 
     def visit(builder: Builder, node: Node) -> Ref | None:
         form = FORMS.get(node.op)
-        if form is None and ops.info(node.op).kind == "pointwise":
+        if form is None and ops.kind_of(node) == "pointwise":
             form = _unexpanded
         if form is None or any(result in read for result in node.results[1:]):
             return None

@@ -115,7 +115,7 @@ def _leaves(node: Node, maker: dict[str, Node]) -> tuple[set[str], int]:
 
 def _product(node: Node) -> int:
     """The bytes that it makes, if it multiplies matrices."""
-    if ops.info(node.op).kind != "contract":
+    if not ops.contracts(node):
         return 0
     return sum(type.numel * type.dtype.itemsize for type in node.types)
 

@@ -25,7 +25,7 @@ def identities(graph: Graph, trace: Trace, exact: bool = False) -> Graph:
 
     def accept(match: Match) -> bool:
         inner = match.nodes[match.width :]
-        if any(ops.info(node.op).kind == "contract" for node in inner) and shared(graph, match):
+        if any(ops.contracts(node) for node in inner) and shared(graph, match):
             return False
         handed_out = match.root.name in returned and not ops.is_view(
             match.root, match.value_facts.types

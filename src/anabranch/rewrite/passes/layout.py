@@ -74,7 +74,7 @@ class _LayoutWalk:
         for node in self.graph.nodes:
             if node.name in self.chosen:
                 self._convolution(node)
-            elif ops.info(node.op).kind == "opaque" or node.op in STRIDED:
+            elif ops.kind_of(node) == "opaque" or node.op in STRIDED:
                 self._strided(node)
             else:
                 self.builder.keep(node)

@@ -109,7 +109,7 @@ class _Rounding:
         return self._known[name]
 
     def _as_factor(self, node: Node, name: str) -> bool:
-        if ops.info(node.op).kind == "view":
+        if ops.kind_of(node) == "view":
             return all(map(self._only_factor, node.results))
         positions = [i for i, arg in enumerate(node.args) if arg == Ref(name)]
         alone = node.uses.count(name) == len(positions)
@@ -129,7 +129,7 @@ class _Rounding:
         views: list[Node] = []
         while isinstance(arg, Ref) and arg.name in self._made:
             view = self._made[arg.name]
-            if ops.info(view.op).kind != "view" or len(view.results) != 1:
+            if ops.kind_of(view) != "view" or len(view.results) != 1:
                 return None
             views.append(view)
             arg = view.args[0]

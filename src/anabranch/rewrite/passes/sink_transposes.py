@@ -31,11 +31,11 @@ def sink(graph: Graph, trace: Trace) -> Graph:
     builder = Builder(graph)
     for node in graph.nodes:
         permutation = None
-        if ops.info(node.op).kind == "pointwise" and not ops.info(node.op).random:
+        if ops.kind_of(node) == "pointwise" and not ops.info(node.op).random:
             own = [
                 producer_of[name] for name in node.uses if name in producer_of and name in single
             ]
-            if not any(ops.info(maker.op).kind == "contract" for maker in own):
+            if not any(ops.contracts(maker) for maker in own):
                 permutation = next(
                     (maker for maker in own if _of_product(maker, producer_of, single)), None
                 )
@@ -58,17 +58,15 @@ def _of_product(
     and nobody else reads any of it."""
     source = producer_of.get(permutation.uses[0]) if order_of(permutation) is not None else None
     while source is not None and source.name in single:
-        if ops.info(source.op).kind != "pointwise":
-            return ops.info(source.op).kind == "contract"
+        if ops.kind_of(source) != "pointwise":
+            return ops.contracts(source)
         shape = source.type.shape
         before = [
             producer_of[n]
             for n in source.uses
             if n in producer_of and producer_of[n].type.shape == shape
         ]
-        computed = [
-            maker for maker in before if ops.info(maker.op).kind in ("pointwise", "contract")
-        ]
+        computed = [maker for maker in before if ops.kind_of(maker) in ("pointwise", "contract")]
         source = next(iter(computed), None)
     return False
 

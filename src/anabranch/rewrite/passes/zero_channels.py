@@ -287,7 +287,7 @@ def _placed(graph: Graph) -> set[str]:
     type_of = types(graph)
     placed = {ref.name for ref in graph.outputs}
     for node in reversed(graph.nodes):
-        unknown = ops.info(node.op).kind == "opaque" or node.op in STRIDED
+        unknown = ops.kind_of(node) == "opaque" or node.op in STRIDED
         if unknown or (not placed.isdisjoint(node.results) and ops.is_view(node, type_of)):
             placed.update(node.uses)
     return placed

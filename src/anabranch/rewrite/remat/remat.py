@@ -94,9 +94,7 @@ def _measured(live: LiveBytes, again: Collection[int], border: int, us: Sequence
 def _best(graph: Graph, live: LiveBytes, us: Sequence[float], limit_bytes: int) -> _Choice:
     """The cheapest that keeps to the limit, else the one of fewest bytes."""
     choices = [_whole(live)]
-    heavy = {
-        i for i, node in enumerate(graph.nodes) if ops.info(node.op).kind in ("contract", "opaque")
-    }
+    heavy = {i for i, node in enumerate(graph.nodes) if ops.kind_of(node) in ("contract", "opaque")}
     for border in _borders(graph, choices[0].peak_at):
 
         def measured(again: Collection[int], border: int = border) -> _Choice:

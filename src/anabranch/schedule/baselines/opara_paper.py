@@ -113,7 +113,7 @@ def demand(task: Task) -> float:
 def computes(task: Task) -> bool:
     """Whether something in the task is not in the table."""
     return any(
-        ops.packet_name(node.op) not in MEMORY and ops.info(node.op).kind != "view"
+        ops.packet_name(node.op) not in MEMORY and ops.kind_of(node) != "view"
         for node in task.body.nodes
     )
 

@@ -163,7 +163,7 @@ def _gathered(node: Node, read: Sequence[_Value], table: Mapping[str, TensorType
     if node.op in CONCATENATIONS or (len(read) == 2 and _adds(node, table)):
         return _Value(sources, light, gathers=True)
     alone = len(read) == 1 or len(sources) == 1
-    if not read or (alone and ops.info(node.op).kind == "pointwise") or _passes(node):
+    if not read or (alone and ops.kind_of(node) == "pointwise") or _passes(node):
         return _Value(sources, light, any(value.gathers for value in read))
     return _Value(sources)
 
@@ -179,7 +179,7 @@ def _passes(node: Node) -> bool:
     if node.op in POOLS:
         kernel = ops.arguments(node)["kernel_size"]
         return isinstance(kernel, tuple) and set(kernel) == {1}
-    return ops.info(node.op).kind == "view" or ops.packet_name(node.op) in LIGHT
+    return ops.kind_of(node) == "view" or ops.packet_name(node.op) in LIGHT
 
 
 def _follows(

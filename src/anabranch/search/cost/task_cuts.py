@@ -225,7 +225,7 @@ def _passed_on(tasks: TaskGraph, views: Set[str]) -> set[str]:
 
 def _moves(task: Task) -> bool:
     """Whether it only moves numbers to other places; a concatenation has a price of its own."""
-    return all(ops.info(n.op).kind == "move" and n.op != CAT for n in task.body.nodes)
+    return all(ops.kind_of(n) == "move" and n.op != CAT for n in task.body.nodes)
 
 
 def _room(kept: dict[K, V]) -> dict[K, V]:
@@ -242,13 +242,13 @@ def _likenesses(task: Task) -> Iterator[Hashable]:
         op = _label(node, table[node.uses[1]] if len(node.uses) > 1 else None)
         read = tuple(_shaped(table[name]) for name in node.uses[:2])
         yield MainOperator(op, read, tuple(map(_shaped, node.types)))
-        if ops.info(node.op).kind == "contract":
+        if ops.contracts(node):
             work = ops.flops(node, table), node.type.numel
             yield MainOperator("product", ((work, node.type.dtype),), ())
         yield op, read
         yield op, read[:1]
         yield op
-        yield (ops.info(node.op).kind,)
+        yield (ops.kind_of(node),)
     yield ()
 
 
@@ -281,7 +281,7 @@ def _contracted(task: Task) -> Iterator[TensorType]:
     """The types of what contractions read."""
     table = types(task.body)
     for node in task.body.nodes:
-        if ops.info(node.op).kind == "contract":
+        if ops.contracts(node):
             yield from (table[name] for name in node.uses)
 
 

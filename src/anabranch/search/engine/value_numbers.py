@@ -35,9 +35,7 @@ class Expressions:
         keys = keys or self.keys(graph)
         said = [keys[ref.name] for ref in graph.outputs]
         said += sorted(
-            keys.get(node.name, node.name)
-            for node in graph.nodes
-            if ops.info(node.op).kind == "opaque"
+            keys.get(node.name, node.name) for node in graph.nodes if ops.kind_of(node) == "opaque"
         )
         return digest_text(" ".join(said))
 
