@@ -142,7 +142,8 @@ class FakeTarget:
         if plan.tasks.tasks[0].name.startswith("unloadable"):
             raise RuntimeError("CUDA error: out of memory\nsecond line")
         self.repeats.append(repeat)
-        return FakeRun(plan, repeat)
+        refused = any(task.name.startswith("uncaptured") for task in plan.tasks.tasks)
+        return FakeRun(plan, repeat, "capture refused" if refused else "")
 
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
         names = [run.plan.schedule.scheduler for run in runs]

@@ -57,6 +57,23 @@ def test_a_second_process_finds_it_in_the_cache(
     assert updated.batches == [["a"]]
 
 
+def test_times_without_a_graph_are_of_this_process_alone(
+    make: Any, another: Any, prepare: Any, tmp_path: Path
+) -> None:
+    a, b = make.relu("a"), make.relu("uncaptured", width=16)
+    lacking = make.graph(a, b), [Schedule("s", (Launch("a", 0), Launch("uncaptured", 0)))]
+    batches = []
+    for _ in range(2):
+        target = another()
+        with Cache.open(tmp_path) as cache:
+            costs = Measured(target, prepare, cache)
+            costs.warm([a, b])
+            for _ in range(2):
+                costs.rank(*lacking)
+        batches.append(target.batches)
+    assert batches == [[["a", "uncaptured"], ["s"]], [["uncaptured"], ["s"]]]
+
+
 def test_warm_measures_many_side_by_side_with_progress(
     make: Any, target: Any, prepare: Any
 ) -> None:

@@ -18,7 +18,7 @@ estimated.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from anabranch.cache import Cache, Table
@@ -117,7 +117,8 @@ class Measured:
             self._trace.progress("costs", at, len(missing), "tasks measured")
             batch = missing[at : at + BATCH]
             costs = self._stopwatch.measure([self._task_trial(wanted[key]) for key in batch])
-            self._remember({key: [cost] for key, cost in zip(batch, costs, strict=True)})
+            passing = {batch[i] for i in self._stopwatch.without_graph}
+            self._remember({k: [cost] for k, cost in zip(batch, costs, strict=True)}, passing)
         if missing:
             self._trace.progress("costs", len(missing), len(missing), "tasks measured")
 
@@ -207,7 +208,8 @@ class Measured:
             compared = len(trials) if least is None else min(least, len(trials))
             costs = self._stopwatch.measure(trials, compared if len(trials) > 1 else 0)
             took = dict(zip(by_text, medians(costs, captures), strict=True))
-            self._remember({key: [took[text] for text in named]})
+            passing = {key} if self._stopwatch.without_graph else set[str]()
+            self._remember({key: [took[text] for text in named]}, passing)
         cost_of = dict(zip(named, self._known[digest_text(key)], strict=True))
         if not any(cost_of.values()):
             return [self._fallback.schedule(*plan) for plan in plans]
@@ -220,12 +222,14 @@ class Measured:
             self._known[digest_text(key)] = list(costs)
         return [key for key in missing if digest_text(key) not in self._known]
 
-    def _remember(self, costs_by_key: Mapping[str, MaybeCosts]) -> None:
-        """Failures and estimates are remembered here only: the next process may do better."""
+    def _remember(self, costs_by_key: Mapping[str, MaybeCosts], passing: Collection[str]) -> None:
+        """Failures and estimates are remembered here only, and so is what is `passing`, timed
+        without the graph that it should have had: the next process may do better."""
         self._known.update((digest_text(key), costs) for key, costs in costs_by_key.items())
         good = {
             key: tuple(cost for cost in costs if cost is not None and cost.source == "measured")
             for key, costs in costs_by_key.items()
+            if key not in passing
         }
         good = {key: costs for key, costs in good.items() if len(costs) == len(costs_by_key[key])}
         TIMINGS.put_many(self._cache, good)

@@ -6,7 +6,7 @@ event, and None. So is one that is left out because the time is over while other
 
 A plan whose graph could not be captured runs launch by launch, and may take ten times as long. That
 may be chance (of one plan of RandWire, once): it is loaded again, and where that does not help, an
-event says that it was timed so.
+event says that it was timed so, and its time is for this process alone: the next may capture it.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Stopwatch:
         """Whether all that is not known would not be known again: nothing was left out for want
         of time or of memory."""
         self._target, self._trace, self._each = target, trace, each
+        self.without_graph = frozenset[int]()
+        """Which of the trials of the last `measure` ran launch by launch for want of a graph."""
         self._told = False
         self._capturable = True
         """Whether no plan failed to be captured twice: the next ones are not tried again."""
@@ -54,6 +56,7 @@ class Stopwatch:
         """One cost for each trial, None where it failed; estimates if no time is left. `least`: of
         those that are compared, so many are measured all the same, the first among them; the others
         have None where the time ends."""
+        self.without_graph = frozenset()
         if self.until.over() and not least:
             self.settled = False
             if not self._told:
@@ -61,7 +64,10 @@ class Stopwatch:
                 self._trace.add("warning", "costs", self._target.spec.name, why)
             self._told = True
             return [trial.estimate() for trial in trials]
-        return self._time(trials, self._built(trials, least or len(trials)))
+        runs = self._built(trials, least or len(trials))
+        lacking = (i for i, run in enumerate(runs) if run is not None and _lacks_graph(run))
+        self.without_graph = frozenset(lacking)
+        return self._time(trials, runs)
 
     def _built(self, trials: Sequence[Trial], least: int) -> list[Executable | None]:
         """The executables, `least` of them or as many as there is time for: to build the plan of a
