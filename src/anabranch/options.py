@@ -60,6 +60,8 @@ whatever streams make of it."""
 PruningName = Literal["time", "limit"]
 SearchName = Literal["autograph", "autograph-paper", "taso", "taso-paper", "none"]
 SEARCHES: tuple[str, ...] = get_args(SearchName)
+BUCKETS = 8
+"""How many sizes are compiled, where sizes vary and nobody says how many."""
 SEEDS = 2**63
 SIZE = re.compile(r"([0-9.]+) *([kmg]i?b|b|)", re.IGNORECASE)
 WORKERS = re.compile(r"auto|[1-9][0-9]{0,3}|ray|ray://[^\s/]+")
@@ -112,7 +114,7 @@ class Options(BaseModel):
         "A model for which that is not proved harmless is refused.",
     )
     buckets: int = Field(
-        default=8,
+        default=BUCKETS,
         ge=1,
         description="How many sizes are compiled at most, where sizes vary.",
     )

@@ -34,6 +34,7 @@ from torch.utils import _pytree as pytree
 from anabranch.compiler.pipeline import compile_model
 from anabranch.errors import AnabranchError, OptionError
 from anabranch.frontend.dynamic_shapes import Dimension, DynamicShapes
+from anabranch.options import BUCKETS
 from anabranch.targets import resolve
 from anabranch.trace import Trace
 from anabranch.tuning.job import Job
@@ -41,8 +42,8 @@ from anabranch.tuning.job import Job
 Size = tuple[int, ...]
 Forecast = Callable[[Size], float]
 LEAST_GAIN = 0.01
-USUAL = 8
-"""Buckets of which each must save so much; of twice as many each half of it."""
+"""The part of the forecast time that a bucket must save where `BUCKETS` are asked for; where twice
+as many are, half of it."""
 MOST_FORECAST = 6
 """Sizes that are planned to forecast the others by interpolation: seconds each."""
 MOST_SIZES = 2048
@@ -164,7 +165,7 @@ def _greedy(histogram: Mapping[Size, float], forecast: Forecast, limit: int) -> 
 
 def _least_gain(limit: int) -> float:
     """The part of the time that a bucket must save: less where more of them were asked for."""
-    return LEAST_GAIN * min(1.0, USUAL / limit)
+    return LEAST_GAIN * min(1.0, BUCKETS / limit)
 
 
 def _cost(size: Size, costs: Mapping[Size, float]) -> float:
