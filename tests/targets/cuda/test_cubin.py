@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from anabranch.deadline import TIME
 from anabranch.targets.cuda import cubin
@@ -19,6 +21,7 @@ from anabranch.targets.cuda.cubin import (
     read_built,
     write_built,
 )
+from anabranch.targets.cuda.triton import Triton
 
 pytest.importorskip("triton", reason="compiles with Triton")
 
@@ -91,6 +94,18 @@ def test_a_text_that_takes_for_ever_is_given_up(
     monkeypatch.setattr(cubin, "TIME", replace(TIME, kernel_compile_limit_s=1.0))
     (late,) = compiled(replace(recipe, text="import time\ntime.sleep(60)\n"))
     assert late == "compiling took longer than 1 s"
+
+
+def test_of_many_cores_some_have_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core is left for who asks, and no more compilers than memory bears; half of them ahead."""
+    started: list[int] = []
+    for cores, ahead, most in ((1, 1, 1), (16, 15, 15), (32, 16, 31), (128, 16, 32)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: range(n))
+        assert (cubin.workers(cubin.AHEAD), cubin.workers(1000)) == (ahead, most)
+        target = Triton(torch.device("cuda", 0), (9, 0))
+        monkeypatch.setattr(target._crew, "start", started.append)
+        target.start()
+    assert started == [1, 15, 16, 16]
 
 
 def test_leaving_early_leaves_no_process(

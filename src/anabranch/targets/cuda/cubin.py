@@ -29,8 +29,9 @@ from anabranch.ir.threads import Pool
 from anabranch.targets.cuda.compile_pool import Crew, Process, ask, end
 from anabranch.targets.cuda.elf import facts
 
-MOST_PROCESSES = 16
-"""Processes at once: each holds a compiler of some 200 MB."""
+MOST_PROCESSES, AHEAD = 32, 16
+"""Processes at once, each of which holds a compiler of some 200 MB, and how many of them are
+started ahead of the texts that they compile."""
 DIED = "the compiler died with exit status {}"
 KILLED = DIED.format(-9)
 """By somebody else, as where memory is short: it may do the next time, or on another machine."""

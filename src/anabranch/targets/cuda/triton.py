@@ -39,9 +39,9 @@ from anabranch.kernels.triton import Program
 from anabranch.kernels.triton.codegen import program
 from anabranch.targets.cuda.compile_pool import Crew
 from anabranch.targets.cuda.cubin import (
+    AHEAD,
     CUBINS,
     KILLED,
-    MOST_PROCESSES,
     Cubin,
     CubinOrReason,
     CubinRecipe,
@@ -110,7 +110,7 @@ class Triton:
 
     def start(self) -> None:
         """Have compilers at hand for a batch of texts that is to come."""
-        self._crew.start(workers(MOST_PROCESSES))
+        self._crew.start(workers(AHEAD))
 
     def dismiss(self) -> None:
         """Let them go: they would stay for a while, for the next batch."""
