@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from anabranch.cache import Cache
 from anabranch.ir.graph import Graph
+from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Target
+from anabranch.ir.samples import Samples
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.targets.cpu.target import CpuTarget
-from anabranch.tuning.verdict import Verdict
-from anabranch.tuning.verify import kernel as verify
-from anabranch.tuning.verify.kernel import verify_kernel
+from anabranch.targets.sampled import SampledTarget
+from anabranch.tuning.verify.kernel import PASSED, verify_kernel
 
 
 def test_an_operator_that_refuses_random_content_is_not_a_wrong_kernel() -> None:
@@ -119,31 +122,28 @@ graph scale {{
 
 
 @pytest.mark.parametrize(
-    ("screened", "known", "kinds"),
+    ("screened", "known", "covered"),
     [
-        (True, True, ["real"]),
-        (True, False, ["real", "finite"]),
-        (False, True, ["finite", "special", "real"]),
+        (True, True, ("real",)),
+        (True, False, ("finite",)),
+        (False, True, ("finite", "real", "special")),
+        (False, False, ("finite", "special")),
     ],
 )
 def test_what_was_right_in_the_sandbox_is_compared_once_with_the_models_own_constants(
-    monkeypatch: pytest.MonkeyPatch, screened: bool, known: bool, kinds: list[str]
+    tmp_path: Path, screened: bool, known: bool, covered: tuple[str, ...]
 ) -> None:
     """On the values of the example where they are known, else on finite numbers."""
-    asked: list[str] = []
-    judge = verify._verdict
-
-    def noted(task: Task, target: Target, kind: str) -> Verdict:
-        asked.append(kind)
-        return judge(task, target, kind)
-
-    monkeypatch.setattr(verify, "_verdict", noted)
-    values = [torch.randn(64)] if known else None
-    monkeypatch.setattr(verify, "values_of", lambda target, task: values)
     body = scaled("aten.mul.Tensor(%x, %by)")
+    target: Target = CpuTarget()
+    if known:
+        target = SampledTarget(target, Samples(body, [torch.randn(64)], torch.device("cpu")))
     right = replace(scaled("aten.mul.Tensor(%by, %x)"), constants=body.constants)
     kernel = Kernel("aten", "k", right, writes_out=True, source="text")
-    assert verify_kernel(Task("s", body, kernel), CpuTarget(), None, screened) is None
-    assert asked == kinds
-    wrong = replace(kernel, body=scaled("aten.add.Tensor(%by, %x)"))
-    assert verify_kernel(Task("s", body, wrong), CpuTarget(), None, screened) is not None
+    task = Task("s", body, kernel)
+    with Cache.open(tmp_path) as cache:
+        assert verify_kernel(task, target, cache, screened) is None
+        key = PASSED.key(target.spec.fingerprint, task_text(task))
+        assert PASSED.get(cache, key) == covered
+    wrong = replace(task, kernel=replace(kernel, body=scaled("aten.add.Tensor(%by, %x)")))
+    assert verify_kernel(wrong, target, None, screened) is not None
