@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import anabranch
 from anabranch.frontend.call_profiler import TOOLS, unless_of_module
-from anabranch.frontend.observe import Observed, observe
+from anabranch.frontend.observe import Notes, Observed, observe
 from anabranch.frontend.source import is_users
 from anabranch.frontend.surroundings import surroundings
 
@@ -29,7 +29,9 @@ _LIBRARY: Any = torch.library.Library
 
 
 def _seen(model: Callable[..., Any], fake: bool = False) -> Observed:
-    return observe(model, (torch.ones(2, 3),), {}, surroundings(), watch=True, fake=fake)
+    return observe(
+        model, (torch.ones(2, 3),), {}, surroundings(), notes=Notes(watch=True), fake=fake
+    )
 
 
 class Strided(nn.Module):

@@ -17,7 +17,7 @@ from torch.nn.utils import prune
 
 import anabranch
 from anabranch.errors import CaptureError
-from anabranch.frontend.observe import observe
+from anabranch.frontend.observe import Notes, observe
 from anabranch.frontend.python_state import PythonState
 from anabranch.frontend.surroundings import Surroundings
 
@@ -233,7 +233,7 @@ class Timed(nn.Module):
 
 def test_clocks_and_random_numbers_are_named() -> None:
     random.seed(0)
-    seen = observe(Timed().eval(), (X,), {}, Surroundings(), watch=True)
+    seen = observe(Timed().eval(), (X,), {}, Surroundings(), notes=Notes(watch=True))
     assert any("time.perf_counter() at test_python_state.py" in read for read in seen.reads)
     assert "Python's random numbers" in seen.reads
     assert random.random() == random.Random(0).random()  # as if none had been drawn
@@ -255,7 +255,7 @@ def test_what_the_garbage_collector_runs_is_not_of_forward() -> None:
     callbacks = list(gc.callbacks)
     gc.callbacks.append(measure)
     try:
-        seen = observe(Littering().eval(), (X,), {}, Surroundings(), watch=True)
+        seen = observe(Littering().eval(), (X,), {}, Surroundings(), notes=Notes(watch=True))
     finally:
         gc.callbacks.remove(measure)
     assert {phase for phase, _ in measured} == {"start", "stop"} and seen.reads == ()

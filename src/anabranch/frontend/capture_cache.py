@@ -45,7 +45,7 @@ from anabranch.frontend.mode_queries import (
     seeding,
     unsettled,
 )
-from anabranch.frontend.observe import Observed, fails, observe
+from anabranch.frontend.observe import InputForm, Notes, Observed, fails, observe
 from anabranch.frontend.program import name_of
 from anabranch.frontend.rebind import of_model
 from anabranch.frontend.recorder import HELD_TENSOR
@@ -213,14 +213,14 @@ def _seen(
         fake=calling.fake,
     )
     try:
-        seen = call(watch=True)
+        seen = call(notes=Notes(watch=True))
     except torch.OutOfMemoryError:
         return None
     except Exception:
         if calling.fake or trace is None:
             return None
         try:
-            seen = call(record=False)  # it may be the list that it does not bear
+            seen = call(notes=Notes(operators=False))  # it may be the list that it does not bear
         except torch.OutOfMemoryError:
             return None
         except Exception as error:
@@ -245,7 +245,7 @@ def _seen(
         seen = replace(seen, questions=about_inputs, distinct=distinct)
         reads = (*reads, *more)
     if has_containers(model, args, kwargs):
-        seen = replace(seen, exact=_unlike(seen, lambda: call(other_containers=True)))
+        seen = replace(seen, exact=_unlike(seen, lambda: call(form=InputForm(containers=True))))
     return replace(seen, reads=reads)
 
 
@@ -265,12 +265,14 @@ def _asked_of_inputs(
     that it reads and no call can be checked against."""
     asking = InputQuestions()
     try:
-        plain = call(asking=asking)
+        plain = call(notes=Notes(asking=asking))
     except Exception:  # it does not bear to be listened to, and torch.export listens as well
         return (), ()
-    flipped = asking.told and _unlike(plain, lambda: call(asking=InputQuestions(flipped=True)))
+    opposite = Notes(asking=InputQuestions(flipped=True))
+    flipped = asking.told and _unlike(plain, lambda: call(notes=opposite))
     questions, reads = asking.kept(flipped)
-    if not seen.mentions.isdisjoint(CLASS) and _unlike(seen, lambda: call(parameters=True)):
+    parameters = InputForm(parameters=True)
+    if not seen.mentions.isdisjoint(CLASS) and _unlike(seen, lambda: call(form=parameters)):
         questions += asking.of_all("class")
     if not seen.mentions.isdisjoint(ATTRIBUTES):
         questions += asking.of_all("attributes")
@@ -280,7 +282,8 @@ def _asked_of_inputs(
 def _tells_apart(call: Callable[..., Observed]) -> bool:
     """Whether the model looks which of its inputs are one tensor, and goes another way then."""
     try:
-        return _unlike(call(united="names"), lambda: call(united="tensors"))
+        seen = call(form=InputForm(united="names"))
+        return _unlike(seen, lambda: call(form=InputForm(united="tensors")))
     except Exception:
         return True
 

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -75,6 +76,30 @@ class Observed:
     takes_gradients: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class InputForm:
+    """How a call is given its inputs. `parameters`: tensors as parameters. `united`: inputs of one
+    type with the same values, and called by one name in the list; or as one tensor.
+    `containers`: in containers of another form."""
+
+    parameters: bool = False
+    united: Literal["", "names", "tensors"] = ""
+    containers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What is noted of a call. `watch`: clocks, and questions about the call, too; `operators`: the
+    list of its operators; `asking` takes down what is asked of tensors."""
+
+    watch: bool = False
+    operators: bool = True
+    asking: InputQuestions | None = None
+
+
+AS_THEY_ARE, OPERATORS = InputForm(), Notes()
+
+
 def observe(
     model: Callable[..., Any],
     args: tuple[Any, ...],
@@ -82,24 +107,35 @@ def observe(
     under: Surroundings,
     precise: Callable[[], AbstractContextManager[None]] = nullcontext,
     fake: bool = False,
-    watch: bool = False,
-    record: bool = True,
-    asking: InputQuestions | None = None,
-    parameters: bool = False,
-    united: Literal["", "names", "tensors"] = "",
-    other_containers: bool = False,
-    grad: bool = False,
+    form: InputForm = AS_THEY_ARE,
+    notes: Notes = OPERATORS,
 ) -> Observed:
-    """Call the model on tensors of its own, in the user's surroundings and without gradients.
+    """Call the model on tensors of its own, in the user's surroundings and without gradients; in
+    grad mode if it takes gradients in forward.
 
-    precise: a context in which the model rounds as little as it can. watch: look out for clocks,
-    and for questions about the call, too. record: list its operators. asking: takes down what is
-    asked of tensors. parameters: give inputs as parameters. united: give inputs of one type the
-    same values, and call them by one name in the list; or have them be one tensor.
-    other_containers: give containers in another form. grad: call it in grad mode, as is done where
-    it takes gradients in forward. Raises whatever the model raises.
+    precise: a context in which the model rounds as little as it can. Raises whatever the model
+    raises.
     """
-    asked = dict(locals())
+    call = partial(_observed, *(model, args, kwargs, under, precise, fake, form, notes))
+    try:
+        return call(grad=False)
+    except RuntimeError as refused:
+        if not NEEDS_GRADIENTS.search(str(refused)):
+            raise
+    return call(grad=True)
+
+
+def _observed(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    under: Surroundings,
+    precise: Callable[[], AbstractContextManager[None]],
+    fake: bool,
+    form: InputForm,
+    notes: Notes,
+    grad: bool,
+) -> Observed:
     recorder, reads, asks, names = None, list[str](), list[str](), set[str]()
     files = list[str]()
     try:
@@ -111,40 +147,28 @@ def observe(
             precise(),
             attention_by_operators(),
         ):
-            args, kwargs = own_inputs(args, kwargs)
-            if parameters:
-                with shapes_kept():
-                    args, kwargs = pytree.tree_map(as_parameter, (args, kwargs))
+            args, kwargs, numbers = _formed(*own_inputs(args, kwargs), form)
             before, weights = leaves_of(args, kwargs), _weights(model)
-            tensors = {name: leaf for name, leaf in before.items() if isinstance(leaf, Tensor)}
-            numbers = None
-            if united:
-                numbers = first_of_type(list(tensors.values()))
-                args, kwargs = _as_one((args, kwargs), tensors, numbers, united == "tensors")
-                tensors = {
-                    k: v for k, v in leaves_of(args, kwargs).items() if isinstance(v, Tensor)
-                }
-                before = leaves_of(args, kwargs)
-            if other_containers:
-                args, kwargs = (
-                    tuple(map(in_other_containers, args)),
-                    in_other_containers(dict(kwargs)),
-                )
+            tensors = _tensors_of(args, kwargs)
+            if form.containers:
+                args = tuple(map(in_other_containers, args))
+                kwargs = in_other_containers(dict(kwargs))
             recorder = CallRecorder(weights, tensors.values(), numbers, fake)
             drawn, was = _drawn(), {name: held_tensors.read(t) for name, t in tensors.items()}
             turns = switches()
-            listed = recorder if record else nullcontext()
+            listed = recorder if notes.operators else nullcontext()
+            asking = notes.asking
             listening = asking.about(tensors, weights) if asking is not None else nullcontext()
-            heard = watched(reads, asks, names, files) if watch else nullcontext()
+            heard = watched(reads, asks, names, files) if notes.watch else nullcontext()
             with listening, listed, heard as recorder.listener:
                 results = model(*args, **kwargs)
             reads += _differs(drawn, _drawn())
             switched = turned(turns)
-            digest = recorder.digest(results) if record else None
+            digest = recorder.digest(results) if notes.operators else None
             inputs = [*changed(before, leaves_of(args, kwargs)), *attributes_of(tensors, was)]
             other = (*state.changes(), *switched, *inputs, *dict.fromkeys(recorder.written))
             other += tuple(f"{file}{LOST}" for file in dict.fromkeys(files))
-            inputs_named, told = list(tensors), record and not recorder.opaque
+            inputs_named, told = list(tensors), notes.operators and not recorder.opaque
             written = {
                 inputs_named[i]: tensors[inputs_named[i]] for i in sorted(recorder.written_inputs)
             }
@@ -160,13 +184,29 @@ def observe(
                 frozenset(names),
                 takes_gradients=grad,
             )
-    except RuntimeError as refused:
-        if grad or not NEEDS_GRADIENTS.search(str(refused)):
-            raise
     finally:
         if recorder is not None:
             recorder.restore()
-    return observe(**{**asked, "grad": True})
+
+
+def _formed(
+    args: tuple[Any, ...], kwargs: dict[str, Any], form: InputForm
+) -> tuple[tuple[Any, ...], dict[str, Any], Sequence[int] | None]:
+    """The inputs in this form, their containers as they are; and for each tensor the number of the
+    first of its type, if those are united."""
+    if form.parameters:
+        with shapes_kept():
+            args, kwargs = pytree.tree_map(as_parameter, (args, kwargs))
+    if not form.united:
+        return args, kwargs, None
+    tensors = _tensors_of(args, kwargs)
+    numbers = first_of_type(list(tensors.values()))
+    return *_as_one((args, kwargs), tensors, numbers, form.united == "tensors"), numbers
+
+
+def _tensors_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+    leaves = leaves_of(args, kwargs).items()
+    return {name: leaf for name, leaf in leaves if isinstance(leaf, Tensor)}
 
 
 def from_states(
