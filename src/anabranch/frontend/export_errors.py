@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from anabranch.errors import CaptureError, DataDependentError
 from anabranch.frontend.source import raised_at
@@ -18,44 +20,6 @@ OWN_GENERATOR = (
     "a plan draws from torch's global generator, and would give other numbers",
     "leave generator= out, or draw these numbers outside and give them as an input",
 )
-PAST_EXPORT = {
-    "argument of type: <class 'torch._C.Generator'>": OWN_GENERATOR,
-    "quantized nyi in meta tensors": (
-        "the model makes a quantised tensor",
-        "only dense, strided tensors of numbers can be compiled",
-        "round by torch.fake_quantize_per_tensor_affine, or keep int8 numbers and their scales in "
-        "tensors",
-    ),
-    "tensors do not have strides": (
-        "the model computes with a sparse tensor",
-        "only dense, strided tensors can be compiled",
-        "convert it first (to_dense()), or use torch.compile(model, backend='anabranch'), which "
-        "leaves this part to eager",
-    ),
-    "Expected FakeTensor, got": (
-        "the model takes derivatives of a function in forward (torch.func)",
-        "torch lost track of what it traces there: 2.11 does, 2.13 does not",
-        "take them by torch.autograd.grad, or use a newer torch",
-    ),
-    ".numpy() is not supported": (
-        "the model gives a tensor to NumPy",
-        "a graph holds operators of torch, and what NumPy computes is seen by none",
-        "compute it with torch, or put it into an operator of its own (torch.library.custom_op)",
-    ),
-    "its data is not allocated yet": (
-        "the model makes a tensor of the numbers of others, one by one: torch.tensor([x[0], x[1]])",
-        "Python reads these numbers, and a graph would have those of the example for ever",
-        "use torch.stack, torch.cat or indexing, which copy tensors",
-    ),
-    "fake tensor in the exported program constant's list": (
-        "the model computes with a tensor that torch.export does not follow",
-        "it goes by weight.data, by another thread, or takes gradients in forward of what reads "
-        "weights",
-        "leave out .data (under torch.no_grad() nobody needs it), and compile what gradients are "
-        "taken of, or the part behind it",
-    ),
-}
-"""By what torch says of it, what a model does past torch.export; why it cannot be; what to do."""
 UNKNOWN_RESULT = re.compile(r"Found <class '([\w.]+)'> in output")
 """What torch.export says of a class that torch's pytree does not know."""
 
@@ -64,93 +28,60 @@ NO_FAKE = re.compile(
 )
 """Torch's message about an operator whose result nobody has told it."""
 
+OF_VALUES = re.compile("DataDependent|data-dependent|Unbacked|unbacked")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What a model does past torch.export, and the three parts of the message. `sign` reads torch's
+    exception: "" if this is not the cause, else what the texts call `{sign}`; `{said}` is the first
+    line of the exception, `{error}` that with its class."""
+
+    sign: Callable[[Exception], str]
+    what: str
+    why: str
+    next: str
+    kind: type[CaptureError] = CaptureError
+
 
 def explained(error: Exception) -> CaptureError:
     """What went wrong in torch.export, in the user's terms."""
-    source = raised_at(error)
-    first = (str(error).strip().splitlines() or [""])[0]
-    if "User output nan is not" in str(error):
-        return CaptureError(
-            "the model returns a NaN that is a Python number",
-            "torch.export compares results with what it noted, and NaN is not equal to itself",
-            "return a tensor (torch.tensor(float('nan'))), or leave the number out",
-            source,
-        )
-    if "Cannot access data pointer" in str(error) and not source:
-        return CaptureError(
-            "torch.export reads the memory of a tensor that has none",
-            "it does so for models that call torch.func (grad, jvp), and keeps a value of its own "
-            "tracing as a constant",
-            "compute the derivative with torch.autograd.grad, or leave this part out",
-        )
-    if "Cannot access data pointer" in str(error):
-        return CaptureError(
-            "the model reads where a tensor lies in memory (data_ptr())",
-            "the next call's tensors lie elsewhere, and a graph is captured of tensors without "
-            "memory",
-            "do without the address, or put what needs it into an operator of its own "
-            "(torch.library.custom_op)",
-            source,
-        )
-    for said, (what, why, next) in PAST_EXPORT.items():
-        if said in str(error):
-            return CaptureError(what, why, next, source)
-    if name := _control_flow(error):
-        return CaptureError(
-            f"the model uses {name}, which runs a part of it under a condition or in a loop",
-            "a graph is a straight line of operators, the same for every call",
-            "unroll it, use torch.where, or compile the parts it chooses from separately",
-            source,
-        )
-    if _packs(error):
-        return CaptureError(
-            "the model packs sequences of several lengths",
-            "how many rows each step has depends on the lengths, and a graph has one shape",
-            "give the recurrent layer the padded sequence, and mask or pick results by the lengths",
-            source,
-        )
-    if NO_FAKE.search(f"{type(error).__name__} {error}"):
-        return DataDependentError(
-            "the model calls an operator of which torch does not know what it gives without values",
-            f"{type(error).__name__}: {first}",
-            f"register what it gives (torch.library.register_fake), or {CUT}",
-            source,
-        )
-    if any(
-        word in f"{type(error).__name__} {error}"
-        for word in ("DataDependent", "data-dependent", "Unbacked", "unbacked")
-    ):
-        return DataDependentError(
-            "the model's control flow, or a shape in it, depends on the values of a tensor",
-            f"one graph serves every input of these shapes ({first})",
-            "use torch.where or masks instead of `if tensor:`, .item() or boolean indexing, or "
-            f"{CUT}",
-            source,
-        )
-    if (unknown := UNKNOWN_RESULT.search(str(error))) and unknown[1] == "complex":
-        return CaptureError(
-            "the model returns a complex number that is no tensor",
-            "a plan returns tensors, real numbers, strings and None; complex numbers in tensors",
-            "return torch.tensor(...) of it, or leave the number out",
-            source,
-        )
-    if unknown := UNKNOWN_RESULT.search(str(error)):
-        return CaptureError(
-            f"the model returns an object of class {unknown[1]}",
-            "results are tensors, numbers, strings and None, in any nesting of tuples, lists, "
-            "dicts and registered classes",
-            "register its class with torch.export.register_dataclass or "
-            "torch.utils._pytree.register_pytree_node, or have the model return something else "
-            "(models of transformers: use_cache=False, return_dict=False)",
-            source,
-        )
-    return CaptureError(
-        "torch.export could not capture the model",
-        f"{type(error).__name__}: {first}",
-        "check that model(*args, **kwargs) runs with these inputs; if it does, compile a smaller "
-        "part of it, or use torch.compile(model, backend='anabranch')",
-        source,
-    )
+    said = (str(error).strip().splitlines() or [""])[0]
+    for cause in CAUSES:
+        if sign := cause.sign(error):
+            words = {"sign": sign, "said": said, "error": f"{type(error).__name__}: {said}"}
+            what, why, next = (text.format(**words) for text in (cause.what, cause.why, cause.next))
+            return cause.kind(what, why, next, raised_at(error))
+    raise AssertionError("the last cause has every error's sign")
+
+
+def _saying(text: str) -> Callable[[Exception], str]:
+    return lambda error: text if text in str(error) else ""
+
+
+def _matching(pattern: re.Pattern[str]) -> Callable[[Exception], str]:
+    """Of errors whose class or text the pattern is found in."""
+
+    def sign(error: Exception) -> str:
+        match = pattern.search(f"{type(error).__name__} {error}")
+        return match[0] if match else ""
+
+    return sign
+
+
+def _reads_no_memory(error: Exception) -> str:
+    """Of torch's own reading of a tensor without memory: at no line of the user's."""
+    return "" if raised_at(error) else _saying(NO_MEMORY)(error)
+
+
+def _complex_number(error: Exception) -> str:
+    name = _unknown_class(error)
+    return name if name == "complex" else ""
+
+
+def _unknown_class(error: Exception) -> str:
+    match = UNKNOWN_RESULT.search(str(error))
+    return match[1] if match else ""
 
 
 def _control_flow(error: BaseException) -> str:
@@ -164,12 +95,128 @@ def _control_flow(error: BaseException) -> str:
     return ""
 
 
-def _packs(error: BaseException) -> bool:
-    """Whether an error comes from sequences that torch packs, or from a layer that reads such."""
+def _packs(error: BaseException) -> str:
+    """The function that packs sequences, or the layer that reads such, where the error comes of
+    one; "" if it does not."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code.co_name in ("pack_padded_sequence", "pad_packed_sequence"):
-            return True
+            return frame.f_code.co_name
         layer = frame.f_globals.get("__name__") == "torch.nn.modules.rnn"
         if layer and frame.f_locals.get("batch_sizes") is not None:
-            return True
-    return False
+            return "torch.nn.modules.rnn"
+    return ""
+
+
+NO_MEMORY = "Cannot access data pointer"
+CAUSES = (
+    Cause(
+        _saying("User output nan is not"),
+        "the model returns a NaN that is a Python number",
+        "torch.export compares results with what it noted, and NaN is not equal to itself",
+        "return a tensor (torch.tensor(float('nan'))), or leave the number out",
+    ),
+    Cause(
+        _reads_no_memory,
+        "torch.export reads the memory of a tensor that has none",
+        "it does so for models that call torch.func (grad, jvp), and keeps a value of its own "
+        "tracing as a constant",
+        "compute the derivative with torch.autograd.grad, or leave this part out",
+    ),
+    Cause(
+        _saying(NO_MEMORY),
+        "the model reads where a tensor lies in memory (data_ptr())",
+        "the next call's tensors lie elsewhere, and a graph is captured of tensors without memory",
+        "do without the address, or put what needs it into an operator of its own "
+        "(torch.library.custom_op)",
+    ),
+    Cause(_saying("argument of type: <class 'torch._C.Generator'>"), *OWN_GENERATOR),
+    Cause(
+        _saying("quantized nyi in meta tensors"),
+        "the model makes a quantised tensor",
+        "only dense, strided tensors of numbers can be compiled",
+        "round by torch.fake_quantize_per_tensor_affine, or keep int8 numbers and their scales in "
+        "tensors",
+    ),
+    Cause(
+        _saying("tensors do not have strides"),
+        "the model computes with a sparse tensor",
+        "only dense, strided tensors can be compiled",
+        "convert it first (to_dense()), or use torch.compile(model, backend='anabranch'), which "
+        "leaves this part to eager",
+    ),
+    Cause(
+        _saying("Expected FakeTensor, got"),
+        "the model takes derivatives of a function in forward (torch.func)",
+        "torch lost track of what it traces there: 2.11 does, 2.13 does not",
+        "take them by torch.autograd.grad, or use a newer torch",
+    ),
+    Cause(
+        _saying(".numpy() is not supported"),
+        "the model gives a tensor to NumPy",
+        "a graph holds operators of torch, and what NumPy computes is seen by none",
+        "compute it with torch, or put it into an operator of its own (torch.library.custom_op)",
+    ),
+    Cause(
+        _saying("its data is not allocated yet"),
+        "the model makes a tensor of the numbers of others, one by one: torch.tensor([x[0], x[1]])",
+        "Python reads these numbers, and a graph would have those of the example for ever",
+        "use torch.stack, torch.cat or indexing, which copy tensors",
+    ),
+    Cause(
+        _saying("fake tensor in the exported program constant's list"),
+        "the model computes with a tensor that torch.export does not follow",
+        "it goes by weight.data, by another thread, or takes gradients in forward of what reads "
+        "weights",
+        "leave out .data (under torch.no_grad() nobody needs it), and compile what gradients are "
+        "taken of, or the part behind it",
+    ),
+    Cause(
+        _control_flow,
+        "the model uses {sign}, which runs a part of it under a condition or in a loop",
+        "a graph is a straight line of operators, the same for every call",
+        "unroll it, use torch.where, or compile the parts it chooses from separately",
+    ),
+    Cause(
+        _packs,
+        "the model packs sequences of several lengths",
+        "how many rows each step has depends on the lengths, and a graph has one shape",
+        "give the recurrent layer the padded sequence, and mask or pick results by the lengths",
+    ),
+    Cause(
+        _matching(NO_FAKE),
+        "the model calls an operator of which torch does not know what it gives without values",
+        "{error}",
+        f"register what it gives (torch.library.register_fake), or {CUT}",
+        DataDependentError,
+    ),
+    Cause(
+        _matching(OF_VALUES),
+        "the model's control flow, or a shape in it, depends on the values of a tensor",
+        "one graph serves every input of these shapes ({said})",
+        f"use torch.where or masks instead of `if tensor:`, .item() or boolean indexing, or {CUT}",
+        DataDependentError,
+    ),
+    Cause(
+        _complex_number,
+        "the model returns a complex number that is no tensor",
+        "a plan returns tensors, real numbers, strings and None; complex numbers in tensors",
+        "return torch.tensor(...) of it, or leave the number out",
+    ),
+    Cause(
+        _unknown_class,
+        "the model returns an object of class {sign}",
+        "results are tensors, numbers, strings and None, in any nesting of tuples, lists, dicts "
+        "and registered classes",
+        "register its class with torch.export.register_dataclass or "
+        "torch.utils._pytree.register_pytree_node, or have the model return something else "
+        "(models of transformers: use_cache=False, return_dict=False)",
+    ),
+    Cause(
+        lambda _: "any",
+        "torch.export could not capture the model",
+        "{error}",
+        "check that model(*args, **kwargs) runs with these inputs; if it does, compile a smaller "
+        "part of it, or use torch.compile(model, backend='anabranch')",
+    ),
+)
+"""The first whose sign an exception has is the cause."""
