@@ -1,6 +1,8 @@
+# make help     this list
 # make setup    a virtual environment with everything, once
 # make demo     compile Inception V3 and write report.html
 # make check    format, lint, types, architecture, tests: what CI runs
+#               (make format, lint, types, layers or tests: that part alone)
 # make test-gpu the tests that need a GPU, several at a time, with the Python at hand (PYTHON, JOBS,
 #               SHARD=1/2, LIMIT=600 seconds, OUT=folder): nothing is installed
 # make test-oldest  the tests with the oldest torch that is supported, in an environment of its own:
@@ -11,6 +13,7 @@
 # make golden   accept the new texts of the golden tests (review the diff)
 # make size     lines per room
 # make replay   what this branch changes in the plans of the zoo, against main
+# make clean    removes what the other commands made, the environment too
 
 PYTHON ?= python3
 VENV := .venv
@@ -28,7 +31,10 @@ LIMIT ?= 0
 PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rfEs
 
 .DEFAULT_GOAL := check
-.PHONY: setup demo test check format lint types layers tests docs benchmarks test-gpu test-oldest golden cover size replay clean
+.PHONY: help setup demo test check format lint types layers tests docs benchmarks test-gpu test-oldest golden cover size replay clean
+
+help:
+	@sed -n '/^$$/q; s/^# //p' Makefile
 
 setup: $(READY)
 
