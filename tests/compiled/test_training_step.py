@@ -648,6 +648,10 @@ def sparse() -> nn.Module:
     return nn.Sequential(nn.Embedding(5, 5, sparse=True))
 
 
+def cumulative() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5, momentum=None))
+
+
 def of_another(_: Any, lr: float) -> Optimizer:
     return torch.optim.SGD(Perceptron().parameters(), lr)
 
@@ -673,6 +677,7 @@ def slowing(parameters: Any, lr: float) -> Optimizer:
     [
         (hooked, torch.optim.SGD, {}, "0.weight has a hook"),
         (sparse, torch.optim.SGD, {}, "has sparse gradients"),
+        (cumulative, torch.optim.SGD, {}, "(?s)module 1 averages.*give it a momentum"),
         (lazy, torch.optim.SGD, {}, "(?s)weight has no shape yet.*call the model once"),
         (Perceptron, torch.optim.SGD, {"loss_fn": aligns}, "(?s)_ctc_loss.*torch.compile"),
         (Perceptron, torch.optim.SGD, {"loss_fn": packs}, "asks for the value of a tensor"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.optim import Optimizer
 
@@ -143,6 +144,12 @@ def _check_part(name: str, part: nn.Module) -> None:
             f"{name} has sparse gradients",
             "a graph computes dense tensors of fixed shapes",
             "make it with sparse=False",
+        )
+    if isinstance(part, _BatchNorm) and part.momentum is None and part.training:
+        raise CaptureError(
+            f"{name} averages its statistics over all batches (momentum=None)",
+            "Python asks the device in each call how many batches there were, to weigh the next",
+            "give it a momentum, 0.1 is usual, or put it into eval mode",
         )
 
 
