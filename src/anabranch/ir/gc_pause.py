@@ -4,7 +4,8 @@ interrupted in vain.
     capturing a CUDA graph    a graph that nobody holds any more is freed when it is found, which
                               CUDA forbids while another is captured: the process aborts
     reading and rewriting     makes a hundred thousand nodes that all live on; looking through them
-                              again and again took a fifth of the time
+                              again and again took a fifth of the time; of texts of kernels, ways
+                              to cut and placings, a third
     loading what was read     comes behind them: the first thing to be interrupted, by a look at
                               all that lives, for a fifth of a second
 

@@ -16,6 +16,7 @@ from functools import partial
 from anabranch.costs import costs_of, fastest
 from anabranch.deadline import TIME
 from anabranch.frontend.captured import Captured, renamed
+from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Graph
 from anabranch.ir.pass_runner import Stepper
 from anabranch.ir.plan import Plan, Signature
@@ -126,7 +127,8 @@ class Tuned:
 
 def fuse(job: Job, graph: Graph) -> Sequence[TaskGraph]:
     """The stage `fusion`: the graph cut into tasks in several ways, the last with the largest."""
-    return tuner_of(job).cuts(graph, job.trace)
+    with uncollected():  # a third of the time
+        return tuner_of(job).cuts(graph, job.trace)
 
 
 def tune(job: Job, captured: Captured, graph: Graph, cuts: Sequence[TaskGraph]) -> Tuned:

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from anabranch.costs import Roofline
 from anabranch.errors import TargetError
 from anabranch.ir.determinism import any_order
+from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import Cost, KernelOffer, Provider
 from anabranch.ir.refused import Refused
@@ -207,12 +208,8 @@ def _decided(
 ) -> dict[str, Decision]:
     """Decisions for these structures, by trying all candidates in one batch. What nothing runs has
     none; if `strict`, that is an error."""
-    every = {key: _offers(task, config.spec, config.providers) for key, task in fresh.items()}
-    kept = within(every, config.most, partial(_importance, fresh, counts, config.spec))
-    # Only now texts are written: of a large network two thirds of what is offered are not kept.
-    offers = {
-        key: [(maker, kernel.write()) for maker, kernel in offer] for key, offer in kept.items()
-    }
+    with uncollected():  # a third of the time
+        offers = _written(fresh, config, counts)
     flat = [
         replace(fresh[key], kernel=kernel) for key, offer in offers.items() for _, kernel in offer
     ]
@@ -230,6 +227,16 @@ def _decided(
             continue
         decided[key] = Decision(tuple(tried), makers)
     return decided
+
+
+def _written(
+    fresh: Mapping[str, Task], config: SelectionConfig, counts: Mapping[str, int]
+) -> dict[str, list[tuple[int, Kernel]]]:
+    """What is tried for these structures, each with the position of its provider. Texts are written
+    of no more than that: of a large network two thirds of what is offered are not kept."""
+    every = {key: _offers(task, config.spec, config.providers) for key, task in fresh.items()}
+    kept = within(every, config.most, partial(_importance, fresh, counts, config.spec))
+    return {key: [(maker, offer.write()) for maker, offer in few] for key, few in kept.items()}
 
 
 def within(
