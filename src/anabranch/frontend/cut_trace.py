@@ -61,6 +61,7 @@ from anabranch.frontend.program import in_order, name_of
 from anabranch.frontend.source import raised_at, running_at
 from anabranch.frontend.state import state_place, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral
+from anabranch.frontend.tensor_places import PlacesByOperators
 
 aten = torch.ops.aten
 SYMBOLIC: Any = torch.fx.experimental._config
@@ -110,6 +111,7 @@ def trace_cuts(
         as_in_eager(),
         attention_by_operators(),
         last_states_shaped(),
+        PlacesByOperators(),
     ):
         answers, results, left = answers_of(model, args, kwargs, surroundings)
         try:

@@ -46,6 +46,7 @@ from anabranch.frontend.program import in_order, name_of, opened
 from anabranch.frontend.source import origin
 from anabranch.frontend.state import attribute, state_place, unkept, unwrapped
 from anabranch.frontend.surroundings import Surroundings, neutral, surroundings
+from anabranch.frontend.tensor_places import PlacesByOperators
 from anabranch.frontend.traced import takes_gradients, traced
 from anabranch.frontend.translate import Translation
 from anabranch.ir.graph import Graph, Ref
@@ -179,6 +180,7 @@ def _exported(
         as_in_eager(),
         attention_by_operators(),
         last_states_shaped(),
+        PlacesByOperators(),
     ):
         try:
             program = _whatever_autograd_says(
@@ -210,6 +212,7 @@ def _below(
             as_in_eager(),
             attention_by_operators(),
             last_states_shaped(),
+            PlacesByOperators(),
         ):
             below = traced(module, args, kwargs)
             if below is None:

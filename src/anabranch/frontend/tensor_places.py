@@ -1,0 +1,82 @@
+"""Writes to a place that a tensor of no axes tells, as operators: what torch asks the value of.
+
+    cache[:, at] = key       eager, with a number in `at`: asks for it, and copies into a slice
+                             here: cache[:, :].index_put_([None, at], key)
+
+Both write the same elements, and the second asks for nothing: one plan holds it. What is read from
+such a place stays as it is: it is a view, which may be written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+MASKS = (torch.bool, torch.uint8)
+SETITEM: Any = Tensor.__setitem__
+
+
+class PlacesByOperators(TorchFunctionMode):
+    """Within it `x[..., at, ...] = y` is an operator where `at` is the one tensor among the
+    indices."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is SETITEM and isinstance(args[0], Tensor):
+            index = args[1] if type(args[1]) is tuple else (args[1],)
+            number = _place(index)
+            if number is not None:
+                return _put(args[0], index, number, args[2])
+        return func(*args, **(kwargs or {}))
+
+
+def _place(index: Sequence[Any]) -> int | None:
+    """Which index is a number in a tensor, if only one is, and the others are plain."""
+    places = [
+        number
+        for number, part in enumerate(index)
+        if isinstance(part, Tensor) and not part.dim() and _integral(part)
+    ]
+    if len(places) != 1:
+        return None
+    rest = [part for number, part in enumerate(index) if number != places[0]]
+    return places[0] if all(map(_plain, rest)) else None
+
+
+def _integral(tensor: Tensor) -> bool:
+    kind = tensor.dtype
+    return not (kind.is_floating_point or kind.is_complex or kind in MASKS)
+
+
+def _plain(part: Any) -> bool:
+    if isinstance(part, slice):
+        return not any(isinstance(end, Tensor) for end in (part.start, part.stop, part.step))
+    return part is None or part is Ellipsis or type(part) is int
+
+
+def _put(base: Tensor, index: Sequence[Any], number: int, value: Any) -> None:
+    """Write to what eager would write to."""
+    axes = sum(part is not None and part is not Ellipsis for part in index)
+    axis = 0
+    for part in index[:number]:
+        if part is Ellipsis:
+            axis += base.dim() - axes
+        elif type(part) is not int:
+            axis += 1
+    whole = tuple(slice(None) if i == number else part for i, part in enumerate(index))
+    view = base[whole]
+    shape = (*view.shape[:axis], *view.shape[axis + 1 :])
+    if isinstance(value, Tensor):
+        written = value.to(device=base.device, dtype=base.dtype)
+        if written._is_view():  # of what is written to, as in x[at] += y
+            written = written.clone()
+        while written.dim() > len(shape) and written.shape[0] == 1:
+            written = written[0]
+    else:
+        written = torch.full((), value, dtype=base.dtype, device=base.device)
+    place = index[number].to(device=base.device, dtype=torch.int64)
+    places: Any = [None] * axis + [place]
+    torch.ops.aten.index_put_.default(view, places, written.expand(shape))
