@@ -105,6 +105,39 @@ def test_a_number_without_axes_stays_spread_out_where_it_decides_the_type() -> N
     assert canonical(same, Trace()).nodes[-1].uses == ("x", "y")
 
 
+COPIED = """
+    graph g {
+      input %x: f32[2,3,5]
+      input %row: f32[2,5]
+      state %k: DTYPE[2,9,5] -> %k_2
+      %s: DTYPE[2,3,5]{45,5,1} = aten.slice.Tensor(%k, 1, 4, 7)
+      %c: DTYPE[2,3,5]{45,5,1} = aten.copy.default(%s, %x)
+      %k_1: DTYPE[2,9,5] = aten.slice_scatter.default(%k, %c, 1, 4, 7)
+      %t: DTYPE[2,5]{45,1} = aten.select.int(%k_1, 1, 0)
+      %d: DTYPE[2,5]{45,1} = aten.copy.default(%t, %row)
+      %k_2: DTYPE[2,9,5] = aten.select_scatter.default(%k_1, %d, 1, 0)
+      return %k_2
+    }"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_what_is_copied_over_a_part_is_written_there_itself(dtype: str) -> None:
+    graph = read(COPIED.replace("DTYPE", dtype))
+    converted = ["_to_copy"] if dtype == "f16" else []
+    wanted = [*converted, "slice_scatter", *converted, "select_scatter"]
+    assert kinds(equal(graph, canonical(graph, Trace()))) == wanted
+
+
+@pytest.mark.parametrize("moved", ["%k", "%k_1"])
+def test_elements_of_a_state_are_moved_through_a_copy(moved: str) -> None:
+    """They may be written over before they are read."""
+    text = COPIED.replace("DTYPE", "f32")
+    view = f"      %row_1: f32[2,5]{{45,1}} = aten.select.int({moved}, 1, 5)\n      %d"
+    graph = read(text.replace("      %d", view).replace("%t, %row)", "%t, %row_1)"))
+    after = equal(graph, canonical(graph, Trace()))
+    assert kinds(after).count("copy") == 1
+
+
 def test_one_image_without_a_batch() -> None:
     graph = read("""
     graph g {

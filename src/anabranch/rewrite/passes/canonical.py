@@ -9,6 +9,7 @@
     full_like, zeros_like, ones_like      -> full
     op.Scalar                             -> op.Tensor with a number
     x / expand(y, the shape of x)         -> x / y
+    slice_scatter(x, copy(slice(x), y))   -> slice_scatter(x, y)
 
 One table line a family; each function gives the new value, or None to leave the node as it is.
 """
@@ -21,6 +22,7 @@ import torch
 
 from anabranch.ir import ops
 from anabranch.ir.graph import Arg, Graph, Node, Ref, users
+from anabranch.ir.state import SPARSE
 from anabranch.rewrite.build import Builder, rewrite
 from anabranch.trace import Trace
 
@@ -211,6 +213,34 @@ def _with_number(builder: Builder, node: Node) -> Ref | None:
     return builder.instead(node, op, *args, **named)
 
 
+def _uncopied(builder: Builder, node: Node) -> Ref | None:
+    """A part of a value is what is copied over it: of what was there nothing is read. A copy of
+    elements of a state stays, for these may be written over before they are read."""
+    facts, source = builder.known, node.args[1]
+    maker = facts.producers.get(source.name) if isinstance(source, Ref) else None
+    if maker is None or maker.op != "aten.copy.default":
+        return None
+    value = maker.args[1]
+    if not isinstance(value, Ref) or facts.types[value.name].shape != maker.type.shape:
+        return None
+    if _root(builder, value.name) in {state.name for state in builder.source.states}:
+        return None
+    dtype = maker.type.dtype
+    if facts.types[value.name].dtype != dtype:
+        value = builder.call("aten._to_copy.default", value, dtype=dtype, origin=maker.origin)
+    return builder.instead(node, node.op, node.args[0], value, *node.args[2:], **dict(node.kwargs))
+
+
+def _root(builder: Builder, name: str) -> str:
+    """The value that may come to lie in the same memory as this one."""
+    facts = builder.known
+    while (maker := facts.producers.get(name)) is not None:
+        if not (ops.is_view(maker, facts.types) or ops.packet_name(maker.op) in SPARSE):
+            break
+        name = maker.uses[0]
+    return name
+
+
 def _softmax(op: str) -> CanonicalForm:
     def form(builder: Builder, node: Node) -> Ref | None:
         arguments = ops.arguments(node)
@@ -259,6 +289,8 @@ FORMS: dict[str, CanonicalForm] = {
     "aten.sub.Scalar": _with_number,
     "aten.mul.Scalar": _with_number,
     "aten.div.Scalar": _with_number,
+    "aten.slice_scatter.default": _uncopied,
+    "aten.select_scatter.default": _uncopied,
     "aten.softmax.int": _softmax("aten._softmax.default"),
     "aten.log_softmax.int": _softmax("aten._log_softmax.default"),
 }
