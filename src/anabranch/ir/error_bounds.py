@@ -24,6 +24,7 @@ from anabranch.ir import custom_ops, ops
 from anabranch.ir.eval import run_node
 from anabranch.ir.graph import Graph, Node, types
 from anabranch.ir.rounding import EXACT_JUMPS
+from anabranch.ir.state import PARTS
 from anabranch.ir.types import TensorType
 
 SAFETY = 4.0
@@ -153,10 +154,10 @@ def _scaled(name: str, state: _State) -> Tensor | None:
 
 def _is_exact(node: Node, state: _State) -> bool:
     """Whether every way to compute the results gives the same bits."""
-    name, kind = ops.packet_name(node.op), ops.kind_of(node)
+    name = ops.packet_name(node.op)
     if not state.exact.issuperset(node.uses) or "alpha" in dict(node.kwargs):
         return False
-    moves = kind in ("view", "move", "factory") and name not in UNEVEN
+    moves = _moves(node)
     listed = name in SAME or name in STEPS or moves
     wide = all(not type.dtype.is_floating_point or type.dtype.itemsize >= 4 for type in node.types)
     return listed and (wide or moves)
@@ -171,7 +172,7 @@ def _errors(node: Node, results: Sequence[Tensor], state: _State) -> Sequence[Te
     if name in STEPS or (name == "aten._to_copy" and whole) or (name == "aten.div" and node.kwargs):
         off = any(used in state.errors for used in node.uses)
         return _asked(node, results, state, own=False) if off else nothing
-    if kind in ("view", "move", "factory") and name not in UNEVEN and name not in LINEAR:
+    if _moves(node) and name not in LINEAR:
         return _moved(node, results, state)
     if name in LINEAR and len(results) == 1 and not _negative(node):
         return [_summed(node, results[0], state)]
@@ -180,6 +181,14 @@ def _errors(node: Node, results: Sequence[Tensor], state: _State) -> Sequence[Te
     if kind == "pointwise" and not whole:
         return _asked(node, results, state, own=True)
     return [_roughly(node, i, result, state) for i, result in enumerate(results)]
+
+
+def _moves(node: Node) -> bool:
+    """Whether each element of the results is one of what the node reads, or a number."""
+    name = ops.packet_name(node.op)
+    if name in PARTS:
+        return not ops.arguments(node).get("accumulate", False)
+    return ops.kind_of(node) in ("view", "move", "factory") and name not in UNEVEN
 
 
 def _negative(node: Node) -> bool:

@@ -22,6 +22,7 @@ from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_inputs
 from anabranch.ir.plan import Plan
+from anabranch.ir.proof import answer
 from anabranch.ir.task import GENERATED, Kernel, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import parse_variant
@@ -187,3 +188,20 @@ def test_equal_bits_in_each_run_are_asked_of_one_row_alone() -> None:
     assert ordered.kernels(single, SPEC) and not ordered.kernels(many, SPEC)
     assert unordered(single, "cuda") is None
     assert "may be equal" in str(unordered(many, "cuda"))
+
+
+@pytest.mark.parametrize(
+    "call", ["index_copy.default(%k, 0, %at, %z)", "index_put.default(%k, [%at], %z)"]
+)
+def test_verification_compares_what_is_written_and_what_stays(call: str) -> None:
+    """What was there before to the bit, however few elements are written."""
+    text = SCATTER.replace("index_copy.default(%k, 0, %at, %z)", call)
+    body = tasks_of(parse_graph(text.replace("f32", "f16").replace("[9,", "[999,"))).tasks[0].body
+    _, wanted = answer(body, "finite", 3, resolve("cpu"))
+    places = next(x for x in wanted.inputs if x.dtype == torch.long)
+    assert wanted.judged and wanted.differs(wanted.own) is None
+    for row, part in ((int(places[1]), 0.05), (int((places[1] + 1) % 999), 0.01)):
+        new = wanted.own[0].clone()
+        assert row in places or part == 0.01
+        new[row, 3] += part * max(abs(float(new[row, 3])), 1.0)
+        assert wanted.differs([new]) is not None

@@ -216,7 +216,7 @@ def _with_number(builder: Builder, node: Node) -> Ref | None:
 def _uncopied(builder: Builder, node: Node) -> Ref | None:
     """A part of a value is what is copied over it: of what was there nothing is read. A copy of
     elements of a state stays, for these may be written over before they are read."""
-    facts, source = builder.known, node.args[1]
+    facts, source = builder.facts, node.args[1]
     maker = facts.producers.get(source.name) if isinstance(source, Ref) else None
     if maker is None or maker.op != "aten.copy.default":
         return None
@@ -233,7 +233,7 @@ def _uncopied(builder: Builder, node: Node) -> Ref | None:
 
 def _root(builder: Builder, name: str) -> str:
     """The value that may come to lie in the same memory as this one."""
-    facts = builder.known
+    facts = builder.facts
     while (maker := facts.producers.get(name)) is not None:
         if not (ops.is_view(maker, facts.types) or ops.packet_name(maker.op) in SPARSE):
             break
