@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,7 +37,7 @@ from anabranch.tuning.sandbox import client as sandbox_client
 from anabranch.tuning.sandbox import process as sandbox_process
 from anabranch.tuning.sandbox import worker as sandbox_worker
 from anabranch.tuning.sandbox.client import NO_TIME, SandboxClient, compile_ahead
-from anabranch.tuning.sandbox.process import START, SandboxProcess
+from anabranch.tuning.sandbox.process import START, SandboxProcess, _widen
 from anabranch.tuning.sandbox.worker import BATCHES, SandboxBatch
 from anabranch.tuning.verdict import Verdict
 
@@ -322,6 +324,19 @@ def test_answers_that_nobody_heard_are_not_those_of_the_next(
         one.verdicts([task("fine")], interrupted())
     with SandboxClient(target, None, trace, process) as other:
         assert list(other.refusals([task("raises")])) == [0]
+
+
+def test_answers_to_a_thousand_kernels_wait_for_a_reader() -> None:
+    """Engines are built for half a minute before anybody reads them."""
+    if not hasattr(fcntl, "F_SETPIPE_SZ"):
+        pytest.skip("pipes of this system have one size")
+    told, answers = b"x" * 200 + b"\n", 1000
+    script = f"import sys\nfor _ in range({answers}): sys.stdout.write('x' * 200 + '\\n')"
+    command = [sys.executable, "-S", "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        _widen(process)
+        assert process.wait(20) == 0  # it ends, though nobody has read
+        assert process.stdout is not None and process.stdout.read() == told * answers
 
 
 def test_who_waits_in_another_thread_is_interrupted() -> None:

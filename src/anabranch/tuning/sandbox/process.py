@@ -9,7 +9,6 @@ started ahead where kernels will surely be tried, and serves all stages of a com
 
 from __future__ import annotations
 
-import fcntl
 import json
 import subprocess
 import sys
@@ -135,5 +134,7 @@ def _widen(process: Process) -> None:
     """Room in the pipe for the answers to a thousand kernels: nobody reads them while a library's
     engines are built, and the process would wait until somebody does."""
     assert process.stdout is not None
-    with suppress(OSError, AttributeError):  # where a system has no such pipes
+    with suppress(ImportError, AttributeError, OSError):  # where a system has no such pipes
+        import fcntl
+
         fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
