@@ -12,7 +12,7 @@ from tests import fresh
 
 from anabranch.fuzz import campaign, trial
 from anabranch.fuzz.draw import draw
-from anabranch.fuzz.drawing import DrawnLayer, DrawnModel, DrawnStep, Given, model_text
+from anabranch.fuzz.drawing import DrawnInput, DrawnLayer, DrawnModel, DrawnStep, model_text
 from anabranch.fuzz.shrink import pruned, shrunk
 from anabranch.fuzz.trial import DRAWN, TrialSetting, attempt
 from anabranch.ir.graph import Graph
@@ -22,7 +22,7 @@ from anabranch.trace import Trace
 QUICK = {"scheduler": "sequential", "check": 1, "cache_dir": None, "budget": 0.01}
 CHAIN = DrawnModel(
     3,
-    (Given("x0", "normal((2, 3), 1{shift})"), Given("x1", "normal((2, 3), 2{shift})")),
+    (DrawnInput("x0", "normal((2, 3), 1{shift})"), DrawnInput("x1", "normal((2, 3), 2{shift})")),
     (),
     (
         DrawnStep("activation", ("v0",), "F.relu(x0)"),
@@ -177,7 +177,7 @@ def test_exactly_no_window_is_padded_to_merge_convolutions() -> None:
         DrawnLayer("w0", "normal((4, 3, 1, 1), 1)", 0),
         DrawnLayer("w1", "normal((4, 3, 3, 3), 2)", 0),
     )
-    given = (Given("x0", "normal((1, 3, 6, 6), 3{shift})"),)
+    given = (DrawnInput("x0", "normal((1, 3, 6, 6), 3{shift})"),)
     drawing = DrawnModel(1, given, layers, steps, ("v0", "v1"))
     exact = {**QUICK, "scheduler": "ios-merge", "exact": True, "budget": 5.0}
     assert attempt(drawing, TrialSetting("cpu", torch.float32, exact)).status == "equal"

@@ -12,10 +12,10 @@ import anabranch
 from anabranch.fuzz import script_prelude
 from anabranch.fuzz.draw import draw
 from anabranch.fuzz.drawing import (
+    DrawnInput,
     DrawnLayer,
     DrawnModel,
     DrawnStep,
-    Given,
     built_model,
     model_text,
     values,
@@ -51,7 +51,7 @@ def test_drawn_models_return_numbers_the_same_ones_each_time() -> None:
     ("form", "kind"), [("tuple", tuple), ("list", list), ("dict", dict), ("one", torch.Tensor)]
 )
 def test_what_is_returned_is_arranged_in_forms(form: str, kind: type) -> None:
-    drawing = DrawnModel(0, (Given("x0", "normal((2,), 1{shift})"),), (), (), ("x0",), form)  # type: ignore[arg-type]
+    drawing = DrawnModel(0, (DrawnInput("x0", "normal((2,), 1{shift})"),), (), (), ("x0",), form)  # type: ignore[arg-type]
     build, inputs = built_model(drawing)
     assert type(build()(*inputs(0))) is kind
 
@@ -88,7 +88,7 @@ def test_a_line_knows_what_it_reads() -> None:
 
 def test_layers_are_modules_or_tensors() -> None:
     layers = (DrawnLayer("w0", "nn.BatchNorm1d(3)", 1), DrawnLayer("w1", "normal((3,), 2)", 2))
-    given = (Given("x0", "normal((4, 3), 1{shift})"),)
+    given = (DrawnInput("x0", "normal((4, 3), 1{shift})"),)
     steps = (DrawnStep("norm", ("v0",), "self.w0(x0) * self.w1"),)
     build, _ = built_model(DrawnModel(0, given, layers, steps, ("v0",)))
     model = build()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.fuzz.interpreted import SETTING, kernels_interpreted
 
-from anabranch.fuzz.drawing import DrawnModel, DrawnStep, Given
+from anabranch.fuzz.drawing import DrawnInput, DrawnModel, DrawnStep
 from anabranch.fuzz.trial import attempt
 from anabranch.kernels.triton import emit
 
@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 def bytes_that_wrap(rows: int) -> DrawnModel:
     """A product of bytes that are two at least, and whether it is positive."""
-    given = Given("x0", f"narrow(({rows}, 5), torch.int8, 1{{shift}})")
+    given = DrawnInput("x0", f"narrow(({rows}, 5), torch.int8, 1{{shift}})")
     step = DrawnStep("integer_number", ("v0",), "x0.clamp(min=2) * x0.clamp(min=2) > 0")
     return DrawnModel(0, (given,), (), (step,), ("v0",))
 

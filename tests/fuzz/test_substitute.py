@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from anabranch.frontend.from_torch import capture
 from anabranch.fuzz import campaign, substitute, trial
-from anabranch.fuzz.drawing import DrawnModel, DrawnStep, Given
+from anabranch.fuzz.drawing import DrawnInput, DrawnModel, DrawnStep
 from anabranch.fuzz.substitute import RULES, SIMPLIFY, Crash, Substitution, substituted
 from anabranch.fuzz.trial import TrialOutcome, TrialSetting, attempt
 from anabranch.ir.graph import Graph
@@ -25,7 +25,7 @@ STEPS = TrialSetting("cpu", torch.float64, {"check": 1}, steps=4)
 x, y, s = wild("x y s")
 SUM = DrawnModel(
     3,
-    (Given("x0", "normal((2, 3), 1{shift})"), Given("x1", "normal((2, 3), 2{shift})")),
+    (DrawnInput("x0", "normal((2, 3), 1{shift})"), DrawnInput("x1", "normal((2, 3), 2{shift})")),
     (),
     (
         DrawnStep("scalar", ("v0",), "x0 * 2"),

@@ -9,7 +9,7 @@ import torch
 
 from anabranch.fuzz import drawn_training
 from anabranch.fuzz.draw import draw
-from anabranch.fuzz.drawing import DrawnLayer, DrawnModel, DrawnStep, Given, built_model
+from anabranch.fuzz.drawing import DrawnInput, DrawnLayer, DrawnModel, DrawnStep, built_model
 from anabranch.fuzz.trial import TrialSetting, attempt
 from anabranch.ir.graph import Graph
 from anabranch.rewrite.passes import PASSES
@@ -22,7 +22,7 @@ QUICK = {
 SETTING = TrialSetting("cpu", torch.float32, QUICK, training=True)
 CHAIN = DrawnModel(
     2,
-    (Given("x0", "normal((2, 3), 1{shift})"),),
+    (DrawnInput("x0", "normal((2, 3), 1{shift})"),),
     tuple(DrawnLayer(f"w{i}", f"normal((3,), {i})", 0) for i in range(4)),
     (
         DrawnStep("binary", ("v0",), "torch.tanh(x0 * self.w0)"),
@@ -56,7 +56,7 @@ def test_a_wrong_gradient_shows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_no_eager_step_can_do_is_refused() -> None:
-    whole = replace(CHAIN, inputs=(Given("x0", "whole((2, 3), 9, 1{shift})"),))
+    whole = replace(CHAIN, inputs=(DrawnInput("x0", "whole((2, 3), 9, 1{shift})"),))
     whole = replace(whole, steps=(DrawnStep("integers", ("v1",), "x0 + 1"),))
     outcome = attempt(whole, SETTING)
     assert outcome.status == "refused" and "eager itself" in outcome.details[0]

@@ -20,7 +20,7 @@ from anabranch.options import Options
 from anabranch.search import part_search
 from anabranch.search.budget import FEWEST_PRICES, WORK_DONE, Effort
 from anabranch.search.engine.alternatives import Alternatives, Assembled, Paid
-from anabranch.search.engine.backtracking import Exchange, Found, RewriteStep
+from anabranch.search.engine.backtracking import EqualGraph, Exchange, RewriteStep
 from anabranch.search.engine.global_scope import RuleOnTypes
 from anabranch.search.engine.intervals import Interval
 from anabranch.search.finders import Finders
@@ -74,12 +74,12 @@ def looked(
             raise ValueError("no kernel runs it")
         return Built(slow(graph), cost(graph))
 
-    def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
+    def search(graph: Graph, *rest: Any) -> tuple[EqualGraph, ...]:
         length = len(graph.nodes)
-        found = [Found(graph, Price(float(length)), ())]
+        found = [EqualGraph(graph, Price(float(length)), ())]
         for to in offers.get(length, ()):
             step = RewriteStep("long -> short", ("n0",), Price(float(length)), Price(float(to)))
-            found.append(Found(chain(to), Price(float(to)), (step,)))
+            found.append(EqualGraph(chain(to), Price(float(to)), (step,)))
         return tuple(sorted(found, key=lambda one: one.price.us))
 
     evaluators: Evaluators[Built] = Evaluators(
@@ -209,10 +209,10 @@ def test_what_was_built_is_known_to_the_next_search() -> None:
         known.append([len(one.graph.nodes) for one in built])
         return Lengths()
 
-    def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
+    def search(graph: Graph, *rest: Any) -> tuple[EqualGraph, ...]:
         step = RewriteStep("long -> short", ("n0",), Price(9.0), Price(8.0))
-        shorter = [Found(chain(n), Price(float(n)), (step,)) for n in (5, 6, 7)]
-        return (*shorter, Found(graph, Price(9.0)))
+        shorter = [EqualGraph(chain(n), Price(float(n)), (step,)) for n in (5, 6, 7)]
+        return (*shorter, EqualGraph(graph, Price(9.0)))
 
     def build(graph: Graph) -> Built:
         return Built(graph, Cost(100.0, "measured"))
@@ -276,7 +276,7 @@ def test_rules_are_named_once() -> None:
 def part_of(length: int, to: int) -> Alternatives:
     """A part of so many nodes, and a form of it."""
     step = RewriteStep("long -> short", ("n0",), Price(1.0), Price(0.5))
-    form = Found(chain(to), Price(float(to)), (step,))
+    form = EqualGraph(chain(to), Price(float(to)), (step,))
     return Alternatives(Interval((0, 0), chain(length), {}, f"like {length}"), 1, ((form, 0.5),))
 
 
@@ -319,7 +319,7 @@ def parts_paid(
 
     finders = replace(
         finders,
-        search=lambda graph, *rest: (Found(graph, Price(1.0)),),
+        search=lambda graph, *rest: (EqualGraph(graph, Price(1.0)),),
         gathered=gathered,
         assembled=assembled,
     )
@@ -362,11 +362,11 @@ def tried_globally(
         found = [rule for rule in some if rule.scope == when]
         return [(rule, ()) for rule in found if len(graph.nodes) <= most(rule)]
 
-    def applied(graph: Graph, chosen: list[RuleOnTypes], *rest: object) -> Found:
+    def applied(graph: Graph, chosen: list[RuleOnTypes], *rest: object) -> EqualGraph:
         names = [rule.name for rule, _ in chosen]
         came_from.append((len(graph.nodes), names))
         step = RewriteStep(names[0], ("n0",), Price(1.0), Price(0.5))
-        return Found(chain(lengths[names[0]]), Price(1.0), (step,))
+        return EqualGraph(chain(lengths[names[0]]), Price(1.0), (step,))
 
     return Finders(kinds=kinds, applied_globally=applied), came_from
 
@@ -403,12 +403,14 @@ def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next() -> None:
     ran: list[int] = []
     rules = {5: "merge", 6: "merge", 7: "merge", 8: "split"}
 
-    def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
+    def search(graph: Graph, *rest: Any) -> tuple[EqualGraph, ...]:
         found = (
-            Found(chain(n), Price(float(n)), (RewriteStep(rules[n], (), Price(9.0), Price(1.0)),))
+            EqualGraph(
+                chain(n), Price(float(n)), (RewriteStep(rules[n], (), Price(9.0), Price(1.0)),)
+            )
             for n in rules
         )
-        return (*found, Found(graph, Price(9.0)))
+        return (*found, EqualGraph(graph, Price(9.0)))
 
     def build(graph: Graph) -> Built:
         ran.append(len(graph.nodes))
@@ -444,9 +446,9 @@ def test_steps_of_a_whole_are_told_apart_by_what_their_parts_take(
         Exchange(chain(4), chain(3), 1),
         Exchange(chain(2), chain(1), 1),
     )
-    offers = {9: Found(chain(5), Price(5.0), steps, exchanges)}
+    offers = {9: EqualGraph(chain(5), Price(5.0), steps, exchanges)}
 
-    def search(graph: Graph, *rest: Any) -> tuple[Found, ...]:
+    def search(graph: Graph, *rest: Any) -> tuple[EqualGraph, ...]:
         return tuple(offers[n] for n in offers if n == len(graph.nodes))
 
     evaluators: Evaluators[Built] = Evaluators(

@@ -12,7 +12,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.price import Gain, Price
 from anabranch.ir.protocols import Cost
 from anabranch.search.engine.alternatives import Alternatives, Paid
-from anabranch.search.engine.backtracking import Found, Ran, RewriteStep
+from anabranch.search.engine.backtracking import EqualGraph, Ran, RewriteStep
 from anabranch.search.engine.intervals import Interval
 from anabranch.search.part_selection import EACH, PLANS, TASKS, entrants, fewer, settled
 from anabranch.trace import Trace
@@ -33,11 +33,13 @@ def part(length: int, *forms: tuple[int, float], places: int = 1) -> Alternative
     """A part of so many nodes; forms of it by their length, with what they promise."""
     step = RewriteStep("long -> short", ("n0",), Price(1.0), Price(0.5))
     interval = Interval((length, length), chain(length), {}, f"like {length}")
-    found = tuple((Found(chain(to), Price(float(to)), (step,)), promise) for to, promise in forms)
+    found = tuple(
+        (EqualGraph(chain(to), Price(float(to)), (step,)), promise) for to, promise in forms
+    )
     return Alternatives(interval, places, found)
 
 
-def lengths(found: Sequence[tuple[Alternatives, tuple[Found, ...]]]) -> dict[int, list[int]]:
+def lengths(found: Sequence[tuple[Alternatives, tuple[EqualGraph, ...]]]) -> dict[int, list[int]]:
     return {
         len(one.interval.graph.nodes): [len(form.graph.nodes) for form in forms]
         for one, forms in found
@@ -89,9 +91,9 @@ def test_a_rule_is_rather_tried_by_itself_than_with_others() -> None:
     """Together they promise more than either alone, but not twice as much."""
     steps = [RewriteStep(rule, ("n0",), Price(1.0), Price(0.5)) for rule in ("merge", "split")]
     forms = (
-        (Found(chain(3), Price(3.0), (steps[0], steps[1])), 0.25),
-        (Found(chain(4), Price(4.0), (steps[0], steps[0])), 0.2),
-        (Found(chain(5), Price(5.0), (steps[1],)), 0.15),
+        (EqualGraph(chain(3), Price(3.0), (steps[0], steps[1])), 0.25),
+        (EqualGraph(chain(4), Price(4.0), (steps[0], steps[0])), 0.2),
+        (EqualGraph(chain(5), Price(5.0), (steps[1],)), 0.15),
     )
     one = Alternatives(part(9).interval, 1, forms)
     assert lengths(entrants([one], Nodes())) == {9: [4, 5, 3]}

@@ -95,7 +95,9 @@ def test_what_takes_long_or_says_nothing_is_left(monkeypatch: pytest.MonkeyPatch
     graph = captured(Roots(), torch.rand(9), torch.rand(9))
     found, steps = Proofs((root,), Trace()), steps_of(graph, root)
     assert (
-        len(steps) == 1 and found.wrong(steps) is None and list(found._known.values()) == ["left"]
+        len(steps) == 1
+        and found.wrong(steps) is None
+        and list(found._proof_of.values()) == ["left"]
     )
     monkeypatch.setattr(proofs, "MOST_FLOPS", 1)
     found = Proofs((WRONG,), Trace())

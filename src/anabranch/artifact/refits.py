@@ -94,7 +94,7 @@ def write(plan: Plan, tensors: dict[str, torch.Tensor]) -> RecipeModel | None:
         steps = derive.write(recipe.sources, (*derived, *relied))
     except ValueError:
         return None
-    given_models = tuple(_given(constant, recipe, tensors) for constant in recipe.sources)
+    given_models = tuple(_given_model(constant, recipe, tensors) for constant in recipe.sources)
     model = RecipeModel(
         state=tuple(
             HeldModel(
@@ -122,7 +122,9 @@ def _name(number: int) -> str:
     return f"?{number}"
 
 
-def _given(constant: Constant, recipe: Recipe, tensors: dict[str, torch.Tensor]) -> GivenModel:
+def _given_model(
+    constant: Constant, recipe: Recipe, tensors: dict[str, torch.Tensor]
+) -> GivenModel:
     line = text_graph(Graph("g", (), (constant,), (), ())).splitlines()[1].strip()
     kept = recipe.kept.get(constant.name)
     if kept is None or not kept.numel():

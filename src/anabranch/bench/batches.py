@@ -132,13 +132,13 @@ def _model(matrix: BatchMatrix, model: str, trace: Trace) -> list[BatchRow]:
     rows: list[BatchRow] = []
     with Cache.open(options.cache_dir) as cache:
 
-        def scheduled(batch: int, device: str) -> _Made:
+        def scheduled(batch: int, device: str) -> _Scheduled:
             target = resolve(device or matrix.target, options.tf32)
             asked = model, matrix.dtype, batch, target, options, cache, trace, matrix.trust
             job = captured_once(job_of(*asked))
             tasks: TaskGraph = compile_model(job, stop_after="probe")
             choice: Choice = compile_model(job, stop_after="schedule")
-            return _Made(job, tasks, choice.schedule)
+            return _Scheduled(job, tasks, choice.schedule)
 
         outcomes = {batch: _tried(scheduled, batch, "") for batch in matrix.batches}
         for batch, here in outcomes.items():
@@ -149,7 +149,7 @@ def _model(matrix: BatchMatrix, model: str, trace: Trace) -> list[BatchRow]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _Scheduled:
     """A network compiled for one batch and device."""
 
     job: Job
@@ -157,7 +157,9 @@ class _Made:
     schedule: Schedule
 
 
-def _tried(scheduled: Callable[[int, str], _Made], batch: int, device: str) -> _Made | str:
+def _tried(
+    scheduled: Callable[[int, str], _Scheduled], batch: int, device: str
+) -> _Scheduled | str:
     """What was made, or why nothing could be."""
     try:
         return scheduled(batch, device)
@@ -168,7 +170,7 @@ def _tried(scheduled: Callable[[int, str], _Made], batch: int, device: str) -> _
 
 
 def _compared(
-    cell: Cell, here: _Made | str, others: Mapping[tuple[int, str], _Made | str]
+    cell: Cell, here: _Scheduled | str, others: Mapping[tuple[int, str], _Scheduled | str]
 ) -> list[BatchRow]:
     """A row for each schedule, by batch and device it was made for, run where `here` was made."""
     batch = cell[2]

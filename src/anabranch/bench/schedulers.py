@@ -126,7 +126,7 @@ class ScheduleRow:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _SchedulePlans:
     """A schedule's plans, as scheduled and within the bound on bytes, the seconds it took to find
     the schedule, and what was left undone for want of time."""
 
@@ -147,20 +147,20 @@ class _Plans:
 
     def __init__(self, job: Job, tasks: TaskGraph, packer: Packer) -> None:
         self._job, self._packers = job, [(tasks, packer)]
-        self._known: dict[tuple[int, Schedule], Plan] = {}
+        self._plan_of: dict[tuple[int, Schedule], Plan] = {}
 
-    def both(self, tasks: TaskGraph, schedule: Schedule, seconds: float) -> _Made:
+    def both(self, tasks: TaskGraph, schedule: Schedule, seconds: float) -> _SchedulePlans:
         """Both plans of a schedule."""
         packed = self._packer(tasks).plan(schedule)
-        return _Made(self.prepare(tasks, schedule), self.keep(packed), seconds)
+        return _SchedulePlans(self.prepare(tasks, schedule), self.keep(packed), seconds)
 
     def keep(self, plan: Plan) -> Plan:
         """The plan, which is timed as it is from now on."""
-        return self._known.setdefault((id(plan.tasks), plan.schedule), plan)
+        return self._plan_of.setdefault((id(plan.tasks), plan.schedule), plan)
 
     def prepare(self, tasks: TaskGraph, schedule: Schedule) -> Plan:
         """The plan of this schedule, with the waits that it has."""
-        cached = self._known.get((id(tasks), schedule))
+        cached = self._plan_of.get((id(tasks), schedule))
         return cached or self.keep(pack(tasks, schedule, self._job.target.spec))
 
     def _packer(self, tasks: TaskGraph) -> Packer:
@@ -318,7 +318,7 @@ def _compared(
         except AnabranchError as failed:
             plan, failures[PDL] = None, failed.what
         if plan is not None and plan.tasks is not tasks:
-            planned_by_name[PDL] = _Made(plans.keep(plan), plan, took)
+            planned_by_name[PDL] = _SchedulePlans(plans.keep(plan), plan, took)
             priced = _priced(planned_by_name, side_by_side)
     fastest = min((_counted(name, *priced[name]).us for name in planned_by_name), default=0.0)
     more = dict.fromkeys(name for name in (*planned_by_name, *failures) if name not in names)
@@ -332,7 +332,7 @@ def _compared(
 
 
 def _with_use(
-    row: ScheduleRow, planned_by_name: Mapping[str, _Made], costs: Costs, used: Used
+    row: ScheduleRow, planned_by_name: Mapping[str, _SchedulePlans], costs: Costs, used: Used
 ) -> ScheduleRow:
     """With what the plan that counts makes of the machine, or why nobody saw it: times that were
     taken stand all the same."""
@@ -347,7 +347,9 @@ def _with_use(
         return replace(row, note="; ".join(filter(None, [row.note, unseen])))
 
 
-def _priced(planned_by_name: Mapping[str, _Made], costs: Costs) -> dict[str, tuple[Cost, Cost]]:
+def _priced(
+    planned_by_name: Mapping[str, _SchedulePlans], costs: Costs
+) -> dict[str, tuple[Cost, Cost]]:
     """The time of each schedule as scheduled and as packed, all measured side by side."""
     plans = [
         plan for planned in planned_by_name.values() for plan in (planned.scheduled, planned.packed)
@@ -363,10 +365,10 @@ def _counted(name: str, scheduled: Cost, packed: Cost) -> Cost:
 
 def _planned(
     plans: _Plans, search: ScheduleSearch, names: Sequence[str]
-) -> tuple[dict[str, _Made], dict[str, str]]:
+) -> tuple[dict[str, _SchedulePlans], dict[str, str]]:
     """What these schedulers made, ours with its refinements, too; and why others made nothing. One
     that was stopped is not compared: it would have found more."""
-    planned_by_name: dict[str, _Made] = {}
+    planned_by_name: dict[str, _SchedulePlans] = {}
     failures: dict[str, str] = {}
     tasks, costs = search.tasks, search.costs
     for name in names:
@@ -399,7 +401,7 @@ def _place(names: Sequence[str]) -> Callable[[str], tuple[int, int]]:
 
 def _row(
     name: str,
-    planned: _Made | None,
+    planned: _SchedulePlans | None,
     prices: tuple[Cost, Cost] | None,
     fastest: float,
     failures: Mapping[str, str],

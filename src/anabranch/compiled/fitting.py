@@ -160,10 +160,10 @@ class Moved(Mapping[str, Tensor]):
     is not given is what the plan has kept."""
 
     def __init__(self, fit: Fitting, tensors: Mapping[str, Tensor]) -> None:
-        self._fit, self._given = fit, tensors
+        self._fit, self._tensors = fit, tensors
 
     def __getitem__(self, name: str) -> Tensor:
-        tensor = self._given.get(name)
+        tensor = self._tensors.get(name)
         if tensor is None:
             return self._fit.recipe.kept[name]
         value = tensor

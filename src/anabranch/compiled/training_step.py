@@ -77,7 +77,7 @@ class TrainingStep:
     ) -> None:
         self.training, self.target, self.options = training, target, options
         self.trace = trace or Trace(level=options.debug)
-        self._found = surroundings()
+        self._surroundings = surroundings()
         self._kinds = (False, True) if training.accumulate > 1 else (True,)
         """Whether a call of each of the plans ends with an update."""
         self._plans: list[Compiled] = []
@@ -113,7 +113,7 @@ class TrainingStep:
             self._take_rates()
             with uncollected(), Cache.open(self.options.cache_dir) as cache:
                 asked = (
-                    StepRequest(self.training, held, inputs, self._found, ends)
+                    StepRequest(self.training, held, inputs, self._surroundings, ends)
                     for ends in self._kinds
                 )
                 captured = [capture_step(request, cache, self.trace) for request in asked]
@@ -171,7 +171,7 @@ class TrainingStep:
         """InputError under an autocast that the step was not compiled under, and so does not
         follow."""
         kind = self.training.random.device.type
-        now, compiled_under = autocast_now(kind), dict(self._found.autocast).get(kind)
+        now, compiled_under = autocast_now(kind), dict(self._surroundings.autocast).get(kind)
         if now and (compiled_under is None or name_of(compiled_under) != now):
             was = f"in {name_of(compiled_under)}" if compiled_under else "without it"
             raise InputError(

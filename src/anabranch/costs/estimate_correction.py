@@ -33,17 +33,17 @@ class Corrected:
     """`timings`: tasks, what each takes, and what it was estimated to take."""
 
     def __init__(self, timings: Sequence[tuple[Task, Cost, Cost]]) -> None:
-        self._known: dict[Hashable, list[TimedAndEstimated]] = {}
+        self._timings_of: dict[Hashable, list[TimedAndEstimated]] = {}
         each: dict[tuple[TimedAndEstimated, tuple[Hashable, ...]], None] = {}
         for task, cost, guess in timings:
             if guess.us and cost.us:
                 timed, likenesses = (cost.us, guess.us), tuple(_likenesses(task))
                 each.setdefault((timed, likenesses))
                 for likeness in likenesses:
-                    self._known.setdefault(likeness, []).append(timed)
+                    self._timings_of.setdefault(likeness, []).append(timed)
         self._ratio = {
             likeness: _off(pairs)
-            for likeness, pairs in self._known.items()
+            for likeness, pairs in self._timings_of.items()
             if _tell(likeness, len(pairs))
         }
         self._each = tuple(each)
@@ -69,7 +69,7 @@ class Corrected:
         """By how much the estimate of a task would be changed if it were not known, None if none
         of the others tells. Those that take just as long are the same task somewhere else."""
         for likeness in likenesses:
-            others = [timed for timed in self._known[likeness] if timed != own]
+            others = [timed for timed in self._timings_of[likeness] if timed != own]
             if others and _tell(likeness, len(others)):
                 return _off(others)
         return None

@@ -85,7 +85,7 @@ class Measured:
         self._keys = Memo(lambda task: TIMINGS.key(self._machine, "task", task_text(task)))
         self._digests = Memo(lambda task: digest_text(self._keys(task)))
         self._work = Memo(lambda task: work(task, target.spec))
-        self._known: dict[str, MaybeCosts] = {}
+        self._costs_of: dict[str, MaybeCosts] = {}
 
     @property
     def settled(self) -> bool:
@@ -96,9 +96,9 @@ class Measured:
         """The time of the task alone on the device, measured once for each structure; an estimate
         where it cannot run."""
         digest = self._digests(task)
-        if digest not in self._known:
+        if digest not in self._costs_of:
             self.warm((task,))
-        return self._known[digest][0] or self._fallback.task(task)
+        return self._costs_of[digest][0] or self._fallback.task(task)
 
     def warm(self, tasks: Sequence[Task]) -> None:
         """Measure those of the tasks that nobody has measured, many in one interleaved batch."""
@@ -127,7 +127,7 @@ class Measured:
         body run by the library, operator by operator, runs wherever the model does: where it could
         not be measured alone it is estimated."""
         self.warm(tasks)
-        costs = [self._known[self._digests(task)][0] for task in tasks]
+        costs = [self._costs_of[self._digests(task)][0] for task in tasks]
         for i, task in enumerate(tasks):
             if costs[i] is None and runs_body(task):
                 costs[i] = replace(self._fallback.task(task), source="estimated")
@@ -210,22 +210,22 @@ class Measured:
             took = dict(zip(by_text, medians(costs, captures), strict=True))
             passing = {key} if self._stopwatch.without_graph else set[str]()
             self._remember({key: [took[text] for text in named]}, passing)
-        cost_of = dict(zip(named, self._known[digest_text(key)], strict=True))
+        cost_of = dict(zip(named, self._costs_of[digest_text(key)], strict=True))
         if not any(cost_of.values()):
             return [self._fallback.schedule(*plan) for plan in plans]
         return [cost_of[text] or Cost(math.inf, "estimated") for text in texts]
 
     def _unknown(self, keys: Iterable[str]) -> list[str]:
         """The keys that neither this object nor the cache knows, in their order."""
-        missing = [key for key in keys if digest_text(key) not in self._known]
+        missing = [key for key in keys if digest_text(key) not in self._costs_of]
         for key, costs in TIMINGS.get_many(self._cache, {key: key for key in missing}).items():
-            self._known[digest_text(key)] = list(costs)
-        return [key for key in missing if digest_text(key) not in self._known]
+            self._costs_of[digest_text(key)] = list(costs)
+        return [key for key in missing if digest_text(key) not in self._costs_of]
 
     def _remember(self, costs_by_key: Mapping[str, MaybeCosts], passing: Collection[str]) -> None:
         """Failures and estimates are remembered here only, and so is what is `passing`, timed
         without the graph that it should have had: the next process may do better."""
-        self._known.update((digest_text(key), costs) for key, costs in costs_by_key.items())
+        self._costs_of.update((digest_text(key), costs) for key, costs in costs_by_key.items())
         good = {
             key: tuple(cost for cost in costs if cost is not None and cost.source == "measured")
             for key, costs in costs_by_key.items()

@@ -25,17 +25,17 @@ class Memo(Generic[T]):
 
     def __init__(self, find: Callable[[Task], T]) -> None:
         self._find = find
-        self._known: dict[int, tuple[Task, T]] = {}
+        self._answers: dict[int, tuple[Task, T]] = {}
 
     def __call__(self, task: Task) -> T:
         """What is known of this task object; found out at the first call."""
-        entry = self._known.get(id(task))
+        entry = self._answers.get(id(task))
         if entry is None:
-            if len(self._known) >= MOST_TASKS:
-                self._known.clear()
+            if len(self._answers) >= MOST_TASKS:
+                self._answers.clear()
             # The task itself is kept with its entry, so its id cannot pass to another one.
-            entry = self._known[id(task)] = (task, self._find(task))
+            entry = self._answers[id(task)] = (task, self._find(task))
         return entry[1]
 
     def __repr__(self) -> str:
-        return f"Memo({len(self._known)} tasks)"
+        return f"Memo({len(self._answers)} tasks)"

@@ -123,11 +123,11 @@ def _static(node: fx.Node) -> bool:
         if by_mask(indices):
             return False
     if packet_name(str(node.target)) in CHECKS:
-        return all(map(_known, node.all_input_nodes))
-    return all(map(_known, (node, *node.all_input_nodes)))
+        return all(map(_has_type, node.all_input_nodes))
+    return all(map(_has_type, (node, *node.all_input_nodes)))
 
 
-def _known(node: fx.Node) -> bool:
+def _has_type(node: fx.Node) -> bool:
     value = node.meta.get("val")
     if node.op == "get_attr" and value is None:
         return True

@@ -42,7 +42,7 @@ class FakeResults:
     """What operators return, called within one FakeTensorMode."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, tuple[type | None, tuple[TensorMeta, ...]]] = {}
+        self._kinds_of: dict[Any, tuple[type | None, tuple[TensorMeta, ...]]] = {}
         self._writes = set[Any]()
         self._rememberable: dict[Any, bool] = {}
         self._mode: Any = None
@@ -61,10 +61,10 @@ class FakeResults:
             return func(*args, **kwargs)
         if key in self._writes:
             return args[0]
-        entry = self._known.get(key)
+        entry = self._kinds_of.get(key)
         if entry is not None:
             container, kinds = entry
-            results = [self._made(kind) for kind in kinds]
+            results = [self._empty(kind) for kind in kinds]
             return results[0] if container is None else container(results)
         result = func(*args, **kwargs)
         if args and result is args[0]:
@@ -74,7 +74,7 @@ class FakeResults:
         leaves = (result,) if isinstance(result, Tensor) else result
         if type(leaves) in (tuple, list) and self._are_new(leaves, args, kwargs):
             container = None if leaves is not result else type(result)
-            self._known[key] = container, tuple(map(self._kind, leaves))
+            self._kinds_of[key] = container, tuple(map(self._kind, leaves))
         return result
 
     def _kind(self, value: Any) -> Any:
@@ -102,14 +102,14 @@ class FakeResults:
             self._mode = mode
         return self._mode
 
-    def _made(self, kind: TensorMeta) -> Tensor:
+    def _empty(self, kind: TensorMeta) -> Tensor:
         shape, stride, dtype, device = kind
         with torch._C._DisableTorchDispatch():
             empty = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
         return FakeTensor(self._mode, empty, device)
 
     def _are_new(self, leaves: Any, *operands: Any) -> bool:
-        """Whether all results are as `_made` makes them: each in memory of its own."""
+        """Whether all results are as `_empty` makes them: each in memory of its own."""
         try:
             kinds = [self._kind(leaf) for leaf in leaves]
         except _OtherError:
@@ -120,7 +120,7 @@ class FakeResults:
         theirs = {_memory(operand) for operand in _tensors(operands)}
         if len(set(memory)) < len(memory) or not theirs.isdisjoint(memory):
             return False
-        twins = [self._made(kind) for kind in kinds]
+        twins = [self._empty(kind) for kind in kinds]
         sizes = (
             (a.untyped_storage().nbytes(), b.untyped_storage().nbytes())
             for a, b in zip(leaves, twins, strict=True)

@@ -80,7 +80,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._own: dict[int, str] = {}
         self._fake = FakeResults() if fake else None
         self._saved: dict[int, tuple[Tensor, Tensor]] = {}
-        self._made = 0
+        self._created = 0
         self.opaque = ""
         self.written: list[str] = []
         self.listener: Listener | None = None
@@ -147,7 +147,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         text. Whatever is odd about it, the model goes on."""
         self._fresh = func is LIFT  # a tensor that `torch.tensor` has just made is nobody's
         try:
-            name, written = self._operators.get(func) or self._known(func)
+            name, written = self._operators.get(func) or self._describe(func)
             for place, named in written or _unsaid(func, args):
                 self._save(args[place] if place < len(args) else kwargs.get(named))
             if self.opaque:
@@ -194,7 +194,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         return pytree.tree_map_only(Tensor, own, results) if saved else results
 
-    def _known(self, func: Any) -> tuple[str, tuple[Written, ...]]:
+    def _describe(self, func: Any) -> tuple[str, tuple[Written, ...]]:
         """An operator's name, and the arguments that it writes to."""
         written: tuple[Written, ...] = ()
         if isinstance(func, torch._ops.OpOverload):
@@ -254,8 +254,8 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise OpaqueError(f"a {type(tensor).__name__} of layout {tensor.layout}")
         with _disable_current_modes(), torch.no_grad():
             digest = digest_tensor(tensor.resolve_conj().resolve_neg())
-        self._made += 1
-        name = f"c{self._made}:{digest}{_type(tensor)}"
+        self._created += 1
+        name = f"c{self._created}:{digest}{_type(tensor)}"
         if not self._fresh:
             storage = tensor.untyped_storage()
             self._own[storage._cdata] = HELD_TENSOR

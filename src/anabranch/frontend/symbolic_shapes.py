@@ -166,7 +166,7 @@ def _read(
             symbol, times, plus = _affine(size, node.name)
             if symbol not in symbols:
                 name = named.get((len(extents), axis), f"{node.name}.shape[{axis}]")
-                earlier = _known(stated, len(extents), axis) if stated is not None else None
+                earlier = _stated(stated, len(extents), axis) if stated is not None else None
                 symbols[symbol] = _dimension(program, symbol, name)
                 if earlier is not None:
                     symbols[symbol] = replace(earlier, name=name)
@@ -178,7 +178,7 @@ def _read(
     )
 
 
-def _known(stated: DynamicShapes, tensor: int, axis: int) -> Dimension | None:
+def _stated(stated: DynamicShapes, tensor: int, axis: int) -> Dimension | None:
     """The earlier description of this axis, if it is a dimension itself."""
     for extent in stated.extents[tensor]:
         if (extent.axis, extent.times, extent.plus) == (axis, 1, 0):

@@ -88,7 +88,7 @@ def capture_step(
         if stored is not None and listed is not None and listed.digest == stored.calls:
             recalled = _recalled(asked, stored, name, cache)
             if recalled is not None:
-                return _known(asked, recalled, listed, trace)
+                return _recalled_step(asked, recalled, listed, trace)
     kind = type(asked.training.model).__name__
     if stored is not None:
         why = "the step calls other operators than when it was captured, or that cannot be told"
@@ -111,7 +111,7 @@ def _recalled(
     return None if captured is None else _named(captured, asked.held)
 
 
-def _known(
+def _recalled_step(
     asked: StepRequest, captured: Captured, listed: _ListedStep, trace: Trace
 ) -> tuple[Captured, EagerStep]:
     """A recalled graph, and the step that it is compared with."""

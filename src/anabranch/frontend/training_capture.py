@@ -93,7 +93,7 @@ def capture_training(
         return [v for v in pytree.tree_leaves(seen[0].returned) if isinstance(v, Tensor)]
 
     with unchanged(EagerStep(training, surroundings)) as state, recurrences_by_steps():
-        recorded = without_fused_dropout(lambda: _made(step, flat))
+        recorded = without_fused_dropout(lambda: _traced_module(step, flat))
         changed = [*state.changes(), *(f"{file}{LOST}" for file in seen[0].files)]
     warn_of_changes(trace, type(training.model).__name__, changed)
     warn_of_reads(trace, type(training.model).__name__, seen[0].reads)
@@ -108,7 +108,7 @@ def capture_training(
     eager = EagerStep(training, surroundings, ends, seen[0].draws, seen[0].assigns)
     try:
         with Surroundings(dtype=surroundings.dtype).restored():  # of which tensors are made
-            graph = _made(whole, [*flat, *constants], training_decompositions()).graph
+            graph = _traced_module(whole, [*flat, *constants], training_decompositions()).graph
             _unite(graph, held)
             graph.eliminate_dead_code()
             captured = _translate(training, held, graph, call, constants, seen[0].returned)
@@ -182,7 +182,7 @@ def _lying_as(result: Any, was: Any) -> Any:
     return laid_as(result, was)
 
 
-def _made(
+def _traced_module(
     function: Callable[..., Any], flat: Sequence[Tensor], table: Mapping[Any, Any] | None = None
 ) -> fx.GraphModule:
     try:

@@ -87,7 +87,7 @@ class _ClusterSearch:
     def join_only_reader(self, at: int) -> None:
         """Where all that the group makes is read in one other group."""
         readers = self._readers(at)
-        if len(readers) == 1 and not any(self.paths.kept(v) for v in self._made(at)):
+        if len(readers) == 1 and not any(self.paths.kept(v) for v in self._results(at)):
             self._merge(at, readers.pop())
 
     def join_a_reader(self, at: int) -> None:
@@ -132,7 +132,7 @@ class _ClusterSearch:
     def _where(self, at: int) -> int:
         return self.home[self.groups[at][0].name]
 
-    def _made(self, at: int) -> list[str]:
+    def _results(self, at: int) -> list[str]:
         return [name for node in self.units[at] for name in node.results]
 
     def _readers(self, at: int) -> set[int]:
@@ -140,7 +140,7 @@ class _ClusterSearch:
         alone: most of these go (`tuning.state_stores`), and what they read is a result anyway."""
         readers = {
             self.home[node.name]
-            for name in self._made(at)
+            for name in self._results(at)
             for node in self.paths.readers.get(name, ())
             if not (node.op == STORE and node.name in self.facts.alone)
         }

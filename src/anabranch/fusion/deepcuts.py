@@ -119,7 +119,7 @@ class _Growth:
             for u in bits(own):
                 self._beside[u] |= 1 << v
         self.gains: dict[int, float] = {}
-        self._known: dict[int, list[int]] = {v: [] for v in range(len(self._names))}
+        self._connected: dict[int, list[int]] = {v: [] for v in range(len(self._names))}
         self._grow()
 
     def subset(self, mask: int) -> Subset:
@@ -134,7 +134,7 @@ class _Growth:
             for mask in fresh:
                 self.gains.setdefault(mask, 0.0)
                 for v in bits(mask):
-                    self._known[v].append(mask)
+                    self._connected[v].append(mask)
             ways: dict[int, list[tuple[int, int]]] = {}
             for first in fresh:
                 for second in self._consecutive(first):
@@ -156,7 +156,9 @@ class _Growth:
         near = 0
         for v in bits(mask):
             near |= self._beside[v]
-        neighbours = dict.fromkeys(other for v in bits(near & ~mask) for other in self._known[v])
+        neighbours = dict.fromkeys(
+            other for v in bits(near & ~mask) for other in self._connected[v]
+        )
         return [other for other in neighbours if not other & mask and self._whole(other | mask)]
 
     def _whole(self, mask: int) -> bool:
@@ -202,7 +204,7 @@ class _SubsetTable:
         self.views = {n for n, node in nodes.items() if ops.is_view(node, self.facts.types)}
         self.nodes = {name: node for name, node in nodes.items() if name not in self.views}
         self._evaluate, self._unwritten, self._total = evaluate, unwritten, total
-        self._made: dict[Subset, tuple[Task, str] | Refused] = {}
+        self._task_of: dict[Subset, tuple[Task, str] | Refused] = {}
         self._costs: dict[str, Cost | None] = {}
         self._us: dict[Partition, float] = {}
 
@@ -343,17 +345,17 @@ class _SubsetTable:
 
     def _task(self, subset: Subset) -> tuple[Task, str] | Refused:
         """The task of a subset and its structure, or why it has none."""
-        if subset not in self._made:
+        if subset not in self._task_of:
             group, why = self._group(subset)
             outputs = self._outputs(subset)
             if len(subset) > 1:
                 why = why or self._unfit(group) or self._unwritten(group, self.facts, outputs)
             if why:
-                self._made[subset] = why
+                self._task_of[subset] = why
             else:
                 body = body_with(group, outputs, self.facts.types, self.constants, self.views)
-                self._made[subset] = Task(body.name, body), structure_text(body)
-        return self._made[subset]
+                self._task_of[subset] = Task(body.name, body), structure_text(body)
+        return self._task_of[subset]
 
     def _unfit(self, group: Sequence[Node]) -> Refused | None:
         """Why no template is asked for the group."""

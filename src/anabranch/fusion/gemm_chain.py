@@ -184,7 +184,7 @@ def why_not_gemm_chain(first: NodeGroup, second: NodeGroup, facts: FusionFacts) 
     nodes = _with_views(first, second, facts)
     inside = {node.name for node in nodes}
     views = [node for node in nodes if node not in first and node not in second]
-    for name in (name for node in _made((*first, *views), facts) for name in node.results):
+    for name in (name for node in _makers((*first, *views), facts) for name in node.results):
         outside = [n for n in facts.readers.get(name, ()) if n.name not in inside]
         if name in facts.returned:
             return Refused(f"%{name} is returned")
@@ -201,7 +201,7 @@ def why_not_gemm_chain(first: NodeGroup, second: NodeGroup, facts: FusionFacts) 
     return why or why_not_one(body_of(nodes, facts))
 
 
-def _made(nodes: Sequence[Node], facts: FusionFacts) -> Iterator[Node]:
+def _makers(nodes: Sequence[Node], facts: FusionFacts) -> Iterator[Node]:
     """Those that make something, or view what these make: views of other values are had for
     nothing, so who else reads one does not matter."""
     results = set[str]()

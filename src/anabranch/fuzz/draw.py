@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from anabranch.fuzz.drawing import DrawnModel, Given, ReturnForm
+from anabranch.fuzz.drawing import DrawnInput, DrawnModel, ReturnForm
 from anabranch.fuzz.kinds import KINDS
 from anabranch.fuzz.program_builder import Rejected, Sheet
 
@@ -80,7 +80,7 @@ def _shared(sheet: Sheet) -> None:
     """A part of the input before, or all of it: both lie in one memory, and none is written to."""
     before = sheet.inputs[-1]
     if ":=" not in before.text and not before.name.startswith("("):
-        sheet.inputs[-1] = Given(before.name, f"({before.name} := {before.text})")
+        sheet.inputs[-1] = DrawnInput(before.name, f"({before.name} := {before.text})")
     whole = sheet.values[before.name]
     parts = ["", "[...]"] + (["[:1]", ".transpose(0, -1)", "[..., :1]"] if whole.dim() else [])
     sheet.add_input(f"{before.name}{sheet.choose(parts)}")

@@ -1,6 +1,6 @@
 """DrawnModel: a random model as lines of Python, which can be dropped one by one.
 
->>> inputs = (Given("x0", "normal((2, 3), 1{shift})"),)
+>>> inputs = (DrawnInput("x0", "normal((2, 3), 1{shift})"),)
 >>> steps = (DrawnStep("relu", ("v0",), "F.relu(x0)"), DrawnStep("linear", ("v1",), "self.w0(v0)"))
 >>> drawing = DrawnModel(7, inputs, (DrawnLayer("w0", "nn.Linear(3, 4)", 5),), steps, ("v1",))
 >>> print(model_text(drawing))
@@ -38,7 +38,7 @@ LAYER = re.compile(r"\bself\.(w\d+)\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class DrawnInput:
     """An input: its name, and an expression that makes it. "{shift}" stands where other inputs of
     the same kind want another seed."""
 
@@ -79,7 +79,7 @@ class DrawnModel:
     """A model and its inputs. Several outputs are returned in a container of this form."""
 
     seed: int
-    inputs: tuple[Given, ...]
+    inputs: tuple[DrawnInput, ...]
     layers: tuple[DrawnLayer, ...]
     steps: tuple[DrawnStep, ...]
     outputs: tuple[str, ...]

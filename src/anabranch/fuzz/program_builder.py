@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from anabranch.fuzz.drawing import DrawnLayer, DrawnStep, Given, layer_text, namespace
+from anabranch.fuzz.drawing import DrawnInput, DrawnLayer, DrawnStep, layer_text, namespace
 
 LARGEST, HIGHEST = 4096, 50.0
 """Elements of a value, and their size: what grows from step to step would only hide errors."""
@@ -27,7 +27,7 @@ class Sheet:
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
-        self.inputs: list[Given] = []
+        self.inputs: list[DrawnInput] = []
         self.layers: list[DrawnLayer] = []
         self.steps: list[DrawnStep] = []
         self.values: dict[str, Tensor] = {}
@@ -93,7 +93,7 @@ class Sheet:
         """An input; "{shift}" in its text comes after the seed."""
         name = f"x{len(self.inputs)}"
         self.values[name] = eval(text.replace("{shift}", ""), self._space, self.values)
-        self.inputs.append(Given(name, text))
+        self.inputs.append(DrawnInput(name, text))
         return name
 
     def layer(self, text: str) -> str:

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from anabranch.fuzz.drawing import VALUE, DrawnModel, DrawnStep, Given, values
+from anabranch.fuzz.drawing import VALUE, DrawnInput, DrawnModel, DrawnStep, values
 
 TRIALS = 200
 
@@ -86,18 +86,18 @@ def _one_output(drawing: DrawnModel) -> Iterator[DrawnModel]:
 
 
 def _cut_above(drawing: DrawnModel) -> Iterator[DrawnModel]:
-    tensors = _known(drawing)
+    tensors = _values_or_none(drawing)
     for step in reversed(drawing.steps) if tensors else ():
         yield from _cut(drawing, step, tensors)
 
 
 def _passed_over(drawing: DrawnModel) -> Iterator[DrawnModel]:
-    tensors = _known(drawing)
+    tensors = _values_or_none(drawing)
     for step in drawing.steps if tensors else ():
         yield from _without(drawing, step, tensors)
 
 
-def _known(drawing: DrawnModel) -> dict[str, Tensor]:
+def _values_or_none(drawing: DrawnModel) -> dict[str, Tensor]:
     """Its values; none of a model that does not run."""
     try:
         return values(drawing)
@@ -122,7 +122,7 @@ def _cut(drawing: DrawnModel, step: DrawnStep, tensors: dict[str, Tensor]) -> It
     free = (f"x{i}" for i in range(1000) if f"x{i}" not in taken)
     names = dict(zip(step.results, free, strict=False))
     new_inputs = tuple(
-        Given(new, f"normal({tuple(tensors[old].shape)}, {int(old[1:])}{{shift}})")
+        DrawnInput(new, f"normal({tuple(tensors[old].shape)}, {int(old[1:])}{{shift}})")
         for old, new in names.items()
     )
     steps = tuple(_reading(other, names) for other in drawing.steps if other is not step)

@@ -71,7 +71,7 @@ def training_differences(
         with opened.full_precision():
             faults += [
                 f"step {number + 1}: {why}"
-                for why in _one(step, drawn, batches, mine, own, wide, opened.spec.tf32)
+                for why in _one_update(step, drawn, batches, mine, own, wide, opened.spec.tf32)
             ]
         if faults or not all(t.isfinite().all() for _, t in own.tensors()):
             break
@@ -172,7 +172,7 @@ class _Side:
                     break
 
 
-def _one(
+def _one_update(
     step: anabranch.TrainingStep,
     drawn: _Drawn,
     batches: Sequence[tuple[Tensor, ...]],

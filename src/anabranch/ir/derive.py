@@ -129,8 +129,8 @@ def _call(
 
 class _Writing:
     def __init__(self, sources: Iterable[Constant]) -> None:
-        self._given = {constant.name: constant for constant in sources}
-        self._named = {(c.digest, c.type): c.name for c in self._given.values()}
+        self._sources = {constant.name: constant for constant in sources}
+        self._named = {(c.digest, c.type): c.name for c in self._sources.values()}
         self._read: dict[str, int] = {}
         self._texts: dict[Node, str] = {}
         self._sorts: dict[str, int] = {}
@@ -149,7 +149,7 @@ class _Writing:
     def _constant(self, constant: Constant) -> int:
         if constant in self._constants:
             return self._constants[constant]
-        if self._given.get(constant.name) == constant:
+        if self._sources.get(constant.name) == constant:
             number = self._taken(constant.name)
         elif constant.derived is not None:
             number = self._step(constant.type.text, [self._result(constant.derived)], 1)

@@ -35,7 +35,7 @@ def never_negative(graph: Graph, held: Mapping[str, torch.Tensor]) -> frozenset[
     floats = [state for state in graph.states if held[state.name].dtype.is_floating_point]
     left = {state.name for state in floats if _not_negative(held[state.name])}
     while left:
-        nonnegative = _known(graph, left)
+        nonnegative = _nonnegative(graph, left)
         stay = {
             s.name for s in floats if s.name in left and graph.outputs[s.output].name in nonnegative
         }
@@ -51,7 +51,7 @@ def _not_negative(tensor: torch.Tensor) -> bool:
     return not narrow and not tensor.is_complex() and bool((tensor >= 0).all())
 
 
-def _known(graph: Graph, assumed: set[str]) -> set[str]:
+def _nonnegative(graph: Graph, assumed: set[str]) -> set[str]:
     """All values that are not negative where the assumed ones are not."""
     nonnegative = assumed | {
         constant.name

@@ -63,17 +63,17 @@ class Answers:
 
     cache: Cache | None
     graph: Graph
-    _known: int | None = None
+    _cached: int | None = None
 
     def recall(self) -> None:
         """Read from the cache what was asked about this graph before, once."""
-        if self._known is None:
-            self._known = recall(self.cache, self.graph)
+        if self._cached is None:
+            self._cached = recall(self.cache, self.graph)
 
     def keep(self) -> None:
         """Write what is known to the cache, if anything was recalled or asked."""
-        if self._known is not None:
-            keep(self.cache, self.graph, self._known)
+        if self._cached is not None:
+            keep(self.cache, self.graph, self._cached)
 
 
 def _key(graph: Graph) -> str:

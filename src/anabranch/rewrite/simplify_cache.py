@@ -62,7 +62,7 @@ def simplify_or_known(
         unknown()
         return simplify(graph, stepper, options, kind)
     key, trace = _key(graph, options, kind), stepper.trace
-    cached = None if anew else _known(cache, key, graph)
+    cached = None if anew else _recalled(cache, key, graph)
     if cached is None:
         unknown()
         told = len(trace.events)
@@ -97,7 +97,7 @@ def _name(number: int) -> str:
     return f"?{number}"
 
 
-def _known(cache: Cache, key: str, graph: Graph) -> tuple[Graph, tuple[Event, ...]] | None:
+def _recalled(cache: Cache, key: str, graph: Graph) -> tuple[Graph, tuple[Event, ...]] | None:
     """The graph stored under the key, with values computed of the graph's, and what was told of it;
     None if nothing is, or nothing that fits."""
     held = {c.name: c.value for c in graph.constants if c.value is not None}

@@ -168,16 +168,16 @@ class PlanModes:
     def __init__(self, first: BuiltPlan, find: Callable[[BuiltPlan], PdlMode | None]) -> None:
         """`first`: the plan of the graph that the search began with."""
         self._first, self._find = first, find
-        self._known: dict[int, tuple[BuiltPlan, PdlMode | None]] = {}
+        self._mode_of: dict[int, tuple[BuiltPlan, PdlMode | None]] = {}
 
     def of(self, plan: BuiltPlan) -> PdlMode | None:
         """The mode that is best for it; of a plan of many launches, which takes a second to load
         in each, the one that is best for the first."""
         if len(plan.tasks.tasks) > LARGE_LAUNCHES:
             plan = self._first
-        if id(plan) not in self._known:
-            self._known[id(plan)] = plan, self._find(plan)
-        return self._known[id(plan)][1]
+        if id(plan) not in self._mode_of:
+            self._mode_of[id(plan)] = plan, self._find(plan)
+        return self._mode_of[id(plan)][1]
 
 
 def compared(

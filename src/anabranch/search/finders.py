@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from anabranch.search.engine import alternatives, global_scope
 from anabranch.search.engine.alternatives import Alternatives, Assembled
-from anabranch.search.engine.backtracking import Found
+from anabranch.search.engine.backtracking import EqualGraph
 from anabranch.search.engine.dynamic_programme import search
 from anabranch.search.engine.global_scope import RuleOnTypes
 
@@ -23,11 +23,11 @@ from anabranch.search.engine.global_scope import RuleOnTypes
 class Finders:
     """Functions as those of the same names in `search/engine`."""
 
-    search: Callable[..., Sequence[Found]] = search
+    search: Callable[..., Sequence[EqualGraph]] = search
     gathered: Callable[..., Sequence[Alternatives]] = alternatives.gathered
     assembled: Callable[..., Assembled] = alternatives.assembled
     kinds: Callable[..., Iterable[RuleOnTypes]] = global_scope.kinds
-    applied_globally: Callable[..., Found] = global_scope.applied_globally
+    applied_globally: Callable[..., EqualGraph] = global_scope.applied_globally
 
 
 USUAL = Finders()

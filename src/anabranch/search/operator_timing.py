@@ -38,17 +38,17 @@ class OperatorTimes:
         self._job = job
         prepare, quiet = partial(pack, spec=job.target.spec), Trace(quiet=True)
         self._costs = costs_of(job.target, prepare, job.cache, quiet, job.deadline, TIME.kernel_s)
-        self._known: dict[str, float | None] = {}
+        self._us_of: dict[str, float | None] = {}
 
     def __call__(self, pieces: Sequence[TaskPiece]) -> Mapping[str, float]:
         """Microseconds by text, of those that run and that there was time for."""
-        new = {piece.text: piece.task for piece in pieces if piece.text not in self._known}
+        new = {piece.text: piece.task for piece in pieces if piece.text not in self._us_of}
         if new and not self._job.deadline.over():
             with self._job.trace.stage("search.time"):
-                self._known.update(self._timed(new))
-            why = f"{sum(us is not None for us in self._known.values())} timed, each once"
+                self._us_of.update(self._timed(new))
+            why = f"{sum(us is not None for us in self._us_of.values())} timed, each once"
             self._job.trace.add("applied", "search", "new operators", why)
-        asked = {piece.text: self._known.get(piece.text) for piece in pieces}
+        asked = {piece.text: self._us_of.get(piece.text) for piece in pieces}
         return {text: us for text, us in asked.items() if us is not None}
 
     def _timed(self, new: Mapping[str, Task]) -> dict[str, float | None]:

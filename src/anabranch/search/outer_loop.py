@@ -35,7 +35,7 @@ from anabranch.ir.price import Price
 from anabranch.ir.rule import Rule
 from anabranch.options import Options
 from anabranch.search.budget import FEWEST_PRICES, Effort, building, pricing
-from anabranch.search.engine.backtracking import Found
+from anabranch.search.engine.backtracking import EqualGraph
 from anabranch.search.engine.dynamic_programme import Settings
 from anabranch.search.engine.pricing import Counted, Pricer
 from anabranch.search.finders import USUAL, Finders
@@ -150,7 +150,7 @@ def _candidates(state: SearchState[T], graph: Graph) -> list[CandidateGraph]:
 
 
 def _promising(
-    state: SearchState[T], graph: Graph, forms: Sequence[Found], price: Pricer
+    state: SearchState[T], graph: Graph, forms: Sequence[EqualGraph], price: Pricer
 ) -> list[CandidateGraph]:
     """Of what was found, what is new and promises the most; or all that is new."""
     base, effort = price(graph), state.effort

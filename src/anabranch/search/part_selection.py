@@ -19,7 +19,7 @@ from anabranch.costs import beside, tied
 from anabranch.ir.price import Gain
 from anabranch.ir.protocols import Cost
 from anabranch.search.engine.alternatives import Alternatives, Paid
-from anabranch.search.engine.backtracking import Found, Ran
+from anabranch.search.engine.backtracking import EqualGraph, Ran
 from anabranch.search.protocols import Informed, PartTimer
 from anabranch.search.result import rules_of
 from anabranch.trace import Trace
@@ -33,8 +33,8 @@ HOPE = 0.005
 WHERE = "search.parts"
 """Under what name events tell of it."""
 
-Entrant = tuple[Alternatives, tuple[Found, ...]]
-Ranked = tuple[Gain, int, Found]
+Entrant = tuple[Alternatives, tuple[EqualGraph, ...]]
+Ranked = tuple[Gain, int, EqualGraph]
 """A form of the part of this number, with what it promises over all places."""
 
 
@@ -48,7 +48,7 @@ def entrants(parts: Sequence[Alternatives], price: Informed, most: int = TASKS) 
             if part >= HOPE:
                 hoped.append((Gain(part * own.us * alternatives.places, own.alpha), i, form))
     ranked = _each_rule_first(sorted(hoped, key=lambda entry: (-entry[0].us, entry[1])))
-    taken: dict[int, list[Found]] = {}
+    taken: dict[int, list[EqualGraph]] = {}
     tasks: frozenset[str] = frozenset()
     plans = 0
     for _, i, form in ranked:
@@ -72,7 +72,7 @@ def _each_rule_first(ranked: Sequence[Ranked]) -> list[Ranked]:
     return [*leading, *(e for e in ranked if not any(e is other for other in leading))]
 
 
-def _trust(form: Found) -> float:
+def _trust(form: EqualGraph) -> float:
     """The part of its promise that counts."""
     return float(2 ** (1 - len({step.rule for step in form.steps})))
 
@@ -111,7 +111,7 @@ def fewer(paid: Mapping[str, Paid]) -> Iterator[dict[str, Paid]]:
 
 
 def _tell(
-    trace: Trace, alternatives: Alternatives, form: Found, was: Cost | None, now: Cost | None
+    trace: Trace, alternatives: Alternatives, form: EqualGraph, was: Cost | None, now: Cost | None
 ) -> None:
     names = [node.name for node in alternatives.interval.graph.nodes]
     where = f"{rules_of(form.steps)} at %{names[0]} to %{names[-1]}"

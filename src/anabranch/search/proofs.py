@@ -42,7 +42,7 @@ class Proofs:
     def __init__(self, rules: Sequence[Rule], trace: Trace) -> None:
         self.rules = tuple(rules)
         self._trace = trace
-        self._known: dict[str, Proof] = {}
+        self._proof_of: dict[str, Proof] = {}
         self._places: dict[tuple[int, str, tuple[str, ...]], tuple[Place, Proof]] = {}
 
     def wrong(self, steps: Iterable[RewriteStep]) -> Refused | None:
@@ -55,7 +55,7 @@ class Proofs:
 
     def tell(self, name: str) -> None:
         """Says in the trace how many kinds of places were proved."""
-        verdicts = list(self._known.values())
+        verdicts = list(self._proof_of.values())
         left, proved = verdicts.count("left"), verdicts.count("proved")
         if proved + left:
             told = f"{proved} kinds of substitutions proved equal in double precision"
@@ -77,15 +77,15 @@ class Proofs:
         if rule is None:
             return Refused("the rule was wrong elsewhere")
         kind = f"{step.rule}\n{_like(place)}"
-        if kind not in self._known:
+        if kind not in self._proof_of:
             both = instance(rule, place)
             small = both is not None and sum(map(_flops, both)) <= MOST_FLOPS
-            self._known[kind] = why = _difference(*both) if both and small else "left"
+            self._proof_of[kind] = why = _difference(*both) if both and small else "left"
             if isinstance(why, Refused):
                 self.rules = tuple(other for other in self.rules if other is not rule)
                 told = f"not equal: {why}; the rule is not used from here on"
                 self._trace.add("warning", "search", f"{step.rule} at %{place.nodes[0]}", told)
-        return self._known[kind]
+        return self._proof_of[kind]
 
 
 def _like(place: Place) -> str:

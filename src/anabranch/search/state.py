@@ -43,7 +43,7 @@ class SearchOutcome(Generic[T]):
 @dataclass(frozen=True, slots=True)
 class CandidateGraph:
     """An equal graph that may be built: the steps to it, and what it is once simplified.
-    `exchanges`: as in `Found`."""
+    `exchanges`: as in `EqualGraph`."""
 
     graph: Graph
     steps: tuple[RewriteStep, ...]

@@ -217,7 +217,7 @@ def _decided(
     decided: dict[str, Decision] = {}
     for key, offer in offers.items():
         offered = [Candidate(kernel, _heard(next(costs))) for _, kernel in offer]
-        tried = _decide(fresh[key], _known(offered), config.check)
+        tried = _decide(fresh[key], _comparable(offered), config.check)
         makers = tuple(maker for maker, _ in offer)
         if not any(candidate.verdict.chosen for candidate in tried):
             tried, makers = _at_last(fresh[key], offered, tried, makers, config, trace)
@@ -298,7 +298,7 @@ def _heard(cost: Cost | None) -> Verdict:
     return Verdict("tried") if cost is None else Verdict("ran", cost)
 
 
-def _known(tried: list[Candidate]) -> list[Candidate]:
+def _comparable(tried: list[Candidate]) -> list[Candidate]:
     """Where a time is known, one that is only estimated is not compared with it."""
     sources = {
         candidate.verdict.cost.source for candidate in tried if candidate.verdict.cost is not None

@@ -17,7 +17,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.verify import verify_graph
 from anabranch.rewrite.prove import different
 from anabranch.search.engine.alternatives import Alternatives, Paid, assembled, gathered
-from anabranch.search.engine.backtracking import Found, Ran
+from anabranch.search.engine.backtracking import EqualGraph, Ran
 from anabranch.search.engine.dynamic_programme import Settings, surveyed
 from anabranch.search.engine.intervals import Survey
 from anabranch.search.engine.neighbours import Neighbours
@@ -52,7 +52,7 @@ def all_of(known: list[Alternatives], us: float = 1.0) -> dict[str, Paid]:
     return {one.interval.likeness: faster(one.forms[0][0], us) for one in known}
 
 
-def faster(form: Found, us: float) -> Paid:
+def faster(form: EqualGraph, us: float) -> Paid:
     """By so much, of ten."""
     ran = Ran(Cost(10.0, "measured"), Cost(10.0 - us, "measured"), len(form.steps))
     return Paid(form, ran)

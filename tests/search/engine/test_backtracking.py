@@ -17,7 +17,14 @@ from anabranch.rewrite.build import drop_dead
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.pattern_ops import relu
 from anabranch.rewrite.prove import different
-from anabranch.search.engine.backtracking import GROWTH, ROOM, Budget, Found, backtrack, best_of
+from anabranch.search.engine.backtracking import (
+    GROWTH,
+    ROOM,
+    Budget,
+    EqualGraph,
+    backtrack,
+    best_of,
+)
 from anabranch.search.engine.neighbours import Neighbours
 from anabranch.trace import Trace
 
@@ -147,7 +154,7 @@ def test_graphs_of_one_price_are_one_where_they_are_to_differ() -> None:
     """However the price was added up; the first given stays whatever it takes."""
     graph = read("graph g {\n  input %x: f32[2]\n  return %x\n}")
     sums = (9.0, 0.1 + 0.2 + 0.3, 0.6, 0.3 + 0.3, 0.7)
-    found = [Found(graph, Price(us, 0.0)) for us in sums]
+    found = [EqualGraph(graph, Price(us, 0.0)) for us in sums]
     assert best_of(found, 3) == (*sorted(found[1:4], key=lambda one: one.price.us), found[0])
     assert [one.price.us for one in best_of(found, 3, distinct=True)] == pytest.approx(
         [0.6, 0.7, 9]

@@ -8,7 +8,7 @@ from tests.rewrite.searching import RULES, Plain, nodes, weighed
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.price import Gain, Price
 from anabranch.rewrite.prove import different
-from anabranch.search.engine.backtracking import Budget, Found
+from anabranch.search.engine.backtracking import Budget, EqualGraph
 from anabranch.search.engine.intervals import Solver, Survey, gain, intervals
 from anabranch.search.engine.neighbours import Neighbours
 from anabranch.search.engine.stitch import Wiring
@@ -84,7 +84,7 @@ def test_halves_that_are_put_together_have_the_types_of_what_they_read_now() -> 
     solver = Solver(survey, weighed(0.0), Budget(1.05, 10, 100, 3))
     ((_, first),) = solver.ending(0)
     merged = next(found for found in first if found.steps)
-    joined, _ = survey.joined(both, ((one, merged), (two, Found(two.graph, Price(0.0)))))
+    joined, _ = survey.joined(both, ((one, merged), (two, EqualGraph(two.graph, Price(0.0)))))
     known = types(joined)
     assert known["c"].strides == known["e"].strides == (1, 4)
     assert different(graph, joined) is None

@@ -159,7 +159,7 @@ def test_engines_are_built_a_step_at_a_time_while_workers_are_at_work() -> None:
 
     def endless() -> Iterator[None]:
         while True:
-            steps.append(len(client._known))
+            steps.append(len(client._verdict_of))
             yield
 
     with (

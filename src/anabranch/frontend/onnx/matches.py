@@ -25,7 +25,7 @@ class Matches:
         self._makers = {name: node for node in nodes for name in node.outputs if name}
         self._reads = Counter(name for node in nodes for name in read_by(node))
         self._reads.update(outputs)
-        self._known = constants
+        self._constants = constants
 
     def of(self, name: str, *ops: str) -> OnnxNode | None:
         """The node of one of these operators that makes a value."""
@@ -38,12 +38,12 @@ class Matches:
 
     def number(self, name: str) -> float | None:
         """A constant of one number."""
-        tensor = self._known.get(name)
+        tensor = self._constants.get(name)
         return float(tensor) if tensor is not None and tensor.numel() == 1 else None
 
     def is_number(self, name: str, depth: int = 16) -> bool:
         """Whether a value is a number that Python knows: a constant, or made of shapes alone."""
-        if self._known.get(name) is not None:
+        if self._constants.get(name) is not None:
             return self.number(name) is not None
         node = self._makers.get(name)
         if node is None or node.domain or depth == 0:
@@ -51,23 +51,23 @@ class Matches:
         if node.op in ("Shape", "Size"):
             return True
         return node.op in HOST_OPERATORS and all(
-            operand in self._known or self.is_number(operand, depth - 1)
+            operand in self._constants or self.is_number(operand, depth - 1)
             for operand in node.inputs
             if operand
         )
 
     def rank(self, name: str) -> int | None:
         """How many axes a constant has."""
-        tensor = self._known.get(name)
+        tensor = self._constants.get(name)
         return None if tensor is None else tensor.dim()
 
     def size(self, name: str, axis: int) -> int:
         """The size of a constant's axis."""
-        return int(self._known[name].shape[axis])
+        return int(self._constants[name].shape[axis])
 
     def numbers(self, name: str) -> list[Any] | None:
         """The numbers of a small constant."""
-        tensor = self._known.get(name)
+        tensor = self._constants.get(name)
         return None if tensor is None or tensor.numel() > 16 else tensor.reshape(-1).tolist()
 
     def factors(self, name: str) -> Iterator[str]:

@@ -98,7 +98,7 @@ class OnnxModule(nn.Module):
         return results[0] if len(results) == 1 else results
 
     def __reduce__(self) -> Any:
-        return _made, (self.names,), self.__dict__
+        return _empty_module, (self.names,), self.__dict__
 
     def extra_repr(self) -> str:
         """The inputs, as the file has them."""
@@ -221,7 +221,7 @@ def _class_for(names: Sequence[str]) -> type[OnnxModule]:
     return type("OnnxModule", (OnnxModule,), {"forward": forward, "__module__": __name__})
 
 
-def _made(names: Sequence[str]) -> OnnxModule:
+def _empty_module(names: Sequence[str]) -> OnnxModule:
     cls = _class_for(names)
     return cls.__new__(cls)
 

@@ -70,7 +70,7 @@ def near(a: float | None, b: float) -> bool:
     return a is not None and math.isclose(a, b, rel_tol=1e-3)
 
 
-def _made(
+def _node_like(
     root: OnnxNode, op: str, inputs: Sequence[str], domain: str = "", **more: Any
 ) -> OnnxNode:
     return replace(
@@ -94,9 +94,9 @@ def gelu(matches: Matches, root: OnnxNode) -> OnnxNode | None:
             continue
         inner = matches.only(parts[0], "Erf", "Tanh")
         if inner is not None and inner.op == "Erf" and _by_root(matches, inner.inputs[0]) == x:
-            return _made(root, "Gelu", [x])
+            return _node_like(root, "Gelu", [x])
         if inner is not None and inner.op == "Tanh" and _cubic(matches, inner.inputs[0], x):
-            return _made(root, "Gelu", [x], approximate="tanh")
+            return _node_like(root, "Gelu", [x], approximate="tanh")
     return None
 
 
@@ -143,7 +143,7 @@ def linear(matches: Matches, root: OnnxNode) -> OnnxNode | None:
             matches.size(row, 0) == matches.size(node.inputs[1], 1)
             and matches.rank(node.inputs[0]) is None
         ):
-            return _made(root, "Gemm", [*node.inputs, row])
+            return _node_like(root, "Gemm", [*node.inputs, row])
     return None
 
 
@@ -161,7 +161,7 @@ def layer_norm(matches: Matches, root: OnnxNode) -> OnnxNode | None:
             if said is not None:
                 x, epsilon = said
                 inputs = [x, scale, bias]
-                return _made(root, "LayerNormalization", inputs, axis=-1, epsilon=epsilon)
+                return _node_like(root, "LayerNormalization", inputs, axis=-1, epsilon=epsilon)
     return None
 
 
@@ -222,7 +222,7 @@ def attention(matches: Matches, root: OnnxNode) -> OnnxNode | None:
     scales = [*scales, *by_q, *by_k, *more]
     inputs = [q, k, root.inputs[1], mask, *(name for name, _ in scales)]
     divide = tuple(int(divides) for _, divides in scales)
-    return _made(root, "Attention", inputs, OWN_DOMAIN, divide=divide, key_order=order)
+    return _node_like(root, "Attention", inputs, OWN_DOMAIN, divide=divide, key_order=order)
 
 
 def _softmax(matches: Matches, name: str) -> OnnxNode | None:

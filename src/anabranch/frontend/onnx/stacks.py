@@ -70,7 +70,7 @@ def _layer_below(node: OnnxNode, matches: Matches) -> tuple[OnnxNode, tuple[int,
     if lower is None or not _plain(lower) or lower.outputs[0] != name:
         return None
     same = dict(lower.attributes) == dict(node.attributes)
-    if not same or bool(_given(lower, 3)) != bool(_given(node, 3)):
+    if not same or bool(_input_at(lower, 3)) != bool(_input_at(node, 3)):
         return None
     return lower, tuple(sizes[:2]) if moved.op == "Reshape" else ()
 
@@ -82,11 +82,11 @@ def _plain(node: OnnxNode) -> bool:
     after = node.op == "LSTM" or node.attributes.get("linear_before_reset") == 1
     ways = node.attributes.get("direction", "forward") in ("forward", "bidirectional")
     said = node.attributes.get("layout", 0) or node.attributes.get("input_forget", 0)
-    unusual = _given(node, 4) or _given(node, 7) or said
+    unusual = _input_at(node, 4) or _input_at(node, 7) or said
     return bool(after and ways and not unusual)
 
 
-def _given(node: OnnxNode, place: int) -> str:
+def _input_at(node: OnnxNode, place: int) -> str:
     return node.inputs[place] if place < len(node.inputs) else ""
 
 
@@ -96,7 +96,7 @@ def _joined(layers: Sequence[OnnxNode], sizes: Sequence[int]) -> OnnxNode:
     inputs = [layers[0].inputs[0]]
     outputs = [last.outputs[0]]
     for layer in layers:
-        inputs += [_given(layer, place) for place in places]
+        inputs += [_input_at(layer, place) for place in places]
         states = [*layer.outputs[1:], "", ""]
         outputs += states[: WEIGHTS[last.op] - 3]
     attributes = {**last.attributes, "layers": len(layers), "sizes": tuple(sizes)}

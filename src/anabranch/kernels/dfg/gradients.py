@@ -43,18 +43,18 @@ def _shrink(of: Operands) -> Expr:
 
 def _sigmoid(of: Operands) -> Expr:
     y = of["output"]
-    return arith("mul", of["grad_output"], arith("mul", arith("sub", _one(y), y), y))
+    return arith("mul", of["grad_output"], arith("mul", arith("sub", _ones(y), y), y))
 
 
 def _tanh(of: Operands) -> Expr:
     y = of["output"]
-    return arith("mul", of["grad_output"], arith("sub", _one(y), arith("mul", y, y)))
+    return arith("mul", of["grad_output"], arith("sub", _ones(y), arith("mul", y, y)))
 
 
 def _silu(of: Operands) -> Expr:
     x = of["self"]
     gate = arith("sigmoid", x)
-    slope = arith("add", arith("mul", x, arith("sub", _one(x), gate)), 1.0)
+    slope = arith("add", arith("mul", x, arith("sub", _ones(x), gate)), 1.0)
     return arith("mul", of["grad_output"], arith("mul", gate, slope))
 
 
@@ -65,7 +65,7 @@ def _gelu(of: Operands) -> Expr:
         cube = arith("mul", arith("mul", square, x), 0.044715)
         bell = tanh(arith("mul", arith("add", x, cube), scale))
         steep = arith("mul", arith("add", arith("mul", square, 3 * 0.044715), 1.0), scale)
-        fall = arith("mul", arith("sub", _one(x), arith("mul", bell, bell)), steep)
+        fall = arith("mul", arith("sub", _ones(x), arith("mul", bell, bell)), steep)
         slope = arith("mul", arith("mul", x, fall), 0.5)
     else:
         bell = arith("erf", arith("mul", x, math.sqrt(0.5)))
@@ -79,7 +79,7 @@ def _mish(of: Operands) -> Expr:
     x = of["self"]
     soft = arith("where", arith("gt", x, 20.0), x, arith("log1p", arith("exp", x)))
     bell = tanh(soft)
-    fall = arith("sub", _one(x), arith("mul", bell, bell))
+    fall = arith("sub", _ones(x), arith("mul", bell, bell))
     slope = arith("mul", arith("mul", x, arith("sigmoid", x)), fall)
     return arith("mul", of["grad_output"], arith("add", bell, slope))
 
@@ -143,7 +143,7 @@ def _huber_like(of: Operands, near: float, scale: float) -> Expr:
     return arith("mul", arith("mul", slope, mean), of["grad_output"])
 
 
-def _one(like: Expr) -> Expr:
+def _ones(like: Expr) -> Expr:
     return const(1, like.dtype)
 
 

@@ -42,7 +42,7 @@ def early_first(
     """The statements of a kernel that may stand before the wait, and the others, each part in its
     order. `constants`: pointers to what no kernel writes."""
     parameters = zip(tree.pointers, tree.parameters, strict=True)
-    assigned = Counter(_given(tree.statements))
+    assigned = Counter(_assigned(tree.statements))
     state = _HoistState(
         once={name for name, times in assigned.items() if times == 1},
         pointers={f"{name}_ptr" for pointer, (name, _) in parameters if pointer in constants},
@@ -57,7 +57,7 @@ def early_first(
     return first, rest
 
 
-def _given(statements: Sequence[Statement]) -> Iterator[str]:
+def _assigned(statements: Sequence[Statement]) -> Iterator[str]:
     """The names that are given, each as often as it is."""
     for statement in walked(statements):
         if isinstance(statement, Assign):

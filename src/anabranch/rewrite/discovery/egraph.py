@@ -128,7 +128,7 @@ class EGraph:
         if isinstance(pattern, Wild) and pattern.name in bound:
             return bound[pattern.name]
         if not isinstance(pattern, Call | tuple):
-            return self._made(ENode("", leaf=pattern), pattern)
+            return self._class_of(ENode("", leaf=pattern), pattern)
         operands = pattern if isinstance(pattern, tuple) else pattern.args
         whole = tuple(c for c in (self._put(each, bound) for each in operands) if c is not None)
         if len(whole) < len(operands):
@@ -137,14 +137,14 @@ class EGraph:
             assert all(isinstance(child, int) for child in whole)
             return tuple(child for child in whole if isinstance(child, int))
         term = Call(pattern.op, tuple(map(self._term, whole)), pattern.rest)
-        return self._made(self._canonical(ENode(pattern.op, whole, pattern.rest)), term)
+        return self._class_of(self._canonical(ENode(pattern.op, whole, pattern.rest)), term)
 
     def _term(self, child: Child) -> Operand:
         if isinstance(child, tuple):
             return tuple(map(self._term, child))
         return self._classes[self.find(child)].term
 
-    def _made(self, node: ENode, term: Operand) -> int | None:
+    def _class_of(self, node: ENode, term: Operand) -> int | None:
         """The node's class, a new one if nobody has it."""
         if node in self._numbers:
             return self.find(self._numbers[node])

@@ -81,17 +81,17 @@ class TermEvaluator:
                 draw(type, dice, exact=True) + draw(type, dice, exact=True) / parts
                 for parts in PARTS
             )
-        self._known: dict[Call, Tensors | None] = {}
+        self._tensors_of: dict[Call, Tensors | None] = {}
 
     def __call__(self, pattern: Call | Wild) -> Tensors | None:
         """The pattern's values; None if it cannot be run: its operands do not fit."""
         if isinstance(pattern, Wild):
             return self.inputs.get(pattern.name)
-        if pattern not in self._known:
-            if len(self._known) >= REMEMBERED:
-                self._known.clear()
-            self._known[pattern] = self._tried(pattern)
-        return self._known[pattern]
+        if pattern not in self._tensors_of:
+            if len(self._tensors_of) >= REMEMBERED:
+                self._tensors_of.clear()
+            self._tensors_of[pattern] = self._tried(pattern)
+        return self._tensors_of[pattern]
 
     def _tried(self, pattern: Call) -> Tensors | None:
         try:

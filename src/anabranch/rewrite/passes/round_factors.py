@@ -70,13 +70,13 @@ class _Rounding:
     """One pass over a graph. `copies`: rounded constants beside those that others read too."""
 
     def __init__(self, graph: Graph) -> None:
-        self._made, self._readers = producers(graph), users(graph)
+        self._producers, self._readers = producers(graph), users(graph)
         self._types = types(graph)
         self._returned = {ref.name for ref in graph.outputs}
         self._constants = {c.name: c for c in graph.constants if _rounds(c)}
         self._taken = {*self._types}
         self._names: dict[str, str] = {}
-        self._known: dict[str, bool] = {}
+        self._exact: dict[str, bool] = {}
         self.copies: dict[str, Constant] = {}
         self.count = 0
 
@@ -99,14 +99,14 @@ class _Rounding:
 
     def _only_factor(self, name: str) -> bool:
         """Whether all that reads this value, through views or not, reads it as a factor."""
-        if name not in self._known:
+        if name not in self._exact:
             readers = self._readers.get(name, [])
-            self._known[name] = (
+            self._exact[name] = (
                 bool(readers)
                 and name not in self._returned
                 and all(self._as_factor(node, name) for node in readers)
             )
-        return self._known[name]
+        return self._exact[name]
 
     def _as_factor(self, node: Node, name: str) -> bool:
         if ops.kind_of(node) == "view":
@@ -127,8 +127,8 @@ class _Rounding:
         """The constant that this is, or is a view of, and the views, innermost first; None if it
         is no constant that rounding changes."""
         views: list[Node] = []
-        while isinstance(arg, Ref) and arg.name in self._made:
-            view = self._made[arg.name]
+        while isinstance(arg, Ref) and arg.name in self._producers:
+            view = self._producers[arg.name]
             if ops.kind_of(view) != "view" or len(view.results) != 1:
                 return None
             views.append(view)

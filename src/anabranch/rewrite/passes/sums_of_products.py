@@ -86,7 +86,7 @@ class _Writing:
 
     def __init__(self, builder: Builder, stacks: Collection[Node]) -> None:
         self.builder, self.stacks = builder, stacks
-        self._made: dict[str, Ref] = {}
+        self._stacked: dict[str, Ref] = {}
 
     def product(self, node: Node, total: _Sum) -> None:
         """The product of all terms, and what else is added to it, in place of the node."""
@@ -105,12 +105,12 @@ class _Writing:
 
     def stacked(self, stack: Node) -> Ref:
         """What the stack makes, its parts one after the other."""
-        if stack.name not in self._made:
+        if stack.name not in self._stacked:
             builder = self.builder
             parts = [Ref(builder.substitute(name)) for name in stack.uses]
             whole = self._side_by_side(parts, 0, stack.origin)
-            self._made[stack.name] = self._shaped(whole, stack.type.shape, stack.origin)
-        return self._made[stack.name]
+            self._stacked[stack.name] = self._shaped(whole, stack.type.shape, stack.origin)
+        return self._stacked[stack.name]
 
     def _side_by_side(self, parts: Sequence[Ref], axis: int, origin: str) -> Ref:
         """The matrices one after the other; what they are views of, where that has one more axis,

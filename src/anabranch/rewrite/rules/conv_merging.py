@@ -100,7 +100,7 @@ class Merge:
     def rules(self) -> tuple[Rule, Rule]:
         """With slices, and with a concatenation."""
         other = "window" if self.windows == "one" else "other"
-        pair = [self._found("w, b, *window"), self._found(f"v, c, *{other}")]
+        pair = [self._conv_text("w, b, *window"), self._conv_text(f"v, c, *{other}")]
         first, second = (self._around(f"conv(x, {sides})") for sides in ("w, b", "v, c"))
         after = self._around(self.text)
         sliced = f"{first}, {second} -> slices of {after}"
@@ -138,7 +138,7 @@ class Merge:
         ends = accumulate(counts, initial=0)
         return tuple(slice_of(value, 1, start, end) for start, end in pairwise(ends))
 
-    def _found(self, sides: str) -> str:
+    def _conv_text(self, sides: str) -> str:
         """One convolution of x as text, and the activation behind it."""
         conv = f"conv(x, {sides})"
         return conv if self.activation is None else self.activation.of(conv)

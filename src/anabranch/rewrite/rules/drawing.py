@@ -221,11 +221,11 @@ class Drawing:
 
     def size(self, text: str) -> int:
         """A number, a letter, or what is calculated of them."""
-        size = calculated(text, self._known)
+        size = calculated(text, self._number)
         assert size is not None, text
         return size
 
-    def _known(self, name: str) -> int | Sizes:
+    def _number(self, name: str) -> int | Sizes:
         if name == "count":
             return len(self._several(PARTS))
         if is_several(name) or name.startswith("["):

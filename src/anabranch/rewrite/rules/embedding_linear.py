@@ -275,7 +275,7 @@ def _small(match: Match, rows: int) -> Refused | None:
     )
 
 
-def _one(match: Match) -> Refused | None:
+def _unfit_single(match: Match) -> Refused | None:
     return _unfit(match, "tables") or _small(match, match.tables.shape[0])
 
 
@@ -295,7 +295,7 @@ ONE_BY_ONE = (
 RULES: tuple[Rule, ...] = (
     equation(
         "linear(embedding(t, i), w, b) -> embedding(linear(t, w, b), i)",
-        when=_one,
+        when=_unfit_single,
         find=f"linear({LOOKUP}, w, b)",
         put="embedding(linear(tables, w, b), ids)",
         draw=shapes(

@@ -102,7 +102,7 @@ def gap_of(problem: Problem, schedule: Schedule, bound: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Starts:
     starts: list[int]
     bound: int
 
@@ -128,7 +128,7 @@ class _ConstraintModel:
         self._forks(implied, delay)
         self._model.minimize(self._makespan)
 
-    def solve(self, seconds: float) -> _Found:
+    def solve(self, seconds: float) -> _Starts:
         solver = self._cp.CpSolver()
         solver.parameters.max_time_in_seconds = seconds
         solver.parameters.max_deterministic_time = TIME.exact_work_s
@@ -138,8 +138,8 @@ class _ConstraintModel:
         status = solver.solve(self._model)
         bound = max(0, round(solver.best_objective_bound))
         if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
-            return _Found([], bound)
-        return _Found([int(solver.value(start)) for start in self._start], bound)
+            return _Starts([], bound)
+        return _Starts([int(solver.value(start)) for start in self._start], bound)
 
     def _share_the_machine(self) -> None:
         model, problem = self._model, self._problem

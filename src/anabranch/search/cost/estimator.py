@@ -100,13 +100,13 @@ class Appraiser:
         """Microseconds that it takes alone."""
         entry = self._us.get(id(piece))
         if entry is None:
-            us = self._known(piece)
+            us = self._measured_us(piece)
             if us is None:
                 us = 0.0 if piece.free else piece.rough_us * self._scale.of(piece)
             entry = self._us[id(piece)] = piece, us
         return entry[1]
 
-    def _known(self, piece: TaskPiece) -> float | None:
+    def _measured_us(self, piece: TaskPiece) -> float | None:
         """What it takes as far as it has run."""
         self._time((piece,))
         us = self._times.exactly(piece)

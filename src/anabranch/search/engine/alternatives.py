@@ -20,7 +20,7 @@ from anabranch.ir.graph import Graph, producers
 from anabranch.ir.key import content_key
 from anabranch.ir.price import Gain
 from anabranch.rewrite.match import Refuse
-from anabranch.search.engine.backtracking import Budget, Found, Ran, RewriteStep
+from anabranch.search.engine.backtracking import Budget, EqualGraph, Ran, RewriteStep
 from anabranch.search.engine.dynamic_programme import Settings, put_together
 from anabranch.search.engine.intervals import Interval, PartRange, Solver, Survey
 from anabranch.search.engine.pricing import Pricer
@@ -41,14 +41,14 @@ class Alternatives:
 
     interval: Interval
     places: int
-    forms: tuple[tuple[Found, float], ...]
+    forms: tuple[tuple[EqualGraph, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Paid:
     """What turned out to be faster in place of an interval."""
 
-    form: Found
+    form: EqualGraph
     ran: Ran
 
 
@@ -79,7 +79,7 @@ def gathered(
     for interval in survey.intervals:
         first.setdefault(interval.likeness, interval)
         places[interval.likeness] = places.get(interval.likeness, 0) + 1
-    forms: dict[str, dict[str, tuple[Found, float]]] = {key: {} for key in first}
+    forms: dict[str, dict[str, tuple[EqualGraph, float]]] = {key: {} for key in first}
     for price in prices:
         solver = Solver(survey, price, budget, refuse, until)
         done: dict[PartRange, frozenset[Did]] = {}
@@ -98,7 +98,7 @@ def gathered(
     ]
 
 
-def _cut_short(survey: Survey, interval: Interval, form: Found) -> bool:
+def _cut_short(survey: Survey, interval: Interval, form: EqualGraph) -> bool:
     """Whether the interval ends too soon to show what the form costs: what was a result of its own
     is a slice of another now, and a concatenation that stands behind would have to copy it, which
     had its parts written into it."""
@@ -113,7 +113,7 @@ def _cut_short(survey: Survey, interval: Interval, form: Found) -> bool:
     return False
 
 
-def _did(form: Found) -> frozenset[Did]:
+def _did(form: EqualGraph) -> frozenset[Did]:
     return frozenset((step.rule, step.nodes) for step in form.steps)
 
 
@@ -125,7 +125,7 @@ def _inside(done: Mapping[PartRange, frozenset[Did]], span: PartRange) -> frozen
     return done.get((first, last - 1), frozenset()) | done.get((first + 1, last), frozenset())
 
 
-def _take(forms: dict[str, tuple[Found, float]], answers: Sequence[Found]) -> None:
+def _take(forms: dict[str, tuple[EqualGraph, float]], answers: Sequence[EqualGraph]) -> None:
     """Those that promise something; of equal ones the larger promise."""
     base_us = next(form.price.us for form in answers if not form.steps)
     for form in answers:
@@ -135,7 +135,7 @@ def _take(forms: dict[str, tuple[Found, float]], answers: Sequence[Found]) -> No
                 forms[key] = form, promise
 
 
-def _ranked(forms: Iterable[tuple[Found, float]]) -> tuple[tuple[Found, float], ...]:
+def _ranked(forms: Iterable[tuple[EqualGraph, float]]) -> tuple[tuple[EqualGraph, float], ...]:
     return tuple(sorted(forms, key=lambda pair: (-pair[1], len(pair[0].steps))))
 
 

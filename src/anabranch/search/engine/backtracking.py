@@ -91,7 +91,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EqualGraph:
     """A graph equal to the first, its price, and the steps that lead to it. `exchanges`: the parts
     that these are of, in their order, where it was put together of parts."""
 
@@ -128,7 +128,7 @@ class Scope:
 
     labels: Labels
     wanted: frozenset[int]
-    seeds: tuple[tuple[Found, Labels], ...] = ()
+    seeds: tuple[tuple[EqualGraph, Labels], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class QueuedGraph:
     """A graph to look at. `paid`: the least price on the way to it. `fresh`: the nodes made since.
     `rest`: look at what does not touch these, and not at what does."""
 
-    form: Found
+    form: EqualGraph
     paid: Price
     labels: Labels
     fresh: frozenset[str] = frozenset()
@@ -151,7 +151,7 @@ def backtrack(
     refuse: Refuse | None = None,
     until: Deadline = ENDLESS,
     scope: Scope | None = None,
-) -> tuple[Found, ...]:
+) -> tuple[EqualGraph, ...]:
     """The `keep` cheapest graphs found to which the last step has paid, best first, of equal ones
     that of fewer steps: what costs the same in other words would crowd out what is different. The
     graph itself is always among them, if need be as one more; it should have no dead or repeated
@@ -175,17 +175,17 @@ class _Backtracking:
         self._wanted = scope.wanted if scope else frozenset[int]()
         self._most = GROWTH * len(graph.nodes) + ROOM
         self._seen: set[str] = set()
-        self._answers: list[Found] = []
+        self._answers: list[EqualGraph] = []
         self._priced = 0
         self._queue: list[tuple[bool, float, int, QueuedGraph]] = []
         self._serial = count()
-        start = Found(graph, price(graph)), scope.labels if scope else {}
+        start = EqualGraph(graph, price(graph)), scope.labels if scope else {}
         self._best_us = start[0].price.us
         for form, labels in (start, *(scope.seeds if scope else ())):
             self._seen.add(neighbours.key(form.graph))
             self._keep(QueuedGraph(form, form.price, labels))
 
-    def run(self, refuse: Refuse | None, until: Deadline) -> tuple[Found, ...]:
+    def run(self, refuse: Refuse | None, until: Deadline) -> tuple[EqualGraph, ...]:
         for _ in range(self._budget.pops):
             if not self._queue or self._priced >= self._budget.prices or until.over():
                 break
@@ -225,7 +225,7 @@ class _Backtracking:
         self._priced += 1
         place = Place(parent.form.graph, neighbour.nodes)
         step = RewriteStep(neighbour.rule, neighbour.nodes, parent.form.price, price, place=place)
-        form = Found(neighbour.graph, price, (*parent.form.steps, step))
+        form = EqualGraph(neighbour.graph, price, (*parent.form.steps, step))
         if price.us < self._budget.threshold * self._best_us:
             self._keep(_followed(parent, neighbour, form))
         elif self._budget.kinds and price.us < PAYS * parent.paid.us:
@@ -243,7 +243,7 @@ class _Backtracking:
             self._queue = heapq.nsmallest(QUEUE, self._queue)
 
 
-def _followed(parent: QueuedGraph, neighbour: Neighbour, form: Found) -> QueuedGraph:
+def _followed(parent: QueuedGraph, neighbour: Neighbour, form: EqualGraph) -> QueuedGraph:
     """The state after a step."""
     kept = {node.name for node in parent.form.graph.nodes}
     kept.difference_update(neighbour.nodes[: neighbour.roots])
@@ -261,7 +261,9 @@ def _sources(labels: Labels, names: Iterable[str]) -> frozenset[int]:
     return none.union(*(labels.get(name, none) for name in names))
 
 
-def best_of(forms: Sequence[Found], keep: int, distinct: bool = False) -> tuple[Found, ...]:
+def best_of(
+    forms: Sequence[EqualGraph], keep: int, distinct: bool = False
+) -> tuple[EqualGraph, ...]:
     """The cheapest, best first, and the first of the given even if it is dearer. `distinct`: of
     those of one price that with the fewest steps."""
     ranked = sorted(forms, key=lambda form: (form.price.us, len(form.steps)))
@@ -276,9 +278,9 @@ def price_key(us: float) -> float:
     return float(f"{us:.9g}")
 
 
-def with_kinds(best: tuple[Found, ...], forms: Sequence[Found]) -> tuple[Found, ...]:
+def with_kinds(best: tuple[EqualGraph, ...], forms: Sequence[EqualGraph]) -> tuple[EqualGraph, ...]:
     """And the cheapest of each kind that has one rule only."""
-    kinds: dict[str, Found] = {}
+    kinds: dict[str, EqualGraph] = {}
     for form in sorted(forms, key=lambda each: (each.price.us, len(each.steps))):
         rules = {step.rule for step in form.steps}
         if len(rules) == 1:

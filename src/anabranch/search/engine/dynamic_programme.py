@@ -36,8 +36,8 @@ from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.refuse import Tally
 from anabranch.search.engine.backtracking import (
     Budget,
+    EqualGraph,
     Exchange,
-    Found,
     RewriteStep,
     best_of,
     price_key,
@@ -112,7 +112,7 @@ class PrefixExtension:
     gain: Gain
     head: Head
     before: Graph
-    form: Found
+    form: EqualGraph
 
 
 def search(
@@ -124,7 +124,7 @@ def search(
     progress: PartProgress | None = None,
     until: Deadline = ENDLESS,
     survey: Survey | None = None,
-) -> tuple[Found, ...]:
+) -> tuple[EqualGraph, ...]:
     """Equal graphs, best first, none dearer than the graph itself (simplified, please), which is
     always among them. Steps have the prices of the part in which they were found.
     `until`: when it is over, what is found by then is the answer; without it the same
@@ -170,7 +170,7 @@ class _PrefixSearch:
         self._settings, self._refuse, self._until = settings, refuse, until
         self._expressions = Expressions()
 
-    def run(self, progress: PartProgress) -> tuple[Found, ...]:
+    def run(self, progress: PartProgress) -> tuple[EqualGraph, ...]:
         graph = self._wiring.graph
         cut, s = self._survey.parts, self._settings
         budget = Budget(s.threshold, s.pops, s.prices, s.keep, distinct=s.distinct)
@@ -191,7 +191,7 @@ class _PrefixSearch:
             outputs = graph.outputs if last else extracted(self._wiring, done).outputs
             heads.append(self._best(ways, outputs))
             progress(j + 1, len(cut), part[0])
-        return self._answers(Found(graph, price), heads[-1])
+        return self._answers(EqualGraph(graph, price), heads[-1])
 
     def _best(self, ways: Sequence[PrefixExtension], outputs: Sequence[Ref]) -> list[Head]:
         """The beginnings to go on with: the unchanged one first, and the `keep` cheapest others."""
@@ -240,7 +240,7 @@ class _PrefixSearch:
             exchanges = (*exchanges, done)
         return Head(sewn, way.gain, steps, keys, head.account, exchanges)
 
-    def _answers(self, unchanged: Found, heads: Sequence[Head]) -> tuple[Found, ...]:
+    def _answers(self, unchanged: EqualGraph, heads: Sequence[Head]) -> tuple[EqualGraph, ...]:
         forms = [unchanged]
         for head in heads:
             if head.steps:
@@ -249,7 +249,7 @@ class _PrefixSearch:
                 except ValueError as why:
                     self._refuse(" and ".join(step.rule for step in head.steps), str(why))
                     continue
-                forms.append(Found(whole, self._price(whole), head.steps, head.exchanges))
+                forms.append(EqualGraph(whole, self._price(whole), head.steps, head.exchanges))
         cheap = [form for form in forms if form.price.us <= unchanged.price.us]
         return best_of(cheap, self._settings.keep, self._settings.distinct)
 

@@ -23,7 +23,7 @@ from anabranch.rewrite.apply import apply
 from anabranch.rewrite.match import matches
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.passes.zero_channels import zeros
-from anabranch.search.engine.backtracking import Found, Place, RewriteStep
+from anabranch.search.engine.backtracking import EqualGraph, Place, RewriteStep
 from anabranch.trace import Trace
 
 RuleOnTypes = tuple[Rule, tuple[TensorType, ...]]
@@ -42,7 +42,7 @@ def applied_globally(
     chosen: Sequence[RuleOnTypes],
     price: Callable[[Graph], Price],
     until: Deadline = ENDLESS,
-) -> Found:
+) -> EqualGraph:
     """The graph with these done wherever they can be, one place after the other, as far as one
     comes by then."""
     before, steps = price(graph), list[RewriteStep]()
@@ -59,7 +59,7 @@ def applied_globally(
             steps.append(RewriteStep(kind[0].name, names, before, now, place=place))
             graph, before = after, now
     settled = zeros(graph, Trace()) if steps else graph
-    return Found(settled, before if settled is graph else price(settled), tuple(steps))
+    return EqualGraph(settled, before if settled is graph else price(settled), tuple(steps))
 
 
 def _next(graph: Graph, kind: RuleOnTypes, done: set[str]) -> Match | None:

@@ -22,7 +22,7 @@ from anabranch.rewrite.build import drop_dead, retyped
 from anabranch.rewrite.match import Refuse
 from anabranch.search.engine.backtracking import (
     Budget,
-    Found,
+    EqualGraph,
     Labels,
     RewriteStep,
     Scope,
@@ -84,7 +84,7 @@ def _firsts(wiring: Wiring, cut: Sequence[PartNames], last: int, size_u: int) ->
         yield first
 
 
-Halves = Sequence[tuple[Interval, Found]]
+Halves = Sequence[tuple[Interval, EqualGraph]]
 
 
 class Survey:
@@ -149,13 +149,13 @@ class Solver:
         """`budget.prices` is for all of them together."""
         self._survey, self._wiring, self._price = survey, survey.wiring, price
         self._budget, self._refuse, self._until = budget, refuse, until
-        self._solved: dict[str, tuple[Graph, tuple[Found, ...]]] = {}
-        self._found: dict[PartRange, tuple[Interval, tuple[Found, ...]]] = {}
+        self._solved: dict[str, tuple[Graph, tuple[EqualGraph, ...]]] = {}
+        self._forms_of: dict[PartRange, tuple[Interval, tuple[EqualGraph, ...]]] = {}
         alike = {interval.likeness: interval for interval in survey.intervals}
         self._ahead = sum(map(_weight, alike.values()))
         self._left = budget.prices
 
-    def ending(self, last: int) -> Iterator[tuple[Interval, tuple[Found, ...]]]:
+    def ending(self, last: int) -> Iterator[tuple[Interval, tuple[EqualGraph, ...]]]:
         """The intervals that end with this part, and the cheapest graphs found for each, itself
         among them. Asked for part after part."""
         for interval in self._survey.intervals:
@@ -165,10 +165,10 @@ class Solver:
                 like, forms = self._solved[interval.likeness]
                 moved = (self._survey.moved(form.graph, like, interval) for form in forms)
                 here = interval, tuple(map(renamed, forms, moved))
-                self._found[interval.span] = here
+                self._forms_of[interval.span] = here
                 yield here
 
-    def _search(self, interval: Interval) -> tuple[Found, ...]:
+    def _search(self, interval: Interval) -> tuple[EqualGraph, ...]:
         price = Counted(self._price)
         share = replace(self._budget, prices=self._left * _weight(interval) // self._ahead)
         alone = interval.span[0] == interval.span[1]
@@ -186,11 +186,11 @@ class Solver:
         halves = [((first, last - 1), (last, last)), ((first, first), (first + 1, last))]
         ways = [
             ((gain(left, former) + gain(right, latter)).us, ((a, former), (b, latter)))
-            for (a, left), (b, right) in (map(self._found.__getitem__, pair) for pair in halves)
+            for (a, left), (b, right) in (map(self._forms_of.__getitem__, pair) for pair in halves)
             for former, latter in product(left, right)
             if former.steps or latter.steps
         ]
-        seeds: dict[Trail, tuple[Found, Labels]] = {}
+        seeds: dict[Trail, tuple[EqualGraph, Labels]] = {}
         for _, halved in sorted(ways, key=lambda way: -way[0]):
             steps = tuple(step for _, form in halved for step in form.steps)
             if len(seeds) < self._budget.keep and trail(steps) not in seeds:
@@ -198,7 +198,7 @@ class Solver:
                     graph, labels = self._survey.joined(interval, halved)
                 except ValueError:
                     continue
-                seeds[trail(steps)] = Found(graph, price(graph), steps), labels
+                seeds[trail(steps)] = EqualGraph(graph, price(graph), steps), labels
         return Scope(interval.part_of, frozenset({first, last}), tuple(seeds.values()))
 
 
@@ -207,7 +207,7 @@ def _weight(interval: Interval) -> int:
     return SHARE_OF_ONE_PART if interval.span[0] == interval.span[1] else 1
 
 
-def gain(all_of_them: Sequence[Found], form: Found) -> Gain:
+def gain(all_of_them: Sequence[EqualGraph], form: EqualGraph) -> Gain:
     """By how much it is cheaper than the one without steps."""
     return next(other for other in all_of_them if not other.steps).price - form.price
 

@@ -58,7 +58,9 @@ class Neighbours:
         self._nodes: dict[int, tuple[Node, Node]] = {}
         self._like: dict[tuple[Node, str, tuple[TensorType, ...]], Node] = {}
         self._keys: dict[int, tuple[Graph, str]] = {}
-        self._made: dict[tuple[int, Hashable], tuple[list[Neighbour], Iterator[Neighbour]]] = {}
+        self._neighbours_of: dict[
+            tuple[int, Hashable], tuple[list[Neighbour], Iterator[Neighbour]]
+        ] = {}
 
     def key(self, graph: Graph) -> str:
         """By which equal graphs are recognised."""
@@ -75,9 +77,9 @@ class Neighbours:
         are met first."""
         self.key(graph)
         place = id(graph), wanted.name
-        if place not in self._made:
-            self._made[place] = [], self._make(graph, wanted, refuse)
-        neighbours, more = self._made[place]
+        if place not in self._neighbours_of:
+            self._neighbours_of[place] = [], self._make(graph, wanted, refuse)
+        neighbours, more = self._neighbours_of[place]
         yield from neighbours
         for neighbour in more:
             neighbours.append(neighbour)
@@ -111,14 +113,14 @@ class Neighbours:
 
     def _neighbour(self, rule: Rule, match: Match, after: Graph) -> Neighbour:
         table = types(after)
-        after = replace(after, nodes=tuple(self._one(node, table) for node in after.nodes))
+        after = replace(after, nodes=tuple(self._interned(node, table) for node in after.nodes))
         keys = self._expressions.keys(after)
         single = cse(after, Trace()) if repeated(after, keys) else after
         names = tuple(node.name for node in match.nodes)
         key = self._expressions.of(after, keys)
         return Neighbour(rule.name, names, match.width, single, key, len(after.nodes))
 
-    def _one(self, node: Node, table: Mapping[str, TensorType]) -> Node:
+    def _interned(self, node: Node, table: Mapping[str, TensorType]) -> Node:
         """The node, or one that was there before, is equal and reads values of the same types:
         rules make the same in many places."""
         if id(node) not in self._nodes:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, rename, result_name
 from anabranch.ir.key import canonical
 from anabranch.ir.text import text_graph
-from anabranch.search.engine.backtracking import Found
+from anabranch.search.engine.backtracking import EqualGraph
 
 
 def signature(graph: Graph) -> str:
@@ -33,14 +33,14 @@ RenamedGraph = tuple[Graph, Mapping[str, str]]
 """A graph under other names, and the new name of each value."""
 
 
-def renamed(form: Found, moved: RenamedGraph) -> Found:
+def renamed(form: EqualGraph, moved: RenamedGraph) -> EqualGraph:
     """What was found, where it was moved."""
     graph, names = moved
     steps = (
         replace(step, nodes=tuple(names.get(name, name) for name in step.nodes))
         for step in form.steps
     )
-    return Found(graph, form.price, tuple(steps))
+    return EqualGraph(graph, form.price, tuple(steps))
 
 
 def moved(equal: Graph, like: Graph, graph: Graph) -> RenamedGraph:

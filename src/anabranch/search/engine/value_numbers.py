@@ -27,7 +27,7 @@ class Expressions:
     """Finds keys, and remembers those of nodes met before: graphs of one search share most."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, tuple[str, ...]], tuple[Node, str]] = {}
+        self._number_of: dict[tuple[int, tuple[str, ...]], tuple[Node, str]] = {}
 
     def of(self, graph: Graph, keys: Keys | None = None) -> str:
         """One key for the graph: those of its outputs, in order, and of its unknown operators.
@@ -59,11 +59,11 @@ class Expressions:
 
     def _key(self, node: Node, keys: dict[str, str]) -> str:
         reads = tuple(keys[name] for name in node.uses)
-        entry = self._known.get((id(node), reads))
+        entry = self._number_of.get((id(node), reads))
         if entry is None:
             # The node itself is kept with its entry, so its id cannot pass to another one.
             text = expression(_ordered(node, keys), keys)
-            entry = self._known[id(node), reads] = (node, digest_text(text))
+            entry = self._number_of[id(node), reads] = (node, digest_text(text))
         return entry[1]
 
 

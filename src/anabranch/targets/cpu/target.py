@@ -73,7 +73,7 @@ class CpuExecutable(LoadedPlan):
         self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
         self._workers, self._own = Workers("anabranch-stream"), Workers("anabranch-call")
         self._told = False
-        self._given = [placed.values[value.name] for value in plan.tasks.call_inputs]
+        self._call_buffers = [placed.values[value.name] for value in plan.tasks.call_inputs]
         self._kept = frozenset(state.output for state in plan.tasks.states)
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
@@ -83,7 +83,7 @@ class CpuExecutable(LoadedPlan):
 
     def _called(self, inputs: Sequence[Tensor], clone: bool) -> tuple[Tensor, ...]:
         whole = len(inputs) == len(self._placed.inputs)
-        buffers = self._placed.inputs if whole else self._given
+        buffers = self._placed.inputs if whole else self._call_buffers
         for static, tensor in zip(buffers, inputs, strict=True):
             copy_into(static, tensor)
         self._replay()

@@ -105,7 +105,7 @@ class CudaExecutable(LoadedPlan):
         self._fill = filler([placed.values[value.name] for value in plan.tasks.call_inputs])
         self._fill_all = filler(placed.inputs) if placed.states else self._fill
         self._kept = frozenset(state.output for state in plan.tasks.states)
-        self._made = {_named(task): placed.calls[task.name] for task in plan.tasks.tasks}
+        self._call_of = {_named(task): placed.calls[task.name] for task in plan.tasks.tasks}
         self._later = later
         if not later and beside is None:
             self._prepare()
@@ -123,7 +123,7 @@ class CudaExecutable(LoadedPlan):
 
     def unmade(self, plan: Plan) -> list[Task]:
         """Those tasks of `again` whose kernels have not been made ready yet."""
-        return [task for task in plan.tasks.tasks if _named(task) not in self._made]
+        return [task for task in plan.tasks.tasks if _named(task) not in self._call_of]
 
     def again(self, plan: Plan) -> CudaExecutable:
         """The plan with other kernels for some tasks, on the same memory: captured, and not placed
@@ -132,8 +132,8 @@ class CudaExecutable(LoadedPlan):
         assert plan.slots == self.plan.slots and plan.schedule == self.plan.schedule
         fresh = self.unmade(plan)
         for task in fresh:
-            self._made[_named(task)] = self._placed.call(task)
-        calls = {task.name: self._made[_named(task)] for task in plan.tasks.tasks}
+            self._call_of[_named(task)] = self._placed.call(task)
+        calls = {task.name: self._call_of[_named(task)] for task in plan.tasks.tasks}
         placed = replace(self._placed, calls=calls)
         runs = 1 if fresh else 0
         streams, bytes_ = (self._streams, self._urgent), self._kernel_bytes

@@ -62,9 +62,9 @@ class SandboxClient:
         values: Mapping[str, list[Tensor] | None] | None = None,
     ) -> None:
         self._target, self._cache, self._trace = target, cache, trace
-        self._own, self._until, self._given = sandbox is None, until, values
+        self._own, self._until, self._contents = sandbox is None, until, values
         self._sandbox = sandbox or SandboxProcess(target, cache)
-        self._known: dict[str, Verdict] = {}
+        self._verdict_of: dict[str, Verdict] = {}
         self.settled = True
         """False where kernels were refused for no fault of theirs."""
 
@@ -112,7 +112,7 @@ class SandboxClient:
 
     def right(self, task: Task) -> bool:
         """Whether the task's kernel ran in the sandbox, and was right there."""
-        verdict = self._known.get(self._key(task))
+        verdict = self._verdict_of.get(self._key(task))
         return verdict is not None and verdict.reached == "right" and verdict.refused is None
 
     def refusals(self, tasks: Sequence[Task]) -> dict[int, Refused]:
@@ -128,14 +128,14 @@ class SandboxClient:
         if self._target.spec.simulated:
             return {}
         keys = {i: self._key(task) for i, task in enumerate(tasks) if _generated(task)}
-        self._known |= VERDICTS.get_many(self._cache, {key: key for key in keys.values()})
-        left = {key: tasks[i] for i, key in keys.items() if key not in self._known}
+        self._verdict_of |= VERDICTS.get_many(self._cache, {key: key for key in keys.values()})
+        left = {key: tasks[i] for i, key in keys.items() if key not in self._verdict_of}
         try:
             self._run(left, meanwhile)
         except BaseException:
             self._sandbox.end()  # or the next who asks would read answers about these
             raise
-        verdicts = {i: self._known[key] for i, key in keys.items()}
+        verdicts = {i: self._verdict_of[key] for i, key in keys.items()}
         for i, verdict in verdicts.items():
             kernel = tasks[i].kernel
             if verdict.refused and kernel is not None:
@@ -164,9 +164,9 @@ class SandboxClient:
         total = len(left)
 
         def mine() -> dict[str, Cost]:
-            unknown = {key: task for key, task in references.items() if key not in self._known}
+            unknown = {key: task for key, task in references.items() if key not in self._verdict_of}
             self._run_here(unknown, NOTHING)
-            costs = {key: self._known[key].cost for key in references}
+            costs = {key: self._verdict_of[key].cost for key in references}
             return {key: cost for key, cost in costs.items() if cost is not None}
 
         def steps() -> Iterator[None]:
@@ -226,10 +226,10 @@ class SandboxClient:
     def _leave_out(self, left: Iterable[str], why: Refused) -> None:
         """It is not the kernels' fault: the verdict is not kept."""
         self.settled = False
-        self._known |= dict.fromkeys(left, Verdict("tried", refused=why))
+        self._verdict_of |= dict.fromkeys(left, Verdict("tried", refused=why))
 
     def _learn(self, key: str, verdict: Verdict) -> None:
-        self._known[key] = verdict
+        self._verdict_of[key] = verdict
         VERDICTS.put(self._cache, key, verdict)
 
     def _answers(
@@ -259,8 +259,8 @@ class SandboxClient:
 
     def _values(self, tasks: Sequence[Task]) -> list[list[Tensor] | None]:
         """The values that tasks read on the example whose operators may not read drawn numbers."""
-        if self._given is not None:
-            return [self._given.get(task_text(task)) for task in tasks]
+        if self._contents is not None:
+            return [self._contents.get(task_text(task)) for task in tasks]
         return [
             values_of(self._target, task) if delicate([task.body], task.reads) else None
             for task in tasks

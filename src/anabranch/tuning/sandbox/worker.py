@@ -109,20 +109,20 @@ class Oracle:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._known: dict[tuple[str, int], Expected] = {}
+        self._expected_of: dict[tuple[str, int], Expected] = {}
 
     def of(self, body: Graph, draw: int = 0) -> Expected:
         """The answer to this draw of numbers."""
         key = text_graph(body, origins=False), draw
-        if key not in self._known:
+        if key not in self._expected_of:
             self._make_room()
-            self._known[key] = self._expected(body)
-        return self._known[key]
+            self._expected_of[key] = self._expected(body)
+        return self._expected_of[key]
 
     def _make_room(self) -> None:
-        held = sum(expected.nbytes for expected in self._known.values())
-        while self._known and (held > MOST_ANSWER_BYTES or len(self._known) >= ANSWERS):
-            held -= self._known.pop(next(iter(self._known))).nbytes
+        held = sum(expected.nbytes for expected in self._expected_of.values())
+        while self._expected_of and (held > MOST_ANSWER_BYTES or len(self._expected_of) >= ANSWERS):
+            held -= self._expected_of.pop(next(iter(self._expected_of))).nbytes
 
     def _expected(self, body: Graph) -> Expected:
         seed = secrets.randbits(31)

@@ -161,7 +161,7 @@ class Resampling:
         return types(self._graph)
 
     @cached_property
-    def _made(self) -> Mapping[str, Node]:
+    def _producers(self) -> Mapping[str, Node]:
         return producers(self._graph)
 
     def _tail(self, output: int) -> tuple[Graph, list[str]]:
@@ -171,7 +171,7 @@ class Resampling:
         inside, before, stack = dict[str, Node](), dict[str, None](), [name]
         while stack:
             current = stack.pop()
-            node = self._made.get(current)
+            node = self._producers.get(current)
             if node is None or node.name in inside or current in before:
                 continue
             info = ops.info(node.op)

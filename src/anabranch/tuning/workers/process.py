@@ -85,7 +85,7 @@ class _Serving:
         self._connection, self._setup = connection, setup
         self._sending = threading.Lock()
         self._begun: queue.SimpleQueue[Ahead | Begin] = queue.SimpleQueue()
-        self._known: dict[tuple[str, bytes], bytes] = {}
+        self._sent: dict[tuple[str, bytes], bytes] = {}
         self._lock = threading.Lock()
         self._stop: threading.Event | None = None
         self._told_at = -math.inf
@@ -157,7 +157,7 @@ class _Serving:
 
     def _stored(self) -> Stored:
         with Cache.open(self._setup.folder) as cache:
-            stored, self._known = cache.news(self._known)
+            stored, self._sent = cache.news(self._sent)
         return stored
 
     def _tell(self, event: Event) -> None:
