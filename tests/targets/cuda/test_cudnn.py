@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -17,8 +19,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.key import structure_text
 from anabranch.ir.task import Kernel
 from anabranch.ir.text import parse_graph
-from anabranch.targets.cuda import cudnn
-from anabranch.targets.cuda.cudnn import ENGINES, Cudnn, HandlePool
+from anabranch.targets.cuda.cudnn import ENGINES, Cudnn, HandlePool, handles
 
 
 def test_no_two_hold_one_handle_at_once_and_no_more_are_made_than_that() -> None:
@@ -38,19 +39,23 @@ def test_a_handle_comes_back_from_a_call_that_fails() -> None:
     assert pool.free == [0]
 
 
-class FakeGraph:
+class FakeGraph(MagicMock):
     """A graph of cuDNN's front end with three plans, each of its own workspace; it is written with
     the plan that it built last. `shares`: whether it builds a second one."""
 
-    def __init__(self, shares: bool = True) -> None:
+    def __init__(self, shares: bool = True, **named: Any) -> None:
+        super().__init__(**named)
         self.built: list[int] = []
-        self._shares = shares
+        self.shares = shares
+
+    def _get_child_mock(self, /, **named: Any) -> MagicMock:
+        return MagicMock(**named)
 
     def get_execution_plan_count(self) -> int:
         return 3
 
     def build_plan_at_index(self, index: int) -> None:
-        if index == 1 or (self.built and not self._shares):
+        if index == 1 or (self.built and not self.shares):
             raise RuntimeError("no plan")
         self.built.append(index)
 
@@ -76,15 +81,20 @@ graph conv {{
 
 
 @pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cudnn]:
-    def made(shares: bool = True) -> Cudnn:
-        monkeypatch.setattr(cudnn, "handles", lambda device: HandlePool(lambda: 0))
-        monkeypatch.setattr(Cudnn, "_cudnn", SimpleNamespace(cudnnGraphNotSupportedError=OSError))
-        monkeypatch.setattr(Cudnn, "_describe", lambda self, body, handle: FakeGraph(shares))
+def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Cudnn]]:
+    """Engines of a fake front end, where there is neither cuDNN nor a GPU."""
+
+    def of(shares: bool = True) -> Cudnn:
+        library = MagicMock(
+            cudnnGraphNotSupportedError=OSError, pygraph=lambda **_: FakeGraph(shares)
+        )
+        monkeypatch.setitem(sys.modules, "cudnn", library)
         monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
         return Cudnn(False, torch.device("cuda", 0))
 
-    return made
+    handles.cache_clear()
+    yield of
+    handles.cache_clear()
 
 
 def kernels() -> list[Kernel]:
