@@ -11,8 +11,9 @@ r"""Clusters: groups of pointwise nodes and moves with several results, in one l
 Groups that `vertical` has made are merged while the result is one that a template writes: its
 results share an index space, nothing is computed again for elements that only repeat it, and no
 path leaves the cluster and comes back. First a group joins the one that alone reads it, then one of
-several that read it, which makes it a result; at last groups that read the same join if they can
-start at the same time; and so on until nothing changes. Views between members become index maps of
+several that read it, which makes it a result; then groups that read the same join if they can start
+at the same time, at last those that write states for the same readers; and so on until nothing
+changes. Views between members become index maps of
 the body, and so do views of what it reads.
 """
 
@@ -64,7 +65,12 @@ def clusters(groups: Sequence[NodeGroup], facts: FusionFacts, trace: Trace) -> l
     count = len(groups) + 1
     while search.left < count:
         count = search.left
-        for join in (search.join_only_reader, search.join_a_reader, search.join_siblings):
+        for join in (
+            search.join_only_reader,
+            search.join_a_reader,
+            search.join_siblings,
+            search.join_writers,
+        ):
             for at in reversed(range(len(groups))):
                 if search.units[at]:
                     join(at)
@@ -105,6 +111,16 @@ class _ClusterSearch:
                 here, other = self._where(at), self._where(self.home[node.name])
                 if other != here and self.reach.above[here] == self.reach.above[other]:
                     self._merge(here, other)
+
+    def join_writers(self, at: int) -> None:
+        """Groups that write parts of states which the same groups read: these wait for all anyway,
+        as an attention does for keys and values."""
+        own, written = self.units[at], self.facts.written
+        readers = self._readers(at) if any(node.name in written for node in own) else set()
+        for name in written if readers else ():
+            here, other = self._where(at), self._where(self.home[name])
+            if other != here and self._readers(other) == readers:
+                self._merge(here, other)
 
     def result(self, trace: Trace) -> list[NodeGroup]:
         """The clusters left after all merges, each with the views it swallows."""

@@ -205,3 +205,35 @@ def test_verification_compares_what_is_written_and_what_stays(call: str) -> None
         assert row in places or part == 0.01
         new[row, 3] += part * max(abs(float(new[row, 3])), 1.0)
         assert wanted.differs([new]) is not None
+
+
+TWO = """
+graph g {
+  input %x: f32[1,8]
+  input %w: f32[8,8]
+  input %y: f32[1,8]
+  input %at: i64[1]
+  state %k: f32[8,8] -> %k_1
+  state %v: f32[8,8] -> %v_1
+  %p: f32[1,8] = aten.mm.default(%x, %w)
+  %q: f32[1,8] = aten.neg.default(%p)
+  %k_1: f32[8,8] = aten.index_copy.default(%k, 0, %at, %q)
+  %z: f32[1,8] = aten.exp.default(%y)
+  %v_1: f32[8,8] = aten.index_copy.default(%v, 0, %at, %z)
+  %a: f32[8,8] = aten.mm.default(%k_1, %v_1)
+  return %a, %k_1, %v_1
+}
+"""
+
+
+def test_states_with_the_same_readers_are_written_in_one_launch() -> None:
+    """One of two that different ones read would have its reader wait for the other."""
+    tasks = tasks_of(parse_graph(TWO)).tasks
+    assert [task.overwrites for task in tasks if task.overwrites] == [{"k_1": "k", "v_1": "v"}]
+    proved(tasks_of(parse_graph(TWO)))
+    apart = TWO.replace("%k_1, %v_1)", "%k_1, %w)\n  %b: f32[8,8] = aten.mm.default(%w, %v_1)")
+    tasks = tasks_of(parse_graph(apart.replace("return %a,", "return %a, %b,"))).tasks
+    assert sorted(str(t.overwrites) for t in tasks if t.overwrites) == [
+        "{'k_1': 'k'}",
+        "{'v_1': 'v'}",
+    ]
