@@ -106,6 +106,20 @@ def test_a_provider_that_prunes_by_the_limit_offers_other_tiles_under_another_ve
     assert limited.kernels(unlimited, H200) == usual.kernels(unlimited, H200) != []
 
 
+def test_stores_name_their_bounds_in_the_order_of_the_address() -> None:
+    """Recorded times are found by the text: in another order each of these would be estimated."""
+    text = """
+    graph g {
+      input %x: f16[1,168,42,42]{296352,1,7056,168}
+      const %w: f16[168,168,1,1] = w
+      %y: f16[1,168,42,42]{296352,1,7056,168} = aten.convolution.default(%x, %w, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+      return %y
+    }
+    """  # noqa: E501
+    written = program(parse_graph(text), "contraction:64x64x32.k1.w4.s4").text
+    assert "total.to(tl.float16), mask=row_in & col_in)" in written
+
+
 def test_long_lines_are_wrapped_at_a_call() -> None:
     line = "    total = (a + b) * tl.maximum(" + "x" * 60 + ", y[:, None]" + ", 0.0) + (c * d)"
     assert wrapped(line) == [

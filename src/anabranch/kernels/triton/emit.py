@@ -420,8 +420,9 @@ def address_axes(load: BufferLoad) -> dict[Axis, None]:
 
 
 def stored_axes(store: BufferStore) -> dict[Axis, None]:
-    """The axes on which the address of a store depends, and whether it is one."""
-    axes = dict.fromkeys(axis for index in store.index for axis in axes_of(index))
+    """The axes on which the address of a store depends, and whether it is one, in the order in
+    which the address names them: times of kernels are recorded by their text."""
+    axes = dict.fromkeys(axes_of(store.address))
     for root in store.roots[1:]:
         axes.update(free_axes(root))
     return axes
