@@ -587,3 +587,38 @@ def test_what_is_copied_into_a_buffer_is_cast_and_expanded() -> None:
         for _ in range(3):
             x = torch.randn(3, 4)
             torch.testing.assert_close(fast(x), eager(x), rtol=0, atol=0)
+
+
+class Rows:
+    """A cache as transformers has it: a plain object with tensors that it writes to."""
+
+    def __init__(self) -> None:
+        self.rows, self.count = torch.zeros(12, 4), torch.tensor(0)
+
+    def add(self, x: Tensor) -> Tensor:
+        self.rows.index_copy_(0, torch.arange(x.shape[0]) + self.count, x)
+        self.count.add_(x.shape[0])
+        return self.rows
+
+
+def test_buffers_that_a_plain_object_holds_too_are_states() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.cache = nn.Linear(4, 4), Rows()
+            self.register_buffer("rows", self.cache.rows)
+            self.register_buffer("count", self.cache.count)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.cache.add(self.linear(x)).sum(0)
+
+    model = Model().eval()
+    twin = copy.deepcopy(model)
+    quick: dict[str, Any] = {"target": "cpu", "cache_dir": None, "search": "none"}
+    fast = anabranch.compile(model, (torch.randn(5, 4),), **quick)
+    fast.add((torch.randn(1, 4),))
+    assert model.count == 0 and not model.rows.any()  # type: ignore[operator] # buffers
+    for x in (torch.randn(5, 4), torch.randn(1, 4), torch.randn(1, 4)):
+        torch.testing.assert_close(fast(x), twin(x))
+        torch.testing.assert_close(dict(model.state_dict()), dict(twin.state_dict()))
+    assert model.cache.count == 7

@@ -22,6 +22,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,6 +54,7 @@ from anabranch.frontend.export_patches import (
     attention_by_operators,
     brief,
     last_states_shaped,
+    numbers_kept,
     quiet,
 )
 from anabranch.frontend.observe import unchanged
@@ -114,8 +116,9 @@ def trace_cuts(
         PlacesByOperators(),
     ):
         answers, results, left = answers_of(model, args, kwargs, surroundings)
+        numbers = numbers_kept(model) if isinstance(model, nn.Module) else nullcontext()
         try:
-            with unchanged(model, args, kwargs), surroundings.restored():
+            with unchanged(model, args, kwargs), surroundings.restored(), numbers:
                 trace = _SymbolicTrace(model, args, kwargs).run(answers, results, states)
             return replace(trace, left=left)
         except Exception as failed:

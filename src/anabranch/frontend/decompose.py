@@ -31,11 +31,34 @@ SPLIT = "_split_decomp_table_to_cia_and_python_decomp"
 
 def decompose(program: ExportedProgram) -> ExportedProgram:
     """The program in the operators of `decompositions`. Raises what torch raises."""
+    _unite(program)
     _untie(program)
     _fit_copies(program.graph)
     with _few_prepared(program):
         decomposed: ExportedProgram = program.run_decompositions(decompositions())
     return decomposed
+
+
+def _unite(program: ExportedProgram) -> None:
+    """Have a buffer that the model also reaches as what a plain object holds, as a cache of
+    transformers does, be the buffer: torch takes it for a constant, and refuses writes to it."""
+    signature = program.graph_signature
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    pairs = list(zip(placeholders, signature.input_specs, strict=True))
+    buffers = {
+        id(program.state_dict.get(spec.target, program.constants.get(spec.target))): node
+        for node, spec in pairs
+        if spec.kind is InputKind.BUFFER and spec.target is not None
+    }
+    for node, spec in pairs:
+        if spec.kind is not InputKind.CONSTANT_TENSOR or spec.target is None:
+            continue
+        buffer = buffers.get(id(program.constants.get(spec.target)))
+        if buffer is not None:
+            node.replace_all_uses_with(buffer)
+            program.graph.erase_node(node)
+            signature.input_specs.remove(spec)
+            del program.constants[spec.target]
 
 
 def _untie(program: ExportedProgram) -> None:

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import nn
 from torch.fx import proxy
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
@@ -136,6 +137,20 @@ def brief() -> Iterator[None]:
     finally:
         if own is not None:
             holder.CapturedTraceback = own
+
+
+@contextmanager
+def numbers_kept(module: nn.Module) -> Iterator[None]:
+    """Buffers of one element have the values afterwards that they had: those that a plain object of
+    the model holds, too, as the counter of a cache, torch takes for constants and computes with."""
+    numbers = [buffer for buffer in module.buffers() if buffer.numel() == 1]
+    before = [number.detach().clone() for number in numbers]
+    try:
+        yield
+    finally:
+        for number, value in zip(numbers, before, strict=True):
+            if not torch.equal(number, value):
+                number.data.copy_(value)  # which is no change that the user has made
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from anabranch.frontend.export_patches import (
     attention_by_operators,
     brief,
     last_states_shaped,
+    numbers_kept,
     quiet,
 )
 from anabranch.frontend.layout_aliases import layout_guards, written_by_strides
@@ -181,6 +182,7 @@ def _exported(
         attention_by_operators(),
         last_states_shaped(),
         PlacesByOperators(),
+        numbers_kept(module),
     ):
         try:
             program = _whatever_autograd_says(
@@ -213,6 +215,7 @@ def _below(
             attention_by_operators(),
             last_states_shaped(),
             PlacesByOperators(),
+            numbers_kept(module),
         ):
             below = traced(module, args, kwargs)
             if below is None:
