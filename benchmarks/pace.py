@@ -21,7 +21,7 @@ from typing import Any
 from anabranch.errors import AnabranchError
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.text import parse_graph
-from anabranch.ir.tiles import text_tile
+from anabranch.ir.tiles import ContractionTile, text_tile
 from anabranch.kernels import tile_cost
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.tile_cost import Pace, TileWork, time_us
@@ -52,7 +52,7 @@ class Layer:
     name: str
     spec: TargetSpec
     peak: float
-    blocks: dict[contraction_tiles.Tile, TileWork]
+    blocks: dict[ContractionTile, TileWork]
     us: dict[str, float]
 
     @property
@@ -130,7 +130,7 @@ class Fit:
 
     def _sample(self, layer: Layer) -> list[tuple[Layer, TileWork, float, float]]:
         """The fastest tiles and others by chance, with what each counts: all layers the same."""
-        timed = [(layer.us[t.text], b) for t, b in layer.blocks.items() if t.text in layer.us]
+        timed = [(layer.us[text_tile(t)], b) for t, b in layer.blocks.items() if t.text in layer.us]
         timed.sort(key=lambda pair: pair[0])
         rest = timed[self.each // 2 :]
         some = timed[: self.each // 2] + random.Random(0).sample(
@@ -149,7 +149,8 @@ def layers_of(path: Path, rows: bool) -> list[Layer]:
         assert isinstance(contraction, Contraction), contraction
         if (contraction.m == 1) == rows and search.timed:
             peak = tile_cost.peak_of(contraction.dtype, record.spec)
-            blocks = contraction_tiles.blocks_of(contraction, record.spec)
+            tiles = [tile for tile, _ in contraction_tiles.ranked(contraction, record.spec)]
+            blocks = {t: contraction_tiles.work_of(contraction, t, record.spec) for t in tiles}
             layers.append(Layer(name, record.spec, peak, blocks, search.timed | search.finals))
     return layers
 

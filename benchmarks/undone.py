@@ -195,7 +195,7 @@ def host(model: str) -> dict[str, Any]:
         state = PythonState.of(module)
         assert not state.changes()
         state.restore()
-        return len(state.held)
+        return len(state.was.held)
 
     begun = time.perf_counter()
     plan = anabranch.compile(module, inputs, target="cpu", search="none", cache_dir=None)

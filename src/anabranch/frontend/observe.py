@@ -168,9 +168,9 @@ def _observed(
             inputs = [*changed(before, leaves_of(args, kwargs)), *attributes_of(tensors, was)]
             other = (*state.changes(), *switched, *inputs, *dict.fromkeys(recorder.written))
             other += tuple(f"{file}{LOST}" for file in dict.fromkeys(files))
-            inputs_named, told = list(tensors), notes.operators and not recorder.opaque
+            input_names, told = list(tensors), notes.operators and not recorder.opaque
             written = {
-                inputs_named[i]: tensors[inputs_named[i]] for i in sorted(recorder.written_inputs)
+                input_names[i]: tensors[input_names[i]] for i in sorted(recorder.written_inputs)
             }
             results = recorder.of_its_own(results)
             return Observed(
