@@ -133,3 +133,14 @@ def test_the_model_answers_no_call_with_other_weights_than_plans_have() -> None:
     model.load_state_dict(other.state_dict())
     fast.refit(model)
     torch.testing.assert_close(fast(x), other(x))
+
+
+def test_sizes_of_what_torch_export_fixes_are_refused() -> None:
+    spec = {"x": {0: torch.export.Dim.AUTO}}
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    quick: dict[str, Any] = {"target": "cpu", "cache_dir": None, "search": "none"}
+    with pytest.raises(OptionError, match="no dimension varies"):
+        anabranch.compile(double, (X[:1],), dynamic_shapes=spec, sizes=[1, 8], **quick)

@@ -257,6 +257,13 @@ def _size(value: Any, dimensions: Sequence[Dimension]) -> Size:
         size = tuple(int(part) if isinstance(part, str) else part for part in parts)
     except ValueError:
         raise _no_sizes(f"{value!r} is no size") from None
+    if not dimensions:
+        raise OptionError(
+            "sizes were given, and no dimension varies",
+            "torch.export takes a Dim.AUTO for fixed where the example has the size 1, or the "
+            "model's code needs one size",
+            "give an example of another size, or name the dimension: Dim('batch', max=64)",
+        )
     names = ", ".join(map(str, dimensions))
     if len(size) != len(dimensions) or any(type(n) is not int for n in size):
         raise _no_sizes(f"{value!r} is no size of {names}")
