@@ -130,7 +130,9 @@ class Fit:
 
     def _sample(self, layer: Layer) -> list[tuple[Layer, TileWork, float, float]]:
         """The fastest tiles and others by chance, with what each counts: all layers the same."""
-        timed = [(layer.us[text_tile(t)], b) for t, b in layer.blocks.items() if t.text in layer.us]
+        timed = [
+            (layer.us[text_tile(t)], b) for t, b in layer.blocks.items() if text_tile(t) in layer.us
+        ]
         timed.sort(key=lambda pair: pair[0])
         rest = timed[self.each // 2 :]
         some = timed[: self.each // 2] + random.Random(0).sample(
