@@ -136,6 +136,14 @@ def test_python_on_values_is_refused() -> None:
     assert "test_cut_trace.py" in refused.value.source
 
 
+def test_operators_that_read_numbers_by_themselves_are_refused_with_what_to_give_them() -> None:
+    def model(x: Tensor, at: Tensor) -> Tensor:
+        return torch.tensor_split(x, at)[0]
+
+    with pytest.raises(CaptureError, match=r"(?s)reads the numbers.*indices\.tolist\(\)"):
+        traced(model, torch.ones(6), torch.tensor([2, 4]))
+
+
 def test_a_list_is_read_number_by_number() -> None:
     def model(x: Tensor, sizes: Tensor) -> Tensor:
         return torch.cat([part.sum(0, True) for part in torch.split(x, sizes.tolist())])

@@ -67,6 +67,8 @@ from anabranch.frontend.tensor_places import PlacesByOperators
 
 aten = torch.ops.aten
 SYMBOLIC: Any = torch.fx.experimental._config
+READ_ON_THE_HOST = "its data is not allocated yet"
+"""What torch says where an operator looks into a tensor that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,13 @@ def trace_cuts(
 
 def _untraced(failed: Exception) -> CaptureError:
     first = (str(failed).strip().splitlines() or [""])[0]
+    if READ_ON_THE_HOST in first:
+        return CaptureError(
+            "an operator reads the numbers of a tensor",
+            "they say what its results are like, and are not known while the model is traced",
+            "give it numbers of Python: indices.tolist(), where the model is cut",
+            raised_at(failed),
+        )
     return CaptureError(
         "the model asks for values in a way that it cannot be cut at",
         f"{type(failed).__name__}: {first}",
