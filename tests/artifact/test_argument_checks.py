@@ -15,6 +15,12 @@ VALUES = """
   input %c: f32[16]
   input %d: f32[3]
   input %z: c64[2,5]
+  input %s: f32[9,8]
+  input %y0: f32[16,8,8]
+  input %r: f32[3,8]
+  input %h: f16[3,8]
+  input %at: i64[3]
+  input %m: b1[9]
 """
 NORM = "aten._native_batch_norm_legit_no_training.default(%x, {}, None, %c, %c, 0.1, 1e-05)"
 GROUPS = "aten.native_group_norm.default(%x, {}, None, 2, 16, {}, {}, 1e-05)"
@@ -39,6 +45,23 @@ SIZED = "aten.upsample_nearest2d.vec(%x, None, [{}, 2.0])"
         ("f32[]", "aten.mse_loss.default(%x, %x, 2)", True),
         ("f32[]", "aten.mse_loss.default(%x, %x, 3)", False),
         ("f32[2,16,8,8]", "aten.relu.default(%x)", True),
+        ("f32[9,8]", "aten.slice_scatter.default(%s, %r, 0, -3, 99)", True),
+        ("f32[9,8]", "aten.slice_scatter.default(%s, %r, 0, 1, 9, 3)", True),
+        ("f32[9,8]", "aten.slice_scatter.default(%s, %r, 0, 7, 9)", False),  # one row too many
+        ("f32[9,8]", "aten.slice_scatter.default(%s, %r, 0, 1, 9, 4)", False),
+        ("f32[9,8]", "aten.slice_scatter.default(%s, %r, 0, 2, 9, -1)", False),
+        ("f32[9,8]", "aten.slice_scatter.default(%s, %r, 2, 0, 3)", False),
+        ("f32[2,16,8,8]", "aten.select_scatter.default(%x, %y0, 0, -1)", True),
+        ("f32[2,16,8,8]", "aten.select_scatter.default(%x, %y0, 0, 2)", False),
+        ("f32[9,8]", "aten.select_scatter.default(%s, %r, 0, 1)", False),
+        ("f32[9,8]", "aten.index_copy.default(%s, 0, %at, %r)", True),
+        ("f32[9,8]", "aten.index_copy.default(%s, 0, %c, %r)", False),  # places with fractions
+        ("f32[9,8]", "aten.index_copy.default(%s, 0, %at, %h)", False),
+        ("f32[9,8]", "aten.index_put.default(%s, [%at], %r)", True),
+        ("f32[9,8]", "aten.index_put.default(%s, [%m], %r)", True),
+        ("f32[9,8]", "aten.index_put.default(%s, [%at, %at], %r)", False),
+        ("f32[9,8]", "aten.index_put.default(%s, [%at, %at, %at], %r)", False),
+        ("f32[9,8]", "aten.index_put.default(%s, [%at], %h)", False),
     ],
 )
 def test_a_call_fits_its_operands_or_is_refused(type: str, call: str, sound: bool) -> None:

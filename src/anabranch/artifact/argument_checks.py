@@ -13,9 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import torch
+
 from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Node, Ref
+from anabranch.ir.graph import Arg, Node, Ref, refs
 from anabranch.ir.refused import Refused
+from anabranch.ir.state import MASKS, broadcast
 from anabranch.ir.types import TensorType
 
 Args = Mapping[str, Arg]
@@ -128,13 +131,58 @@ def _averaged(node: Node, args: Args, table: Types) -> bool:
     gradient = args["grad_output"]
     if not isinstance(gradient, Ref):
         return False
-    try:
-        read = tuple(args[name] for name in AVERAGED)
-        (inferred,) = ops.infer("aten.avg_pool2d.default", read, (), table)
-    except Exception:  # no such windows
+    read = tuple(args[name] for name in AVERAGED)
+    inferred = _inferred("aten.avg_pool2d.default", read, table)
+    if inferred is None:
         return False
     declared = table[gradient.name]
     return (inferred.shape, inferred.dtype) == (declared.shape, declared.dtype)
+
+
+def _slice_written(node: Node, args: Args, table: Types) -> bool:
+    """As many elements as the slice or the row has that they are written over."""
+    row = "index" in args
+    names = ("self", "dim", "index") if row else ("self", "dim", "start", "end", "step")
+    op = "aten.select.int" if row else "aten.slice.Tensor"
+    inferred = _inferred(op, tuple(args[name] for name in names), table)
+    return inferred is not None and inferred.shape == _shape(args["src"], table)
+
+
+def _rows_written(node: Node, args: Args, table: Types) -> bool:
+    """Rows of the dtype of what they are written to, at places that are whole numbers."""
+    source, index = args["source"], args["index"]
+    if not (isinstance(source, Ref) and isinstance(index, Ref)):
+        return False
+    same = table[source.name].dtype == node.type.dtype
+    return same and table[index.name].dtype == torch.int64
+
+
+def _places_written(node: Node, args: Args, table: Types) -> bool:
+    """Values that broadcast to what is at the places. Of truth values only a call tells how many
+    there are: no kernel of ours takes them, and torch's counts them."""
+    values, indices = args["values"], args["indices"]
+    if not (isinstance(values, Ref) and isinstance(indices, tuple)):
+        return False
+    if table[values.name].dtype != node.type.dtype:
+        return False
+    if any(table[ref.name].dtype in MASKS for ref in refs(indices)):
+        return True
+    inferred = _inferred("aten.index.Tensor", (args["self"], indices), table)
+    if inferred is None:
+        return False
+    try:
+        return broadcast([inferred.shape, _shape(values, table)]) == inferred.shape
+    except RuntimeError:
+        return False
+
+
+def _inferred(op: str, args: tuple[Arg, ...], table: Types) -> TensorType | None:
+    """The type of the call's result; None where there is no such call."""
+    try:
+        (inferred,) = ops.infer(op, args, (), table)
+    except Exception:  # meta kernels raise whatever they like
+        return None
+    return inferred
 
 
 def _unpacked(node: Node, args: Args, table: Types) -> bool:
@@ -165,5 +213,8 @@ RULES: dict[str, Callable[[Node, Args, Types], bool]] = {
     ),
     **_rules(_sampled, "grid_sampler_2d grid_sampler_3d"),
     **_rules(_averaged, "avg_pool2d_backward"),
+    **_rules(_slice_written, "slice_scatter select_scatter"),
+    **_rules(_rows_written, "index_copy"),
+    **_rules(_places_written, "index_put _unsafe_index_put"),
     **_rules(_unpacked, "lstm gru rnn_tanh rnn_relu"),
 }

@@ -222,7 +222,7 @@ def why_no_cluster(
         node = facts.makers[name]
         shape = shapes[name]
         if name in facts.written:
-            shape = part_shape(node, shapes)
+            shape = part_shape(node, facts.types)
         if alike(node, shapes) and results & set(map(paths.root, concatenated(node))):
             shape = shapes[concatenated(node)[0]]
         spaces.add(_without_ones(shape))

@@ -51,6 +51,8 @@ PARTS = frozenset(
     )
 )
 """Those of them that store elements of another value, each at a place, and add nothing up."""
+MASKS = (torch.bool, torch.uint8)
+"""Dtypes of indices that say of each element whether it is meant."""
 
 
 def overwritten(node: Node) -> str | None:
@@ -146,27 +148,33 @@ def part_types(body: Graph) -> dict[str, TensorType]:
     """By the name of each value of which the body of a task writes a part, in the place of a state,
     the type of what is written."""
     over = written_parts(body)
-    shapes = {name: type.shape for name, type in types(body).items()} if over else {}
+    table = types(body) if over else {}
     return {
-        node.name: TensorType(part_shape(node, shapes), node.type.dtype)
+        node.name: TensorType(part_shape(node, table), node.type.dtype)
         for node in body.nodes
         if node.name in over
     }
 
 
-def part_shape(node: Node, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape of what a node stores that writes a part of a value. `shapes`: of all values."""
+def part_shape(node: Node, table: Mapping[str, TensorType]) -> tuple[int, ...]:
+    """The shape of what a node stores that writes a part of a value: that of all of it where truth
+    values say which elements, for their number is told by a call. `table`: types of all values."""
     arguments = ops.arguments(node)
     if "indices" not in arguments:
         name = "source" if "source" in arguments else "src"
-        return shapes[next(refs(arguments[name])).name]
-    listed = arguments["indices"]
+        return table[next(refs(arguments[name])).name].shape
+    listed, own = arguments["indices"], table[node.name].shape
     assert isinstance(listed, tuple), "an index for each axis"
-    own = shapes[node.name]
+    if any(table[ref.name].dtype in MASKS for ref in refs(listed)):
+        return own
     places = [d for d, index in enumerate(listed) if isinstance(index, Ref)]
-    shared = broadcast(shapes[ref.name] for ref in refs(listed))
-    first, last = min(places, default=0), max(places, default=-1)
-    return (*own[:first], *shared, *own[last + 1 :])
+    shared = broadcast(table[ref.name].shape for ref in refs(listed))
+    if not places:
+        return own
+    first, last = places[0], places[-1]
+    if len(places) == last + 1 - first:
+        return (*own[:first], *shared, *own[last + 1 :])
+    return (*shared, *(n for d, n in enumerate(own) if d not in places))
 
 
 def broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:

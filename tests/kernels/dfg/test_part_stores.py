@@ -23,6 +23,7 @@ from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_inputs
 from anabranch.ir.plan import Plan
 from anabranch.ir.proof import answer
+from anabranch.ir.state import part_types
 from anabranch.ir.task import GENERATED, Kernel, TaskGraph
 from anabranch.ir.text import parse_graph
 from anabranch.ir.variant import parse_variant
@@ -205,6 +206,25 @@ def test_verification_compares_what_is_written_and_what_stays(call: str) -> None
         assert row in places or part == 0.01
         new[row, 3] += part * max(abs(float(new[row, 3])), 1.0)
         assert wanted.differs([new]) is not None
+
+
+@pytest.mark.parametrize(
+    ("indices", "shape", "stored"),
+    [("[%b, %at]", "[3,6]", (9, 8, 6)), ("[%at, None, %at]", "[3,8]", (3, 8))],
+)
+def test_places_that_no_kernel_takes_are_left_to_the_library(
+    indices: str, shape: str, stored: tuple[int, ...]
+) -> None:
+    """Truth values beside numbers, whose shapes do not broadcast; axes that lie apart."""
+    text = SCATTER.replace(
+        "index_copy.default(%k, 0, %at, %z)", f"index_put.default(%k, {indices}, %z)"
+    )
+    text = text.replace("f32[3,8]", f"f32{shape}").replace("f32[9,8]", "f32[9,8,6]")
+    text = text.replace("f32[9]", "f32[9,6]").replace("  state", "  input %b: b1[9]\n  state")
+    tasks = tasks_of(parse_graph(text))
+    proved(tasks)
+    (body,) = (task.body for task in tasks.tasks if task.overwrites)
+    assert part_types(body)["k_1"].shape == stored
 
 
 TWO = """
