@@ -122,6 +122,19 @@ def test_a_row_that_looks_at_nothing_is_zero(tile: str, dtype: torch.dtype) -> N
         check(graph, [tile], tensors)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("tile", [WHOLE[0], WHOLE[2], *SPLIT])
+def test_a_row_of_the_lowest_numbers_looks_at_all_keys_alike(tile: str, dtype: torch.dtype) -> None:
+    """As masks of transformers have it where a token is padding: in eager such a row is a mean."""
+    q, k, v = (heads(1, 1, n, 8, dtype) for n in (4, 60, 60))
+    mask = torch.zeros(4, 60, dtype=dtype)
+    mask[0], mask[1, :50], mask[2, 16:] = (torch.finfo(dtype).min,) * 3
+    graph, tensors = attend(q, k, v, mask)
+    check(graph, [tile], tensors)
+    eager = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask)[0, 0, 0]
+    torch.testing.assert_close(eager.float(), v[0, 0].float().mean(0), atol=1e-2, rtol=1e-2)
+
+
 def test_large_products_do_not_overflow() -> None:
     q, k, v = (heads(1, 2, n, 16) for n in (20, 50, 50))
     graph, tensors = attend(200 * q, k, v)

@@ -139,6 +139,16 @@ class _AttentionProgram:
         return max(next_power(self.attention.n), LEAST_SIDE)
 
     @property
+    def natural(self) -> bool:
+        """Whether scores are exponents of e, not of 2: a mask is added to them, and one that is as
+        low as its dtype goes would be -inf in powers of two."""
+        return self.block.mask is not None and self.block.mask.dtype != torch.bool
+
+    def power(self, exponent: str) -> str:
+        """The weight of a score less the largest one."""
+        return f"tl.exp2(({exponent}) * {LOG2_E!r})" if self.natural else f"tl.exp2({exponent})"
+
+    @property
     def exact(self) -> str:
         """How products are told what to make of fp32."""
         return exact(self.attention.dtype, self.tile.tf32)
@@ -225,21 +235,21 @@ def _write_walk(out: Emission, walk: _AttentionProgram) -> None:
     else:
         out.statements += scope.statements
         out.let("top", "tl.max(scores, 1)[:, None]")
-        out.let("weights", f"tl.exp2(scores - {_finite('top')})")
+        out.let("weights", walk.power(f"scores - {_finite('top')}"))
         out.let("total", "tl.sum(weights, 1)[:, None]")
         out.let("attended", f"tl.dot({_rounded(out, walk)}, {value}{walk.exact})")
     if walk.rows < tile.rows:
         for name in ("attended", *(("total", "top") if split > 1 else ("total",))):
             out.let(name, f"tl.sum(tl.where(row == 0, {name}, 0.0), 0)[None, :]")
     if split > 1:
-        write_split_keys(out, walk.rows, walk.cols, split, LOWEST, _finite)
+        write_split_keys(out, (walk.rows, walk.cols), split, LOWEST, _finite, walk.power)
     out.let("attended", "attended * tl.where(total == 0.0, 0.0, 1.0 / total)")
 
 
 def _write_scores(scope: Emission, walk: _AttentionProgram, query: str, key: str) -> None:
-    """The products in powers of two, -inf where a row does not look at a key."""
+    """The products as exponents, -inf where a row does not look at a key."""
     attention = walk.attention
-    scale = repr(attention.scale * LOG2_E)
+    scale = repr(attention.scale * (1.0 if walk.natural else LOG2_E))
     scope.let("scores", f"tl.dot({query}, {key}{walk.exact}) * {scale}")
     hidden = [scope.inside(bounded(axis("place", walk.places), 0, attention.places))]
     if attention.causal:
@@ -250,7 +260,7 @@ def _write_scores(scope: Emission, walk: _AttentionProgram, query: str, key: str
         if mask.dtype == torch.bool:
             hidden.append(seen)
         else:
-            scope.let("scores", f"scores + {seen} * {LOG2_E!r}")
+            scope.let("scores", f"scores + {seen}")
     conditions = " & ".join(text for text in hidden if text)
     if conditions:
         scope.let("scores", f"tl.where({conditions}, scores, {LOWEST})")
@@ -264,8 +274,8 @@ def _write_step(out: Emission, scope: Emission, walk: _AttentionProgram, value: 
     out.let("attended", f"tl.zeros([{rows}, {cols}], tl.float32)")
     scope.let("high", "tl.maximum(top, tl.max(scores, 1)[:, None])")
     scope.let("peak", _finite("high"))
-    scope.let("weights", "tl.exp2(scores - peak)")
-    scope.let("fade", "tl.exp2(top - peak)")
+    scope.let("weights", walk.power("scores - peak"))
+    scope.let("fade", walk.power("top - peak"))
     scope.let("total", "total * fade + tl.sum(weights, 1)[:, None]")
     product = f"tl.dot({_rounded(scope, walk)}, {value}, attended * fade{walk.exact})"
     scope.let("attended", product)

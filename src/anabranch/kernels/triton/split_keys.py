@@ -28,11 +28,17 @@ def scratch_bytes(rows: int, cols: int, split: int) -> int:
 
 
 def write_split_keys(
-    out: Emission, rows: int, cols: int, split: int, lowest: str, finite: Callable[[str], str]
+    out: Emission,
+    shape: tuple[int, int],
+    split: int,
+    lowest: str,
+    finite: Callable[[str], str],
+    power: Callable[[str], str],
 ) -> None:
-    """Leaves `attended` (f32[rows, cols]), `total` and `top` (f32[rows, 1]) in scratch; the last
+    """Leaves `attended` (f32 of this shape), `total` and `top` (f32[rows, 1]) in scratch; the last
     of the `split` CTAs goes on with those of all. `lowest`: the top of a row that looks at no key;
-    `finite`: what is subtracted for a top."""
+    `finite`: what is subtracted for a top; `power`: the weight of a score less the largest one."""
+    rows, cols = shape
     shapes = {"attended": (rows, cols), "total": (rows, 1), "top": (rows, 1)}
     left = leave_parts(out, shapes, split, "tl.float32")
     out.let("attended", f"tl.zeros([{rows}, {cols}], tl.float32)")
@@ -42,8 +48,8 @@ def write_split_keys(
         ("left_top", left["top"]),
         ("high", "tl.maximum(top, left_top)"),
         ("peak", finite("high")),
-        ("fade", "tl.exp2(top - peak)"),
-        ("gain", "tl.exp2(left_top - peak)"),
+        ("fade", power("top - peak")),
+        ("gain", power("left_top - peak")),
         ("total", f"total * fade + {left['total']} * gain"),
         ("attended", f"attended * fade + {left['attended']} * gain"),
         ("top", "high"),
