@@ -170,15 +170,23 @@ def _gather(call: LoweringCall) -> tuple[At, ...]:
     return (at,)
 
 
-def _index(call: LoweringCall) -> tuple[At, ...]:
-    """x[:, i, j]: tensors of indices for neighbouring dimensions, broadcast to each other."""
+def neighbouring_indices(call: LoweringCall) -> dict[int, Value]:
+    """The tensors of integers by which a call indexes, by dimension. NotLowered where these are no
+    neighbours, or there are others."""
     listed: tuple[Any, ...] = call.arguments["indices"]
     indices = {d: value for d, value in enumerate(listed) if isinstance(value, Value)}
-    first, count = min(indices, default=0), len(indices)
-    if not indices or sorted(indices) != list(range(first, first + count)):
+    first = min(indices, default=0)
+    if not indices or sorted(indices) != list(range(first, first + len(indices))):
         raise NotLowered("tensors index dimensions that lie apart")
     if any(value.type.dtype not in (torch.int64, torch.int32) for value in indices.values()):
         raise NotLowered("truth values say which elements there are")
+    return indices
+
+
+def _index(call: LoweringCall) -> tuple[At, ...]:
+    """x[:, i, j]: tensors of indices for neighbouring dimensions, broadcast to each other."""
+    indices = neighbouring_indices(call)
+    first = min(indices)
     rank = max(len(value.shape) for value in indices.values())
 
     def at(point: Point, within: Within) -> Expr:

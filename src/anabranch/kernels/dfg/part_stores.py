@@ -14,14 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import torch
 
 from anabranch.ir import ops
 from anabranch.ir.state import broadcast
 from anabranch.ir.types import TensorType
-from anabranch.kernels.dfg.computed_index import counted, start_of
+from anabranch.kernels.dfg.computed_index import counted, neighbouring_indices, start_of
 from anabranch.kernels.dfg.expr import Expr
 from anabranch.kernels.dfg.index_expr import Index, number
 from anabranch.kernels.dfg.lookups import row_of
@@ -85,13 +82,8 @@ def _select_scatter(call: LoweringCall) -> PartStore:
 def _index_put(call: LoweringCall) -> PartStore:
     """x[:, i, j] = values: tensors of indices for neighbouring dimensions, broadcast to each
     other; the values are broadcast to what they name."""
-    listed: tuple[Any, ...] = call.arguments["indices"]
-    indices = {d: value for d, value in enumerate(listed) if isinstance(value, Value)}
-    first, count = min(indices, default=0), len(indices)
-    if not indices or sorted(indices) != list(range(first, first + count)):
-        raise NotLowered("tensors index dimensions that lie apart")
-    if any(value.type.dtype not in (torch.int64, torch.int32) for value in indices.values()):
-        raise NotLowered("truth values say which elements there are")
+    indices = neighbouring_indices(call)
+    first, count = min(indices), len(indices)
     shared = broadcast(value.shape for value in indices.values())
     shape = call.x.shape
     whole = (*shape[:first], *shared, *shape[first + count :])

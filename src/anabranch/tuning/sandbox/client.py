@@ -42,8 +42,6 @@ from anabranch.tuning.verdict import Verdict
 
 VERDICTS: Table[Verdict] = Table("kernels", "sandbox 8", TOLD)
 NO_TIME = Refused("no time was left to try it")
-NOTHING: Iterator[None] = iter(())
-"""To do meanwhile."""
 
 
 class SandboxClient:
@@ -120,9 +118,7 @@ class SandboxClient:
         verdicts = self.verdicts(tasks)
         return {i: verdict.refused for i, verdict in verdicts.items() if verdict.refused}
 
-    def verdicts(
-        self, tasks: Sequence[Task], meanwhile: Iterator[None] = NOTHING
-    ) -> dict[int, Verdict]:
+    def verdicts(self, tasks: Sequence[Task], meanwhile: Iterable[None] = ()) -> dict[int, Verdict]:
         """On the generated kernels among these, by position; on a simulated target on none.
         `meanwhile` is done while the process is at work, if there is work for it."""
         if self._target.spec.simulated:
@@ -131,7 +127,7 @@ class SandboxClient:
         self._verdict_of |= VERDICTS.get_many(self._cache, {key: key for key in keys.values()})
         left = {key: tasks[i] for i, key in keys.items() if key not in self._verdict_of}
         try:
-            self._run(left, meanwhile)
+            self._run(left, iter(meanwhile))
         except BaseException:
             self._sandbox.end()  # or the next who asks would read answers about these
             raise
@@ -165,7 +161,7 @@ class SandboxClient:
 
         def mine() -> dict[str, Cost]:
             unknown = {key: task for key, task in references.items() if key not in self._verdict_of}
-            self._run_here(unknown, NOTHING)
+            self._run_here(unknown, iter(()))
             costs = {key: self._verdict_of[key].cost for key in references}
             return {key: cost for key, cost in costs.items() if cost is not None}
 

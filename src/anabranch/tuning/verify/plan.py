@@ -168,10 +168,8 @@ def unlike_model(
             return Refused(f"output {i} is {out.dtype}{list(out.shape)}, the model's own {was}")
         if name in drawn:
             continue
-        error, explained = (
-            tolerances.relative_error(out, want.to(out.device)),
-            rounding.get(name, 0.0),
-        )
+        error = tolerances.relative_error(out, want.to(out.device))
+        explained = rounding.get(name, 0.0)
         if name in exact and explained:
             explained *= tolerances.unit(exact[name]) / tolerances.unit(want)
         if not error <= EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * explained:
