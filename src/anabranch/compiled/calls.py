@@ -491,8 +491,7 @@ class Compiled(Plans):
     def _weights(self) -> dict[str, Tensor]:
         beside = on_device(self._beside, self.target.device)
         weights = weights_of(self.model, self.entries, self.fitted, beside)
-        wanted, now = expected(self.entries), self.states.present()
-        return {**weights, **{n: value for n, value in now.items() if n in wanted or n in weights}}
+        return self.states.over(weights, expected(self.entries))
 
     def _expected(self) -> dict[str, Tensor]:
         return expected(self.entries) or self._weights()

@@ -386,8 +386,9 @@ class CutModel(Compiled):
     def _weights(self) -> dict[str, Tensor]:
         changed = self._other_weight()
         if self.model is not None and not changed:
-            return self._with_states(self._model_state())
-        weights, wanted = self._with_states(self._known_by_name()), self._expected()
+            return self.states.over(self._model_state(), self._expected())
+        wanted = self._expected()
+        weights = self.states.over(self._known_by_name(), wanted)
         lost = [name for name in wanted if name not in weights]
         if lost:
             raise OptionError(
@@ -397,10 +398,6 @@ class CutModel(Compiled):
                 "too, and call refit(model)",
             )
         return {name: weights[name] for name in wanted}
-
-    def _with_states(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        wanted, now = self._expected(), self.states.present()
-        return {**weights, **{n: x for n, x in now.items() if n in wanted or n in weights}}
 
     def _held_by_name(self) -> dict[str, Tensor]:
         """The weights that lie in memory of plans and eager steps, and states."""

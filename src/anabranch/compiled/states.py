@@ -10,7 +10,7 @@ wrote the plan for one token reads. A session has places of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -42,6 +42,11 @@ class StateMemory:
     def present(self) -> dict[str, Tensor]:
         """The states as they are, under each of their names."""
         return {name: self.places[path] for path in self.places for name in self.names[path]}
+
+    def over(self, weights: Mapping[str, Tensor], wanted: Container[str]) -> dict[str, Tensor]:
+        """These weights with the states as they are, where they are among them or `wanted`."""
+        now = self.present().items()
+        return {**weights, **{n: x for n, x in now if n in wanted or n in weights}}
 
     def paths(self) -> dict[str, str]:
         """By each name of a state the one under which it is found."""
