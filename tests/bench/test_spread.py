@@ -81,6 +81,24 @@ def test_schedulers_are_compared_over_workers_as_in_one_process() -> None:
     assert but_for_seconds(together) == but_for_seconds(alone)
 
 
+def noted(here: WorkerPlace, file: Path, cell: Cell) -> Any:
+    with file.open("a") as begun:
+        begun.write(f"{cell[0]}\n")
+    return speed.lost(cell, "")
+
+
+def test_the_largest_networks_begin_first_and_rows_stay_in_order(tmp_path: Path) -> None:
+    """Those whose size nobody knows before them."""
+    names = ["zoo:squeezenet/tiny", "zoo:resnet50", f"{tmp_path}/other.py:model"]
+    file = tmp_path / "begun"
+    with forks(1) as pool:
+        spread = CellSpread(pool, noted, (file,), speed.lost)
+        cells = harness.cells_of(names, ("fp32",), (1,))
+        told = harness.run("x", SIM, {}, cells, lambda _: [], Trace(quiet=True), spread=spread)
+    assert file.read_text().split() == [names[2], names[1], names[0]]
+    assert [row["model"] for row in told["rows"]] == names
+
+
 def dies(here: WorkerPlace, cell: Cell) -> Any:
     if cell[2] == 2:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -2,17 +2,20 @@
 
     cells a b c d -> worker 0: a, d     worker 1: b, c     -> (0, gpu, rows), (2, ..), (1, ..), ..
 
-Who asks puts them in the order of the matrix. A cell that two workers died of has the rows that
+The largest networks begin first: one that is begun last would have all other workers wait for it.
+Who asks puts cells in the order of the matrix. A cell that two workers died of has the rows that
 `failed` makes of the sentence; what a cell raises is raised.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from anabranch.deadline import ENDLESS, Deadline
+from anabranch.models.load import modules_of
 from anabranch.trace import Trace
 from anabranch.tuning.workers.job import Done, JobRefusal, Undone, WorkerJob, value_of
 from anabranch.tuning.workers.pool import WorkerPool
@@ -40,8 +43,8 @@ class CellSpread:
     ) -> Iterator[CellAnswer]:
         """One for each cell, as they come."""
         jobs = [
-            WorkerJob(str(number), self.rows_of, (*self.args, cell), label(cell))
-            for number, cell in enumerate(cells)
+            WorkerJob(str(number), self.rows_of, (*self.args, cells[number]), label(cells[number]))
+            for number in self._longest_first(cells)
         ]
         asks = self.until.stop is None
         for done in self.pool.outcomes(jobs, trace, self.until, asks):
@@ -53,6 +56,17 @@ class CellSpread:
             else:
                 gpu = done.gpu if isinstance(done, Done) else ""
                 yield number, gpu, value_of(done)
+
+    def _longest_first(self, cells: Sequence[Any]) -> list[int]:
+        """The numbers of the cells as they are begun: those whose size nobody knows, then the
+        largest networks, each in the order given. The workers start meanwhile."""
+        numbers = list(range(len(cells)))
+        if len(cells) <= self.pool.size:
+            return numbers
+        self.pool.start()
+        modules = {name: modules_of(name) for name in dict.fromkeys(cell[0] for cell in cells)}
+        sizes = [modules[cell[0]] for cell in cells]
+        return sorted(numbers, key=lambda number: -(sizes[number] or math.inf))
 
 
 def spread_over(

@@ -93,6 +93,20 @@ def load_model(
     return _placed(model.eval(), args, DTYPES[dtype or "fp32"], torch.device(device))
 
 
+def modules_of(name: str) -> int | None:
+    """How many modules without parts a network by name has, about as which it takes to compile: it
+    is built without its weights. None for other models, and for names that mean nothing."""
+    kind, _, rest = name.partition(":")
+    if kind not in SOURCES or is_onnx_name(name) or ".py:" in name:
+        return None
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.device("meta"):
+            model, _ = SOURCES[kind](rest, 1)
+    except Exception:  # whoever compiles it will say so
+        return None
+    return sum(next(module.children(), None) is None for module in model.modules())
+
+
 def batch_of(name: str, args: tuple[Any, ...], batch: int | None) -> int | None:
     """The inputs per call: of networks by name what was asked for, of others what they bring."""
     if name.partition(":")[0] in SOURCES:
