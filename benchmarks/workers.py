@@ -8,6 +8,12 @@ Each compilation is a process of its own with an empty cache, and `--cores` core
 so that what is gained is the GPU's and not the host's. Both plans are then loaded in one process
 and timed side by side; for a simulated GPU their forecasts are shown. `--bench`: networks that
 `anabranch bench` times, with an empty cache as well.
+
+Each compilation shows its timeline: seconds in which the caller was in a stage, or in a part of
+one, and in which a worker was at a job.
+
+    caller     tuning.sandbox      10.1 ...  31.9   21.8
+    worker 1   275 kernels         12.0 ...  20.3    8.3
 """
 
 from __future__ import annotations
@@ -28,8 +34,11 @@ from anabranch.bench import harness
 from anabranch.bench.machine import machine
 from anabranch.bench.statistics import paired, summary
 from anabranch.models.load import load_model
+from anabranch.trace import Event, Trace
 
 MODELS = "zoo:nasnet_large,benchmarks/unet.py:unet"
+SHORTEST_S = 0.1
+"""Seconds of a stage that a timeline shows."""
 BENCHED = (
     "zoo:resnet50,zoo:inception_v3,zoo:densenet121,zoo:googlenet,zoo:bert_base,zoo:nasnet_mobile"
 )
@@ -76,6 +85,9 @@ def compilations(
             done = run(flags, count, [__file__, *words])
             rows.append({"what": "compile", "model": model, "workers": count, **json.loads(done)})
             print(f"{model}, {count}: {rows[-1]['seconds']:.1f} s", file=sys.stderr)
+            for who, what, begin, end in rows[-1]["timeline"]:
+                line = f"  {who:<10} {what:<24} {begin:7.1f} ... {end:7.1f} {end - begin:7.1f}"
+                print(line, file=sys.stderr)
         if not flags.target.startswith("sim:"):
             beside(flags, rows, plans)
     return rows
@@ -87,12 +99,33 @@ def compiled(flags: argparse.Namespace, model: str, count: int, plan: Path) -> d
     start = time.perf_counter()
     workers = str(count) if count > 1 else None
     target = machine(flags.target).target
-    fast = anabranch.compile(module, args, target=target, fullgraph=True, workers=workers)
+    trace = Trace()
+    fast = anabranch.compile(
+        module, args, target=target, trace=trace, fullgraph=True, workers=workers
+    )
     seconds = time.perf_counter() - start
     facts = fast.known
     fast.save(plan)
     kept = {name: facts[name] for name in ("latency_ms", "stages_s")}
-    return {"seconds": seconds, **kept}
+    return {"seconds": seconds, **kept, "timeline": timeline(trace.events)}
+
+
+def timeline(events: Sequence[Event]) -> list[tuple[str, str, float, float]]:
+    """Who did what, from when until when, by their beginnings: what took a tenth of a second. Of
+    parts in a trace of their own, which are told when all of them are over, only the sum counts."""
+    begun: dict[str, float] = {}
+    spans = list[tuple[str, str, float, float]]()
+    for event in events:
+        data, end = dict(event.data), event.seconds
+        if event.kind in ("stage", "time") and (taken := float(data["seconds"])) >= SHORTEST_S:
+            what = event.what if event.kind == "stage" else f"{event.where} {event.what}"
+            spans.append(("caller", what, max(0.0, end - taken), end))
+        elif event.kind == "progress" and "worker" in data and data["total"] == 1:
+            who = str(data["worker"])
+            if data["done"]:
+                spans.append((who, event.what, begun.get(who, end), end))
+            begun[who] = end
+    return sorted(spans, key=lambda span: (span[2], -span[3]))
 
 
 def beside(flags: argparse.Namespace, rows: list[dict[str, Any]], plans: Sequence[Path]) -> None:

@@ -143,7 +143,8 @@ def tune(job: Job, captured: Captured, graph: Graph, cuts: Sequence[TaskGraph]) 
         selection = with_probes(way.selection, costs)
         return scheduled(aside, graph, signature, selection, False, trial=True)
 
-    way = fastest_of(job, ways, costs, built)
+    with job.trace.stage("tuning.wholes"):
+        way = fastest_of(job, ways, costs, built)
     job.trace.merge(way.trace)
     return Tuned(graph, signature, way.selection, costs)
 

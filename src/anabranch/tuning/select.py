@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -208,12 +208,25 @@ def _decided(
 ) -> dict[str, Decision]:
     """Decisions for these structures, by trying all candidates in one batch. What nothing runs has
     none; if `strict`, that is an error."""
-    with uncollected():  # a third of the time
+    with trace.stage("tuning.write"), uncollected():  # a third of the time
         offers = _written(fresh, config, counts)
     flat = [
         replace(fresh[key], kernel=kernel) for key, offer in offers.items() for _, kernel in offer
     ]
     costs = iter(config.trial(flat) if flat else ())
+    with trace.stage("tuning.check"):
+        return _checked(fresh, offers, costs, config, trace, strict)
+
+
+def _checked(
+    fresh: Mapping[str, Task],
+    offers: Mapping[str, Sequence[tuple[int, Kernel]]],
+    costs: Iterator[Cost | None],
+    config: SelectionConfig,
+    trace: Trace,
+    strict: bool,
+) -> dict[str, Decision]:
+    """Of each structure the fastest kernel that is right; `costs`: of all of `offers` in order."""
     decided: dict[str, Decision] = {}
     for key, offer in offers.items():
         offered = [Candidate(kernel, _heard(next(costs))) for _, kernel in offer]

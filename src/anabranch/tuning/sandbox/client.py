@@ -105,7 +105,8 @@ class SandboxClient:
                 key = structure_text(task.body) if apart else ""
                 groups.setdefault(key, []).append(task.kernel)
         for kernels in groups.values():
-            self._target.prepare(kernels)
+            with self._trace.stage("tuning.engines"):
+                self._target.prepare(kernels)
             yield
 
     def right(self, task: Task) -> bool:
