@@ -6,7 +6,8 @@ Each worker's clock goes at a rate of its own; kernels take what their variant s
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +17,13 @@ from tests.tuning.sandbox.forked import Forked
 from tests.tuning.sandbox.test_client import DEEDS
 
 from anabranch.cache import Cache
+from anabranch.ir.protocols import Cost
 from anabranch.ir.task import Kernel, Task
 from anabranch.ir.text import parse_graph
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Trace
+from anabranch.tuning.sandbox import early_times, spread
 from anabranch.tuning.sandbox import process as sandbox_process
-from anabranch.tuning.sandbox import spread
 from anabranch.tuning.sandbox.client import SandboxClient
 from anabranch.tuning.sandbox.process import SandboxProcess
 from anabranch.tuning.sandbox.spread import SpreadTrials, packed
@@ -152,24 +154,58 @@ def test_jobs_get_smaller_as_less_is_left() -> None:
     assert len(packed(tasks, 1)[0]) == 32
 
 
-def test_engines_are_built_a_step_at_a_time_while_workers_are_at_work() -> None:
+def test_the_caller_works_in_steps_while_workers_are_at_work() -> None:
     """After the references, and no worker waits for the last of them."""
     tasks = [task(f"takes {1 + n}", 100 + n) for n in range(12)]
     target, trace, steps = CpuTarget(), Trace(quiet=True), list[int]()
 
-    def endless() -> Iterator[None]:
-        while True:
-            steps.append(len(client._verdict_of))
-            yield
+    def endless() -> bool:
+        steps.append(len(client._verdict_of))
+        return True
 
     with (
         forks(2) as pool,
         SandboxProcess(target, None, CLOCKS, SpreadTrials(pool, False)) as sandbox,
         SandboxClient(target, None, trace, sandbox) as client,
     ):
-        found = told(client.verdicts(tasks, endless()))
+        found = told(client.verdicts(tasks, (), endless))
     assert [cost for _, cost, _ in found.values()] == [1.0 + n for n in range(12)]
     assert steps[0] == spread.REFERENCES
+
+
+def test_bodies_are_timed_precisely_while_others_are_still_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the times of one process; each body at once, when all of its kernels were tried."""
+    monkeypatch.setattr(early_times, "TOGETHER", 4)
+    tasks = [task(f"takes {1 + n}", 100 + n // 4) for n in range(32)]
+    tasks += [replace(t, kernel=replace(t.kernel, source="")) for t in tasks[::4] if t.kernel]
+    rounds = list[tuple[int, list[str]]]()
+
+    def costs(pool: WorkerPool | None) -> list[float | None]:
+        def trial(asked: Sequence[Task]) -> list[Cost]:
+            names = [str(t.kernel.variant) for t in asked if t.kernel]
+            rounds.append((len(client._verdict_of), names))
+            return [Cost(float(name.split()[1]) + 0.5, "measured") for name in names]
+
+        target, others = CpuTarget(), None if pool is None else SpreadTrials(pool, False)
+        with (
+            SandboxProcess(target, None, CLOCKS, others) as sandbox,
+            SandboxClient(target, None, Trace(quiet=True), sandbox) as client,
+        ):
+            return [None if cost is None else cost.us for cost in client.before(trial)(tasks)]
+
+    alone = costs(None)
+    assert len(rounds) == 1
+    with forks(2) as pool:
+        together = costs(pool)
+    assert together == alone
+    first, *later = rounds[1:]
+    assert first[0] < 32, "nothing was timed before the last kernel was tried"
+    timed = [name for _, names in (first, *later) for name in names]
+    assert sorted(timed) == sorted(rounds[0][1])
+    for _, names in (first, *later):  # all finalists of a body, beside its library's kernel
+        assert all(names.count(f"takes {n}") == 2 for n in range(1, 33, 4) if f"takes {n}" in names)
 
 
 def test_the_caller_keeps_verdicts_by_its_own_clock(tmp_path: Path) -> None:

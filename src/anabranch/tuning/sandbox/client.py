@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Self
 
@@ -26,7 +26,7 @@ from torch import Tensor
 from anabranch.cache import Cache, Table
 from anabranch.deadline import ENDLESS, TIME, Deadline
 from anabranch.errors import WorkerError
-from anabranch.ir.key import structure_text, task_text
+from anabranch.ir.key import task_text
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.refused import Refused
 from anabranch.ir.samples import delicate
@@ -35,12 +35,15 @@ from anabranch.ir.text import text_kernel
 from anabranch.targets.cuda.compile_pool import Process
 from anabranch.targets.sampled import values_of
 from anabranch.trace import Trace
-from anabranch.tuning.halving import TrialTimer, successive_halving
+from anabranch.tuning.halving import TrialTimer
+from anabranch.tuning.sandbox.early_times import EarlyTimes
 from anabranch.tuning.sandbox.process import OtherSandboxes, SandboxProcess
 from anabranch.tuning.sandbox.worker import BATCHES, TOLD, SandboxBatch, written
 from anabranch.tuning.verdict import Verdict
 
 VERDICTS: Table[Verdict] = Table("kernels", "sandbox 8", TOLD)
+UNASKED = Verdict("right")
+"""Of a library's kernel, which is not tried."""
 NO_TIME = Refused("no time was left to try it")
 
 
@@ -83,28 +86,22 @@ class SandboxClient:
         for those of the others that may be the fastest of their task."""
 
         def both(tasks: Sequence[Task]) -> Sequence[Cost | None]:
+            keys = {i: self._key(task) for i, task in enumerate(tasks) if _generated(task)}
+
+            def verdict_of(i: int) -> Verdict | None:
+                return self._verdict_of.get(keys[i]) if i in keys else UNASKED
+
+            early = EarlyTimes(tasks, trial, self._target, verdict_of, self._trace)
             with self._trace.stage("tuning.sandbox"):
-                verdicts = self.verdicts(tasks, self._prepare_library(tasks))
-            left = [i for i in range(len(tasks)) if i not in verdicts or not verdicts[i].refused]
-            pairs = ((at, verdicts[i].cost) for at, i in enumerate(left) if i in verdicts)
-            rough = {at: cost for at, cost in pairs if cost is not None}
-            with self._trace.stage("tuning.time"):
-                timed = successive_halving([tasks[i] for i in left], rough, trial)
-            costs = dict(zip(left, timed, strict=True))
-            return [costs.get(i) for i in range(len(tasks))]
+                self.verdicts(tasks, self._prepare_library(tasks), early.step)
+            return early.rest()
 
         return both
 
     def _prepare_library(self, tasks: Sequence[Task]) -> Iterator[None]:
-        """Build what the library's kernels need; only what a plan uses of it is ever kept. All at
-        once, or where others wait for their next jobs meanwhile, a structure at a time."""
-        groups: dict[str, list[Kernel]] = {}
-        apart = self._sandbox.others is not None
-        for task in tasks:
-            if task.kernel and not _generated(task):
-                key = structure_text(task.body) if apart else ""
-                groups.setdefault(key, []).append(task.kernel)
-        for kernels in groups.values():
+        """Build what the library's kernels need; only what a plan uses of it is ever kept."""
+        kernels = [task.kernel for task in tasks if task.kernel and not _generated(task)]
+        if kernels:
             with self._trace.stage("tuning.engines"):
                 self._target.prepare(kernels)
             yield
@@ -119,16 +116,23 @@ class SandboxClient:
         verdicts = self.verdicts(tasks)
         return {i: verdict.refused for i, verdict in verdicts.items() if verdict.refused}
 
-    def verdicts(self, tasks: Sequence[Task], meanwhile: Iterable[None] = ()) -> dict[int, Verdict]:
+    def verdicts(
+        self,
+        tasks: Sequence[Task],
+        meanwhile: Iterable[None] = (),
+        step: Callable[[], bool] = lambda: False,
+    ) -> dict[int, Verdict]:
         """On the generated kernels among these, by position; on a simulated target on none.
-        `meanwhile` is done while the process is at work, if there is work for it."""
+        `meanwhile` is done while the process is at work, if there is work for it; where others
+        are, `step` instead: a short piece of what can be done with the verdicts that have come, and
+        whether there is another."""
         if self._target.spec.simulated:
             return {}
         keys = {i: self._key(task) for i, task in enumerate(tasks) if _generated(task)}
         self._verdict_of |= VERDICTS.get_many(self._cache, {key: key for key in keys.values()})
         left = {key: tasks[i] for i, key in keys.items() if key not in self._verdict_of}
         try:
-            self._run(left, iter(meanwhile))
+            self._run(left, iter(meanwhile), step)
         except BaseException:
             self._sandbox.end()  # or the next who asks would read answers about these
             raise
@@ -140,18 +144,20 @@ class SandboxClient:
                 self._trace.add("refused", "tuning", what, str(verdict.refused))
         return verdicts
 
-    def _run(self, left: dict[str, Task], meanwhile: Iterator[None]) -> None:
+    def _run(
+        self, left: dict[str, Task], meanwhile: Iterator[None], step: Callable[[], bool]
+    ) -> None:
         """Learn of all tasks, of many of them by others, where there are some."""
         others = self._sandbox.others
         if others is not None and len(left) >= others.least and not self._until.over():
-            self._run_elsewhere(others, left, meanwhile)
+            self._run_elsewhere(others, left, step)
         self._run_here(left, meanwhile)
 
     def _run_elsewhere(
         self,
         others: OtherSandboxes,
         left: dict[str, Task],
-        meanwhile: Iterator[None],
+        step: Callable[[], bool],
     ) -> None:
         """Learn what others say; what they do not say stays in `left`. The references are tried
         here while others are at work, and before anything else is done meanwhile."""
@@ -166,15 +172,15 @@ class SandboxClient:
             costs = {key: self._verdict_of[key].cost for key in references}
             return {key: cost for key, cost in costs.items() if cost is not None}
 
-        def steps() -> Iterator[None]:
-            mine()
-            yield
-            yield from meanwhile
+        def next_step() -> bool:
+            if any(key not in self._verdict_of for key in references):
+                mine()
+                return True
+            return not self._until.over() and step()
 
-        work = steps()
         asked = dict(left), references, mine, values, self._trace, self._until
         try:
-            for key, verdict in others.verdicts(*asked, lambda: next(work, True) is None):
+            for key, verdict in others.verdicts(*asked, next_step):
                 del left[key]
                 self._learn(key, verdict)
                 self._trace.progress("tuning", total - len(left), total, "kernels tried")

@@ -16,6 +16,7 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -40,6 +41,7 @@ from anabranch.kernels.triton.codegen import learn, unnamed
 from anabranch.kernels.triton.program import Program
 from anabranch.memory.guard_bytes import fenced
 from anabranch.targets.cpu.target import CpuTarget
+from anabranch.targets.cuda.sharing import turn
 from anabranch.targets.cuda.target import CudaTarget
 from anabranch.tuning.verdict import Verdict
 
@@ -189,7 +191,8 @@ def main(device: str, tf32: str, folder: str, patience: str = "2") -> None:
                 if not asked.run:
                     continue
                 try:
-                    verdict = try_kernel(tasks[number], target, oracle, values[number])
+                    with turn() if isinstance(target, CudaTarget) else nullcontext():
+                        verdict = try_kernel(tasks[number], target, oracle, values[number])
                 except Exception as failed:
                     said = " ".join(str(failed).split())[:400]
                     verdict = Verdict("tried", refused=Refused(f"{type(failed).__name__}: {said}"))

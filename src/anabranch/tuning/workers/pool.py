@@ -116,18 +116,17 @@ class WorkerPool:
         """One for each job, as they come. `until`: no job is begun later, and those that run have
         what is left of it. `first_interrupt_asks`: the first Ctrl-C is a KeyboardInterrupt in the
         jobs that run, and no other is begun; else it ends them. `step`: a short piece of the
-        caller's own work, done while jobs run; whether there may be more of it. WorkerError for a
-        job that cannot be sent, for two of one key, and where no worker can be started."""
+        caller's own work, done while jobs run; whether there is another piece now. WorkerError for
+        a job that cannot be sent, for two of one key, and where no worker can be started."""
         if len({job.key for job in jobs}) != len(jobs):
             raise WorkerError("two jobs have one key", "results go by key", "give each its own")
-        batch, busy = _Batch(jobs, until, trace, deque(range(len(jobs)))), True
+        batch = _Batch(jobs, until, trace, deque(range(len(jobs))))
         try:
             while batch.queue or any(place.job is not None for place in self._places):
                 yield from self._ended(batch)
                 self._begin(batch)
-                busy = busy and step()
                 try:
-                    heard = self._heard(until, busy)
+                    heard = self._heard(until, step())
                 except KeyboardInterrupt:
                     if not first_interrupt_asks or batch.interrupted:
                         raise
