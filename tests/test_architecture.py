@@ -334,6 +334,7 @@ OF_NO_MODULE = {
     "test_gpu_tests.py": "tools/gpu_tests.py",
     "test_main.py": "__main__.py",
     "test_mutants.py": "tools/mutants.py",
+    "test_papers.py": "tools/papers.py",
     "test_replay.py": "tools/replay.py",
     "benchmarks/*.py": "scripts in benchmarks",
     "gpu/*.py": "what needs a GPU, by what is asked of it",

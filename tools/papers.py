@@ -3,8 +3,11 @@
     python tools/papers.py          writes it (make benchmarks)
 
 The papers' numbers are in tools/papers.toml; ours come from the records in benchmarks/results,
-found by what their rows say, whatever a file is called. A row is one record, the newest that has
-what it takes; without one it says so. A test compares the page with the records.
+found by what their rows say, whatever a file is called. A row is one record: of those that time
+published systems as they were published, the one with the most of its numbers, then with the most
+systems, then the newest. Numbers of two records never stand in one row. What a row
+lacks stands below the table: the command that runs it, or why the record has no number there. A
+test compares the page with the records.
 
     [[paper.table.column]]         a ratio: how many times as long `over` takes as `under`
     over, under = "anabranch:nimble", "anabranch:autograph"
@@ -20,7 +23,7 @@ import functools
 import json
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,10 +80,14 @@ class Run:
     rows: Mapping[str, Mapping[str, Any]]
 
     @property
+    def unfair(self) -> bool:
+        """Whether published systems were held back in it."""
+        return self.kind == SYSTEMS and self.date < UNFAIR
+
+    @property
     def seen(self) -> str:
         """Where and when."""
-        old = self.kind == SYSTEMS and self.date < UNFAIR
-        return f"{self.gpu}, {self.dtype}, {self.date[:10]}{' †' if old else ''}"
+        return f"{self.gpu}, {self.dtype}, {self.date[:10]}{' †' if self.unfair else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,28 @@ class Column:
     scale: float = 1.0
     digits: int = 2
     paper: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The systems that it asks for."""
+        return tuple(name for name in (self.over, self.under, self.system) if name)
+
+    def lacks(self, run: Run | None) -> bool:
+        """Whether one of its systems was not run."""
+        return run is None or any(name not in run.rows for name in self.names)
+
+    def why(self, run: Run) -> Iterator[str]:
+        """Of a number that is not there though all was run, what kept each system from it."""
+        if self.lacks(run) or self.ours(run) is not None:
+            return
+        for name in self.names:
+            row = run.rows[name]
+            if row.get("failure"):
+                yield f"{name}: {row['failure']}"
+            elif self.path.startswith(USE) and _slowed(row):
+                yield f"{name} took more than {SLOWER} times as long under the profiler"
+            elif self._of(run, name) is None:
+                yield f"{name} has no such number"
 
     def told(self, place: Place) -> float | None:
         """What the paper has."""
@@ -168,7 +197,8 @@ HEAD = """# The four papers, and ours beside them
 
 Made by `make benchmarks` from the records under `benchmarks/results`. Each cell has the paper's
 number and ours: "1.43 / 1.30". "-" is a number that the paper has not, or that we do not have from
-it; "not run" is a table of ours that no record holds yet: the command under its title runs it.
+it; "not run" is one that no record of ours holds, and "none" one that its record could not have:
+below the table stand the command that runs it, and why. All numbers of a row are of one run.
 Other GPUs, libraries and years stand between both, so ratios are compared and times are not.
 Papers run fp32; the record's dtype stands in its row. † marks records of published systems that
 were taken before 2026-11-27, with waits that bound their memory and searches that estimated
@@ -187,7 +217,7 @@ def _table(table: Table) -> Iterator[str]:
     yield "|---" * len(heads) + "|"
     pairs: list[tuple[float, float]] = []
     for place in _worth_showing(table):
-        run = _newest(table, place)
+        run = _best(table, place)
         cells = [_cell(column, place, run) for column in table.columns]
         for column in table.columns:
             told, ours = column.told(place), None if run is None else column.ours(run)
@@ -198,6 +228,7 @@ def _table(table: Table) -> Iterator[str]:
         own = [name, *([str(place[1])] if batched else []), *cells, seen]
         yield f"| {' | '.join(own)} |"
     yield ""
+    yield from _below(table)
     if pairs:
         above = sum(ours > told for told, ours in pairs)
         told, ours = (_mean(values) for values in zip(*pairs, strict=True))
@@ -207,6 +238,32 @@ def _table(table: Table) -> Iterator[str]:
         )
     else:
         yield table.differs
+
+
+def _below(table: Table) -> Iterator[str]:
+    """What runs the numbers that are not there, and why others cannot be."""
+    lacking: dict[tuple[int, ...], list[str]] = {}
+    reasons: dict[str, list[str]] = {}
+    batches: dict[str, list[int]] = {}
+    for place in _worth_showing(table):
+        run, name = _best(table, place), NAMES.get(place[0], place[0])
+        if any(column.lacks(run) for column in table.columns):
+            batches.setdefault(place[0], []).append(place[1])
+        if run is not None:
+            for reason in (reason for column in table.columns for reason in column.why(run)):
+                reasons.setdefault(reason, []).append(name)
+    for model, sizes in batches.items():
+        lacking.setdefault(tuple(sizes), []).append(model)
+    batched = len({batch for _, batch in table.places}) > 1
+    for own, models in lacking.items():
+        words = f"--models {','.join(f'zoo:{model}' for model in models)}"
+        if batched:
+            words += f" --batch {','.join(map(str, own))}"
+        yield f"- not run: `anabranch reproduce {table.command} {words}`"
+    for reason, names in reasons.items():
+        yield f"- none, {reason} ({', '.join(dict.fromkeys(names))})"
+    if lacking or reasons:
+        yield ""
 
 
 def _how(table: Table, run: Run) -> str:
@@ -225,28 +282,34 @@ def _worth_showing(table: Table) -> Iterator[Place]:
     some = any(column.paper for column in table.columns)
     for place in table.places:
         told = any(column.told(place) is not None for column in table.columns)
-        if told or not some or _newest(table, place) is not None:
+        if told or not some or _best(table, place) is not None:
             yield place
 
 
 def _cell(column: Column, place: Place, run: Run | None) -> str:
     told, ours = column.told(place), None if run is None else column.ours(run)
-    numbers = ("-" if value is None else f"{value:,.{column.digits}f}" for value in (told, ours))
-    theirs, own = numbers
-    return f"{theirs} / {'not run' if run is None else own}"
+    theirs = "-" if told is None else f"{told:,.{column.digits}f}"
+    if ours is not None:
+        return f"{theirs} / {ours:,.{column.digits}f}"
+    return f"{theirs} / {'not run' if column.lacks(run) else 'none'}"
 
 
-def _newest(table: Table, place: Place) -> Run | None:
-    """Of the runs that have the table's first column the one with the most columns, of these the
-    newest."""
+def _best(table: Table, place: Place) -> Run | None:
+    return best(_runs(), table, place)
+
+
+def best(runs: Iterable[Run], table: Table, place: Place) -> Run | None:
+    """Of the runs of this network that have the table's first column the one whose published
+    systems are as published, of these the one with the most numbers of the table, then with the
+    most systems that have a time, then the newest."""
     first, *_ = table.columns
-    runs = [run for run in _runs() if run.kind == table.kind and run.place == place]
-    candidates = [
-        (sum(column.ours(run) is not None for column in table.columns), run)
-        for run in runs
-        if first.ours(run) is not None
-    ]
-    return max(candidates, key=lambda pair: (pair[0], pair[1].date), default=(0, None))[1]
+    own = (run for run in runs if run.kind == table.kind and run.place == place)
+
+    def worth(run: Run) -> tuple[bool, int, int, str]:
+        numbers = sum(column.ours(run) is not None for column in table.columns)
+        return not run.unfair, numbers, len(run.took), run.date
+
+    return max((run for run in own if first.ours(run) is not None), key=worth, default=None)
 
 
 @functools.cache
