@@ -86,6 +86,15 @@ def test_constants_are_read_before_the_wait(name: str, mode: str) -> None:
 
 
 BODIES = {
+    "norm and product": """
+    graph long_rows {
+      input %x: f16[1,700]
+      const %w: f16[700] = w
+      const %weight: f16[21,700] = v
+      %n: f16[1,700] = aten.rms_norm.default(%x, [700], %w, 1e-05)
+      %r: f16[1,21] = aten.linear.default(%n, %weight)
+      return %r
+    }""",
     "add": """
     graph add {
       input %x: f16[4,40]
@@ -144,6 +153,7 @@ BODIES = {
     }""",
 }
 VARIANTS = {
+    "norm and product": ["rows:4x256.w2", "rows:2x1024.w2"],
     "add": ["pointwise:64.w1"],
     "norm": ["rows:2x64.w1", "rows:2x32.w1"],
     "depthwise": ["window:8x16u2.w1", "window:16x8u1.w1"],
@@ -221,6 +231,24 @@ def test_who_runs_in_a_later_wave_is_not_relied_on() -> None:
     }""")
     text = program(body, "contraction:64x64x64.k1.w4.s3.pf").text
     assert "asked_step = tl.minimum(tile // 16 % 8 + asked // 64 * 8, 11)" in text
+
+
+@pytest.mark.parametrize("tile", ["2x128", "4x256", "8x256", "2x128.k2", "4x128.k3"])
+def test_rows_that_are_walked_ask_for_their_weights(tile: str) -> None:
+    """Of 22 rows of 768, by all CTAs together: their whole rows as far as a power of two of lines
+    reaches, never beyond the rows and columns that there are."""
+    body = read("""
+    graph g {
+      input %x: f16[1,768]
+      const %weight: f16[22,768] = w
+      %r: f16[1,22] = aten.linear.default(%x, %weight)
+      return %r
+    }""")
+    asked = asked_for(program(body, f"rows:{tile}.w1.pf"))["weight"]
+    split = int(tile.partition(".k")[2] or 1)
+    reach = {1: 8, 2: 4, 3: 4}[split] * 64
+    parts = [part * (768 // split) + at for part in range(split) for at in range(0, reach, 64)]
+    assert asked == {768 * row + at for row in range(22) for at in parts}
 
 
 def test_of_one_long_step_all_is_asked_for() -> None:

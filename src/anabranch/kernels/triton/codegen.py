@@ -68,7 +68,9 @@ TEMPLATES: dict[str, Template] = {
     ),
     "scatter": Template(scatter.tiles, scatter.found_in, scatter.write),
     "window": Template(window.tiles, window.found_in, window.write, limited=not_slow(window.tiles)),
-    "rows": Template(rows.tiles, rows.found_in, rows.write, limited=not_slow(rows.tiles)),
+    "rows": Template(
+        rows.tiles, rows.found_in, rows.write, rows.early, limited=not_slow(rows.tiles)
+    ),
     "contraction": Template(
         contraction.tiles,
         contraction.found_in,

@@ -44,6 +44,7 @@ from anabranch.kernels.triton.names import INDICES, names_of
 from anabranch.kernels.triton.rows_axes import LONGEST_TILE, Rows, rows_of
 from anabranch.kernels.triton.split_k import Total
 from anabranch.kernels.triton.statements import GridPlace, KernelTree
+from anabranch.kernels.triton.weight_prefetch import RowAsk, write_row_fetches
 
 OWN_VARIABLES = split_k.OWN_VARIABLES | {"tile", "part"}
 BLOCK = 1024
@@ -138,6 +139,12 @@ def _shareable(rows: Rows) -> bool:
 
 def write(body: Graph, tile: RowsTile) -> KernelTree:
     """The kernel. ValueError where the body is not of rows, or the tile does not suit it."""
+    return early(body, tile, 0)
+
+
+def early(body: Graph, tile: RowsTile, asked: int) -> KernelTree:
+    """The kernel, ready to ask for constants before it waits where it walks along rows of them:
+    `asked` lines of memory a thread at most. ValueError as of `write`."""
     rows = found_in(body)
     if isinstance(rows, Refused):
         raise ValueError(rows.sentence)
@@ -147,12 +154,14 @@ def write(body: Graph, tile: RowsTile) -> KernelTree:
     if not whole and rows.both_ways:
         raise ValueError(f"{text_tile(tile)} walks rows one way alone")
     height = min(tile.height, next_power(rows.row.extent))
-    return replace(_written(body, height, tile.width, tile.split), warps=tile.warps)
+    lines = asked * 32 * tile.warps
+    return replace(_written(body, height, tile.width, tile.split, lines), warps=tile.warps)
 
 
 @functools.lru_cache(maxsize=256)
-def _written(body: Graph, height: int, width: int, split: int) -> KernelTree:
-    """The kernel, of one warp: the text does not ask how many there are."""
+def _written(body: Graph, height: int, width: int, split: int, lines: int) -> KernelTree:
+    """The kernel, of one warp: the text does not ask how many there are. `lines` of constants are
+    asked for ahead, at most."""
     rows = found_in(body)
     assert not isinstance(rows, Refused), "the tile suits it"
     masks = {rows.row: "row_in"} if rows.row.extent % height else {}
@@ -170,6 +179,11 @@ def _written(body: Graph, height: int, width: int, split: int) -> KernelTree:
     if width >= rows.col.extent:
         _one_tile(rows, out, width)
     else:
+        if lines:
+            first = (number, f" * {height}" if height > 1 else "")
+            _ask_ahead(
+                body, rows, out, first, RowAsk(lines, height, _each(rows, width, split), split)
+            )
         _in_blocks(rows, out, height, width, split)
     blocks, folds = -(-rows.row.extent // height), len(reductions(*(s.expr for s in rows.stores)))
     return kernel_tree(
@@ -263,6 +277,23 @@ def _in_blocks(rows: Rows, out: Emission, height: int, width: int, split: int) -
         out.loop(variable, span, scope)
 
 
+def _each(rows: Rows, width: int, split: int) -> int:
+    """Columns of a CTA's part of a row, but for the last part, which may have fewer."""
+    return rows.col.extent if split == 1 else -(-rows.col.extent // (width * split)) * width
+
+
+def _ask_ahead(
+    body: Graph, rows: Rows, out: Emission, first: tuple[str | GridPlace, ...], ask: RowAsk
+) -> None:
+    """Asks for the constants of which each row of the CTA has its own."""
+    if ask.columns * ask.split != rows.col.extent:
+        return
+    constants = {constant.name for constant in body.constants}
+    for load in loads(*(store.expr for store in rows.stores)):
+        if load.value in constants and {rows.row, rows.col} <= set(axes_of(load.address)):
+            write_row_fetches(out, load, (rows.row, rows.col), first, ask)
+
+
 def _settle(col: Axis, exprs: list[Expr], out: Emission) -> None:
     """Names what follows from the reductions so far for a whole row, before the next walk."""
     for whole in all_parts(*exprs):
@@ -283,7 +314,7 @@ def _block(
     carried = {expr: row_scans.begin(expr, out, height) for expr in row_scans.below(exprs, out)}
     span = f"0, {rows.col.extent}"
     if split > 1:
-        each = -(-rows.col.extent // (width * split)) * width
+        each = _each(rows, width, split)
         span = f"part * {each}, tl.minimum((part + 1) * {each}, {rows.col.extent})"
     back = any(expr.reverse for expr in carried)
     scope = out.inner({rows.col: "col"}, {rows.col: "col_in"} if partial else {})

@@ -8,6 +8,9 @@ Registers hold what a CTA of few steps needs of its weights; the pipeline of a l
 broken by that, but L2 can have the lines by the time the loop asks for them. CTAs that read the
 same weights, for other rows, take turns: each asks for some of the steps. Nothing is asked for
 where the depth does not lie in a row, or ends within a step.
+
+Rows that are walked in blocks ask the same way: for the beginnings of their own rows of weights,
+which memory then sends while what is the same for all rows is still reduced.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.contraction_axes import Contraction
 from anabranch.kernels.triton.emit import Emission, identifier
 from anabranch.kernels.triton.product import Share, plain
-from anabranch.kernels.triton.statements import Fetch
+from anabranch.kernels.triton.statements import Fetch, GridPlace
 
 MOST_STEPS = 2
 """Steps of a CTA that are written out."""
@@ -48,6 +51,17 @@ class Side:
     reader: str
     readers: int
     at_once: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowAsk:
+    """What a CTA asks for of its `height` rows: at most so many `lines` of memory in all, of the
+    `columns` of which each of the `split` parts of a row has so many."""
+
+    lines: int
+    height: int
+    columns: int
+    split: int
 
 
 def constant_side(body: Graph, contraction: Contraction) -> str:
@@ -111,6 +125,40 @@ def write_fetches(
     name = out.names.get(factor.value, identifier(factor.value))
     out.named("fetch_ahead")
     out.statements.append(Fetch(f"{name}_ptr + ({out.inner(spelled, {}).index(address)})"))
+
+
+def write_row_fetches(
+    out: Emission,
+    load: BufferLoad,
+    rows: tuple[Axis, Axis],
+    first: tuple[str | GridPlace, ...],
+    ask: RowAsk,
+) -> None:
+    """Asks for the beginnings of a CTA's rows of a constant, each as long as all that it may ask for
+    allow. `rows`: the axes of rows and of columns; `first`: where the CTA's rows begin, as text.
+    Nothing is asked for where columns are no neighbours in memory."""
+    (row, col), per_line = rows, LINE // load.dtype.itemsize
+    lines = ask.columns // per_line
+    if load.within or parts(load) or _stride(load.address, col) != 1 or not lines:
+        return
+    each = min(_power_below(lines), _power_below(max(1, ask.lines // ask.height)))
+    asked = out.assign("asked", f"tl.arange(0, {ask.height * each})")
+    last = f", {row.extent - 1})" if row in out.masks else ""
+    own = f" + {asked} // {each}" if each > 1 else f" + {asked}"
+    across = out.fresh("asked_row")
+    out.let(across, ("tl.minimum(" if last else "", *first, f"{own}{last}"))
+    spelled = {row: across, Axis("line", each): f"{asked} % {each}" if each > 1 else "0"}
+    place = {col: axis("part", ask.split) * ask.columns + axis("line", each) * per_line}
+    address = substitute_index(load.address, place, lambda expr: expr)
+    name = out.names.get(load.value, identifier(load.value))
+    out.named("fetch_ahead")
+    spelled[Axis("part", ask.split)] = "part"
+    out.statements.append(Fetch(f"{name}_ptr + ({out.inner(spelled, {}).index(address)})"))
+
+
+def _power_below(number: int) -> int:
+    """The largest power of two that is not larger."""
+    return 1 << (number.bit_length() - 1)
 
 
 def _step(nth: str, side: Side, share: Share, turns: int, steps: int) -> str:
