@@ -16,11 +16,13 @@ from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Costs, Executable
+from anabranch.ir.samples import Samples
 from anabranch.ir.variant import PdlMode
 from anabranch.ir.verify import verify_graph
 from anabranch.options import Options
 from anabranch.search.part_timing import apart, side_by_side, time_parts
 from anabranch.targets import resolve
+from anabranch.targets.sampled import sampled
 from anabranch.trace import Trace
 from anabranch.tuning.build import simplified
 from anabranch.tuning.job import Job
@@ -131,3 +133,23 @@ def test_nothing_is_compiled_or_raced_once_somebody_wants_an_end(
     assert ("prepared" in asked) == (mode is not None and not ends)
     assert ("loaded" in asked) == (not ends)
     assert all(found.costs) != ends
+
+
+def test_parts_that_read_at_places_run_on_those_of_the_example() -> None:
+    """Places may lie outside of what they index if they are drawn: nothing ran then, and a search
+    knew nothing of the parts of a network that keeps a cache."""
+    graph = read("""
+    graph g {
+      input %x: f32[1,8]
+      input %at: i64[1]
+      input %cache: f32[16,8]
+      %y: f32[1,8] = aten.relu.default(%x)
+      %z: f32[16,8] = aten.index_copy.default(%cache, 0, %at, %y)
+      return %z
+    }""")
+    example = [torch.randn(1, 8), torch.tensor([11]), torch.randn(16, 8)]
+    alone = job("cpu")
+    known = sampled(alone.target, Samples(graph, example, torch.device("cpu")))
+    times = time_parts(replace(alone, target=known), [graph, graph]).costs
+    assert all(cost is not None and cost.source == "measured" for cost in times)
+    assert time_parts(alone, [layers(1)]).costs[0] is not None, "and others as before"

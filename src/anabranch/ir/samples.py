@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -28,17 +28,25 @@ MOST_KEPT_BYTES = 1 << 30
 
 @dataclass(slots=True)
 class Samples:
-    """The values of a graph on its example. `device`: where they are computed and lie."""
+    """The values of a graph on its example. `device`: where they are computed and lie; `aliases`:
+    other names of values, each with the graph's own."""
 
     graph: Graph
     example: Sequence[Tensor]
     device: torch.device
+    aliases: Mapping[str, str] = field(default_factory=dict)
     _known: dict[str, Tensor | None] = field(default_factory=dict)
+
+    def under(self, aliases: Mapping[str, str]) -> Samples:
+        """The same values, which have these names too: those of parts that were put side by
+        side."""
+        return replace(self, aliases=aliases)
 
     def inputs(self) -> dict[str, Tensor]:
         """The example, by the names of the inputs."""
         names = (value.name for value in self.graph.inputs)
-        return dict(zip(names, self.example, strict=True))
+        own = dict(zip(names, self.example, strict=True))
+        return own | {also: own[name] for also, name in self.aliases.items() if name in own}
 
     def of(
         self,
@@ -47,11 +55,11 @@ class Samples:
     ) -> dict[str, Tensor]:
         """The values of these names, with these types; without those that the graph does not have,
         that take too much memory, or cannot be computed."""
-        inputs = self.inputs()
-        missing = [name for name in wanted if name not in inputs and name not in self._known]
+        inputs, own = self.inputs(), {name: self.aliases.get(name, name) for name in wanted}
+        missing = [name for name in own.values() if name not in inputs | self._known]
         if missing:
             self._known.update(self._computed(missing, precision or nullcontext()))
-        values = {name: inputs.get(name, self._known.get(name)) for name in wanted}
+        values = {name: inputs.get(own[name], self._known.get(own[name])) for name in wanted}
         return {
             name: value
             for name, value in values.items()

@@ -10,6 +10,7 @@ and launches are all in what is timed: that is what no price of tasks knows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +28,7 @@ from anabranch.ir.variant import PdlMode
 from anabranch.memory import pack
 from anabranch.schedule import list_scheduling
 from anabranch.schedule.sequential import in_a_row
+from anabranch.targets.sampled import known_as
 from anabranch.trace import Trace
 from anabranch.tuning.build import simplified, tuner_of
 from anabranch.tuning.job import Job, limits_of
@@ -59,10 +61,12 @@ def time_parts(job: Job, graphs: Sequence[Graph], mode: PdlMode | None = None) -
         except (AnabranchError, ValueError):
             ready.append(None)
     able = [i for i, graph in enumerate(ready) if graph is not None]
-    whole = side_by_side([graph for graph in ready if graph is not None])
+    able_graphs = [graph for graph in ready if graph is not None]
+    whole, target = side_by_side(able_graphs), known_as(job.target, titles(able_graphs))
+    job = replace(job, target=target)
     costs = costs_of(
-        job.target,
-        partial(pack, spec=job.target.spec),
+        target,
+        partial(pack, spec=target.spec),
         job.cache,
         child_job.trace,
         job.deadline,
@@ -82,7 +86,7 @@ def time_parts(job: Job, graphs: Sequence[Graph], mode: PdlMode | None = None) -
         scheduled = [_scheduled(job, part, costs) for part in apart(tasks, len(able))]
         plans = launched_in(mode, scheduled, job.target, job.cache, child_job.trace)
         for i, cost in zip(able, costs.race(plans, REPEATS), strict=True):
-            times[i] = cost
+            times[i] = cost if math.isfinite(cost.us) else None
     taken = ((task, costs.task(task)) for task in tasks.tasks)
     return PartTimes(tuple(times), tuple(pair for pair in taken if _tells(*pair)))
 
@@ -116,6 +120,18 @@ def side_by_side(graphs: Sequence[Graph]) -> Graph:
                 )
             )
     return Graph("parts", tuple(inputs), tuple(constants), tuple(nodes), tuple(outputs))
+
+
+def titles(graphs: Sequence[Graph]) -> dict[str, str]:
+    """The names that values of each graph have side by side, each with its own."""
+    return {
+        _title(i) + name: name
+        for i, graph in enumerate(graphs)
+        for name in (
+            *(value.name for value in graph.inputs),
+            *(result for node in graph.nodes for result in node.results),
+        )
+    }
 
 
 def apart(tasks: TaskGraph, count: int) -> list[TaskGraph]:

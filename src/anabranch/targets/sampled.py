@@ -136,3 +136,11 @@ def sampled(target: Target, samples: Samples) -> Target:
     if inner.spec.simulated:
         return inner
     return SampledTarget(inner, samples)
+
+
+def known_as(target: Target, aliases: Mapping[str, str]) -> Target:
+    """The target, whose samples have these names too, each with its own; without samples as it
+    is."""
+    if not isinstance(target, SampledTarget):
+        return target
+    return SampledTarget(target.inner, target.samples.under(aliases))

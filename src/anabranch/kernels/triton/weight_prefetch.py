@@ -134,9 +134,9 @@ def write_row_fetches(
     first: tuple[str | GridPlace, ...],
     ask: RowAsk,
 ) -> None:
-    """Asks for the beginnings of a CTA's rows of a constant, each as long as all that it may ask for
-    allow. `rows`: the axes of rows and of columns; `first`: where the CTA's rows begin, as text.
-    Nothing is asked for where columns are no neighbours in memory."""
+    """Asks for the beginnings of a CTA's rows of a constant, all as long as `ask` allows. `rows`:
+    the axes of rows and of columns; `first`: where the CTA's rows begin, as text. Nothing is asked
+    for where columns are no neighbours in memory."""
     (row, col), per_line = rows, LINE // load.dtype.itemsize
     lines = ask.columns // per_line
     if load.within or parts(load) or _stride(load.address, col) != 1 or not lines:
