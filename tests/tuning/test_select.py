@@ -23,6 +23,7 @@ from anabranch.tuning.select import (
     FEWEST_KERNELS,
     SelectionConfig,
     allotted,
+    check_ahead,
     select,
     select_all,
     select_some,
@@ -110,6 +111,27 @@ def test_ties_go_to_what_writes_in_place_then_to_the_earlier() -> None:
     assert choose("aB", {"a": 1.0, "B": 1.01})[0] == "B"
     assert choose("ab", {"a": 1.01, "b": 1.0})[0] == "a"
     assert choose("aB", {"a": 1.0, "B": 1.2})[0] == "a"
+
+
+def test_checked_ahead_is_what_the_selector_checks_first() -> None:
+    us: dict[str, float | None] = {"a": 1.0, "B": 1.01, "c": None, "d": 0.5}
+
+    def trial(tasks: Sequence[Task]) -> list[Cost | None]:
+        named = (us[task.kernel.name] for task in tasks if task.kernel)
+        return [None if time is None else Cost(time, "measured") for time in named]
+
+    for letters, first in (("aBcd", "d"), ("aBc", "B"), ("ac", "a"), ("c", None)):
+        asked = list[str | None]()
+
+        def check(task: Task, asked: list[str | None] = asked) -> None:
+            asked.append(task.kernel.name if task.kernel else "")
+
+        ways = [Task("a", body("a"), k) for k in Fake(letters).kernels(Task("a", body("a")), SPEC)]
+        check_ahead(ways, trial(ways), check)
+        assert asked == [first] * (first is not None)
+        whole = TaskGraph("t", body("a").inputs, (), (Task("a", body("a")),), (), body("a").outputs)
+        select_some(whole, SelectionConfig(SPEC, [Fake(letters)], trial, check), Trace())
+        assert asked[:2] == [first, first] or first is None
 
 
 def test_nothing_that_runs_is_an_error_that_names_the_task() -> None:

@@ -339,6 +339,18 @@ def _decide(task: Task, tried: list[Candidate], check: Check) -> list[Candidate]
     return tried
 
 
+def check_ahead(tasks: Sequence[Task], costs: Sequence[Cost | None], check: Check) -> None:
+    """Check the kernel that will be preferred of these, all ways to run one body."""
+    tried = [
+        Candidate(task.kernel, _heard(cost))
+        for task, cost in zip(tasks, costs, strict=True)
+        if task.kernel is not None
+    ]
+    best = _preferred(_comparable(tried))
+    if best is not None:
+        check(tasks[best])
+
+
 def _at_last(
     task: Task,
     offered: Sequence[Candidate],

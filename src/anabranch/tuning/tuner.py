@@ -35,7 +35,7 @@ from anabranch.fusion.recompute import computed_again
 from anabranch.fusion.unrolled_loops import recurrences
 from anabranch.fusion.vertical import one_call
 from anabranch.ir.graph import Graph, Node
-from anabranch.ir.key import structure_text
+from anabranch.ir.key import structure_text, task_text
 from anabranch.ir.protocols import ANY_STREAMS, Cost, Costs, Limits, Provider, Target
 from anabranch.ir.refused import Refused
 from anabranch.ir.task import GENERATED, Task, TaskGraph
@@ -57,6 +57,7 @@ from anabranch.tuning.select import (
     MOST_KERNELS,
     Selection,
     SelectionConfig,
+    check_ahead,
     decide,
     select_all,
     select_known,
@@ -214,13 +215,19 @@ class Tuner:
         return SandboxClient(self.target, self.cache, trace, self.sandbox, self.until)
 
     def _config(self, sandboxed: SandboxClient, costs: Costs) -> SelectionConfig:
+        checked: dict[tuple[str, str], Refused | None] = {}
+
         def check(task: Task) -> Refused | None:
-            return verify_kernel(task, self.target, self.cache, sandboxed.right(task))
+            key = task.name, task_text(task)
+            if key not in checked:
+                screened = sandboxed.right(task)
+                checked[key] = verify_kernel(task, self.target, self.cache, screened)
+            return checked[key]
 
         return SelectionConfig(
             self.target.spec,
             self.providers,
-            sandboxed.before(costs.trial),
+            sandboxed.before(costs.trial, partial(check_ahead, check=check)),
             check,
             Memory(self.cache, name_of(self.target), self._settled(costs, sandboxed)),
             self.most,

@@ -180,7 +180,12 @@ def test_bodies_are_timed_precisely_while_others_are_still_tried(
     monkeypatch.setattr(early_times, "TOGETHER", 4)
     tasks = [task(f"takes {1 + n}", 100 + n // 4) for n in range(32)]
     tasks += [replace(t, kernel=replace(t.kernel, source="")) for t in tasks[::4] if t.kernel]
-    rounds = list[tuple[int, list[str]]]()
+    rounds, heard = list[tuple[int, list[str]]](), list[tuple[str, ...]]()
+
+    def timed(asked: Sequence[Task], costs: Sequence[Cost | None]) -> None:
+        names = tuple(str(t.kernel.variant) for t in asked if t.kernel)
+        assert costs[0] == Cost(float(names[0].split()[1]) + 0.5, "measured")
+        heard.append(names)
 
     def costs(pool: WorkerPool | None) -> list[float | None]:
         def trial(asked: Sequence[Task]) -> list[Cost]:
@@ -193,17 +198,20 @@ def test_bodies_are_timed_precisely_while_others_are_still_tried(
             SandboxProcess(target, None, CLOCKS, others) as sandbox,
             SandboxClient(target, None, Trace(quiet=True), sandbox) as client,
         ):
-            return [None if cost is None else cost.us for cost in client.before(trial)(tasks)]
+            return [
+                None if cost is None else cost.us for cost in client.before(trial, timed)(tasks)
+            ]
 
     alone = costs(None)
-    assert len(rounds) == 1
+    assert len(rounds) == 1 and not heard
     with forks(2) as pool:
         together = costs(pool)
     assert together == alone
+    assert heard and all(len(names) == 5 for names in heard)  # whole bodies
     first, *later = rounds[1:]
     assert first[0] < 32, "nothing was timed before the last kernel was tried"
-    timed = [name for _, names in (first, *later) for name in names]
-    assert sorted(timed) == sorted(rounds[0][1])
+    every = [name for _, names in (first, *later) for name in names]
+    assert sorted(every) == sorted(rounds[0][1])
     for _, names in (first, *later):  # all finalists of a body, beside its library's kernel
         assert all(names.count(f"takes {n}") == 2 for n in range(1, 33, 4) if f"takes {n}" in names)
 

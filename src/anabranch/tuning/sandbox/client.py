@@ -36,7 +36,7 @@ from anabranch.targets.cuda.compile_pool import Process
 from anabranch.targets.sampled import values_of
 from anabranch.trace import Trace
 from anabranch.tuning.halving import TrialTimer
-from anabranch.tuning.sandbox.early_times import EarlyTimes
+from anabranch.tuning.sandbox.early_times import BodyTimed, EarlyTimes
 from anabranch.tuning.sandbox.process import OtherSandboxes, SandboxProcess
 from anabranch.tuning.sandbox.worker import BATCHES, TOLD, SandboxBatch, written
 from anabranch.tuning.verdict import Verdict
@@ -81,9 +81,9 @@ class SandboxClient:
         if not self._until.over():
             self._sandbox.start()
 
-    def before(self, trial: TrialTimer) -> TrialTimer:
+    def before(self, trial: TrialTimer, timed: BodyTimed | None = None) -> TrialTimer:
         """The trial, with None for generated kernels that failed in the sandbox, and in earnest
-        for those of the others that may be the fastest of their task."""
+        for those of the others that may be the fastest of their task. `timed`: as `EarlyTimes`."""
 
         def both(tasks: Sequence[Task]) -> Sequence[Cost | None]:
             keys = {i: self._key(task) for i, task in enumerate(tasks) if _generated(task)}
@@ -91,7 +91,7 @@ class SandboxClient:
             def verdict_of(i: int) -> Verdict | None:
                 return self._verdict_of.get(keys[i]) if i in keys else UNASKED
 
-            early = EarlyTimes(tasks, trial, self._target, verdict_of, self._trace)
+            early = EarlyTimes(tasks, trial, self._target, verdict_of, self._trace, timed)
             with self._trace.stage("tuning.sandbox"):
                 self.verdicts(tasks, self._prepare_library(tasks), early.step)
             return early.rest()

@@ -1,7 +1,7 @@
 """Precise times, taken while others still try kernels: a body's, once all its kernels were tried.
 
     workers    body a   body b   body c   body d ...         rough times, on their GPUs
-    caller     engines  engines  a        b, c               precise times, on one GPU
+    caller     engines  engines  a        b, c               precise times, on one GPU, and checks
                                                     rest: d  when all have answered
 
 What decides is asked as without workers: the finalists of one body, side by side, on the caller's
@@ -25,10 +25,14 @@ TOGETHER = 64
 together. More would have workers wait for their next job."""
 
 
+BodyTimed = Callable[[Sequence[Task], Sequence[Cost | None]], object]
+
+
 class EarlyTimes:
     """The times of some tasks. `verdict_of`: what became of the task at a position in the sandbox,
     None as long as nobody knows; of a library's kernel, which none is asked of, a verdict that says
-    nothing."""
+    nothing. `timed`: hears of the tasks of a body and their costs, None of what was refused, while
+    there is something to wait for."""
 
     def __init__(
         self,
@@ -37,7 +41,10 @@ class EarlyTimes:
         target: Target,
         verdict_of: Callable[[int], Verdict | None],
         trace: Trace,
+        timed: BodyTimed | None = None,
     ) -> None:
+        self._timed = timed
+        self._untold = list[list[int]]()
         self._tasks, self._trial, self._target = tasks, trial, target
         self._verdict_of, self._trace = verdict_of, trace
         self._bodies: dict[str, list[int]] = {}
@@ -52,7 +59,14 @@ class EarlyTimes:
         ready = self._ready()
         enough = sum(len(self._bodies[body]) for body in ready) >= TOGETHER
         if enough or (ready and not self._unbuilt):
+            self._untold += [self._bodies[body] for body in ready]
             self._time(ready)
+        elif self._untold and self._timed is not None:
+            positions = self._untold.pop()
+            with self._trace.stage("tuning.check"):
+                self._timed(
+                    [self._tasks[i] for i in positions], [self._costs[i] for i in positions]
+                )
         elif self._unbuilt:
             self._build(
                 ready[0] if ready and ready[0] in self._unbuilt else next(iter(self._unbuilt))
