@@ -178,13 +178,16 @@ def test_complex_results_may_be_rounded(name: str) -> None:
     torch.testing.assert_close(fast(*args), truth.to(torch.complex64))
 
 
-def test_what_is_zero_in_truth_may_be_as_far_off_as_its_operands_round() -> None:
-    """Of an image of one colour a batch norm leaves what its mean is off by: nothing here, and
-    4e-9 in eager."""
-    x = torch.full((2, 3, 4, 4), 1e-3)
+@pytest.mark.parametrize(("colour", "noise"), [(1e-3, 1e-6), (3.0, 1e-4)])
+def test_what_is_zero_in_truth_may_be_as_far_off_as_its_operands_round(
+    colour: float, noise: float
+) -> None:
+    """Of an image of one colour a batch norm leaves what its mean is off by: nothing here, 4e-9 in
+    eager of 0.001, and 3e-5 of the whole number 3, which no draw of roundings moves."""
+    x = torch.full((2, 3, 4, 4), colour)
     norm = nn.BatchNorm2d(3, track_running_stats=False).eval()
     fast = anabranch.compile(norm, (x,), target="cpu", cache_dir=None, search="none", strict=True)
-    assert float(fast(x).abs().max()) < 1e-6 > float(norm(x).detach().abs().max())
+    assert float(fast(x).abs().max()) < noise > float(norm(x).detach().abs().max())
 
 
 def test_what_is_zero_in_truth_is_not_whatever_the_model_has_else() -> None:

@@ -145,11 +145,13 @@ def unlike_model(
     results: Any,
     random: Collection[int] = (),
     truth: Sequence[Tensor] | None = None,
+    off: Sequence[Tensor | None] = (),
 ) -> Refused | None:
     """How what a model returns differs from what a plan gives, if it does. `allowed`: by output,
     the relative error that rounding explains; `random`: outputs whose numbers are drawn. `truth`:
     what the errors that are allowed are parts of; where it is zero, or next to that, they are no
-    parts of what rounding makes of it in the model."""
+    parts of what rounding makes of it in the model. `off`: by output, how far rounding may take its
+    elements; those whose truth is zero are held to that alone."""
     eager = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
     tasks, signature = plan.tasks, plan.signature
     assert signature is not None
@@ -157,6 +159,7 @@ def unlike_model(
     values.update((value.name, x) for value, x in zip(tasks.inputs, example, strict=True))
     rounding = {ref.name: ok for ref, ok in zip(tasks.outputs, allowed, strict=True)}
     exact = {ref.name: x for ref, x in zip(tasks.outputs, truth or (), strict=False)}
+    noise = {ref.name: x for ref, x in zip(tasks.outputs, off, strict=False) if x is not None}
     names = [leaf.ref.name for leaf in signature.outputs if leaf.ref is not None]
     drawn = {tasks.outputs[i].name for i in random}
     if len(eager) != len(names):
@@ -168,13 +171,22 @@ def unlike_model(
             return Refused(f"output {i} is {out.dtype}{list(out.shape)}, the model's own {was}")
         if name in drawn:
             continue
-        error = tolerances.relative_error(out, want.to(out.device))
+        want = want.to(out.device)
+        if name in noise:
+            want = _without_noise(want, out, exact[name], noise[name])
+        error = tolerances.relative_error(out, want)
         explained = rounding.get(name, 0.0)
         if name in exact and explained:
             explained *= tolerances.unit(exact[name]) / tolerances.unit(want)
         if not error <= EAGER_TOLERANCE.get(out.dtype, 0.0) + 2 * explained:
             return Refused(f"output {i} differs from the model's own by {error:.2e}")
     return None
+
+
+def _without_noise(want: Tensor, out: Tensor, truth: Tensor, off: Tensor) -> Tensor:
+    """The model's result, with the plan's elements where both are nothing but rounding."""
+    noise = (truth.to(out.device) == 0) & ((want - out).abs() <= off.to(out.device))
+    return torch.where(noise, out, want)
 
 
 def verify_capture(
@@ -253,7 +265,8 @@ def _compare_with_model(
         allowed = [ok if i in anew else max(ok, near.allowed(i)) for i, ok in enumerate(allowed)]
     except (RuntimeError, IndexError, ValueError) as failed:  # too large for memory, say
         raise _unlike(str(differs), asks) from failed
-    if differs := unlike_model(run.plan, outs, example, allowed, results, anew, first.truth):
+    judged = run.plan, outs, example, allowed, results, anew, first.truth
+    if (differs := unlike_model(*judged)) and (differs := unlike_model(*judged, first.off)):
         raise _unlike(str(differs), asks)
 
 

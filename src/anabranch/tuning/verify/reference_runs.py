@@ -1,7 +1,7 @@
 """A graph on inputs, run op by op: as it is, in higher precision, and under rounding.
 
     runs.own, runs.truth      what a plan's results are compared with
-    runs.spread               asked where these alone do not explain a result
+    runs.spread, runs.off     asked where these alone do not explain a result
 
 Each is computed when it is first asked for, and kept: the example's inputs are those of the plan's
 first call, of the model's, and of the first of several calls in a row.
@@ -10,13 +10,16 @@ first call, of the model's, and of the first of several calls in a row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
+from anabranch.ir.error_bounds import slack
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Target
-from anabranch.ir.reference import eager_and_reference
+from anabranch.ir.reference import eager_and_reference, wide_of
 from anabranch.tuning.verify.rounding_spread import RoundingSpread
 
 
@@ -44,6 +47,17 @@ class ReferenceRuns:
     def spread(self) -> RoundingSpread:
         """What rounding makes of the results."""
         return RoundingSpread(self.graph, self.inputs, self.truth, self._target)
+
+    @property
+    def off(self) -> tuple[Tensor | None, ...]:
+        """By output how far rounding may take its elements, whole numbers among the inputs, too;
+        none where that cannot be reckoned."""
+        graph, target = self.graph, self._target
+        wide = wide_of(graph, self.inputs)
+        refused = suppress(RuntimeError, IndexError, ValueError)
+        with refused, torch.no_grad(), target.full_precision():
+            return slack(graph, self.inputs, target.device, wide, target.spec.tf32)
+        return ()
 
     def forget(self) -> None:
         """Let go of what was computed: it is as large as all states several times."""
