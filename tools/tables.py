@@ -154,7 +154,9 @@ SECTIONS = (
         Section(
             f"Published systems, {dtype}, batch 1",
             "Replays. The published systems run the library's kernels; each of their searches had "
-            "the seconds that the record's command says.",
+            "the seconds that the record's command says. Rows of before 2026-11-27 have them with "
+            "waits that bound memory, and searches that estimated operators, which none of them "
+            "has as published: [their papers' tables](papers.md) prefer later rows.",
             sources,
             dtype,
             1,
