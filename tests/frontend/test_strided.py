@@ -103,6 +103,20 @@ def test_calls_have_the_strides_of_the_example(offset: tuple[int, ...]) -> None:
     assert torch.equal(fast.add((other,))(other), model(other))
 
 
+@pytest.mark.parametrize(
+    "lazy", [lambda z: z[1:4].conj(), lambda z: z.conj().imag[1:3], lambda z: z.conj().imag]
+)
+def test_slices_may_be_read_as_conjugate_or_negative(lazy: Callable[[Tensor], Tensor]) -> None:
+    """The memory of such a view has other signs, for the example as for calls."""
+    example, other = (lazy(torch.randn(5, dtype=torch.complex64)) for _ in range(2))
+    fast = api.compile(
+        lambda x: x * 2 + 1, (example,), target="cpu", cache_dir=None, search="none", strict=True
+    )
+    for x in (example, other):
+        assert x.is_conj() or x.is_neg()
+        torch.testing.assert_close(fast(x), x.resolve_conj().resolve_neg() * 2 + 1)
+
+
 def test_strides_of_one_element_do_not_count() -> None:
     model = Model(lambda x: x.as_strided((4,), (1,)) * 2)
     fast = api.compile(model, (torch.ones(1, 4),), target="cpu", search="none")

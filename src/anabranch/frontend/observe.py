@@ -343,7 +343,9 @@ def _own(tensor: Tensor) -> Tensor:
         return tensor.detach().clone()
     memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     place = tensor.storage_offset(), tensor.shape, tensor.stride()
-    return memory.set_(tensor.untyped_storage().clone(), *place)  # type: ignore[no-untyped-call]
+    memory.set_(tensor.untyped_storage().clone(), *place)  # type: ignore[no-untyped-call]
+    read = memory.conj() if tensor.is_conj() else memory
+    return torch._neg_view(read) if tensor.is_neg() else read
 
 
 def _as_one(
