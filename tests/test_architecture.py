@@ -332,6 +332,7 @@ OF_NO_MODULE = {
     "test_docs.py": "the pages",
     "test_docstrings.py": "examples in docstrings",
     "test_gpu_tests.py": "tools/gpu_tests.py",
+    "test_keep_run.py": "tools/keep_run.py",
     "test_main.py": "__main__.py",
     "test_mutants.py": "tools/mutants.py",
     "test_papers.py": "tools/papers.py",
