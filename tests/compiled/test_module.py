@@ -152,6 +152,7 @@ def test_devices_and_dtypes_stay(fast: Compiled) -> None:
             lambda fast: torch.func.functional_call(fast, {"weight": X, "bias": X}, (X,)),
             "functional_call was asked to give",
         ),
+        (lambda fast: torch.optim.swa_utils.AveragedModel(fast), "AveragedModel was given"),
         (lambda fast: make_fx(fast)(X), "while a graph is recorded"),
         (lambda fast: fast.register_buffer("b", X), "given a part 'b'"),
         (lambda fast: fast.add_module("m", nn.ReLU()), "given a part 'm'"),

@@ -16,6 +16,7 @@
 | `fast.config` | plain data of the model; its methods, parts and tensors are at `fast.model` |
 | `fast.head = nn.Linear(8, 2)`, `fast.eps = 0.1` | refused: it would not be compiled in |
 | `torch.func.functional_call(fast, ...)` | refused: `load_state_dict` gives it other weights |
+| `AveragedModel(fast)` | refused: an average is written into parameters, and a plan has none |
 
 `parameters()` of a module around it does not list its weights: they are constants, with nothing to
 train. `state_dict()` of that module does.
@@ -38,6 +39,8 @@ from anabranch.errors import AnabranchError, OptionError, TargetError
 COMPILE_AGAIN = "change the model it was compiled from, and compile that again"
 SWAPPING = "torch.nn.utils._named_member_accessor"
 """The module in which torch.func.functional_call looks for parts of a model."""
+AVERAGING = "torch.optim.swa_utils"
+"""The module of AveragedModel, which writes averages into the parameters of a deep copy."""
 FROZEN = "a compiled model has no backward pass"
 TRAINING = (
     "a compiled model stays in eval mode: its plan computes what the model computed in eval mode, "
@@ -265,6 +268,15 @@ class Fixed(nn.Module):
         return copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        asking = sys._getframe(1).f_back  # behind copy.deepcopy
+        if asking is not None and asking.f_globals.get("__name__") == AVERAGING:
+            raise OptionError(
+                "AveragedModel was given a compiled model",
+                "it writes averages into parameters, and what is written to copies of a plan's "
+                "weights changes no result",
+                "average the original model, and give the average to the compiled one with "
+                "load_state_dict(averaged.module.state_dict())",
+            )
         make, args = self._stored()
         copy = make(*args)
         memo[id(self)] = copy
