@@ -28,7 +28,7 @@ def test_a_run_becomes_a_record(
         "commit": "",
         "machine": {"gpu": "NVIDIA H100"},
         "versions": {"torch": "2.11.0", "numpy": "2"},
-        "rows": [{"model": "zoo:sru", "note": "1/2 of w + v/x", "median_ms": 0.125}],
+        "rows": [{"model": "zoo:sru", "note": "1/2 of w + v/x", "median_ms": 0.125}, {"us": 1}],
         "cut_short": "see /home/me/x.log, https://pytorch.org/a/b",
     }
     (run / "a.json").write_text(json.dumps(record))

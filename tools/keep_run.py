@@ -54,7 +54,8 @@ def readme(title: str, commit: str, records: Mapping[str, Mapping[str, Any]]) ->
     ]
     lines += ["", "| file | networks | command |", "|---|---|---|"]
     for name, record in records.items():
-        networks = dict.fromkeys(str(row["model"]).rpartition(":")[2] for row in record["rows"])
+        models = (str(row["model"]) for row in record["rows"] if "model" in row)
+        networks = dict.fromkeys(model.rpartition(":")[2] for model in models)
         lines.append(f"| `{name}` | {', '.join(networks)} | `{record['command']}` |")
     return "\n".join(lines) + "\n"
 
