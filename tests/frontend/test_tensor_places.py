@@ -43,6 +43,29 @@ def test_the_same_elements_are_written(number: int) -> None:
     assert torch.equal(ours, theirs) and not torch.equal(ours, torch.arange(60.0).reshape(5, 4, 3))
 
 
+def _written(x: Tensor, mask: Tensor) -> Tensor:
+    y = x.clone()
+    y[mask] = torch.ones(1)
+    return y
+
+
+@pytest.mark.filterwarnings("ignore:.*uint8")
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda x, mask: torch.where(mask, x, -x),
+        lambda x, mask: torch.where(condition=mask, input=x, other=0.0),
+        lambda x, mask: x.where(mask, x + 1),
+        _written,
+    ],
+)
+def test_masks_of_bytes_are_truths(choose: Callable[[Tensor, Tensor], Tensor]) -> None:
+    x, mask = torch.randn(4, 3), torch.tensor([[0, 1, 2], [255, 0, 1]] * 2, dtype=torch.uint8)
+    fast = anabranch.compile(choose, (x, mask), target="cpu", cache_dir=None, search="none")
+    for args in ((x, mask), (x + 1, mask.flip(0))):
+        assert torch.equal(fast(*args), choose(*args))
+
+
 def test_a_cache_with_a_counted_place_is_one_plan() -> None:
     class Ring(nn.Module):
         rows: Tensor

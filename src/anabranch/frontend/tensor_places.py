@@ -5,11 +5,14 @@
 
 Both write the same elements, and the second asks for nothing: one plan holds it. What is read from
 such a place stays as it is: it is a view, which may be written to.
+
+Masks of bytes are made truth values, where eager takes both and torch.export, which has only the
+newer rule of tensors without data, takes no bytes: `torch.where(m, x, y)`, `x[m]`, `x[m] = y`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +21,9 @@ from torch.overrides import TorchFunctionMode
 
 MASKS = (torch.bool, torch.uint8)
 SETITEM: Any = Tensor.__setitem__
+GETITEM: Any = Tensor.__getitem__
+WHERE: dict[Any, int] = {torch.where: 0, Tensor.where: 1}
+"""Functions that choose by a mask, which is this argument of theirs."""
 
 
 class PlacesByOperators(TorchFunctionMode):
@@ -25,12 +31,32 @@ class PlacesByOperators(TorchFunctionMode):
     indices."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in WHERE:
+            args, kwargs = _by_truths(args, kwargs or {}, WHERE[func])
+        elif func in (GETITEM, SETITEM):
+            args = (args[0], _truths_among(args[1]), *args[2:])
         if func is SETITEM and isinstance(args[0], Tensor):
             index = args[1] if type(args[1]) is tuple else (args[1],)
             number = _place(index)
             if number is not None:
                 return _put(args[0], index, number, args[2])
         return func(*args, **(kwargs or {}))
+
+
+def _by_truths(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], number: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, with a mask of bytes, the one of this number or `condition`, as truths."""
+    chosen = tuple(_truths(part) if i == number else part for i, part in enumerate(args))
+    return chosen, {k: _truths(v) if k == "condition" else v for k, v in kwargs.items()}
+
+
+def _truths_among(index: Any) -> Any:
+    return tuple(map(_truths, index)) if type(index) is tuple else _truths(index)
+
+
+def _truths(part: Any) -> Any:
+    return part.bool() if isinstance(part, Tensor) and part.dtype == torch.uint8 else part
 
 
 def _place(index: Sequence[Any]) -> int | None:
