@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from anabranch import options
+from anabranch.effort import Effort
 from anabranch.errors import OptionError
 from anabranch.options import Options
 
@@ -107,3 +108,20 @@ def test_workers_are_a_number_or_a_name(monkeypatch: pytest.MonkeyPatch) -> None
             Options.read({"workers": wrong})
     monkeypatch.setenv("ANABRANCH_WORKERS", "none")
     assert Options.read().workers is None
+
+
+def test_an_effort_sets_what_neither_a_program_nor_a_system_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fast = Options.read({"effort": "fast"}, environment=False)
+    assert (fast.effort, fast.search, fast.pdl) == (Effort.FAST, "none", "uniform")
+    searched = Options.read({"effort": "fast", "search": "taso"}, environment=False)
+    assert (searched.search, searched.horizontal_fusion) == ("taso", "none")
+    published = Options.read({"system": "autograph"}, environment=False)
+    assert (published.effort, published.search) == (Effort.MAX, "autograph-paper")
+    monkeypatch.setenv("ANABRANCH_EFFORT", "fast")
+    assert Options.read({"system": "taso"}).search == "taso-paper"
+    assert Options.read({"effort": "max"}).search == "autograph"
+    monkeypatch.setenv("ANABRANCH_EFFORT", "some")
+    with pytest.raises(OptionError, match=r"ANABRANCH_EFFORT=some(.|\n)*'fast'"):
+        Options.read()

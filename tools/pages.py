@@ -10,9 +10,11 @@ hooks).
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -20,6 +22,7 @@ import typer.main
 from pydantic.fields import FieldInfo
 
 from anabranch.cli.app import app
+from anabranch.effort import EFFORTS, EffortSettings
 from anabranch.options import PREFIX, SYSTEMS, Options
 
 INTRODUCTION = f"""# Options
@@ -56,7 +59,38 @@ def options() -> str:
     for system, chosen in SYSTEMS.items():
         told = ", ".join(f"`{name}={value}`" for name, value in chosen.items()) or "the defaults"
         lines.append(f"| `{system}` | {told} |")
+    lines += [
+        "",
+        "## Efforts",
+        "",
+        "What each value of `effort` tries, and the options that it sets unless they are given, "
+        "here or by a system:",
+        "",
+        "| effort | generated kernels | engines of libraries | cuts into launches | search | "
+        "launch modes | options |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for effort, tried in EFFORTS.items():
+        lines.append(f"| `{effort}` | " + " | ".join(_tried(tried)) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _tried(settings: EffortSettings) -> Iterator[str]:
+    """The cells of an effort."""
+    few, engines = settings.generated, settings.engines
+    kernels = "all that are offered" if few is None else f"{few} of a template for a structure"
+    if settings.gain > 0:
+        kernels += f", if predicted to save {settings.gain:.0%} of ATen's time"
+    yield kernels
+    near = f"if predicted within {engines:g} times the generated kernels"
+    yield "all" if engines == math.inf else near if engines else "none"
+    yield "one, by prediction" if settings.one_cut else "each, by measurement"
+    chosen = dict(settings.options)
+    stops = f"ends where it is promised less than {settings.promise:.0%}"
+    usual = stops if settings.stops else f"candidates that promise {settings.promise:.1%}"
+    yield "none" if chosen.get("search") == "none" else usual
+    yield "all" if settings.every_mode else "the usual one"
+    yield ", ".join(f"`{name}={value}`" for name, value in settings.options) or "-"
 
 
 def _plain(text: str) -> str:
@@ -71,6 +105,8 @@ def _values(field: FieldInfo) -> str:
     words = [kind for kind in (field.annotation, *kinds) if get_origin(kind) is Literal]
     if words:
         return ", ".join(f"`{word}`" for word in get_args(words[0]))
+    if isinstance(kinds[0], type) and issubclass(kinds[0], StrEnum):
+        return ", ".join(f"`{word}`" for word in kinds[0])
     names = {bool: "true or false", int: "integer", float: "number", Path: "folder", str: "name"}
     low, high = _bound(field, "ge"), _bound(field, "le")
     if low is not None and high is not None:

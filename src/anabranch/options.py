@@ -29,25 +29,28 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from anabranch.effort import EFFORTS, Effort
 from anabranch.errors import OptionError
 
 _LIBRARY = {"kernels": "library", "search": "none"}
+_PUBLISHED = {"effort": "max"}
 _ALONE = {"horizontal_fusion": "none", "pdl": "off"}
 _UNBOUNDED = {"arena_ratio": None}
 _NIMBLE = {"scheduler": "nimble", "max_streams": None, **_UNBOUNDED}
 SYSTEMS: dict[str, dict[str, Any]] = {
     "anabranch": {},
-    "autograph": {"kernels": "library", **_NIMBLE, "search": "autograph-paper"},
+    "autograph": {**_PUBLISHED, "kernels": "library", **_NIMBLE, "search": "autograph-paper"},
     "deepcuts": {
+        **_PUBLISHED,
         **{"fusion": "deepcuts", "pruning": "limit"},
         **{"scheduler": "sequential", **_ALONE, "search": "none"},
     },
-    "ios": {**_LIBRARY, **_UNBOUNDED, "scheduler": "ios-paper"},
-    "opara": {**_LIBRARY, **_UNBOUNDED, "scheduler": "opara-paper"},
-    "nimble": {**_LIBRARY, **_NIMBLE},
-    "taso": {"kernels": "library", "scheduler": "sequential", "search": "taso-paper"},
-    "taso-nimble": {"kernels": "library", **_NIMBLE, "search": "taso-paper"},
-    "cudagraph": {**_LIBRARY, "scheduler": "sequential"},
+    "ios": {**_PUBLISHED, **_LIBRARY, **_UNBOUNDED, "scheduler": "ios-paper"},
+    "opara": {**_PUBLISHED, **_LIBRARY, **_UNBOUNDED, "scheduler": "opara-paper"},
+    "nimble": {**_PUBLISHED, **_LIBRARY, **_NIMBLE},
+    "taso": {**_PUBLISHED, "kernels": "library", "scheduler": "sequential", "search": "taso-paper"},
+    "taso-nimble": {**_PUBLISHED, "kernels": "library", **_NIMBLE, "search": "taso-paper"},
+    "cudagraph": {**_PUBLISHED, **_LIBRARY, "scheduler": "sequential"},
 }
 """Published systems, by what each of them decides; the rest is done alike for all. AutoGraph
 launches on several streams as Nimble does; DeepCuts, like TASO, runs one kernel after another: it
@@ -86,6 +89,14 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    effort: Effort = Field(
+        default=Effort.DEFAULT,
+        description='How much is tried: "fast" is ready in seconds, with the kernels that a model '
+        'of their times chooses and without a search; "default" leaves out what is predicted to be '
+        'far off, and a search that promises less than noise; "max" tries all that may be faster. '
+        "It sets the options that neither are given nor set by a system. Every kernel and plan is "
+        "verified whatever it says; `budget` is the limit in seconds.",
+    )
     system: str = Field(
         default="anabranch",
         description="A published system to decide as, a key of `SYSTEMS`: it sets the options that "
@@ -393,6 +404,8 @@ class Options(BaseModel):
                 f"unknown system {system!r}{where}", "it is not in the table", f"one of {names}"
             )
         values = {**SYSTEMS[system], **values}
+        if values.get("effort") in tuple(Effort):
+            values = {**dict(EFFORTS[Effort(values["effort"])].options), **values}
         try:
             return Options(**values)
         except ValidationError as invalid:

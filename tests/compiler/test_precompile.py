@@ -41,7 +41,8 @@ def test_what_selection_tries_is_in_the_cache(tmp_path: Path) -> None:
         # As the target will ask that does run them.
         tuner, trace = tuner_of(asked), Trace(quiet=True)
         cuts = tuner.cuts(compile_model(asked, stop_after="rewrite"), trace)
-        kernels = candidates(cuts, asked.target.spec, tuner.providers)
+        tried = tuner.providers, tuner.most, tuner.shortlist
+        kernels = candidates(cuts, asked.target.spec, *tried)
         assert sum(kernel.provider == "triton" for kernel in kernels) == found.kernels
         steps = Triton(torch.device("cpu"), asked.target.spec.capability).ready(kernels, cache)
         assert next(steps) == list(range(len(kernels)))  # nobody need compile any of them

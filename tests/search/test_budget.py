@@ -13,7 +13,7 @@ from tests.search.test_outer_loop import chain
 from anabranch.deadline import TIME, Deadline
 from anabranch.ir.price import Price
 from anabranch.search import budget
-from anabranch.search.budget import TOO_SLOW, WORK_DONE, Effort, Meter, building, pricing
+from anabranch.search.budget import TOO_SLOW, WORK_DONE, Meter, SearchLimits, building, pricing
 from anabranch.search.engine.pricing import Counted
 from anabranch.trace import Trace
 
@@ -42,7 +42,7 @@ def spend(meter: Meter, kind: budget.EffortKind, work: float, clock: Clock, seco
 
 def test_work_is_what_ends_a_search_however_fast_the_machine_is(clock: Clock) -> None:
     for pace in (0.01, 1.0):
-        meter = Meter(Effort(work=10.0, until=Deadline.after(20.0)))
+        meter = Meter(SearchLimits(work=10.0, until=Deadline.after(20.0)))
         spend(meter, "price", 6.0, clock, 6.0 * pace)
         assert meter.affords("build", 4.0) and not meter.stopped
         assert not meter.affords("build", 4.1) and meter.stopped == WORK_DONE
@@ -57,7 +57,7 @@ def test_work_is_what_ends_a_search_however_fast_the_machine_is(clock: Clock) ->
 
 def test_a_moment_without_the_processor_leaves_nothing_out(clock: Clock) -> None:
     """A tenth of a second for a hundredth of work is no pace; ten seconds for one of work is."""
-    meter = Meter(Effort(work=100.0, until=Deadline.after(50.0)))
+    meter = Meter(SearchLimits(work=100.0, until=Deadline.after(50.0)))
     spend(meter, "survey", 0.01, clock, 0.1)
     assert meter.tasks(24, 10, 1.0) == 24 and not meter.stopped
     spend(meter, "price", 1.0, clock, 10.0)
@@ -65,7 +65,7 @@ def test_a_moment_without_the_processor_leaves_nothing_out(clock: Clock) -> None
 
 
 def test_what_is_not_expected_to_end_in_time_is_not_begun(clock: Clock) -> None:
-    meter = Meter(Effort(work=100.0, until=Deadline.after(50.0)))
+    meter = Meter(SearchLimits(work=100.0, until=Deadline.after(50.0)))
     assert meter.affords("build", 10.0)
     spend(meter, "build", 5.0, clock, 20.0)  # four times as slow as usual
     assert meter.affords("build", 7.0) and not meter.affords("build", 8.0)
@@ -82,7 +82,7 @@ def test_what_is_not_expected_to_end_in_time_is_not_begun(clock: Clock) -> None:
 
 
 def test_the_first_candidate_is_expected_to_take_what_others_took(clock: Clock) -> None:
-    meter = Meter(Effort(until=Deadline.after(10.0), each=8.0))
+    meter = Meter(SearchLimits(until=Deadline.after(10.0), each=8.0))
     assert meter.affords("build", 0.1)
     clock.now += 3.0
     assert not meter.affords("build", 0.1)
@@ -92,12 +92,12 @@ def test_the_first_candidate_is_expected_to_take_what_others_took(clock: Clock) 
 
 def test_the_first_candidate_may_end_a_little_later(clock: Clock) -> None:
     """Where parts have been run for it; not begin later, and those after it keep to the limit."""
-    meter = Meter(Effort(until=Deadline.after(10.0), each=8.0, slack=5.0))
+    meter = Meter(SearchLimits(until=Deadline.after(10.0), each=8.0, slack=5.0))
     clock.now = 6.9
     assert meter.affords("build", 0.1) and meter.deadline(0.1).moment == pytest.approx(7.0)
     clock.now = 7.1
     assert not meter.affords("build", 0.1)
-    roomy = Meter(Effort(until=Deadline.after(2.9), each=8.0, slack=20.0))
+    roomy = Meter(SearchLimits(until=Deadline.after(2.9), each=8.0, slack=20.0))
     clock.now = 9.9
     assert roomy.affords("build", 0.1) and roomy.deadline(0.1).moment == pytest.approx(10.0)
     clock.now = 10.1
@@ -108,7 +108,7 @@ def test_the_first_candidate_may_end_a_little_later(clock: Clock) -> None:
 
 
 def test_the_trace_hears_what_the_time_went_to(clock: Clock) -> None:
-    meter, trace = Meter(Effort(work=10.0)), Trace()
+    meter, trace = Meter(SearchLimits(work=10.0)), Trace()
     spend(meter, "price", 1.0, clock, 2.0)
     spend(meter, "build", 1.0, clock, 3.0)
     spend(meter, "price", 1.0, clock, 0.5)
@@ -118,7 +118,7 @@ def test_the_trace_hears_what_the_time_went_to(clock: Clock) -> None:
 
 
 def test_part_timings_shrink_with_the_time_that_is_left(clock: Clock) -> None:
-    meter = Meter(Effort(work=1000.0, until=Deadline.after(20.0)))
+    meter = Meter(SearchLimits(work=1000.0, until=Deadline.after(20.0)))
     assert meter.tasks(24, 40, 1.0) == 24 and not meter.stopped
     clock.now = 12.0
     assert meter.tasks(24, 40, 1.0) == 12 and meter.stopped.startswith(SLOW)
@@ -127,7 +127,7 @@ def test_part_timings_shrink_with_the_time_that_is_left(clock: Clock) -> None:
 
 
 def test_without_limits_all_is_afforded(clock: Clock) -> None:
-    meter = Meter(Effort())
+    meter = Meter(SearchLimits())
     spend(meter, "part timing", 1e9, clock, 1e9)
     assert (
         meter.affords("build", 1e9) and meter.prices(8000) == 8000 and meter.tasks(24, 9, 9) == 24
@@ -144,6 +144,6 @@ def test_prices_are_counted_with_and_without_beginnings() -> None:
 
 
 def test_of_endless_work_all_is_left(clock: Clock) -> None:
-    meter = Meter(Effort(work=math.inf, until=Deadline.after(1.0)))
+    meter = Meter(SearchLimits(work=math.inf, until=Deadline.after(1.0)))
     spend(meter, "price", 1.0, clock, 2.0)
     assert not meter.affords("price", 1.0) and meter.undone == 1.0

@@ -18,7 +18,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.rule import Call, GlobalScope, Rule, Wild
 from anabranch.options import Options
 from anabranch.search import part_search
-from anabranch.search.budget import FEWEST_PRICES, WORK_DONE, Effort
+from anabranch.search.budget import FEWEST_PRICES, WORK_DONE, SearchLimits
 from anabranch.search.engine.alternatives import Alternatives, Assembled, Paid
 from anabranch.search.engine.backtracking import EqualGraph, Exchange, RewriteStep
 from anabranch.search.engine.global_scope import RuleOnTypes
@@ -30,7 +30,7 @@ from anabranch.search.result import Path, Round, rules_of
 from anabranch.search.state import SearchOutcome
 from anabranch.trace import Trace
 
-USUAL = Effort()
+USUAL = SearchLimits()
 OPTIONS = Options.read({}, environment=False)
 
 
@@ -52,13 +52,14 @@ class Built:
 def looked(
     us: dict[int, float],
     offers: dict[int, Sequence[int]],
-    effort: Effort = USUAL,
+    effort: SearchLimits = USUAL,
     broken: Sequence[int] = (),
     spread: float = 0.0,
     slow: Callable[[Graph], Graph] = lambda graph: graph,
     seeds: Sequence[Path] = (),
     begun: Path | None = None,
     again: Callable[[Sequence[Built]], list[Cost]] | None = None,
+    parts: tuple[Alternatives, ...] | None = None,
 ) -> tuple[SearchOutcome[Built], list[int], Trace]:
     """The outcome from a chain of nine nodes, or from where an earlier search ended, by lengths:
     what each length takes, what a search at a length finds, which lengths cannot be built; and
@@ -89,10 +90,20 @@ def looked(
         lambda plans: [plan.cost for plan in plans],
         again=again,
     )
+    if parts is not None:
+
+        def time_parts(graphs: Sequence[Graph]) -> list[Cost | None]:
+            return [cost(graph) for graph in graphs]
+
+        own: PartEvaluators[Built] = PartEvaluators(lambda built: [Lengths()], time_parts, True)
+        evaluators = replace(evaluators, locals=own)
     start = begun.graph if begun else chain(9)
     trace, first = Trace(), Built(start, cost(start))
     settings = settings_of(Options.read({}, environment=False))
     finders = Finders(search=search)
+    if parts is not None:
+        alone = replace(finders, kinds=lambda *_: (), gathered=lambda *_, **__: parts)
+        finders = alone
     given = chain(9), first, (), settings, evaluators, effort, trace, seeds, begun
     found = improved(*given, finders)
     return found, ran, trace
@@ -113,7 +124,7 @@ def test_it_goes_on_from_what_was_faster() -> None:
 def test_as_published_all_that_a_search_ends_with_is_run() -> None:
     """What a price likes less is run as well, and may be faster; no graph is searched twice."""
     us = {9: 90.0, 7: 70.0, 5: 95.0, 4: 99.0, 6: 80.0}
-    effort = Effort(measured=4, every=True)
+    effort = SearchLimits(measured=4, every=True)
     found, ran, _ = looked(us, {9: (7, 5, 4), 7: (6,)}, effort=effort)
     assert ran == [4, 5, 7, 6]
     assert [(r.before.us, r.after.us) for r in found.path.rounds] == [(90.0, 70.0)]
@@ -126,7 +137,7 @@ def test_as_published_all_that_a_search_ends_with_is_run() -> None:
 def test_a_round_begins_with_what_the_searched_graph_took() -> None:
     """Though another one of the same search is the fastest by then."""
     us = {9: 90.0, 4: 80.0, 5: 70.0}
-    effort = Effort(measured=4, every=True)
+    effort = SearchLimits(measured=4, every=True)
     found, ran, _ = looked(us, {9: (5, 4)}, effort=effort)
     assert ran == [4, 5]
     assert [(r.before.us, r.after.us) for r in found.path.rounds] == [(90.0, 70.0)]
@@ -145,6 +156,21 @@ def test_what_is_a_little_faster_is_measured_with_more_care() -> None:
     found, ran, _ = looked(us, offers, spread=2.0, again=again)
     assert ran[:2] == [7, 5] and asked == [[9, 7], [7, 5]]
     assert [(r.before.us, r.after.us) for r in found.path.rounds] == [(90.0, 89.0)]
+
+
+@pytest.mark.parametrize("promise", [0.1, 0.02])
+def test_a_search_stops_where_all_parts_together_promise_too_little(promise: float) -> None:
+    """Five of nine nodes, by a tenth: 5.6% of the whole. Nothing is timed, priced or built then."""
+    step = RewriteStep("long -> short", ("n0",), Price(5.0), Price(4.5))
+    form = EqualGraph(chain(4), Price(4.5), (step,))
+    parts = (Alternatives(Interval((0, 5), chain(5), {}, "part"), 1, ((form, 0.1),)),)
+    us = {9: 90.0, 5: 50.0, 4: 51.0, 7: 70.0}
+    limits = SearchLimits(promise=promise, stops=True)
+    _, ran, trace = looked(us, {9: (7,)}, limits, parts=parts)
+    stopped = [e.why for e in trace.events if "all parts together promise 5.6%" in e.why]
+    assert (ran, len(stopped)) == (([], 1) if promise == 0.1 else ([7], 0))
+    if promise == 0.1:  # who does not ask for it gets the whole search
+        assert looked(us, {9: (7,)}, replace(limits, stops=False), parts=parts)[1] == [7]
 
 
 def test_nothing_faster_leaves_the_graph_alone() -> None:
@@ -188,10 +214,10 @@ def test_noise_is_no_gain() -> None:
 
 
 def test_what_promises_nothing_is_not_run() -> None:
-    _, ran, _ = looked({9: 90.0, 8: 1.0}, {9: (8,)}, Effort(promise=0.2))
+    _, ran, _ = looked({9: 90.0, 8: 1.0}, {9: (8,)}, SearchLimits(promise=0.2))
     assert ran == []
     us = {length: float(length) for length in range(1, 10)}
-    _, ran, _ = looked(us, {9: (8, 7, 6, 5)}, Effort(measured=2))
+    _, ran, _ = looked(us, {9: (8, 7, 6, 5)}, SearchLimits(measured=2))
     assert ran == [5, 6]
 
 
@@ -231,7 +257,7 @@ def test_what_was_built_is_known_to_the_next_search() -> None:
 
 
 def test_time_that_is_up() -> None:
-    found, ran, _ = looked({9: 90.0, 8: 80.0}, {9: (8,)}, Effort(until=Deadline.after(0.0)))
+    found, ran, _ = looked({9: 90.0, 8: 80.0}, {9: (8,)}, SearchLimits(until=Deadline.after(0.0)))
     assert ran == [] and not found.path.rounds
 
 
@@ -248,7 +274,7 @@ def test_a_candidate_that_would_end_too_late_is_not_begun(
         return graph
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    effort = Effort(measured=5, work=1e6, until=Deadline.after(30.0))
+    effort = SearchLimits(measured=5, work=1e6, until=Deadline.after(30.0))
     _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, effort, slow=ten_seconds)
     assert len(ran) == 2 and now == 20.0
     assert any("stopped by the clock" in event.why for event in trace.events)
@@ -259,7 +285,7 @@ def test_work_that_is_done_is_the_same_on_slower_machines() -> None:
     work = FEWEST_PRICES * TIME.work_price_s + 2.5 * TIME.work_build_node_s * 9
     runs = []
     for seconds in (None, 1e6):
-        effort = Effort(measured=5, work=work, until=Deadline.after(seconds))
+        effort = SearchLimits(measured=5, work=work, until=Deadline.after(seconds))
         _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, effort)
         assert any(event.why == WORK_DONE for event in trace.events)
         runs.append(ran)
@@ -424,7 +450,7 @@ def test_of_candidates_the_best_foreseen_is_run_and_another_kind_next() -> None:
         foresee=lambda built: lambda graph: Cost(abs(len(graph.nodes) - 7.1), "estimated"),
     )
     first = Built(chain(9), Cost(90.0, "measured"))
-    given = chain(9), first, (), settings_of(OPTIONS), evaluators, Effort(measured=4), Trace()
+    given = chain(9), first, (), settings_of(OPTIONS), evaluators, SearchLimits(measured=4), Trace()
     improved(*given, finders=Finders(search=search))
     assert ran == [7, 8, 6, 5]
 

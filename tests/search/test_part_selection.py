@@ -14,7 +14,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.search.engine.alternatives import Alternatives, Paid
 from anabranch.search.engine.backtracking import EqualGraph, Ran, RewriteStep
 from anabranch.search.engine.intervals import Interval
-from anabranch.search.part_selection import EACH, PLANS, TASKS, entrants, fewer, settled
+from anabranch.search.part_selection import EACH, PLANS, TASKS, entrants, fewer, promised, settled
 from anabranch.trace import Trace
 
 
@@ -51,6 +51,14 @@ def test_what_promises_most_over_all_places_is_run() -> None:
     assert lengths(entrants(known, Nodes())) == {20: [19], 9: [8], 5: [4]}
     # The middle one promises 5.4 us, the first 2; there is room for the tasks of one.
     assert lengths(entrants(known, Nodes(TASKS // 2 + 1))) == {9: [8]}
+
+
+def test_parts_promise_together_what_their_best_forms_do_in_all_places() -> None:
+    """20 x 0.1, and 9 x 0.3 in two places; the form that is not run promises nothing."""
+    several = [part(20, (19, 0.1), (18, 0.001)), part(9, (8, 0.2), (7, 0.3), places=2)]
+    chosen = entrants(several, Nodes())
+    assert abs(promised(chosen, Nodes()) - (2.0 + 5.4)) < 1e-9
+    assert promised([], Nodes()) == 0.0
 
 
 def test_no_more_is_run_than_there_is_time_for() -> None:

@@ -50,6 +50,7 @@ def run(
     system: flags.SystemOption = "anabranch",
     scheduler: flags.SchedulerOption = None,
     search: flags.SearchOption = None,
+    effort: flags.EffortOption = None,
     budget: flags.BudgetOption = None,
     max_group_size: Annotated[
         int | None, typer.Option(help="IOS: most operators of a group.", min=1)
@@ -84,6 +85,7 @@ def run(
         system=system,
         scheduler=scheduler,
         search=search,
+        effort=effort,
         budget=budget,
         seed=seed,
         max_group_size=max_group_size,

@@ -43,6 +43,7 @@ def run(
     system: flags.SystemOption = "anabranch",
     scheduler: flags.SchedulerOption = None,
     search: flags.SearchOption = None,
+    effort: flags.EffortOption = None,
     budget: flags.BudgetOption = None,
     settings: flags.OptionFields = None,
     task: Annotated[
@@ -82,6 +83,7 @@ def run(
         system=system,
         scheduler=scheduler,
         search=search,
+        effort=effort,
         budget=budget,
         seed=seed,
         tf32=dtype == "tf32",

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
+from anabranch.effort import Effort
 from anabranch.errors import OptionError
 from anabranch.models.load import DTYPES, FORMS
 from anabranch.options import SEEDS, SYSTEMS, Options
@@ -37,6 +38,13 @@ SearchOption = Annotated[
     typer.Option(
         help="For an equal graph: autograph, autograph-paper, taso, taso-paper, none.",
         show_default="autograph",
+    ),
+]
+EffortOption = Annotated[
+    Effort | None,
+    typer.Option(
+        help="How much is tried: fast is ready in seconds, max tries all that may be faster.",
+        show_default="default",
     ),
 ]
 BudgetOption = Annotated[

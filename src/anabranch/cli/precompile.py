@@ -47,17 +47,19 @@ def run(
     batch: Annotated[str, typer.Option(help="One or more: 1,16.")] = "1",
     dtype: Annotated[str, typer.Option(help="One or more: fp16,tf32.")] = "fp16",
     target: Annotated[str, typer.Option(help="sim:h200, sim:FILE.json, or cuda.")] = "sim:h200",
+    effort: flags.EffortOption = None,
     json: flags.Json = None,
     trust: flags.Trust = False,
 ) -> None:
     """Compile the kernels that MODELS may need on a GPU, which need not be here."""
     dtypes, batches = flags.dtypes(dtype), flags.numbers(batch, int, "--batch")
     cells = [(m, d, b) for m in models for d in dtypes for b in batches]
+    asked = flags.compile_options((), effort=effort)
     rows: list[dict[str, Any]] = []
     path = ""
     with ProgressDisplay("precompiling", "tuning") as watch:
         for model, of, size in cells:
-            options = Options.read({"tf32": of == "tf32", "search": "none"})
+            options = Options.read({"tf32": of == "tf32", "search": "none", **asked})
             place, trace = resolve(target, options.tf32), Trace(watch)
             start = time.perf_counter()
             counts, failure = PrecompileCounts(0, 0, 0), ""

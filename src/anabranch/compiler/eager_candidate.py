@@ -21,6 +21,7 @@ from anabranch.cache import Table
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.fallback import AS_CAPTURED
 from anabranch.deadline import TIME
+from anabranch.effort import EFFORTS
 from anabranch.errors import AnabranchError
 from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.codec import nouns
@@ -97,9 +98,10 @@ def _race(job: Job, compilation: Compilation) -> EagerComparison | None:
         kept(states),
         torch.set_grad_enabled(compilation.captured.takes_gradients),
     ):
+        seconds = TIME.eager_race_s * EFFORTS[(job.wanted or job.options).effort].race
         try:
             return EagerComparison(
-                *job.target.beside_model(compilation.run, _call_of(job), TIME.eager_race_s)
+                *job.target.beside_model(compilation.run, _call_of(job), seconds)
             )
         except Exception as failed:  # whatever the user's model raises
             why = f"the eager model was not timed: {str(failed).partition(chr(10))[0]}"

@@ -39,6 +39,7 @@ from anabranch.tuning.decisions import Candidate, sketches
 from anabranch.tuning.select import Selection
 
 OPTIONS = (
+    "effort",
     "scheduler",
     "kernels",
     "deterministic",

@@ -42,7 +42,7 @@ def precompile_kernels(job: Job) -> PrecompileCounts:
     _check(job, tuner.generates, spec)
     graph = compile_model(job, stop_after="rewrite")
     cuts = tuner.cuts(graph, Trace(quiet=True))
-    offered = candidates(cuts, spec, tuner.providers, tuner.most)
+    offered = candidates(cuts, spec, tuner.providers, tuner.most, tuner.shortlist)
     kernels = [kernel for kernel in offered if kernel.provider == "triton"]
     triton = Triton(torch.device("cpu"), spec.capability)
     try:

@@ -1,4 +1,4 @@
-"""Effort: how long a search may look, in work that is counted, and in time if that is not enough.
+"""SearchLimits: how long a search may look, in work that is counted, or in time if need be.
 
     a price 1.5 ms, a node of a graph that is built 8 ms, a task of a part timing 0.4 s ...
     work    30 s: so much of it is the same on every machine, so what a search finds is, too
@@ -38,17 +38,19 @@ TOO_SLOW = (
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class SearchLimits:
     """`measured`: candidates near one graph that are run; `every`: these are what one search ends
     with, as published, and not the best one of as many; `promise`: the part of the time that a
-    candidate must be predicted to save, to be run; `work`: in seconds of a usual machine, None for
-    as much as it takes; `until`: when it ends on this one at the latest; `each`: the seconds that
-    building a candidate is expected to take, as long as none was built; `slack`: by so many this
-    one may end later."""
+    candidate must be predicted to save, to be run; `stops`: where all parts together are promised
+    to save less, none is timed and no whole is searched for; `work`: in seconds of a usual machine,
+    None for as much as it takes; `until`: when it ends on this one at the latest; `each`: the
+    seconds that building a candidate is expected to take, as long as none was built; `slack`: by so
+    many this one may end later."""
 
     measured: int = 3
     promise: float = 0.005
     every: bool = False
+    stops: bool = False
     work: float | None = None
     until: Deadline = ENDLESS
     each: float = 0.0
@@ -59,7 +61,7 @@ class Meter:
     """What of an effort is left. `stopped`: why something was not begun, "" so far; `cause`: of
     that, if it was no want of work; `undone`: the part of the work that was left then."""
 
-    def __init__(self, effort: Effort) -> None:
+    def __init__(self, effort: SearchLimits) -> None:
         self.stopped = ""
         self.cause: CutShort = ""
         self.undone = 0.0

@@ -15,13 +15,14 @@ from anabranch.costs import beside, tied
 from anabranch.costs.alpha_cost import WITHOUT_OVERLAP_COST, observed_alpha
 from anabranch.costs.forecast import calibration_of
 from anabranch.deadline import TIME, Deadline
+from anabranch.effort import EFFORTS
 from anabranch.frontend.captured import Captured
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost
 from anabranch.options import Options
 from anabranch.search import path_cache
-from anabranch.search.budget import Effort
+from anabranch.search.budget import SearchLimits
 from anabranch.search.evaluation import CandidateEvaluator, replaced
 from anabranch.search.outer_loop import improved, settings_of
 from anabranch.search.published import SEARCH_KINDS, SearchKind
@@ -175,7 +176,7 @@ def _limit(job: Job) -> float:
     return min(TIME.search_s, max(0.0, TIME.search_end_s - job.taken)) if asked is None else asked
 
 
-def _effort(options: Options, kind: SearchKind, until: Deadline, each: float) -> Effort:
+def _effort(options: Options, kind: SearchKind, until: Deadline, each: float) -> SearchLimits:
     """Work by what was asked for alone, and not by what is left of it."""
     asked = options.search_seconds
     slack = TIME.search_slack_s if asked is None and options.budget is None else 0.0
@@ -185,9 +186,12 @@ def _effort(options: Options, kind: SearchKind, until: Deadline, each: float) ->
             if options.budget is None
             else min(TIME.search_s, TIME.search_budget_share * options.budget)
         )
-    return Effort(
+    tried = EFFORTS[options.effort]
+    return SearchLimits(
         options.search_measured,
+        promise=tried.promise,
         every=kind.every,
+        stops=tried.stops,
         work=TIME.search_rate * asked,
         until=until,
         each=each,

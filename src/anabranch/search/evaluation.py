@@ -15,6 +15,7 @@ from dataclasses import replace
 from anabranch.costs import tied
 from anabranch.costs.repeats import medians
 from anabranch.deadline import TIME, Deadline
+from anabranch.effort import EFFORTS
 from anabranch.errors import AnabranchError, NumericsError
 from anabranch.frontend.captured import Captured
 from anabranch.ir.calibration import Calibration
@@ -30,7 +31,14 @@ from anabranch.search.part_timing import time_parts
 from anabranch.search.protocols import Evaluators, PartEvaluators
 from anabranch.search.published import SEARCH_KINDS
 from anabranch.trace import Trace, stage_seconds
-from anabranch.tuning.build import BuiltPlan, build_on_trial, launched, simplified, tuner_of
+from anabranch.tuning.build import (
+    BuiltPlan,
+    build_on_trial,
+    launched,
+    modes_of,
+    simplified,
+    tuner_of,
+)
 from anabranch.tuning.job import Job
 from anabranch.tuning.launch.decide import LARGE_LAUNCHES
 from anabranch.tuning.launch.pdl import in_mode, in_their_modes, mode_of, supports_pdl
@@ -118,7 +126,8 @@ class CandidateEvaluator:
 
     def _found_mode(self, plan: BuiltPlan) -> PdlMode | None:
         packed, job = plan.packer.plan(plan.choice.schedule), self._job
-        return mode_of(packed, job.target, job.cache, self.child_job.trace)[0]
+        tried = modes_of(job.options)
+        return mode_of(packed, job.target, job.cache, self.child_job.trace, tried)[0]
 
     def _simplify(self, candidate: Graph) -> Graph:
         return simplified(self.child_job, candidate)
@@ -189,13 +198,15 @@ def compared(
     trace: Trace,
 ) -> list[Cost]:
     """What two plans take as they are `launched` for the job: with one mode for all kernels of
-    each, and where that leaves it open, in modes of their own, if there is time for them. `able`:
+    each, and where that leaves it open, in modes of their own, if they are worth their seconds to
+    whoever asked for this effort, and if there is time for them. `able`:
     kernels of one of them may overlap at all. `trace`: where it is said that there was no time."""
     if job.options.pdl == "per_kernel" and able:
         was, now = costs = launched(replaced(job, pdl="uniform"), plans)
         clear = abs(now.us - was.us) > DECIDED_SHARE * was.us and not tied(now, was)
-        if clear or all(len(plan.tasks.tasks) > LARGE_LAUNCHES for plan in plans):
-            return costs  # the latter get no modes of their own
+        quick = not EFFORTS[job.options.effort].own_modes
+        if clear or quick or all(len(plan.tasks.tasks) > LARGE_LAUNCHES for plan in plans):
+            return costs  # the last get no modes of their own
         if until.left() < TIME.search_modes_s:
             why = "no time is left to compare both graphs kernel by kernel"
             trace.add("refused", "search", "modes of their own", why)

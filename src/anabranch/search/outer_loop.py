@@ -9,7 +9,7 @@ what they really take, until none is faster.
                     not:    search again, for now more is known
     until the queue is empty, or the time is up
 
-As published, all that a search ends with is measured before the next search (`Effort.every`).
+As published, all that a search ends with is measured before the next search (`SearchLimits.every`).
 
 What is new here: with each candidate that was built, whatever became of it, the times of its tasks
 are known, and the next search goes by them. A prediction that was too good is made once.
@@ -34,7 +34,7 @@ from anabranch.ir.key import content_key
 from anabranch.ir.price import Price
 from anabranch.ir.rule import Rule
 from anabranch.options import Options
-from anabranch.search.budget import FEWEST_PRICES, Effort, building, pricing
+from anabranch.search.budget import FEWEST_PRICES, SearchLimits, building, pricing
 from anabranch.search.engine.backtracking import EqualGraph
 from anabranch.search.engine.dynamic_programme import Settings
 from anabranch.search.engine.pricing import Counted, Pricer
@@ -71,7 +71,7 @@ def improved(
     rules: Sequence[Rule],
     settings: Settings,
     evaluators: Evaluators[T],
-    effort: Effort,
+    effort: SearchLimits,
     trace: Trace,
     seeds: Sequence[Path] = (),
     begun: Path | None = None,
@@ -84,11 +84,13 @@ def improved(
     state = SearchState(start, first, rules, settings, evaluators, effort, trace, finders)
     for seed in seeds:
         _seeded(state, seed)
+    further = True
     if evaluators.locals is not None and evaluators.locals.first:
         apply_globally(state, "first")
-        search_parts(state, evaluators.locals)
+        further = search_parts(state, evaluators.locals)
         apply_globally(state, "last")
-    _rounds(state)
+    if further:
+        _rounds(state)
     state.tell()
     built, path, meter = state.best.built, state.best.path, state.meter
     rounds = tuple(told_apart(state, done) for done in path.rounds)

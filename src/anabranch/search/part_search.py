@@ -16,7 +16,7 @@ from anabranch.search.budget import FEWEST_PRICES, building, pricing
 from anabranch.search.engine.alternatives import PRICES_SHARE, Alternatives, Paid
 from anabranch.search.engine.backtracking import Exchange, Ran, RewriteStep
 from anabranch.search.engine.pricing import Counted
-from anabranch.search.part_selection import PLANS, TASKS, WHERE, entrants, fewer, settled
+from anabranch.search.part_selection import PLANS, TASKS, WHERE, entrants, fewer, promised, settled
 from anabranch.search.protocols import Informed, PartEvaluators, T
 from anabranch.search.result import Round, rules_of
 from anabranch.search.state import CandidateGraph, SearchState
@@ -30,19 +30,25 @@ GATHERING = 0.5
 """The part of the time left that looking for forms of parts may take: they are to be run, too."""
 
 
-def search_parts(state: SearchState[T], evaluators: PartEvaluators[T]) -> None:
-    """The best so far with what paid in its parts, as it was built, if that is faster."""
+def search_parts(state: SearchState[T], evaluators: PartEvaluators[T]) -> bool:
+    """The best so far with what paid in its parts, as it was built, if that is faster. Whether it
+    is worth it to look further: not where limits stop what is promised too little."""
     graph, prices, meter = state.best.path.graph, evaluators.prices(state.built), state.meter
     # Rules of global scope are built after what paid here.
     builds = 1 + any(state.finders.kinds(graph, state.rules, "last"))
     then = building(graph) * builds
     if not meter.affords("price", FEWEST_PRICES * TIME.work_price_s, then):
-        return
+        return True
     parts = _gathered(state, graph, prices, then)
     most = meter.tasks(TASKS, PLANS, then)
     chosen = entrants(parts, prices[0], most)
     told = f"parts with other forms: {len(parts)}, run: {len(chosen)}"
     state.trace.add("applied" if chosen else "refused", WHERE, graph.name, told)
+    whole, least = prices[0](graph).us, state.effort.promise
+    if state.effort.stops and (hope := promised(chosen, prices[0])) < least * whole:
+        why = f"all parts together promise {hope / whole:.1%}, less than the {least:.1%} that pay"
+        state.trace.add("refused", "search", graph.name, why)
+        return False
     paid: Mapping[str, Paid] = {}
     if chosen:
         runs = sum(1 + len(forms) for _, forms in chosen)
@@ -54,7 +60,8 @@ def search_parts(state: SearchState[T], evaluators: PartEvaluators[T]) -> None:
         paid = {key: entry for key, entry in paid.items() if not state.wrong(entry.form.steps)}
     for some in fewer(paid):
         if not meter.affords("build", building(graph)) or _together(state, graph, some):
-            return
+            break
+    return True
 
 
 def _gathered(

@@ -60,6 +60,15 @@ def entrants(parts: Sequence[Alternatives], price: Informed, most: int = TASKS) 
     return [(parts[i], tuple(forms)) for i, forms in taken.items()]
 
 
+def promised(chosen: Sequence[Entrant], price: Informed) -> float:
+    """The price that these parts promise to save in all places, by the best form of each."""
+    each = (
+        (max(promise * _trust(f) for f, promise in part.forms if any(f is t for t in forms)), part)
+        for part, forms in chosen
+    )
+    return sum(share * price(part.interval.graph).us * part.places for share, part in each)
+
+
 def _each_rule_first(ranked: Sequence[Ranked]) -> list[Ranked]:
     """The steps that promise most by each rule alone, then all others: a price that likes one rule
     too well, in every part, shall not leave the rest untried."""

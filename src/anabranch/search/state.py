@@ -21,7 +21,7 @@ from anabranch.ir.key import content_key
 from anabranch.ir.protocols import Cost
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Rule
-from anabranch.search.budget import Effort, Meter, building, surveying
+from anabranch.search.budget import Meter, SearchLimits, building, surveying
 from anabranch.search.engine.backtracking import Exchange, RewriteStep
 from anabranch.search.engine.dynamic_programme import Settings, surveyed
 from anabranch.search.engine.intervals import Survey
@@ -67,7 +67,7 @@ class SearchState(Generic[T]):
         rules: Sequence[Rule],
         settings: Settings,
         evaluators: Evaluators[T],
-        effort: Effort,
+        effort: SearchLimits,
         trace: Trace,
         finders: Finders = USUAL,
     ) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 
 from anabranch.costs import costs_of, fastest
 from anabranch.deadline import TIME
+from anabranch.effort import EFFORTS
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Graph
@@ -23,6 +24,7 @@ from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import ANY_STREAMS, Cost, Costs
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import Kernel, Task, TaskGraph
+from anabranch.ir.variant import PdlMode
 from anabranch.memory import pack
 from anabranch.memory.packer import Packer
 from anabranch.memory.task_order import frugal
@@ -38,7 +40,7 @@ from anabranch.trace import Trace
 from anabranch.tuning.cut_choice import SelectionVariant
 from anabranch.tuning.job import Job, limits_of, with_samples
 from anabranch.tuning.launch.decide import near, with_launch_settings
-from anabranch.tuning.launch.pdl import USUAL, WAITED, compiling, launched_in, supports_pdl
+from anabranch.tuning.launch.pdl import EVERY, USUAL, WAITED, compiling, launched_in, supports_pdl
 from anabranch.tuning.less_kept import selection_with_less_kept
 from anabranch.tuning.memory_limit import arena_room, fits
 from anabranch.tuning.sandbox.client import compile_ahead
@@ -263,8 +265,9 @@ def _schedule(
     if job.sandbox is not None:
         ahead, interrupt = partial(compile_ahead, sandbox=job.sandbox), job.sandbox.interrupt
     ways = (job.target, job.cache, ahead, interrupt, job.deadline, job.trace)
-    aside = nullcontext(_at_once) if still else compiling(tasks, *ways)
-    usual = trial and options.scheduler == "best"
+    aside = nullcontext(_at_once) if still else compiling(tasks, *ways, modes_of(options))
+    few = trial or not EFFORTS[options.effort].every_scheduler
+    usual = few and options.scheduler == "best"
     names = TRIAL if usual else schedulers_of(options, len(tasks.tasks))
     with aside as compiled:
         sequential, packer, costs = bounded_costs(job, tasks, signature, compiled)
@@ -304,12 +307,18 @@ def launched(job: Job, built: BuiltPlan, plan: Plan) -> tuple[Plan, Cost | None]
         until = job.deadline
         if options.budget is None:
             until = until.within(max(0.0, TIME.pdl_per_kernel_end_s - job.taken))
-    others = []
-    if options.scheduler == "best" and supports_pdl(plan.tasks, job.target):
+    others, modes = [], modes_of(options)
+    if options.scheduler == "best" and modes == EVERY and supports_pdl(plan.tasks, job.target):
         choice = built.choice
         others = [built.packer.plan(s) for s in near(choice.candidates, choice.schedule)]
         others = [other for other in others if fits(job, other)]
-    return with_launch_settings(plan, job.target, job.cache, job.trace, until, others)
+    asked = plan, job.target, job.cache, job.trace, until, others
+    return with_launch_settings(*asked, modes=modes)
+
+
+def modes_of(options: Options) -> Sequence[PdlMode]:
+    """The modes of dependent launch that are tried for all kernels of a plan."""
+    return EVERY if EFFORTS[options.effort].every_mode else (USUAL,)
 
 
 def bounded_costs(

@@ -30,13 +30,11 @@ from anabranch.ir.text import text_kernel
 from anabranch.trace import Trace
 from anabranch.tuning.decisions import NOWHERE, Candidate, Decision, Memory, kept_decisions, store
 from anabranch.tuning.halving import TrialTimer
+from anabranch.tuning.shortlist import Offers, Shortlist, all_offers
 from anabranch.tuning.verdict import Verdict
 
 Check = Callable[[Task], Refused | None]
 """Why a task's kernel computes something else than its body, if it does."""
-
-Offers = list[tuple[int, KernelOffer]]
-"""Kernels that need not be written yet, each with the position of its provider."""
 
 MOST_KERNELS, FEWEST_KERNELS = 1100, 4
 """Generated kernels that are tried at once, and of one structure as long as all may have as many. A
@@ -62,7 +60,7 @@ class Selection:
 @dataclass(frozen=True, slots=True)
 class SelectionConfig:
     """How kernels are chosen: for which machine, of whose offers, who times and who checks them,
-    what is remembered, and how many generated ones are tried in all."""
+    what is remembered, how many generated ones are tried in all, and which of a task's offers."""
 
     spec: TargetSpec
     providers: Sequence[Provider]
@@ -70,6 +68,7 @@ class SelectionConfig:
     check: Check
     memory: Memory = NOWHERE
     most: int = MOST_KERNELS
+    shortlist: Shortlist = all_offers
 
 
 def select(tasks: TaskGraph, config: SelectionConfig, trace: Trace) -> Selection:
@@ -124,11 +123,12 @@ def candidates(
     spec: TargetSpec,
     providers: Sequence[Provider],
     most: int = MOST_KERNELS,
+    shortlist: Shortlist = all_offers,
 ) -> list[Kernel]:
     """All kernels that `select_all` would try for these cuts if it knew nothing."""
     groups = [_alike(cut) for cut in cuts]
     first = _firsts(groups)
-    every = {key: _offers(task, spec, providers) for key, task in first.items()}
+    every = {key: shortlist(task, _offers(task, spec, providers)) for key, task in first.items()}
     offers = within(every, most, partial(_importance, first, _counts(groups), spec))
     return [kernel.write() for offer in offers.values() for _, kernel in offer]
 
@@ -247,7 +247,10 @@ def _written(
 ) -> dict[str, list[tuple[int, Kernel]]]:
     """What is tried for these structures, each with the position of its provider. Texts are written
     of no more than that: of a large network two thirds of what is offered are not kept."""
-    every = {key: _offers(task, config.spec, config.providers) for key, task in fresh.items()}
+    every = {
+        key: config.shortlist(task, _offers(task, config.spec, config.providers))
+        for key, task in fresh.items()
+    }
     kept = within(every, config.most, partial(_importance, fresh, counts, config.spec))
     return {key: [(maker, offer.write()) for maker, offer in few] for key, few in kept.items()}
 

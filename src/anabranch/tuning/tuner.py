@@ -24,6 +24,7 @@ from functools import partial
 from anabranch.cache import Cache
 from anabranch.costs import name_of
 from anabranch.deadline import ENDLESS, Deadline
+from anabranch.effort import EFFORTS, EffortSettings
 from anabranch.fusion import partition
 from anabranch.fusion.concat_elision import CAT, fitting
 from anabranch.fusion.deepcuts import CutTotal, deepcuts_partition
@@ -48,7 +49,7 @@ from anabranch.tuning.concat_choice import selections_with_elided_concats
 from anabranch.tuning.concat_trials import with_elided_concats, writing
 from anabranch.tuning.conv_merge import merged
 from anabranch.tuning.cut_choice import SelectionVariant, faster_of_two, fastest_cut
-from anabranch.tuning.decisions import Decision, Memory
+from anabranch.tuning.decisions import NOWHERE, Decision, Memory
 from anabranch.tuning.joint_offers import Offers, Sharing
 from anabranch.tuning.recompute_trials import with_again
 from anabranch.tuning.sandbox.client import SandboxClient
@@ -64,6 +65,7 @@ from anabranch.tuning.select import (
     select_some,
     winner,
 )
+from anabranch.tuning.shortlist import Shortlist, predicted_costs, shortlist_of
 from anabranch.tuning.verify.kernel import verify_kernel
 
 CUTS = (
@@ -95,6 +97,16 @@ class Tuner:
         """Whether kernels are generated: on CUDA, unless the options ask for library kernels
         alone."""
         return self.target.spec.kind == "cuda" and self.options.kernels == "all"
+
+    @property
+    def effort(self) -> EffortSettings:
+        """How much is tried."""
+        return EFFORTS[self.options.effort]
+
+    @property
+    def shortlist(self) -> Shortlist:
+        """Which of the kernels that a task could have are tried."""
+        return shortlist_of(self.target, self.effort)
 
     @property
     def begins_with_nodes(self) -> bool:
@@ -147,8 +159,10 @@ class Tuner:
             if self.begins_with_nodes:
                 told = trace.child()
                 return [SelectionVariant(self._deepcuts(cuts[0], config, told), told)]
+            if self.effort.one_cut and self.generates:
+                cuts = [self._foreseen(cuts, config, trace)]
             ways = select_all(cuts, config, trace)
-            if not self.generates or self.options.scheduler in MERGING:
+            if not self.generates or self.options.scheduler in MERGING or self.effort.one_cut:
                 told = trace.child()
                 variants = [SelectionVariant(fastest_cut(ways, costs.task, told), told)]
             else:
@@ -173,6 +187,22 @@ class Tuner:
                 SelectionVariant(replace(way.selection, settled=settled), way.trace)
                 for way in variants
             ]
+
+    def _foreseen(
+        self, cuts: Sequence[TaskGraph], config: SelectionConfig, trace: Trace
+    ) -> TaskGraph:
+        """The cut that is predicted to be fastest, stretch by stretch; nothing is built for it."""
+        predicted = predicted_costs(self.target)
+
+        def trial(tasks: Sequence[Task]) -> list[Cost | None]:
+            return [predicted(task) for task in tasks]
+
+        guess = replace(config, trial=trial, check=lambda task: None, memory=NOWHERE)
+        told = trace.child()
+        tasks = fastest_cut(select_all(cuts, guess, told), predicted, told).tasks
+        why = f"{len(tasks.tasks)} tasks, foreseen to be the fastest of {len(cuts)} cuts"
+        trace.add("chosen", "fusion", tasks.name, why)
+        return replace(tasks, tasks=tuple(replace(task, kernel=None) for task in tasks.tasks))
 
     def _deepcuts(self, alone: TaskGraph, config: SelectionConfig, trace: Trace) -> Selection:
         """DeepCuts: merged while that is faster, from each node alone; without fusion these."""
@@ -229,9 +259,15 @@ class Tuner:
             self.providers,
             sandboxed.before(costs.trial, partial(check_ahead, check=check)),
             check,
-            Memory(self.cache, name_of(self.target), self._settled(costs, sandboxed)),
+            Memory(self.cache, self._title(), self._settled(costs, sandboxed)),
             self.most,
+            self.shortlist,
         )
+
+    def _title(self) -> str:
+        """Names what tells the costs, and where not all is tried, how much."""
+        own = name_of(self.target)
+        return own if self.effort == EffortSettings() else f"{own} effort {self.options.effort}"
 
     def _settled(self, costs: Costs, sandboxed: SandboxClient) -> Callable[[], bool]:
         """Whether decisions that rest on what these say would be made again, and are kept."""

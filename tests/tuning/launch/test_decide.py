@@ -278,3 +278,20 @@ def test_nothing_is_compiled_for_machines_that_have_no_pdl() -> None:
     with compiling(TASKS, machine, None) as wait:
         wait()
     assert machine.prepared == []
+
+
+def test_an_effort_may_try_fewer_modes(tmp_path: Path) -> None:
+    """Only those are compiled and timed, no carve-out is; the answer is not that of who tries
+    all."""
+    few = (PdlMode.PREFETCH_L2_EARLY,)
+    us: dict[str, float | None] = {"": 9.0} | {mode: 8.0 for mode in PdlMode} | {"f": 7.0, "a": 5.0}
+    machine: Any = Machine(us)
+    with compiling(TASKS, machine, None, modes=few) as wait:
+        wait()
+    assert machine.prepared == [["f"]]
+    with Cache.open(tmp_path) as cache:
+        plan, cost = with_launch_settings(PLAN, machine, cache, Trace(), None, modes=few)
+        assert machine.loaded == ["", "f"] and cost is not None and cost.us == 7.0
+        assert [letter_of(t.kernel) for t in plan.tasks.tasks if t.kernel] == ["f"]
+        _, cost = with_launch_settings(PLAN, machine, cache, Trace(), None)
+        assert cost is not None and cost.us == 5.0

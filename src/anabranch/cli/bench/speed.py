@@ -30,6 +30,7 @@ def run(
     seconds: arguments.Seconds = 1.0,
     rival_timeout: arguments.RivalTimeout = 540.0,
     cold: Annotated[bool, typer.Option("--cold", help="Compile ours with an empty cache.")] = False,
+    effort: flags.EffortOption = None,
     settings: flags.OptionFields = None,
     json: flags.Json = None,
     markdown: arguments.Markdown = None,
@@ -46,7 +47,7 @@ def run(
         seconds=seconds,
         rival_timeout=rival_timeout,
         cold=cold,
-        options=flags.compile_options(settings),
+        options=flags.compile_options(settings, effort=effort),
         trust=trust,
     )
     system_rows.run(matrix, json, markdown, workers)

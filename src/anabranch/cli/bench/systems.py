@@ -35,6 +35,7 @@ def run(
     without_ours: Annotated[
         bool, typer.Option("--without-ours", help="No row for what users get.")
     ] = False,
+    effort: flags.EffortOption = None,
     settings: flags.OptionFields = None,
     json: flags.Json = None,
     markdown: arguments.Markdown = None,
@@ -51,7 +52,7 @@ def run(
         target=target,
         seconds=seconds,
         rival_timeout=rival_timeout,
-        options=flags.compile_options(settings),
+        options=flags.compile_options(settings, effort=effort),
         search_seconds=search_seconds,
         ours=not without_ours,
         trust=trust,

@@ -49,6 +49,7 @@ def run(
     seconds: arguments.Seconds = 1.0,
     rival_timeout: arguments.RivalTimeout = 540.0,
     cold: Annotated[bool, typer.Option("--cold", help="Compile with empty caches.")] = False,
+    effort: flags.EffortOption = None,
     settings: flags.OptionFields = None,
     json: flags.Json = None,
     markdown: arguments.Markdown = None,
@@ -70,7 +71,7 @@ def run(
         seconds=seconds,
         rival_timeout=rival_timeout,
         cold=cold,
-        options=flags.compile_options(settings),
+        options=flags.compile_options(settings, effort=effort),
         trust=trust,
     )
     compare(matrix, json, markdown, workers)

@@ -20,7 +20,7 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import text_schedule
 from anabranch.schedule.best import Choice
 from anabranch.schedule.ios.merge_stages import MERGING
-from anabranch.tuning.build import BuiltPlan, schedule_seconds, scheduled, tuner_of
+from anabranch.tuning.build import BuiltPlan, modes_of, schedule_seconds, scheduled, tuner_of
 from anabranch.tuning.horizontal.propose import proposed
 from anabranch.tuning.horizontal.trial import HorizontalTrial, best, selection_of
 from anabranch.tuning.job import Job
@@ -118,6 +118,7 @@ def _in_their_modes(job: Job, *plans: BuiltPlan) -> tuple[Cost, ...] | None:
     """What each takes in the mode that is fastest for it; None where one cannot run."""
     aside = job.trace.child()
     packed = [plan.packer.plan(plan.choice.schedule) for plan in plans]
-    modes = [mode_of(plan, job.target, job.cache, aside)[0] for plan in packed]
+    tried = modes_of(job.options)
+    modes = [mode_of(plan, job.target, job.cache, aside, tried)[0] for plan in packed]
     costs = in_their_modes(list(zip(packed, modes, strict=True)), job.target)
     return None if costs is None else tuple(costs)

@@ -28,7 +28,14 @@ from anabranch.ir.variant import PdlMode
 from anabranch.trace import Trace
 from anabranch.tuning.launch.l1_carveout import with_carveout
 from anabranch.tuning.launch.loaded_variants import Modes
-from anabranch.tuning.launch.pdl import generated, in_mode, in_modes, in_their_modes, mode_of
+from anabranch.tuning.launch.pdl import (
+    EVERY,
+    generated,
+    in_mode,
+    in_modes,
+    in_their_modes,
+    mode_of,
+)
 from anabranch.tuning.launch.pdl_per_kernel import own_modes, surely_faster
 
 SCHEDULE_RATIO, OTHERS = 1.25, 6
@@ -72,6 +79,7 @@ def with_launch_settings(
     until: Deadline | None,
     others: Sequence[Plan] = (),
     find: FindModes = own_modes,
+    modes: Sequence[PdlMode] = EVERY,
 ) -> tuple[Plan, Cost | None]:
     """The plan with its generated kernels in the fastest modes and the fastest carve-out found, and
     what it then takes, None where nothing was measured.
@@ -79,8 +87,9 @@ def with_launch_settings(
     `until`: when looking for modes per kernel is to be over, for which there are
     `TIME.pdl_per_kernel_s` once the same mode for all is known; None: not at all.
     `others`: the same tasks under other schedules, one of which may be taken instead. `find`: who
-    looks for modes per kernel."""
-    mode, cost = mode_of(plan, target, cache, trace)
+    looks for modes per kernel. `modes`: those that are tried for all kernels; where these are not
+    all, no carve-out is tried either."""
+    mode, cost = mode_of(plan, target, cache, trace, modes)
     if cost is None:
         return plan, None
     plan, mode, cost = _another_schedule(plan, mode, cost, others, target, cache, trace)
@@ -95,7 +104,7 @@ def with_launch_settings(
         plan = replace(plan, tasks=in_modes(plan.tasks, own))
     elif mode:
         plan = replace(plan, tasks=in_mode(plan.tasks, mode))
-    return with_carveout(plan, cost, target, cache, trace)
+    return with_carveout(plan, cost, target, cache, trace) if modes == EVERY else (plan, cost)
 
 
 def near(candidates: Sequence[tuple[Schedule, Cost]], chosen: Schedule) -> list[Schedule]:

@@ -39,26 +39,33 @@ MODE_OF: Table[tuple[PdlMode | None, Cost]] = Table(
     "plans", "pdl uniform 8", nouns(tuple[PdlMode | None, Cost])
 )
 """The fastest mode for all kernels of a plan, and what it takes in it."""
+EVERY = tuple(PdlMode)
+"""The modes that are tried, unless less is asked for."""
 WAITED = "schedule.compile"
 """The part of its stage in which a schedule waits for kernels."""
 Wait = Callable[[], None]
 
 
 def mode_of(
-    plan: Plan, target: Target, cache: Cache | None, trace: Trace
+    plan: Plan,
+    target: Target,
+    cache: Cache | None,
+    trace: Trace,
+    modes: Sequence[PdlMode] = EVERY,
 ) -> tuple[PdlMode | None, Cost | None]:
-    """The fastest mode of the plan, None as it is, and what it takes in it."""
+    """The fastest of these modes for the plan, None as it is, and what it takes in it."""
     if not supports_pdl(plan.tasks, target):
         return None, None
     schedule, machine = text_schedule(plan.schedule), target.spec.fingerprint
-    key = MODE_OF.key(machine, tasks_text(plan.tasks), schedule)
+    few = () if modes == EVERY else ("".join(modes),)
+    key = MODE_OF.key(machine, tasks_text(plan.tasks), schedule, *few)
 
     def recalled(recorded: tuple[PdlMode | None, Cost]) -> None:
         mode, cost = recorded
         why = f"{mode or 'none'}, {cost.us:.1f} us; recalled from the cache"
         trace.add("chosen", "pdl", plan.tasks.name, why)
 
-    fastest = partial(_fastest, plan, target, cache, trace)
+    fastest = partial(_fastest, plan, target, cache, trace, modes)
     return MODE_OF.remember(cache, key, fastest, recalled=recalled) or (None, None)
 
 
@@ -71,8 +78,9 @@ def compiling(
     interrupt: Callable[[], None] = lambda: None,
     until: Deadline = ENDLESS,
     trace: Trace | None = None,
+    modes: Sequence[PdlMode] = EVERY,
 ) -> Iterator[Wait]:
-    """While the block runs, the kernels are compiled in every mode, in processes of their own; who
+    """While the block runs, the kernels are compiled in these modes, in processes of their own; who
     measures in the block waits for their end first, with what this gives. `ahead`: whoever may put
     some of them into the cache faster; `interrupt`: ends that where the block fails, or is told to
     end at once, or where somebody stops `until`: then no mode will be tried. The trace hears how
@@ -80,7 +88,7 @@ def compiling(
     if not supports_pdl(tasks, target):
         yield lambda: None
         return
-    kernels = _kernels(in_mode(tasks, mode) for mode in PdlMode)
+    kernels = _kernels(in_mode(tasks, mode) for mode in modes)
     failed, waited = Event(), list[float]()
     with Pool(1, "anabranch-pdl") as pool:
 
@@ -170,10 +178,14 @@ def in_modes(tasks: TaskGraph, modes: Sequence[PdlMode | None]) -> TaskGraph:
 
 
 def _fastest(
-    plan: Plan, target: Target, cache: Cache | None, trace: Trace
+    plan: Plan,
+    target: Target,
+    cache: Cache | None,
+    trace: Trace,
+    modes: Sequence[PdlMode],
 ) -> tuple[PdlMode | None, Cost] | None:
     tasks = plan.tasks
-    candidates = {mode: in_mode(tasks, mode) for mode in (None, *PdlMode)}
+    candidates = {mode: in_mode(tasks, mode) for mode in (None, *modes)}
     target.prepare(_kernels(candidates.values()), cache, trace)
     runs: dict[PdlMode | None, Executable] = {}
     for mode, changed in candidates.items():
