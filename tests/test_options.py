@@ -5,12 +5,14 @@ from __future__ import annotations
 import runpy
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from anabranch import options
 from anabranch.effort import Effort
 from anabranch.errors import OptionError
+from anabranch.integrations import dynamo
 from anabranch.options import Options
 
 ROOT = Path(__file__).parent.parent
@@ -125,3 +127,28 @@ def test_an_effort_sets_what_neither_a_program_nor_a_system_says(
     monkeypatch.setenv("ANABRANCH_EFFORT", "some")
     with pytest.raises(OptionError, match=r"ANABRANCH_EFFORT=some(.|\n)*'fast'"):
         Options.read()
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked", "effort"),
+    [
+        ("default", {}, Effort.DEFAULT),
+        ("max-autotune", {}, Effort.MAX),
+        ("max-autotune", {"effort": "fast"}, Effort.FAST),
+    ],
+)
+def test_modes_of_torch_compile_are_efforts_unless_another_is_asked_for(
+    mode: str, asked: dict[str, str], effort: Effort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Options] = []
+    monkeypatch.setattr(
+        dynamo, "aot_autograd", lambda **ways: lambda *_: seen.append(options_of(ways))
+    )
+    dynamo.anabranch_backend(None, (), mode=mode, options=asked)  # type: ignore[arg-type]
+    assert [options.effort for options in seen] == [effort]
+
+
+def options_of(ways: dict[str, Any]) -> Options:
+    """What the backend's compilers were told, which hold it."""
+    held = [cell.cell_contents for cell in ways["inference_compiler"].__closure__]
+    return next(options for options in held if isinstance(options, Options))

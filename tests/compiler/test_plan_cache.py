@@ -190,6 +190,7 @@ def test_the_question_says_what_decides(cache: Cache, monkeypatch: pytest.Monkey
     plain = asked(job(cache, "fire"))
     assert asked(job(cache, "fire", budget=3.0, seed=4)) == plain
     others: dict[str, Any] = {
+        "effort": "max",
         "scheduler": "ios",
         "kernels": "library",
         "deterministic": True,

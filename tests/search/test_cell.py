@@ -92,7 +92,7 @@ class Case(NamedTuple):
 def worked() -> tuple[str, dict[float, Case], Case]:
     """The text of the page, what was found for each alpha, and what one rule does by itself."""
     graph, target = cell(), resolve("sim:h200")
-    chosen = Options.read({"cache_dir": None}, environment=False)
+    chosen = Options.read({"cache_dir": None, "effort": "max"}, environment=False)
     job = Job(None, (), {}, target, chosen, None, Trace())
     taken = time_parts(job, [graph]).taken
     cuts, machine = TaskCutter(target.spec, True), calibration_of(target.spec)

@@ -223,7 +223,7 @@ def test_plans_get_modes_of_their_own_to_be_compared_where_it_is_close_and_there
         now = Cost(times[job.options.pdl], "measured", spread)
         return [Cost(100.0, "measured", spread), now]
 
-    options = Options.read({"cache_dir": None}, environment=False)
+    options = Options.read({"cache_dir": None, "effort": "max"}, environment=False)
     job = Job(nn.Identity(), (), {}, resolve("sim:h200"), options, None, trace.child())
     plan: Any = SimpleNamespace(tasks=SimpleNamespace(tasks=(None,) * tasks))
     until = ENDLESS.within(left)
@@ -231,6 +231,10 @@ def test_plans_get_modes_of_their_own_to_be_compared_where_it_is_close_and_there
     assert asked == modes and now.us == times[modes[-1]]
     late = any(e.kind == "refused" and "no time is left" in e.why for e in trace.events)
     assert late is (able and left < TIME.search_modes_s)
+    asked.clear()  # by default they are not worth their seconds
+    usual = evaluation.replaced(job, effort="default")
+    evaluation.compared(usual, (plan, plan), able, until, launched, trace)
+    assert asked == modes[:1]
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_what_decides_at_last_is_the_plan_as_it_is_launched(
     monkeypatch.setattr(evaluation, "supports_pdl", lambda tasks, target: True)
     torch.manual_seed(0)
     model, x = Twins().half(), torch.randn(4, 64).half()
-    found, _ = made(model, x, target="sim:h200", kernels="library")
+    found, _ = made(model, x, target="sim:h200", kernels="library", effort="max")
     assert launched_in == [way for way in ways for _ in us] and len(asked) == len(ways)
     first, best, *again = asked[-1]
     # Each is to be loaded anew, and as often as short plans are.

@@ -109,7 +109,9 @@ def test_fast_takes_one_cut_and_tries_few_kernels() -> None:
     kernels, stages = {}, {}
     for effort in Effort:
         fast = anabranch.compile(model.half(), (args[0].half(),), target="sim:h200", effort=effort)
-        selection = fast.entries[-1].compilation.compiled.selection
+        compilation = fast.entries[-1].compilation
+        assert compilation is not None
+        selection = compilation.compiled.selection
         kernels[effort] = sum(
             c.kernel.provider == "triton" for t in selection.candidates.values() for c in t
         )

@@ -53,10 +53,10 @@ from anabranch.targets import resolve
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {},
-    "max-autotune": {},
-    "max-autotune-no-cudagraphs": {},
+    "max-autotune": {"effort": "max"},
+    "max-autotune-no-cudagraphs": {"effort": "max"},
 }
-"""torch.compile's modes. Every plan is tuned and is one CUDA graph: they ask for nothing else."""
+"""torch.compile's modes. Every plan is tuned and is one CUDA graph: they say how much is tried."""
 
 SHARED = (
     "inputs share memory, the model writes to one of them, and it was compiled for inputs that do "

@@ -284,7 +284,7 @@ def test_an_effort_may_try_fewer_modes(tmp_path: Path) -> None:
     """Only those are compiled and timed, no carve-out is; the answer is not that of who tries
     all."""
     few = (PdlMode.PREFETCH_L2_EARLY,)
-    us: dict[str, float | None] = {"": 9.0} | {mode: 8.0 for mode in PdlMode} | {"f": 7.0, "a": 5.0}
+    us: dict[str, float | None] = {"": 9.0, **dict.fromkeys(PdlMode, 8.0), "f": 7.0, "a": 5.0}
     machine: Any = Machine(us)
     with compiling(TASKS, machine, None, modes=few) as wait:
         wait()
