@@ -45,7 +45,7 @@ def test_the_same_elements_are_written(number: int) -> None:
 
 def _written(x: Tensor, mask: Tensor) -> Tensor:
     y = x.clone()
-    y[mask] = torch.ones(1)
+    y[mask] = torch.arange(8.0)
     return y
 
 
