@@ -53,7 +53,7 @@ def test_what_cannot_be_compiled_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Refusing(Triton):
-        def ready(self, kernels, cache=None, trace=None):  # type: ignore[no-untyped-def]
+        def ready(self, kernels, cache=None, trace=None, in_turn=False):  # type: ignore[no-untyped-def]
             self._built |= {self._recipe(self.program(kernel)): "too large" for kernel in kernels}
             yield []
             yield list(range(len(kernels)))

@@ -234,7 +234,7 @@ def test_what_never_compiles_is_given_up(monkeypatch: pytest.MonkeyPatch, count:
 
 
 SLOWLY = """
-def ready(self, kernels, cache=None):
+def ready(self, kernels, cache=None, in_turn=False):
     for i in range(len(kernels)):
         time.sleep(0.6)
         yield [i]

@@ -26,7 +26,7 @@ from anabranch.tuning.sandbox import early_times, spread
 from anabranch.tuning.sandbox import process as sandbox_process
 from anabranch.tuning.sandbox.client import SandboxClient
 from anabranch.tuning.sandbox.process import SandboxProcess
-from anabranch.tuning.sandbox.spread import SpreadTrials, packed
+from anabranch.tuning.sandbox.spread import SpreadTrials, _PartialAnswer, packed
 from anabranch.tuning.verdict import Verdict
 from anabranch.tuning.workers.identity import Identity, identity_of
 from anabranch.tuning.workers.local import LocalCrew
@@ -139,19 +139,42 @@ def test_verdicts_are_those_of_one_sandbox_whatever_becomes_of_workers(tmp_path:
 
 
 def test_candidates_of_one_body_are_one_workers() -> None:
-    tasks = {f"{n}": task(f"takes {n}", 100 + n % 2) for n in range(10)}
-    packs = packed(tasks)
-    assert sorted(map(sorted, packs)) == [["0", "2", "4", "6", "8"], ["1", "3", "5", "7", "9"]]
-    assert packed(dict(reversed(tasks.items()))) == packs
+    tasks = {f"{n:02}": task(f"takes {n}", 100 + n % 4) for n in range(16)}
+    packs = packed(tasks, 2)
+    assert [sorted({int(key) % 4 for key in pack}) for pack in packs] == [[0, 1], [2], [3]]
+    assert sorted(key for pack in packs for key in pack) == sorted(tasks)
+    assert packed(dict(reversed(tasks.items())), 2) == packs
 
 
 def test_jobs_get_smaller_as_less_is_left() -> None:
-    """A fourth of what is left for each of two workers, never less than is worth a job."""
+    """Four tenths of what is left for two workers, never less than is worth a job."""
     tasks = {f"{n:03}": task(f"takes {n}", 100 + n) for n in range(64)}
     packs = packed(tasks, 2)
-    assert [len(pack) for pack in packs] == [16, 12, 9, 7, 5, 4, 4, 4, 3]
+    assert [len(pack) for pack in packs] == [26, 16, 9, 6, 4, 3]
     assert sorted(key for pack in packs for key in pack) == sorted(tasks)
-    assert len(packed(tasks, 1)[0]) == 32
+    assert len(packed(tasks, 1)[0]) == 52
+
+
+def test_bodies_that_take_longest_to_compile_are_begun_first() -> None:
+    """One kernel with large tiles is enough."""
+    tasks = {f"{n}": task(f"takes {n}", 100 + n // 2) for n in range(8)}
+    large = tasks["5"].kernel
+    assert large is not None
+    tasks["5"] = replace(tasks["5"], kernel=replace(large, source="tl.arange(0, 64)"))
+    assert packed(tasks)[0][:2] == ["4", "5"]
+
+
+def test_whole_bodies_are_told_before_a_job_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the references, by whose times the others are scaled."""
+    monkeypatch.setattr(spread, "TOLD_KERNELS", 2)
+    keys, told = [f"{n}" for n in range(8)], list[dict[int, Verdict]]()
+    tasks = [*(task(f"takes {n}", 200 + n) for n in range(3)), *(task("a", 100) for _ in range(2))]
+    tasks += [task("b", 101) for _ in range(3)]
+    answer = _PartialAnswer(tasks, lambda part: told.append(dict(part)))
+    answer.keys = keys
+    for key in ("3", "5", "0", "1", "4", "2", "6", "7"):
+        answer.hear(key, Verdict("right"))
+    assert [sorted(part) for part in told] == [[0, 1, 2, 3, 4], [0, 1, 2, 5, 6, 7]]
 
 
 def test_the_caller_works_in_steps_while_workers_are_at_work() -> None:

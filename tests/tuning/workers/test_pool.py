@@ -240,6 +240,20 @@ def test_the_caller_alone_writes_the_cache_that_workers_read(tmp_path: Path) -> 
     assert not list(tmp_path.glob("anabranch-worker-*"))
 
 
+def test_parts_of_an_answer_come_before_it_with_what_was_stored(tmp_path: Path) -> None:
+    heard: list[tuple[str, Any, bool]] = []
+
+    def part(job: WorkerJob, value: Any) -> None:
+        with Cache.open(tmp_path) as cache:
+            heard.append((job.name, value, cache.get("plans", "new") == "stored"))
+
+    with forks(1, tmp_path) as pool:
+        asked = [WorkerJob("a", jobs.tell, ("new",)), WorkerJob("b", jobs.double, (1,))]
+        whole = [value_of(one) for one in pool.outcomes(asked, quiet(), part=part)]
+    assert heard == [("a", "a part", True), ("a", "another", True)]
+    assert whole == ["the whole", 2]
+
+
 def test_jobs_that_cannot_be_sent_are_errors_in_words() -> None:
     with forks() as pool:
         with pytest.raises(WorkerError, match=r"the job local cannot be sent"):

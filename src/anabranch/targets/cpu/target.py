@@ -294,7 +294,9 @@ class CpuTarget:
     ) -> None:
         """Nothing is built ahead here."""
 
-    def ready(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> Iterator[list[int]]:
+    def ready(
+        self, kernels: Sequence[Kernel], cache: Cache | None = None, in_turn: bool = False
+    ) -> Iterator[list[int]]:
         """The positions of these kernels, as they can be loaded: all of them now."""
         yield list(range(len(kernels)))
 

@@ -35,6 +35,9 @@ started ahead of the texts that they compile."""
 DIED = "the compiler died with exit status {}"
 KILLED = DIED.format(-9)
 """By somebody else, as where memory is short: it may do the next time, or on another machine."""
+WINDOW = 64
+"""Texts of which the longest is compiled first, where they are wanted in turn: a few for each
+process, so that none waits long for the last of them."""
 POINTER = 8
 """Bytes of a parameter."""
 EXTENT = re.compile(r"tl\.arange\(0, (\d+)\)")
@@ -119,17 +122,18 @@ def workers(recipes: int) -> int:
 
 @contextmanager
 def compiling(
-    recipes: Sequence[CubinRecipe], crew: Crew | None = None
+    recipes: Sequence[CubinRecipe], crew: Crew | None = None, in_turn: bool = False
 ) -> Iterator[Iterator[tuple[CubinRecipe, CubinOrReason]]]:
     """Compiles while the block runs; gives an iterator over what is ready, as it gets ready. What
-    is not ready when the block is left is given up. `crew`: whose processes work, and stay."""
+    is not ready when the block is left is given up. `crew`: whose processes work, and stay.
+    `in_turn`: the first ones are wanted first, WINDOW of them at a time."""
     own = crew or Crew()
     with tempfile.TemporaryDirectory(prefix="anabranch") as folder:
         batch = _Batch(own, folder)
         pool = Pool(workers(len(recipes)), "anabranch-compile")
         try:
-            longest = sorted(recipes, key=weight, reverse=True)
-            waiting = {pool.submit(batch.compile, recipe): recipe for recipe in longest}
+            ordered = _longest_first(recipes, WINDOW if in_turn else len(recipes))
+            waiting = {pool.submit(batch.compile, recipe): recipe for recipe in ordered}
             yield ((waiting[done], done.result()) for done in as_completed(waiting))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -217,9 +221,20 @@ def _built(answer: dict[str, Any], declared: int) -> CubinOrReason:
     )
 
 
+def _longest_first(recipes: Sequence[CubinRecipe], window: int) -> list[CubinRecipe]:
+    """The recipes, of so many in a row what takes longest first."""
+    windows = (recipes[at : at + window] for at in range(0, len(recipes), window))
+    return [recipe for some in windows for recipe in sorted(some, key=weight, reverse=True)]
+
+
 def weight(recipe: CubinRecipe) -> float:
-    """About what compiling it takes, in some unit: the larger the tiles of a thread, which are
-    products of two extents, and the longer the text, the more instructions."""
-    extents = list(map(int, EXTENT.findall(recipe.text)))
+    """About what compiling it takes, in some unit."""
+    return text_weight(recipe.text) / recipe.warps
+
+
+def text_weight(text: str) -> float:
+    """About what compiling the text takes for one warp, in some unit: the larger its tiles, which
+    are products of two extents, and the longer the text, the more instructions."""
+    extents = list(map(int, EXTENT.findall(text)))
     tiles = sum(extents) + sum(extents) ** 2 - sum(extent**2 for extent in extents)
-    return len(recipe.text) * tiles / recipe.warps
+    return float(len(text) * tiles)

@@ -97,10 +97,13 @@ class CudaTarget:
             if self._cudnn is not None:
                 self._cudnn.build(kernels, cache, self.spec.fingerprint)
 
-    def ready(self, kernels: Sequence[Kernel], cache: Cache | None = None) -> Iterator[list[int]]:
-        """As `prepare` for generated kernels: their positions as they get ready."""
+    def ready(
+        self, kernels: Sequence[Kernel], cache: Cache | None = None, in_turn: bool = False
+    ) -> Iterator[list[int]]:
+        """As `prepare` for generated kernels: their positions as they get ready. `in_turn`: about
+        in this order."""
         with torch.cuda.device(self.device):
-            yield from self._triton.ready(kernels, cache)
+            yield from self._triton.ready(kernels, cache, in_turn=in_turn)
 
     def load(
         self,

@@ -150,10 +150,15 @@ class Triton:
             steps.close()
 
     def ready(
-        self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None
+        self,
+        kernels: Sequence[Kernel],
+        cache: Cache | None = None,
+        trace: Trace | None = None,
+        in_turn: bool = False,
     ) -> Generator[list[int], None, None]:
         """The same, a step at a time: the positions of kernels that can be loaded, or failed. At
-        first those that nobody need compile; compiling goes on between the steps."""
+        first those that nobody need compile; compiling goes on between the steps. `in_turn`: about
+        in their order, and not those first that take longest."""
         wanted: dict[CubinRecipe, list[int]] = {}
         others: list[int] = []
         for i, kernel in enumerate(kernels):
@@ -175,7 +180,7 @@ class Triton:
         if not missing:
             yield first
         else:
-            with compiling(missing, self._crew) as compiled:
+            with compiling(missing, self._crew, in_turn) as compiled:
                 yield first
                 for done, (recipe, built) in enumerate(compiled, 1):
                     self._built[recipe] = built

@@ -51,7 +51,8 @@ class SandboxClient:
     """Puts itself before a trial: what fails there is not tried here. `sandbox`: the process, if
     others use it too; without it there is one of its own, which ends with the block. What was not
     tried when `until` is over is refused, this time. `values`: what tasks read on the example, by
-    their text, where somebody else knows it."""
+    their text, where somebody else knows it. `heard`: hears of each verdict, by the task's key, as
+    it comes; tasks are then tried about in their order."""
 
     def __init__(
         self,
@@ -61,11 +62,13 @@ class SandboxClient:
         sandbox: SandboxProcess | None = None,
         until: Deadline = ENDLESS,
         values: Mapping[str, list[Tensor] | None] | None = None,
+        heard: Callable[[str, Verdict], object] | None = None,
     ) -> None:
         self._target, self._cache, self._trace = target, cache, trace
         self._own, self._until, self._contents = sandbox is None, until, values
         self._sandbox = sandbox or SandboxProcess(target, cache)
         self._verdict_of: dict[str, Verdict] = {}
+        self._told_of = heard
         self.settled = True
         """False where kernels were refused for no fault of theirs."""
 
@@ -86,7 +89,7 @@ class SandboxClient:
         for those of the others that may be the fastest of their task. `timed`: as `EarlyTimes`."""
 
         def both(tasks: Sequence[Task]) -> Sequence[Cost | None]:
-            keys = {i: self._key(task) for i, task in enumerate(tasks) if _generated(task)}
+            keys = {i: self.key(task) for i, task in enumerate(tasks) if _generated(task)}
 
             def verdict_of(i: int) -> Verdict | None:
                 return self._verdict_of.get(keys[i]) if i in keys else UNASKED
@@ -106,9 +109,13 @@ class SandboxClient:
                 self._target.prepare(kernels)
             yield
 
+    def key(self, task: Task) -> str:
+        """Names the verdict on a task with its kernel."""
+        return VERDICTS.key(self._target.spec.fingerprint, task_text(task))
+
     def right(self, task: Task) -> bool:
         """Whether the task's kernel ran in the sandbox, and was right there."""
-        verdict = self._verdict_of.get(self._key(task))
+        verdict = self._verdict_of.get(self.key(task))
         return verdict is not None and verdict.reached == "right" and verdict.refused is None
 
     def refusals(self, tasks: Sequence[Task]) -> dict[int, Refused]:
@@ -128,7 +135,7 @@ class SandboxClient:
         whether there is another."""
         if self._target.spec.simulated:
             return {}
-        keys = {i: self._key(task) for i, task in enumerate(tasks) if _generated(task)}
+        keys = {i: self.key(task) for i, task in enumerate(tasks) if _generated(task)}
         self._verdict_of |= VERDICTS.get_many(self._cache, {key: key for key in keys.values()})
         left = {key: tasks[i] for i, key in keys.items() if key not in self._verdict_of}
         try:
@@ -178,12 +185,14 @@ class SandboxClient:
                 return True
             return not self._until.over() and step()
 
-        asked = dict(left), references, mine, values, self._trace, self._until
-        try:
-            for key, verdict in others.verdicts(*asked, next_step):
-                del left[key]
+        def learn(key: str, verdict: Verdict) -> None:
+            if left.pop(key, None) is not None:  # else a worker died that had told of it
                 self._learn(key, verdict)
                 self._trace.progress("tuning", total - len(left), total, "kernels tried")
+
+        asked = dict(left), references, mine, values, self._trace, self._until
+        try:
+            others.verdicts(*asked, next_step, learn)
         except WorkerError as failed:
             self._sandbox.others = None
             what = f"{failed.what}: all kernels are tried here"
@@ -234,6 +243,8 @@ class SandboxClient:
     def _learn(self, key: str, verdict: Verdict) -> None:
         self._verdict_of[key] = verdict
         VERDICTS.put(self._cache, key, verdict)
+        if self._told_of is not None:
+            self._told_of(key, verdict)
 
     def _answers(
         self, tasks: Mapping[str, Task], meanwhile: Iterator[None]
@@ -242,7 +253,8 @@ class SandboxClient:
         begun, and with its verdict; fewer if the process dies."""
         process, keys = self._sandbox.running(), list(tasks)
         try:
-            _ask(process, list(tasks.values()), run=True, values=self._values(list(tasks.values())))
+            values, in_turn = self._values(list(tasks.values())), self._told_of is not None
+            _ask(process, list(tasks.values()), run=True, values=values, in_turn=in_turn)
         except BrokenPipeError:
             return
         for _ in meanwhile:
@@ -269,9 +281,6 @@ class SandboxClient:
             for task in tasks
         ]
 
-    def _key(self, task: Task) -> str:
-        return VERDICTS.key(self._target.spec.fingerprint, task_text(task))
-
 
 def compile_ahead(kernels: Sequence[Kernel], sandbox: SandboxProcess) -> None:
     """Have generated kernels compiled into the cache, by compilers that are at hand there: others
@@ -295,11 +304,12 @@ def _ask(
     tasks: Sequence[Task],
     run: bool,
     values: Sequence[list[Tensor] | None] = (),
+    in_turn: bool = False,
 ) -> None:
     """BrokenPipeError if it does not read on: what is asked may be more than a pipe holds."""
     assert process.stdin is not None
     told = (written(task, tensors) for task, tensors in itertools.zip_longest(tasks, values))
-    asked = BATCHES.write(SandboxBatch(tuple(told), run), None)
+    asked = BATCHES.write(SandboxBatch(tuple(told), run, in_turn), None)
     with _alive_for(process, TIME.sandbox_silence_s):
         process.stdin.write(asked + b"\n")
         process.stdin.flush()

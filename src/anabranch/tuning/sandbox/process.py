@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, Self
 
@@ -53,10 +53,11 @@ class OtherSandboxes(Protocol):
         trace: Trace,
         until: Deadline,
         step: Callable[[], bool],
-    ) -> Iterator[tuple[str, Verdict]]:
-        """Those that were tried, as answers come, in the microseconds of `mine`, which is what the
-        references take here. `values`: what a task reads on the example, where that is known;
-        `step`: as `WorkerPool.outcomes` has it."""
+        learn: Callable[[str, Verdict], object],
+    ) -> None:
+        """Have `learn` hear of those that were tried, body by body as answers come, in the
+        microseconds of `mine`, which is what the references take here. `values`: what a task reads
+        on the example, where that is known; `step`: as `WorkerPool.outcomes` has it."""
 
 
 class SandboxProcess:

@@ -1,18 +1,18 @@
 """Generated kernels tried by workers: each compiles, checks and roughly times a part, on its GPU.
 
-    tasks of body A -> worker 0's sandbox -> verdicts, times x 1.02
-    tasks of body B -> worker 1's sandbox -> verdicts, times x 0.97      as the caller's clock
+    bodies A, B, .. -> worker 0's sandbox -> verdicts of A, of B, .., times x 1.02
+    bodies M, N, .. -> worker 1's sandbox -> verdicts of M, of N, .., times x 0.97     our clock
 
-All candidates of one body are one worker's: so one clock ranks them. References, kernels that every
-worker and the caller have run, say by how much a worker's clock differs. These times only choose
-who is timed precisely, side by side, on the caller's GPU alone. A worker's verdicts are kept by the
-caller, not in the worker's cache, which has what was compiled.
+All candidates of one body are one worker's, and are told together: so one clock ranks them.
+References, kernels that every worker and the caller have run, say by how much a worker's clock
+differs. These times only choose who is timed precisely, side by side, on the caller's GPU alone. A
+worker's verdicts are kept by the caller, not in the worker's cache, which has what was compiled.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -23,6 +23,7 @@ from anabranch.ir.key import structure_text, task_text
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Task
 from anabranch.targets import resolve
+from anabranch.targets.cuda.cubin import text_weight
 from anabranch.trace import Trace
 from anabranch.tuning.sandbox.client import SandboxClient
 from anabranch.tuning.sandbox.process import SandboxProcess
@@ -35,10 +36,12 @@ LEAST_SPREAD = 48
 """Kernels that are worth sending: fewer are compiled here in the time that it takes."""
 REFERENCES = 3
 """Kernels that all run, enough that one odd time is not the median."""
-JOB_KERNELS = 32
-"""Of a job at least, so that the compilers of a worker are busy."""
-SHARE = 2
+JOB_KERNELS = 64
+"""Of a job at least: a worker's compilers have nothing to do while it ends and the next begins."""
+SHARE = 1.25
 """A job is what is left, divided by the workers and by this."""
+TOLD_KERNELS = 16
+"""Between two words of a worker on what it has tried."""
 
 
 class SpreadTrials:
@@ -66,10 +69,12 @@ class SpreadTrials:
         trace: Trace,
         until: Deadline,
         step: Callable[[], bool],
-    ) -> Iterator[tuple[str, Verdict]]:
-        """Keys of those that workers have tried, with their verdicts, as answers come; others are
-        left to the caller. `mine`: what references take in the caller's sandbox, asked when the
-        first answer is there; `values`: as `SandboxTask` has them, by key."""
+        learn: Callable[[str, Verdict], object],
+    ) -> None:
+        """Tell `learn` the keys of those that workers have tried, with their verdicts, as bodies
+        are done; others are left to the caller. `mine`: what references take in the caller's
+        sandbox, asked when the first answer is there; `values`: as `SandboxTask` has them, by
+        key."""
         packs = packed(left, self._pool.size)
         jobs = []
         for number, pack in enumerate(packs):
@@ -78,35 +83,48 @@ class SpreadTrials:
             batch = BATCHES.write(SandboxBatch(told, True), None)
             label = f"{len(pack)} kernels"
             jobs.append(WorkerJob(str(number), _try_there, (batch, self._tf32), label))
-        for outcome in self._pool.outcomes(jobs, trace, until, step=step):
+
+        def hear(job: WorkerJob, verdicts: Mapping[int, Verdict]) -> None:
+            keys = [*references, *packs[int(job.key)]]
+            own = {key: verdicts[at].cost for at, key in enumerate(references)}
+            factor = scale(mine(), {key: cost for key, cost in own.items() if cost is not None})
+            for at, verdict in verdicts.items():
+                if at >= len(references):
+                    learn(keys[at], _scaled(verdict, factor))
+
+        by_key = {job.key: job for job in jobs}
+        for outcome in self._pool.outcomes(jobs, trace, until, step=step, part=hear):
             if isinstance(outcome, Done) and outcome.value is not None:
-                verdicts: list[Verdict] = outcome.value
-                firsts = dict(zip(references, verdicts, strict=False))
-                factor = scale(mine(), {k: v.cost for k, v in firsts.items() if v.cost is not None})
-                pack = packs[int(outcome.key)]
-                for key, verdict in zip(pack, verdicts[len(references) :], strict=True):
-                    yield key, _scaled(verdict, factor)
+                hear(by_key[outcome.key], outcome.value)
 
 
 def packed(left: Mapping[str, Task], workers: int = 1) -> list[list[str]]:
     """Keys of jobs: those of one body together, in an order that the tasks alone decide.
 
-    Guided self-scheduling: jobs get smaller, so that a worker seldom waits for its compilers to
-    begin anew, and all workers end at about the same time.
+    Bodies whose kernels take longest to compile come first, so that none of them is waited for at
+    the end. Guided self-scheduling: jobs get smaller, so that all workers end at about the same
+    time.
     """
     bodies: dict[str, list[str]] = {}
     for key in sorted(left):
         bodies.setdefault(structure_text(left[key].body), []).append(key)
+    weight = {key: _compile_weight(task) for key, task in left.items()}
     packs: list[list[str]] = []
     room: list[str] = []
     rest = len(left)
-    for keys in sorted(bodies.values(), key=lambda keys: (-len(keys), keys[0])):
+    for keys in sorted(
+        bodies.values(), key=lambda keys: (-max(map(weight.__getitem__, keys)), -len(keys), keys[0])
+    ):
         room += keys
         if len(room) >= max(JOB_KERNELS, rest / (SHARE * workers)):
             packs.append(room)
             rest -= len(room)
             room = []
     return [*packs, room] if room else packs
+
+
+def _compile_weight(task: Task) -> float:
+    return 0.0 if task.kernel is None else text_weight(task.kernel.source)
 
 
 def scale(mine: Mapping[str, Cost], theirs: Mapping[str, Cost]) -> float:
@@ -127,9 +145,10 @@ def _scaled(verdict: Verdict, factor: float) -> Verdict:
     return replace(verdict, cost=replace(cost, us=cost.us * factor, spread=cost.spread * factor))
 
 
-def _try_there(here: WorkerPlace, batch: bytes, tf32: bool) -> list[Verdict] | None:
-    """What a worker does: the verdicts of its own sandbox, in the order of the batch; None where it
-    could not say of all, through no fault of theirs. The sandbox stays for the next job."""
+def _try_there(here: WorkerPlace, batch: bytes, tf32: bool) -> dict[int, Verdict] | None:
+    """What a worker does: the verdicts of its own sandbox, by the position in the batch; None where
+    it could not say of all, through no fault of theirs. Those of bodies that are done are told
+    before. The sandbox stays for the next job."""
     target, process = _sandbox_there(here, tf32)
     asked = BATCHES.read(batch, None).tasks
     tasks = [read(sandbox_task) for sandbox_task in asked]
@@ -137,10 +156,42 @@ def _try_there(here: WorkerPlace, batch: bytes, tf32: bool) -> list[Verdict] | N
         task_text(task): values_told(sandbox_task)
         for task, sandbox_task in zip(tasks, asked, strict=True)
     }
-    arguments = (target, None, here.trace, process, here.deadline, values_of)
+    answer = _PartialAnswer(tasks, here.tell)
+    arguments = (target, None, here.trace, process, here.deadline, values_of, answer.hear)
     with SandboxClient(*arguments) as client:
+        answer.keys = [client.key(task) for task in tasks]
         verdicts = client.verdicts(tasks)
-    return [verdicts[number] for number in range(len(tasks))] if client.settled else None
+    return verdicts if client.settled else None
+
+
+class _PartialAnswer:
+    """What is told of some tasks before all were tried, the references first: bodies of which all
+    was tried, many at a time. `keys`: of the tasks."""
+
+    def __init__(
+        self, tasks: Sequence[Task], tell: Callable[[Mapping[int, Verdict]], None]
+    ) -> None:
+        self.keys: list[str] = []
+        self._tell, self._texts = tell, [structure_text(task.body) for task in tasks]
+        self._verdict_of: dict[str, Verdict] = {}
+        self._told = set(range(min(REFERENCES, len(tasks))))
+        self._first = tuple(self._told)
+
+    def hear(self, key: str, verdict: Verdict) -> None:
+        """Tell what is done, from so many verdicts on."""
+        self._verdict_of[key] = verdict
+        if len(self._verdict_of) % TOLD_KERNELS:
+            return
+        missing = {
+            text
+            for text, key in zip(self._texts, self.keys, strict=True)
+            if key not in self._verdict_of
+        }
+        done = [at for at, text in enumerate(self._texts) if text not in missing]
+        fresh = [at for at in done if at not in self._told]
+        if fresh and all(self.keys[at] in self._verdict_of for at in self._first):
+            self._told.update(fresh)
+            self._tell({at: self._verdict_of[self.keys[at]] for at in (*self._first, *fresh)})
 
 
 def _start_there(here: WorkerPlace, tf32: bool) -> None:

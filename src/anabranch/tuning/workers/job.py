@@ -28,7 +28,8 @@ class WorkerPlace:
     there; `gpu`: which one, "" for none;
     `cache_dir`: the folder of the worker's own cache; `deadline`: what is left of the caller's;
     `trace`: whose progress and warnings the caller hears; `kept`: what earlier jobs
-    of this worker have left for later ones."""
+    of this worker have left for later ones; `tell`: gives the caller a part of the answer while the
+    job goes on, with what was stored so far."""
 
     worker: str
     target: str
@@ -37,6 +38,7 @@ class WorkerPlace:
     deadline: Deadline
     trace: Trace
     kept: dict[str, Any] = field(default_factory=dict)
+    tell: Callable[[Any], None] = lambda part: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What a caller sends to a worker and what comes back, as pickled dataclasses.
 
-caller: Ahead, Begin --> worker   worker: Ready, EventTold, EventTold, ..., Answered --> caller
+caller: Ahead, Begin --> worker   worker: Ready, EventTold, PartTold, ..., Answered --> caller
         Stop, Interrupt                   NotStarted
 
 The package reads no pickle but these, which go between a process and the workers that it started,
@@ -69,6 +69,14 @@ class EventTold:
     """An event of the trace of the running job."""
 
     event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class PartTold:
+    """A part of what the running job has to say, pickled; `stored`: as `Answered` has it."""
+
+    value: bytes
+    stored: Stored = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from anabranch.cache import Cache
 from anabranch.deadline import ENDLESS, TIME, Deadline
@@ -32,6 +32,7 @@ from anabranch.tuning.workers.messages import (
     EventTold,
     Interrupt,
     NotStarted,
+    PartTold,
     Ready,
     Stop,
     Stored,
@@ -67,6 +68,7 @@ class _Batch:
     until: Deadline
     trace: Trace
     queue: deque[int]
+    part: Callable[[WorkerJob, Any], None]
     died: dict[int, list[str]] = field(default_factory=dict)
     asked_to_end: bool = False
     interrupted: bool = False
@@ -112,15 +114,18 @@ class WorkerPool:
         until: Deadline = ENDLESS,
         first_interrupt_asks: bool = False,
         step: Callable[[], bool] = lambda: False,
+        part: Callable[[WorkerJob, Any], None] = lambda job, value: None,
     ) -> Iterator[Outcome]:
         """One for each job, as they come. `until`: no job is begun later, and those that run have
         what is left of it. `first_interrupt_asks`: the first Ctrl-C is a KeyboardInterrupt in the
         jobs that run, and no other is begun; else it ends them. `step`: a short piece of the
-        caller's own work, done while jobs run; whether there is another piece now. WorkerError for
-        a job that cannot be sent, for two of one key, and where no worker can be started."""
+        caller's own work, done while jobs run; whether there is another piece now. `part`: hears
+        of what a job tells before its outcome, which it may tell again if its worker dies.
+        WorkerError for a job that cannot be sent, for two of one key, and where no worker can be
+        started."""
         if len({job.key for job in jobs}) != len(jobs):
             raise WorkerError("two jobs have one key", "results go by key", "give each its own")
-        batch = _Batch(jobs, until, trace, deque(range(len(jobs))))
+        batch = _Batch(jobs, until, trace, deque(range(len(jobs))), part)
         try:
             while batch.queue or any(place.job is not None for place in self._places):
                 yield from self._ended(batch)
@@ -214,6 +219,9 @@ class WorkerPool:
             self._accept(place, message.refused, batch.trace)
         elif isinstance(message, EventTold) and place.job is not None:
             _tell(batch.trace, place, batch.jobs[place.job].name, message.event)
+        elif isinstance(message, PartTold) and place.job is not None:
+            self._store(message.stored)
+            batch.part(batch.jobs[place.job], read(message.value))
         elif isinstance(message, Answered) and place.job is not None:
             job, place.job = batch.jobs[place.job], None
             self._store(message.stored)

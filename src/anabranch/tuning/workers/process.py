@@ -40,6 +40,7 @@ from anabranch.tuning.workers.messages import (
     EventTold,
     Interrupt,
     NotStarted,
+    PartTold,
     Ready,
     Stop,
     Stored,
@@ -153,12 +154,16 @@ class _Serving:
 
     def _here(self, gpu: str, until: Deadline) -> WorkerPlace:
         setup, trace = self._setup, Trace(self._tell)
-        return WorkerPlace(setup.name, setup.target, gpu, setup.folder, until, trace, self._kept)
+        own = setup.name, setup.target, gpu, setup.folder, until, trace, self._kept
+        return WorkerPlace(*own, tell=self._tell_part)
 
     def _stored(self) -> Stored:
         with Cache.open(self._setup.folder) as cache:
             stored, self._sent = cache.news(self._sent)
         return stored
+
+    def _tell_part(self, part: Any) -> None:
+        self._send(PartTold(written(part), self._stored()))
 
     def _tell(self, event: Event) -> None:
         now = time.monotonic()
