@@ -5,7 +5,7 @@
 The papers' numbers are in tools/papers.toml; ours come from the records in benchmarks/results,
 found by what their rows say, whatever a file is called. A row is one record: of those that time
 published systems as they were published, the one with the most of its numbers, then with the most
-systems, then the newest. Numbers of two records never stand in one row. What a row
+of the table's systems, then the newest. Numbers of two records never stand in one row. What a row
 lacks stands below the table: the command that runs it, or why the record has no number there. A
 test compares the page with the records.
 
@@ -27,6 +27,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from anabranch.bench.jobs import ScheduleMatrix
+from anabranch.bench.reproduce import reproduction
+from anabranch.bench.result_rows import CALL, OURS, BenchmarkMatrix
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "tools" / "papers.toml"
@@ -160,7 +164,8 @@ def _slowed(row: Mapping[str, Any] | None) -> bool:
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table: `command` runs it; `says`: what its numbers are; `differs`: what stands between the
-    paper's and ours. `kind`: of which records."""
+    paper's and ours. `kind`: of which records. `systems`: that the command runs, as rows name
+    them."""
 
     title: str
     command: str
@@ -169,6 +174,7 @@ class Table:
     places: tuple[Place, ...]
     columns: tuple[Column, ...]
     kind: str
+    systems: frozenset[str] = frozenset()
 
 
 def tables_of(paper: Mapping[str, Any]) -> Iterator[Table]:
@@ -179,7 +185,21 @@ def tables_of(paper: Mapping[str, Any]) -> Iterator[Table]:
         places = tuple((model, batch) for model in entry["models"] for batch in batches)
         texts = {name: entry[name].strip() for name in ("title", "command", "says", "differs")}
         kind = entry.get("kind", SYSTEMS)
-        yield Table(**texts, places=places, columns=columns, kind=kind)
+        systems = systems_of(texts["command"])
+        yield Table(**texts, places=places, columns=columns, kind=kind, systems=systems)
+
+
+def systems_of(command: str) -> frozenset[str]:
+    """The rows of each network under `anabranch reproduce` and these words: none where they are
+    batches or devices."""
+    paper, table = command.split()
+    matrix = reproduction(paper, table).matrix
+    if isinstance(matrix, ScheduleMatrix):
+        return frozenset(matrix.schedulers)
+    if not isinstance(matrix, BenchmarkMatrix):
+        return frozenset()
+    own = {f"{OURS}:{name}" for name in matrix.systems}
+    return frozenset({*own, *(matrix.rivals or ()), *((OURS, CALL) if matrix.ours else ())})
 
 
 def page() -> str:
@@ -301,13 +321,13 @@ def _best(table: Table, place: Place) -> Run | None:
 def best(runs: Iterable[Run], table: Table, place: Place) -> Run | None:
     """Of the runs of this network that have the table's first column the one whose published
     systems are as published, of these the one with the most numbers of the table, then with the
-    most systems that have a time, then the newest."""
+    most times of its systems, then the newest."""
     first, *_ = table.columns
     own = (run for run in runs if run.kind == table.kind and run.place == place)
 
     def worth(run: Run) -> tuple[bool, int, int, str]:
         numbers = sum(column.ours(run) is not None for column in table.columns)
-        return not run.unfair, numbers, len(run.took), run.date
+        return not run.unfair, numbers, len(table.systems & run.took.keys()), run.date
 
     return max((run for run in own if first.ours(run) is not None), key=worth, default=None)
 
