@@ -130,3 +130,15 @@ def test_leaving_early_leaves_no_process(
 def test_cubins_and_refusals_survive_the_cache() -> None:
     for built in (Cubin(b"\x7fELF\n\x00\n", "add", 4, 0, 5, 0, 30, 8), "no such name\nat 3"):
         assert read_built(write_built(built)) == built
+
+
+def test_in_turn_the_longest_of_the_next_few_is_begun_first(recipe: CubinRecipe) -> None:
+    """Elsewhere the longest of all."""
+    sizes = (16, 64, 32, 128, 512, 256)
+    texts = [replace(recipe, text=f"tl.arange(0, {size})") for size in sizes]
+
+    def order(window: int) -> list[int]:
+        return [sizes[texts.index(one)] for one in cubin._longest_first(texts, window)]
+
+    assert order(2) == [64, 16, 128, 32, 512, 256]
+    assert order(6) == [512, 256, 128, 64, 32, 16]
