@@ -26,6 +26,7 @@ from anabranch.artifact.bounds import (
     plain,
 )
 from anabranch.artifact.operators import check_arguments, check_operator
+from anabranch.artifact.overwrites import check_overwrites
 from anabranch.artifact.schema import Document, GraphModel, TaskModel
 from anabranch.artifact.weights import restore
 from anabranch.ir.codec import ToldKernel, told_kernel
@@ -83,6 +84,7 @@ def read(
         graph=document.graph,
     )
     check_places(plan)
+    check_overwrites(plan)
     check_spec(plan.spec)
     if plan.signature is not None:
         check_signature(plan.signature, tasks)

@@ -2,12 +2,15 @@
 
 A value lives in a *slot*: the caller's input, a constant, a region of the one arena, the graph's
 own pool (results of kernels that allocate), the place of a state, the memory of the value it is an
-alias of, or a slice of the elided concat it is a part of.
+alias of, or a slice of the elided concat it is a part of. A result may lie *over* a value that its
+kernel reads and nobody needs afterwards, where the kernel reads each element before it writes the
+one of the same place.
 
     plan resnet50 for NVIDIA H200
       arena 2,473,984 B, pool 4,096 B, 53 tasks on 3 streams, 4 waits
       %relu                     arena            0  +1605632
       %relu_1                   arena      1605632  +802816
+      %add                      arena      1605632  +802816   over %relu_1
       %softmax                  pool    until linear
       workspace of conv3        arena      2408448  +65536
 """
@@ -34,13 +37,15 @@ ALIGNMENT = 512
 class Slot:
     """Where a value lives; a new value of a state where the state does. `offset` and `nbytes` in
     bytes, of the arena; a pool value may be released before the launch of `release` (a task name),
-    or is held to the end (None)."""
+    or is held to the end (None). `over`: the value of the arena whose place it takes, of those that
+    its own task reads; "" if it takes none."""
 
     value: str
     space: SpaceName
     offset: int = 0
     nbytes: int = 0
     release: str | None = None
+    over: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +199,7 @@ def text_plan(plan: Plan) -> str:
     ]
     for slot in plan.slots:
         place = f"{slot.offset:>10}  +{slot.nbytes}" if slot.space == "arena" else ""
+        place += f"   over %{slot.over}" if slot.over else ""
         if slot.space == "pool":
             place = f"until {slot.release}" if slot.release else "to the end"
         lines.append(f"  %{slot.value:<24} {slot.space:<8}{place}".rstrip())

@@ -41,7 +41,7 @@ def fence(plan: Plan) -> Plan:
         return start
 
     slots = tuple(
-        replace(slot, offset=put(slot.nbytes)) if slot.space == "arena" else slot
+        replace(slot, offset=put(slot.nbytes), over="") if slot.space == "arena" else slot
         for slot in plan.slots
     )
     workspaces = tuple(replace(item, offset=put(item.nbytes)) for item in plan.workspaces)

@@ -9,12 +9,17 @@ Bytes may be given on only to a value whose writer surely starts after *all* of 
 The end of the run is one more position, after all launches: outputs are touched there. The parts of
 an elided concat share one buffer that each of them writes a slice of: what was there before must
 have ended before any of them starts.
+
+A result may take the place of what its own launch is the last to read, where its kernel may write
+over that: both are one buffer then, which lives from the first writer to the last reader.
+
+    stream 0:  a --reads a, writes b over it--> b -------> c        one buffer: a, then b
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from anabranch.ir.schedule import Schedule, happens_before
 from anabranch.ir.task import TaskGraph, owners, places, value_types
@@ -74,6 +79,58 @@ def lifetimes(
         Lifetime(name, types[name].nbytes, first, touches[name], tuple(later))
         for name, (first, *later) in writers.items()
     )
+
+
+Overwritable = Mapping[str, Sequence[str]]
+"""By the name of a result those of the values that its task reads whose places its kernel may write
+it to, the best first: roots of aliases, of the result's size."""
+
+
+def taken_over(
+    values: Sequence[Lifetime],
+    before: Sequence[int],
+    overwritable: Overwritable,
+    apart: Collection[str] = (),
+) -> dict[str, str]:
+    """By result the value whose place it takes: one whose other touches have all ended when the
+    result's writer starts. Each place is taken by one result. `values`, `before`: under a schedule,
+    and so in each that orders more; `apart`: values that lie in no arena, or in parts."""
+    lives = {value.value: value for value in values if value.value not in apart}
+    taken, gone = dict[str, str](), set[str]()
+    for value in values:
+        if value.value not in lives or value.later:
+            continue
+        ended = before[value.writer] | 1 << value.writer
+        for old in overwritable.get(value.value, ()):
+            there = lives.get(old)
+            if there is None or there.later or old in gone:
+                continue
+            if not there.touches & ~ended and there.nbytes == value.nbytes:
+                taken[value.value] = old
+                gone.add(old)
+                break
+    return taken
+
+
+def joined(values: Sequence[Lifetime], taken: Mapping[str, str]) -> list[Lifetime]:
+    """The lifetimes of buffers: values that take each other's places are one, by the name of the
+    first of them."""
+    root = places_of(taken)
+    touches: dict[str, int] = {}
+    for value in values:
+        first = root.get(value.value, value.value)
+        touches[first] = touches.get(first, 0) | value.touches
+    return [
+        replace(value, touches=touches[value.value]) for value in values if value.value not in root
+    ]
+
+
+def places_of(taken: Mapping[str, str]) -> dict[str, str]:
+    """For each value that takes a place, the value that was there first."""
+    root: dict[str, str] = {}
+    for value, old in taken.items():  # in launch order: what was there comes first
+        root[value] = root.get(old, old)
+    return root
 
 
 def before_masks(schedule: Schedule) -> list[int]:

@@ -13,13 +13,14 @@ from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import TaskGraph
-from anabranch.memory.planner import pack
+from anabranch.memory.lifetime import Overwritable
+from anabranch.memory.planner import NOTHING_OVER, pack
 from anabranch.trace import Trace
 
 
 class Packer:
     """Plans of `tasks` whose arenas keep to `limit_bytes` where waits can do that; None: to no
-    limit."""
+    limit. `overwritable`: which results may be written over what their tasks read."""
 
     def __init__(
         self,
@@ -27,16 +28,18 @@ class Packer:
         spec: TargetSpec,
         signature: Signature | None,
         limit_bytes: int | None,
+        overwritable: Overwritable = NOTHING_OVER,
     ) -> None:
         self._tasks, self._spec, self._signature = tasks, spec, signature
-        self._limit = limit_bytes
+        self._limit, self._overwritable = limit_bytes, overwritable
         self._packed: dict[Schedule, tuple[Plan, Trace]] = {}
 
     def plan(self, schedule: Schedule, trace: Trace | None = None) -> Plan:
         """The plan under a schedule; how it came to be is told to the trace."""
         if schedule not in self._packed:
             told = Trace(quiet=True)
-            plan = pack(self._tasks, schedule, self._spec, self._signature, told, self._limit)
+            own = self._signature, told, self._limit, self._overwritable
+            plan = pack(self._tasks, schedule, self._spec, *own)
             self._packed[schedule] = plan, told
         plan, told = self._packed[schedule]
         if trace is not None:

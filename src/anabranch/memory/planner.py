@@ -7,20 +7,37 @@
     alias             the memory of what it renames
     part              a slice of the elided concat it belongs to
 
+A result takes the place of what its own task is the last to read, where the kernel may write over
+that (`overwritable`, which whoever knows kernels tells): a gradient of logits needs no second place
+beside the logits.
+
 Every plan is proved by `race_check.check_plan` before it is handed out.
 """
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from anabranch.ir.plan import Plan, Signature, Slot, Workspace
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Task, TaskGraph, places, value_types
+from anabranch.ir.task import Task, TaskGraph, places, value_types, wholes
 from anabranch.memory.arena import Placement, place
-from anabranch.memory.lifetime import Lifetime, before_masks, lifetimes, release_point
+from anabranch.memory.lifetime import (
+    Lifetime,
+    Overwritable,
+    before_masks,
+    joined,
+    lifetimes,
+    places_of,
+    release_point,
+    taken_over,
+)
 from anabranch.memory.race_check import check_plan
 from anabranch.memory.tighten import tighten
 from anabranch.trace import Trace
+
+NOTHING_OVER: Overwritable = MappingProxyType({})
 
 
 def pack(
@@ -30,10 +47,12 @@ def pack(
     signature: Signature | None = None,
     trace: Trace | None = None,
     limit_bytes: int | None = None,
+    overwritable: Overwritable = NOTHING_OVER,
 ) -> Plan:
     """The plan with a small arena. Where that is larger than `limit_bytes`, event waits are added
     until it is not (or none is left to add, which is an event): 1.25 times the arena of the
-    sequential plan is a limit that most schedules keep without."""
+    sequential plan is a limit that most schedules keep without. `overwritable`: which results may
+    be written over which values, as far as their kernels say."""
     trace = trace or Trace()
     held = _held(signature)
     in_place = places(tasks)
@@ -45,10 +64,19 @@ def pack(
         if name not in in_place
     }
 
+    apart = {*allocated, *wholes(tasks).values()}
+    taken = (
+        taken_over(
+            lifetimes(tasks, schedule, held), before_masks(schedule), overwritable, apart=apart
+        )
+        if overwritable
+        else {}
+    )
+
     def buffers_of(schedule: Schedule) -> list[Lifetime]:
         values = lifetimes(tasks, schedule, held)
         kept = [value for value in values if value.value not in allocated]
-        return [*kept, *_workspaces(tasks, schedule)]
+        return [*joined(kept, taken), *_workspaces(tasks, schedule)]
 
     placement = place(buffers_of(schedule), before_masks(schedule))
     if limit_bytes is not None and placement.total > limit_bytes:
@@ -57,6 +85,7 @@ def pack(
         schedule, placement = _tightened(schedule, placement, tight, limit_bytes, trace)
     placed = dict(zip(buffers_of(schedule), placement.offsets, strict=True))
     offsets = {buffer.value: offset for buffer, offset in placed.items()}
+    offsets |= {name: offsets[first] for name, first in places_of(taken).items()}
     before = before_masks(schedule)
     written: dict[str, Slot] = {}
     for value in lifetimes(tasks, schedule, held):
@@ -65,7 +94,8 @@ def pack(
             release = release_point(value, schedule, before)
             written[name] = Slot(name, "pool", nbytes=value.nbytes, release=release)
         else:
-            written[name] = Slot(name, "arena", offsets[name], value.nbytes)
+            over = taken.get(name, "")
+            written[name] = Slot(name, "arena", offsets[name], value.nbytes, over=over)
     plan = Plan(
         tasks,
         schedule,
@@ -152,4 +182,6 @@ def _slots(tasks: TaskGraph, written: dict[str, Slot]) -> tuple[Slot, ...]:
 def _sentence(plan: Plan) -> str:
     total = sum(slot.nbytes for slot in plan.slots if slot.space == "arena")
     total += sum(item.nbytes for item in plan.workspaces)
-    return f"{total:,} B of values and workspaces in an arena of {plan.arena_bytes:,} B"
+    over = sum(bool(slot.over) for slot in plan.slots)
+    some = f", {over} values over others" if over else ""
+    return f"{total:,} B of values and workspaces in an arena of {plan.arena_bytes:,} B{some}"

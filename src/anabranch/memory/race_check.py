@@ -11,6 +11,12 @@ The place of a state is a stretch of bytes like any other, owned by the old valu
 writer of the new one may have read the old one itself, at the elements that it writes; so for it
 alone the first line leaves out itself. What is returned must own the bytes at the end.
 
+A slot may say that its value is written over another one, by the task that reads that last. The
+value is in the very same bytes then, as large, and owned by the other until its writer takes them,
+which alone may have touched it without having ended. That the writer's kernel reads each element
+before it writes the one of its place is for those to prove who know kernels (`artifact.overwrites`
+does, of what a file says).
+
 An elided concat owns the bytes of all its parts. Each part is a write of its own: it comes after
 all touches by the owner before, not after its sisters, whose elements are others. A read of a part
 needs that part's writer, a read of the whole all of them.
@@ -128,6 +134,7 @@ def _check_slots(plan: Plan) -> None:
             _fail(plan, f"%{slot.value} has {slot.nbytes} B, needs {needed} B")
         if slot.space == "arena":
             _check_region(plan, f"%{slot.value}", slot.offset, slot.nbytes)
+    _check_over(plan, slots)
     for alias, base in alias_roots(tasks).items():
         message = f"alias %{alias} reaches beyond %{base}"
         _unless(types[alias].nbytes <= types[base].nbytes, plan, message)
@@ -136,6 +143,27 @@ def _check_slots(plan: Plan) -> None:
         message = f"part %{name} reaches beyond %{lies.whole}"
         _unless(end <= types[lies.whole].nbytes, plan, message)
     _check_workspaces(plan)
+
+
+def _check_over(plan: Plan, slots: dict[str, Slot]) -> None:
+    """What is written over a value lies in its place, and its task reads the value."""
+    over = {slot.value: slot for slot in plan.slots if slot.over}
+    if not over:
+        return
+    bases, parts = alias_roots(plan.tasks), wholes(plan.tasks)
+    whole = {*parts.values(), *(node.name for node in plan.tasks.elided_concats)}
+    makers = {name: task for task in plan.tasks.tasks for name in task.writes}
+    for name, slot in over.items():
+        there = slots.get(slot.over)
+        what = f"%{name} is written over %{slot.over}"
+        if slot.space != "arena" or there is None or there.space != "arena":
+            _fail(plan, f"{what}, and both must lie in the arena")
+        if (slot.offset, slot.nbytes) != (there.offset, there.nbytes):
+            _fail(plan, f"{what}, and lies in other bytes")
+        _unless(whole.isdisjoint((name, slot.over)), plan, f"{what}, and one of them has parts")
+        task = makers.get(name)
+        if task is None or slot.over not in _owners_read(task, bases):
+            _fail(plan, f"{what}, which its task does not read")
 
 
 def _check_workspaces(plan: Plan) -> None:
@@ -179,6 +207,7 @@ class _Arena:
         self.plan, self.clocks = plan, clocks
         self.left = most
         self.slots = {slot.value: slot for slot in plan.slots if slot.space == "arena"}
+        self.over = {slot.value: slot.over for slot in plan.slots if slot.over}
         regions = [(slot.offset, slot.nbytes) for slot in self.slots.values()]
         regions += [(item.offset, item.nbytes) for item in plan.workspaces]
         self.edges = sorted({edge for start, size in regions for edge in (start, start + size)})
@@ -223,8 +252,11 @@ class _Arena:
             cell = self.memory[k]
             sister = cell.owner == owner and name not in cell.writers
             self.spend(1 + len(cell.before if sister else cell.touched))
+            own = not sister and bool(cell.owner) and cell.owner == self.over.get(name)
             for other in cell.before if sister else cell.touched:
                 there = clocks[other]
+                if own and other == writer:
+                    continue
                 if other == writer or ended.get(there.stream, 0) <= there.number:
                     where = f"bytes {self.edges[k]} to {self.edges[k + 1]}"
                     message = f"{writer} writes {name} to {where}, where {other} may still use"

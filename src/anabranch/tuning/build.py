@@ -25,6 +25,7 @@ from anabranch.ir.protocols import ANY_STREAMS, Cost, Costs
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.variant import PdlMode
+from anabranch.kernels.overwritable import overwritable
 from anabranch.memory import pack
 from anabranch.memory.packer import Packer
 from anabranch.memory.task_order import frugal
@@ -43,6 +44,7 @@ from anabranch.tuning.launch.decide import near, with_launch_settings
 from anabranch.tuning.launch.pdl import EVERY, USUAL, WAITED, compiling, launched_in, supports_pdl
 from anabranch.tuning.less_kept import selection_with_less_kept
 from anabranch.tuning.memory_limit import arena_room, fits
+from anabranch.tuning.read_before import with_readers_first
 from anabranch.tuning.sandbox.client import compile_ahead
 from anabranch.tuning.select import MOST_KERNELS, Selection
 from anabranch.tuning.state_stores import stored_in_place
@@ -169,6 +171,8 @@ def probe(job: Job, captured: Captured, tuned: Tuned) -> Tuned:
     selection = replace(selection, tasks=tasks)
     spec, trace = job.target.spec, job.trace
     selection = selection_with_less_kept(selection, spec, lambda task: us(task).us, trace)
+    ordered = with_readers_first(selection.tasks, spec, lambda task: us(task).us, trace)
+    selection = replace(selection, tasks=ordered)
     if job.room is not None:
         selection = replace(selection, tasks=frugal(selection.tasks, spec))
     return Tuned(graph, signature, selection, tuned.costs)
@@ -332,11 +336,12 @@ def bounded_costs(
     those; `quiet`: waits until one may measure; `each`: seconds of one measurement."""
     spec = job.target.spec
     plain = in_a_row(tasks)
-    sequential = pack(tasks, plain, spec, signature)
+    over = overwritable(tasks)
+    sequential = pack(tasks, plain, spec, signature, overwritable=over)
     most = largest_arena(sequential.arena_bytes, job.options.arena_ratio)
     room = arena_room(job, sequential)
     most = most if room is None else min(room, room if most is None else most)
-    packer = Packer(tasks, spec, signature, most)
+    packer = Packer(tasks, spec, signature, most, over)
 
     def prepare(asked: TaskGraph, schedule: Schedule) -> Plan:
         quiet()

@@ -8,8 +8,9 @@ A task may run again if it is cheap (no product, no operator that nobody knows, 
 what it reads is there anyway: weights, inputs, values that live as long. It waits for what its
 first late reader waits for, or schedulers would run it at once and keep its result after all. Of
 these the cheapest for their bytes run again, in one hundredth of the time that all tasks take, the
-noise of a step's measurements; if a forecast says that the step gets slower by more than half a
-hundredth all the same, fewer do. A limit that a user sets is another matter: `rewrite.remat`.
+noise of a step's measurements. A forecast must not say that the step gets slower by more than half
+a hundredth: where it does, tasks are taken kind by kind (equal layers have one), and a kind that
+stands on the critical path stays away. A limit that a user sets is another matter: `rewrite.remat`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from anabranch.tuning.select import Selection
 TIME_SHARE, FORECAST_RATIO = 0.01, 1.005
 LEAST_BYTES = 4 << 20
 """Less is not worth launches."""
-MOST_HALVINGS = 3
+MOST_KINDS = 8
+"""That are tried one by one."""
 AGAIN_SUFFIX = "_again"
 
 TaskTime = Callable[[Task], float]
@@ -71,26 +73,48 @@ def with_less_kept(
     their arena is smaller by it; else the very same, and none. `us`: what a task takes alone."""
     if not any(_of_forward(task) for task in tasks.tasks):
         return tasks, {}
-    whole = sum(map(us, tasks.tasks))
-    chosen = _cheapest(_repeats(tasks, us), TIME_SHARE * whole)
-    before = 0.0
-    for _ in range(MOST_HALVINGS):
-        if sum(repeat.nbytes for repeat in chosen) < LEAST_BYTES:
-            return tasks, {}
+    budget_us = TIME_SHARE * sum(map(us, tasks.tasks))
+    repeats = _repeats(tasks, us)
+    chosen = _cheapest(repeats, budget_us)
+    if not _worth_it(chosen):
+        return tasks, {}
+    most_us = FORECAST_RATIO * outlook_of(tasks, us, spec)
+
+    def fast(chosen: Sequence[_Repeat]) -> bool:
         changed, copies = _with_copies(tasks, chosen)
         if waiting(changed):
-            return tasks, {}
-        before = before or outlook_of(tasks, us, spec)
+            return False
+        return outlook_of(changed, lambda task: us(copies.get(task.name, task)), spec) <= most_us
 
-        def time_of(task: Task, copies: Mapping[str, Task] = copies) -> float:
-            return us(copies.get(task.name, task))
+    if not fast(chosen):
+        chosen = _kind_by_kind(repeats, budget_us, fast)
+    if not _worth_it(chosen):
+        return tasks, {}
+    changed, copies = _with_copies(tasks, chosen)
+    if not _smaller(tasks, changed, chosen, spec, trace):
+        return tasks, {}
+    return changed, {name: task.name for name, task in copies.items()}
 
-        if outlook_of(changed, time_of, spec) <= FORECAST_RATIO * before:
-            if not _smaller(tasks, changed, chosen, spec, trace):
-                return tasks, {}
-            return changed, {name: task.name for name, task in copies.items()}
-        chosen = chosen[: len(chosen) // 2]
-    return tasks, {}
+
+def _worth_it(chosen: Sequence[_Repeat]) -> bool:
+    return sum(repeat.nbytes for repeat in chosen) >= LEAST_BYTES
+
+
+def _kind_by_kind(
+    repeats: Sequence[_Repeat], budget_us: float, fast: Callable[[Sequence[_Repeat]], bool]
+) -> list[_Repeat]:
+    """Repeats of a few kinds, the cheapest for their bytes first, of those that together save
+    enough: each kind that is still fast with those before, as far as the budget goes."""
+    kinds: dict[tuple[float, int], list[_Repeat]] = {}
+    for repeat in sorted(repeats, key=_rank):
+        kinds.setdefault((repeat.us, repeat.nbytes), []).append(repeat)
+    chosen = list[_Repeat]()
+    for kind in [kind for kind in kinds.values() if _worth_it(kind)][:MOST_KINDS]:
+        left_us = budget_us - sum(repeat.us for repeat in chosen)
+        more = [*chosen, *_cheapest(kind, left_us)]
+        if len(more) > len(chosen) and fast(more):
+            chosen = more
+    return chosen
 
 
 def _smaller(
@@ -147,9 +171,13 @@ def _repeats(tasks: TaskGraph, us: TaskTime) -> list[_Repeat]:
 
 
 def _cheapest(repeats: Sequence[_Repeat], budget_us: float) -> list[_Repeat]:
-    ranked = sorted(repeats, key=lambda repeat: (repeat.us / repeat.nbytes, repeat.before))
+    ranked = sorted(repeats, key=_rank)
     spent = accumulate(repeat.us for repeat in ranked)
     return [repeat for repeat, total in zip(ranked, spent, strict=True) if total <= budget_us]
+
+
+def _rank(repeat: _Repeat) -> tuple[float, int]:
+    return repeat.us / repeat.nbytes, repeat.before
 
 
 def _spans(tasks: TaskGraph) -> dict[str, tuple[int, int, int]]:
