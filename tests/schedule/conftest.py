@@ -69,6 +69,8 @@ class FakeCosts:
     """Task times by name, else from the task's text, so that equal tasks take equally long.
     Streams run side by side without slowing each other; a wait costs half a microsecond."""
 
+    cold = False
+
     def __init__(self, us: dict[str, float] | None = None, spread: float = 0.0) -> None:
         self.us = us or {}
         self.spread = spread

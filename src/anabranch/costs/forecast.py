@@ -30,7 +30,8 @@ WorkOf = Callable[[Task], Work]
 
 def evaluator(tasks: TaskGraph, costs: Costs, spec: TargetSpec) -> Simulator:
     """The latencies of all schedules of these tasks."""
-    return _simulator(tasks, [costs.task(task) for task in tasks.tasks], spec, None)
+    each = [costs.task(task) for task in tasks.tasks]
+    return _simulator(tasks, each, streaming(spec) if costs.cold else spec, None)
 
 
 def forecast(
@@ -59,6 +60,11 @@ def begun(spec: TargetSpec) -> TargetSpec:
         spec,
         calibration=replace(calibration, split_us=calibration.fork_us, root_us=calibration.fork_us),
     )
+
+
+def streaming(spec: TargetSpec) -> TargetSpec:
+    """The machine as tasks find it whose own times are those of weights that come from memory."""
+    return replace(spec, calibration=replace(calibration_of(spec), cold=0.0))
 
 
 def calibration_of(spec: TargetSpec) -> Calibration:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from anabranch.cache import Cache, Table
-from anabranch.costs.forecast import forecast
+from anabranch.costs.forecast import forecast, streaming
 from anabranch.costs.per_task import Memo
 from anabranch.costs.recorded import kernel_text
 from anabranch.costs.repeats import medians
@@ -30,6 +30,7 @@ from anabranch.costs.resource_demand import ROW
 from anabranch.costs.roofline import Roofline
 from anabranch.costs.significance import comparable
 from anabranch.costs.stopwatch import MaybeCosts, Stopwatch, Trial
+from anabranch.costs.weights_read import picks_rows
 from anabranch.costs.work import work
 from anabranch.deadline import ENDLESS, TIME, Deadline
 from anabranch.ir.codec import nouns
@@ -37,7 +38,15 @@ from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Ref
 from anabranch.ir.key import digest_text, task_text, tasks_text
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Costs, Probe, ScheduledGraphs, Target
+from anabranch.ir.protocols import (
+    ColdLoader,
+    Cost,
+    Costs,
+    Executable,
+    Probe,
+    ScheduledGraphs,
+    Target,
+)
 from anabranch.ir.schedule import Launch, Schedule, Timeline, sequential_launches, text_schedule
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task, TaskGraph, runs_body
@@ -49,6 +58,10 @@ BATCH = 32
 """Executables held at once while tasks are warmed: each has weights and buffers on the device."""
 FEWEST_RANKED = 2
 """Of the schedules that are ranked: the first, and what promises most beside it."""
+COLD_BATCH = 8
+"""The same where each has copies of its weights: together a gigabyte."""
+COPIES = 48
+"""Copies of the weights of a task, at most."""
 REPEAT = ROW
 LONG_US = 100.0
 """A task of up to so long is timed that often in a row: the start of a graph shall not count."""
@@ -61,7 +74,8 @@ class Measured:
 
     `prepare` packs a plan; `packing`: in which way, where that is not the usual one: times of plans
     are kept apart by it. `until`: when it is over, nothing more is measured; `each`: seconds for
-    one candidate. Not safe for concurrent use.
+    one candidate. `cold`: a call finds none of its weights in the cache, so what is run in a row to
+    be timed reads copies of them by turns. Not safe for concurrent use.
     """
 
     def __init__(
@@ -74,15 +88,16 @@ class Measured:
         each: float = TIME.schedule_s,
         fallback: Costs | None = None,
         packing: str = "",
+        cold: bool = False,
     ) -> None:
-        self.target = target
+        self.target, self.cold = target, cold
         self._packing = f"packed with {packing}\n" if packing else ""
         self._prepare, self._cache = prepare, cache
         self._trace = trace or Trace()
         self._stopwatch = Stopwatch(target, self._trace, until, each)
         self._fallback = fallback or Roofline(target.spec)
         self._machine = target.spec.fingerprint
-        self._keys = Memo(lambda task: TIMINGS.key(self._machine, "task", task_text(task)))
+        self._keys = Memo(self._key)
         self._digests = Memo(lambda task: digest_text(self._keys(task)))
         self._work = Memo(lambda task: work(task, target.spec))
         self._costs_of: dict[str, MaybeCosts] = {}
@@ -113,9 +128,10 @@ class Measured:
         # library's engines only those are that a plan uses.
         self.target.prepare([k for k in kernels if k.source], self._cache, self._trace)
         self.target.prepare([k for k in kernels if not k.source], None, self._trace)
-        for at in range(0, len(missing), BATCH):
+        together = COLD_BATCH if self.cold else BATCH
+        for at in range(0, len(missing), together):
             self._trace.progress("costs", at, len(missing), "tasks measured")
-            batch = missing[at : at + BATCH]
+            batch = missing[at : at + together]
             costs = self._stopwatch.measure([self._task_trial(wanted[key]) for key in batch])
             passing = {batch[i] for i in self._stopwatch.without_graph}
             self._remember({k: [cost] for k, cost in zip(batch, costs, strict=True)}, passing)
@@ -156,7 +172,8 @@ class Measured:
     def timeline(self, tasks: TaskGraph, schedule: Schedule) -> Timeline:
         """Simulated from the measured times of the tasks."""
         self.warm(tasks.tasks)
-        return forecast(tasks, schedule, self.task, self.target.spec, self._work)
+        spec = streaming(self.target.spec) if self.cold else self.target.spec
+        return forecast(tasks, schedule, self.task, spec, self._work)
 
     def schedule(self, tasks: TaskGraph, schedule: Schedule) -> Cost:
         """The time of the whole graph under this schedule, measured on the device."""
@@ -175,6 +192,7 @@ class Measured:
         """As `rank`, for schedules of several graphs."""
         texts = [f"{tasks_text(tasks)}\n{canonical_schedule(tasks, s)}" for tasks, s in plans]
         what = "plans" if in_a_row == 1 else f"plans, {in_a_row} in a row"
+        what += ", cold" if self.cold and in_a_row > 1 else ""
         what += f", {captures} captures" if captures > 1 else ""
         return self._side_by_side(what, texts, plans, in_a_row, captures=captures)
 
@@ -240,17 +258,41 @@ class Measured:
         alone = TaskGraph(task.name, body.inputs, body.constants, (task,), (), outputs)
         schedule = Schedule("alone", (Launch(task.name, 0),))
         estimate = self._fallback.task(task)
-        repeat = _repeat(estimate)
+        repeat, copies = _repeat(estimate), self._copies((task,))
         return Trial(
             task.name,
-            lambda: self.target.load(self._prepare(alone, schedule), repeat=repeat),
+            lambda: self._load(self._prepare(alone, schedule), repeat, copies),
             lambda: estimate,
         )
 
+    def _key(self, task: Task) -> str:
+        copies = self._copies((task,))
+        what = "task" if copies == 1 else f"task, {copies} copies of its weights by turns"
+        return TIMINGS.key(self._machine, what, task_text(task))
+
+    def _copies(self, tasks: Sequence[Task]) -> int:
+        """Copies of the constants of tasks that are together twice as large as the cache; one of
+        those of which the cache keeps nothing, or of which only some rows are read."""
+        read = {
+            constant.name: constant.type.nbytes
+            for task in tasks
+            for constant in task.body.constants
+            if not picks_rows(task.body)
+        }
+        if not self.cold or not read or not isinstance(self.target, ColdLoader):
+            return 1
+        return min(COPIES, math.ceil(2 * self.target.spec.l2_bytes / max(1, sum(read.values()))))
+
+    def _load(self, plan: Plan, repeat: int, copies: int) -> Executable:
+        if copies == 1 or not isinstance(self.target, ColdLoader):
+            return self.target.load(plan, repeat=repeat)
+        return self.target.load_cold(plan, max(repeat, copies), copies)
+
     def _schedule_trial(self, tasks: TaskGraph, schedule: Schedule, in_a_row: int = 1) -> Trial:
+        copies = 1 if in_a_row == 1 else self._copies(tasks.tasks)
         return Trial(
             f"{tasks.name} {schedule.scheduler}",
-            lambda: self.target.load(self._prepare(tasks, schedule), repeat=in_a_row),
+            lambda: self._load(self._prepare(tasks, schedule), in_a_row, copies),
             lambda: self._fallback.schedule(tasks, schedule),
         )
 

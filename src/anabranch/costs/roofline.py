@@ -40,6 +40,7 @@ class Roofline:
     """
 
     settled = True
+    cold = False
 
     def __init__(self, spec: TargetSpec) -> None:
         self.spec = spec

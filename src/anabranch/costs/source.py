@@ -24,14 +24,16 @@ def costs_of(
     until: Deadline = ENDLESS,
     each: float = TIME.schedule_s,
     packing: str = "",
+    cold: bool = False,
 ) -> Costs:
     """`Measured` for a target that can run plans, until this is over, with so many seconds for
     each candidate; `Recorded` for one that carries a profile. `packing`: how `prepare` packs a
-    schedule where that is not the usual way, for the keys of times."""
+    schedule where that is not the usual way, for the keys of times. `cold`: as in
+    `Measured`."""
     profile = getattr(target, "profile", None)
     if isinstance(profile, Profile):
         return Recorded(profile, getattr(target, "estimates", None), target.spec)
-    return Measured(target, prepare, cache, trace, until, each, packing=packing)
+    return Measured(target, prepare, cache, trace, until, each, packing=packing, cold=cold)
 
 
 def name_of(target: Target) -> str:

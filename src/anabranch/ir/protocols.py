@@ -66,6 +66,10 @@ class Costs(Protocol):
     def settled(self) -> bool:
         """Whether what failed would fail again: nothing was left out for want of time or memory."""
 
+    @property
+    def cold(self) -> bool:
+        """Whether tasks are timed as they run where no weight is in the cache any more."""
+
     def task(self, task: Task) -> Cost:
         """One task alone, inside a CUDA graph where there is one."""
 
@@ -219,6 +223,21 @@ class Target(Protocol):
     def full_precision(self, lean: bool = False) -> AbstractContextManager[None]:
         """Within it no operator takes short cuts (tf32): for references. `lean`: none that takes
         much memory is run either, at the price of time."""
+
+
+@runtime_checkable
+class ColdLoader(Protocol):
+    """A target that can time a plan as it runs where its weights are not in the cache."""
+
+    def load_cold(
+        self,
+        plan: Plan,
+        repeat: int,
+        copies: int,
+        contents: Mapping[str, torch.Tensor] | None = None,
+    ) -> Executable:
+        """As `load`, for timing alone: runs in a row read `copies` copies of the plan's constants
+        by turns. Each copy takes as many bytes as the constants."""
 
 
 @runtime_checkable

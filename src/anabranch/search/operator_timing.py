@@ -37,7 +37,8 @@ class OperatorTimes:
     def __init__(self, job: Job) -> None:
         self._job = job
         prepare, quiet = partial(pack, spec=job.target.spec), Trace(quiet=True)
-        self._costs = costs_of(job.target, prepare, job.cache, quiet, job.deadline, TIME.kernel_s)
+        asked = job.target, prepare, job.cache, quiet, job.deadline, TIME.kernel_s
+        self._costs = costs_of(*asked, cold=job.cold)
         self._us_of: dict[str, float | None] = {}
 
     def __call__(self, pieces: Sequence[TaskPiece]) -> Mapping[str, float]:

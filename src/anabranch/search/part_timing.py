@@ -71,6 +71,7 @@ def time_parts(job: Job, graphs: Sequence[Graph], mode: PdlMode | None = None) -
         child_job.trace,
         job.deadline,
         TIME.kernel_s,
+        cold=job.cold,
     )
     tuner = tuner_of(job, MOST_PART_KERNELS)
     try:

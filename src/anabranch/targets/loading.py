@@ -7,7 +7,7 @@ without arguments that reads and writes those tensors. What decides *when* calls
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -185,6 +185,15 @@ def place(
     calls = {task.name: call(task) for task in tasks.tasks}
     held = {state.name: values[state.name] for state in tasks.states}
     return Placed(arena, values, inputs, calls, call, operators, held)
+
+
+def with_own_constants(plan: Plan) -> Plan:
+    """The plan with copies of its constants."""
+    copies = [
+        replace(constant, value=None if constant.value is None else constant.value.clone())
+        for constant in plan.tasks.constants
+    ]
+    return replace(plan, tasks=replace(plan.tasks, constants=tuple(copies)))
 
 
 def copied(outputs: Sequence[Tensor], kept: Collection[int]) -> tuple[Tensor, ...]:

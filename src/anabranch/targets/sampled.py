@@ -18,7 +18,7 @@ from anabranch.cache import Cache
 from anabranch.errors import TargetError
 from anabranch.ir.domains import domains
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Executable, Probe, Target
+from anabranch.ir.protocols import ColdLoader, Cost, Executable, Probe, Target
 from anabranch.ir.samples import Samples, delicate
 from anabranch.ir.schedule import Timeline
 from anabranch.ir.task import Kernel, Task
@@ -73,6 +73,19 @@ class SampledTarget:
             return self.inner.load(plan, repeat, contents, beside, states)
         contents = self.input_contents(plan) if contents is None else contents
         return self.inner.load(plan, repeat, contents or None, beside)
+
+    def load_cold(
+        self,
+        plan: Plan,
+        repeat: int,
+        copies: int,
+        contents: Mapping[str, Tensor] | None = None,
+    ) -> Executable:
+        """As `load`; as it is on a target whose constants are not timed so."""
+        if not isinstance(self.inner, ColdLoader):
+            return self.load(plan, repeat, contents)
+        contents = self.input_contents(plan) if contents is None else contents
+        return self.inner.load_cold(plan, repeat, copies, contents or None)
 
     def again(self, run: Executable, plan: Plan) -> Executable:
         """As the inner target does it: on the memory of `run` and what that holds, where it can."""

@@ -138,7 +138,8 @@ def fuse(job: Job, graph: Graph) -> Sequence[TaskGraph]:
 def tune(job: Job, captured: Captured, graph: Graph, cuts: Sequence[TaskGraph]) -> Tuned:
     """The stage `tuning`: the fastest kernel of each task, and of the cuts the fastest."""
     prepare = partial(pack, spec=job.target.spec)
-    costs = costs_of(job.target, prepare, job.cache, job.trace, job.deadline, TIME.kernel_s)
+    asked = job.target, prepare, job.cache, job.trace, job.deadline, TIME.kernel_s
+    costs = costs_of(*asked, cold=job.cold)
     signature = renamed(captured, graph)
     ways = tuner_of(job).kernels(cuts, costs, job.trace, wholes=True)
     aside = replace(job, trace=job.trace.child())
@@ -348,7 +349,7 @@ def bounded_costs(
         return packer.any(asked, schedule)
 
     asked = job.target, prepare, job.cache, job.trace, job.deadline, each
-    return sequential, packer, costs_of(*asked, packing=limits_of(job).packing)
+    return sequential, packer, costs_of(*asked, limits_of(job).packing, job.cold)
 
 
 def largest_arena(sequential_bytes: int, ratio: float | None) -> int | None:

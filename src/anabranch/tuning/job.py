@@ -40,7 +40,8 @@ class Job:
     `live_bytes`: what values may take at once, so that some are computed again; `over`: why;
     `counted`: what they take, as `rewrite.remat` counts; `again`: what is computed again; `late`:
     as in FusionFacts. `merge_s`: seconds in which a scheduler is to say which convolutions it
-    merges, None for as long as it takes. `workers`: who helps to try kernels."""
+    merges, None for as long as it takes. `workers`: who helps to try kernels. `cold`: a call finds
+    none of its weights in the cache."""
 
     model: Any
     args: tuple[Any, ...]
@@ -67,6 +68,7 @@ class Job:
     late: Mapping[str, int] = field(default_factory=dict)
     merge_s: float | None = None
     workers: WorkerPool | None = None
+    cold: bool = False
 
     @property
     def taken(self) -> float:

@@ -259,14 +259,15 @@ class Tuner:
             self.providers,
             sandboxed.before(costs.trial, partial(check_ahead, check=check)),
             check,
-            Memory(self.cache, self._title(), self._settled(costs, sandboxed)),
+            Memory(self.cache, self._title(costs), self._settled(costs, sandboxed)),
             self.most,
             self.shortlist,
         )
 
-    def _title(self) -> str:
-        """Names what tells the costs, and where not all is tried, how much."""
-        own = name_of(self.target)
+    def _title(self, costs: Costs) -> str:
+        """Names what tells the costs, whether of weights that come from memory, and where not all
+        is tried, how much."""
+        own = name_of(self.target) + (" cold" if costs.cold else "")
         return own if self.effort == EffortSettings() else f"{own} effort {self.options.effort}"
 
     def _settled(self, costs: Costs, sandboxed: SandboxClient) -> Callable[[], bool]:

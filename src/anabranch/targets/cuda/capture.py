@@ -83,12 +83,15 @@ class CudaExecutable(LoadedPlan):
         later: bool = False,
         kernel_bytes: int = 0,
         beside: CudaExecutable | None = None,
+        turns: Sequence[Placed] = (),
     ) -> None:
         """`later`: nothing runs before the first call, whose inputs are the first that its
         operators may read. `kernel_bytes`: memory that kernels hold for themselves. `beside`:
-        another one with the same arena."""
+        another one with the same arena. `turns`: on what the runs in a row run, by turns, where
+        that is not `placed` alone."""
         self.plan, self.repeat, self.failure, self._warm_ups = plan, repeat, "", warm_ups
         self._placed, self._streams, self._urgent = placed, streams, urgent
+        self._by_turns = turns or (placed,)
         self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
         self._releases = _releases(plan)
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -138,6 +141,14 @@ class CudaExecutable(LoadedPlan):
         runs = 1 if fresh else 0
         streams, bytes_ = (self._streams, self._urgent), self._kernel_bytes
         return CudaExecutable(plan, placed, *streams, self.repeat, runs, kernel_bytes=bytes_)
+
+    def by_turns(self, others: Sequence[Placed], repeat: int) -> CudaExecutable:
+        """The plan on this memory and on others' by turns, so often in a row, to be timed."""
+        turns = (self._placed, *others)
+        streams, bytes_ = (self._streams, self._urgent), self._kernel_bytes
+        return CudaExecutable(
+            self.plan, self._placed, *streams, repeat, kernel_bytes=bytes_, turns=turns
+        )
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
         """Inputs are copied in, the graph is replayed on the current stream, and results are copied
@@ -378,7 +389,7 @@ class CudaExecutable(LoadedPlan):
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(self._warm_ups):
-                self.launch_all()
+                self._launch_on_each(len(self._by_turns))
                 for place, value in before_runs:
                     place.copy_(value)
         torch.cuda.current_stream().wait_stream(side)
@@ -387,7 +398,7 @@ class CudaExecutable(LoadedPlan):
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         try:
-            graph = captured(self._launch_repeatedly, side, keep=True)
+            graph = captured(partial(self._launch_on_each, self.repeat), side, keep=True)
             with torch.cuda.stream(side):
                 with suppress(TargetError):  # a preference: without it all is right, and slower
                     nodes.part(graph.raw_cuda_graph(), carveout_of(self.plan.tasks))
@@ -402,9 +413,15 @@ class CudaExecutable(LoadedPlan):
         weakref.finalize(self, _free, graph).atexit = False
         self._pool_bytes = max(0, torch.cuda.max_memory_allocated() - before)
 
-    def _launch_repeatedly(self) -> None:
-        for _ in range(self.repeat):
-            self.launch_all()
+    def _launch_on_each(self, times: int) -> None:
+        """So many runs in a row, by turns."""
+        own = self._placed
+        try:
+            for at in range(times):
+                self._placed = self._by_turns[at % len(self._by_turns)]
+                self.launch_all()
+        finally:
+            self._placed = own
 
 
 def _forked(plan: Plan) -> TargetError:

@@ -31,6 +31,7 @@ from anabranch.targets.loading import (
     needs_values,
     place,
     run_aten,
+    with_own_constants,
 )
 from anabranch.targets.tf32 import precision, settable
 from anabranch.trace import Trace
@@ -158,6 +159,23 @@ class CudaTarget:
                 beside=together,
             )
             return self._with_libraries(run, libraries)
+
+    def load_cold(
+        self,
+        plan: Plan,
+        repeat: int,
+        copies: int,
+        contents: Mapping[str, torch.Tensor] | None = None,
+    ) -> CudaExecutable:
+        """As `load`, with copies of constants by turns: together they are larger than the L2, so
+        what one run has read is gone when its turn comes again."""
+        run = self.load(plan, 0, contents)
+        with torch.cuda.device(self.device), torch.no_grad(), precision(self.tf32):
+            others = [
+                place(with_own_constants(plan), self.device, self._runners, contents, run.arena)
+                for _ in range(copies - 1)
+            ]
+            return self._with_libraries(run.by_turns(others, repeat), run.libraries)
 
     def again(self, run: Executable, plan: Plan) -> CudaExecutable:
         """As `load`, at the price of a capture."""

@@ -209,7 +209,8 @@ def _with_kernels(
 ) -> list[Offer]:
     """The groups that a generated kernel runs, and not more slowly than they run apart."""
     prepare = partial(pack, spec=job.target.spec)
-    costs = costs_of(job.target, prepare, job.cache, job.trace, job.deadline, TIME.kernel_s)
+    asked = job.target, prepare, job.cache, job.trace, job.deadline, TIME.kernel_s
+    costs = costs_of(*asked, cold=job.cold)
     every = [group for groups in alike for group in groups]
     tuner = tuner_of(job)
     picked = tuner.horizontal(list(map(joint, every)), offers(every, part_of), costs, job.trace)

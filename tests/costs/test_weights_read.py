@@ -1,0 +1,79 @@
+"""Which networks find their weights in memory, and how what reads them is timed then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.costs.conftest import H200, FakeRun, FakeTarget
+from tests.rewrite.graphs import read
+
+from anabranch.costs.measured import Measured
+from anabranch.costs.weights_read import picks_rows, streams_weights
+from anabranch.ir.plan import Plan
+from anabranch.ir.task import Task
+
+MB = 1 << 20
+CACHED = replace(H200, l2_bytes=MB)
+
+
+def product(width: int, rows: int = 1) -> Task:
+    """A product that reads a weight of 1024 x width halves."""
+    body = read(f"""
+    graph y {{
+      input %x: f16[{rows},1024]
+      const %w: f16[{width},1024] = w
+      %y: f16[{rows},{width}] = aten.linear.default(%x, %w)
+      return %y
+    }}""")
+    return Task("y", body)
+
+
+LOOKUP = """
+    graph g {{
+      input %at: i64[4]
+      const %table: f16[{words},1024] = t
+      const %w: f16[512,1024] = w
+      %x: f16[4,1024] = aten.embedding.default(%table, %at)
+      %y: f16[4,512] = aten.linear.default(%x, %w)
+      return %y
+    }}"""
+
+
+def test_weights_stream_where_they_are_larger_than_the_cache() -> None:
+    assert not streams_weights(product(512).body, CACHED), "as large as the cache"
+    assert streams_weights(product(1024).body, CACHED)
+    assert not streams_weights(product(1024).body, H200), "nobody knows its cache"
+
+
+def test_a_table_of_which_some_rows_are_read_does_not_count() -> None:
+    graph = read(LOOKUP.format(words=5000))
+    assert not streams_weights(graph, CACHED) and picks_rows(graph)
+    assert not picks_rows(product(512).body)
+
+
+@dataclass
+class Cold(FakeTarget):
+    """Remembers how many copies of a plan's weights it was to read by turns."""
+
+    copies: list[tuple[int, int]] = field(default_factory=list)
+
+    def load_cold(self, plan: Plan, repeat: int, copies: int, contents: Any = None) -> FakeRun:
+        self.copies.append((repeat, copies))
+        return FakeRun(plan, repeat)
+
+
+def test_copies_are_twice_as_large_as_the_cache(prepare: Any) -> None:
+    """A quarter of the cache: eight copies; four times as large: the cache keeps nothing of it."""
+    target: Any = Cold(spec=CACHED)
+    costs = Measured(target, prepare, cold=True)
+    costs.warm([product(128), product(2048), product(16), replace(product(1), name="z")])
+    assert target.copies == [(8, 8), (48, 48), (48, 48)] and target.repeats == [8]
+
+
+def test_times_of_cold_weights_are_others(prepare: Any, tmp_path: Any) -> None:
+    target: Any = Cold(spec=CACHED)
+    warm, cold = (Measured(target, prepare, cold=cold) for cold in (False, True))
+    assert warm._key(product(128)) != cold._key(product(128))
+    table = Task("y", read(LOOKUP.format(words=64)))
+    assert warm._key(table) == cold._key(table), "of it some rows are read"
