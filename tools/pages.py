@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 from anabranch.cli.app import app
 from anabranch.effort import EFFORTS, EffortSettings
 from anabranch.options import PREFIX, SYSTEMS, Options
+from anabranch.tuning.launch.pdl import EVERY
 
 INTRODUCTION = f"""# Options
 
@@ -89,7 +90,7 @@ def _tried(settings: EffortSettings) -> Iterator[str]:
     stops = f"ends where it is promised less than {settings.promise:.0%}"
     usual = stops if settings.stops else f"candidates that promise {settings.promise:.1%}"
     yield "none" if chosen.get("search") == "none" else usual
-    yield "all" if settings.every_mode else "the usual one"
+    yield "all" if settings.modes is None else f"{settings.modes} of {len(EVERY)}"
     yield ", ".join(f"`{name}={value}`" for name, value in settings.options) or "-"
 
 

@@ -4,7 +4,7 @@
               each structure, where they are predicted to beat ATen clearly; no search, two
               schedulers, one mode of dependent launch
     default   eight tiles of a template for each structure, engines of libraries where they may win;
-              a search stops where it is promised less than noise
+              two modes; a search stops where it is promised less than noise
     max       everything that may be faster is tried
 
 Whatever is used was verified in all three: effort says how much is tried, not how it is judged.
@@ -41,7 +41,10 @@ class EffortSettings:
     one_cut: of the ways to cut a graph into launches one is chosen by predicted times, before any
         kernel is built, and nothing is computed again or written in place of a concatenation.
     every_scheduler: all that `scheduler="best"` has, and not the two that need no time.
-    every_mode: all modes of dependent launch, and carve-outs, are timed, and not the usual mode.
+    modes: of the modes of dependent launch, which are ordered by how often they win, the first so
+        many are tried; None for all.
+    modes_s: seconds in which a mode of its own is looked for for each kernel, at most.
+    carveouts: other parts of shared memory than all are tried.
     promise: the part of the time that a candidate of a search must be predicted to save, to be run.
     stops: a search ends where all parts of the graph together are promised to save less than that.
     own_modes: graphs that come near each other at the end of a search are compared with a mode of
@@ -55,7 +58,9 @@ class EffortSettings:
     gain: float = -math.inf
     one_cut: bool = False
     every_scheduler: bool = True
-    every_mode: bool = True
+    modes: int | None = None
+    modes_s: float = math.inf
+    carveouts: bool = True
     promise: float = 0.005
     stops: bool = False
     own_modes: bool = True
@@ -71,11 +76,18 @@ EFFORTS: Mapping[Effort, EffortSettings] = MappingProxyType(
             gain=0.1,
             one_cut=True,
             every_scheduler=False,
-            every_mode=False,
+            modes=1,
+            carveouts=False,
             race=0.2,
         ),
         Effort.DEFAULT: EffortSettings(
-            generated=8, engines=1.3, promise=0.02, stops=True, own_modes=False
+            generated=8,
+            engines=1.3,
+            modes=2,
+            modes_s=3.0,
+            promise=0.02,
+            stops=True,
+            own_modes=False,
         ),
         Effort.MAX: EffortSettings(),
     }

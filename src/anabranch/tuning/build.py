@@ -41,7 +41,15 @@ from anabranch.trace import Trace
 from anabranch.tuning.cut_choice import SelectionVariant
 from anabranch.tuning.job import Job, limits_of, with_samples
 from anabranch.tuning.launch.decide import near, with_launch_settings
-from anabranch.tuning.launch.pdl import EVERY, USUAL, WAITED, compiling, launched_in, supports_pdl
+from anabranch.tuning.launch.pdl import (
+    EVERY,
+    LIKELY,
+    USUAL,
+    WAITED,
+    compiling,
+    launched_in,
+    supports_pdl,
+)
 from anabranch.tuning.less_kept import selection_with_less_kept
 from anabranch.tuning.memory_limit import arena_room, fits
 from anabranch.tuning.read_before import with_readers_first
@@ -305,25 +313,31 @@ def launched(job: Job, built: BuiltPlan, plan: Plan) -> tuple[Plan, Cost | None]
     """The plan of what was made as its kernels are launched, and what it then takes, None where
     nobody knows. Where no scheduler was asked for by name, another schedule may come to be the
     fastest."""
-    options, until = job.options, None
+    options, until, tried = job.options, None, EFFORTS[job.options.effort]
     if options.pdl == "off" or job.deadline.stopped():
         return plan, None
     if options.pdl == "per_kernel":
         until = job.deadline
         if options.budget is None:
             until = until.within(max(0.0, TIME.pdl_per_kernel_end_s - job.taken))
+        until = until.within(tried.modes_s)
     others, modes = [], modes_of(options)
-    if options.scheduler == "best" and modes == EVERY and supports_pdl(plan.tasks, job.target):
+    if (
+        options.scheduler == "best"
+        and tried.every_scheduler
+        and supports_pdl(plan.tasks, job.target)
+    ):
         choice = built.choice
         others = [built.packer.plan(s) for s in near(choice.candidates, choice.schedule)]
         others = [other for other in others if fits(job, other)]
     asked = plan, job.target, job.cache, job.trace, until, others
-    return with_launch_settings(*asked, modes=modes)
+    return with_launch_settings(*asked, modes=modes, carveouts=tried.carveouts)
 
 
 def modes_of(options: Options) -> Sequence[PdlMode]:
     """The modes of dependent launch that are tried for all kernels of a plan."""
-    return EVERY if EFFORTS[options.effort].every_mode else (USUAL,)
+    most = EFFORTS[options.effort].modes
+    return EVERY if most is None else LIKELY[:most]
 
 
 def bounded_costs(

@@ -150,7 +150,9 @@ def test_less_shared_memory_where_that_is_faster(tmp_path: Path) -> None:
 def test_what_was_found_in_haste_is_for_the_hasty(tmp_path: Path) -> None:
     asked: list[float] = []
 
-    def find(_: Any, mode: Any, machine: Any, until: Deadline) -> tuple[Any, Cost, Cost]:
+    def find(
+        _: Any, mode: Any, machine: Any, until: Deadline, among: Any
+    ) -> tuple[Any, Cost, Cost]:
         asked.append(until.left())
         now = Cost(40.0 - len(asked), "measured")
         return (PdlMode.TRIGGER_AT_WAIT,), now, Cost(60.0, "measured")
@@ -171,7 +173,7 @@ def test_the_time_for_modes_begins_once_the_same_mode_for_all_is_known(
     """Else what was found after others took their time is kept as hasty, and looked for again."""
     asked: list[float] = []
 
-    def find(_: Any, mode: Any, machine: Any, until: Deadline) -> None:
+    def find(_: Any, mode: Any, machine: Any, until: Deadline, among: Any) -> None:
         asked.append(until.left())
 
     monkeypatch.setattr(decide, "TIME", replace(TIME, pdl_per_kernel_s=2.0))
@@ -290,7 +292,8 @@ def test_an_effort_may_try_fewer_modes(tmp_path: Path) -> None:
         wait()
     assert machine.prepared == [["f"]]
     with Cache.open(tmp_path) as cache:
-        plan, cost = with_launch_settings(PLAN, machine, cache, Trace(), None, modes=few)
+        asked = PLAN, machine, cache, Trace(), None
+        plan, cost = with_launch_settings(*asked, modes=few, carveouts=False)
         assert machine.loaded == ["", "f"] and cost is not None and cost.us == 7.0
         assert [letter_of(t.kernel) for t in plan.tasks.tasks if t.kernel] == ["f"]
         _, cost = with_launch_settings(PLAN, machine, cache, Trace(), None)

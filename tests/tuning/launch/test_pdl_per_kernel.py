@@ -245,3 +245,12 @@ def test_a_damaged_memory_is_no_memory(tmp_path: Path) -> None:
     with Worn.open(tmp_path) as cache:
         first = run(Machine(two_differ), cache, 4.0)
         assert run(Machine(two_differ), cache, 4.0)[0] == first[0]
+
+
+def test_kernels_may_have_fewer_modes_of_their_own() -> None:
+    every, _ = slots_of(PLAN.tasks, PdlMode.PREFETCH_L2_EARLY)
+    few, _ = slots_of(PLAN.tasks, PdlMode.PREFETCH_L2_EARLY, (PdlMode.PREFETCH_L2,))
+    assert few and len(few) <= len(every)
+    for slot in few:
+        assert set(slot.modes) <= {PdlMode.PREFETCH_L2_EARLY, PdlMode.PREFETCH_L2, None}
+    assert any(len(slot.modes) > 3 for slot in every)

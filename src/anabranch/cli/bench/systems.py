@@ -35,7 +35,6 @@ def run(
     without_ours: Annotated[
         bool, typer.Option("--without-ours", help="No row for what users get.")
     ] = False,
-    effort: flags.EffortOption = None,
     settings: flags.OptionFields = None,
     json: flags.Json = None,
     markdown: arguments.Markdown = None,
@@ -52,7 +51,7 @@ def run(
         target=target,
         seconds=seconds,
         rival_timeout=rival_timeout,
-        options=flags.compile_options(settings, effort=effort),
+        options=flags.compile_options(settings),
         search_seconds=search_seconds,
         ours=not without_ours,
         trust=trust,

@@ -67,7 +67,9 @@ class OwnModes:
 OWN_MODES: Table[OwnModes] = Table("plans", "pdl per kernel 7", nouns(OwnModes))
 OF_SCHEDULES: Table[tuple[Cost, ...]] = Table("plans", "of schedules 6", nouns(tuple[Cost, ...]))
 
-FindModes = Callable[[Plan, PdlMode | None, Target, Deadline], tuple[Modes, Cost, Cost] | None]
+FindModes = Callable[
+    [Plan, PdlMode | None, Target, Deadline, Sequence[PdlMode]], tuple[Modes, Cost, Cost] | None
+]
 """As `own_modes`."""
 
 
@@ -80,6 +82,7 @@ def with_launch_settings(
     others: Sequence[Plan] = (),
     find: FindModes = own_modes,
     modes: Sequence[PdlMode] = EVERY,
+    carveouts: bool = True,
 ) -> tuple[Plan, Cost | None]:
     """The plan with its generated kernels in the fastest modes and the fastest carve-out found, and
     what it then takes, None where nothing was measured.
@@ -87,8 +90,7 @@ def with_launch_settings(
     `until`: when looking for modes per kernel is to be over, for which there are
     `TIME.pdl_per_kernel_s` once the same mode for all is known; None: not at all.
     `others`: the same tasks under other schedules, one of which may be taken instead. `find`: who
-    looks for modes per kernel. `modes`: those that are tried for all kernels; where these are not
-    all, no carve-out is tried either."""
+    looks for modes per kernel. `modes`: those that are tried; `carveouts`: whether these are."""
     mode, cost = mode_of(plan, target, cache, trace, modes)
     if cost is None:
         return plan, None
@@ -98,13 +100,13 @@ def with_launch_settings(
         why = f"of more than {LARGE_LAUNCHES} launches too little is learned in the time"
         trace.add("refused", "pdl", "modes kernel by kernel", why)
     elif until is not None:
-        per_kernel = _per_kernel(plan, mode, target, cache, trace, until, find)
+        per_kernel = _per_kernel(plan, mode, target, cache, trace, until, find, modes)
     if per_kernel is not None:
         own, cost = per_kernel
         plan = replace(plan, tasks=in_modes(plan.tasks, own))
     elif mode:
         plan = replace(plan, tasks=in_mode(plan.tasks, mode))
-    return with_carveout(plan, cost, target, cache, trace) if modes == EVERY else (plan, cost)
+    return with_carveout(plan, cost, target, cache, trace) if carveouts else (plan, cost)
 
 
 def near(candidates: Sequence[tuple[Schedule, Cost]], chosen: Schedule) -> list[Schedule]:
@@ -175,6 +177,7 @@ def _per_kernel(
     trace: Trace,
     until: Deadline,
     find: FindModes,
+    among: Sequence[PdlMode],
 ) -> tuple[Modes, Cost] | None:
     """Modes that are faster than the one for all; None if there are none, or was no time."""
     until = until.within(TIME.pdl_per_kernel_s)
@@ -182,7 +185,8 @@ def _per_kernel(
     whole = machine, tasks_text(plan.tasks), schedule
     hasty = until.left() < TIME.pdl_per_kernel_enough * TIME.pdl_per_kernel_s
     asked = ("", "hasty ") if hasty else ("",)
-    keys = [OWN_MODES.key(f"{how}{mode or ''}", *whole) for how in asked]
+    few = "" if among == EVERY else f" of {''.join(among)}"
+    keys = [OWN_MODES.key(f"{how}{mode or ''}{few}", *whole) for how in asked]
     name = plan.tasks.name
     for key in keys:
         cached = OWN_MODES.get(cache, key, fits=lambda entry: entry.fits(plan))
@@ -190,7 +194,7 @@ def _per_kernel(
             return None if cached.cost is None else (cached.modes, cached.cost)
     if until.left() < TIME.pdl_per_kernel_least_s:
         return None
-    faster = find(plan, mode, target, until)
+    faster = find(plan, mode, target, until, among)
     if faster is None:
         why = f"no modes of their own are faster than {mode or 'none'} for all"
         trace.add("refused", "pdl", name, why)

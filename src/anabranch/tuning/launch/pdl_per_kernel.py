@@ -25,7 +25,7 @@ from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.variant import PdlMode, Variant
 from anabranch.kernels.triton.codegen import unnamed
 from anabranch.tuning.launch.loaded_variants import LoadedVariants, Modes
-from anabranch.tuning.launch.pdl import generated
+from anabranch.tuning.launch.pdl import EVERY, generated
 from anabranch.tuning.launch.thompson import Runs, Vector, drawn, expected
 
 AT_ONCE = 8
@@ -59,12 +59,17 @@ class KernelModes:
 
 
 def own_modes(
-    plan: Plan, mode: PdlMode | None, target: Target, until: Deadline
+    plan: Plan,
+    mode: PdlMode | None,
+    target: Target,
+    until: Deadline,
+    among: Sequence[PdlMode] = EVERY,
 ) -> tuple[Modes, Cost, Cost] | None:
     """The fastest modes that were found until then, what they take, and what `mode`
-    for all takes beside them; None if nothing is surely faster. `plan`: without modes."""
+    for all takes beside them; None if nothing is surely faster. `plan`: without modes; `among`: the
+    modes that a kernel may have beside `mode` and none."""
     tasks = plan.tasks
-    slots, scale = slots_of(tasks, mode)
+    slots, scale = slots_of(tasks, mode, among)
     alike = tuple(mode if generated(task) else None for task in tasks.tasks)
     if not slots:
         return None
@@ -87,14 +92,16 @@ def own_modes(
     return _settled(launched, modes, target) if modes else None
 
 
-def slots_of(tasks: TaskGraph, mode: PdlMode | None) -> tuple[list[KernelModes], Vector]:
+def slots_of(
+    tasks: TaskGraph, mode: PdlMode | None, among: Sequence[PdlMode] = EVERY
+) -> tuple[list[KernelModes], Vector]:
     """The generated kernels that have another mode, and what each change may well add."""
     scale: list[float] = []
     shared: dict[tuple[str, PdlMode | None], int] = {}
     slots = []
     for place, task in enumerate(tasks.tasks):
         if generated(task):
-            modes, text = _different(task, mode)
+            modes, text = _different(task, mode, among)
             changes = []
             for other in modes[1:]:
                 if (text, other) not in shared:
@@ -107,7 +114,7 @@ def slots_of(tasks: TaskGraph, mode: PdlMode | None) -> tuple[list[KernelModes],
     return slots, np.array(scale)
 
 
-def _different(task: Task, mode: PdlMode | None) -> tuple[Modes, str]:
+def _different(task: Task, mode: PdlMode | None, among: Sequence[PdlMode]) -> tuple[Modes, str]:
     """The modes in which the kernel's text is another, `mode` first, and its text without any."""
     kernel = task.kernel
     assert kernel is not None
@@ -115,7 +122,7 @@ def _different(task: Task, mode: PdlMode | None) -> tuple[Modes, str]:
     assert isinstance(variant, Variant), f"the kernel of {task.name} is no generated one"
     texts: dict[tuple[str, bool], PdlMode | None] = {}
     plain = unnamed(kernel.body, variant).text
-    for pdl in dict.fromkeys((mode, None, *PdlMode)):
+    for pdl in dict.fromkeys((mode, None, *among)):
         written = unnamed(kernel.body, replace(variant, pdl=pdl))
         texts.setdefault((written.text, written.pdl), pdl)
     return tuple(texts.values()), plain
