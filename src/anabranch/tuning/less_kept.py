@@ -9,8 +9,9 @@ what it reads is there anyway: weights, inputs, values that live as long. It wai
 first late reader waits for, or schedulers would run it at once and keep its result after all. Of
 these the cheapest for their bytes run again, in one hundredth of the time that all tasks take, the
 noise of a step's measurements. A forecast must not say that the step gets slower by more than half
-a hundredth: where it does, tasks are taken kind by kind (equal layers have one), and a kind that
-stands on the critical path stays away. A limit that a user sets is another matter: `rewrite.remat`.
+a hundredth: where it does, tasks are taken kind by kind (equal layers have one), of which none may
+make it slower by more than a thousandth: it would stand on the critical path. A limit that a user
+sets is another matter: `rewrite.remat`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from anabranch.schedule.sequential import in_a_row
 from anabranch.trace import Trace
 from anabranch.tuning.select import Selection
 
-TIME_SHARE, FORECAST_RATIO = 0.01, 1.005
+TIME_SHARE, FORECAST_RATIO, KINDS_RATIO = 0.01, 1.005, 1.001
 LEAST_BYTES = 4 << 20
 """Less is not worth launches."""
 MOST_KINDS = 8
@@ -78,15 +79,16 @@ def with_less_kept(
     chosen = _cheapest(repeats, budget_us)
     if not _worth_it(chosen):
         return tasks, {}
-    most_us = FORECAST_RATIO * outlook_of(tasks, us, spec)
+    before_us = outlook_of(tasks, us, spec)
 
-    def fast(chosen: Sequence[_Repeat]) -> bool:
+    def fast(chosen: Sequence[_Repeat], ratio: float = KINDS_RATIO) -> bool:
         changed, copies = _with_copies(tasks, chosen)
         if waiting(changed):
             return False
-        return outlook_of(changed, lambda task: us(copies.get(task.name, task)), spec) <= most_us
+        after_us = outlook_of(changed, lambda task: us(copies.get(task.name, task)), spec)
+        return after_us <= ratio * before_us
 
-    if not fast(chosen):
+    if not fast(chosen, FORECAST_RATIO):
         chosen = _kind_by_kind(repeats, budget_us, fast)
     if not _worth_it(chosen):
         return tasks, {}

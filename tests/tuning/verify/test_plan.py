@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,7 +17,8 @@ from anabranch.errors import NumericsError, OptionError, WriteError
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph
 from anabranch.trace import Trace
-from anabranch.tuning.verify.plan import fresh
+from anabranch.tuning.verify.plan import explained_by, fresh, returned_outputs
+from anabranch.tuning.verify.rounding_spread import RoundingSpread
 
 ROWS = torch.cat([torch.randint(0, 50, (8, 1)).float(), torch.randn(8, 1)], 1)
 """A number of a row of a table, and another number."""
@@ -196,3 +197,30 @@ def test_what_is_zero_in_truth_is_not_whatever_the_model_has_else() -> None:
 
     with pytest.raises(NumericsError, match="differs from the model's own"):
         anabranch.compile(model, (torch.randn(8),), target="cpu", cache_dir=None, search="none")
+
+
+def test_rounding_is_drawn_for_what_a_call_returns_alone() -> None:
+    """A step has hundreds of states beside its loss, and each would be drawn dozens of times."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)), torch.randn(8, 4)
+    step = anabranch.compile_step(
+        model,
+        lambda model, x: model(x).square().mean(),
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        (x,),
+        target="sim:h200",
+        cache_dir=None,
+        search="none",
+        kernels="library",
+    )
+    count, returned = len(step.plan.tasks.outputs), returned_outputs(step.plan)
+    asked = list[int]()
+
+    class Near:
+        def allowed(self, output: int) -> float:
+            asked.append(output)
+            return 0.5
+
+    wider = explained_by(cast(RoundingSpread, Near()), [0.25] * count, returned, 2.0)
+    (loss,) = returned
+    assert asked == [loss] and count > 4
+    assert wider == [1.0 if i == loss else 0.25 for i in range(count)]

@@ -25,6 +25,8 @@ from anabranch.tuning.verify.plan import (
     EAGER_TOLERANCE,
     WRONG_CAPTURE,
     drawn_anew,
+    explained_by,
+    returned_outputs,
     unlike_model,
     without_fastpath,
 )
@@ -117,7 +119,7 @@ def _compare(
     """After so many calls, the plan beside the model."""
     unlike = unlike_model(run.plan, outs, inputs, allowed, seen.results)
     if unlike:
-        wider = [max(ok, number * near.allowed(i)) for i, ok in enumerate(allowed)]
+        wider = explained_by(near, allowed, returned_outputs(run.plan), number)
         unlike = unlike_model(run.plan, outs, inputs, wider, seen.results)
     differs = str(unlike) if unlike else ""
     for state, want in zip(captured.graph.states, seen.states, strict=True):
@@ -126,7 +128,7 @@ def _compare(
         most = number * EAGER_TOLERANCE.get(out.dtype, 0.0)
         if error <= most + 2 * allowed[state.output] or differs:
             continue
-        if error <= most + 2 * near.allowed(state.output):
+        if error <= most + 2 * near.allowed(state.output, (error - most) / 2):
             continue
         if not near.reaches(want.to(out.device), state.output):
             differs = f"the state {state.path} differs from the model's own by {error:.2e}"

@@ -36,6 +36,7 @@ from anabranch.ir.types import type_of
 from anabranch.targets.places import kept
 from anabranch.tuning.job import Job, example_of
 from anabranch.tuning.verify.reference_runs import ReferenceRuns
+from anabranch.tuning.verify.rounding_spread import RoundingSpread
 
 EAGER_TOLERANCE = {
     torch.float64: 1e-9,
@@ -261,13 +262,30 @@ def _compare_with_model(
     if not differs:
         return
     try:
-        near = first.spread
-        allowed = [ok if i in anew else max(ok, near.allowed(i)) for i, ok in enumerate(allowed)]
+        returned = returned_outputs(run.plan).difference(anew)
+        allowed = explained_by(first.spread, allowed, returned)
     except (RuntimeError, IndexError, ValueError) as failed:  # too large for memory, say
         raise _unlike(str(differs), asks) from failed
     judged = run.plan, outs, example, allowed, results, anew, first.truth
     if (differs := unlike_model(*judged)) and (differs := unlike_model(*judged, first.off)):
         raise _unlike(str(differs), asks)
+
+
+def returned_outputs(plan: Plan) -> set[int]:
+    """The outputs, by position, that a call returns. A training step has hundreds more: states."""
+    assert plan.signature is not None
+    names = {leaf.ref.name for leaf in plan.signature.outputs if leaf.ref is not None}
+    return {i for i, ref in enumerate(plan.tasks.outputs) if ref.name in names}
+
+
+def explained_by(
+    near: RoundingSpread, allowed: Sequence[float], outputs: Collection[int], times: float = 1.0
+) -> list[float]:
+    """The errors allowed, with `times` what rounding explains of these `outputs`, if that is more.
+    It is drawn for each, dozens of times."""
+    return [
+        max(ok, times * near.allowed(i)) if i in outputs else ok for i, ok in enumerate(allowed)
+    ]
 
 
 def _unlike(what: str, asks: Sequence[str]) -> NumericsError:
