@@ -195,7 +195,7 @@ class Target(Protocol):
 
     def give_back(self) -> int:
         """Give back what libraries keep for plans that are gone, such as those that were tried; the
-        bytes of it."""
+        bytes of it. Memory that is in use by nobody goes back to the device as well."""
 
     def time(self, runs: Sequence[Executable], budget: float) -> list[Cost]:
         """Latency of each executable on the device (of one of its repeats), taken interleaved,

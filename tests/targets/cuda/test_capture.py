@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -52,6 +54,22 @@ def test_calls_compute(run: CudaExecutable) -> None:
                 torch.testing.assert_close(got, want)
     with pytest.raises(ValueError, match="2 tensors for 1 inputs"):
         run([x, x])
+
+
+def test_an_executable_goes_with_its_last_reference(
+    run: CudaExecutable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when the garbage collector comes: thousands are loaded to be timed, and let go."""
+    gc.disable()
+    try:
+        loaded = CudaExecutable(
+            run.plan, place(run.plan, torch.device("cpu"), RUNNERS), (), repeat=0
+        )
+        arena, there = weakref.ref(loaded.arena), weakref.ref(loaded)
+        del loaded
+        assert there() is None and arena() is None
+    finally:
+        gc.enable()
 
 
 def test_a_forked_process_is_refused(run: CudaExecutable) -> None:

@@ -42,6 +42,7 @@ from anabranch.ir.variant import Variant, without_carveout
 from anabranch.kernels.triton.l1_carveout import carveout_of
 from anabranch.targets.calling import Turn, alone, without_gradients
 from anabranch.targets.cuda import nodes
+from anabranch.targets.cuda.cached_memory import make_room, with_room
 from anabranch.targets.cuda.call_order import Turns
 from anabranch.targets.cuda.capturing import captured
 from anabranch.targets.cuda.device_sleep import device_sleep
@@ -384,6 +385,7 @@ class CudaExecutable(LoadedPlan):
             return
         if not torch.cuda.is_current_stream_capturing():
             _let_go.clear()
+            make_room(self._device)
         side = self._streams[0]
         before_runs = [(place, place.clone()) for place in self.states.values()]
         side.wait_stream(torch.cuda.current_stream())
@@ -398,11 +400,7 @@ class CudaExecutable(LoadedPlan):
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         try:
-            graph = captured(partial(self._launch_on_each, self.repeat), side, keep=True)
-            with torch.cuda.stream(side):
-                with suppress(TargetError):  # a preference: without it all is right, and slower
-                    nodes.part(graph.raw_cuda_graph(), carveout_of(self.plan.tasks))
-                graph.instantiate()
+            graph = with_room(partial(self._captured, side))
         except RuntimeError as failed:
             self.failure = str(failed).splitlines()[0]
             torch.cuda.synchronize()
@@ -412,6 +410,14 @@ class CudaExecutable(LoadedPlan):
         self._replay_graph = partial(torch._C._CUDAGraph.replay, graph)
         weakref.finalize(self, _free, graph).atexit = False
         self._pool_bytes = max(0, torch.cuda.max_memory_allocated() - before)
+
+    def _captured(self, side: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+        graph = captured(partial(self._launch_on_each, self.repeat), side, keep=True)
+        with torch.cuda.stream(side):
+            with suppress(TargetError):  # a preference: without it all is right, and slower
+                nodes.part(graph.raw_cuda_graph(), carveout_of(self.plan.tasks))
+            graph.instantiate()
+        return graph
 
     def _launch_on_each(self, times: int) -> None:
         """So many runs in a row, by turns."""

@@ -186,9 +186,11 @@ class CudaTarget:
             return self._with_libraries(run.again(plan), libraries)
 
     def give_back(self) -> int:
-        """Memory that libraries keep for plans that are gone."""
+        """Memory that libraries keep for plans that are gone; what torch keeps goes back, too."""
         with torch.cuda.device(self.device), torch.no_grad():
-            return self._workspaces.give_back()
+            freed = self._workspaces.give_back()
+            torch.cuda.empty_cache()
+            return freed
 
     def _with_libraries(self, run: CudaExecutable, libraries: Mapping[int, int]) -> CudaExecutable:
         run.libraries = libraries
