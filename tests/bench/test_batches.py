@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from anabranch.bench import batches
 from anabranch.bench.batches import BatchMatrix, run
+from anabranch.bench.built import NO_GRAPH
 from anabranch.compiler.pipeline import compile_model
 from anabranch.errors import OptionError
+from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import Schedule
+from anabranch.tuning import build
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +55,23 @@ def test_a_schedule_of_other_tasks_is_a_failure(monkeypatch: pytest.MonkeyPatch)
     assert not failures[1, 1]
     assert failures[1, 2] and failures[2, 2]
     assert "no schedule for batch 2" in failures[2, 1]
+
+
+def test_what_lacks_its_graph_is_compared_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = build.bounded_costs
+
+    def launched(job: Any, tasks: Any) -> Any:
+        _, packer, costs = real(job, tasks)
+
+        def rank(tasks: Any, schedules: Sequence[Schedule]) -> list[Cost]:
+            return [replace(cost, source="launched") for cost in costs.rank(tasks, schedules)]
+
+        return None, packer, SimpleNamespace(rank=rank)
+
+    monkeypatch.setattr(batches, "bounded_costs", launched)
+    matrix = BatchMatrix(("zoo:squeezenet/tiny",), (1, 2), target="sim:h200", scheduler="critical")
+    for row in run(matrix)["rows"]:
+        assert row["us"] is None and row["ratio"] is None and row["failure"] == NO_GRAPH
 
 
 def test_schedules_made_for_another_device() -> None:

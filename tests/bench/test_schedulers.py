@@ -17,6 +17,7 @@ from torch import Tensor
 
 import anabranch
 from anabranch.bench import schedule_search, schedulers
+from anabranch.bench.built import NO_GRAPH
 from anabranch.bench.jobs import ScheduleMatrix
 from anabranch.bench.machine_use import FORECAST, utilisation_of
 from anabranch.bench.schedulers import REPLAYS, must_agree, run
@@ -28,7 +29,14 @@ from anabranch.costs.utilisation import STEPS, Utilisation
 from anabranch.errors import NumericsError, OptionError, ScheduleError
 from anabranch.frontend.capture_cache import capture_model
 from anabranch.ir.plan import Plan
-from anabranch.ir.protocols import Cost, Costs, KernelSpan, Limits, Target
+from anabranch.ir.protocols import (
+    Cost,
+    Costs,
+    KernelSpan,
+    Limits,
+    ScheduledGraphs,
+    Target,
+)
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import Resources, TaskGraph
 from anabranch.memory import pack
@@ -172,6 +180,31 @@ def test_measured_on_the_cpu() -> None:
     named = [row["scheduler"] for row in record["rows"] if row["scheduler"] not in VARIANTS]
     assert named == list(NAMES)  # where local takes several streams, refinements stand beside it
     assert all(row["source"] == "measured" and row["us"] > 0 for row in record["rows"])
+
+
+def test_a_plan_without_its_graph_is_compared_with_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However fast it looks."""
+
+    def launched(*args: Any) -> Any:
+        def race(plans: ScheduledGraphs) -> list[Cost]:
+            costs = zip(plans, costs_of(*args).race(plans), strict=True)
+            slow = Cost(0.001, "launched")
+            return [slow if plan[1].scheduler == "sequential" else cost for plan, cost in costs]
+
+        return SimpleNamespace(race=race)
+
+    monkeypatch.setattr(schedulers, "costs_of", launched)
+    record = run(ScheduleMatrix((f"{__file__}:small_fan",), NAMES, target="sim:h200"))
+    rows = {row["scheduler"]: row for row in record["rows"]}
+    plain = rows.pop("sequential")
+    assert (plain["us"], plain["ratio"], plain["failure"]) == (None, None, NO_GRAPH)
+    assert plain["scheduled"] is None and plain["packed"] is None
+    assert min(row["ratio"] for row in rows.values() if not row["failure"]) == 1.0
+    assert (
+        record["verdicts"][0]["other"] == "nimble" and "sequential" not in record["means"]["local"]
+    )
 
 
 def test_what_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:

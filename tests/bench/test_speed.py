@@ -31,8 +31,10 @@ from anabranch.trace import Trace
 
 
 class FakeRun:
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.replay = call
+    plan = SimpleNamespace(graph=True)
+
+    def __init__(self, call: Callable[[], Any], failure: str = "") -> None:
+        self.replay, self.failure = call, failure
 
     def strays(self) -> str:
         return ""
@@ -97,6 +99,27 @@ def test_calls_beside_our_call_and_replays_beside_our_replay(
     for row in rows:
         if row["system"] != row["beside"]:
             assert row["ratio"] == row["against"][row["beside"]][0]
+
+
+def test_a_plan_without_its_graph_has_no_time_beside_graphs(
+    compiler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What users call has one: the host's part is in it in any case."""
+
+    def launched(compiled: FakeCompiled) -> FakeRun:
+        return FakeRun(lambda: None, "CUDA out of memory")
+
+    monkeypatch.setattr(FakeCompiled, "executable", launched)
+    rows = run(quick(systems=("anabranch+search=none",)), compile=compiler)["rows"]
+    found = {row["system"]: row for row in rows}
+    call = found.pop("anabranch-call")
+    assert call["median_ms"] > 0 and not call["failure"]
+    assert len(found) == 2
+    for row in found.values():
+        assert row["median_ms"] is None and row["ratio"] is None and not row["against"]
+        assert row["failure"].endswith(
+            "for want of a graph, which says nothing beside graphs: CUDA out of memory"
+        )
 
 
 def test_one_plan_is_timed_once(compiler: Callable[..., Any]) -> None:

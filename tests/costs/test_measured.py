@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
+import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from anabranch.cache import Cache
+from anabranch.compiler.pipeline import compile_model
 from anabranch.costs.measured import Measured, canonical_schedule
 from anabranch.costs.roofline import Roofline
 from anabranch.deadline import Deadline
 from anabranch.errors import VerifyError
+from anabranch.ir.dag import dag_of
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Probe
-from anabranch.ir.schedule import Launch, Schedule
-from anabranch.ir.task import Resources
+from anabranch.ir.schedule import Launch, Schedule, sequential_launches
+from anabranch.ir.task import Resources, TaskGraph
+from anabranch.memory import pack
+from anabranch.options import Options
+from anabranch.targets import resolve
 from anabranch.trace import Trace
+from anabranch.tuning.job import Job
 
 ONE = Schedule("one", (Launch("a", 0), Launch("b", 0)))
 TWO = Schedule("two", (Launch("a", 0), Launch("b", 1)))
@@ -31,6 +41,32 @@ def test_a_task_is_measured_once(make: Any, target: Any, prepare: Any) -> None:
     assert costs.task(same) == costs.task(a)
     assert target.batches == [["a"]]
     assert target.repeats == [8]
+
+
+def test_executables_are_gone_once_they_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the garbage collector: their memory is wanted for the next ones."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+    target = resolve("cpu")
+    job = Job(model.eval(), (torch.randn(2, 8),), {}, target, Options(), None, Trace())
+    tasks: TaskGraph = compile_model(job, stop_after="probe")
+    loaded: list[weakref.ref[Any]] = []
+    real = target.load
+
+    def load(plan: Plan, repeat: int = 1) -> Any:
+        run = real(plan, repeat=repeat)
+        loaded.append(weakref.ref(run))
+        return run
+
+    monkeypatch.setattr(target, "load", load)
+    costs = Measured(target, partial(pack, spec=target.spec), each=0.001)
+    schedule = Schedule("one", sequential_launches(dag_of(tasks)))
+    gc.disable()
+    try:
+        costs.warm(tasks.tasks)
+        costs.race([(tasks, schedule)], captures=2)
+        assert len(loaded) >= 4 and all(run() is None for run in loaded)
+    finally:
+        gc.enable()
 
 
 def test_long_tasks_are_not_repeated(make: Any, target: Any, prepare: Any) -> None:

@@ -57,3 +57,6 @@ def test_the_median_of_captures_repeats_better_than_one() -> None:
     assert all(cost is not None and 0 < cost.spread < 1.5 for cost in found)
     assert medians(measured(100, 90, 0, 91), 2)[0] is None
     assert medians(measured(100, 90), 1) == measured(100, 90)
+    graphs, launched = Cost(100.0, "measured"), Cost(900.0, "launched")
+    (mixed,) = medians([graphs, graphs, launched], 3)
+    assert mixed is not None and mixed.source == "launched"

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from anabranch.bench import harness
-from anabranch.bench.built import reason
+from anabranch.bench.built import NO_GRAPH, reason
 from anabranch.bench.harness import Cell, Save
 from anabranch.bench.jobs import captured_once, job_of
 from anabranch.bench.spread import spread_over
@@ -212,6 +212,8 @@ def _row(
     if cost is None or own is None:
         why = why or f"there is no schedule for batch {batch} to compare with"
         return BatchRow(*place, name, failure=why)
+    if "launched" in (cost.source, own.source):
+        return BatchRow(*place, name, failure=NO_GRAPH)
     at_home = batch == made_for and not device
     return BatchRow(
         *place,

@@ -21,6 +21,7 @@ from anabranch.bench.machine import Machine, TimedCall
 from anabranch.bench.result_rows import CALL, BenchmarkMatrix, named
 from anabranch.bench.rivals import RIVALS
 from anabranch.bench.sandbox import NATIVE, try_in_sandbox
+from anabranch.costs.stopwatch import lacks_graph
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Executable
 from anabranch.ir.tolerances import relative_error
@@ -44,6 +45,9 @@ KEPT_FACTS = (
     "max_relative_error",
     "search",
 )
+
+NO_GRAPH = "launched one by one for want of a graph, which says nothing beside graphs"
+"""Why a plan has no time."""
 
 Compile = Callable[..., Any]
 """`api.compile`, or a stand-in for it."""
@@ -126,17 +130,24 @@ def build_ours(
     wanted = asked.get("scheduler", chosen)
     fell = [f"fallback: {e.why}" for e in events if e.kind == "fallback"]
     note = "; ".join([chosen if chosen == wanted else f"{chosen} was faster", *fell])
-    replay = None if executable is None else executable.replay
     plan = compiled.entries[-1].plan
-    yield System(name, replay, seconds, peak, difference, note, facts=facts, plan=plan)
-    if replay is not None and not asked:
+    replay = None if executable is None else executable.replay
+    ours = System(name, replay, seconds, peak, difference, note, facts=facts, plan=plan)
+    launched = executable is not None and lacks_graph(executable)
+    yield without_graph(ours, executable) if launched else ours
+    if executable is not None and not asked:
         yield System(CALL, lambda: compiled(*cell.args), seconds, peak, difference, note)
     try:
         bounded = bounded_plan(compiled)
-        if bounded is not None:
+        if bounded is not None and not launched:
             yield _bounding(name, compiled, bounded)
     except Exception as failed:
         trace.add("warning", "bench", f"{cell.name} {name} with bounded memory", reason(failed))
+
+
+def without_graph(system: System, run: Executable) -> System:
+    """The system, without a time: its plan has no graph to be replayed."""
+    return replace(system, call=None, plan=None, failure=f"{NO_GRAPH}: {run.failure}")
 
 
 def _ordering(events: Sequence[Event], scheduler: str) -> float | None:
@@ -164,7 +175,7 @@ def _bounding(name: str, compiled: Any, plan: Plan) -> System:
     loaded = None if run is None else compiled.target.load(plan, beside=run, states=run.states)
     return System(
         f"{name} bounded",
-        None if loaded is None else loaded.replay,
+        None if loaded is None or lacks_graph(loaded) else loaded.replay,
         peak_bytes=plan.peak_bytes if loaded is None else loaded.peak_bytes(),
         facts={"event_waits": plan.schedule.waits},
         plan=plan,

@@ -43,7 +43,7 @@ UNCAPPED = ("nimble",)
 @dataclass(frozen=True, slots=True)
 class FoundSchedule:
     """The tasks that a scheduler planned, its schedule of them, the seconds that it took, and what
-    it left undone for want of time."""
+    it left undone for want of time, or of memory."""
 
     tasks: TaskGraph
     schedule: Schedule
@@ -77,12 +77,15 @@ class ScheduleSearch:
                 planned, spent = _merged(replace(job, trace=told, merge_s=half), options)
             for task in planned.tasks:
                 costs.task(task)
-            start = time.perf_counter()
+            start, before = time.perf_counter(), len(self.job.trace.events)
             limits = self._limits(options, told, spent)
             schedule = scheduler(options.scheduler)(planned, costs, limits)
             verify_schedule(schedule, dag_of(planned))
             took = spent + time.perf_counter() - start
         undone = [event.why for event in told.events if event.kind == "fallback"]
+        asked = self.job.trace.events[before:]
+        if failed := sum((event.kind, event.where) == ("refused", "costs") for event in asked):
+            undone.append(f"{failed} measurements could not be made: estimates stand for them")
         self.job.trace.merge(told)
         return FoundSchedule(planned, replace(schedule, scheduler=name), took, "; ".join(undone))
 

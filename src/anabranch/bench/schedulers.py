@@ -45,7 +45,7 @@ from torch import Tensor
 
 from anabranch.bench import harness
 from anabranch.bench.bits import same_bits
-from anabranch.bench.built import reason
+from anabranch.bench.built import NO_GRAPH, reason
 from anabranch.bench.harness import Cell, Save, cells_of, label
 from anabranch.bench.jobs import ScheduleMatrix, captured_once, schedule_job, scheduler_options
 from anabranch.bench.machine_use import utilisation_of
@@ -303,7 +303,7 @@ def _compared(
     planned_by_name, failures = _planned(plans, search, names)
     priced = _priced(planned_by_name, side_by_side)
     ours = min(
-        (name for name in OURS if name in planned_by_name),
+        (n for n in OURS if n in planned_by_name and math.isfinite(priced[n][1].us)),
         key=lambda n: priced[n][1].us,
         default=None,
     )
@@ -350,11 +350,13 @@ def _with_use(
 def _priced(
     planned_by_name: Mapping[str, _SchedulePlans], costs: Costs
 ) -> dict[str, tuple[Cost, Cost]]:
-    """The time of each schedule as scheduled and as packed, all measured side by side."""
+    """The time of each schedule as scheduled and as packed, all measured side by side; infinite for
+    what could not run, and for what ran without the graph that it should have had."""
     plans = [
         plan for planned in planned_by_name.values() for plan in (planned.scheduled, planned.packed)
     ]
-    prices = costs.race([(plan.tasks, plan.schedule) for plan in plans])
+    raced = costs.race([(plan.tasks, plan.schedule) for plan in plans])
+    prices = [replace(c, us=math.inf) if c.source == "launched" else c for c in raced]
     return dict(zip(planned_by_name, zip(prices[::2], prices[1::2], strict=True), strict=True))
 
 
@@ -408,7 +410,8 @@ def _row(
 ) -> ScheduleRow:
     cost = None if prices is None else _counted(name, *prices)
     if planned is None or prices is None or cost is None or math.isinf(cost.us):
-        return ScheduleRow("", "", 0, name, failure=failures.get(name, "its plan could not run"))
+        why = NO_GRAPH if cost and cost.source == "launched" else "its plan could not run"
+        return ScheduleRow("", "", 0, name, failure=failures.get(name, why))
     return ScheduleRow(
         *("", "", 0, name),
         us=cost.us,

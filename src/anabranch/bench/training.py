@@ -38,7 +38,7 @@ from torch.utils import _pytree as pytree
 
 from anabranch import api
 from anabranch.bench import harness
-from anabranch.bench.built import KEPT_FACTS, System, reason, told_apart
+from anabranch.bench.built import KEPT_FACTS, System, reason, told_apart, without_graph
 from anabranch.bench.deadline import Expired, within
 from anabranch.bench.harness import Cell, Save, cells_of
 from anabranch.bench.machine import Machine, TimedCall, machine
@@ -56,6 +56,7 @@ from anabranch.bench.spread import spread_over
 from anabranch.bench.timed import built_then_timed, timed
 from anabranch.bench.training_rivals import RIVALS, USUAL, eager, loss_in, rewind
 from anabranch.compiled.training_step import TrainingStep
+from anabranch.costs.stopwatch import lacks_graph
 from anabranch.errors import OptionError
 from anabranch.models.training_recipes import OPTIMIZERS, Trainable, load_trainable
 from anabranch.options import Options
@@ -322,8 +323,11 @@ def _ours(
         here.synchronize()
     except Exception as failed:
         return [Built(System(name, None, failure=reason(failed)))]
-    replay = replace(first, call=executable.replay)
-    built = [Built(_right(replay, off), check)]
+    if lacks_graph(executable):
+        built = [Built(without_graph(first, executable))]
+    else:
+        replay = replace(first, call=executable.replay)
+        built = [Built(_right(replay, off), check)]
     if not asked:
         users = System(CALL, call, seconds, peak, note=first.note, replayed=False)
         built.append(Built(_right(users, off), check))

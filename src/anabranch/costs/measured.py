@@ -18,7 +18,7 @@ estimated.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from anabranch.cache import Cache, Table
@@ -133,8 +133,7 @@ class Measured:
             self._trace.progress("costs", at, len(missing), "tasks measured")
             batch = missing[at : at + together]
             costs = self._stopwatch.measure([self._task_trial(wanted[key]) for key in batch])
-            passing = {batch[i] for i in self._stopwatch.without_graph}
-            self._remember({k: [cost] for k, cost in zip(batch, costs, strict=True)}, passing)
+            self._remember({k: [cost] for k, cost in zip(batch, costs, strict=True)})
         if missing:
             self._trace.progress("costs", len(missing), len(missing), "tasks measured")
 
@@ -226,8 +225,7 @@ class Measured:
             compared = len(trials) if least is None else min(least, len(trials))
             costs = self._stopwatch.measure(trials, compared if len(trials) > 1 else 0)
             took = dict(zip(by_text, medians(costs, captures), strict=True))
-            passing = {key} if self._stopwatch.without_graph else set[str]()
-            self._remember({key: [took[text] for text in named]}, passing)
+            self._remember({key: [took[text] for text in named]})
         cost_of = dict(zip(named, self._costs_of[digest_text(key)], strict=True))
         if not any(cost_of.values()):
             return [self._fallback.schedule(*plan) for plan in plans]
@@ -240,14 +238,13 @@ class Measured:
             self._costs_of[digest_text(key)] = list(costs)
         return [key for key in missing if digest_text(key) not in self._costs_of]
 
-    def _remember(self, costs_by_key: Mapping[str, MaybeCosts], passing: Collection[str]) -> None:
-        """Failures and estimates are remembered here only, and so is what is `passing`, timed
+    def _remember(self, costs_by_key: Mapping[str, MaybeCosts]) -> None:
+        """Failures and estimates are remembered here only, and so is what was launched one by one,
         without the graph that it should have had: the next process may do better."""
         self._costs_of.update((digest_text(key), costs) for key, costs in costs_by_key.items())
         good = {
             key: tuple(cost for cost in costs if cost is not None and cost.source == "measured")
             for key, costs in costs_by_key.items()
-            if key not in passing
         }
         good = {key: costs for key, costs in good.items() if len(costs) == len(costs_by_key[key])}
         TIMINGS.put_many(self._cache, good)

@@ -46,7 +46,8 @@ class Repeatability:
 
 def medians(costs: Sequence[Cost | None], captures: int) -> list[Cost | None]:
     """Of costs of one capture after the other, each of the same things: the median of each thing,
-    with how well that repeats as its spread; None where one is."""
+    with how well that repeats as its spread; None where one is. One that lacked its graph gives its
+    source to the median."""
     if captures == 1:
         return list(costs)
     count = len(costs) // captures
@@ -58,7 +59,8 @@ def medians(costs: Sequence[Cost | None], captures: int) -> list[Cost | None]:
         if len(each) < captures:
             return None
         us = statistics.median(cost.us for cost in each)
-        return replace(each[0], us=us, spread=noise.floor(us, captures))
+        least = next((cost for cost in each if cost.source != "measured"), each[0])
+        return replace(least, us=us, spread=noise.floor(us, captures))
 
     return list(map(median, taken))
 

@@ -4,16 +4,22 @@ All that can be built are timed in one interleaved batch. If the batch fails, ea
 to see which is to blame. A candidate that cannot run is no error, whatever it raises: it is an
 event, and None. So is one that is left out because the time is over while others are built.
 
+    c runs out of memory             what nobody needs is given back, c is built again
+    it does so once more             a and b are timed and let go, then c and d are built
+    and with nothing else held       c is not measured; the next process may do better
+
 A plan whose graph could not be captured runs launch by launch, and may take ten times as long. That
 may be chance (of one plan of RandWire, once): it is loaded again, and where that does not help, an
-event says that it was timed so, and its time is for this process alone: the next may capture it.
+event says that it was timed so, and its cost has the source "launched". Such a cost is for this
+process alone: the next may capture the plan.
 """
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -36,6 +42,13 @@ class Trial:
     estimate: Callable[[], Cost]
 
 
+@dataclass(frozen=True, slots=True)
+class _NoRoom:
+    """Memory ran out while a trial was built, for itself or for its graph: what was said then."""
+
+    why: str
+
+
 class Stopwatch:
     """Times trials on a target. `until`: when it is over, nothing more is begun; `each`: seconds
     for one trial."""
@@ -46,17 +59,15 @@ class Stopwatch:
         """Whether all that is not known would not be known again: nothing was left out for want
         of time or of memory."""
         self._target, self._trace, self._each = target, trace, each
-        self.without_graph = frozenset[int]()
-        """Which of the trials of the last `measure` ran launch by launch for want of a graph."""
         self._told = False
         self._capturable = True
-        """Whether no plan failed to be captured twice: the next ones are not tried again."""
+        """Whether no plan failed to be captured twice, for another reason than want of memory: the
+        next ones are not tried again."""
 
     def measure(self, trials: Sequence[Trial], least: int = 0) -> MaybeCosts:
         """One cost for each trial, None where it failed; estimates if no time is left. `least`: of
         those that are compared, so many are measured all the same, the first among them; the others
-        have None where the time ends."""
-        self.without_graph = frozenset()
+        have None where the time ends. Executables are let go before this returns."""
         if self.until.over() and not least:
             self.settled = False
             if not self._told:
@@ -64,57 +75,106 @@ class Stopwatch:
                 self._trace.add("warning", "costs", self._target.spec.name, why)
             self._told = True
             return [trial.estimate() for trial in trials]
-        runs = self._built(trials, least or len(trials))
-        lacking = (i for i, run in enumerate(runs) if run is not None and _lacks_graph(run))
-        self.without_graph = frozenset(lacking)
-        return self._time(trials, runs)
+        costs: MaybeCosts = [None] * len(trials)
+        left = self._order(trials, least or len(trials))
+        wanted = least or len(trials)
+        while left:
+            runs, left = self._built(trials, left, wanted)
+            wanted -= len(runs)
+            taken = self._time([trials[i] for i in runs], list(runs.values()))
+            for i, cost in zip(runs, taken, strict=True):
+                costs[i] = cost
+            del runs  # their memory, before others are built
+        return costs
 
-    def _built(self, trials: Sequence[Trial], least: int) -> list[Executable | None]:
-        """The executables, `least` of them or as many as there is time for: to build the plan of a
-        large network takes most of a second. The first comes first, then what promises most."""
-        runs: list[Executable | None] = [None] * len(trials)
+    def _order(self, trials: Sequence[Trial], least: int) -> list[int]:
+        """In which they are built: the first comes first, then what promises most."""
         order = list(range(len(trials)))
         if least < len(trials) and self.until.left() < math.inf:
             order[1:] = sorted(order[1:], key=lambda i: trials[i].estimate().us)
-        for i in order:
-            if self.until.over() and len(runs) - runs.count(None) >= least:
+        return order
+
+    def _built(
+        self, trials: Sequence[Trial], order: Sequence[int], least: int
+    ) -> tuple[dict[int, Executable], list[int]]:
+        """Executables by the positions of their trials, `least` of them or as many as there is time
+        for: to build the plan of a large network takes most of a second. And the positions that
+        there is no memory for beside these."""
+        runs: dict[int, Executable] = {}
+        for at, i in enumerate(order):
+            if self.until.over() and len(runs) >= least:
                 self.settled = False
                 self._refuse(trials[i], "no time is left")
-            else:
-                runs[i] = self._loaded(trials[i])
-        return runs
+                continue
+            run = self._loaded(trials[i])
+            if isinstance(run, _NoRoom) and runs:
+                why = f"timed apart from {len(runs)} others, for want of memory: {run.why}"
+                self._trace.add("fallback", "costs", trials[i].what, why)
+                return runs, list(order[at:])
+            if isinstance(run, _NoRoom):
+                self.settled = False
+                self._refuse(trials[i], run.why)
+            elif run is not None:
+                runs[i] = run
+        return runs, []
 
-    def _loaded(self, trial: Trial) -> Executable | None:
-        run = self.attempt(trial, trial.build)
-        if run is None or not _lacks_graph(run):
+    def _loaded(self, trial: Trial) -> Executable | _NoRoom | None:
+        run = self._with_room(trial)
+        if run is None or isinstance(run, _NoRoom) or not lacks_graph(run):
             return run
         if self._capturable:
             why = f"no graph, loaded again: {run.failure}"
             self._trace.add("fallback", "costs", trial.what, why)
             del run  # its memory
-            run = self.attempt(trial, trial.build)
-            if run is None or not _lacks_graph(run):
+            run = self._with_room(trial)
+            if run is None or isinstance(run, _NoRoom) or not lacks_graph(run):
                 return run
             self._capturable = False
         why = f"no graph, timed as it is launched one by one: {run.failure}"
         self._trace.add("fallback", "costs", trial.what, why)
         return run
 
-    def _time(self, trials: Sequence[Trial], runs: Sequence[Executable | None]) -> MaybeCosts:
-        """All runs interleaved; if that fails, one by one, to see which is to blame."""
-        good = [run for run in runs if run is not None]
-        if not good:
-            return [None] * len(runs)
+    def _with_room(self, trial: Trial) -> Executable | _NoRoom | None:
+        """The trial, built; where memory runs out once more, when all is given back that is not in
+        use."""
+        run = self._once(trial)
+        if isinstance(run, _NoRoom):
+            gc.collect()
+            self._target.give_back()
+            run = self._once(trial)
+        return run
+
+    def _once(self, trial: Trial) -> Executable | _NoRoom | None:
         try:
-            costs = iter(self._target.time(good, self._each * len(good)))
-            return [next(costs) if run is not None else None for run in runs]
+            run = trial.build()
+        except VerifyError:
+            raise
+        except Exception as failure:
+            if _out_of_memory(str(failure)):
+                return _NoRoom(_told(failure))
+            self._refuse(trial, _told(failure))
+            return None
+        if lacks_graph(run) and _out_of_memory(run.failure):
+            return _NoRoom(f"no graph: {run.failure}")
+        return run
+
+    def _time(self, trials: Sequence[Trial], runs: Sequence[Executable]) -> MaybeCosts:
+        """All runs interleaved; if that fails, one by one, to see which is to blame."""
+        if not runs:
+            return []
+        try:
+            costs: MaybeCosts = list(self._target.time(runs, self._each * len(runs)))
         except VerifyError:
             raise
         except Exception:
-            return [
-                None if run is None else self.attempt(trial, partial(self._alone, run))
+            costs = [
+                self.attempt(trial, partial(self._alone, run))
                 for trial, run in zip(trials, runs, strict=True)
             ]
+        return [
+            replace(cost, source="launched") if cost is not None and lacks_graph(run) else cost
+            for cost, run in zip(costs, runs, strict=True)
+        ]
 
     def _alone(self, run: Executable) -> Cost:
         return self._target.time([run], self._each)[0]
@@ -127,15 +187,23 @@ class Stopwatch:
         except VerifyError:
             raise
         except Exception as failure:
-            if "out of memory" in str(failure).lower():
+            if _out_of_memory(str(failure)):
                 self.settled = False
-            self._refuse(trial, f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]}")
+            self._refuse(trial, _told(failure))
             return None
 
     def _refuse(self, trial: Trial, why: str) -> None:
         self._trace.add("refused", "costs", trial.what, f"not measured: {why}")
 
 
-def _lacks_graph(run: Executable) -> bool:
+def lacks_graph(run: Executable) -> bool:
     """Whether a graph was wanted of it and could not be had."""
     return bool(run.failure) and run.plan.graph
+
+
+def _out_of_memory(said: str) -> bool:
+    return "out of memory" in said.lower()
+
+
+def _told(failure: Exception) -> str:
+    return f"{type(failure).__name__}: {str(failure).partition(chr(10))[0]}"

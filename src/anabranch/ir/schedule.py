@@ -18,7 +18,8 @@ from typing import Literal
 
 from anabranch.ir.dag import Dag
 
-CostSource = Literal["measured", "recorded", "estimated"]
+CostSource = Literal["measured", "launched", "recorded", "estimated"]
+"""launched: measured, but launch by launch, though a graph was wanted: the host's time is in it."""
 
 
 @dataclass(frozen=True, slots=True)

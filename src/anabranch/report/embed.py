@@ -30,6 +30,8 @@ LEFT_OUT = -2
 MEANINGS = {
     "measured": "The plan or the kernel ran on this machine, now or in an earlier compilation "
     "whose times are kept.",
+    "launched": "The plan or the kernel ran on this machine launch by launch, for its graph could "
+    "not be had: the host's time is in it, and it says nothing beside times of graphs.",
     "recorded": "A profile of the machine has the time: it was measured there before, and nothing "
     "ran now.",
     "estimated": "Computed from what kernels read, write and multiply, and from what a launch "
