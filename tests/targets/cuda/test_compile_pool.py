@@ -13,6 +13,7 @@ import pytest
 
 from anabranch.targets.cuda import cubin
 from anabranch.targets.cuda.compile_pool import Crew, Process, ask
+from anabranch.targets.cuda.compile_worker import NICE
 from anabranch.targets.cuda.cubin import Cubin, CubinRecipe, compiling
 
 pytest.importorskip("triton", reason="compiles with Triton")
@@ -89,6 +90,9 @@ def test_two_batches_are_compiled_by_the_same_process(
         assert taken(crew, 1) == [process]
         answer = ask(process, one.request() | {"folder": "/nowhere/at/all", "text": "import no"})
         assert answer is not None and "refused" in answer
+    if hasattr(os, "getpriority"):  # who waits for it goes first
+        here, there = (os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, process.pid))
+        assert there == min(19, here + NICE)
     crew.dismiss()
 
 

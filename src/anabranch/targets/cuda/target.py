@@ -19,6 +19,7 @@ from anabranch.ir.schedule import Timeline
 from anabranch.ir.task import Kernel
 from anabranch.targets.cuda import cudnn, profile, timing, triton
 from anabranch.targets.cuda.capture import CudaExecutable
+from anabranch.targets.cuda.cubin import AHEAD
 from anabranch.targets.cuda.device import read_spec
 from anabranch.targets.cuda.library_workspaces import LibraryWorkspaces
 from anabranch.targets.cuda.model import beside_model
@@ -86,9 +87,10 @@ class CudaTarget:
         if triton.available():
             self._runners["triton"] = self._triton.runner
 
-    def start(self) -> None:
-        """Get ready for a batch of generated kernels that is to come: who compiles is started."""
-        self._triton.start()
+    def start(self, most: int = AHEAD) -> None:
+        """Get ready for a batch of generated kernels that is to come: who compiles is started, for
+        so many of them."""
+        self._triton.start(most)
 
     def prepare(
         self, kernels: Sequence[Kernel], cache: Cache | None = None, trace: Trace | None = None

@@ -108,9 +108,9 @@ class Triton:
         self._loaded: dict[CubinRecipe, Loaded] = {}
         self._kept: set[tuple[CubinRecipe, int]] = set()
 
-    def start(self) -> None:
-        """Have compilers at hand for a batch of texts that is to come."""
-        self._crew.start(workers(AHEAD))
+    def start(self, most: int = AHEAD) -> None:
+        """Have compilers at hand for a batch of so many texts that is to come."""
+        self._crew.start(workers(most))
 
     def dismiss(self) -> None:
         """Let them go: they would stay for a while, for the next batch."""

@@ -193,11 +193,19 @@ class SandboxClient:
         asked = dict(left), references, mine, values, self._trace, self._until
         try:
             others.verdicts(*asked, next_step, learn)
+            self._start_compilers()
         except WorkerError as failed:
             self._sandbox.others = None
             what = f"{failed.what}: all kernels are tried here"
             self._trace.add("warning", "tuning", what, failed.why)
         mine()
+
+    def _start_compilers(self) -> None:
+        """Those of the own sandbox: there were few as long as others needed all cores, and smaller
+        batches come."""
+        if self._sandbox.process is not None:
+            with suppress(BrokenPipeError):
+                _ask(self._sandbox.process, [], run=False)
 
     def _run_here(self, left: dict[str, Task], meanwhile: Iterator[None]) -> None:
         """Learn of all tasks. One is blamed if a process that was started for it, and has run

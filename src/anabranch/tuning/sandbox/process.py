@@ -34,9 +34,11 @@ PIPE_BYTES = 1 << 20
 
 
 class OtherSandboxes(Protocol):
-    """Who tries kernels instead of this process's own sandbox, from `least` kernels on."""
+    """Who tries kernels instead of this process's own sandbox, from `least` kernels on; of those it
+    tries `tried_here`."""
 
     least: int
+    tried_here: int
 
     def start(self) -> None:
         """Start them ahead."""
@@ -95,6 +97,7 @@ class SandboxProcess:
             command = [sys.executable, "-P", "-c", f"{self._start}\n{SERVE}", json.dumps(sys.path)]
             command += [str(self._target.device), str(int(spec.tf32))]
             command += [str(path.parent) if path else "", str(self._patience())]
+            command += [] if self.others is None else [str(self.others.tried_here)]
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,

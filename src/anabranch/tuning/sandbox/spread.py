@@ -48,6 +48,7 @@ class SpreadTrials:
     """Tries kernels by workers of this pool; `tf32` as the caller's target has it."""
 
     least = LEAST_SPREAD
+    tried_here = REFERENCES
 
     def __init__(self, pool: WorkerPool, tf32: bool) -> None:
         self._pool, self._tf32 = pool, tf32

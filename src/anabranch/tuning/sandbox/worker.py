@@ -172,20 +172,23 @@ def _differs(run: Executable, asked: Answer, expected: Expected) -> Refused | No
     return wrong and Refused(f"{wrong}, of numbers of seed {expected.seed}")
 
 
-def main(device: str, tf32: str, folder: str, patience: str = "2") -> None:
+def main(device: str, tf32: str, folder: str, patience: str = "2", ahead: str = "16") -> None:
     """The other side: lists of tasks in, and for each, as it is compiled, its position and, when
-    it has run, why it must not be used; of a list that is only to be compiled, the positions."""
+    it has run, why it must not be used; of a list that is only to be compiled, the positions; at an
+    empty list compilers start. `ahead`: how many of them start now."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # libraries that print must not be heard as answers
     where = torch.device(device)
     target = CpuTarget() if where.type == "cpu" else CudaTarget(where, tf32 == "1")
     if isinstance(target, CudaTarget):
-        target.start()
+        target.start(int(ahead))
     oracle = Oracle(target)
     place = Path(folder) if folder else None
     with Cache.open(place, patience=float(patience)) as cache:
         for line in sys.stdin.buffer:
             asked = BATCHES.read(line, None)
+            if not asked.tasks and isinstance(target, CudaTarget):
+                target.start()
             tasks, values = list(map(read, asked.tasks)), list(map(values_told, asked.tasks))
             kernels = [task.kernel for task in tasks if task.kernel]
             for number in itertools.chain.from_iterable(
