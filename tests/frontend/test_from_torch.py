@@ -224,8 +224,8 @@ def _(x: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("anabranch_test::overwrite", mutates_args=("x",))
-def overwrite(x: Tensor) -> None:
-    x.zero_()
+def overwrite(x: list[Tensor]) -> None:
+    x[0].zero_()
 
 
 def test_custom_operator_stays_opaque() -> None:
@@ -355,7 +355,7 @@ REFUSED: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
         "",
     ),
     "mutating operator": (
-        Net(lambda net, x: torch.ops.anabranch_test.overwrite(x)),
+        Net(lambda net, x: torch.ops.anabranch_test.overwrite([x])),
         (f(2),),
         "anabranch_test.overwrite",
         "forward",

@@ -22,7 +22,7 @@ from collections.abc import Collection
 import torch
 
 from anabranch.errors import ArtifactError
-from anabranch.ir import custom_ops, ops
+from anabranch.ir import custom_ops, functional_forms, ops
 from anabranch.ir.graph import Arg, Node, Ref
 from anabranch.ir.refused import Refused
 
@@ -91,8 +91,9 @@ def named(operators: Collection[str]) -> frozenset[str]:
 
 def check_operator(op: str, own_operators: frozenset[str]) -> None:
     """ArtifactError for an operator that a file may not name."""
-    spelled = SPELLED.fullmatch(op)
-    by_user = spelled is not None and bool(own_operators & {op, ops.packet_name(op)})
+    users = functional_forms.original(op)
+    spelled = SPELLED.fullmatch(users)
+    by_user = spelled is not None and bool(own_operators & {users, ops.packet_name(users)})
     if spelled is None or not (by_user or _listed(op)):
         asked = "::".join(spelled.group(1, 2)) if spelled else "ns::name"
         raise ArtifactError(

@@ -546,7 +546,8 @@ def _unsupported(node: fx.Node) -> CaptureError:
 def _mutable(node: fx.Node, name: str) -> CaptureError:
     return CaptureError(
         f"{name} writes into a tensor that it is given",
-        "a graph is functional, and no functional form of this operator is known",
-        "let the operator return a new tensor (register it with mutates_args=())",
+        "a graph is functional, and this operator has no functional form: it writes to a list, or "
+        "to what may be None, or returns something else than new tensors",
+        "let it write to plain tensors, or return new ones (register it with mutates_args=())",
         origin(node),
     )

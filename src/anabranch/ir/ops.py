@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import torch
 
-from anabranch.ir import custom_ops
+from anabranch.ir import custom_ops, functional_forms
 from anabranch.ir.graph import Arg, Node, Ref, rename
 from anabranch.ir.type_cache import ANSWERS
 from anabranch.ir.types import TensorType, meta, type_of
@@ -288,6 +288,8 @@ def _of_torch(op: str) -> torch._ops.OpOverload:
 def _resolved(op: str) -> torch._ops.OpOverload:
     try:
         namespace, name, overload = op.split(".")
+        if namespace == functional_forms.NAMESPACE:
+            functional_forms.functional_form(_resolved(functional_forms.original(op)))
         operator = getattr(getattr(getattr(torch.ops, namespace), name), overload)
     except (AttributeError, ValueError) as missing:
         raise KeyError(f"torch has no operator {op}") from missing
