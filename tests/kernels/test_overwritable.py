@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.artifact.test_file import Members, rewrite
 from torch import Tensor, nn
 
 import anabranch
 from anabranch.artifact.overwrites import check_overwrites
-from anabranch.errors import VerifyError
+from anabranch.errors import ArtifactError, VerifyError
 from anabranch.fusion.partition import singly
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import parse_graph
@@ -108,6 +110,17 @@ def test_a_plan_writes_over_and_computes_the_same(tmp_path: Path) -> None:
     fast.save(tmp_path / "plan.anabranch")
     again = anabranch.load(tmp_path / "plan.anabranch", target="cpu")
     torch.testing.assert_close(again(x), model(x))
+
+    def lying(members: Members) -> None:
+        doc = json.loads(members["plan.json"])
+        first = next(slot for slot in doc["slots"] if slot["value"] == over[0].over)
+        first |= {"over": over[0].value}  # the product, over what is made of it
+        members["plan.json"] = json.dumps(doc).encode()
+
+    rewrite(tmp_path / "plan.anabranch", lying)
+    with pytest.raises(ArtifactError, match="would not run safely") as refused:
+        anabranch.load(tmp_path / "plan.anabranch", target="cpu")
+    assert "is written over" in str(refused.value)
 
 
 def test_a_file_cannot_say_that_a_product_writes_over_its_operand() -> None:

@@ -287,7 +287,7 @@ def _errors(
     if recorded is None:
         first = ReferenceRuns(captured.graph, example_of(job, captured), job.target)
         errors = verify(run, captured, job, seen, first)
-        with kept(run.states.values()):
+        with job.trace.stage("verify.calls"), kept(run.states.values()):
             verify_calls(run, captured, job, first)
         return errors, False
     verify_capture(run, captured, job, recorded, seen)
