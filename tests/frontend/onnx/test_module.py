@@ -254,3 +254,21 @@ def test_images_of_any_batch(tmp_path: Path) -> None:
     path = written(tmp_path, images())
     x = torch.randn(3, 3, 16, 16)
     torch.testing.assert_close(from_onnx(path)(x), answers(path, x)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Gemm"])
+def test_products_read_weights_as_layers_of_torch_do(tmp_path: Path, op: str) -> None:
+    """ONNX has them transposed: a plan would read another layout, by other kernels."""
+    matrix = np.random.default_rng(0).standard_normal((12, 5), dtype=np.float32)
+    nodes = [make_node(op, ["x", "w"], ["out"])]
+    ends = [value("x", 4, 12)], [value("out", 4, 5)]
+    path = written(tmp_path, model(nodes, *ends, [weight("w", matrix)]))
+    net, x = from_onnx(path), torch.randn(4, 12)
+    (held,) = net.parameters()
+    assert held.shape == (12, 5) and held.t().is_contiguous()
+    assert torch.equal(held, torch.from_numpy(matrix))
+    torch.testing.assert_close(net(x), answers(path, x)[0])
+    run = anabranch.compile(net, (x,), target="cpu").executable()
+    assert run is not None
+    (constant,) = run.plan.tasks.constants
+    assert constant.type.shape == (5, 12) and constant.type.contiguous

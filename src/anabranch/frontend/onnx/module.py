@@ -66,7 +66,7 @@ class OnnxModule(nn.Module):
         places: dict[str, str] = {}
         self.program = OnnxProgram(file.graph, floats, sizes, numbers, places)
         used = read_names(file.graph)
-        asked = _asked_as_numbers(file.graph)
+        asked, layers = _asked_as_numbers(file.graph), _weights_of_layers(file.graph)
         tensors = {**file.tensors, **file.scalars}
         for name, tensor in tensors.items():
             if name not in used:
@@ -75,7 +75,8 @@ class OnnxModule(nn.Module):
             if small and (tensor.dtype in WHOLE_DTYPES or name in asked or name in file.scalars):
                 numbers[name] = tensor.tolist(), tensor.dtype
             else:
-                places[name] = self._store(name, tensor)
+                laid = _laid_as_layers(tensor) if name in layers else tensor
+                places[name] = self._store(name, laid)
         self.eval()
 
     @property
@@ -149,6 +150,24 @@ class OnnxModule(nn.Module):
         else:
             owner.register_buffer(parts[-1], tensor)
         return ".".join(parts)
+
+
+def _weights_of_layers(graph: OnnxGraph) -> set[str]:
+    """Values that products read on the right, as ONNX has the weights of linear layers: transposed
+    to what torch has."""
+    products = (node for node in all_nodes(graph) if len(node.inputs) > 1)
+    return {
+        node.inputs[1]
+        for node in products
+        if node.full_name == "MatMul"
+        or (node.full_name == "Gemm" and not node.attributes.get("transB", 0))
+    }
+
+
+def _laid_as_layers(weight: Tensor) -> Tensor:
+    """The matrix as it is, in memory as a linear layer of torch has it: kernels that read it are
+    those of the same network from torch."""
+    return weight.t().contiguous().t() if weight.dim() == 2 else weight
 
 
 def onnx_module(file: OnnxFile, floats: torch.dtype, sizes: Sizes) -> OnnxModule:
