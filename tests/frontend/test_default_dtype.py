@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import pytest
 import torch
+from torch import Tensor
 
+import anabranch
 from anabranch.frontend.default_dtype import declared, undeclared
 from anabranch.ir.graph import Arg, Ref
 from anabranch.ir.types import TensorType
@@ -45,3 +50,41 @@ def test_a_call_is_told_the_dtype_or_gets_operands_of_it() -> None:
     told, _ = declared(float64, "aten.div.Tensor", args, (), cast)
     assert told == (Ref("i_f64"), (Ref("j_f64"), 3))
     assert declared(float32, "aten.div.Tensor", args, (), cast) == (args, ())
+
+
+@contextmanager
+def _default(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _factory(x: Tensor, i: Tensor) -> Tensor:
+    with _default(torch.float64):
+        thirds = torch.arange(1.0, 5.0) / 3
+    return x + thirds
+
+
+def _quotient(x: Tensor, i: Tensor) -> Tensor:
+    with _default(torch.float64):
+        thirds = i / 3
+    return thirds - (i / 3) + x
+
+
+def _narrower(x: Tensor, i: Tensor) -> Tensor:
+    with _default(torch.float16):
+        return x + torch.full((4,), 1 / 3) + (i / 3).float()
+
+
+@pytest.mark.parametrize("model", [_factory, _quotient, _narrower])
+def test_a_default_that_forward_sets_is_that_of_its_tensors(
+    model: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    x, i = torch.randn(4), torch.tensor([1, 2, 4, 5])
+    fast = anabranch.compile(model, (x, i), target="cpu", cache_dir=None, strict=True)
+    for args in ((x, i), (x + 1, i + 1)):
+        torch.testing.assert_close(fast(*args), model(*args), rtol=0, atol=1e-9)
+    assert torch.get_default_dtype() == torch.float32

@@ -29,6 +29,7 @@ from anabranch.frontend.capture_warnings import warn_of_changes
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import LITERALS, check_devices, check_inputs, check_model
 from anabranch.frontend.decompose import decompose
+from anabranch.frontend.default_dtype import declare
 from anabranch.frontend.direct import direct
 from anabranch.frontend.export_errors import OWN_GENERATOR, explained
 from anabranch.frontend.export_patches import (
@@ -277,6 +278,7 @@ def _moved(tensor: torch.Tensor) -> torch.Tensor:
 def _functional(program: ExportedProgram, under: Surroundings) -> tuple[ExportedProgram, fx.Graph]:
     """The program in functional ATen, and its graph."""
     with quiet(), brief(), last_states_shaped():
+        declare(program.graph)
         # Casts of autocast are part of the graph only once it is traced below autocast.
         graph = None if under.autocast else direct(program)
         if graph is None:
