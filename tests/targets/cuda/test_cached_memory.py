@@ -37,6 +37,10 @@ def test_memory_is_given_back_where_much_is_kept(
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("emptied"))
     make_room(torch.device("cuda", 0))
     assert bool(calls) == emptied
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    calls.clear()
+    make_room(torch.device("cuda", 0))
+    assert not calls
 
 
 def test_what_ran_out_of_memory_runs_again_once_its_own_is_free() -> None:

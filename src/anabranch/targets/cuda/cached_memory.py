@@ -35,9 +35,11 @@ def crowded(kept: int, free: int, total: int) -> bool:
     return kept > min(free, MOST_KEPT * total)
 
 
-def make_room(device: torch.device) -> None:
-    """Give back what torch keeps on the device for nobody, if that is much. Nothing may be captured
-    by this thread meanwhile."""
+def make_room(device: torch.device | int) -> None:
+    """Give back what torch keeps on the device for nobody, if that is much, and unless the current
+    stream is captured."""
+    if torch.cuda.is_current_stream_capturing():
+        return
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     free, total = torch.cuda.mem_get_info(device)
     if crowded(kept, free, total):

@@ -42,7 +42,7 @@ from anabranch.ir.variant import Variant, without_carveout
 from anabranch.kernels.triton.l1_carveout import carveout_of
 from anabranch.targets.calling import Turn, alone, without_gradients
 from anabranch.targets.cuda import nodes
-from anabranch.targets.cuda.cached_memory import make_room, with_room
+from anabranch.targets.cuda.cached_memory import with_room
 from anabranch.targets.cuda.call_order import Turns
 from anabranch.targets.cuda.capturing import captured
 from anabranch.targets.cuda.device_sleep import device_sleep
@@ -385,7 +385,6 @@ class CudaExecutable(LoadedPlan):
             return
         if not torch.cuda.is_current_stream_capturing():
             _let_go.clear()
-            make_room(self._device)
         side = self._streams[0]
         before_runs = [(place, place.clone()) for place in self.states.values()]
         side.wait_stream(torch.cuda.current_stream())

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from anabranch.ir.gc_pause import uncollected
+from anabranch.targets.cuda.cached_memory import make_room
 
 _end_allocate: Callable[[int, Any], None] = torch._C._cuda_endAllocateToPool
 _release: Callable[[int, Any], None] = torch._C._cuda_releasePool
@@ -27,7 +28,8 @@ def captured(
     nodes can be changed. What the call raises, and RuntimeError where CUDA refuses to capture it.
 
     Not `torch.cuda.graph`, which hands all cached memory back to the driver: plans that are loaded
-    to be timed would pay for that again and again."""
+    to be timed would pay for that again and again. It goes back where there is much of it."""
+    make_room(torch.cuda.current_device())
     graph, pool = torch.cuda.CUDAGraph(keep_graph=keep), torch.cuda.graph_pool_handle()
     with uncollected(), torch.cuda.stream(stream):
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")

@@ -9,12 +9,14 @@ timed as they are then, the host's time included, which is all that its user can
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from anabranch.costs.samples import summarised
 from anabranch.ir.protocols import Cost
 from anabranch.targets.cuda import timing
+from anabranch.targets.cuda.cached_memory import with_room
 from anabranch.targets.cuda.capture import WARM_UPS, CudaExecutable
 from anabranch.targets.cuda.capturing import captured
 
@@ -44,7 +46,7 @@ def _captured(
 ) -> torch.cuda.CUDAGraph | None:
     """One graph of a call of the model, None where it cannot be captured."""
     try:
-        return captured(model, stream)
+        return with_room(partial(captured, model, stream))
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:

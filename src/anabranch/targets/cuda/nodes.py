@@ -16,10 +16,12 @@ import ctypes
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
 from anabranch.ir.task import Resources
+from anabranch.targets.cuda.cached_memory import with_room
 from anabranch.targets.cuda.capturing import captured
 from anabranch.targets.cuda.driver import NAME, Library, refused
 
@@ -53,7 +55,7 @@ def launches_of(
     not run. RuntimeError where it cannot be captured."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The CUDA Graph is empty")  # which is an answer
-        graph = captured(call, stream, keep=True)
+        graph = with_room(partial(captured, call, stream, keep=True))
     return list(launches(graph.raw_cuda_graph(), library or opened()))
 
 
