@@ -31,14 +31,16 @@ def test_memory_is_given_back_where_much_is_kept(
     reserved: int, allocated: int, free: int, emptied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
+    capturing: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: bool(capturing))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: allocated)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80_000 * MIB))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("emptied"))
     make_room(torch.device("cuda", 0))
     assert bool(calls) == emptied
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     calls.clear()
+    capturing.append(True)
     make_room(torch.device("cuda", 0))
     assert not calls
 
