@@ -31,7 +31,7 @@ LEAST_BYTES, LEAST_SHARE = 4 << 20, 1 / 32
 """Of a result, and of the arena: less is not worth waiting for."""
 MOST_READERS = 3
 """For whom one task may wait."""
-FORECAST_RATIO = 1.001
+FORECAST_RATIO = 1.005
 MOST_HALVINGS = 3
 
 
