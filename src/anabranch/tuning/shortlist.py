@@ -47,7 +47,7 @@ def shortlist_of(target: Target, settings: EffortSettings) -> Shortlist:
     leaves_out = settings.generated is not None or settings.engines < math.inf
     if target.spec.kind != "cuda" or not leaves_out:
         return all_offers
-    return partial(_shortlist, model=kernel_model_of(target), spec=target.spec, settings=settings)
+    return partial(shortlisted, model=kernel_model_of(target), spec=target.spec, settings=settings)
 
 
 def kernel_model_of(target: Target) -> FittedKernels:
@@ -72,9 +72,10 @@ class _Predicted:
     us: float | None
 
 
-def _shortlist(
+def shortlisted(
     task: Task, offers: Offers, model: FittedKernels, spec: TargetSpec, settings: EffortSettings
 ) -> Offers:
+    """The offers that are tried for the task, by what this model says of its kernels."""
     each = [_Predicted(maker, o, _us(task, o, model, spec)) for maker, o in offers]
     best = _least([guess for guess in each if guess.offer.generated])
     plain = _least([guess for guess in each if _called(guess)])
