@@ -201,6 +201,10 @@ class TimePolicy:
     """For how long an actor of Ray waits for a word of its process before it says that there is
     none: a call that waits costs nothing, and one that never ends would hold up an end."""
 
+    workers_compile_s: float = 60.0
+    """For what workers compile ahead of the schedule: all modes of a thousand kernels take some
+    twenty; afterwards the caller compiles what is missing."""
+
     # A kernel that hangs.
     kernel_compile_limit_s: float = 120.0
     """Afterwards a text is given up that a compiler does not end with."""

@@ -35,13 +35,12 @@ from anabranch.tuning.build import (
     BuiltPlan,
     build_on_trial,
     launched,
-    modes_of,
     simplified,
     tuner_of,
 )
 from anabranch.tuning.job import Job
 from anabranch.tuning.launch.decide import LARGE_LAUNCHES
-from anabranch.tuning.launch.pdl import in_mode, in_their_modes, mode_of, supports_pdl
+from anabranch.tuning.launch.pdl import in_mode, in_their_modes, mode_of, modes_of, supports_pdl
 from anabranch.tuning.verify.plan import verify
 
 CAPTURES, MOST_CAPTURES, CAPTURED_US = 4, 16, 400.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from anabranch.costs import costs_of, fastest
-from anabranch.deadline import TIME
+from anabranch.deadline import TIME, Deadline
 from anabranch.effort import EFFORTS
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.ir.gc_pause import uncollected
@@ -24,7 +24,6 @@ from anabranch.ir.plan import Plan, Signature
 from anabranch.ir.protocols import ANY_STREAMS, Cost, Costs
 from anabranch.ir.schedule import Schedule
 from anabranch.ir.task import Kernel, Task, TaskGraph
-from anabranch.ir.variant import PdlMode
 from anabranch.kernels.overwritable import overwritable
 from anabranch.memory import pack
 from anabranch.memory.packer import Packer
@@ -42,18 +41,18 @@ from anabranch.tuning.cut_choice import SelectionVariant
 from anabranch.tuning.job import Job, limits_of, with_samples
 from anabranch.tuning.launch.decide import near, with_launch_settings
 from anabranch.tuning.launch.pdl import (
-    EVERY,
-    LIKELY,
     USUAL,
     WAITED,
     compiling,
     launched_in,
+    modes_of,
     supports_pdl,
 )
 from anabranch.tuning.less_kept import selection_with_less_kept
 from anabranch.tuning.memory_limit import arena_room, fits
 from anabranch.tuning.read_before import with_readers_first
 from anabranch.tuning.sandbox.client import compile_ahead
+from anabranch.tuning.sandbox.process import SandboxProcess
 from anabranch.tuning.select import MOST_KERNELS, Selection
 from anabranch.tuning.state_stores import stored_in_place
 from anabranch.tuning.tuner import Tuner, with_probes
@@ -225,6 +224,8 @@ def fastest_of(
     pdl = job.options.pdl != "off" and supports_pdl(tried[0].tasks, job.target)
     mode = USUAL if pdl else None
     aside = job.trace.child()
+    if job.sandbox is not None and job.sandbox.others is not None:
+        job.sandbox.others.compiled(aside, Deadline.after(0.0))  # as much as they have by now
     race_costs = tried[0].costs.race(launched_in(mode, plans, job.target, job.cache, aside))
     best = fastest(race_costs)
     for way, plan, cost in zip(ways, tried, race_costs, strict=True):
@@ -276,7 +277,7 @@ def _schedule(
     still = trial or options.pdl == "off" or job.deadline.stopped()
     ahead, interrupt = _nothing, _at_once
     if job.sandbox is not None:
-        ahead, interrupt = partial(compile_ahead, sandbox=job.sandbox), job.sandbox.interrupt
+        ahead, interrupt = partial(_compile_ahead, job, job.sandbox), job.sandbox.interrupt
     ways = (job.target, job.cache, ahead, interrupt, job.deadline, job.trace)
     aside = nullcontext(_at_once) if still else compiling(tasks, *ways, modes_of(options))
     few = trial or not EFFORTS[options.effort].every_scheduler
@@ -334,12 +335,6 @@ def launched(job: Job, built: BuiltPlan, plan: Plan) -> tuple[Plan, Cost | None]
     return with_launch_settings(*asked, modes=modes, carveouts=tried.carveouts)
 
 
-def modes_of(options: Options) -> Sequence[PdlMode]:
-    """The modes of dependent launch that are tried for all kernels of a plan."""
-    most = EFFORTS[options.effort].modes
-    return EVERY if most is None else LIKELY[:most]
-
-
 def bounded_costs(
     job: Job,
     tasks: TaskGraph,
@@ -383,6 +378,13 @@ def schedule_seconds(trace: Trace) -> float:
             else:
                 longest, waited = max(longest, seconds - waited), 0.0
     return longest
+
+
+def _compile_ahead(job: Job, sandbox: SandboxProcess, kernels: Sequence[Kernel]) -> None:
+    """Have kernels in the cache: what workers compile of them, and the rest."""
+    if sandbox.others is not None:
+        sandbox.others.compiled(job.trace, job.deadline.within(TIME.workers_compile_s))
+    compile_ahead(kernels, sandbox)
 
 
 def _at_once() -> None:

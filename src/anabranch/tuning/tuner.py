@@ -51,6 +51,7 @@ from anabranch.tuning.conv_merge import merged
 from anabranch.tuning.cut_choice import SelectionVariant, faster_of_two, fastest_cut
 from anabranch.tuning.decisions import NOWHERE, Decision, Memory
 from anabranch.tuning.joint_offers import Offers, Sharing
+from anabranch.tuning.launch.pdl import generated, modes_of, supports_pdl
 from anabranch.tuning.recompute_trials import with_again
 from anabranch.tuning.sandbox.client import SandboxClient
 from anabranch.tuning.sandbox.process import SandboxProcess
@@ -162,6 +163,7 @@ class Tuner:
             if self.effort.one_cut and self.generates:
                 cuts = [self._foreseen(cuts, config, trace)]
             ways = select_all(cuts, config, trace)
+            self._compile_modes(ways)
             if not self.generates or self.options.scheduler in MERGING or self.effort.one_cut:
                 told = trace.child()
                 variants = [SelectionVariant(fastest_cut(ways, costs.task, told), told)]
@@ -187,6 +189,17 @@ class Tuner:
                 SelectionVariant(replace(way.selection, settled=settled), way.trace)
                 for way in variants
             ]
+
+    def _compile_modes(self, ways: Sequence[Selection]) -> None:
+        """Have workers compile the kernels that were chosen in the modes in which whole plans will
+        be timed, while this process tries other cuts of concatenations and compares selections."""
+        others = self.sandbox.others if self.sandbox is not None else None
+        if others is None or self.options.pdl == "off" or self.until.over():
+            return
+        chosen = {structure_text(t.body): t for way in ways for t in way.tasks.tasks}
+        whole = replace(ways[0].tasks, tasks=tuple(filter(generated, chosen.values())))
+        if supports_pdl(whole, self.target):
+            others.compile(whole.tasks, modes_of(self.options))
 
     def _foreseen(
         self, cuts: Sequence[TaskGraph], config: SelectionConfig, trace: Trace

@@ -11,17 +11,23 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from tests.kernels.triton.samples import SAMPLES
 from tests.tuning.sandbox.forked import Forked
 from tests.tuning.sandbox.test_client import DEEDS
 
 from anabranch.cache import Cache
+from anabranch.deadline import ENDLESS
 from anabranch.ir.protocols import Cost
-from anabranch.ir.task import Kernel, Task
+from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.ir.text import parse_graph
+from anabranch.ir.variant import PdlMode, parse_variant
+from anabranch.kernels.triton import codegen
 from anabranch.targets.cpu.target import CpuTarget
 from anabranch.trace import Trace
+from anabranch.tuning.launch.pdl import USUAL, in_mode
 from anabranch.tuning.sandbox import early_times, spread
 from anabranch.tuning.sandbox import process as sandbox_process
 from anabranch.tuning.sandbox.client import SandboxClient
@@ -29,6 +35,7 @@ from anabranch.tuning.sandbox.process import SandboxProcess
 from anabranch.tuning.sandbox.spread import SpreadTrials, _PartialAnswer, packed
 from anabranch.tuning.verdict import Verdict
 from anabranch.tuning.workers.identity import Identity, identity_of
+from anabranch.tuning.workers.job import WorkerJob, WorkerPlace
 from anabranch.tuning.workers.local import LocalCrew
 from anabranch.tuning.workers.pool import WorkerPool
 
@@ -237,6 +244,38 @@ def test_bodies_are_timed_precisely_while_others_are_still_tried(
     assert sorted(every) == sorted(rounds[0][1])
     for _, names in (first, *later):  # all finalists of a body, beside its library's kernel
         assert all(names.count(f"takes {n}") == 2 for n in range(1, 33, 4) if f"takes {n}" in names)
+
+
+def test_winners_are_compiled_in_all_modes_of_launch_the_usual_one_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By all workers, each kernel once; what workers write for a mode is what the caller runs."""
+    monkeypatch.setattr(SpreadTrials, "least", 1)
+    prepared, compiled = list[WorkerJob](), list[Kernel]()
+    pool: Any = SimpleNamespace(size=2, prepare=prepared.extend)
+    sample, text = SAMPLES["pointwise"]
+    body, variant = parse_graph(text), parse_variant(sample)
+    source = codegen.program(body, variant).text
+    kernels = [Kernel("triton", name, body, variant, source=source) for name in "abc"]
+    tasks = [Task("sum", body, kernel) for kernel in kernels]
+    others = SpreadTrials(pool, False)
+    others.compile(tasks, list(PdlMode))
+    others.compile(tasks[:1], list(PdlMode))
+    assert [job.args[2] for job in prepared[:2]] == [(USUAL,)] * 2
+    kept = {"sandbox": (CpuTarget(), None)}
+    monkeypatch.setattr(spread, "compile_ahead", lambda some, _: compiled.extend(some))
+    for job in prepared:
+        place = WorkerPlace("", "cpu", "", None, ENDLESS, Trace(quiet=True), dict(kept))
+        job.call(place, *job.args)
+    wanted = [t.kernel for mode in PdlMode for t in in_mode(whole(tasks), mode).tasks if t.kernel]
+    assert len(compiled) == len(wanted) == 3 * len(PdlMode)
+    assert {(k.name, k.variant, k.source) for k in compiled} == {
+        (k.name, k.variant, k.source) for k in wanted
+    }
+
+
+def whole(tasks: Sequence[Task]) -> TaskGraph:
+    return TaskGraph("all", (), (), tuple(tasks), (), ())
 
 
 def test_the_caller_keeps_verdicts_by_its_own_clock(tmp_path: Path) -> None:

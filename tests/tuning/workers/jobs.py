@@ -55,6 +55,14 @@ def keep(here: WorkerPlace, key: str) -> str | None:
     return before
 
 
+def store(here: WorkerPlace, key: str, delay: float) -> str:
+    """Stores who it is, some time later."""
+    time.sleep(delay)
+    with Cache.open(here.cache_dir) as cache:
+        cache.put("plans", key, here.worker)
+    return here.worker
+
+
 def tell(here: WorkerPlace, key: str) -> str:
     """Tells a part when something was stored, and another one before it ends."""
     with Cache.open(here.cache_dir) as cache:

@@ -254,6 +254,22 @@ def test_parts_of_an_answer_come_before_it_with_what_was_stored(tmp_path: Path) 
     assert whole == ["the whole", 2]
 
 
+def test_what_workers_prepare_comes_back_when_it_is_waited_for(tmp_path: Path) -> None:
+    """While the caller does something else; a worker that dies has prepared nothing."""
+    with forks(2, tmp_path) as pool, Cache.open(tmp_path) as cache:
+        pool.prepare([WorkerJob("early", jobs.store, ("early", 0.0))])  # nobody is ready yet
+        assert pool.settle(quiet())
+        both = [WorkerJob(str(n), jobs.double, (n, 0.2)) for n in range(2)]
+        assert len(list(pool.outcomes(both, quiet()))) == 2
+        pool.prepare([WorkerJob(key, jobs.store, (key, 0.3)) for key in ("a", "b")])
+        assert not pool.settle(quiet(), Deadline.after(0.0))
+        assert pool.settle(quiet())
+        assert {cache.get("plans", key) for key in ("a", "b")} == {"worker 0", "worker 1"}
+        assert cache.get("plans", "early") is None
+        pool.prepare([WorkerJob("dies", jobs.die), WorkerJob("c", jobs.store, ("c", 0.0))])
+        assert pool.settle(quiet()) and cache.get("plans", "c") is not None
+
+
 def test_jobs_that_cannot_be_sent_are_errors_in_words() -> None:
     with forks() as pool:
         with pytest.raises(WorkerError, match=r"the job local cannot be sent"):

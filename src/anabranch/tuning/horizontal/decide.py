@@ -20,11 +20,11 @@ from anabranch.ir.protocols import Cost
 from anabranch.ir.schedule import text_schedule
 from anabranch.schedule.best import Choice
 from anabranch.schedule.ios.merge_stages import MERGING
-from anabranch.tuning.build import BuiltPlan, modes_of, schedule_seconds, scheduled, tuner_of
+from anabranch.tuning.build import BuiltPlan, schedule_seconds, scheduled, tuner_of
 from anabranch.tuning.horizontal.propose import proposed
 from anabranch.tuning.horizontal.trial import HorizontalTrial, best, selection_of
 from anabranch.tuning.job import Job
-from anabranch.tuning.launch.pdl import in_their_modes, mode_of, supports_pdl
+from anabranch.tuning.launch.pdl import in_their_modes, mode_of, modes_of, supports_pdl
 from anabranch.tuning.tuner import with_probes
 
 RACED: Table[tuple[Cost, ...]] = Table("plans", "horizontal fusion 5", nouns(tuple[Cost, ...]))

@@ -19,6 +19,7 @@ import torch
 
 from anabranch.cache import Cache, Table
 from anabranch.deadline import ENDLESS, TIME, Deadline
+from anabranch.effort import EFFORTS
 from anabranch.errors import TargetError
 from anabranch.ir.codec import nouns
 from anabranch.ir.key import tasks_text
@@ -29,6 +30,7 @@ from anabranch.ir.task import GENERATED, Kernel, Task, TaskGraph
 from anabranch.ir.threads import Pool
 from anabranch.ir.variant import PdlMode, Variant
 from anabranch.kernels.triton.codegen import program
+from anabranch.options import Options
 from anabranch.trace import Trace
 
 OLDEST = (9, 0)
@@ -126,6 +128,12 @@ def compiling(
             raise
     if trace is not None:
         trace.add("stage", WAITED, WAITED, seconds=round(sum(waited), 4))
+
+
+def modes_of(options: Options) -> Sequence[PdlMode]:
+    """The modes of dependent launch that are tried for all kernels of a plan."""
+    most = EFFORTS[options.effort].modes
+    return EVERY if most is None else LIKELY[:most]
 
 
 def supports_pdl(tasks: TaskGraph, target: Target) -> bool:

@@ -156,7 +156,9 @@ class SandboxClient:
     ) -> None:
         """Learn of all tasks, of many of them by others, where there are some."""
         others = self._sandbox.others
-        if others is not None and len(left) >= others.least and not self._until.over():
+        # Who compiles for later would keep these waiting, and waits for who takes what it has.
+        idle = others is not None and others.compiled(self._trace, Deadline.after(0.0))
+        if others is not None and idle and len(left) >= others.least and not self._until.over():
             self._run_elsewhere(others, left, step)
         self._run_here(left, meanwhile)
 

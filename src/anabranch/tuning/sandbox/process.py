@@ -22,6 +22,7 @@ from anabranch.cache import Cache
 from anabranch.deadline import TIME, Deadline
 from anabranch.ir.protocols import Cost, Target
 from anabranch.ir.task import Task
+from anabranch.ir.variant import PdlMode
 from anabranch.targets.cuda.compile_pool import Process, end
 from anabranch.trace import Trace
 from anabranch.tuning.verdict import Verdict
@@ -42,6 +43,12 @@ class OtherSandboxes(Protocol):
 
     def start(self) -> None:
         """Start them ahead."""
+
+    def compile(self, tasks: Sequence[Task], modes: Sequence[PdlMode]) -> None:
+        """Begin to compile the kernels of these tasks in these modes of launch, for later."""
+
+    def compiled(self, trace: Trace, until: Deadline) -> bool:
+        """Wait for that, until then at most; whether it is over. It is in the cache then."""
 
     def references(self, left: Mapping[str, Task]) -> list[str]:
         """The keys of those that the caller's own sandbox tries as well, to compare clocks."""

@@ -21,11 +21,13 @@ from anabranch.cache import Cache
 from anabranch.deadline import Deadline
 from anabranch.ir.key import structure_text, task_text
 from anabranch.ir.protocols import Cost, Target
-from anabranch.ir.task import Task
+from anabranch.ir.task import Task, TaskGraph
+from anabranch.ir.variant import PdlMode
 from anabranch.targets import resolve
 from anabranch.targets.cuda.cubin import text_weight
 from anabranch.trace import Trace
-from anabranch.tuning.sandbox.client import SandboxClient
+from anabranch.tuning.launch.pdl import USUAL, in_mode
+from anabranch.tuning.sandbox.client import SandboxClient, compile_ahead
 from anabranch.tuning.sandbox.process import SandboxProcess
 from anabranch.tuning.sandbox.worker import BATCHES, SandboxBatch, read, values_told, written
 from anabranch.tuning.verdict import Verdict
@@ -52,10 +54,32 @@ class SpreadTrials:
 
     def __init__(self, pool: WorkerPool, tf32: bool) -> None:
         self._pool, self._tf32 = pool, tf32
+        self._compiled: set[str] = set()
 
     def start(self) -> None:
         """Start the workers ahead, and their sandboxes and compilers: each takes seconds."""
         self._pool.start(WorkerJob("ahead", _start_there, (self._tf32,)))
+
+    def compile(self, tasks: Sequence[Task], modes: Sequence[PdlMode]) -> None:
+        """Have each worker compile some of them; first in the mode that is needed first."""
+        fresh = {task_text(task): task for task in tasks}
+        fresh = {text: task for text, task in fresh.items() if text not in self._compiled}
+        if len(fresh) < self.least:
+            return
+        self._compiled |= fresh.keys()
+        texts = sorted(fresh, key=lambda text: (-_compile_weight(fresh[text]), text))
+        others = tuple(mode for mode in modes if mode != USUAL)
+        for some in filter(None, ((USUAL,) if USUAL in modes else (), others)):
+            for number in range(self._pool.size):
+                told = tuple(written(fresh[text]) for text in texts[number :: self._pool.size])
+                batch = BATCHES.write(SandboxBatch(told, False), None)
+                self._pool.prepare(
+                    [WorkerJob("compile", _compile_there, (batch, self._tf32, some))]
+                )
+
+    def compiled(self, trace: Trace, until: Deadline) -> bool:
+        """Have the caller's cache take what they have compiled."""
+        return self._pool.settle(trace, until)
 
     def references(self, left: Mapping[str, Task]) -> list[str]:
         """The keys of those that the caller tries first, and every worker."""
@@ -193,6 +217,15 @@ class _PartialAnswer:
         if fresh and all(self.keys[at] in self._verdict_of for at in self._first):
             self._told.update(fresh)
             self._tell({at: self._verdict_of[self.keys[at]] for at in (*self._first, *fresh)})
+
+
+def _compile_there(here: WorkerPlace, batch: bytes, tf32: bool, modes: Sequence[PdlMode]) -> None:
+    """What a worker does: compile kernels in these modes into its cache."""
+    _, process = _sandbox_there(here, tf32)
+    tasks = tuple(read(sandbox_task) for sandbox_task in BATCHES.read(batch, None).tasks)
+    whole = TaskGraph("compile", (), (), tasks, (), ())
+    changed = [task.kernel for mode in modes for task in in_mode(whole, mode).tasks]
+    compile_ahead([kernel for kernel in changed if kernel is not None], process)
 
 
 def _start_there(here: WorkerPlace, tf32: bool) -> None:

@@ -1,7 +1,7 @@
 """What a caller sends to a worker and what comes back, as pickled dataclasses.
 
 caller: Ahead, Begin --> worker   worker: Ready, EventTold, PartTold, ..., Answered --> caller
-        Stop, Interrupt                   NotStarted
+        Stop, Interrupt                   NotStarted, AheadDone
 
 The package reads no pickle but these, which go between a process and the workers that it started,
 and which run what it says anyway.
@@ -34,9 +34,11 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A call ahead of jobs, pickled as theirs: nobody waits for it, and nothing is answered."""
+    """A call ahead of jobs, pickled as theirs: nobody hears what it returns or raises. `heard`:
+    that it is over is told."""
 
     payload: bytes
+    heard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,13 @@ class NotStarted:
     """The worker cannot do any job."""
 
     refused: Refused
+
+
+@dataclass(frozen=True, slots=True)
+class AheadDone:
+    """A call ahead that is heard of is over. `stored`: as `Answered` has it."""
+
+    stored: Stored = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

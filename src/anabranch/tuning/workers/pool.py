@@ -27,6 +27,7 @@ from anabranch.tuning.workers.identity import Identity
 from anabranch.tuning.workers.job import Done, Failed, JobRefusal, Outcome, Undone, WorkerJob
 from anabranch.tuning.workers.messages import (
     Ahead,
+    AheadDone,
     Answered,
     Begin,
     EventTold,
@@ -49,13 +50,15 @@ MOST_DEATHS = 2
 
 @dataclass(slots=True)
 class _Place:
-    """`job`: the number of the one that runs; `deaths`: in a row, before it was ready."""
+    """`job`: the number of the one that runs; `ahead`: how many calls to `prepare` are not over;
+    `deaths`: in a row, before it was ready."""
 
     number: int
     link: Link | None = None
     gpu: str = ""
     ready: bool = False
     job: int | None = None
+    ahead: int = 0
     deaths: int = 0
     refused: Refused | None = None
 
@@ -106,6 +109,28 @@ class WorkerPool:
                 place.link = self._crew.start(place.number)
                 if ahead is not None:
                     place.link.send(written(Ahead(written_job(ahead))))
+
+    def prepare(self, calls: Sequence[WorkerJob]) -> None:
+        """Have the workers that there are make these calls, each one of them, before their next
+        jobs. As in `start` nobody hears of it, but what they store comes back (`settle`)."""
+        there = [place for place in self._places if place.link is not None and place.ready]
+        for number, call in enumerate(calls if there else ()):
+            place = there[number % len(there)]
+            assert place.link is not None
+            place.link.send(written(Ahead(written_job(call), heard=True)))
+            place.ahead += 1
+
+    def settle(self, trace: Trace, until: Deadline = ENDLESS) -> bool:
+        """Wait for what was to be prepared, until then at most; whether all is over."""
+        batch = _Batch((), until, trace, deque(), lambda job, value: None)
+        while any(place.ahead for place in self._places):
+            messages = self._heard(until, until.over())
+            for place, message in messages:
+                for _ in self._hear(place, message, batch):
+                    pass
+            if not messages and until.over():
+                return False
+        return True
 
     def outcomes(
         self,
@@ -219,6 +244,9 @@ class WorkerPool:
             self._accept(place, message.refused, batch.trace)
         elif isinstance(message, EventTold) and place.job is not None:
             _tell(batch.trace, place, batch.jobs[place.job].name, message.event)
+        elif isinstance(message, AheadDone):
+            place.ahead -= 1
+            self._store(message.stored)
         elif isinstance(message, PartTold) and place.job is not None:
             self._store(message.stored)
             batch.part(batch.jobs[place.job], read(message.value))
@@ -272,6 +300,7 @@ class WorkerPool:
 
     def _end(self, place: _Place) -> None:
         link, place.link, place.ready, place.job = place.link, None, False, None
+        place.ahead = 0
         if link is not None:
             link.end()
 

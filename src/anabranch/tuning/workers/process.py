@@ -35,6 +35,7 @@ from anabranch.tuning.workers.identity import Identity, identity_of
 from anabranch.tuning.workers.job import WorkerPlace
 from anabranch.tuning.workers.messages import (
     Ahead,
+    AheadDone,
     Answered,
     Begin,
     EventTold,
@@ -151,6 +152,8 @@ class _Serving:
         with suppress(Exception):
             call, args = read(ahead.payload)
             call(self._here(gpu, ENDLESS), *args)
+        if ahead.heard:
+            self._send(AheadDone(self._stored()))
 
     def _here(self, gpu: str, until: Deadline) -> WorkerPlace:
         setup, trace = self._setup, Trace(self._tell)
