@@ -6,7 +6,9 @@ import random
 
 import pytest
 import torch
+from torch import Tensor
 
+import anabranch
 from anabranch.errors import InputError
 from anabranch.frontend.memory import StateSpans, check_apart, check_writable, share, sharing
 
@@ -37,6 +39,24 @@ def test_large_tensors_that_lie_between_each_other_share_nothing() -> None:
     assert not share(memory[:, :512], memory[:, 512:])
     assert share(memory[:, :513], memory[:, 512:])
     assert not share(memory[:2048], memory[2048:])
+
+
+def _add_to_first(x: Tensor, y: Tensor) -> Tensor:
+    x.add_(y)
+    return x * y
+
+
+def test_inputs_that_lie_between_each_other_may_be_written_to() -> None:
+    """As keys and values that stand side by side: also those of the example."""
+
+    def pair() -> tuple[Tensor, Tensor]:
+        memory = torch.arange(12.0).reshape(2, 6)
+        return memory[:, ::2], memory[:, 1::2]
+
+    fast = anabranch.compile(_add_to_first, pair(), target="cpu", cache_dir=None, search="none")
+    ours, theirs = pair(), pair()
+    assert torch.equal(fast(*ours), _add_to_first(*theirs))
+    assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[1], theirs[1])
 
 
 def test_memory_of_others_is_seen() -> None:

@@ -41,7 +41,7 @@ from anabranch.frontend.export_patches import (
     quiet,
 )
 from anabranch.frontend.layout_aliases import layout_guards, written_by_strides
-from anabranch.frontend.memory import share
+from anabranch.frontend.memory import near
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.operators import TRAINING
 from anabranch.frontend.program import in_order, name_of, opened
@@ -249,7 +249,8 @@ def _state(module: nn.Module) -> Iterator[torch.Tensor]:
 
 def apart(inputs: Any) -> Any:
     """The example inputs, each element in memory of its own: of the next call's nobody knows that
-    they repeat each other, or are the same as those of another input."""
+    they repeat each other, or are the same as those of another input. And of inputs that lie
+    between each other torch.export cannot tell that a write to one is none to the other."""
     seen: list[torch.Tensor] = []
 
     def own(tensor: torch.Tensor) -> torch.Tensor:
@@ -258,7 +259,7 @@ def apart(inputs: Any) -> Any:
             return tensor.clone(memory_format=torch.contiguous_format)
         if tensor.is_inference() and not torch.is_inference_mode_enabled():
             return _moved(tensor)  # autograd refuses it, under which torch.export traces
-        if any(share(tensor, other) for other in seen):
+        if any(tensor.device == other.device and near(tensor, other) for other in seen):
             return _moved(tensor)
         seen.append(tensor)
         return tensor

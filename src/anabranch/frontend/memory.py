@@ -132,13 +132,19 @@ def share(tensor: Tensor, other: Tensor) -> bool:
     """Whether two tensors have an element in the same memory."""
     if tensor.device != other.device or not tensor.numel() or not other.numel():
         return False
+    if not near(tensor, other):
+        return False
+    return _meet(_layout(tensor), _layout(other), _span(other)[0] - _span(tensor)[0])
+
+
+def near(tensor: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one device have an element in the same memory, or lie between each
+    other there."""
     if not (has_memory(tensor) and has_memory(other)):
         return False
     begin, end = _span(tensor)
     start, stop = _span(other)
-    if end <= start or stop <= begin:
-        return False
-    return _meet(_layout(tensor), _layout(other), start - begin)
+    return begin < stop and start < end
 
 
 def sharing(tensors: Sequence[Any]) -> frozenset[tuple[int, int]]:
