@@ -136,9 +136,11 @@ def test_folders_are_looked_for_first(cli: Callable[..., Any], flag: str, tmp_pa
 
 
 def test_options_reach_the_compiler(cli: Callable[..., Any], model: str) -> None:
-    words = ("--scheduler", "ios", "--budget", "20", "--max-groups", "2", "--max-group-size", "1")
+    words = ["--scheduler", "ios", "--budget", "20", "--max-groups", "2", "--max-group-size", "1"]
+    words += ["--effort", "fast"]
     facts: dict[str, Any] = cli("compile", model, "--target", "cpu", *words, "--json", "-").json
     assert facts["options"]["scheduler"] == "ios" and facts["options"]["budget"] == 20
+    assert (facts["options"]["effort"], facts["options"]["search"]) == ("fast", "none")
     assert facts["options"]["max_groups"] == 2 and facts["options"]["max_group_size"] == 1
 
 
