@@ -187,10 +187,12 @@ class SandboxClient:
                 return True
             return not self._until.over() and step()
 
-        def learn(key: str, verdict: Verdict) -> None:
-            if left.pop(key, None) is not None:  # else a worker died that had told of it
-                self._learn(key, verdict)
-                self._trace.progress("tuning", total - len(left), total, "kernels tried")
+        def learn(verdicts: Mapping[str, Verdict]) -> None:
+            # Others a worker has told of that died.
+            fresh = {key: verdict for key, verdict in verdicts.items() if left.pop(key, None)}
+            self._verdict_of |= fresh
+            VERDICTS.put_many(self._cache, fresh)
+            self._trace.progress("tuning", total - len(left), total, "kernels tried")
 
         asked = dict(left), references, mine, values, self._trace, self._until
         try:

@@ -62,7 +62,7 @@ class OtherSandboxes(Protocol):
         trace: Trace,
         until: Deadline,
         step: Callable[[], bool],
-        learn: Callable[[str, Verdict], object],
+        learn: Callable[[Mapping[str, Verdict]], object],
     ) -> None:
         """Have `learn` hear of those that were tried, body by body as answers come, in the
         microseconds of `mine`, which is what the references take here. `values`: what a task reads

@@ -94,7 +94,7 @@ class SpreadTrials:
         trace: Trace,
         until: Deadline,
         step: Callable[[], bool],
-        learn: Callable[[str, Verdict], object],
+        learn: Callable[[Mapping[str, Verdict]], object],
     ) -> None:
         """Tell `learn` the keys of those that workers have tried, with their verdicts, as bodies
         are done; others are left to the caller. `mine`: what references take in the caller's
@@ -113,9 +113,8 @@ class SpreadTrials:
             keys = [*references, *packs[int(job.key)]]
             own = {key: verdicts[at].cost for at, key in enumerate(references)}
             factor = scale(mine(), {key: cost for key, cost in own.items() if cost is not None})
-            for at, verdict in verdicts.items():
-                if at >= len(references):
-                    learn(keys[at], _scaled(verdict, factor))
+            fresh = {at: verdict for at, verdict in verdicts.items() if at >= len(references)}
+            learn({keys[at]: _scaled(verdict, factor) for at, verdict in fresh.items()})
 
         by_key = {job.key: job for job in jobs}
         for outcome in self._pool.outcomes(jobs, trace, until, step=step, part=hear):
