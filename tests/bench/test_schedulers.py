@@ -207,6 +207,22 @@ def test_a_plan_without_its_graph_is_compared_with_nothing(
     )
 
 
+def test_a_row_says_how_much_could_not_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = Trace()
+
+    def unlucky(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
+        for _ in range(2):
+            trace.add("refused", "costs", "stage", "not measured: CUDA out of memory")
+        return scheduler("sequential")(tasks, costs, limits)
+
+    monkeypatch.setitem(SCHEDULERS, "opara", unlucky)
+    rows = run(ScheduleMatrix((SMALL,), ("opara", "sequential"), target="sim:h200"), trace)["rows"]
+    assert [row["note"] for row in rows] == [
+        "measurements that failed, for which estimates stand: 2",
+        "",
+    ]
+
+
 def test_what_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(tasks: TaskGraph, costs: Costs, limits: Limits) -> Schedule:
         raise ScheduleError("no plan today", "it is a holiday", "wait")

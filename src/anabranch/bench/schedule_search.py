@@ -85,7 +85,7 @@ class ScheduleSearch:
         undone = [event.why for event in told.events if event.kind == "fallback"]
         asked = self.job.trace.events[before:]
         if failed := sum((event.kind, event.where) == ("refused", "costs") for event in asked):
-            undone.append(f"{failed} measurements could not be made: estimates stand for them")
+            undone.append(f"measurements that failed, for which estimates stand: {failed}")
         self.job.trace.merge(told)
         return FoundSchedule(planned, replace(schedule, scheduler=name), took, "; ".join(undone))
 
