@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from anabranch.ir.dag import dag_of
 from anabranch.ir.graph import Ref
 from anabranch.ir.plan import Leaf, Plan, Signature, text_plan
+from anabranch.ir.task import alias_roots
 from anabranch.ir.verify import verify_schedule
 from anabranch.memory import pack
+from anabranch.memory.arena import place
 from anabranch.memory.lifetime import before_masks, lifetimes
 from anabranch.memory.race_check import check_plan
 from anabranch.trace import Trace
@@ -33,7 +35,10 @@ def test_any_network_under_any_schedule_packs_and_passes(
 
     tasks = networks.with_kernels(networks.chance(seed, n), change)
     schedule = networks.shuffled(tasks, seed, streams)
-    plan = pack(tasks, schedule, networks.spec, limit_bytes=limit)
+    roots = alias_roots(tasks)
+    over = {t.name: tuple(roots.get(name, name) for name in t.reads) for t in tasks.tasks}
+    asked = over if seed % 2 else {}
+    plan = pack(tasks, schedule, networks.spec, limit_bytes=limit, overwritable=asked)
     check_plan(plan)
     verify_schedule(plan.schedule, dag_of(tasks))
     assert {slot.value for slot in plan.slots} >= {task.name for task in tasks.tasks}
@@ -98,6 +103,18 @@ def test_memory_of_several_streams_can_be_kept_to_five_quarters(
     assert free.waits < plan.schedule.waits <= 1.25 * free.waits
     assert plan.schedule.streams == free.streams
     assert any("waits added" in event.why for event in trace.events)
+
+
+@pytest.mark.parametrize("seed", [8, 13])
+def test_waits_that_a_limit_asked_for_are_made_use_of(networks: Any, seed: int) -> None:
+    """The limit is where waits end; with them the arena may be smaller than that."""
+    tasks = networks.chance(seed, 30)
+    limit = pack(tasks, networks.sequential(tasks), networks.spec).arena_bytes * 5 // 4
+    schedule = networks.shuffled(tasks, seed, 4)
+    plan = pack(tasks, schedule, networks.spec, limit_bytes=limit)
+    assert plan.schedule.waits > schedule.waits
+    needed = place(lifetimes(tasks, plan.schedule), before_masks(plan.schedule)).total
+    assert plan.arena_bytes <= needed < limit
 
 
 def test_a_limit_below_one_stream_is_a_warning(networks: Any) -> None:

@@ -16,6 +16,8 @@ Every plan is proved by `race_check.check_plan` before it is handed out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
 from anabranch.ir.plan import Plan, Signature, Slot, Workspace
@@ -63,27 +65,30 @@ def pack(
         for name in task.writes
         if name not in in_place
     }
-
     apart = {*allocated, *wholes(tasks).values()}
-    taken = (
-        taken_over(
-            lifetimes(tasks, schedule, held), before_masks(schedule), overwritable, apart=apart
-        )
-        if overwritable
-        else {}
-    )
 
-    def buffers_of(schedule: Schedule) -> list[Lifetime]:
+    def taken_under(schedule: Schedule) -> dict[str, str]:
+        values = lifetimes(tasks, schedule, held)
+        return taken_over(values, before_masks(schedule), overwritable, apart)
+
+    def buffers_with(taken: Mapping[str, str], schedule: Schedule) -> list[Lifetime]:
         values = lifetimes(tasks, schedule, held)
         kept = [value for value in values if value.value not in allocated]
         return [*joined(kept, taken), *_workspaces(tasks, schedule)]
 
+    taken = taken_under(schedule)
+    buffers_of = partial(buffers_with, taken)
     placement = place(buffers_of(schedule), before_masks(schedule))
     if limit_bytes is not None and placement.total > limit_bytes:
         order = {task.name: i for i, task in enumerate(tasks.tasks)}
         tight = tighten(schedule, buffers_of, limit_bytes, order)
         schedule, placement = _tightened(schedule, placement, tight, limit_bytes, trace)
-    placed = dict(zip(buffers_of(schedule), placement.offsets, strict=True))
+        # The waits are there now: more places may be taken, and none needs to keep to the limit.
+        closer = taken_under(schedule)
+        again = place(buffers_with(closer, schedule), before_masks(schedule))
+        if again.total < placement.total:
+            taken, placement = closer, again
+    placed = dict(zip(buffers_with(taken, schedule), placement.offsets, strict=True))
     offsets = {buffer.value: offset for buffer, offset in placed.items()}
     offsets |= {name: offsets[first] for name, first in places_of(taken).items()}
     before = before_masks(schedule)
