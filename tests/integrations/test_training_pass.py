@@ -112,3 +112,26 @@ def test_statistics_of_rows_are_wide_under_autocast(dtype: torch.dtype) -> None:
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         assert mine.grad is not None and theirs.grad is not None
         assert float((mine.grad - theirs.grad).norm() / theirs.grad.norm()) < 0.02
+
+
+def test_a_tensor_of_numbers_in_forward_is_the_same_in_both_passes() -> None:
+    """Such a tensor is a constant with numbers, where all others have none yet."""
+
+    class Labelled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.cross_entropy(self.linear(x), torch.tensor([0, 2, 1]))
+
+    torch._dynamo.reset()
+    model, x = Labelled(), torch.randn(3, 4)
+    other = copy.deepcopy(model)
+    fast: Any = torch.compile(model, backend=anabranch_backend, options=OPTIONS)
+    for _ in range(2):
+        loss, wanted = fast(x), other(x)
+        torch.testing.assert_close(loss, wanted)
+        loss.backward()
+        wanted.backward()
+        torch.testing.assert_close(model.linear.weight.grad, other.linear.weight.grad)

@@ -60,8 +60,10 @@ class Passed:
 
     @staticmethod
     def of(graph: fx.GraphModule) -> Passed:
-        """The graph taken apart so."""
-        copied = copy.deepcopy(graph)
+        """The graph taken apart so. It has the very same constants: they are tensors with numbers,
+        which nobody copies where torch traces."""
+        copied = fx.GraphModule(graph, copy.deepcopy(graph.graph), type(graph).__name__)
+        copied.meta.update(graph.meta)
         inputs = [node for node in copied.graph.nodes if node.op == "placeholder"]
         number = {node: i for i, node in enumerate(inputs)}
         (output,) = (node for node in copied.graph.nodes if node.op == "output")
