@@ -17,6 +17,7 @@ from anabranch.errors import WeightsError
 from anabranch.frontend.state import same_memory
 from anabranch.frontend.translate import plain_value
 from anabranch.ir.conditions import broken, holds
+from anabranch.ir.contents import bytes_of
 from anabranch.ir.graph import Constant
 from anabranch.ir.plan import Plan
 from anabranch.ir.recipe import ModelTensor, Recipe, follows
@@ -139,8 +140,7 @@ def _untied(paths: Sequence[str], tensors: Mapping[str, Tensor]) -> Iterator[str
 
 def _equal(a: Tensor, b: Tensor) -> bool:
     """Whether the contents are the same to the bit, NaN included."""
-    first, other = (x.detach().to(a.device).contiguous().view(torch.uint8) for x in (a, b))
-    return torch.equal(first, other)
+    return torch.equal(bytes_of(a), bytes_of(b.to(a.device)))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from anabranch.frontend import held_tensors
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.checks import name_of_leaf
 from anabranch.frontend.held_containers import same
+from anabranch.ir.contents import bytes_of
 
 CallInputs = tuple[tuple[Any, ...], Mapping[str, Any]]
 """The inputs of a call, by position and by name."""
@@ -124,5 +125,4 @@ def _alike(tensor: Tensor, other: Tensor) -> bool:
     """Whether nobody can tell one from the other."""
     if tensor.shape != other.shape or tensor.dtype != other.dtype:
         return False
-    now, was = (t.detach().resolve_conj().resolve_neg().reshape(-1) for t in (tensor, other))
-    return torch.equal(now.view(torch.uint8), was.view(torch.uint8))
+    return torch.equal(bytes_of(tensor), bytes_of(other))

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 
 import torch
 
+from anabranch.ir.contents import bytes_of
 from anabranch.ir.graph import Constant, Graph, Input, Node, Ref, State, rename, result_name
 from anabranch.ir.task import Task, TaskGraph
 from anabranch.ir.text import text_arg, text_graph
@@ -39,7 +40,7 @@ def digest_text(text: str) -> str:
 
 def digest_tensor(tensor: torch.Tensor) -> str:
     """Names the content: dtype, shape and every byte."""
-    return _digest(tensor, _content(tensor).cpu())
+    return _digest(tensor, bytes_of(tensor).cpu())
 
 
 def digest_tensors(tensors: Iterable[torch.Tensor]) -> list[str]:
@@ -67,11 +68,6 @@ def digest_source(content: str, path: str) -> str:
     return digest_text(f"{path} {content}")
 
 
-def _content(tensor: torch.Tensor) -> torch.Tensor:
-    """Its bytes, in the order of its elements, where it is."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-
-
 def _contents_on_cpu(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[int, torch.Tensor]]:
     """The number and the bytes of each tensor, in any order."""
     far: dict[torch.device, list[int]] = {}
@@ -79,9 +75,9 @@ def _contents_on_cpu(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[int, tor
         if tensor.is_cuda:
             far.setdefault(tensor.device, []).append(number)
         else:
-            yield number, _content(tensor).cpu()
+            yield number, bytes_of(tensor).cpu()
     for numbers in far.values():
-        contents = copied_together(_content(tensors[number]) for number in numbers)
+        contents = copied_together(bytes_of(tensors[number]) for number in numbers)
         yield from zip(numbers, contents, strict=True)
 
 

@@ -29,6 +29,7 @@ from anabranch.costs.measured import repeat_of
 from anabranch.deadline import TIME
 from anabranch.ir import tolerances
 from anabranch.ir.codec import nouns
+from anabranch.ir.contents import bytes_of
 from anabranch.ir.graph import Graph
 from anabranch.ir.proof import Answer, answer, answered
 from anabranch.ir.protocols import Executable, Target
@@ -234,7 +235,7 @@ def written(task: Task, values: Sequence[Tensor] | None = None) -> SandboxTask:
 def _sent(values: Sequence[Tensor] | None) -> tuple[str, ...] | None:
     if values is None or sum(value.nbytes for value in values) > SENT:
         return None
-    flat = (value.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for value in values)
+    flat = (bytes_of(value.cpu()) for value in values)
     return tuple(base64.b64encode(bytes(data.numpy())).decode() for data in flat)
 
 
