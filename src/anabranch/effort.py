@@ -4,7 +4,7 @@
               each structure, where they are predicted to beat ATen clearly; no search, two
               schedulers, one mode of dependent launch
     default   eight tiles of a template for each structure, engines of libraries where they may win;
-              two modes; a search stops where it is promised less than noise
+              three modes; a search stops where it is promised less than noise
     max       everything that may be faster is tried
 
 Whatever is used was verified in all three: effort says how much is tried, not how it is judged.
@@ -83,7 +83,7 @@ EFFORTS: Mapping[Effort, EffortSettings] = MappingProxyType(
         Effort.DEFAULT: EffortSettings(
             generated=8,
             engines=1.3,
-            modes=2,
+            modes=3,
             modes_s=3.0,
             promise=0.02,
             stops=True,

@@ -27,6 +27,7 @@ from anabranch.ir.task import Kernel, Task, TaskGraph
 from anabranch.kernels.overwritable import overwritable
 from anabranch.memory import pack
 from anabranch.memory.packer import Packer
+from anabranch.memory.planner import NOTHING_OVER
 from anabranch.memory.task_order import frugal
 from anabranch.options import Options
 from anabranch.rewrite import simplify
@@ -179,8 +180,9 @@ def probe(job: Job, captured: Captured, tuned: Tuned) -> Tuned:
     selection = replace(selection, tasks=tasks)
     spec, trace = job.target.spec, job.trace
     selection = selection_with_less_kept(selection, spec, lambda task: us(task).us, trace)
-    ordered = with_readers_first(selection.tasks, spec, lambda task: us(task).us, trace)
-    selection = replace(selection, tasks=ordered)
+    if selection.tasks.states:
+        ordered = with_readers_first(selection.tasks, spec, lambda task: us(task).us, trace)
+        selection = replace(selection, tasks=ordered)
     if job.room is not None:
         selection = replace(selection, tasks=frugal(selection.tasks, spec))
     return Tuned(graph, signature, selection, tuned.costs)
@@ -346,7 +348,8 @@ def bounded_costs(
     those; `quiet`: waits until one may measure; `each`: seconds of one measurement."""
     spec = job.target.spec
     plain = in_a_row(tasks)
-    over = overwritable(tasks)
+    # In a network without states five of 1,300 values would lie over others, and save nothing.
+    over = overwritable(tasks) if tasks.states else NOTHING_OVER
     sequential = pack(tasks, plain, spec, signature, overwritable=over)
     most = largest_arena(sequential.arena_bytes, job.options.arena_ratio)
     room = arena_room(job, sequential)

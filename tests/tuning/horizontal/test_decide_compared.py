@@ -70,23 +70,23 @@ def run(machine: Any, cache: Cache | None = None) -> tuple[float, float]:
 
 def test_each_is_timed_in_its_fastest_mode() -> None:
     """In plain launches the new plan is ahead; overlapping gains the old one more."""
-    us = {("was", ""): 10.0, ("now", ""): 9.0, ("was", "l"): 7.0, ("now", "l"): 8.0}
+    us = {("was", ""): 10.0, ("now", ""): 9.0, ("was", "f"): 7.0, ("now", "f"): 8.0}
     assert run(Machine(us)) == (7.0, 8.0)
 
 
 def test_what_is_surely_slower_is_not_compiled_in_other_modes() -> None:
-    machine = Machine({("was", ""): 9.0, ("now", ""): 10.0, ("now", "l"): 1.0})
+    machine = Machine({("was", ""): 9.0, ("now", ""): 10.0, ("now", "f"): 1.0})
     assert run(machine) == (9.0, 10.0) and machine.timed == 0
 
 
 @pytest.mark.parametrize("spec", [replace(gpu(), capability=(8, 0))])
 def test_where_nothing_overlaps_plain_launches_decide(spec: TargetSpec) -> None:
-    machine = Machine({("was", ""): 10.0, ("now", ""): 9.0, ("was", "l"): 1.0}, spec)
+    machine = Machine({("was", ""): 10.0, ("now", ""): 9.0, ("was", "f"): 1.0}, spec)
     assert run(machine) == (10.0, 9.0) and machine.timed == 0
 
 
 def test_it_is_found_once(tmp_path: Path) -> None:
-    us = {("was", ""): 10.0, ("now", ""): 9.0, ("was", "l"): 9.5, ("now", "l"): 8.0}
+    us = {("was", ""): 10.0, ("now", ""): 9.0, ("was", "f"): 9.5, ("now", "f"): 8.0}
     with Cache.open(tmp_path) as cache:
         machine = Machine(us)
         first, timed = run(machine, cache), machine.timed
