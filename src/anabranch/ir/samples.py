@@ -56,7 +56,7 @@ class Samples:
         """The values of these names, with these types; without those that the graph does not have,
         that take too much memory, or cannot be computed."""
         inputs, own = self.inputs(), {name: self.aliases.get(name, name) for name in wanted}
-        missing = [name for name in own.values() if name not in inputs | self._known]
+        missing = [n for n in own.values() if n not in inputs and n not in self._known]
         if missing:
             self._known.update(self._computed(missing, precision or nullcontext()))
         values = {name: inputs.get(own[name], self._known.get(own[name])) for name in wanted}

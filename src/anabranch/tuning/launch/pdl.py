@@ -47,8 +47,8 @@ LIKELY = (USUAL, PdlMode.TRIGGER_AT_WAIT, PdlMode.PREFETCH_L2, PdlMode.HOIST_CON
 """The modes that were fastest for all kernels of a plan, the most frequent first. On an H200 the
 first was the fastest of three plans of four, and 0.5% behind the third for the other; modes of
 their own for each kernel took up to 1.5% off (benchmarks/results, 2026-11-23-h200-asking-ahead).
-The second is that of networks that are bound by memory: a step of Llama's on an H100 took 0.92 ms
-in it, and 1.08 where the first and the third alone were tried (2026-11-28-h100-efforts)."""
+The second is that of a network that is bound by memory: where all were tried on an H100, 116 of the
+118 kernels of a step of Llama's had it (2026-11-28-h100-efforts)."""
 WAITED = "schedule.compile"
 """The part of its stage in which a schedule waits for kernels."""
 Wait = Callable[[], None]
