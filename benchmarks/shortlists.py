@@ -27,7 +27,7 @@ from anabranch.bench import harness
 from anabranch.bench.record import considered
 from anabranch.costs.kernel_model import FittedKernels, Timed, fit_factors, predicted_us
 from anabranch.costs.recorded import Profile, find_timing, load_profile, timing_key
-from anabranch.effort import EffortSettings
+from anabranch.deadline import EffortSettings
 from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import KernelOffer
 from anabranch.ir.target import TargetSpec

@@ -76,6 +76,11 @@ def test_layers() -> None:
     assert "0 broken" in done.stdout
 
 
+def test_at_the_root_are_seven_modules() -> None:
+    own = {path.stem for path in (ROOT / "src" / "anabranch").glob("*.py")}
+    assert own == {"__init__", "__main__", "api", "deadline", "errors", "options", "trace"}
+
+
 def test_how_long_something_may_take_stands_in_one_table() -> None:
     """A constant of seconds is known by its name's end or by its docstring's first word."""
     found = [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anabranch import options
-from anabranch.effort import Effort
+from anabranch.deadline import Effort
 from anabranch.errors import OptionError
 from anabranch.integrations import dynamo
 from anabranch.options import Options

@@ -22,7 +22,7 @@ import typer.main
 from pydantic.fields import FieldInfo
 
 from anabranch.cli.app import app
-from anabranch.effort import EFFORTS, EffortSettings
+from anabranch.deadline import EFFORTS, EffortSettings
 from anabranch.options import PREFIX, SYSTEMS, Options
 from anabranch.tuning.launch.pdl import EVERY
 

@@ -29,7 +29,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from anabranch.effort import EFFORTS, Effort
+from anabranch.deadline import EFFORTS, Effort
 from anabranch.errors import OptionError
 
 _LIBRARY = {"kernels": "library", "search": "none"}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import anabranch
+from anabranch.deadline import EffortSettings
 from anabranch.kernels import library, sources
 from anabranch.kernels.triton import provider
 from anabranch.tuning.select import select
@@ -33,6 +34,10 @@ def imported(room: str) -> set[str]:
 def test_rooms_that_decide_are_covered(decides: type) -> None:
     assert decides.__module__.split(".")[1] in sources.ROOMS
     assert (PACKAGE / decides.__module__.split(".")[1]).is_dir()
+
+
+def test_how_much_is_tried_decides_too() -> None:
+    assert f"{EffortSettings.__module__.rpartition('.')[2]}.py" in sources.ROOMS
 
 
 def test_rooms_that_write_programs_are_covered_with_all_that_they_import() -> None:

@@ -35,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     yield turned
 
 
-def spend(meter: Meter, kind: budget.EffortKind, work: float, clock: Clock, seconds: float) -> None:
+def spend(meter: Meter, kind: budget.WorkKind, work: float, clock: Clock, seconds: float) -> None:
     with meter.spending(kind, lambda: work):
         clock.now += seconds
 

@@ -184,9 +184,9 @@ def test_work_is_asked_for_and_not_what_is_left() -> None:
     ):
         options = Options.read(asked, environment=False)
         for until in (Deadline.after(0.0), Deadline.after(50.0)):
-            effort = driver._effort(options, SEARCH_KINDS["autograph"], until, 3.0)
-            assert effort.work == pytest.approx(work) and effort.until == until
-            assert effort.slack == (0.0 if asked else TIME.search_slack_s)
+            limits = driver._limits(options, SEARCH_KINDS["autograph"], until, 3.0)
+            assert limits.work == pytest.approx(work) and limits.until == until
+            assert limits.slack == (0.0 if asked else TIME.search_slack_s)
     one = job(Twins(), torch.randn(4, 64))
     assert driver._limit(one) == pytest.approx(TIME.search_s, abs=0.1)
     long_ago = replace(one, begun=one.begun - TIME.search_end_s + 5.0)

@@ -52,7 +52,7 @@ class Built:
 def looked(
     us: dict[int, float],
     offers: dict[int, Sequence[int]],
-    effort: SearchLimits = USUAL,
+    limits: SearchLimits = USUAL,
     broken: Sequence[int] = (),
     spread: float = 0.0,
     slow: Callable[[Graph], Graph] = lambda graph: graph,
@@ -104,7 +104,7 @@ def looked(
     if parts is not None:
         alone = replace(finders, kinds=lambda *_: (), gathered=lambda *_, **__: parts)
         finders = alone
-    given = chain(9), first, (), settings, evaluators, effort, trace, seeds, begun
+    given = chain(9), first, (), settings, evaluators, limits, trace, seeds, begun
     found = improved(*given, finders)
     return found, ran, trace
 
@@ -124,21 +124,21 @@ def test_it_goes_on_from_what_was_faster() -> None:
 def test_as_published_all_that_a_search_ends_with_is_run() -> None:
     """What a price likes less is run as well, and may be faster; no graph is searched twice."""
     us = {9: 90.0, 7: 70.0, 5: 95.0, 4: 99.0, 6: 80.0}
-    effort = SearchLimits(measured=4, every=True)
-    found, ran, _ = looked(us, {9: (7, 5, 4), 7: (6,)}, effort=effort)
+    limits = SearchLimits(measured=4, every=True)
+    found, ran, _ = looked(us, {9: (7, 5, 4), 7: (6,)}, limits=limits)
     assert ran == [4, 5, 7, 6]
     assert [(r.before.us, r.after.us) for r in found.path.rounds] == [(90.0, 70.0)]
-    _, ran, _ = looked(us, {9: (7, 5, 4)}, effort=replace(effort, measured=2))
+    _, ran, _ = looked(us, {9: (7, 5, 4)}, limits=replace(limits, measured=2))
     assert ran == [4, 5]
-    _, ran, _ = looked(us, {9: (7, 7, 7)}, effort=effort)
+    _, ran, _ = looked(us, {9: (7, 7, 7)}, limits=limits)
     assert ran == [7], "of equal ones one"
 
 
 def test_a_round_begins_with_what_the_searched_graph_took() -> None:
     """Though another one of the same search is the fastest by then."""
     us = {9: 90.0, 4: 80.0, 5: 70.0}
-    effort = SearchLimits(measured=4, every=True)
-    found, ran, _ = looked(us, {9: (5, 4)}, effort=effort)
+    limits = SearchLimits(measured=4, every=True)
+    found, ran, _ = looked(us, {9: (5, 4)}, limits=limits)
     assert ran == [4, 5]
     assert [(r.before.us, r.after.us) for r in found.path.rounds] == [(90.0, 70.0)]
 
@@ -274,8 +274,8 @@ def test_a_candidate_that_would_end_too_late_is_not_begun(
         return graph
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    effort = SearchLimits(measured=5, work=1e6, until=Deadline.after(30.0))
-    _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, effort, slow=ten_seconds)
+    limits = SearchLimits(measured=5, work=1e6, until=Deadline.after(30.0))
+    _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, limits, slow=ten_seconds)
     assert len(ran) == 2 and now == 20.0
     assert any("stopped by the clock" in event.why for event in trace.events)
 
@@ -285,8 +285,8 @@ def test_work_that_is_done_is_the_same_on_slower_machines() -> None:
     work = FEWEST_PRICES * TIME.work_price_s + 2.5 * TIME.work_build_node_s * 9
     runs = []
     for seconds in (None, 1e6):
-        effort = SearchLimits(measured=5, work=work, until=Deadline.after(seconds))
-        _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, effort)
+        limits = SearchLimits(measured=5, work=work, until=Deadline.after(seconds))
+        _, ran, trace = looked(us, {9: (8, 7, 6, 5)}, limits)
         assert any(event.why == WORK_DONE for event in trace.events)
         runs.append(ran)
     assert runs[0] == runs[1] and 0 < len(runs[0]) < 4

@@ -13,7 +13,7 @@ from torch import nn
 
 import anabranch
 from anabranch.costs.kernel_model import FittedKernels, LaunchTerms
-from anabranch.effort import EFFORTS, Effort, EffortSettings
+from anabranch.deadline import EFFORTS, Effort, EffortSettings
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import KernelOffer
 from anabranch.ir.target import TargetSpec

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 
-from anabranch.effort import Effort
+from anabranch.deadline import Effort
 from anabranch.errors import OptionError
 from anabranch.models.load import DTYPES, FORMS
 from anabranch.options import SEEDS, SYSTEMS, Options

@@ -20,8 +20,7 @@ from torch import Tensor
 from anabranch.cache import Table
 from anabranch.compiler.compilation import Compilation
 from anabranch.compiler.fallback import AS_CAPTURED
-from anabranch.deadline import TIME
-from anabranch.effort import EFFORTS
+from anabranch.deadline import EFFORTS, TIME
 from anabranch.errors import AnabranchError
 from anabranch.frontend.observe import own_inputs, unchanged
 from anabranch.ir.codec import nouns

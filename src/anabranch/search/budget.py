@@ -23,9 +23,9 @@ from anabranch.ir.graph import Graph
 from anabranch.search.engine.pricing import Counted
 from anabranch.trace import Trace
 
-EffortKind = Literal["survey", "price", "part timing", "build"]
+WorkKind = Literal["survey", "price", "part timing", "build"]
 
-ON_PROCESSOR: tuple[EffortKind, ...] = ("survey", "price")
+ON_PROCESSOR: tuple[WorkKind, ...] = ("survey", "price")
 FEWEST_PRICES = 500
 """Prices without which a search of a network is not worth its beginning."""
 
@@ -58,20 +58,21 @@ class SearchLimits:
 
 
 class Meter:
-    """What of an effort is left. `stopped`: why something was not begun, "" so far; `cause`: of
-    that, if it was no want of work; `undone`: the part of the work that was left then."""
+    """What is left of the limits of a search. `stopped`: why something was not begun, "" so far;
+    `cause`: of that, if it was no want of work; `undone`: the part of the work that was left
+    then."""
 
-    def __init__(self, effort: SearchLimits) -> None:
+    def __init__(self, limits: SearchLimits) -> None:
         self.stopped = ""
         self.cause: CutShort = ""
         self.undone = 0.0
-        self._all = self._work = effort.work
-        self._until = effort.until
-        self._each, self._slack = effort.each, effort.slack
-        self._pace: dict[EffortKind, float] = {}
-        self._spent: dict[EffortKind, float] = {}
+        self._all = self._work = limits.work
+        self._until = limits.until
+        self._each, self._slack = limits.each, limits.slack
+        self._pace: dict[WorkKind, float] = {}
+        self._spent: dict[WorkKind, float] = {}
 
-    def affords(self, kind: EffortKind, work: float, then: float = 0.0) -> bool:
+    def affords(self, kind: WorkKind, work: float, then: float = 0.0) -> bool:
         """Whether there is enough left for this, and for building a candidate of so much work
         `then`."""
         if self._work is not None and work + then > self._work:
@@ -82,7 +83,7 @@ class Meter:
             return True
         return False
 
-    def late(self, kind: EffortKind, work: float, then: float = 0.0) -> bool:
+    def late(self, kind: WorkKind, work: float, then: float = 0.0) -> bool:
         """Whether it would not end in time."""
         return self.deadline(then).earlier(self._expected(kind, work)).over()
 
@@ -122,7 +123,7 @@ class Meter:
         self.stopped = self._cut()
 
     @contextmanager
-    def spending(self, kind: EffortKind, work: Callable[[], float]) -> Iterator[None]:
+    def spending(self, kind: WorkKind, work: Callable[[], float]) -> Iterator[None]:
         """What is done here has this work, known once it is done."""
         begun = time.monotonic()
         try:
@@ -144,7 +145,7 @@ class Meter:
         if self.stopped:
             trace.add("refused", "search", name, self.stopped)
 
-    def _expected(self, kind: EffortKind, work: float) -> float:
+    def _expected(self, kind: WorkKind, work: float) -> float:
         """Seconds within the limit, by the pace of the last of its kind; of the first, by that of
         all that is done on the processor alone."""
         if kind in self._pace:

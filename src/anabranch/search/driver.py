@@ -14,8 +14,7 @@ from dataclasses import replace
 from anabranch.costs import beside, tied
 from anabranch.costs.alpha_cost import WITHOUT_OVERLAP_COST, observed_alpha
 from anabranch.costs.forecast import calibration_of
-from anabranch.deadline import TIME, Deadline
-from anabranch.effort import EFFORTS
+from anabranch.deadline import EFFORTS, TIME, Deadline
 from anabranch.frontend.captured import Captured
 from anabranch.ir.calibration import Calibration
 from anabranch.ir.graph import Graph
@@ -117,10 +116,10 @@ def _search_paths(
     # The schedule of what is found has its time within the limit, too.
     until = until.earlier(_to_schedule(job, first, until))
     each = trial + _took(trace, "fusion", "tuning") * NEW
-    effort, evaluators = _effort(options, kind, until, each), evaluator.evaluators(alpha, machine)
+    limits, evaluators = _limits(options, kind, until, each), evaluator.evaluators(alpha, machine)
     settings = settings_of(options)
     rules = tuple(rule for rule in kind.rules if not (options.exact and rule.special))
-    outcome = improved(graph, tried, rules, settings, evaluators, effort, trace, seeds, start)
+    outcome = improved(graph, tried, rules, settings, evaluators, limits, trace, seeds, start)
     if outcome.built is not tried:
         best = outcome.built
         if not job.deadline.over():  # else the schedule of its trial is the best so far
@@ -176,7 +175,7 @@ def _limit(job: Job) -> float:
     return min(TIME.search_s, max(0.0, TIME.search_end_s - job.taken)) if asked is None else asked
 
 
-def _effort(options: Options, kind: SearchKind, until: Deadline, each: float) -> SearchLimits:
+def _limits(options: Options, kind: SearchKind, until: Deadline, each: float) -> SearchLimits:
     """Work by what was asked for alone, and not by what is left of it."""
     asked = options.search_seconds
     slack = TIME.search_slack_s if asked is None and options.budget is None else 0.0

@@ -14,8 +14,7 @@ from dataclasses import replace
 
 from anabranch.costs import tied
 from anabranch.costs.repeats import medians
-from anabranch.deadline import TIME, Deadline
-from anabranch.effort import EFFORTS
+from anabranch.deadline import EFFORTS, TIME, Deadline
 from anabranch.errors import AnabranchError, NumericsError
 from anabranch.frontend.captured import Captured
 from anabranch.ir.calibration import Calibration

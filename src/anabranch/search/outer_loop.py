@@ -71,7 +71,7 @@ def improved(
     rules: Sequence[Rule],
     settings: Settings,
     evaluators: Evaluators[T],
-    effort: SearchLimits,
+    limits: SearchLimits,
     trace: Trace,
     seeds: Sequence[Path] = (),
     begun: Path | None = None,
@@ -81,7 +81,7 @@ def improved(
     graphs that others found. `begun`: leads to where an earlier search ended, and `first` is what
     that graph takes. `finders`: who looks for candidates."""
     start = begun or Path(graph, graph, ())
-    state = SearchState(start, first, rules, settings, evaluators, effort, trace, finders)
+    state = SearchState(start, first, rules, settings, evaluators, limits, trace, finders)
     for seed in seeds:
         _seeded(state, seed)
     further = True
@@ -114,8 +114,8 @@ def _seeded(state: SearchState[T], seed: Path) -> None:
 
 def _rounds(state: SearchState[T]) -> None:
     """Searches, each near the fastest graph that is left, until none is or the time is up."""
-    order, meter, effort = count(), state.meter, state.effort
-    queue = [(state.best.built.cost.us, next(order), effort.measured, state.best)]
+    order, meter, limits = count(), state.meter, state.limits
+    queue = [(state.best.built.cost.us, next(order), limits.measured, state.best)]
     while queue:
         us, number, tries, current = heapq.heappop(queue)
         if not meter.affords(
@@ -123,14 +123,14 @@ def _rounds(state: SearchState[T]) -> None:
         ):
             return
         candidates = _candidates(state, current.path.graph)
-        if candidates and tries > 1 and not effort.every:
+        if candidates and tries > 1 and not limits.every:
             heapq.heappush(queue, (us, number, tries - 1, current))
         for candidate in candidates:
             if not meter.affords("build", building(candidate.simple)):
                 return
             better = state.evaluate(candidate, current)
             if better is not None:
-                heapq.heappush(queue, (better.built.cost.us, next(order), effort.measured, better))
+                heapq.heappush(queue, (better.built.cost.us, next(order), limits.measured, better))
 
 
 def _candidates(state: SearchState[T], graph: Graph) -> list[CandidateGraph]:
@@ -155,7 +155,7 @@ def _promising(
     state: SearchState[T], graph: Graph, forms: Sequence[EqualGraph], price: Pricer
 ) -> list[CandidateGraph]:
     """Of what was found, what is new and promises the most; or all that is new."""
-    base, effort = price(graph), state.effort
+    base, limits = price(graph), state.limits
     fresh: dict[str, tuple[CandidateGraph, Price]] = {}
     for form in forms:
         simple = state.evaluators.simplify(form.graph) if form.steps else graph
@@ -165,16 +165,16 @@ def _promising(
                 CandidateGraph(form.graph, form.steps, simple, form.exchanges),
                 price(simple),
             )
-    least = base.us * (1 - effort.promise)
+    least = base.us * (1 - limits.promise)
     worth = [
-        (candidate, at.us) for candidate, at in fresh.values() if effort.every or at.us < least
+        (candidate, at.us) for candidate, at in fresh.values() if limits.every or at.us < least
     ]
     told = f"equal graphs: {len(forms)}, new: {len(fresh)}, worth a measurement: {len(worth)}"
     what = f"predicted {base.us:.2f} us"
     state.trace.add("applied" if worth else "refused", "search", what, told)
-    if effort.every:
+    if limits.every:
         return [candidate for candidate, _ in sorted(worth, key=lambda pair: pair[1])][
-            : effort.measured
+            : limits.measured
         ]
     if state.evaluators.foresee is not None and len(worth) > 1:
         foreseen = state.evaluators.foresee(state.built)

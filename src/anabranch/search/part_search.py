@@ -44,8 +44,8 @@ def search_parts(state: SearchState[T], evaluators: PartEvaluators[T]) -> bool:
     chosen = entrants(parts, prices[0], most)
     told = f"parts with other forms: {len(parts)}, run: {len(chosen)}"
     state.trace.add("applied" if chosen else "refused", WHERE, graph.name, told)
-    whole, least = prices[0](graph).us, state.effort.promise
-    if state.effort.stops and (hope := promised(chosen, prices[0])) < least * whole:
+    whole, least = prices[0](graph).us, state.limits.promise
+    if state.limits.stops and (hope := promised(chosen, prices[0])) < least * whole:
         why = f"all parts together promise {hope / whole:.1%}, less than the {least:.1%} that pay"
         state.trace.add("refused", "search", graph.name, why)
         return False

@@ -1,5 +1,5 @@
 """The state of a search: the best graph so far, what was built and tried, which rules are left, and
-how much of the effort.
+how much of its limits.
 
     candidate --proved--> --built--> --raced beside the best--> faster: the best so far
                                                                 not: one more kind that failed
@@ -67,13 +67,13 @@ class SearchState(Generic[T]):
         rules: Sequence[Rule],
         settings: Settings,
         evaluators: Evaluators[T],
-        effort: SearchLimits,
+        limits: SearchLimits,
         trace: Trace,
         finders: Finders = USUAL,
     ) -> None:
         self.settings, self.evaluators, self.finders = settings, evaluators, finders
-        self.effort, self.trace = effort, trace
-        self.meter, self.built = Meter(effort), [first]
+        self.limits, self.trace = limits, trace
+        self.meter, self.built = Meter(limits), [first]
         self.best = SearchOutcome(first, start)
         self.failed: set[frozenset[str]] = set()
         self._proofs = Proofs(rules, trace)

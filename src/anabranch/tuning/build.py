@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from anabranch.costs import costs_of, fastest
-from anabranch.deadline import TIME, Deadline
-from anabranch.effort import EFFORTS
+from anabranch.deadline import EFFORTS, TIME, Deadline
 from anabranch.frontend.captured import Captured, renamed
 from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.graph import Graph

@@ -7,7 +7,7 @@ A call of ATen needs no building and is always tried. Generated kernels are take
 which their templates offer them; whether they are tried at all, and engines beside them, a model of
 kernel times says, which was fitted to recorded timings of an H200. On another GPU it is told that
 one's bandwidth, peak and multiprocessors; what it has not learned is tried. How well that chooses:
-`anabranch.effort`.
+`anabranch.deadline`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from anabranch.costs.kernel_model import FittedKernels, Modelled, load_kernel_model, predicted_us
-from anabranch.effort import EffortSettings
+from anabranch.deadline import EffortSettings
 from anabranch.ir.graph import Graph
 from anabranch.ir.protocols import Cost, KernelOffer, Target
 from anabranch.ir.target import TargetSpec

@@ -23,8 +23,7 @@ from functools import partial
 
 from anabranch.cache import Cache
 from anabranch.costs import name_of
-from anabranch.deadline import ENDLESS, Deadline
-from anabranch.effort import EFFORTS, EffortSettings
+from anabranch.deadline import EFFORTS, ENDLESS, Deadline, EffortSettings
 from anabranch.fusion import partition
 from anabranch.fusion.concat_elision import CAT, fitting
 from anabranch.fusion.deepcuts import CutTotal, deepcuts_partition

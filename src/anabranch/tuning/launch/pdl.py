@@ -18,8 +18,7 @@ from threading import Event
 import torch
 
 from anabranch.cache import Cache, Table
-from anabranch.deadline import ENDLESS, TIME, Deadline
-from anabranch.effort import EFFORTS
+from anabranch.deadline import EFFORTS, ENDLESS, TIME, Deadline
 from anabranch.errors import TargetError
 from anabranch.ir.codec import nouns
 from anabranch.ir.key import tasks_text
