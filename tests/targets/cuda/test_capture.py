@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +15,14 @@ import torch
 from tests.targets.test_cpu import GRAPH, expected, plan_of
 
 from anabranch.errors import TargetError
+from anabranch.ir.task import GENERATED
 from anabranch.targets.cpu.target import RUNNERS, CpuTarget
-from anabranch.targets.cuda import call_order
+from anabranch.targets.cuda import call_order, nodes
 from anabranch.targets.cuda.call_order import Turns
 from anabranch.targets.cuda.capture import CudaExecutable
 from anabranch.targets.loading import place
+
+CAPTURE = f"{CudaExecutable.__module__}."
 
 
 class Event:
@@ -128,3 +132,56 @@ def test_an_output_that_wants_gradients_is_cloned_without_them(run: CudaExecutab
     run._outputs = (torch.ones(3).requires_grad_(),)
     (got,) = run([torch.ones(64, 64)], clone=True)
     assert not got.requires_grad
+
+
+def test_kernels_of_libraries_wait_for_those_before_them(
+    run: CudaExecutable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the edges of a graph of ours; where these cannot be changed, and outside of one, by a
+    launch right before them. What only follows kernels of libraries runs as in eager."""
+    order: list[str] = []
+    monkeypatch.setattr(CAPTURE + "device_sleep", lambda us: order.append("nothing"))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    first, *others = [launch.task for launch in run.plan.schedule.launches]
+
+    def launched(executable: CudaExecutable) -> list[str]:
+        order.clear()
+        streams = [SimpleNamespace(wait_event=lambda event: None, wait_stream=lambda other: None)]
+        executable._streams = streams * 4  # type: ignore[assignment]
+        executable.launch_all(lambda name, call: order.append(name))
+        return list(order)
+
+    assert launched(run) == [first, *others]
+    mixed = replace(
+        run.plan.tasks,
+        tasks=tuple(
+            replace(task, kernel=replace(task.kernel, provider=GENERATED))
+            if task.name == first and task.kernel
+            else task
+            for task in run.plan.tasks.tasks
+        ),
+    )
+    joined = CudaExecutable(replace(run.plan, tasks=mixed), run._placed, (), repeat=0)
+    assert launched(joined) == [first, *(x for name in others for x in ("nothing", name))]
+
+    refusing = [True]
+
+    def join(graph: int, waiting: object) -> int:
+        assert graph == 9 and waiting == {"ours"}
+        if refusing[0]:
+            raise TargetError("cuGraphGetEdges_v2 failed", "too old", "")
+        return 1
+
+    def captured(record: Any, side: object, keep: bool) -> Any:
+        record()
+        return SimpleNamespace(raw_cuda_graph=lambda: 9)
+
+    monkeypatch.setattr(CAPTURE + "captured", captured)
+    monkeypatch.setattr(nodes, "join", join)
+    joined._waiting = {"ours"}
+    monkeypatch.setattr(joined, "_launch_on_each", lambda times: launched(joined))
+    joined._recorded(SimpleNamespace())  # type: ignore[arg-type]
+    assert order.count("nothing") == len(others)
+    refusing[0] = False
+    joined._recorded(SimpleNamespace())  # type: ignore[arg-type]
+    assert order == [first, *others] and not joined._joined_by_edges

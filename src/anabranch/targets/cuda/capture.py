@@ -19,15 +19,21 @@ them.
 
 All kernels of the graph, a library's too, ask for one carve-out of L1
 (`kernels.triton.l1_carveout`).
+
+A kernel of a library starts when those before it have ended, also where the library would have it
+start sooner: not all of them wait for what they read (`nodes`). In a graph of ours its edges say
+so; elsewhere a launch that does nothing goes before it, for a kernel that is launched as a
+programmatic dependent overlaps with the launch right before it alone.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -37,7 +43,7 @@ from anabranch.ir.ambient import without_autocast
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import HeldMemory
 from anabranch.ir.schedule import Launch
-from anabranch.ir.task import Task, alias_roots
+from anabranch.ir.task import GENERATED, Task, alias_roots
 from anabranch.ir.variant import Variant, without_carveout
 from anabranch.kernels.triton.l1_carveout import carveout_of
 from anabranch.targets.calling import Turn, alone, without_gradients
@@ -85,16 +91,25 @@ class CudaExecutable(LoadedPlan):
         kernel_bytes: int = 0,
         beside: CudaExecutable | None = None,
         turns: Sequence[Placed] = (),
+        waiting: Collection[str] = (),
     ) -> None:
         """`later`: nothing runs before the first call, whose inputs are the first that its
         operators may read. `kernel_bytes`: memory that kernels hold for themselves. `beside`:
         another one with the same arena. `turns`: on what the runs in a row run, by turns, where
-        that is not `placed` alone."""
+        that is not `placed` alone. `waiting`: names of kernels that wait for what they read."""
         self.plan, self.repeat, self.failure, self._warm_ups = plan, repeat, "", warm_ups
         self._placed, self._streams, self._urgent = placed, streams, urgent
+        self._device = placed.arena.device
         self._by_turns = turns or (placed,)
         self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
         self._releases = _releases(plan)
+        self._waiting, self._joined_by_edges = waiting, False
+        providers = {task.name: task.kernel.provider for task in plan.tasks.tasks if task.kernel}
+        self._of_libraries = {name for name, by in providers.items() if by != GENERATED}
+        mixed = set(providers.values()) != {"aten"}
+        self._launched_after = self._of_libraries if mixed else set[str]()
+        """Tasks before which something is launched where edges cannot be changed. None of those
+        that only follow kernels of libraries: they run as in eager."""
         self._graph: torch.cuda.CUDAGraph | None = None
         self._outputs: tuple[Tensor, ...] = ()
         self._sealed: tuple[Tensor, ...] = ()
@@ -102,7 +117,6 @@ class CudaExecutable(LoadedPlan):
         self._pool_bytes, self._kernel_bytes = 0, kernel_bytes
         self.turn: Turn = Turn() if beside is None else beside.turn
         self._forks = FORKS.count
-        self._device = placed.arena.device
         self.libraries: Mapping[int, int] = {}
         """Bytes that libraries keep for the streams on which it multiplies, by their handles."""
         self._turns: Turns = Turns(self._device) if beside is None else beside._turns
@@ -140,16 +154,19 @@ class CudaExecutable(LoadedPlan):
         calls = {task.name: self._call_of[_named(task)] for task in plan.tasks.tasks}
         placed = replace(self._placed, calls=calls)
         runs = 1 if fresh else 0
-        streams, bytes_ = (self._streams, self._urgent), self._kernel_bytes
-        return CudaExecutable(plan, placed, *streams, self.repeat, runs, kernel_bytes=bytes_)
+        streams = self._streams, self._urgent
+        return CudaExecutable(plan, placed, *streams, self.repeat, runs, **self._same)
 
     def by_turns(self, others: Sequence[Placed], repeat: int) -> CudaExecutable:
         """The plan on this memory and on others' by turns, so often in a row, to be timed."""
         turns = (self._placed, *others)
-        streams, bytes_ = (self._streams, self._urgent), self._kernel_bytes
-        return CudaExecutable(
-            self.plan, self._placed, *streams, repeat, kernel_bytes=bytes_, turns=turns
-        )
+        own = self.plan, self._placed, self._streams, self._urgent
+        return CudaExecutable(*own, repeat, turns=turns, **self._same)
+
+    @property
+    def _same(self) -> _Shared:
+        """Of this one and of those that are captured anew on its memory."""
+        return {"kernel_bytes": self._kernel_bytes, "waiting": self._waiting}
 
     def __call__(self, inputs: Sequence[Tensor], clone: bool = False) -> tuple[Tensor, ...]:
         """Inputs are copied in, the graph is replayed on the current stream, and results are copied
@@ -363,6 +380,8 @@ class CudaExecutable(LoadedPlan):
             for name in launch.waits:
                 stream.wait_event(events[name])
             with torch.cuda.stream(stream):
+                if launch.task in self._launched_after and not self._joined_by_edges:
+                    device_sleep(0.0)
                 around(launch.task, self._placed.calls[launch.task])
             if launch.task in self._waited:
                 events[launch.task] = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -411,12 +430,29 @@ class CudaExecutable(LoadedPlan):
         self._pool_bytes = max(0, torch.cuda.max_memory_allocated() - before)
 
     def _captured(self, side: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
-        graph = captured(partial(self._launch_on_each, self.repeat), side, keep=True)
+        graph = self._recorded(side)
         with torch.cuda.stream(side):
             with suppress(TargetError):  # a preference: without it all is right, and slower
                 nodes.part(graph.raw_cuda_graph(), carveout_of(self.plan.tasks))
             graph.instantiate()
         return graph
+
+    def _recorded(self, side: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+        """The graph, which is not instantiated yet, in which kernels of libraries start when those
+        before them have ended."""
+        record = partial(self._launch_on_each, self.repeat)
+        if self._of_libraries:
+            self._joined_by_edges = True
+            try:
+                graph = captured(record, side, keep=True)
+                nodes.join(graph.raw_cuda_graph(), self._waiting)
+            except TargetError:  # a driver that cannot change edges: launches stand between
+                pass
+            else:
+                return graph
+            finally:
+                self._joined_by_edges = False
+        return captured(record, side, keep=True)
 
     def _launch_on_each(self, times: int) -> None:
         """So many runs in a row, by turns."""
@@ -427,6 +463,13 @@ class CudaExecutable(LoadedPlan):
                 self.launch_all()
         finally:
             self._placed = own
+
+
+class _Shared(TypedDict):
+    """Arguments of an executable."""
+
+    kernel_bytes: int
+    waiting: Collection[str]
 
 
 def _forked(plan: Plan) -> TargetError:

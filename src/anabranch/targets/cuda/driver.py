@@ -157,8 +157,12 @@ class Library:
 
     def ask(self, call: str, *args: Any) -> None:
         """Call a function of the driver; TargetError with the driver's name of the error if it
-        fails."""
-        status = int(getattr(self._cuda, call)(*args))
+        fails, or if this driver has none of this name."""
+        try:
+            function = getattr(self._cuda, call)
+        except AttributeError as failed:
+            raise refused(call, "this driver has no such function") from failed
+        status = int(function(*args))
         if status != 0:
             name = ctypes.c_char_p()
             self._cuda.cuGetErrorName(ctypes.c_int(status), ctypes.byref(name))

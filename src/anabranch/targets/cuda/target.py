@@ -159,6 +159,7 @@ class CudaTarget:
                 later=later,
                 kernel_bytes=own,
                 beside=together,
+                waiting=self._triton.waiting,
             )
             return self._with_libraries(run, libraries)
 

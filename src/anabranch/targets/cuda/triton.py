@@ -107,6 +107,8 @@ class Triton:
         self._built: dict[CubinRecipe, CubinOrReason] = {}
         self._loaded: dict[CubinRecipe, Loaded] = {}
         self._kept: set[tuple[CubinRecipe, int]] = set()
+        self.waiting = set[str]()
+        """Names of the kernels loaded so far that wait by themselves for what they read."""
 
     def start(self, most: int = AHEAD) -> None:
         """Have compilers at hand for a batch of so many texts that is to come."""
@@ -265,6 +267,8 @@ class Triton:
                         OTHERWISE,
                     ) from None
             self._loaded[recipe] = Loaded(function, built)
+            if recipe.pdl:
+                self.waiting.add(built.entry)
         return self._loaded[recipe]
 
     def driver(self) -> Driver:
