@@ -24,6 +24,7 @@ from anabranch.frontend.captured import Captured
 from anabranch.frontend.mode_queries import of_export
 from anabranch.frontend.observe import Observed, observe
 from anabranch.ir import ops, tolerances
+from anabranch.ir.determinism import unordered
 from anabranch.ir.domains import ANY, domains
 from anabranch.ir.graph import Graph, types
 from anabranch.ir.inputs import legal, random_tensor, sprinkle_small
@@ -36,6 +37,7 @@ from anabranch.ir.types import type_of
 from anabranch.targets.places import kept
 from anabranch.tuning.job import Job, example_of
 from anabranch.tuning.verify.reference_runs import ReferenceRuns
+from anabranch.tuning.verify.replays import JudgedCall, verify_replays
 from anabranch.tuning.verify.rounding_spread import RoundingSpread
 
 EAGER_TOLERANCE = {
@@ -74,6 +76,7 @@ def verify(
     example = first.inputs
     worst: Errors = ((0.0, 0.0),) * len(graph.outputs)
     drawn, anew = fresh(graph, example, job.options.seed), drawn_anew(graph)
+    judged: list[JudgedCall] = []
     for inputs in (drawn, example):
         if inputs is drawn and target.spec.kind == "cuda" and not legal(graph, drawn):
             why = "nobody knows whether its operators may read others than the example"
@@ -113,6 +116,11 @@ def verify(
                     "set ANABRANCH_CHECK=2 to find the pass that did it, and report the model",
                 )
         worst = tuple(max(old, new) for old, new in zip(worst, pairs, strict=True))
+        # States are as large as a model and more: those of one call are enough to keep.
+        large = bool(graph.states) and inputs is drawn
+        judged.append(JudgedCall(inputs, None if large else outs, tuple(pairs)))
+    if target.spec.kind == "cuda" and not any(unordered(t, "cuda") for t in run.plan.tasks.tasks):
+        verify_replays(partial(_ran, run), judged, anew)
     for i in sorted(anew):
         why = "its numbers are drawn anew in each run, and were not compared"
         job.trace.add("refused", "verify", f"output {i}", why)
