@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import anabranch
 from anabranch.errors import TargetError
 from anabranch.fusion import partition
+from anabranch.ir import ops
 from anabranch.ir.dag import dag_of
 from anabranch.ir.plan import Plan
 from anabranch.ir.schedule import Schedule, sequential_launches
@@ -53,8 +54,10 @@ def plans(fast: anabranch.Compiled) -> list[Plan]:
     ours, theirs = TritonProvider(), CudnnProvider()
 
     def chosen(task: Task, engine: int) -> Kernel:
-        engines = list(theirs.kernels(task, spec))
-        return engines[engine] if engines else next(iter(ours.kernels(task, spec)))
+        narrow = ops.arguments(task.body.nodes[0])["groups"] == 1
+        return (
+            theirs.kernels(task, spec)[engine] if narrow else next(iter(ours.kernels(task, spec)))
+        )
 
     every = []
     for engine in range(CUDNN_ENGINES):
