@@ -135,3 +135,42 @@ def test_a_tensor_of_numbers_in_forward_is_the_same_in_both_passes() -> None:
         loss.backward()
         wanted.backward()
         torch.testing.assert_close(model.linear.weight.grad, other.linear.weight.grad)
+
+
+@torch.library.custom_op("passes::scale_", mutates_args=("x",))
+def scale_(x: Tensor, by: float = 2.0) -> None:
+    x.mul_(by)
+
+
+class Scaling(nn.Module):
+    """Writes to a buffer, and to an activation, by a user's operator."""
+
+    total: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("total", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.ops.passes.scale_(self.total, by=1.5)
+        y: Tensor = self.linear(x) * self.total
+        torch.ops.passes.scale_(y)
+        return y
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_operators_that_write_are_called_by_their_functional_forms(grad: bool) -> None:
+    torch._dynamo.reset()
+    model, x = Scaling(), torch.randn(3, 4)
+    other = copy.deepcopy(model)
+    fast = torch.compile(model, backend=anabranch_backend, options=OPTIONS)
+    for _ in range(2):
+        with torch.set_grad_enabled(grad):
+            ours, theirs = fast(x), other(x)
+        torch.testing.assert_close(ours, theirs)
+        if grad:
+            ours.sum().backward()
+            theirs.sum().backward()
+            torch.testing.assert_close(model.linear.weight.grad, other.linear.weight.grad)
+    torch.testing.assert_close(model.total, other.total)

@@ -17,13 +17,12 @@ import torch
 from torch import fx
 from torch._C import DispatchKey
 from torch._export import config as export_config
-from torch._higher_order_ops.auto_functionalize import auto_functionalized
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram, exported_program
 from torch.export.graph_signature import InputKind
 
+from anabranch.frontend.functional_calls import call_forms
 from anabranch.frontend.operators import decompositions
-from anabranch.ir.functional_forms import functional_form
 
 DecompositionTable = dict[Any, Callable[..., Any]]
 
@@ -42,28 +41,8 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
         export_config.patch(enable_auto_functionalized_v2_for_export=False),
     ):
         decomposed: ExportedProgram = program.run_decompositions(decompositions())
-    _call_functional_forms(decomposed.graph)
+    call_forms(decomposed.graph)
     return decomposed
-
-
-def _call_functional_forms(graph: fx.Graph) -> None:
-    """Have a user's operators that write to tensors be called by their functional forms, where
-    they have one: auto_functionalized(scale_, x=..) gives (None, x) or (results, .., x)."""
-    for node in list(graph.nodes):
-        if node.target is not auto_functionalized:
-            continue
-        op, values = node.args[0], dict(node.kwargs)
-        form = functional_form(op) if isinstance(op, torch._ops.OpOverload) else None
-        if form is None:
-            continue
-        nothing = 0 if op._schema.returns else 1
-        with graph.inserting_before(node):
-            call = graph.call_function(form, (), values)
-        call.meta = {**node.meta, "val": list(node.meta["val"][nothing:])}
-        for user in list(node.users):
-            user.update_arg(1, user.args[1] - nothing)
-        node.replace_all_uses_with(call)
-        graph.erase_node(node)
 
 
 def _unite(program: ExportedProgram) -> None:

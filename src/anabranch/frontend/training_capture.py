@@ -35,6 +35,7 @@ from anabranch.frontend.capture_warnings import warn_of_changes, warn_of_reads
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.draws import AttentionDropoutError, Draws, without_fused_dropout
 from anabranch.frontend.export_patches import brief
+from anabranch.frontend.functional_calls import write_copies
 from anabranch.frontend.observe import unchanged
 from anabranch.frontend.python_state import LOST
 from anabranch.frontend.source import raised_at, running_stack
@@ -68,6 +69,7 @@ OF_VALUES = (
     "compute both ways and choose by torch.where (weigh by a mask in place of boolean indexing), "
     "or decide outside of loss_fn and the optimizer",
 )
+NO_GRADIENT = re.compile(r"Trying to backward through (\S+) but no autograd formula")
 OF_ONE_SHAPE = (
     "give the result a fixed size: weigh by a mask in place of boolean indexing or nonzero()"
 )
@@ -95,6 +97,7 @@ def capture_training(
     with unchanged(EagerStep(training, surroundings)) as state, recurrences_by_steps():
         recorded = without_fused_dropout(lambda: _traced_module(step, flat))
         changed = [*state.changes(), *(f"{file}{LOST}" for file in seen[0].files)]
+    write_copies(recorded.graph)
     warn_of_changes(trace, type(training.model).__name__, changed)
     warn_of_reads(trace, type(training.model).__name__, seen[0].reads)
     constants = _closed_over(prepared(recorded))
@@ -207,6 +210,8 @@ def _traced_module(
             ) from error
         if _asks_for_a_value(error):
             raise CaptureError(*OF_VALUES, raised_at(error)) from error
+        if without := NO_GRADIENT.search(str(error)):
+            raise _no_gradient(without[1], raised_at(error)) from error
         first = (str(error).strip().splitlines() or [""])[0]
         raise CaptureError(
             "the training step could not be captured",
@@ -215,6 +220,23 @@ def _traced_module(
             raised_at(error),
         ) from error
     return module
+
+
+def _no_gradient(name: str, source: str) -> CaptureError:
+    """Of a user's operator, without which autograd's own backward pass fails, too."""
+    space, _, rest = name.partition(".")
+    packet, _, overload = rest.rpartition(".")
+    op: Any = getattr(getattr(getattr(torch.ops, space), packet), overload)
+    writes = op._schema.is_mutable
+    why = "torch has no formula for the gradient of an operator that writes to its arguments"
+    next = "return new tensors from it (mutates_args=()), and register the gradient: "
+    return CaptureError(
+        f"the loss depends on weights through {space}::{packet}, which has no gradient",
+        why if writes else "nobody registered one, and backward() of the model itself fails, too",
+        f"{next if writes else 'register it: '}torch.library.register_autograd; or call the "
+        "operator on tensors that need no gradient (detach(), torch.no_grad())",
+        source,
+    )
 
 
 def _asks_for_a_value(error: Exception) -> bool:

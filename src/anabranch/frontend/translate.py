@@ -170,7 +170,7 @@ class Translation:
         if name == "aten.copy_.default" and self._mutates_input(node):
             return
         if target._schema.is_mutable:
-            raise _mutable(node, name)
+            raise mutable(node, name)
         if packet_name(name) in QUANTISING:
             raise CaptureError(
                 f"{name} makes a quantised tensor",
@@ -528,7 +528,7 @@ def _unsupported(node: fx.Node) -> CaptureError:
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         if "auto_functionalized" in name:
             called = node.args[0] if node.args else "a custom operator"
-            return _mutable(node, str(called))
+            return mutable(node, str(called))
         return CaptureError(
             f"the model uses {name}, which runs a part of it under a condition or in a loop",
             "a graph is a straight line of operators, the same for every call",
@@ -543,7 +543,8 @@ def _unsupported(node: fx.Node) -> CaptureError:
     )
 
 
-def _mutable(node: fx.Node, name: str) -> CaptureError:
+def mutable(node: fx.Node, name: str) -> CaptureError:
+    """The refusal of an operator that writes and has no functional form."""
     return CaptureError(
         f"{name} writes into a tensor that it is given",
         "a graph is functional, and this operator has no functional form: it writes to a list, or "

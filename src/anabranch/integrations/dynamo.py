@@ -31,6 +31,7 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
+from torch._inductor import config as inductor_config
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from anabranch.compiled.calls import Compiled
@@ -40,6 +41,7 @@ from anabranch.errors import OptionError, WeightsError
 from anabranch.frontend.backward import training_decompositions
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.from_fx import capture_fx
+from anabranch.frontend.functional_calls import call_forms
 from anabranch.frontend.memory import sharing
 from anabranch.frontend.strided import STRIDED
 from anabranch.integrations.symbolic import SymbolicCalls
@@ -97,26 +99,31 @@ def anabranch_backend(
 
     def inference(graph: fx.GraphModule, fakes: Sequence[Any]) -> Boxed:
         writes[0] = _writes_to_inputs()
+        call_forms(graph.graph)
         count, static = _without_tokens(graph)
         return beside_tokens(_Lazy(graph, static, chosen), count)
 
     def forward(graph: fx.GraphModule, fakes: Sequence[Any]) -> Boxed:
         writes[0] = _writes_to_inputs()
+        call_forms(graph.graph)
         count, static = _without_tokens(graph)
         return beside_tokens(TrainingPass(graph, static, chosen), count)
 
     def backward(graph: fx.GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
+        call_forms(graph.graph)
         without_tokens(graph)
         return TrainingPass(graph, (), chosen).boxed()
 
-    compiled: Callable[..., Any] = aot_autograd(
+    backend = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
         inference_compiler=inference,
         partition_fn=min_cut_rematerialization_partition,
         decompositions=training_decompositions() if torch.is_grad_enabled() else None,
         keep_inference_input_mutations=False,
-    )(module, example_inputs)
+    )
+    with inductor_config.patch(enable_auto_functionalized_v2=False):  # which `call_forms` reads
+        compiled: Callable[..., Any] = backend(module, example_inputs)
     return _guarded(compiled, module, shared) if writes[0] else compiled
 
 
