@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import anabranch
 from anabranch.frontend.tensor_places import PlacesByOperators
 
+QUICK: dict[str, Any] = {"target": "cpu", "cache_dir": None, "search": "none", "kernels": "library"}
+
 AT = torch.tensor(2)
 Write = Callable[[Tensor], Any]
 
@@ -64,6 +66,29 @@ def test_masks_of_bytes_are_truths(choose: Callable[[Tensor, Tensor], Tensor]) -
     fast = anabranch.compile(choose, (x, mask), target="cpu", cache_dir=None, search="none")
     for args in ((x, mask), (x + 1, mask.flip(0))):
         assert torch.equal(fast(*args), choose(*args))
+
+
+@pytest.mark.filterwarnings("ignore:.*uint8")
+def test_training_steps_take_masks_of_bytes() -> None:
+    def loss_fn(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
+        y: Tensor = model(x)
+        return torch.where(mask, y, -y).where(mask, y * 3).pow(2).mean()
+
+    theirs = nn.Linear(3, 3)
+    ours = copy.deepcopy(theirs)
+    x, mask = torch.randn(4, 3), torch.tensor([[0, 1, 2], [255, 0, 1]] * 2, dtype=torch.uint8)
+    step = anabranch.compile_step(
+        *(ours, loss_fn, torch.optim.SGD(ours.parameters(), 0.1), (x, mask)),
+        **QUICK,
+    )
+    optimizer = torch.optim.SGD(theirs.parameters(), 0.1)
+    for _ in range(2):
+        loss = loss_fn(theirs, x, mask)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.testing.assert_close(step(x, mask), loss.detach())
+    torch.testing.assert_close(ours.weight, theirs.weight)
 
 
 def test_a_cache_with_a_counted_place_is_one_plan() -> None:

@@ -43,13 +43,14 @@ from anabranch.compiled.saved_step import (
     written,
 )
 from anabranch.compiled.states import with_values
-from anabranch.errors import InputError, OptionError, WeightsError
+from anabranch.errors import AnabranchError, InputError, OptionError, WeightsError
 from anabranch.frontend.capture_lock import capture_lock
 from anabranch.frontend.optimizer import initialise
 from anabranch.frontend.surroundings import neutral, surroundings
 from anabranch.frontend.training import Held, Training, held_by, with_places
 from anabranch.frontend.training_cache import StepRequest, capture_step
 from anabranch.frontend.training_checks import check_training
+from anabranch.frontend.training_run import check_runs
 from anabranch.ir.ambient import autocast_now, name_of
 from anabranch.ir.gc_pause import uncollected
 from anabranch.ir.plan import Plan
@@ -120,9 +121,18 @@ class TrainingStep:
         self._plans = self._plans or [
             Compiled(eager, self.target, self.options, self.trace) for _, eager in captured
         ]
-        for compiled, (graph, _) in zip(self._plans, captured, strict=True):
+        for compiled, (graph, eager) in zip(self._plans, captured, strict=True):
             compiled.options = self._options_beside(compiled)
-            compiled.add((*inputs, self._rates), captured=graph, stop=stop)
+            args, failed = (*inputs, self._rates), None
+            try:
+                compiled.add(args, captured=graph, stop=stop)
+            except (AnabranchError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:
+                failed = error
+            if failed is not None:
+                check_runs(eager, args, self._surroundings)
+                raise failed
         fixed = {path for graph, _ in captured for _, path in graph.sources}
         written = {state.path for graph, _ in captured for state in graph.graph.states}
         self._held, self._bound = held, BoundTensors.of(self.training, held, fixed, written)

@@ -21,13 +21,18 @@ from torch import Tensor
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
+from anabranch.errors import CaptureError
 from anabranch.frontend.call_profiler import watched
 from anabranch.frontend.checkpoints import checkpoints_computed_once
 from anabranch.frontend.draws import Draws
+from anabranch.frontend.observe import observe
 from anabranch.frontend.optimizer import step_on
+from anabranch.frontend.source import raised_at
 from anabranch.frontend.state import tensors_of
 from anabranch.frontend.surroundings import Surroundings
+from anabranch.frontend.tensor_places import PlacesByOperators
 from anabranch.frontend.training import (
+    EagerStep,
     Held,
     Training,
     detached,
@@ -125,6 +130,7 @@ def run_on(
                 surroundings.restored(),
                 kept_in_place(training) as assigned,
                 checkpoints_computed_once(),
+                PlacesByOperators(),
                 watched(reads, [], set(), files),
             ):
                 returned = training.loss_fn(training.model, *batch)
@@ -152,3 +158,21 @@ def _exchanged(training: Training, held: Held, tensors: Sequence[Tensor]) -> Ite
         for module, mine in exchanged:
             stack.enter_context(_reparametrize_module(module, mine))
         yield
+
+
+def check_runs(step: EagerStep, args: tuple[Any, ...], surroundings: Surroundings) -> None:
+    """CaptureError where the step fails as the user has it, with this batch and the learning rates:
+    of values, which no tensor has while a graph is made. The training is as it was."""
+    try:
+        observe(step, args, {}, surroundings)
+    except torch.OutOfMemoryError:
+        return
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise CaptureError(
+            "the training step itself fails with this batch",
+            f"{type(error).__name__}: {first}",
+            "run loss_fn(model, *batch).backward() and optimizer.step() until they do; labels and "
+            "indices outside of their range are the usual cause",
+            raised_at(error),
+        ) from error

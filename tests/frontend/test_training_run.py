@@ -1,0 +1,30 @@
+"""A training step that fails as the user has it, of values that no graph is made with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import anabranch
+from anabranch.errors import CaptureError
+
+QUICK: dict[str, Any] = {"target": "cpu", "cache_dir": None, "search": "none", "kernels": "library"}
+
+
+def test_a_label_out_of_range_is_the_users_and_changes_nothing() -> None:
+    model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    batch = torch.randn(3, 4), torch.tensor([0, 1, 9])
+    with pytest.raises(CaptureError, match="the training step itself fails") as refused:
+        anabranch.compile_step(
+            *(model, lambda model, x, t: cross_entropy(model(x), t), optimizer, batch),
+            **QUICK,
+        )
+    assert "IndexError: Target 9 is out of bounds" in refused.value.why
+    assert "test_training_run.py" in refused.value.source and "labels" in refused.value.next
+    assert all(torch.equal(model.state_dict()[name], before[name]) for name in before)
