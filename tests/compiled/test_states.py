@@ -148,6 +148,23 @@ def becomes_the_input(m: Any, x: Tensor) -> Any:
     return x + 1
 
 
+def written_for_two(m: Any, x: Tensor) -> Any:
+    """Both end as what is written in the place of one of them."""
+    m.k[1] = x[0]
+    m.b.copy_(m.k)
+    return x + m.b[1:3]
+
+
+def copied_on(m: Any, x: Tensor) -> Any:
+    """All end as one value, each copied from the one before."""
+    m.k[1] = x[0]
+    m.b.copy_(m.k * 2)
+    m.c.copy_(m.b)
+    m.d.copy_(m.c)
+    m.a.copy_(m.d)
+    return x + m.a[1:3]
+
+
 def flag(m: Any, x: Tensor) -> Any:
     y = torch.where(m.seen, x, x * 2)
     m.seen.fill_(True)
@@ -217,6 +234,16 @@ CASES: dict[str, tuple[Forward, dict[str, Tensor], bool]] = {
     "two writes": (twice, {"k": torch.ones(8, 4)}, True),
     "read before": (read_before, {"k": torch.ones(8, 4)}, True),
     "one value for two": (one_for_two, {"a": torch.zeros(4), "b": torch.zeros(4)}, False),
+    "a part of one for two": (
+        written_for_two,
+        {"k": torch.ones(8, 4), "b": torch.zeros(8, 4)},
+        False,
+    ),
+    "one copied on": (
+        copied_on,
+        {"k": torch.ones(8, 4), **{name: torch.zeros(8, 4) for name in "abcd"}},
+        False,
+    ),
     "zeroed": (zeroed, {"a": torch.zeros(4), "b": torch.zeros(4)}, False),
     "the input kept": (becomes_the_input, {"a": torch.zeros(4)}, False),
     "a flag": (flag, {"seen": torch.tensor(False)}, False),

@@ -29,6 +29,15 @@ graph cache {
   return %y, %before, %one
 }
 """
+TWINS = """
+graph twins {
+  input %x: f32[1,4]
+  state %a: f32[8,4] -> %new
+  state %b: f32[8,4] -> %new 1
+  %new: f32[8,4] = aten.slice_scatter.default(%a, %x, 0, 2, 3)
+  return %new, %new
+}
+"""
 
 
 def tasks() -> TaskGraph:
@@ -80,3 +89,13 @@ def test_the_old_value_is_not_there_at_the_end() -> None:
     outputs = (made.tasks.outputs[0], *(type(made.tasks.outputs[0])("k"),), made.tasks.outputs[2])
     with pytest.raises(VerifyError, match="the caller reads %k, but one has written %one"):
         check_plan(replace(made, tasks=replace(made.tasks, outputs=outputs)))
+
+
+def test_the_new_value_lies_in_the_place_of_its_own_state() -> None:
+    """Not in that of another one, which has the same new value."""
+    before = parse_graph(TWINS)
+    written = singly(before)
+    chosen = (replace(t, kernel=AtenProvider().kernels(t, SPEC)[0]) for t in written.tasks)
+    launches = Schedule("test", sequential_launches(dag_of(written)))
+    with pytest.raises(VerifyError, match="%new does not lie in the place of the state %b"):
+        pack(replace(written, tasks=tuple(chosen)), launches, SPEC)

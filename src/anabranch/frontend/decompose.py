@@ -9,7 +9,7 @@ whole. Which those are is asked of torch once a process.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch._C import DispatchKey
 from torch._export import config as export_config
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram, exported_program
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import ExportGraphSignature, InputKind
 
 from anabranch.frontend.functional_calls import call_forms
 from anabranch.frontend.operators import decompositions
@@ -29,6 +29,8 @@ DecompositionTable = dict[Any, Callable[..., Any]]
 aten = torch.ops.aten
 SPLIT = "_split_decomp_table_to_cia_and_python_decomp"
 """Torch's function from a table to the composites that it prepares, and the rest of the table."""
+REMOVE = "_remove_unnecessary_copy_op_pass"
+"""Torch's pass that leaves out copies into buffers."""
 
 
 def decompose(program: ExportedProgram) -> ExportedProgram:
@@ -38,6 +40,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     _fit_copies(program.graph)
     with (
         _few_prepared(program),
+        _new_values_apart(),
         export_config.patch(enable_auto_functionalized_v2_for_export=False),
     ):
         decomposed: ExportedProgram = program.run_decompositions(decompositions())
@@ -102,6 +105,44 @@ def _fit_copies(graph: fx.Graph) -> None:
                     source = target(source, wanted)
                 fitted.meta = {**node.meta, "val": source}
                 node.update_arg(1, fitted)
+
+
+@contextmanager
+def _new_values_apart() -> Iterator[None]:
+    """Torch leaves out copies into buffers, and calls a buffer's new value by the name of the node
+    that computes it. Where one node computes those of several buffers (`a.copy_(y); b.copy_(y)`),
+    it takes them for one, and refuses the program: each gets a copy of its own here."""
+    own = getattr(exported_program, REMOVE, None)
+    if own is None:
+        yield
+        return
+
+    def remove(module: fx.GraphModule, signature: ExportGraphSignature) -> Any:
+        _copy_apart(module.graph, {*signature.buffers_to_mutate, *signature.parameters_to_mutate})
+        return own(module, signature)
+
+    setattr(exported_program, REMOVE, remove)
+    try:
+        yield
+    finally:
+        setattr(exported_program, REMOVE, own)
+
+
+def _copy_apart(graph: fx.Graph, written: Collection[str]) -> None:
+    """Have no two of the nodes called `written` copy the same node."""
+    news = {node for node in graph.output_node().all_input_nodes if node.name in written}
+    copies = [node for node in graph.nodes if node in news and node.target is aten.copy.default]
+    taken = news.difference(copies)
+    for node in copies:
+        source: Any = node.args[1]
+        while source in copies:
+            source = source.args[1]
+        if source in taken:
+            with graph.inserting_before(node):
+                source = graph.call_function(aten.clone.default, (node.args[1],))
+            source.meta = dict(node.meta)
+            node.update_arg(1, source)
+        taken.add(source)
 
 
 @contextmanager

@@ -197,10 +197,16 @@ def in_input_order(states: Iterable[State], inputs: Sequence[Input]) -> tuple[St
 def settled(graph: Graph) -> bool:
     """Whether the new values of all states come to their places."""
     written = overwriting(graph)
-    return all(
-        is_only_read(graph, state) or graph.outputs[state.output].name in written
-        for state in graph.states
-    )
+    return all(comes_to_place(graph, state, written) for state in graph.states)
+
+
+def comes_to_place(graph: Graph, state: State, written: Mapping[str, str]) -> bool:
+    """Whether the new value of the state lies in its own place, and not in that of another one
+    which has the same new value. `written`: by node what it writes over."""
+    name = graph.outputs[state.output].name
+    while name in written:
+        name = written[name]
+    return name == state.name
 
 
 def elementwise(body: Graph, new: str, old: str) -> bool:

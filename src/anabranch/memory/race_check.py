@@ -9,7 +9,8 @@ has touched them since:
 
 The place of a state is a stretch of bytes like any other, owned by the old value at first. The
 writer of the new one may have read the old one itself, at the elements that it writes; so for it
-alone the first line leaves out itself. What is returned must own the bytes at the end.
+alone the first line leaves out itself. At the end what is returned must own its bytes, and the new
+value of a state those of its place.
 
 A slot may say that its value is written over another one, by the task that reads that last. The
 value is in the very same bytes then, as large, and owned by the other until its writer takes them,
@@ -289,8 +290,13 @@ def _check_arena(plan: Plan, clocks: dict[str, _Clock], most: int | None) -> Non
 
 
 def _check_places(plan: Plan, clocks: dict[str, _Clock]) -> None:
-    """The new value of a state is written after every reader of the old one."""
+    """The new value of a state lies in its place, and is written after every reader of the old
+    one."""
     home, bases = places(plan.tasks), alias_roots(plan.tasks)
+    for state in plan.tasks.states:
+        new = plan.tasks.outputs[state.output].name
+        there = home.get(new, new) == state.name
+        _unless(there, plan, f"%{new} does not lie in the place of the state %{state.name}")
     memory = {place: _Bytes(place) for place in home.values()}
     tasks = {task.name: task for task in plan.tasks.tasks}
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from anabranch.ir.eval import eval_graph
 from anabranch.ir.graph import Graph
 from anabranch.ir.inputs import random_inputs
-from anabranch.ir.state import settled
+from anabranch.ir.state import overwriting, settled
 from anabranch.ir.text import parse_graph, text_graph
 from anabranch.ir.verify import verify_graph
 from anabranch.rewrite.passes.place_states import place_states
@@ -23,6 +24,14 @@ EXCHANGE = """graph exchange {
   state %a: f32[3] -> %b
   state %b: f32[3] -> %a
   return %b, %a
+}
+"""
+TWINS = """graph twins {
+  input %x: f32[1,3]
+  state %a: f32[2,3] -> %both
+  state %b: f32[2,3] -> %both 1
+  %both: f32[2,3] = aten.OP
+  return %both, %both
 }
 """
 OLD = """graph old {
@@ -56,6 +65,15 @@ def test_what_two_states_exchange_goes_through_a_copy() -> None:
     graph = placed(EXCHANGE)
     assert [node.op for node in graph.nodes].count("aten.copy.default") == 2
     assert [node.op for node in graph.nodes].count("aten.clone.default") == 1
+
+
+@pytest.mark.parametrize("op", ["slice_scatter.default(%a, %x, 0, 0, 1)", "copy.default(%a, %b)"])
+def test_two_states_with_one_new_value_each_get_it(op: str) -> None:
+    graph = placed(TWINS.replace("OP", op))
+    written = overwriting(graph)
+    homes = {graph.outputs[state.output].name: state.name for state in graph.states}
+    assert {name: written[name] for name in homes} == homes
+    assert sorted(homes.values()) == ["a", "b"]
 
 
 def test_what_a_state_was_is_returned_as_a_copy() -> None:

@@ -17,7 +17,7 @@ from anabranch.errors import NumericsError, OptionError, WriteError
 from anabranch.ir.graph import Graph
 from anabranch.ir.text import parse_graph
 from anabranch.trace import Trace
-from anabranch.tuning.verify.plan import explained_by, fresh, returned_outputs
+from anabranch.tuning.verify.plan import explained_by, fresh, returned_outputs, with_states
 from anabranch.tuning.verify.rounding_spread import RoundingSpread
 
 ROWS = torch.cat([torch.randint(0, 50, (8, 1)).float(), torch.randn(8, 1)], 1)
@@ -224,3 +224,27 @@ def test_rounding_is_drawn_for_what_a_call_returns_alone() -> None:
     (loss,) = returned
     assert asked == [loss] and count > 4
     assert wider == [1.0 if i == loss else 0.25 for i in range(count)]
+
+
+def test_the_new_value_of_a_state_is_what_lies_in_its_place() -> None:
+    """Not what is returned for it, which may lie elsewhere."""
+
+    class Counts(nn.Module):
+        n: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("n", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.n += x
+            return x * 2
+
+    fast = anabranch.compile(Counts().eval(), (torch.ones(3),), target="cpu", cache_dir=None)
+    run = fast.entries[0].run
+    assert run is not None
+    (state,) = run.plan.tasks.states
+    outs = list(run([torch.ones(3)], clone=True))
+    run.states[state.name].fill_(7)
+    outs[state.output] = torch.ones(3)
+    assert with_states(run, outs)[state.output].tolist() == [7, 7, 7]

@@ -5,9 +5,9 @@
                                        return %y, %n_2
 
 A node that writes few elements of a state in its place already (`ir.state`) stays, and so does a
-state that this graph only reads, whose new value it is itself. A state that is returned as it was
-is returned as a copy, for its place has the new value then; and what two states exchange goes
-through a copy of one of them.
+state that this graph only reads, whose new value it is itself. Of two states with the same new
+value each gets it. A state that is returned as it was is returned as a copy, for its place has the
+new value then; and what two states exchange goes through a copy of one of them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from anabranch.ir import ops
-from anabranch.ir.graph import Arg, Graph, Ref, producers, types
-from anabranch.ir.state import STORE, is_only_read, overwriting
+from anabranch.ir.graph import Arg, Graph, Ref, State, producers, types
+from anabranch.ir.state import STORE, comes_to_place, overwriting
 from anabranch.rewrite.build import Builder, drop_dead
 
 CLONE = "aten.clone.default"
@@ -28,12 +28,7 @@ def place_states(graph: Graph) -> Graph:
     graph = _returned_apart(graph)
     for through_copies in (False, True):
         written = overwriting(graph)
-        outputs = graph.outputs
-        left = [
-            state.output
-            for state in graph.states
-            if outputs[state.output].name not in written and not is_only_read(graph, state)
-        ]
+        left = [state for state in graph.states if not comes_to_place(graph, state, written)]
         if not left:
             break
         graph = _stored(graph, left, through_copies)
@@ -54,10 +49,10 @@ def _returned_apart(graph: Graph) -> Graph:
     return _with_outputs(graph, {}, old) if old else graph
 
 
-def _stored(graph: Graph, left: Sequence[int], through_copies: bool) -> Graph:
-    """With copies of these new values into the places of their states."""
-    old = {state.output: state.name for state in graph.states if state.output in left}
-    return _with_outputs(graph, old, left if through_copies else ())
+def _stored(graph: Graph, left: Sequence[State], through_copies: bool) -> Graph:
+    """With copies of the new values of these states into their places."""
+    old = {state.output: state.name for state in left}
+    return _with_outputs(graph, old, list(old) if through_copies else ())
 
 
 def _with_outputs(graph: Graph, stores: Mapping[int, str], copies: Sequence[int]) -> Graph:

@@ -28,6 +28,7 @@ from anabranch.tuning.verify.plan import (
     explained_by,
     returned_outputs,
     unlike_model,
+    with_states,
     without_fastpath,
 )
 from anabranch.tuning.verify.reference_runs import ReferenceRuns
@@ -64,7 +65,7 @@ def verify_calls(
                 raise
             _tell(job, run, f"call {number} fails: {str(refused).partition(chr(10))[0]}")
             return
-        outs = [out.clone() for out in run(inputs if number == 1 else arguments, clone=True)]
+        outs = with_states(run, run(inputs if number == 1 else arguments, clone=True))
         near, allowed = runs.spread, []
         for i, (error, ok) in enumerate(tolerances.compare(outs, own, reference, target.spec.tf32)):
             allowed.append(number * ok)

@@ -131,11 +131,9 @@ def verify(
 def _ran(run: Executable, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """What the plan returns, and leaves in states, which are put back. NumericsError if it fails
     where the model runs, so that less of it is optimised."""
-    states = {state.output for state in run.plan.tasks.states}
     try:
         with kept(run.states.values()):
-            outs = run(inputs, clone=True)
-            return [out.clone() if i in states else out for i, out in enumerate(outs)]
+            return with_states(run, run(inputs, clone=True))
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, IndexError, ValueError) as failed:
@@ -144,6 +142,15 @@ def _ran(run: Executable, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
             f"{type(failed).__name__}: {str(failed).partition(chr(10))[0]}",
             "report the model and its operators",
         ) from failed
+
+
+def with_states(run: Executable, outs: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs of a call, those that are new values of states as they lie in their places,
+    copied."""
+    outs = list(outs)
+    for state in run.plan.tasks.states:
+        outs[state.output] = run.states[state.name].clone()
+    return outs
 
 
 def unlike_model(
