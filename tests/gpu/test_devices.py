@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.gpu.generated import generated
 from tests.gpu.shared import shared_cache
 from torch import Tensor, nn
 
@@ -207,15 +208,13 @@ def test_a_plan_of_another_machine() -> None:
     fastest that there is here."""
     model, x = made()
     fast = anabranch.compile(model, (x,), kernels="all", **QUICK)
-    plan, target, trace = fast.entries[0].plan, fast.target, Trace()
+    plan, target, trace = generated(fast).plan, fast.target, Trace()
     spec = replace(plan.spec, name="another GPU", capability=(8, 0), versions=(("torch", "1.0"),))
     kernels = [task.kernel for task in plan.tasks.tasks if task.kernel]
-    generated = [kernel for kernel in kernels if kernel.provider == "triton"]
-    assert generated
-    broken = replace(generated[0], source="# altered\n" + generated[0].source + "\nx = 1\n")
+    first = next(kernel for kernel in kernels if kernel.provider == "triton")
+    broken = replace(first, source="# altered\n" + first.source + "\nx = 1\n")
     tasks = tuple(
-        replace(task, kernel=broken) if task.kernel is generated[0] else task
-        for task in plan.tasks.tasks
+        replace(task, kernel=broken) if task.kernel is first else task for task in plan.tasks.tasks
     )
     foreign = replace(plan, spec=spec, tasks=replace(plan.tasks, tasks=tasks))
     with Cache.open(None) as cache:
