@@ -15,14 +15,23 @@ import anabranch
 from anabranch.costs.kernel_model import FittedKernels, LaunchTerms
 from anabranch.deadline import EFFORTS, Effort, EffortSettings
 from anabranch.ir.graph import Graph
+from anabranch.ir.key import structure_text
 from anabranch.ir.protocols import KernelOffer
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Task
+from anabranch.ir.task import GENERATED, Kernel, Task
 from anabranch.ir.text import parse_graph
+from anabranch.ir.variant import Variant
 from anabranch.kernels import ALL
+from anabranch.kernels.triton import provider as provider_module
 from anabranch.targets import resolve
 from anabranch.tuning import shortlist
-from anabranch.tuning.shortlist import kernel_model_of, predicted_costs, shortlist_of, unwritten
+from anabranch.tuning.shortlist import (
+    UnwrittenKernels,
+    kernel_model_of,
+    predicted_costs,
+    shortlist_of,
+    unwritten,
+)
 
 CONVOLUTION = parse_graph("""
 graph conv {
@@ -96,6 +105,37 @@ def test_a_gpu_without_a_model_of_its_own_has_the_shipped_one() -> None:
     task = Task("t", CONVOLUTION, unwritten(CONVOLUTION, offer))
     whole = replace(task, kernel=offer.write())
     assert predicted_costs(rough)(task) == predicted_costs(target)(whole)
+
+
+def test_who_predicts_gets_the_same_kernels_without_their_texts() -> None:
+    task, spec = Task("t", CONVOLUTION), resolve("sim:h200").spec
+    for provider in ALL:
+        whole = provider.kernels(task, spec)
+        bare = UnwrittenKernels(provider).kernels(task, spec)
+        assert [replace(k, source="", workspace=0) for k in whole] == bare
+        assert whole or provider.name != GENERATED
+        assert all(bool(k.source) == (provider.name == GENERATED) for k in whole)
+        assert not any(k.source for k in bare)
+        again = [UnwrittenKernels(provider).kernel(task, spec, k.name, k.variant) for k in bare]
+        assert again == bare
+
+
+def test_no_text_is_written_to_foresee_the_fastest_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, args = branches()
+    written: set[str] = set()
+
+    def kernel(task: Task, variant: Variant) -> Kernel:
+        written.add(structure_text(task.body))
+        return own(task, variant)
+
+    own = provider_module._kernel
+    monkeypatch.setattr(provider_module, "_kernel", kernel)
+    fast = anabranch.compile(
+        model.half(), (args[0].half(),), target="sim:h200", effort="fast", cache_dir=None
+    )
+    assert written and written <= {
+        structure_text(task.body) for task in fast.entries[-1].plan.tasks.tasks
+    }
 
 
 def branches() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

@@ -11,6 +11,7 @@ knows terms has none.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from anabranch.costs.kernel_model import LaunchTerms
 from anabranch.ir import ops
 from anabranch.ir.components import components
 from anabranch.ir.graph import Graph, Node, Ref, types
+from anabranch.ir.key import canonical
 from anabranch.ir.refused import Refused
 from anabranch.ir.state import part_types, written_parts
 from anabranch.ir.target import TargetSpec
@@ -49,10 +51,9 @@ from anabranch.kernels.triton import (
     sequence,
     window,
 )
-from anabranch.kernels.triton.codegen import unnamed
+from anabranch.kernels.triton.codegen import LaunchSize, launch_size
 from anabranch.kernels.triton.contraction_axes import Contraction
 from anabranch.kernels.triton.k_loop import FLAT_DEPTH_RATIO
-from anabranch.kernels.triton.program import KernelCall
 
 TypeTable = Mapping[str, TensorType]
 WARPS_OF_SM = 64
@@ -69,7 +70,9 @@ def terms_of(task: Task, spec: TargetSpec) -> tuple[LaunchTerms, ...]:
         return ()
     if kernel.provider == GENERATED:
         variant = kernel.variant
-        return _generated(kernel.body, variant.tile, spec) if isinstance(variant, Variant) else ()
+        if not isinstance(variant, Variant):
+            return ()
+        return _generated(canonical(kernel.body, content=False), variant.tile, spec)
     table = types(kernel.body)
     nodes = [node for node in kernel.body.nodes if not ops.is_view(node, table)]
     if kernel.provider == "aten" and kernel.name == "aten":
@@ -177,11 +180,16 @@ def _product(node: Node, table: TypeTable) -> tuple[int, int, int, int, str]:
     return out.numel // max(1, n), n, deep, 1, "product"
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def _generated(body: Graph, tile: Tile, spec: TargetSpec) -> tuple[LaunchTerms, ...]:
+    """Of a body whose names are positions: equal layers of several cuts have the same."""
     if isinstance(tile, HorizontalTile):
         return _side_by_side(body, tile, spec)
-    call, table = unnamed(body, Variant(tile)), types(body)
-    template = template_of(tile)
+    table, template = types(body), template_of(tile)
+    us = _ranked_us(body, tile, spec)
+    if us is not None:
+        return (LaunchTerms(template, template, (("ranked", us),)),)
+    size = launch_size(body, tile)
     if isinstance(tile, ContractionTile):
         product = contraction.found_in(body)
         if isinstance(product, Refused):
@@ -189,11 +197,8 @@ def _generated(body: Graph, tile: Tile, spec: TargetSpec) -> tuple[LaunchTerms, 
         own = "contraction of a row" if product.m == 1 else template
         own = "contraction of taps" if product.reads > 1 else own
         terms = _contraction(product, tile, body, table, spec)
-        return (LaunchTerms(own, template, _kept(_shared(call, body, table, spec) | terms)),)
-    us = _ranked_us(body, tile, spec)
-    if us is not None:
-        return (LaunchTerms(template, template, (("ranked", us),)),)
-    terms = _shared(call, body, table, spec) | _light(body, tile, call, table, spec)
+        return (LaunchTerms(own, template, _kept(_shared(size, body, table, spec) | terms)),)
+    terms = _shared(size, body, table, spec) | _light(body, tile, size, table, spec)
     return (LaunchTerms(template, "light", _kept(terms)),)
 
 
@@ -232,11 +237,11 @@ def _ranked_us(body: Graph, tile: PartTile, spec: TargetSpec) -> float | None:
     return None
 
 
-def _shared(call: KernelCall, body: Graph, table: TypeTable, spec: TargetSpec) -> dict[str, float]:
+def _shared(size: LaunchSize, body: Graph, table: TypeTable, spec: TargetSpec) -> dict[str, float]:
     return {
         "one": 1.0,
-        "ctas": call.ctas / spec.sms,
-        "warps": call.ctas * call.warps / (spec.sms * WARPS_OF_SM),
+        "ctas": size.ctas / spec.sms,
+        "warps": size.ctas * size.warps / (spec.sms * WARPS_OF_SM),
         "moved": _border(body, table) / spec.bandwidth * 1e6,
     }
 
@@ -308,14 +313,14 @@ def _before_product(body: Graph, nodes: Sequence[Node]) -> tuple[int, int]:
 
 
 def _light(
-    body: Graph, tile: PartTile, call: KernelCall, table: TypeTable, spec: TargetSpec
+    body: Graph, tile: PartTile, size: LaunchSize, table: TypeTable, spec: TargetSpec
 ) -> dict[str, float]:
     nodes = [n for n in body.nodes if not ops.is_view(n, table)]
     table, read = {**table, **part_types(body)}, _read(body)
     written = sum(table[ref.name].numel for ref in body.outputs)
-    threads = call.ctas * call.warps * 32
+    threads = size.ctas * size.warps * 32
     each = written / max(1, threads)
-    turns = max(1.0, call.ctas * call.warps / (spec.sms * WARPS_OF_SM))
+    turns = max(1.0, size.ctas * size.warps / (spec.sms * WARPS_OF_SM))
     flops = sum(ops.flops(node, table) for node in nodes)
     terms = {
         "reads": float(len(read)),
@@ -346,6 +351,6 @@ def _light(
             terms["blocks"] = blocks * turns
             terms["split"] = float(tile.split > 1)
             terms["splits"] = float(tile.split if tile.split > 1 else 0)
-            terms["across"] = float(call.warps > 1)
-            terms["held"] = turns * blocks * tile.height * tile.width / (32 * call.warps)
+            terms["across"] = float(size.warps > 1)
+            terms["held"] = turns * blocks * tile.height * tile.width / (32 * size.warps)
     return terms

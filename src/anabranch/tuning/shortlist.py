@@ -21,9 +21,10 @@ from functools import partial
 from anabranch.costs.kernel_model import FittedKernels, Modelled, load_kernel_model, predicted_us
 from anabranch.deadline import EffortSettings
 from anabranch.ir.graph import Graph
-from anabranch.ir.protocols import Cost, KernelOffer, Target
+from anabranch.ir.protocols import Cost, KernelOffer, Provider, Target
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.task import Kernel, Task
+from anabranch.ir.task import GENERATED, Kernel, Task
+from anabranch.ir.variant import Variant
 from anabranch.kernels.kernel_terms import terms_of
 from anabranch.targets.sim.target import PROFILES, SUFFIX, model_path
 
@@ -61,6 +62,41 @@ def kernel_model_of(target: Target) -> FittedKernels:
 def predicted_costs(target: Target) -> Callable[[Task], Cost]:
     """What tasks with kernels, whose texts need not be written, are predicted to take."""
     return Modelled(kernel_model_of(target), terms_of, target.spec).task
+
+
+@dataclass(frozen=True, slots=True)
+class UnwrittenKernels:
+    """A provider whose kernels get no text where none is needed to tell which there are: for
+    predictions of times, for which nothing is built."""
+
+    of: Provider
+
+    @property
+    def name(self) -> str:
+        """The provider's own."""
+        return self.of.name
+
+    @property
+    def version(self) -> str:
+        """The provider's own."""
+        return self.of.version
+
+    def kernels(self, task: Task, spec: TargetSpec) -> list[Kernel]:
+        """As `kernel_offers`."""
+        return [offer.write() for offer in self.kernel_offers(task, spec)]
+
+    def kernel_offers(self, task: Task, spec: TargetSpec) -> list[KernelOffer]:
+        """The provider's offers, those of generated kernels without their texts."""
+        return [
+            replace(offer, write=partial(unwritten, task.body, offer)) if offer.generated else offer
+            for offer in self.of.kernel_offers(task, spec)
+        ]
+
+    def kernel(self, task: Task, spec: TargetSpec, name: str, variant: Variant | str) -> Kernel:
+        """The provider's kernel, a generated one without its text."""
+        if self.name != GENERATED:
+            return self.of.kernel(task, spec, name, variant)
+        return Kernel(GENERATED, name, task.body, variant, writes_out=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,15 +13,25 @@ from tests.kernels.triton.bodies import gpu
 from tests.kernels.triton.samples import SAMPLES
 
 from anabranch.frontend import capture
+from anabranch.ir.graph import Graph
 from anabranch.ir.key import canonical, code
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.task import Task
 from anabranch.ir.text import parse_graph
-from anabranch.ir.tiles import GRAMMARS
-from anabranch.kernels.triton.codegen import TEMPLATES, program, variants, why_none
+from anabranch.ir.tiles import GRAMMARS, ContractionTile, HorizontalTile, WindowTile
+from anabranch.ir.variant import Variant
+from anabranch.kernels.triton import codegen
+from anabranch.kernels.triton.codegen import (
+    TEMPLATES,
+    LaunchSize,
+    launch_size,
+    program,
+    variants,
+    why_none,
+)
 from anabranch.kernels.triton.contraction_tiles import ADDED_FIRST, TRIED_TILES
 from anabranch.kernels.triton.provider import TritonProvider
-from anabranch.kernels.triton.statements import wrapped
+from anabranch.kernels.triton.statements import KernelTree, wrapped
 
 H200 = TargetSpec("cuda", "NVIDIA H200", sms=132, capability=(9, 0), simulated=True)
 
@@ -77,6 +88,43 @@ def test_variants_are_few_and_written(name: str) -> None:
     for variant in found:
         assert name.startswith(variant.template)
         assert program(body, variant).ctas >= 1
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_size_of_a_launch_is_that_of_the_written_kernel(name: str) -> None:
+    body = parse_graph(SAMPLES[name][1])
+    sizes, launches = [], []
+    for variant in variants(body, gpu(132)):
+        assert not isinstance(variant.tile, HorizontalTile)
+        sizes.append(launch_size(body, variant.tile))
+        written = program(body, variant)
+        launches.append(LaunchSize(written.ctas, written.warps))
+    assert sizes == launches
+
+
+@pytest.mark.parametrize("name", ["contraction", "pointwise", "rows", "scatter", "window"])
+def test_the_size_of_a_launch_needs_no_text(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = parse_graph(next(text for key, (_, text) in SAMPLES.items() if key.startswith(name)))
+    tiles = [variant.tile for variant in variants(body, gpu(132))]
+    monkeypatch.setitem(TEMPLATES, name, replace(TEMPLATES[name], write=_nobody_writes))
+    codegen._program.cache_clear()
+    codegen._tree.cache_clear()
+    for tile in tiles:
+        assert not isinstance(tile, HorizontalTile)
+        assert launch_size(body, tile).ctas >= 1
+
+
+def _nobody_writes(body: Graph, tile: object) -> KernelTree:
+    raise AssertionError(f"a text was written for {tile}")
+
+
+def test_a_tile_that_no_kernel_has_is_no_launch() -> None:
+    body = parse_graph(SAMPLES["contraction"][1])
+    for tile in (ContractionTile(1, 8, 64, 1, 2, 2), WindowTile(16, 64, 1, 4)):
+        with pytest.raises(ValueError, match=r"suit|reduc|window"):
+            program(body, Variant(tile))
+        with pytest.raises(ValueError, match=r"suit|reduc|window"):
+            launch_size(body, tile)
 
 
 def test_the_provider_offers_each_variant() -> None:

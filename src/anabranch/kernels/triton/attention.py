@@ -117,7 +117,7 @@ class _AttentionProgram:
     def share(self) -> Share:
         """The program's own blocks of keys."""
         count = -(-self.attention.places // self.tile.places)
-        return Share(count, min(self.tile.split, count))
+        return Share.of(count, self.tile.split)
 
     @property
     def several(self) -> bool:

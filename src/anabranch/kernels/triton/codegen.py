@@ -10,6 +10,7 @@ functions of their arguments alone.
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from anabranch.ir.graph import Constant, Graph
 from anabranch.ir.key import canonical
 from anabranch.ir.refused import Refused
 from anabranch.ir.target import TargetSpec
-from anabranch.ir.tiles import HorizontalTile, PartTile, ScatterTile, Tile, of_template
+from anabranch.ir.tiles import HorizontalTile, PartTile, ScatterTile, Tile, of_template, template_of
 from anabranch.ir.variant import PdlMode, Variant, parse_variant, without_carveout
 from anabranch.kernels.dfg.lower import MOST_NODES
 from anabranch.kernels.dfg.scans import SCANS
@@ -41,7 +42,7 @@ from anabranch.kernels.triton.horizontal import joint_tiles, write_horizontal
 from anabranch.kernels.triton.light_limits import not_slow
 from anabranch.kernels.triton.module_text import header, module
 from anabranch.kernels.triton.pdl import ASKED, EARLY, dependent
-from anabranch.kernels.triton.program import Program
+from anabranch.kernels.triton.program import LaunchGrid, Program
 from anabranch.kernels.triton.statements import KernelTree
 from anabranch.options import PruningName
 
@@ -53,23 +54,40 @@ class Template:
     body, or why it does not fit, as a sentence. `write(body, tile)`: the kernel; ValueError where
     there is none. `early`: the same, ready to read constants before it waits, or to ask for so many
     lines of them a thread, where more than the order of its lines has to change for that.
-    `limited`: as `tiles`, pruned by the performance upper limit, where the template has one."""
+    `limited`: as `tiles`, pruned by the performance upper limit, where the template has one.
+    `grid(body, tile)`: the grid of the kernel that `write` gives, where that follows from sizes."""
 
     tiles: Callable[[Graph, TargetSpec], Sequence[PartTile]]
     found_in: Callable[[Graph], object]
     write: Callable[[Graph, Any], KernelTree]
     early: Callable[[Graph, Any, int], KernelTree] | None = None
     limited: Callable[[Graph, TargetSpec], Sequence[PartTile]] | None = None
+    grid: Callable[[Graph, Any], LaunchGrid] | None = None
 
 
 TEMPLATES: dict[str, Template] = {
     "pointwise": Template(
-        pointwise.tiles, pointwise.found_in, pointwise.write, limited=not_slow(pointwise.tiles)
+        pointwise.tiles,
+        pointwise.found_in,
+        pointwise.write,
+        limited=not_slow(pointwise.tiles),
+        grid=pointwise.grid,
     ),
-    "scatter": Template(scatter.tiles, scatter.found_in, scatter.write),
-    "window": Template(window.tiles, window.found_in, window.write, limited=not_slow(window.tiles)),
+    "scatter": Template(scatter.tiles, scatter.found_in, scatter.write, grid=scatter.grid),
+    "window": Template(
+        window.tiles,
+        window.found_in,
+        window.write,
+        limited=not_slow(window.tiles),
+        grid=window.grid,
+    ),
     "rows": Template(
-        rows.tiles, rows.found_in, rows.write, rows.early, limited=not_slow(rows.tiles)
+        rows.tiles,
+        rows.found_in,
+        rows.write,
+        rows.early,
+        limited=not_slow(rows.tiles),
+        grid=rows.grid,
     ),
     "contraction": Template(
         contraction.tiles,
@@ -77,6 +95,7 @@ TEMPLATES: dict[str, Template] = {
         contraction.write,
         contraction.early,
         contraction.limited,
+        contraction.grid,
     ),
     "attention": Template(attention.tiles, attention.found_in, attention.write),
     "gemm_chain": Template(gemm_chain.tiles, gemm_chain.found_in, gemm_chain.write),
@@ -120,6 +139,24 @@ def unnamed(body: Graph, variant: Variant | str) -> Program:
     """As `program`, in names that equal bodies share and without its header, in any carve-out: the
     very same object for all that share a text."""
     return _program(canonical(body, content=False), _read(variant))
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSize:
+    """How many CTAs a launch has, and of how many warps."""
+
+    ctas: int
+    warps: int
+
+
+def launch_size(body: Graph, tile: PartTile) -> LaunchSize:
+    """Of the kernel of this tile, which is written only where its size does not follow from the
+    body's. ValueError where there is no such kernel."""
+    grid = TEMPLATES[template_of(tile)].grid
+    if grid is not None:
+        return LaunchSize(math.prod(grid(canonical(body, content=False), tile)), tile.warps)
+    written = unnamed(body, Variant(tile))
+    return LaunchSize(written.ctas, written.warps)
 
 
 def learn(body: Graph, variant: Variant | str, written: Program) -> None:

@@ -63,6 +63,7 @@ from anabranch.kernels.triton.product import (
     rounded_ahead,
     write_factor,
 )
+from anabranch.kernels.triton.program import LaunchGrid
 from anabranch.kernels.triton.statements import KernelTree, Statement
 from anabranch.kernels.triton.weight_prefetch import (
     TOGETHER,
@@ -93,7 +94,7 @@ def limited(body: Graph, spec: TargetSpec) -> list[ContractionTile]:
 
 def write(body: Graph, tile: ContractionTile) -> KernelTree:
     """The kernel. ValueError where the body is no contraction, or the tile does not suit it."""
-    _check(body, tile)
+    _suited(body, tile)
     # The text asks how many warps there are where it reads ahead of the products, and nowhere how
     # many stages: most tiles of a body differ in these alone.
     like = replace(tile, warps=tile.warps if tile.added_first else 1, stages=1)
@@ -103,12 +104,24 @@ def write(body: Graph, tile: ContractionTile) -> KernelTree:
 def early(body: Graph, tile: ContractionTile, asked: int) -> KernelTree:
     """The kernel, ready to read its weights before it waits where a CTA needs few; where it needs
     more, to ask for them, `asked` lines of memory a thread at most."""
-    _check(body, tile)
+    _suited(body, tile)
     return replace(_written(body, replace(tile, stages=1), asked), stages=tile.stages)
 
 
-def _check(body: Graph, tile: ContractionTile) -> None:
-    """ValueError where the tile does not suit the body."""
+def grid(body: Graph, tile: ContractionTile) -> LaunchGrid:
+    """The grid of the kernel that `write` gives. ValueError as of that."""
+    contraction = _suited(body, tile)
+    share = Share.of(steps_of(contraction, tile.k, "deep").count, tile.split)
+    return _grid_of(contraction, tile, share)
+
+
+def _grid_of(contraction: Contraction, tile: ContractionTile, share: Share) -> LaunchGrid:
+    tiles = -(-contraction.m // tile.m) * -(-contraction.n // tile.n)
+    return tiles, share.split, contraction.batches
+
+
+def _suited(body: Graph, tile: ContractionTile) -> Contraction:
+    """The body's contraction. ValueError where it has none, or the tile does not suit it."""
     contraction = found_in(body)
     if isinstance(contraction, Refused):
         raise ValueError(contraction.sentence)
@@ -116,6 +129,7 @@ def _check(body: Graph, tile: ContractionTile) -> None:
         raise ValueError(f"{text_tile(tile)} does not suit {contraction.m} rows")
     if tile.n % contraction.block:
         raise ValueError(f"{text_tile(tile)} cuts blocks of {contraction.block} columns")
+    return contraction
 
 
 @functools.lru_cache(maxsize=256)
@@ -124,7 +138,7 @@ def _written(body: Graph, tile: ContractionTile, asked: int | None) -> KernelTre
     contraction = found_in(body)
     assert not isinstance(contraction, Refused), "the tile suits it"
     steps = steps_of(contraction, tile.k, "deep")
-    share = Share(steps.count, min(tile.split, steps.count))
+    share = Share.of(steps.count, tile.split)
     grid = TileGrid.of(contraction, tile.m, tile.n)
     place, tiles = grid.place, grid.tiles
     spelled = {**grid.spelled, Axis("step", steps.count): "step", Axis("part", share.split): "part"}
@@ -148,7 +162,7 @@ def _written(body: Graph, tile: ContractionTile, asked: int | None) -> KernelTre
         contraction.dfg,
         "contraction",
         out,
-        (tiles[0] * tiles[1], share.split, contraction.batches),
+        _grid_of(contraction, tile, share),
         tile.warps,
         scratch=grid.ctas * share.split * tile.m * tile.n * 4 if share.split > 1 else 0,
         counters=grid.ctas if share.split > 1 else 0,

@@ -160,7 +160,7 @@ def _cut(gemm_chain: GemmChain, tile: GemmChainTile, constants: frozenset[str]) 
     count = walk(
         (*gemm_chain.taps, gemm_chain.between), tile.middle, "between", "chunk", flat=False
     ).count
-    share = Share(count, min(tile.split, count))
+    share = Share.of(count, tile.split)
     return _Cut(gemm_chain, tile, TileGrid.of(gemm_chain, tile.m, tile.n), share, constants)
 
 

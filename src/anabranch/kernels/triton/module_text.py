@@ -29,7 +29,7 @@ from anabranch.kernels.dfg.expr import Dfg, Expr
 from anabranch.kernels.dfg.traversal import loads
 from anabranch.kernels.triton.emit import FUNCTIONS, Emission
 from anabranch.kernels.triton.names import names_of
-from anabranch.kernels.triton.program import KernelCall, Program
+from anabranch.kernels.triton.program import KernelCall, LaunchGrid, Program
 from anabranch.kernels.triton.statements import (
     INDENT,
     GridPlace,
@@ -59,7 +59,7 @@ def kernel_tree(
     dfg: Dfg,
     template: str,
     out: Emission,
-    grid: tuple[int, int, int],
+    grid: LaunchGrid,
     warps: int,
     stages: int = 1,
     scratch: int = 0,

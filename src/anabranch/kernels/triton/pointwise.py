@@ -22,6 +22,7 @@ from anabranch.kernels.triton.axis_layout import elements_per_thread, flattened,
 from anabranch.kernels.triton.emit import Emission
 from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.program import LaunchGrid
 from anabranch.kernels.triton.statements import GridPlace, KernelTree
 
 THREADS_PER_WARP = 32
@@ -73,9 +74,21 @@ def written(body: Graph, dfg: Dfg, template: str, elements: int, warps: int) -> 
     inner = _elements(body, dfg, partial)
     out.statements += inner.statements
     out.calls |= inner.calls
-    grid = (-(-dfg.points // elements), 1, 1)
     also = [root for store in dfg.stores for root in store.roots[1:]]
-    return kernel_tree(body, dfg, template, out, grid, warps, also=also)
+    return kernel_tree(body, dfg, template, out, grid_of(dfg, elements), warps, also=also)
+
+
+def grid(body: Graph, tile: PointwiseTile) -> LaunchGrid:
+    """The grid of the kernel that `write` gives. ValueError as of that."""
+    dfg = found_in(body)
+    if isinstance(dfg, Refused):
+        raise ValueError(dfg.sentence)
+    return grid_of(dfg, tile.elements)
+
+
+def grid_of(dfg: Dfg, elements: int) -> LaunchGrid:
+    """The grid of a kernel with so many elements a CTA."""
+    return -(-dfg.points // elements), 1, 1
 
 
 @functools.lru_cache(maxsize=256)

@@ -118,6 +118,11 @@ class Share:
     count: int
     split: int
 
+    @staticmethod
+    def of(count: int, wanted: int) -> Share:
+        """Of so many parts, or of as many as there are steps."""
+        return Share(count, min(wanted, count))
+
     @property
     def each(self) -> int:
         """Steps of each part, rounded up."""

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
+LaunchGrid = tuple[int, int, int]
+"""CTAs of a launch along three axes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCall:
@@ -32,7 +35,7 @@ class KernelCall:
     entry: str
     pointers: tuple[str, ...]
     dtypes: tuple[torch.dtype, ...]
-    grid: tuple[int, int, int]
+    grid: LaunchGrid
     warps: int = 4
     stages: int = 1
     scratch: int = 0

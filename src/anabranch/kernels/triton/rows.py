@@ -41,6 +41,7 @@ from anabranch.kernels.triton.axis_layout import next_power
 from anabranch.kernels.triton.emit import DTYPES, Emission, literal, narrow_again
 from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.program import LaunchGrid
 from anabranch.kernels.triton.rows_axes import LONGEST_TILE, Rows, rows_of
 from anabranch.kernels.triton.split_k import Total
 from anabranch.kernels.triton.statements import GridPlace, KernelTree
@@ -145,6 +146,24 @@ def write(body: Graph, tile: RowsTile) -> KernelTree:
 def early(body: Graph, tile: RowsTile, asked: int) -> KernelTree:
     """The kernel, ready to ask for constants before it waits where it walks along rows of them:
     `asked` lines of memory a thread at most. ValueError as of `write`."""
+    rows = _suited(body, tile)
+    height = min(tile.height, next_power(rows.row.extent))
+    lines = asked * 32 * tile.warps
+    return replace(_written(body, height, tile.width, tile.split, lines), warps=tile.warps)
+
+
+def grid(body: Graph, tile: RowsTile) -> LaunchGrid:
+    """The grid of the kernel that `write` gives. ValueError as of that."""
+    rows = _suited(body, tile)
+    return _grid_of(rows, min(tile.height, next_power(rows.row.extent)), tile.split)
+
+
+def _grid_of(rows: Rows, height: int, split: int) -> LaunchGrid:
+    return -(-rows.row.extent // height), split, 1
+
+
+def _suited(body: Graph, tile: RowsTile) -> Rows:
+    """The rows of the body. ValueError where it has none, or the tile does not suit them."""
     rows = found_in(body)
     if isinstance(rows, Refused):
         raise ValueError(rows.sentence)
@@ -153,9 +172,7 @@ def early(body: Graph, tile: RowsTile, asked: int) -> KernelTree:
         raise ValueError(f"{text_tile(tile)} shares rows that one CTA has to see whole")
     if not whole and rows.both_ways:
         raise ValueError(f"{text_tile(tile)} walks rows one way alone")
-    height = min(tile.height, next_power(rows.row.extent))
-    lines = asked * 32 * tile.warps
-    return replace(_written(body, height, tile.width, tile.split, lines), warps=tile.warps)
+    return rows
 
 
 @functools.lru_cache(maxsize=256)
@@ -185,16 +202,16 @@ def _written(body: Graph, height: int, width: int, split: int, lines: int) -> Ke
                 body, rows, out, first, RowAsk(lines, height, _each(rows, width, split), split)
             )
         _in_blocks(rows, out, height, width, split)
-    blocks, folds = -(-rows.row.extent // height), len(reductions(*(s.expr for s in rows.stores)))
+    grid, folds = _grid_of(rows, height, split), len(reductions(*(s.expr for s in rows.stores)))
     return kernel_tree(
         body,
         rows.dfg,
         "rows",
         out,
-        (blocks, split, 1),
+        grid,
         1,
-        scratch=blocks * split * height * folds * 4 if split > 1 else 0,
-        counters=blocks if split > 1 else 0,
+        scratch=grid[0] * split * height * folds * 4 if split > 1 else 0,
+        counters=grid[0] if split > 1 else 0,
     )
 
 

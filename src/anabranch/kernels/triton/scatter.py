@@ -22,6 +22,7 @@ from anabranch.ir.tiles import ScatterTile
 from anabranch.kernels.dfg.expr import Dfg
 from anabranch.kernels.dfg.lower import lower_parts
 from anabranch.kernels.triton import pointwise
+from anabranch.kernels.triton.program import LaunchGrid
 from anabranch.kernels.triton.statements import KernelTree
 
 
@@ -40,6 +41,14 @@ def write(body: Graph, tile: ScatterTile) -> KernelTree:
     if isinstance(dfg, Refused):
         raise ValueError(dfg.sentence)
     return pointwise.written(body, dfg, "scatter", tile.elements, tile.warps)
+
+
+def grid(body: Graph, tile: ScatterTile) -> LaunchGrid:
+    """The grid of the kernel that `write` gives. ValueError as of that."""
+    dfg = found_in(body)
+    if isinstance(dfg, Refused):
+        raise ValueError(dfg.sentence)
+    return pointwise.grid_of(dfg, tile.elements)
 
 
 def found_in(body: Graph) -> Dfg | Refused:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from anabranch.kernels.triton.program import KernelCall
+from anabranch.kernels.triton.program import KernelCall, LaunchGrid
 
 WIDTH = 96
 INDENT = "    "
@@ -128,7 +128,7 @@ def by_grid(place: GridPlace) -> str:
     return f"tl.{'num_programs' if place.count else 'program_id'}({place.axis})"
 
 
-def in_a_row(grid: tuple[int, int, int], cta: str) -> Spelled:
+def in_a_row(grid: LaunchGrid, cta: str) -> Spelled:
     """The place in this grid, computed of the number of the CTA."""
     x, y, z = grid
     ids = [f"({cta} % {x})", f"({cta} // {x} % {y})", f"({cta} // {x * y})"]

@@ -56,6 +56,7 @@ from anabranch.kernels.triton.axis_layout import (
 from anabranch.kernels.triton.emit import Emission
 from anabranch.kernels.triton.module_text import kernel_tree
 from anabranch.kernels.triton.names import INDICES, names_of
+from anabranch.kernels.triton.program import LaunchGrid
 from anabranch.kernels.triton.statements import GridPlace, KernelTree
 from anabranch.kernels.triton.window_prologue import JOINED, count, window_values
 
@@ -126,8 +127,20 @@ def write(body: Graph, tile: WindowTile) -> KernelTree:
     inner = _neighbours(body, together, *masked)
     out.statements += inner.statements
     out.calls |= inner.calls
-    grid = (-(-pixel.extent // pixels), -(-windows.lane.extent // lanes), 1)
-    return kernel_tree(body, windows.dfg, "window", out, grid, tile.warps)
+    return kernel_tree(body, windows.dfg, "window", out, _grid_of(windows, tile), tile.warps)
+
+
+def grid(body: Graph, tile: WindowTile) -> LaunchGrid:
+    """The grid of the kernel that `write` gives. ValueError as of that."""
+    windows = found_in(body)
+    if isinstance(windows, Refused):
+        raise ValueError(windows.sentence)
+    return _grid_of(windows, tile)
+
+
+def _grid_of(windows: Windows, tile: WindowTile) -> LaunchGrid:
+    pixels = _groups(windows, tile.together)
+    return -(-pixels // tile.pixels), -(-windows.lane.extent // tile.lanes), 1
 
 
 def _pixels(windows: Windows, together: int) -> tuple[Axis, dict[Axis, Index], Axis | None]:
