@@ -138,7 +138,8 @@ def test_kernels_of_libraries_wait_for_those_before_them(
     run: CudaExecutable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the edges of a graph of ours; where these cannot be changed, and outside of one, by a
-    launch right before them. What only follows kernels of libraries runs as in eager."""
+    launch right before them, and one at the end for whatever comes next. What only follows kernels
+    of libraries runs as in eager."""
     order: list[str] = []
     monkeypatch.setattr(CAPTURE + "device_sleep", lambda us: order.append("nothing"))
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
@@ -162,7 +163,8 @@ def test_kernels_of_libraries_wait_for_those_before_them(
         ),
     )
     joined = CudaExecutable(replace(run.plan, tasks=mixed), run._placed, (), repeat=0)
-    assert launched(joined) == [first, *(x for name in others for x in ("nothing", name))]
+    between = [x for name in others for x in ("nothing", name)]
+    assert launched(joined) == [first, *between, "nothing"]
 
     refusing = [True]
 
@@ -181,7 +183,21 @@ def test_kernels_of_libraries_wait_for_those_before_them(
     joined._waiting = {"ours"}
     monkeypatch.setattr(joined, "_launch_on_each", lambda times: launched(joined))
     joined._recorded(SimpleNamespace())  # type: ignore[arg-type]
-    assert order.count("nothing") == len(others)
+    assert order == [first, *between, "nothing"]
     refusing[0] = False
     joined._recorded(SimpleNamespace())  # type: ignore[arg-type]
-    assert order == [first, *others] and not joined._joined_by_edges
+    assert order == [first, *others] and not joined._in_own_graph
+
+    ours = replace(
+        mixed,
+        tasks=tuple(
+            replace(task, kernel=replace(task.kernel, provider=GENERATED))
+            for task in run.plan.tasks.tasks
+            if task.kernel
+        ),
+    )
+    alone = CudaExecutable(replace(run.plan, tasks=ours), run._placed, (), repeat=0)
+    monkeypatch.setattr(alone, "_launch_on_each", lambda times: launched(alone))
+    alone._recorded(SimpleNamespace())  # type: ignore[arg-type]
+    assert order == [first, *others]
+    assert launched(alone) == [first, *others, "nothing"]

@@ -23,7 +23,8 @@ All kernels of the graph, a library's too, ask for one carve-out of L1
 A kernel of a library starts when those before it have ended, also where the library would have it
 start sooner: not all of them wait for what they read (`nodes`). In a graph of ours its edges say
 so; elsewhere a launch that does nothing goes before it, for a kernel that is launched as a
-programmatic dependent overlaps with the launch right before it alone.
+programmatic dependent overlaps with the launch right before it alone. Another one ends the run, for
+the caller may go on with such a kernel.
 """
 
 from __future__ import annotations
@@ -103,9 +104,10 @@ class CudaExecutable(LoadedPlan):
         self._by_turns = turns or (placed,)
         self._waited = {name for launch in plan.schedule.launches for name in launch.waits}
         self._releases = _releases(plan)
-        self._waiting, self._joined_by_edges = waiting, False
+        self._waiting, self._in_own_graph = waiting, False
         providers = {task.name: task.kernel.provider for task in plan.tasks.tasks if task.kernel}
         self._of_libraries = {name for name, by in providers.items() if by != GENERATED}
+        self._generated = GENERATED in providers.values()
         mixed = set(providers.values()) != {"aten"}
         self._launched_after = self._of_libraries if mixed else set[str]()
         """Tasks before which something is launched where edges cannot be changed. None of those
@@ -357,6 +359,8 @@ class CudaExecutable(LoadedPlan):
                     end = torch.cuda.Event()  # type: ignore[no-untyped-call]
                     end.record(stream)
                     main.wait_event(end)
+        if self._generated and not self._in_own_graph:
+            device_sleep(0.0)
 
     def _launch_all(
         self,
@@ -380,7 +384,7 @@ class CudaExecutable(LoadedPlan):
             for name in launch.waits:
                 stream.wait_event(events[name])
             with torch.cuda.stream(stream):
-                if launch.task in self._launched_after and not self._joined_by_edges:
+                if launch.task in self._launched_after and not self._in_own_graph:
                     device_sleep(0.0)
                 around(launch.task, self._placed.calls[launch.task])
             if launch.task in self._waited:
@@ -441,18 +445,17 @@ class CudaExecutable(LoadedPlan):
         """The graph, which is not instantiated yet, in which kernels of libraries start when those
         before them have ended."""
         record = partial(self._launch_on_each, self.repeat)
-        if self._of_libraries:
-            self._joined_by_edges = True
-            try:
-                graph = captured(record, side, keep=True)
+        self._in_own_graph = True
+        try:
+            graph = captured(record, side, keep=True)
+            if self._of_libraries:
                 nodes.join(graph.raw_cuda_graph(), self._waiting)
-            except TargetError:  # a driver that cannot change edges: launches stand between
-                pass
-            else:
-                return graph
-            finally:
-                self._joined_by_edges = False
-        return captured(record, side, keep=True)
+        except TargetError:  # a driver that cannot change edges: launches stand between
+            self._in_own_graph = False
+            graph = captured(record, side, keep=True)
+        finally:
+            self._in_own_graph = False
+        return graph
 
     def _launch_on_each(self, times: int) -> None:
         """So many runs in a row, by turns."""
