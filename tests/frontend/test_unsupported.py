@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable
+from enum import Enum, IntEnum
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -123,3 +126,84 @@ def test_what_only_looks_so_is_compiled() -> None:
     mixed = compiled(lambda x, y: x + y, X, X.half())
     assert torch.equal(mixed(X, X.half()), X + X.half())
     assert torch.equal(compiled(lambda x: x * torch.tensor(2j), X)(X), X * 2j)
+
+
+class Colour(Enum):
+    RED = 1
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Named(NamedTuple):
+    y: torch.Tensor
+    colour: Colour
+
+
+class Holds:
+    def __init__(self, y: torch.Tensor) -> None:
+        self.y = y
+
+
+class Returns(nn.Module):
+    def __init__(self, what: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.linear, self.what = nn.Linear(4, 4), what
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.what(self.linear(x))
+
+
+RETURNED: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
+    "an enum": (lambda y: Colour.RED, r"returns Colour\.RED, a member of an Enum"),
+    "beside a tensor": (lambda y: (y, Level.LOW), r"returns Level\.LOW, a member of an Enum"),
+    "in a named tuple": (lambda y: Named(y, Colour.RED), r"returns Colour\.RED, a member"),
+    "an object": (lambda y: Holds(y), r"an object of class \S+Holds"),
+    "a set": (lambda y: {y}, "an object of class set$"),
+    "a type": (lambda y: (y, y.dtype), r"an object of class torch\.dtype"),
+    "a complex number": (lambda y: (y, 1j), "a complex number that is no tensor"),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_results_that_no_plan_gives_back_are_said(name: str) -> None:
+    what, said = RETURNED[name]
+    with pytest.raises(CaptureError) as refused:
+        anabranch.compile(Returns(what).eval(), (X,), target="cpu", cache_dir=None)
+    assert re.search(f"^the model {said}" if "returns" in said else said, refused.value.what)
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_what_a_training_step_gives_beside_its_loss_is_checked_too(name: str) -> None:
+    """It would be given back as it was while the graph was made, with tensors without values."""
+    what, said = RETURNED[name]
+    model = Returns(what)
+
+    def loss_fn(model: Any, x: torch.Tensor) -> Any:
+        return model.linear(x).sum(), model(x)
+
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with pytest.raises(CaptureError) as refused:
+        anabranch.compile_step(model, loss_fn, optimizer, (X,), target="cpu", cache_dir=None)
+    assert refused.value.what.startswith("loss_fn returns")
+    assert re.search(said, refused.value.what)
+
+
+def test_a_model_that_is_cut_says_what_it_returns() -> None:
+    class Distribution(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return torch.distributions.Normal(x, 1.0)
+
+    with pytest.raises(CaptureError, match=r"an object of class torch\.distributions\.normal"):
+        anabranch.compile(Distribution().eval(), (X,), target="cpu", cache_dir=None)
+
+
+@pytest.mark.parametrize("member", [Colour.RED, Level.LOW])
+def test_members_of_an_enum_are_no_inputs(member: Enum) -> None:
+    def scaled(x: torch.Tensor, how: Enum) -> torch.Tensor:
+        return x * 2
+
+    with pytest.raises(CaptureError, match=r"is \w+\.\w+, a member of an Enum") as refused:
+        anabranch.compile(scaled, (X, member), target="cpu", cache_dir=None)
+    assert ".value" in refused.value.next

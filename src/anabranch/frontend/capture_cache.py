@@ -23,6 +23,7 @@ from anabranch.errors import CaptureError, DataDependentError
 from anabranch.frontend.capture_warnings import warn, warn_of_changes, warn_of_reads
 from anabranch.frontend.captured import Captured
 from anabranch.frontend.captured_store import CAPTURED, bound_to, store
+from anabranch.frontend.checks import check_results
 from anabranch.frontend.effects import check_assigned, check_values, check_writes, rebuilt
 from anabranch.frontend.fingerprint import fingerprint
 from anabranch.frontend.from_torch import apart, capture, check
@@ -128,6 +129,8 @@ def capture_model(
                 check_values(captured, (args, kwargs), seen.written)
     except CaptureError as refused:
         by_values = isinstance(refused, DataDependentError)
+        if seen is not None and not by_values:
+            check_results(seen.results)
         if seen is not None and seen.replaced and not by_values:
             raise rebuilt(seen.replaced[0]) from refused
         if seen is not None and isinstance(model, nn.Module) and not by_values:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
 from typing import Any
 
 import torch
@@ -17,6 +18,22 @@ from anabranch.frontend.unsupported import check_given, check_parts
 
 _WEIGHT = "the weight"
 LITERALS = (int, float, bool, str, type(None))
+OF_AN_ENUM = (
+    "a plan returns tensors and plain values that can be saved, and no members of classes",
+    "return its .value or its .name, and make the member of it outside",
+)
+COMPLEX_NUMBER = (
+    "a complex number that is no tensor",
+    "a plan returns tensors, real numbers, strings and None; complex numbers in tensors",
+    "return torch.tensor(...) of it, or leave the number out",
+)
+UNKNOWN_RESULT = (
+    "results are tensors, numbers, strings and None, in any nesting of tuples, lists, dicts "
+    "and registered classes",
+    "register its class with torch.export.register_dataclass or "
+    "torch.utils._pytree.register_pytree_node, or have the model return something else "
+    "(models of transformers: use_cache=False, return_dict=False)",
+)
 
 
 def check_call(model: Any, args: Any, kwargs: Any) -> None:
@@ -75,6 +92,12 @@ def check_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         where = f"the input {name_of_leaf(path)}"
         if isinstance(leaf, torch.Tensor):
             tensor_type(leaf, where)
+        elif isinstance(leaf, Enum):
+            raise CaptureError(
+                f"{where} is {_member(leaf)}, a member of an Enum",
+                "a plan compares the inputs of a call with plain values that can be saved",
+                "give its .value or its .name, or bind it to the model (functools.partial)",
+            )
         elif not isinstance(leaf, LITERALS):
             raise CaptureError(
                 f"{where} is a {type(leaf).__name__}",
@@ -137,3 +160,22 @@ def _inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[tuple[
     for path, leaf in pytree.tree_flatten_with_path((args, dict(kwargs)))[0]:
         if isinstance(leaf, torch.Tensor):
             yield f"the input {name_of_leaf(path)}", leaf
+
+
+def check_results(results: Any, what: str = "the model") -> None:
+    """CaptureError for a result that no plan can give back: what is no tensor is kept as a plain
+    value, as it was while a graph was made. `what` returns them."""
+    for leaf in pytree.tree_leaves(results):
+        if isinstance(leaf, Enum):
+            raise CaptureError(f"{what} returns {_member(leaf)}, a member of an Enum", *OF_AN_ENUM)
+        if isinstance(leaf, complex):
+            kind, *rest = COMPLEX_NUMBER
+            raise CaptureError(f"{what} returns {kind}", *rest)
+        if not isinstance(leaf, (torch.Tensor, *LITERALS)):
+            room, name = type(leaf).__module__, type(leaf).__qualname__
+            kind = name if room == "builtins" else f"{room}.{name}"
+            raise CaptureError(f"{what} returns an object of class {kind}", *UNKNOWN_RESULT)
+
+
+def _member(member: Enum) -> str:
+    return f"{type(member).__name__}.{member.name}"

@@ -46,6 +46,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anabranch.errors import CaptureError
+from anabranch.frontend.checks import check_results
 from anabranch.frontend.cut_answers import ByNumbers, LaidTensor, ValueAnswer, answers_of, may_ask
 from anabranch.frontend.cut_checks import ITEM, Cut, CutRecord, checked
 from anabranch.frontend.cut_simplify import copy_results, simplify
@@ -123,8 +124,11 @@ def trace_cuts(
             with unchanged(model, args, kwargs), surroundings.restored(), numbers:
                 trace = _SymbolicTrace(model, args, kwargs).run(answers, results, states)
             return replace(trace, left=left)
+        except CaptureError:
+            raise
         except Exception as failed:
-            raise failed if isinstance(failed, CaptureError) else _untraced(failed) from failed
+            check_results(results)
+            raise _untraced(failed) from failed
 
 
 def _untraced(failed: Exception) -> CaptureError:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anabranch.errors import CaptureError, DataDependentError
+from anabranch.frontend.checks import COMPLEX_NUMBER, UNKNOWN_RESULT
 from anabranch.frontend.source import raised_at
 from anabranch.frontend.translate import CUT
 
@@ -20,7 +21,7 @@ OWN_GENERATOR = (
     "a plan draws from torch's global generator, and would give other numbers",
     "leave generator= out, or draw these numbers outside and give them as an input",
 )
-UNKNOWN_RESULT = re.compile(r"Found <class '([\w.]+)'> in output")
+UNKNOWN_CLASS = re.compile(r"Found <class '([\w.]+)'> in output")
 """What torch.export says of a class that torch's pytree does not know."""
 
 NO_FAKE = re.compile(
@@ -80,7 +81,7 @@ def _complex_number(error: Exception) -> str:
 
 
 def _unknown_class(error: Exception) -> str:
-    match = UNKNOWN_RESULT.search(str(error))
+    match = UNKNOWN_CLASS.search(str(error))
     return match[1] if match else ""
 
 
@@ -198,18 +199,13 @@ CAUSES = (
     ),
     Cause(
         _complex_number,
-        "the model returns a complex number that is no tensor",
-        "a plan returns tensors, real numbers, strings and None; complex numbers in tensors",
-        "return torch.tensor(...) of it, or leave the number out",
+        f"the model returns {COMPLEX_NUMBER[0]}",
+        *COMPLEX_NUMBER[1:],
     ),
     Cause(
         _unknown_class,
         "the model returns an object of class {sign}",
-        "results are tensors, numbers, strings and None, in any nesting of tuples, lists, dicts "
-        "and registered classes",
-        "register its class with torch.export.register_dataclass or "
-        "torch.utils._pytree.register_pytree_node, or have the model return something else "
-        "(models of transformers: use_cache=False, return_dict=False)",
+        *UNKNOWN_RESULT,
     ),
     Cause(
         lambda _: "any",

@@ -33,6 +33,7 @@ from anabranch.frontend import numbers
 from anabranch.frontend.backward import prepared, training_decompositions
 from anabranch.frontend.capture_warnings import warn_of_changes, warn_of_reads
 from anabranch.frontend.captured import Captured
+from anabranch.frontend.checks import check_results
 from anabranch.frontend.draws import AttentionDropoutError, Draws, without_fused_dropout
 from anabranch.frontend.export_patches import brief
 from anabranch.frontend.functional_calls import write_copies
@@ -97,6 +98,7 @@ def capture_training(
     with unchanged(EagerStep(training, surroundings)) as state, recurrences_by_steps():
         recorded = without_fused_dropout(lambda: _traced_module(step, flat))
         changed = [*state.changes(), *(f"{file}{LOST}" for file in seen[0].files)]
+    check_results(seen[0].returned, "loss_fn")
     write_copies(recorded.graph)
     warn_of_changes(trace, type(training.model).__name__, changed)
     warn_of_reads(trace, type(training.model).__name__, seen[0].reads)
