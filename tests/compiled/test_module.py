@@ -288,3 +288,24 @@ def test_torch_compile_runs_it_as_it_is(fast: Compiled, net: Net) -> None:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.allclose(around(X), net(X).relu(), atol=1e-6)
+
+
+def test_torch_fx_has_it_as_a_leaf_and_refuses_to_trace_it_alone(fast: Compiled, net: Net) -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.fast = nn.Linear(4, 4), fast
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.fast(self.stem(x), scale=1.0) + 1
+            return y
+
+    whole = Whole()
+    traced = torch.fx.symbolic_trace(whole)
+    called = [node.target for node in traced.graph.nodes if node.op == "call_module"]
+    assert called == ["stem", "fast"]
+    torch.testing.assert_close(traced(X), net(whole.stem(X)) + 1)
+    for alone in (fast, lambda x: fast(x)):
+        with pytest.raises(OptionError, match=r"cannot be traced by torch\.fx") as refused:
+            torch.fx.symbolic_trace(alone)
+        assert ".model" in refused.value.next

@@ -15,6 +15,7 @@
 | `deepcopy`, `pickle`, `torch.save` | a plan of its own, in the form of a saved one, with weights |
 | `fast.config` | plain data of the model; its methods, parts and tensors are at `fast.model` |
 | `fast.head = nn.Linear(8, 2)`, `fast.eps = 0.1` | refused: it would not be compiled in |
+| `torch.fx.symbolic_trace` of a module around it | it is a leaf; of itself: refused |
 | `torch.func.functional_call(fast, ...)` | refused: `load_state_dict` gives it other weights |
 | `AveragedModel(fast)` | refused: an average is written into parameters, and a plan has none |
 

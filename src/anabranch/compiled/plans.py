@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 from torch.nn.modules import module as hooks
 
 from anabranch.artifact.owned_constants import Shared, shared_of
@@ -23,6 +24,7 @@ from anabranch.compiled.memory import MemoryUse, memory_of
 from anabranch.compiled.module import Fixed, not_recorded, probe
 from anabranch.compiled.request import PlanRequest, request
 from anabranch.compiled.sharing import share_arena
+from anabranch.compiled.traced_calls import leaf_call, tracer_of
 from anabranch.compiled.weights import Stamps
 from anabranch.errors import InputError, OptionError
 from anabranch.frontend.capture_lock import capture_lock
@@ -108,15 +110,28 @@ class Plans(Fixed):
             tensors = read(args, kwargs)
             if tensors is not None:
                 return answer(tensors)
+        if (tracer := tracer_of(args, kwargs)) is not None:
+            return leaf_call(self, tracer, args, kwargs)
         return self._explained(args, kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns, without hooks."""
+        if isinstance(args, Proxy):  # torch.fx traces this function itself
+            return leaf_call(self, tracer_of(args, kwargs), args, kwargs)
         for read, answer in self._answers:
             tensors = read(args, kwargs)
             if tensors is not None:
                 return answer(tensors)
+        if (tracer := tracer_of(args, kwargs)) is not None:
+            return leaf_call(self, tracer, args, kwargs)
         return self._explained(args, kwargs)
+
+    def called_within(self, *args: Any) -> Any:
+        """A call as a part of a training step, or of a graph of torch.compile, in which it is no
+        module of the user's that global hooks would see."""
+        if _tracing() or _proxied(PROXY):
+            return self._watched(args, {})
+        return self.forward(*args)
 
     def add(
         self,

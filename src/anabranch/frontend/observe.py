@@ -31,6 +31,7 @@ from anabranch.frontend import held_tensors
 from anabranch.frontend.call_profiler import watched
 from anabranch.frontend.effects import attributes_of, changed, leaves_of, replaced
 from anabranch.frontend.export_patches import attention_by_operators
+from anabranch.frontend.global_hooks import hooks_within
 from anabranch.frontend.input_queries import (
     InputQuestions,
     Question,
@@ -272,10 +273,11 @@ def own_inputs(
 @contextmanager
 def unchanged(model: Any, *inputs: Any) -> Iterator[PythonState]:
     """Calls of the model within it change neither its attributes nor random numbers, nor torch's
-    switches and the environment."""
+    switches and the environment; global hooks see its parts alone."""
     state, turns = PythonState.of(model), switches()
     try:
-        with random_state_kept(model, *inputs), _parametrizations_computed():
+        kept = random_state_kept(model, *inputs)
+        with kept, _parametrizations_computed(), hooks_within(model):
             yield state
     finally:
         state.restore()

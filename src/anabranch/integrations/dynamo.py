@@ -205,7 +205,7 @@ class _Lazy:
             plan = self.plans[key] = self._compile(arguments)
             if (sizes := self.symbolic.sizes(dynamic)) is not None:
                 self.sized[sizes] = plan
-        results: Sequence[Any] = plan(*dynamic)
+        results: Sequence[Any] = plan.called_within(*dynamic)
         return with_views(results, self.views)[: self.results] if self.views else results
 
     def _between(self, arguments: list[Any], dynamic: list[Any]) -> Sequence[Any]:

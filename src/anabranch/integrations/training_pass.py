@@ -51,7 +51,7 @@ class TrainingPass:
         key = tuple((v.shape, v.dtype) if isinstance(v, Tensor) else v for v in free)
         if key not in self.plans:
             self.plans[key] = self._compile(arguments, free)
-        return self.passed.whole(arguments, self.plans[key](*free))
+        return self.passed.whole(arguments, self.plans[key].called_within(*free))
 
     def boxed(self) -> Boxed:
         """The same as a function, of which torch sees that it takes a list that it may empty, also
