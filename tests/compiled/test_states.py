@@ -423,6 +423,20 @@ def test_loading_a_state_dict_sets_states_and_refitting_leaves_them() -> None:
     same(fast, other)
 
 
+def test_checking_a_refit_begins_with_the_states_of_the_model() -> None:
+    """Which are others than those of the plan, and stay as they are."""
+    model, given = made("a cache and its position")
+    fast = anabranch.compile(model, given(0), **FAST)
+    other, _ = made("a cache and its position")
+    other.k.fill_(5)
+    for _ in range(2):
+        fast(*given(1))
+    fast.refit(other, check=True)
+    fast.refit(model, check=True)
+    assert model.at.item() == 2 and model.k[2:].eq(1).all() and not model.k[:2].eq(1).any()
+    assert other.at.item() == 0 and other.k.eq(5).all()
+
+
 def test_plans_are_added_after_refitting_and_calling() -> None:
     """A state that was written to is no other weight."""
     model, given = made("one value for two")

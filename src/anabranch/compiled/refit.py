@@ -33,7 +33,7 @@ from anabranch.frontend.state import attribute, tensors_of, unwrapped
 from anabranch.frontend.surroundings import neutral
 from anabranch.ir import ops, tolerances
 from anabranch.ir.eval import eval_tasks
-from anabranch.ir.graph import Constant, Graph, Node
+from anabranch.ir.graph import Constant, Graph, Input, Node
 from anabranch.ir.inputs import random_inputs
 from anabranch.ir.plan import Plan
 from anabranch.ir.protocols import Target
@@ -77,9 +77,11 @@ def refit(
         try:
             for entry, call, moved in zip(entries, calls, values, strict=True):
                 if check and call is not None and entry.run is not None:
-                    with kept(entry.run.states.values()), generators_kept(target.device):
+                    states = entry.run.states.values()  # which may be the model's own tensors
+                    with kept(states), generators_kept(target.device):
                         _check(entry, call, moved, target)
-                        if isinstance(weights, nn.Module):
+                    if isinstance(weights, nn.Module):
+                        with kept(states), generators_kept(target.device):
                             _check_model(entry, call, unwrapped(weights))
         except BaseException:
             for fit, old in zip(fits, before, strict=True):
@@ -200,11 +202,13 @@ def _evaluated(plan: Plan) -> Evaluate:
 
 def _check_model(entry: Entry, call: RunInputs, model: nn.Module) -> None:
     """The plan beside the model that the weights are from, in eval mode: it may go another way than
-    the one that was captured."""
+    the one that was captured. Both begin with the states that the model has."""
     if entry.job is None or entry.compilation is None:
         return
     job, compilation = entry.job, entry.compilation
-    example = example_of(job, compilation.captured)
+    example = _with_states_of(
+        model, compilation.captured.graph, example_of(job, compilation.captured)
+    )
     precise = job.target.full_precision
     try:
         with _in_eval(model), without_fastpath():
@@ -220,6 +224,20 @@ def _check_model(entry: Entry, call: RunInputs, model: nn.Module) -> None:
             "layer, a hook, or a tensor that is none of its parameters and buffers",
             "the old weights are in place; compile the model as it is now",
         )
+
+
+def _with_states_of(model: nn.Module, graph: Graph, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The inputs of a graph, of states copies of what the model has."""
+    own = {state.name: attribute(model, state.path) for state in graph.states}
+
+    def begun(value: Input, before: Tensor) -> Tensor:
+        tensor = own.get(value.name)
+        fits = tensor is not None and (tensor.shape, tensor.dtype) == (before.shape, before.dtype)
+        return (
+            tensor.detach().to(before.device, copy=True) if tensor is not None and fits else before
+        )
+
+    return [begun(value, before) for value, before in zip(graph.inputs, inputs, strict=True)]
 
 
 @contextlib.contextmanager
