@@ -538,6 +538,28 @@ def test_what_a_state_dict_holds_of_a_models_code_is_no_weight() -> None:
     same(fast(x), new(x).detach())
 
 
+def test_a_weight_that_no_plan_reads_is_the_one_that_was_given_last() -> None:
+    """Not the one that the model happened to have."""
+
+    class Pooled(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 4)
+            self.pooler = nn.Linear(4, 4)
+
+    model, new, x = Pooled().eval(), Pooled().eval(), torch.randn(2, 4)
+    fast = compiled(model, x)
+    fast.load_state_dict(new.state_dict())
+    for held in (fast, copy.deepcopy(fast), fast.session()):
+        have, want = held.state_dict(), new.state_dict()
+        assert have.keys() == want.keys() and all(torch.equal(have[k], want[k]) for k in want)
+    fast.refit(Pooled().eval())
+    with pytest.raises(OptionError, match=r"has no pooler\.weight, which no"):
+        fast.state_dict()
+    fast.refit(model)
+    have, want = fast.state_dict(), model.state_dict()
+    assert have.keys() == want.keys() and all(torch.equal(have[k], want[k]) for k in want)
+
+
 def test_a_part_of_folded_weights_goes_with_those_of_the_unchanged_model() -> None:
     model, new, x = made(Folds), made(Folds, 1), image()
     fast, part = compiled(model, x), {"norm.weight": new.norm.weight.detach().clone()}

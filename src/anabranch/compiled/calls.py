@@ -490,7 +490,7 @@ class Compiled(Plans):
 
     def _weights(self) -> dict[str, Tensor]:
         beside = on_device(self._beside, self.target.device)
-        weights = weights_of(self.model, self.entries, self.fitted, beside)
+        weights = weights_of(self.model, self.entries, self.fitted, beside, self._stamps)
         return self.states.over(weights, expected(self.entries))
 
     def _expected(self) -> dict[str, Tensor]:

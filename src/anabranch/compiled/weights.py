@@ -53,10 +53,11 @@ def weights_of(
     entries: Sequence[Entry],
     fitted: Stamps | None = None,
     beside: Mapping[str, Tensor] | None = None,
+    compiled: Stamps | None = None,
 ) -> dict[str, Tensor]:
     """Weights by name. OptionError where they are not known, or not those of the plan any more.
-    `fitted`: what the plans were refitted with, None if they were not; `beside`: weights of theirs
-    that are kept because plans lack them."""
+    `fitted`: what the plans were refitted with, None if they were not; `compiled`: what the model
+    had when it was compiled; `beside`: weights of theirs that are kept because plans lack them."""
     if entries and not entries[-1].plan.tasks.constants and not isinstance(model, nn.Module):
         return {}
     state = _state(model) if isinstance(model, nn.Module) else {}
@@ -73,12 +74,13 @@ def weights_of(
     names = (
         [tensor.name for tensor in recipe.state if tensor.persistent] if recipe is not None else []
     )
-    if names and not unknown:
-        return {
-            name: (weights if name in weights else state)[name]
-            for name in names
-            if name in weights or name in state
-        }
+    there = [name for name in names if name in weights or name in state]
+    had = {**(compiled or {}), **(fitted or {})}
+    # What no plan reads is the model's own, unless that has another one by now, or never had it.
+    of_model = {name: state[name] for name in there if name not in weights}
+    lost = [name for name, tensor in of_model.items() if had.get(name) != _stamp(tensor)]
+    if names and not unknown and not lost:
+        return {name: (weights if name in weights else of_model)[name] for name in there}
     if compilation is None or not isinstance(model, nn.Module):
         told = f", and of {unknown[0]} it has only what was computed of it" if unknown else ""
         raise OptionError(
@@ -87,10 +89,11 @@ def weights_of(
             "ask the model that it was compiled from, or give it all weights with load_state_dict, "
             "which keeps them",
         )
-    if fitted is not None and unknown:
+    if fitted is not None and (unknown or lost):
+        told = f"of {unknown[0]} it has only what was computed of it" if unknown else ""
         raise OptionError(
             f"the compiled model has other weights than the model it was compiled from: {changed}",
-            f"it was given them by refit, and of {unknown[0]} it has only what was computed of it",
+            f"it was given them by refit, and {told or f'has no {lost[0]}, which no plan reads'}",
             "give it them with load_state_dict, which keeps them, or load them into the model, "
             "too, and call refit(model)",
         )
