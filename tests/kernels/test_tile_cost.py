@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from tests.kernels.triton.bodies import gpu
 
-from anabranch.kernels.tile_cost import TileWork, bank_conflicts, bound, resident, shared, tail
+from anabranch.kernels.tile_cost import (
+    TileWork,
+    bank_conflicts,
+    bound,
+    resident,
+    shared,
+    tail,
+    time_us,
+)
 
 SPEC = gpu()
 PEAK = 9.9e14
@@ -57,7 +66,7 @@ def test_what_does_not_fit_is_worth_nothing() -> None:
     too_much_memory = replace(BLOCK, m=128, n=128, k=128, stages=5)
     too_many_registers = replace(BLOCK, m=128, n=128, warps=1)
     for block in (too_much_memory, too_many_registers):
-        assert resident(block, SPEC) == 0
+        assert resident(block, SPEC) == 0 and time_us(block, SPEC, PEAK) == math.inf
         assert bound(block, SPEC, PEAK).limit == 0.0
 
 

@@ -302,8 +302,10 @@ def peak_of(dtype: torch.dtype, spec: TargetSpec) -> float:
 
 
 def time_us(block: TileWork, spec: TargetSpec, peak: float, pace: Pace | None = None) -> float:
-    """The time of the whole launch. `pace`: instead of the one that suits the block."""
-    return _whole_us(block, spec, peak, pace or pace_of(block), resident(block, spec))
+    """The time of the whole launch, infinite where an SM does not hold a block. `pace`: instead of
+    the one that suits the block."""
+    held = resident(block, spec)
+    return _whole_us(block, spec, peak, pace or pace_of(block), held) if held else math.inf
 
 
 def _whole_us(block: TileWork, spec: TargetSpec, peak: float, pace: Pace, held: int) -> float:
@@ -335,12 +337,17 @@ def step_us(block: TileWork, spec: TargetSpec, peak: float, together: int, pace:
     """One step through the depth: its load, its bytes, and what its warps issue. `together`: blocks
     that share an SM at a time."""
     load = block.read * together / (pace.l2 * CLOCK)
-    hidden = latency_us(block, pace) / max(1, min(block.stages - 1, block.steps))
+    hidden = latency_us(block, pace) / steps_ahead(block)
     busy = pace.issue * block.warps + _products(block, spec, peak, together, pace)
     slowest = max(busy, load, hidden)
     every = math.pow(busy / slowest, AT_ONCE) + math.pow(load / slowest, AT_ONCE)
     every += math.pow(hidden / slowest, AT_ONCE)
     return slowest * math.pow(every, 1 / AT_ONCE)
+
+
+def steps_ahead(block: TileWork) -> int:
+    """Steps that a load is asked for ahead."""
+    return max(1, min(block.stages - 1, block.steps))
 
 
 def latency_us(block: TileWork, pace: Pace) -> float:

@@ -14,7 +14,15 @@ from anabranch.ir.text import parse_graph
 from anabranch.ir.tiles import text_tile
 from anabranch.kernels.dfg.lower import lower
 from anabranch.kernels.triton.contraction_axes import Contraction, contraction_of
-from anabranch.kernels.triton.contraction_tiles import LIKES, chosen, ranked
+from anabranch.kernels.triton.contraction_tiles import (
+    LIKES,
+    ContractionSizes,
+    chosen,
+    limit_of,
+    ranked,
+    space,
+)
+from anabranch.kernels.triton.tile_ranking import by_bound
 
 RECORDS = Path(__file__).parents[3] / "benchmarks/results/2026-11-22-h200-bound"
 FAST = 1.5
@@ -47,6 +55,19 @@ def test_nearly_all_tiles_are_pruned() -> None:
     for record, name in SEARCHES:
         kept = chosen(contraction(record, name), record.spec)
         assert max(Counter((t.m, t.n, t.k, t.split, t.warps) for t in kept).values()) <= LIKES
+
+
+def test_tiles_are_in_the_order_of_their_bounds() -> None:
+    """Though the limit is found out of those alone that are equally fast."""
+    ties = 0
+    for record, name in SEARCHES[::7]:
+        sums = contraction(record, name)
+        order = ranked(sums, record.spec)
+        sizes = ContractionSizes.of(sums)
+        every = {tile: limit_of(sums, tile, record.spec) for tile in space(sizes, record.spec)}
+        assert tuple(order) == by_bound(every.items())
+        ties += len(order) - len({limit.us for _, limit in order})
+    assert ties > 0
 
 
 def test_the_model_tells_fast_tiles_times_to_a_tenth() -> None:

@@ -23,6 +23,19 @@ def test_by_time_then_by_text_and_without_what_does_not_fit() -> None:
     assert by_time(given) == ((first, 1.0), (second, 1.0), (slow, 2.0))
 
 
+def test_only_tiles_that_are_equally_fast_are_asked_for_more() -> None:
+    asked: list[int] = []
+
+    def least(tile: PointwiseTile) -> float:
+        asked.append(tile.elements)
+        return -float(tile.elements)
+
+    times = {1: 1.0, 2: 0.5, 3: 1.0, 4: 2.0, 5: math.inf}
+    timed = [(PointwiseTile(elements, 1), us) for elements, us in times.items()]
+    assert [tile.elements for tile, _ in by_time(timed, least)] == [2, 3, 1, 4]
+    assert sorted(asked) == [1, 3]
+
+
 def test_of_equal_times_the_higher_limit_goes_first() -> None:
     def bound(us: float, memory: float, fits: float = 1.0) -> TileBound:
         return TileBound(memory, 1.0, 1.0, fits, us)

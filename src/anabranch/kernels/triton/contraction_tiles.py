@@ -19,10 +19,10 @@ import torch
 
 from anabranch.ir.target import TargetSpec
 from anabranch.ir.tiles import ContractionTile
-from anabranch.kernels.tile_cost import TileBound, TileWork, bound, has_cores, peak_of
+from anabranch.kernels.tile_cost import TileBound, TileWork, bound, has_cores, peak_of, time_us
 from anabranch.kernels.triton.contraction_axes import Contraction
 from anabranch.kernels.triton.k_loop import steps_of
-from anabranch.kernels.triton.tile_ranking import LEAST_DEPTH, by_bound, oversized
+from anabranch.kernels.triton.tile_ranking import LEAST_DEPTH, by_time, oversized
 
 SIDES, WIDE, DEPTHS = (16, 32, 64, 128), 256, (32, 64, 128)
 """Rows and columns, those of large products, and depths."""
@@ -84,7 +84,10 @@ class ContractionSizes:
 
 def ranked(contraction: Contraction, spec: TargetSpec) -> list[tuple[ContractionTile, TileBound]]:
     """Every tile that fits, the fastest by `bound` first."""
-    return list(_ranked(ContractionSizes.of(contraction), spec))
+    sizes, peak = ContractionSizes.of(contraction), peak_of(contraction.dtype, spec)
+    order, steps = [tile for tile, _ in _ranked(sizes, spec)], dict(sizes.steps)
+    blocks = ((tile, _block(sizes, tile, steps[tile.k], spec)) for tile in order)
+    return [(tile, bound(block, spec, peak)) for tile, block in blocks]
 
 
 def limit_of(contraction: Contraction, tile: ContractionTile, spec: TargetSpec) -> TileBound:
@@ -105,13 +108,14 @@ def chosen(
     nearest to the machine's peak, as DeepCuts prunes (section 4). How many it keeps is not known:
     here as many as by time; of those that may come equally near, which it would all run, the ones
     that the time ranks first."""
-    limits = ranked(contraction, spec)
+    sizes = ContractionSizes.of(contraction)
+    timed: Sequence[tuple[ContractionTile, float]] = _ranked(sizes, spec)
     if by_limit:
-        limits.sort(key=lambda pair: -pair[1].limit)
-    order = [tile for tile, _ in limits]
+        limits = dict(ranked(contraction, spec))
+        timed = sorted(timed, key=lambda pair: -limits[pair[0]].limit)
     if contraction.reads > 1:
-        return _of_windows(limits, ContractionSizes.of(contraction))
-    tiles = kept_of(order)
+        return _of_windows(timed, sizes)
+    tiles = kept_of(tile for tile, _ in timed)
     if not contraction.added:
         return tiles
     whole = [tile for tile in tiles if tile.split == 1]
@@ -138,14 +142,14 @@ def kept_of(
 
 
 def _of_windows(
-    limits: Sequence[tuple[ContractionTile, TileBound]], sizes: ContractionSizes
+    timed: Sequence[tuple[ContractionTile, float]], sizes: ContractionSizes
 ) -> list[ContractionTile]:
     """Those that are tried where windows are computed as they are read."""
     counts = dict(sizes.steps)
-    whole = [pair for pair in limits if counts[pair[0].k] == 1][:1]
-    if whole and _tapped_us(*whole[0], counts) > _tapped_us(*limits[0], counts):
+    whole = [pair for pair in timed if counts[pair[0].k] == 1][:1]
+    if whole and _tapped_us(*whole[0], counts) > _tapped_us(*timed[0], counts):
         whole = []
-    own, order = [tile for tile, _ in whole], [tile for tile, _ in limits]
+    own, order = [tile for tile, _ in whole], [tile for tile, _ in timed]
     others = (tile for tile in order if tile not in own)
     tiles = kept_of(others, KEPT_OF_WINDOWS - len(own), LIKES_OF_WINDOWS)
     return sorted([*own, *tiles], key=order.index)
@@ -153,25 +157,26 @@ def _of_windows(
 
 @functools.lru_cache(maxsize=256)
 def _least_us(sizes: ContractionSizes, spec: TargetSpec) -> float | None:
-    limits, counts = _ranked(sizes, spec), dict(sizes.steps)
+    timed, counts = _ranked(sizes, spec), dict(sizes.steps)
     if sizes.reads == 1:
-        return limits[0][1].us if limits else None
-    return min((_tapped_us(tile, limit, counts) for tile, limit in limits), default=None)
+        return timed[0][1] if timed else None
+    return min((_tapped_us(tile, us, counts) for tile, us in timed), default=None)
 
 
-def _tapped_us(tile: ContractionTile, limit: TileBound, counts: Mapping[int, int]) -> float:
-    return limit.us * (TAPPED_AT_ONCE if counts[tile.k] == 1 else TAPPED)
+def _tapped_us(tile: ContractionTile, us: float, counts: Mapping[int, int]) -> float:
+    return us * (TAPPED_AT_ONCE if counts[tile.k] == 1 else TAPPED)
 
 
 @functools.lru_cache(maxsize=256)
-def _ranked(
-    sizes: ContractionSizes, spec: TargetSpec
-) -> tuple[tuple[ContractionTile, TileBound], ...]:
+def _ranked(sizes: ContractionSizes, spec: TargetSpec) -> tuple[tuple[ContractionTile, float], ...]:
     """A layer with a relu, or with a residual, has the ranking of the layer without."""
     peak, steps = peak_of(sizes.dtype, spec), dict(sizes.steps)
-    every = ((tile, _block(sizes, tile, steps[tile.k], spec)) for tile in space(sizes, spec))
-    bounds = {tile: bound(block, spec, peak) for tile, block in every}
-    return by_bound(bounds.items())
+
+    def block(tile: ContractionTile) -> TileWork:
+        return _block(sizes, tile, steps[tile.k], spec)
+
+    timed = ((tile, time_us(block(tile), spec, peak)) for tile in space(sizes, spec))
+    return by_time(timed, lambda tile: -bound(block(tile), spec, peak).limit)
 
 
 def space(sizes: ContractionSizes, spec: TargetSpec) -> Iterator[ContractionTile]:

@@ -23,6 +23,7 @@ from anabranch.ir.tiles import GemmChainTile
 from anabranch.kernels.tile_cost import (
     SPARE,
     WARP,
+    Pace,
     TileWork,
     has_cores,
     holds,
@@ -31,6 +32,7 @@ from anabranch.kernels.tile_cost import (
     pace_of,
     peak_of,
     step_us,
+    steps_ahead,
     waves,
 )
 from anabranch.kernels.triton.gemm_chain_axes import GemmChain
@@ -117,9 +119,9 @@ def ranked(gemm_chain: GemmChain, spec: TargetSpec) -> list[tuple[GemmChainTile,
 @functools.lru_cache(maxsize=256)
 def _ranked(sizes: GemmChainSizes, spec: TargetSpec) -> tuple[tuple[GemmChainTile, float], ...]:
     chunks, steps = dict(sizes.chunks), dict(sizes.steps)
-    peaks = [peak_of(kind, spec) for kind in sizes.dtypes]
+    products = [_Product(kind, spec) for kind in sizes.dtypes]
     return by_time(
-        (tile, _us(sizes, tile, spec, (chunks[tile.middle], steps[tile.k]), peaks))
+        (tile, _us(sizes, tile, spec, (chunks[tile.middle], steps[tile.k]), products))
         for tile in _space(sizes, spec)
     )
 
@@ -141,22 +143,38 @@ def _space(sizes: GemmChainSizes, spec: TargetSpec) -> Iterator[GemmChainTile]:
                 yield GemmChainTile(m, n, middle, k, split, warps, stages, tf32)
 
 
+class _Product:
+    """One of the two: bytes of an element, whether tensor cores multiply, and what steps take,
+    which most tiles have in common with others."""
+
+    def __init__(self, kind: torch.dtype, spec: TargetSpec) -> None:
+        self.itemsize, self.cores = kind.itemsize, has_cores(kind, spec)
+        self._spec, self._peak = spec, peak_of(kind, spec)
+        self._steps: dict[tuple[int, ...], float] = {}
+
+    def step_us(self, block: TileWork, together: int, pace: Pace) -> float:
+        """Of a block of this product, as `tile_cost.step_us`."""
+        key = block.m, block.n, block.k, block.warps, steps_ahead(block), together
+        us = self._steps.get(key)
+        if us is None:
+            us = self._steps[key] = step_us(block, self._spec, self._peak, together, pace)
+        return us
+
+
 def _us(
     sizes: GemmChainSizes,
     tile: GemmChainTile,
     spec: TargetSpec,
     walked: tuple[int, int],
-    peaks: Sequence[float],
+    products: Sequence[_Product],
 ) -> float:
     """The time of a launch, infinite where the tile does not fit an SM. `walked`: chunks, and steps
-    of each; `peaks`: of each product."""
-    chunks, steps = walked
+    of each."""
+    (chunks, steps), (before, after) = walked, products
     tiles = math.ceil(sizes.m / tile.m) * math.ceil(sizes.n / tile.n) * sizes.batches
     blocks, each = tiles * tile.split, math.ceil(chunks / tile.split)
-    each_of = [kind.itemsize for kind in sizes.dtypes]
-    cores = [has_cores(kind, spec) for kind in sizes.dtypes]
     size = tile.m, tile.middle, tile.k, blocks, steps
-    first = TileWork(*size, each_of[0], tile.warps, tile.stages, cores=cores[0])
+    first = TileWork(*size, before.itemsize, tile.warps, tile.stages, cores=before.cores)
     # Its load is added where nothing hides it, so here it has all the stages in the world.
     second = TileWork(
         tile.m,
@@ -164,11 +182,11 @@ def _us(
         tile.middle,
         blocks,
         MOST_STAGE_STEPS,
-        each_of[1],
+        after.itemsize,
         tile.warps,
         MOST_STAGE_STEPS,
         tile.split,
-        cores=cores[1],
+        cores=after.cores,
     )
     registers = _registers(first, second, sizes.slides)
     held = holds(tile.warps, registers, _shared(first, second, each), spec)
@@ -178,8 +196,8 @@ def _us(
     hidden = steps == 1 < each  # by the pipeline of the only loop there is
     chunk = pace.latency if steps > 1 else 0.0
     chunk += 0.0 if hidden else latency_us(second, pace)
-    chunk += steps * step_us(first, spec, peaks[0], together, pace)
-    chunk += step_us(second, spec, peaks[1], together, pace)
+    chunk += steps * before.step_us(first, together, pace)
+    chunk += after.step_us(second, together, pace)
     whole = each * chunk + pace.last * tile.m * tile.n / (1024 * tile.warps)
     begin = pace.start + pace.block * blocks / spec.sms
     return begin + waves(blocks, held, spec, pace) * whole + meet_us(second, pace)

@@ -7,6 +7,8 @@ depth (i < 7, j < 7, c < 3), 32 a step       one axis of 147 in 5 steps, the las
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anabranch.kernels.dfg.index_expr import Axis, Index, axis
@@ -24,7 +26,7 @@ class KLoopSteps:
     place within it. `at` runs along the axis that steps cut, of length `extent`."""
 
     count: int
-    place: dict[Axis, Index]
+    place: Mapping[Axis, Index]
     at: Index
     extent: int
 
@@ -39,11 +41,13 @@ def steps_of(contraction: Contraction, each: int, lane: str) -> KLoopSteps:
     return walk(contraction.depth, each, lane)
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def walk(
     depth: tuple[Axis, ...], each: int, lane: str, step: str = "step", flat: bool = True
 ) -> KLoopSteps:
     """The same of any depth. `step`: what the axis along which it walks is called; `flat`: whether
-    a step may hold the end of one run along the fastest axis and the beginning of the next."""
+    a step may hold the end of one run along the fastest axis and the beginning of the next. Found
+    out once: all tiles of a layer ask for a few depths of a step."""
     *slow, fast = depth
     chunks = -(-fast.extent // each)
     if flat and slow and chunks * each > FLAT_DEPTH_RATIO * fast.extent:

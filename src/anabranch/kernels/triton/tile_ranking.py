@@ -9,8 +9,10 @@ goes first, and then the order is that of their texts, so that it is the same on
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import TypeVar
 
 from anabranch.ir.tiles import PartTile, text_tile
@@ -27,11 +29,21 @@ def oversized(side: int, covered: int, least: int = LEAST_SIDE) -> bool:
     return side >= 2 * max(covered, least)
 
 
-def by_time(timed: Iterable[tuple[T, float]]) -> tuple[tuple[T, float], ...]:
+def by_time(
+    timed: Iterable[tuple[T, float]], equal: Callable[[T], float] = lambda tile: 0.0
+) -> tuple[tuple[T, float], ...]:
     """Tiles with their microseconds, infinite where they do not fit: those that fit, the fastest
-    first."""
-    fitting = ((tile, us) for tile, us in timed if us < math.inf)
-    return tuple(sorted(fitting, key=lambda pair: (pair[1], text_tile(pair[0]))))
+    first. `equal`: what puts those in order that are equally fast, the least first; asked of no
+    others."""
+    fitting = sorted(((tile, us) for tile, us in timed if us < math.inf), key=itemgetter(1))
+    order: list[tuple[T, float]] = []
+    for _, group in itertools.groupby(fitting, key=itemgetter(1)):
+        first, *others = group
+        alike = [first, *others]
+        if others:
+            alike.sort(key=lambda pair: (equal(pair[0]), text_tile(pair[0])))
+        order += alike
+    return tuple(order)
 
 
 def by_bound(bounds: Iterable[tuple[T, TileBound]]) -> tuple[tuple[T, TileBound], ...]:
