@@ -23,7 +23,7 @@ from anabranch.ir.graph import Arg, Graph, Node, refs, users
 from anabranch.ir.refused import Refused
 from anabranch.ir.rule import Match, Rule, ValueFacts
 from anabranch.rewrite.bind import Bindings, FoundMatches, bindings, together
-from anabranch.rewrite.match_index import MatchIndex, RuleSignature
+from anabranch.rewrite.match_index import MatchIndex, RuleSignature, indexed
 
 CAT = "aten.cat.default"
 
@@ -35,7 +35,8 @@ Near = Callable[[frozenset[str]], bool]
 
 def matches(graph: Graph, rule: Rule, refuse: Refuse | None = None) -> Iterator[Match]:
     """All matches, by their first root in graph order."""
-    return matches_in(MatchIndex(graph), RuleSignature.of(rule), refuse)
+    for signature, index in indexed(graph, [RuleSignature.of(rule)]):
+        yield from matches_in(index, signature, refuse)
 
 
 def matches_in(

@@ -11,7 +11,7 @@ once for the rule (`RuleSignature`), and the facts that many rules ask of a grap
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -127,6 +127,17 @@ class MatchIndex:
             makers = (self.facts.producers.get(name) for name in node.uses)
             self._read[node.name] = frozenset(x.op for x in makers if x is not None)
         return self._read[node.name]
+
+
+def indexed(
+    graph: Graph, signatures: Iterable[RuleSignature]
+) -> Iterator[tuple[RuleSignature, MatchIndex]]:
+    """Those whose operators the graph has, with an index of it, which is made for the first one."""
+    there, index = {node.op for node in graph.nodes}, None
+    for signature in signatures:
+        if signature.ops <= there:
+            index = index or MatchIndex(graph)
+            yield signature, index
 
 
 def reached(graph: Graph, root: Node) -> set[str]:

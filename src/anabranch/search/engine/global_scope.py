@@ -20,7 +20,8 @@ from anabranch.ir.price import Price
 from anabranch.ir.rule import GlobalScope, Match, Rule
 from anabranch.ir.types import TensorType
 from anabranch.rewrite.apply import apply
-from anabranch.rewrite.match import matches
+from anabranch.rewrite.match import matches, matches_in
+from anabranch.rewrite.match_index import RuleSignature, indexed
 from anabranch.rewrite.passes.cse import cse
 from anabranch.rewrite.passes.zero_channels import zeros
 from anabranch.search.engine.backtracking import EqualGraph, Place, RewriteStep
@@ -32,9 +33,10 @@ RuleOnTypes = tuple[Rule, tuple[TensorType, ...]]
 def kinds(graph: Graph, rules: Sequence[Rule], when: GlobalScope) -> Iterator[RuleOnTypes]:
     """Rules of global scope that apply, `when` parts are not yet searched or no more, each kind
     once."""
-    for rule in rules:
-        if rule.scope == when:
-            yield from dict.fromkeys(_kind(rule, match) for match in matches(graph, rule))
+    scoped = [RuleSignature.of(rule) for rule in rules if rule.scope == when]
+    for signature, index in indexed(graph, scoped):
+        all_kinds = (_kind(signature.rule, match) for match in matches_in(index, signature))
+        yield from dict.fromkeys(all_kinds)
 
 
 def applied_globally(
