@@ -13,6 +13,7 @@ import pytest
 from tests import fresh
 
 import anabranch
+from anabranch.tuning.sandbox.process import SERVE
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 60.0
@@ -50,6 +51,48 @@ def test_ctrl_c_while_modules_are_imported(way: str) -> None:
         process.communicate()
     said = [line for line in err.splitlines() if not line.startswith("import time:")]
     assert (process.returncode, said, out) == (130, ["interrupted"], "")
+
+
+COUNTED = (
+    "import gc, sys\n"
+    "counts = [0, 0, 0]\n"
+    "def count(phase, told):\n"
+    "    counts[told['generation']] += phase == 'start'\n"
+    "gc.callbacks.append(count)\n"
+)
+"""Counts collections from here on, by generation."""
+
+
+def test_no_garbage_is_looked_for_while_the_command_is_imported() -> None:
+    """It took a quarter of the time, and whatever is imported is never looked at again."""
+    code = (
+        f"{COUNTED}"
+        "from anabranch import __main__\n"
+        "sys.argv[1:] = ['--version']\n"
+        "assert __main__.main() == 0\n"
+        "print(counts[2], gc.get_freeze_count() > 100_000, gc.isenabled())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "0 True True"
+
+
+def test_no_garbage_is_looked_for_while_the_sandbox_is_imported() -> None:
+    served = SERVE.replace("main(*sys.argv[2:])", "print(counts[2], gc.isenabled())")
+    assert served != SERVE
+    done = subprocess.run(
+        [sys.executable, "-c", f"{COUNTED}\n{served}"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "0 True\n"
 
 
 def test_the_names_are_there_when_they_are_asked_for() -> None:

@@ -21,7 +21,10 @@ def main() -> int:
     heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heard:  # else somebody ignores it, as a shell does for what runs in the background
         signal.signal(signal.SIGINT, _leave)
-    from anabranch import cli  # not before Ctrl-C is heard
+    from anabranch.ir.gc_pause import importing  # not before Ctrl-C is heard
+
+    with importing():
+        from anabranch import cli
 
     if heard:
         signal.signal(signal.SIGINT, signal.default_int_handler)

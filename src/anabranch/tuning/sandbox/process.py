@@ -28,7 +28,12 @@ from anabranch.trace import Trace
 from anabranch.tuning.verdict import Verdict
 
 START = "import sys, json; sys.path[:] = json.loads(sys.argv[1])"
-SERVE = "from anabranch.tuning.sandbox.worker import main; main(*sys.argv[2:])"
+SERVE = """
+from anabranch.ir.gc_pause import importing
+with importing():
+    from anabranch.tuning.sandbox.worker import main
+main(*sys.argv[2:])
+"""
 
 PIPE_BYTES = 1 << 20
 """Of answers that wait for a reader, as many as Linux lets any user have."""
